@@ -1,0 +1,272 @@
+"""The messages between daemon, node agent, shim and training process: one JSON object a line, with a version.
+
+This file is the only thing that gpq, `gpq_agent.node` and `gpq_agent.train` share. Standard library only, Python >= 3.8.
+
+Three conversations are defined here:
+
+1. daemon <-> node agent, over one byte pipe (stdin/stdout of `python -m gpq_agent.node`): every line from the daemon is
+   a request ``{"v", "id", "op", ...}``, every line back is its reply ``{"v", "id", "ok": true, ...}`` or
+   ``{"v", "id", "ok": false, "error", "hint"}``. The agent never speaks first, except for one ``hello`` line.
+2. node agent <-> shim, through files in the attempt's directory (`ATTEMPT_FILES`). Each is written whole or not at all
+   (`write_json`: temporary file, fsync, rename), except the two logs, which are append-only.
+3. daemon <-> training process, through two files in that same directory: `control.json` comes down (an order, replaced
+   atomically, numbered), `report.jsonl` goes up (append-only, so that a lost connection loses nothing).
+"""
+
+import json
+import os
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+VERSION = 1
+
+# -- files of one attempt: <spool>/attempts/<job>.<attempt>/ -------------------------------------------------------------
+
+ORDER = "order.json"  # what to start: a StartOrder; written by the agent before anything is spawned
+SHIM = "shim.json"  # identity of the shim: {"pid", "start_time", "boot_id"}; written by the shim first of all
+STARTED = "started.json"  # identity of the job's first process; fsynced before it gets its go byte
+STOP = "stop.json"  # {"mode": "checkpoint" | "signal" | "kill", "grace": seconds, "seq": n}; the shim is woken by SIGUSR1
+EXIT = "exit.json"  # an ExitRecord; written only when no process of the tree is left
+LOG = "log"  # what the job printed (stdout and stderr joined), append-only
+CONTROL = "control.json"  # a Control: the newest order to the training process
+REPORT = "report.jsonl"  # lines from the training process: see REPORT_KINDS
+STOPPED = "stopped.json"  # written by the training process once its checkpoint is durable, just before it exits on request
+
+# -- environment of a job ----------------------------------------------------------------------------------------------
+
+ENV_JOB = "GPQ_JOB_ID"
+ENV_ATTEMPT = "GPQ_ATTEMPT"  # "<attempt number>"
+ENV_MARK = "GPQ_MARK"  # "<spool id>:<job>.<attempt>": inherited by every process of the tree, so that escapees are found
+ENV_RUN_DIR = "GPQ_RUN_DIR"  # the attempt's directory
+ENV_CHECKPOINT_DIR = "GPQ_CHECKPOINT_DIR"  # the job's own, the same for all its attempts
+ENV_RESUME = "GPQ_RESUME"  # "1" from the second attempt on
+ENV_CORES = "GPQ_CORES"  # cores by local rank: "0,1;2,3" (CPU slots only)
+ENV_DEVICES = "GPQ_DEVICES"  # device ids of this node, comma-separated
+
+# Exit codes with a meaning for jobs that checkpoint on a signal.
+EXIT_PREEMPTED = (75, 143)
+
+
+def attempt_key(job: int, attempt: int) -> str:
+    """``42.1``: the name of an attempt on the wire and in the spool."""
+    return "{}.{}".format(job, attempt)
+
+
+def parse_attempt_key(key: str) -> Tuple[int, int]:
+    """(job, attempt) of ``42.1``. Raises ValueError."""
+    job, attempt = key.split(".")
+    return int(job), int(attempt)
+
+
+# -- 1. daemon -> node agent -------------------------------------------------------------------------------------------
+
+
+class StartOrder(NamedTuple):
+    """`op: start`. Idempotent by (job, attempt); refused once `expires_at` (the agent's own clock, see `hello`) is past."""
+
+    job: int
+    attempt: int
+    argv: List[str]  # complete command; for a script the launcher is already in it (`launch_argv`)
+    cwd: str
+    env: Dict[str, str]  # added to the agent's own environment
+    devices: List[str]  # GPU UUIDs or slot ids of this node
+    level: str  # "black-box" | "signal" | "resizable" | "adaptive"
+    signal: str = "TERM"  # what a "signal" stop sends, e.g. "USR1"
+    time_limit: Optional[float] = None  # seconds of run time; the daemon counts it, the shim does not
+    port: int = 0  # master port, checked free before the start on node rank 0; 0 = none
+    node_rank: int = 0
+    control: Optional[Dict[str, Any]] = None  # first Control, written before the start
+    expires_at: Optional[float] = None
+
+
+class ExitRecord(NamedTuple):
+    """What the shim writes when the whole tree is gone; pulled by the daemon until it says `forget`."""
+
+    job: int
+    attempt: int
+    code: Optional[int]  # exit code, None when killed by a signal
+    signal: Optional[int]  # signal number, None on a normal exit
+    stopped: bool  # a stop was asked for and the job proved its checkpoint (STOPPED, or exit 75/143 after a signal)
+    asked: Optional[str]  # mode of the stop that was asked for, None if none was
+    started_at: float  # wall clock, seconds
+    ended_at: float
+    oom: bool = False
+    note: str = ""  # one line a person can read, e.g. "killed 120 s after it was asked to checkpoint"
+
+
+# Attempt states in replies: "starting" (recorded, not yet running), "running", "exited" (exit record there),
+# "orphan" (the shim is gone, processes of the tree live on), "lost" (neither shim, nor processes, nor exit record).
+
+OPS = (
+    "hello",  # {} -> {"version", "boot_id", "time", "python", "host", "cores", "memory_mib", "spool", "devices", "attempts"}
+    "ping",  # {} -> {"time"}
+    "probe",  # {} -> {"devices": [DeviceInfo], "driver": str, "error": str}; probing runs in a child with a time limit
+    "start",  # {"order": StartOrder} -> {"state": "started" | "already", "attempt": AttemptInfo}
+    "stop",  # {"attempt": "42.1", "mode", "grace"} -> {"attempt": AttemptInfo}; may be repeated, harder each time
+    "control",  # {"attempt": "42.1", "control": Control} -> {}
+    "watch",  # {"offsets": {"42.1": n}, "wait": seconds, "seen": digest} -> {"digest", "attempts", "devices", "time"}
+    #           long poll: answers as soon as an attempt changed state or has report lines past its offset, or after `wait`
+    "tail",  # {"attempt": "42.1", "offset": n, "limit": bytes} -> {"data": base64, "offset": next, "size": bytes}
+    "forget",  # {"attempt": "42.1"} -> {}: the exit record is durable elsewhere; the log stays
+    "purge",  # {"job": 42} -> {}: remove logs and checkpoints of a job
+    "quit",  # {} -> {}: the agent ends; shims and jobs live on
+)
+
+
+class AttemptInfo(NamedTuple):
+    """One attempt as the agent sees it now (in `hello`, `start`, `stop`, `watch`)."""
+
+    job: int
+    attempt: int
+    state: str
+    pid: Optional[int] = None
+    started_at: Optional[float] = None
+    exit: Optional[Dict[str, Any]] = None  # an ExitRecord
+    report: str = ""  # whole new lines of report.jsonl
+    report_offset: int = 0  # offset after them
+    processes: int = 0  # processes of the tree that are alive
+
+
+class DeviceInfo(NamedTuple):
+    """One GPU or CPU slot."""
+
+    id: str  # GPU UUID, or "slot-0"
+    index: int
+    kind: str  # "cuda" | "cpu"
+    type: str  # e.g. "NVIDIA A100-SXM4-80GB", "cpu"
+    memory_mib: int
+    state: str  # "ok" | "foreign" | "lost" | "degraded"
+    reason: str = ""
+    used_mib: int = 0
+    utilisation: Optional[int] = None  # per cent, None when unknown or not plausible
+    processes: List[Dict[str, Any]] = []  # [{"pid", "user", "name", "memory_mib", "attempt": "42.1" | ""}]
+    cores: List[int] = []  # CPU slots: the cores of this slot
+
+
+# -- 3. daemon <-> training process ------------------------------------------------------------------------------------
+
+
+class Control(NamedTuple):
+    """`control.json`. The training process obeys the highest `seq` of its own attempt and ignores the rest."""
+
+    attempt: int
+    seq: int
+    stop: bool = False  # checkpoint at the next step boundary and exit
+    atomic_batch: int = 0  # examples per replica per forward/backward; 0 = the library's own choice
+    accum_steps: int = 0  # extra micro-batches before the one that synchronises
+
+
+REPORT_KINDS = (
+    "declared",  # once per attempt: a Declared
+    "ready",  # {"seconds": from exec to the end of the first step, "restore_seconds"}
+    "timing",  # sums since the last one, per configuration: a Timing
+    "noise",  # current estimate of the gradient statistics: a Noise
+    "progress",  # a Progress
+    "retuned",  # {"atomic_batch", "accum_steps", "lr_factor", "seq"}: an order took effect
+    "checkpoint",  # {"step", "seconds", "bytes", "why": "periodic" | "stop" | "end"}
+    "metrics",  # {"step", "values": {name: float}}: what job.log was given
+    "notice",  # {"message"}: a line for the user, e.g. out of memory at an atomic batch, and what was done
+)
+
+
+class Declared(NamedTuple):
+    """What the script says of itself."""
+
+    level: str  # "resizable" (fixed batch) | "adaptive"
+    batch_size: int = 0  # M0: the user's total batch size, for which the learning rate is right; 0 = not declared
+    max_batch_size: int = 0  # M
+    min_atomic_batch: int = 1
+    max_atomic_batch: int = 0
+    dataset_size: int = 0
+    epochs: int = 0
+    accumulation: bool = True
+    rule: str = ""  # learning-rate rule in use
+    parameters: int = 0  # model size
+
+
+class Timing(NamedTuple):
+    """Step times of one configuration since the last report, seconds; the max over replicas where they differ.
+
+    `accum_sum` sums the micro-batches that did not synchronise (or the part of a step before its last gradient was
+    ready, where nothing accumulates), `step_sum` the micro-batches that did. Squares go along for the variance.
+    """
+
+    nodes: int
+    replicas: int
+    atomic_batch: int
+    accum_steps: int
+    accum_count: int
+    accum_sum: float
+    accum_sqr: float
+    step_count: int
+    step_sum: float
+    step_sqr: float
+
+
+class Noise(NamedTuple):
+    """Smoothed gradient statistics: sqr = |E g|^2, var = tr(Cov g) of ONE example (so noise scale = var / sqr, examples)."""
+
+    sqr: float
+    var: float
+    samples: int  # examples that the window has seen
+    biased: bool = False  # from consecutive steps of a single replica
+    preconditioned: bool = False
+    capped: bool = False  # sqr came out <= 0: the noise scale is at least var / (small positive sqr)
+
+
+class Progress(NamedTuple):
+    """Where the job is. `base_steps` counts steps at the base batch (the sum of gains), the scale-invariant progress."""
+
+    epoch: int
+    epochs: int
+    samples: int  # consumed in this epoch
+    step: int  # optimiser steps so far
+    base_steps: float
+    fraction: float  # of the declared length, 0 to 1
+
+
+# -- helpers -----------------------------------------------------------------------------------------------------------
+
+
+def encode(message: Dict[str, Any]) -> bytes:
+    """One line of UTF-8 JSON, newline included."""
+    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode("utf-8") + b"\n"
+
+
+def decode(line: bytes) -> Dict[str, Any]:
+    """The object on one line. Raises ValueError for anything that is not a JSON object."""
+    message = json.loads(line.decode("utf-8"))
+    if not isinstance(message, dict):
+        raise ValueError("a message must be a JSON object")
+    return message
+
+
+def write_json(path: str, content: Dict[str, Any]) -> None:
+    """Replace `path` whole or not at all, and durably: temporary file, fsync, rename, fsync of the folder."""
+    temporary = "{}.{}.tmp".format(path, os.getpid())
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(encode(content))
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        try:
+            os.unlink(temporary)
+        except OSError:
+            pass
+        raise
+    folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def read_json(path: str) -> Optional[Dict[str, Any]]:
+    """The object in `path`, None when there is no such file. Raises ValueError when it is not one JSON object."""
+    try:
+        with open(path, "rb") as stream:
+            return decode(stream.read())
+    except FileNotFoundError:
+        return None
