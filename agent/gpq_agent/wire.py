@@ -24,18 +24,24 @@ VERSION = 1
 ORDER = "order.json"  # what to start: a StartOrder; written by the agent before anything is spawned
 SHIM = "shim.json"  # identity of the shim: {"pid", "start_time", "boot_id"}; written by the shim first of all
 STARTED = "started.json"  # identity of the job's first process; fsynced before it gets its go byte
-STOP = "stop.json"  # {"mode": "checkpoint" | "signal" | "kill", "grace": seconds, "seq": n}; the shim is woken by SIGUSR1
+STOP = (
+    "stop.json"  # {"mode": "checkpoint" | "signal" | "kill", "grace": seconds, "seq": n}; the shim is woken by SIGUSR1
+)
 EXIT = "exit.json"  # an ExitRecord; written only when no process of the tree is left
 LOG = "log"  # what the job printed (stdout and stderr joined), append-only
 CONTROL = "control.json"  # a Control: the newest order to the training process
 REPORT = "report.jsonl"  # lines from the training process: see REPORT_KINDS
-STOPPED = "stopped.json"  # written by the training process once its checkpoint is durable, just before it exits on request
+STOPPED = (
+    "stopped.json"  # written by the training process once its checkpoint is durable, just before it exits on request
+)
 
 # -- environment of a job ----------------------------------------------------------------------------------------------
 
 ENV_JOB = "GPQ_JOB_ID"
 ENV_ATTEMPT = "GPQ_ATTEMPT"  # "<attempt number>"
-ENV_MARK = "GPQ_MARK"  # "<spool id>:<job>.<attempt>": inherited by every process of the tree, so that escapees are found
+ENV_MARK = (
+    "GPQ_MARK"  # "<spool id>:<job>.<attempt>": inherited by every process of the tree, so that escapees are found
+)
 ENV_RUN_DIR = "GPQ_RUN_DIR"  # the attempt's directory
 ENV_CHECKPOINT_DIR = "GPQ_CHECKPOINT_DIR"  # the job's own, the same for all its attempts
 ENV_RESUME = "GPQ_RESUME"  # "1" from the second attempt on
