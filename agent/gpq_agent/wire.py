@@ -13,6 +13,7 @@ Three conversations are defined here:
    atomically, numbered), `report.jsonl` goes up (append-only, so that a lost connection loses nothing).
 """
 
+import contextlib
 import json
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
@@ -136,7 +137,7 @@ class DeviceInfo(NamedTuple):
     """One GPU or CPU slot."""
 
     id: str  # GPU UUID, or "slot-0"
-    index: int
+    index: int  # type: ignore[assignment]  # (a tuple has a method of that name, which nobody needs here)
     kind: str  # "cuda" | "cpu"
     type: str  # e.g. "NVIDIA A100-SXM4-80GB", "cpu"
     memory_mib: int
@@ -257,10 +258,8 @@ def write_json(path: str, content: Dict[str, Any]) -> None:
             os.fsync(stream.fileno())
         os.replace(temporary, path)
     except OSError:
-        try:
+        with contextlib.suppress(OSError):
             os.unlink(temporary)
-        except OSError:
-            pass
         raise
     folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Union
 
 from gpq.core.models import BatchOrder, JobId, JobSpec, NodeId, Placement, Seconds, StopReason
 
@@ -55,4 +54,4 @@ class Forget:
     nodes: tuple[NodeId, ...]
 
 
-Action = Union[Launch, Stop, Retune, Forget]
+Action = Launch | Stop | Retune | Forget

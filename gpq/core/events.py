@@ -7,7 +7,6 @@ Bump `JOURNAL_VERSION` when a field changes its meaning, and write a migration.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Union
 
 from gpq.core.models import (
     BatchOrder,
@@ -240,12 +239,30 @@ class TimeLimitReached:
     exit: Exit = field(default_factory=lambda: Exit(code=None))
 
 
-Event = Union[
-    Submitted, CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked,
-    Launched, StopSent, Retuned, Held, Released,
-    NodeSeen, NodeSilent, NodeRemoved, Started, StartRefused, Exited, Profiled,
-    Succeeded, Failed, Stopped, Cancelled, TimeLimitReached,
-]  # fmt: skip
+Event = (
+    Submitted
+    | CancelAsked
+    | HoldAsked
+    | ReleaseAsked
+    | RequeueAsked
+    | Launched
+    | StopSent
+    | Retuned
+    | Held
+    | Released
+    | NodeSeen
+    | NodeSilent
+    | NodeRemoved
+    | Started
+    | StartRefused
+    | Exited
+    | Profiled
+    | Succeeded
+    | Failed
+    | Stopped
+    | Cancelled
+    | TimeLimitReached
+)
 
 EPHEMERAL: tuple[type, ...] = (NodeSeen, NodeSilent, Profiled)
 

@@ -8,8 +8,6 @@ bump `SCHEMA` when a field changes its meaning. Stamps are UTC, ISO 8601; durati
 
 from __future__ import annotations
 
-from typing import Union
-
 import msgspec
 
 VERSION = 1
@@ -83,7 +81,7 @@ class Logs(Request, frozen=True):
 
 
 class Cancel(Request, frozen=True):
-    """Answers when it is proven that no process of the jobs is left, or after `wait` seconds with what is still there."""
+    """Answers when no process of the jobs is left (proven), or after `wait` seconds with what is still there."""
 
     jobs: list[str]
     wait: float = 180.0
@@ -131,9 +129,23 @@ class Shutdown(Request, frozen=True):
     """The daemon ends; jobs run on."""
 
 
-AnyRequest = Union[
-    Submit, Status, Show, Why, Logs, Cancel, Hold, Release, Requeue, Wait, Nodes, Top, Complete, Info, Shutdown
-]
+AnyRequest = (
+    Submit
+    | Status
+    | Show
+    | Why
+    | Logs
+    | Cancel
+    | Hold
+    | Release
+    | Requeue
+    | Wait
+    | Nodes
+    | Top
+    | Complete
+    | Info
+    | Shutdown
+)
 
 
 class PartView(msgspec.Struct, frozen=True):
