@@ -1,10 +1,9 @@
-"""Time for the daemon: wall clock stamps that never run backwards, and their ISO 8601 form."""
+"""Time for the daemon: wall clock stamps that no correction of the clock moves, and deadlines."""
 
 from __future__ import annotations
 
 import threading
 import time
-from datetime import datetime, timezone
 
 
 class Clock:
@@ -28,8 +27,3 @@ def deadline(seconds: float) -> float:
 def left(until: float) -> float:
     """Seconds until then, at least 0 and at most what a lock can wait."""
     return min(max(until - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
-
-
-def stamp(seconds: float) -> str:
-    """UTC, ISO 8601, to the millisecond."""
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
