@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from gpq.core import profiling
 from gpq.core.events import (
-    Cancelled,
     CancelAsked,
+    Cancelled,
     Event,
     Exited,
     Failed,
@@ -19,8 +19,8 @@ from gpq.core.events import (
     NodeSeen,
     NodeSilent,
     Profiled,
-    Released,
     ReleaseAsked,
+    Released,
     RequeueAsked,
     Retuned,
     Started,
@@ -37,7 +37,6 @@ from gpq.core.models import (
     TERMINAL,
     Exit,
     Job,
-    JobId,
     JobState,
     Node,
     NodeId,

@@ -32,9 +32,7 @@ _STOP_OF_WISH = {
 }
 
 
-def plan(
-    snapshot: Snapshot, wanted: Mapping[JobId, Placement], why: Mapping[JobId, str] | None = None
-) -> list[Action]:
+def plan(snapshot: Snapshot, wanted: Mapping[JobId, Placement], why: Mapping[JobId, str] | None = None) -> list[Action]:
     """Orders that lead from `snapshot` to `wanted`: stops first, then launches on devices that nobody holds now."""
     why = why or {}
     stops: list[Action] = []

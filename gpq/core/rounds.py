@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpq.core.actions import Action, Forget
-from gpq.core.events import TRIGGERS, Cancelled, Event, Held, NodeSeen, NodeSilent, Profiled, Released
+from gpq.core.actions import Action, Forget, Retune
+from gpq.core.events import TRIGGERS, Cancelled, Event, Exited, Held, NodeSeen, NodeSilent, Profiled, Released
 from gpq.core.explain import motives
 from gpq.core.folding import fold
-from gpq.core.models import HOLDS_DEVICES, Device, Job, JobId, JobState, NodeState, Placement, Shape, Snapshot, Wish
+from gpq.core.models import (
+    HOLDS_DEVICES,
+    Device,
+    Job,
+    JobId,
+    JobState,
+    NodeId,
+    NodeState,
+    Placement,
+    Shape,
+    Snapshot,
+    Wish,
+)
 from gpq.core.placement import place
 from gpq.core.planning import issued, plan, time_left
 from gpq.core.policy import Policy
@@ -57,7 +69,7 @@ def decide(snapshot: Snapshot, events: Sequence[Event], policy: Policy, *, alloc
         snapshot = replace(snapshot, round_at=snapshot.now)
     else:
         keep = {job.id: job.placement for job in snapshot.jobs.values() if job.placement is not None}
-        actions = [action for action in plan(snapshot, keep) if not _is_retune(action)]
+        actions = [action for action in plan(snapshot, keep) if not isinstance(action, Retune)]
     orders = [event for action in actions if (event := issued(action, snapshot.now)) is not None]
     third = fold(snapshot, orders)
     ended = (*first.ended, *second.ended, *third.ended)
@@ -70,28 +82,19 @@ def decide(snapshot: Snapshot, events: Sequence[Event], policy: Policy, *, alloc
     )
 
 
-def _is_retune(action: Action) -> bool:
-    return type(action).__name__ == "Retune"
-
-
-def _forgets(before: Snapshot, after: Snapshot, journal: Sequence[Event]) -> list[Action]:
+def _forgets(before: Snapshot, after: Snapshot, journal: Sequence[Event]) -> list[Forget]:
     """Attempts that are over by now: once that is committed, their nodes need not keep the records."""
-    actions: list[Action] = []
-    seen: set[tuple[JobId, int]] = set()
+    nodes: dict[tuple[JobId, int], set[NodeId]] = {}
     for event in journal:
-        if type(event).__name__ != "Exited":
-            continue
-        key = (event.job, event.attempt)  # type: ignore[union-attr]
-        job = after.jobs.get(key[0])
-        over = job is None or job.attempt != key[1] or job.state not in HOLDS_DEVICES
-        if over and key not in seen:
-            seen.add(key)
-            old = before.jobs.get(key[0])
-            nodes = {event.node}  # type: ignore[union-attr]
-            if old is not None and old.attempt == key[1] and old.placement is not None:
-                nodes |= {node for node, _ in old.placement.parts}
-            actions.append(Forget(key[0], key[1], tuple(sorted(nodes))))
-    return actions
+        if isinstance(event, Exited):
+            job = after.jobs.get(event.job)
+            if job is None or job.attempt != event.attempt or job.state not in HOLDS_DEVICES:
+                nodes.setdefault((event.job, event.attempt), set()).add(event.node)
+    for (name, attempt), found in nodes.items():
+        old = before.jobs.get(name)
+        if old is not None and old.attempt == attempt and old.placement is not None:
+            found.update(node for node, _ in old.placement.parts)
+    return [Forget(name, attempt, tuple(sorted(found))) for (name, attempt), found in nodes.items()]
 
 
 def settle(snapshot: Snapshot) -> list[Event]:
@@ -108,8 +111,14 @@ def settle(snapshot: Snapshot) -> list[Event]:
         elif job.state is JobState.PENDING and job.wish is Wish.HOLD:
             events.append(Held(snapshot.now, name))
         elif job.state is JobState.PENDING and job.quick_failures >= snapshot.config.max_quick_failures:
-            events.append(Held(snapshot.now, name, f"held: failed {job.quick_failures} times in a row, each within "
-                               f"{snapshot.config.quick_failure_seconds:.0f} s; `gpq release {name}` tries again"))
+            events.append(
+                Held(
+                    snapshot.now,
+                    name,
+                    f"held: failed {job.quick_failures} times in a row, each within "
+                    f"{snapshot.config.quick_failure_seconds:.0f} s; `gpq release {name}` tries again",
+                )
+            )
     return events
 
 
@@ -118,11 +127,15 @@ def due(snapshot: Snapshot, events: Sequence[Event]) -> bool:
     if snapshot.now >= snapshot.round_at + snapshot.config.interval or snapshot.now < snapshot.round_at:
         return True
     for event in events:
-        if isinstance(event, TRIGGERS) or type(event).__name__ == "Exited":
+        if isinstance(event, (*TRIGGERS, Exited)):
             return True
         if isinstance(event, NodeSeen):
             known = snapshot.nodes.get(event.node.id)
-            if known is None or known.state is not event.node.state or _offer(known.devices) != _offer(event.node.devices):
+            if (
+                known is None
+                or known.state is not event.node.state
+                or _offer(known.devices) != _offer(event.node.devices)
+            ):
                 return True
         if isinstance(event, NodeSilent):
             node = snapshot.nodes.get(event.node)

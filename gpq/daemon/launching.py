@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gpq_agent import wire
+
 from gpq.core.actions import Launch, Retune
 from gpq.core.models import JobSpec, Level, NodeId
-from gpq_agent import wire
 
 _WIRE_LEVEL = {Level.BLACK_BOX: "black-box", Level.SIGNAL: "signal", Level.SCRIPT: "adaptive"}
 

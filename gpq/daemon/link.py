@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from queue import SimpleQueue
 from typing import Any, NoReturn
 
+from gpq_agent import wire
+
 from gpq.connectors.base import Channel
 from gpq.core.models import Seconds
-from gpq_agent import wire
 
 log = logging.getLogger(__name__)
 

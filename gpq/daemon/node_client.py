@@ -13,6 +13,8 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, NoReturn
 
+from gpq_agent import wire
+
 from gpq.connectors.base import Connector
 from gpq.core.actions import Action, Forget, Launch, Retune, Stop
 from gpq.core.events import Event, Exited, NodeSeen, NodeSilent, Started, StartRefused
@@ -24,7 +26,6 @@ from gpq.daemon.clock import Clock, elapsed
 from gpq.daemon.link import Link, LinkLost, Reply
 from gpq.daemon.reports import profiled
 from gpq.errors import GpqError
-from gpq_agent import wire
 
 log = logging.getLogger(__name__)
 

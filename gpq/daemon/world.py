@@ -10,6 +10,8 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import gpq_agent
+from gpq_agent import wire
+
 from gpq.config import NodeConfig
 from gpq.connectors.local import LocalConnector
 from gpq.core.actions import Action, Forget, Launch, Retune, Stop
@@ -18,7 +20,6 @@ from gpq.core.models import JobId, NodeId, Seconds, Snapshot
 from gpq.daemon.clock import Clock
 from gpq.daemon.node_client import NodeClient
 from gpq.errors import GpqError, NotFound
-from gpq_agent import wire
 
 LONGEST_WAIT: Seconds = 60.0  # the clock is looked at again: it may have been slewed, the machine suspended
 
@@ -28,8 +29,8 @@ _WAKE: tuple[Event, ...] = ()
 class LiveWorld:
     """`start` once the controller exists, `close` at the end: `wait` then answers None. Jobs live on."""
 
-    def __init__(self, nodes: Mapping[str, NodeConfig], home: str) -> None:
-        self._clock = Clock()
+    def __init__(self, nodes: Mapping[str, NodeConfig], home: str, clock: Clock | None = None) -> None:
+        self._clock = clock or Clock()
         self._queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
         self._snapshot = Snapshot()
         self._over = False

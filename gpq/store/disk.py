@@ -12,9 +12,10 @@ RESERVE_BYTES = 512 * 1024
 LOW_BYTES = 128 * 1024  # less than this free is full
 
 # File systems over a network: locks and shared memory of the database cannot be trusted there.
-NETWORK = frozenset(
-    "nfs nfs4 cifs smb3 smbfs afs ncpfs ceph glusterfs lustre gpfs beegfs fuse.sshfs fuse.glusterfs fuse.s3fs".split()
-)
+NETWORK = frozenset({
+    "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ncpfs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs",
+    "fuse.sshfs", "fuse.glusterfs", "fuse.s3fs",
+})  # fmt: skip
 
 
 def filesystem_of(folder: str, mountinfo: str) -> str:

@@ -105,19 +105,32 @@ class SqliteStore:
         adds = any(isinstance(event, Submitted) for event in journal)
         if adds and not self._reserve.take():
             raise disk.full(self.path)
-        attempts = (lambda: None, self._make_room, self._give_reserve)
-        for prepare in attempts[:1] if adds else attempts:
-            try:
-                prepare()
-                with self._transaction():
-                    self._writer.executemany(_PUT_JOB, job_rows)
-                    self._writer.executemany(_PUT_EVENT, event_rows)
-                    self._writer.executemany(_PUT_META, meta)
-                return
-            except sqlite3.Error as error:
-                if not disk.is_full(error, os.path.dirname(self.path)):
-                    raise self._fail(error) from error
+        if self._try_write(job_rows, event_rows, meta):
+            return
+        if not adds:
+            for make_room in (self._make_room, self._give_reserve):
+                make_room()
+                if self._try_write(job_rows, event_rows, meta):
+                    return
         raise disk.full(self.path)
+
+    def _try_write(
+        self,
+        job_rows: Sequence[tuple[object, ...]],
+        event_rows: Sequence[tuple[object, ...]],
+        meta: Sequence[tuple[str, str]],
+    ) -> bool:
+        """False when the disk is full, and nothing was written."""
+        try:
+            with self._transaction():
+                self._writer.executemany(_PUT_JOB, job_rows)
+                self._writer.executemany(_PUT_EVENT, event_rows)
+                self._writer.executemany(_PUT_META, meta)
+        except sqlite3.Error as error:
+            if disk.is_full(error, os.path.dirname(self.path)):
+                return False
+            raise self._fail(error) from error
+        return True
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -213,7 +226,7 @@ class SqliteStore:
             with self._sound():
                 if rows.checksum(kind, body) != checksum:
                     raise rows.Damaged("an event has another checksum")
-                found.append(rows.decode_event(kind, body))
+                found.append(rows.decode_event(str(kind), str(body)))
         return found[::-1]
 
     def ended_count(self) -> int:
