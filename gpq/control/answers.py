@@ -119,7 +119,9 @@ class Reader:
 
     def parts(self, placement: Placement | None) -> list[PartView]:
         return [
-            PartView(str(node), [str(device) for device in devices], [self._indices.get((node, d), -1) for d in devices])
+            PartView(
+                str(node), [str(device) for device in devices], [self._indices.get((node, d), -1) for d in devices]
+            )
             for node, devices in (placement.parts if placement else ())
         ]
 
@@ -127,7 +129,9 @@ class Reader:
         """All nodes, or those named, by name."""
         wanted = set(names) or set(self.snapshot.nodes)
         holders = held_by(self.snapshot)
-        return [self._node(self.snapshot.nodes[name], holders) for name in sorted(self.snapshot.nodes) if name in wanted]
+        return [
+            self._node(self.snapshot.nodes[name], holders) for name in sorted(self.snapshot.nodes) if name in wanted
+        ]
 
     def _node(self, node: Node, holders: Mapping[tuple[NodeId, DeviceId], JobId]) -> NodeView:
         return NodeView(

@@ -211,7 +211,8 @@ def requeue(job: Job, now: Seconds, by: str) -> Verdict:
         return f"job {job.id} is being requeued already"
     if job.state in HOLDS_DEVICES and not job.movable:
         raise Refused(
-            f"job {job.id} runs, and {_immovable(job)}", f"`gpq cancel {job.id}`, then `gpq requeue {job.id}`: from its start"
+            f"job {job.id} runs, and {_immovable(job)}",
+            f"`gpq cancel {job.id}`, then `gpq requeue {job.id}`: from its start",
         )
     return RequeueAsked(now, job.id, by)
 

@@ -43,7 +43,9 @@ def _one_word(word: str, snapshot: Snapshot, past: History) -> list[JobId]:
     if word == "all":
         return sorted(snapshot.jobs)
     if last := _LAST.fullmatch(word):
-        return _numbers(word, range(snapshot.next_id - 1 - int(last[1] or 0), snapshot.next_id - int(last[1] or 0)), snapshot, past)
+        return _numbers(
+            word, range(snapshot.next_id - 1 - int(last[1] or 0), snapshot.next_id - int(last[1] or 0)), snapshot, past
+        )
     if ids := _IDS.fullmatch(word):
         first, final = int(ids[1]), int(ids[2] or ids[1])
         if final < first:

@@ -19,6 +19,11 @@ class Clock:
         return self._base + time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def elapsed() -> float:
+    """Seconds on a clock that only goes forward, and that a suspended machine does not stop."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 def deadline(seconds: float) -> float:
     """A point on the clock that `left` reads."""
     return time.monotonic() + seconds
