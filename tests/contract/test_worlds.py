@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from gpq_agent import wire
 
 from gpq.config import NodeConfig
 from gpq.core.actions import Forget, Launch, Stop
@@ -36,7 +37,6 @@ from gpq.daemon.world import LiveWorld
 from gpq.ports import World
 from gpq.sim.programs import Program
 from gpq.sim.world import SimWorld
-from gpq_agent import wire
 from tests import builders
 from tests.waiting import PATIENCE, wait_until
 
