@@ -36,7 +36,9 @@ def encode_request(request: Request) -> bytes:
     try:
         body = _ENCODER.encode(request)
     except UnicodeEncodeError:
-        raise UsageError("the command or its environment holds bytes that are not UTF-8", "rename or unset it") from None
+        raise UsageError(
+            "the command or its environment holds bytes that are not UTF-8", "rename or unset it"
+        ) from None
     line = b'{"v":%d,' % VERSION + body[1:] + b"\n"
     if len(line) > MAX_LINE:
         raise UsageError(
@@ -61,7 +63,7 @@ def decode_request(line: bytes) -> Request:
             RESTART_HINT,
         )
     try:
-        request: Request = msgspec.convert(tree, AnyRequest)  # type: ignore[arg-type]
+        request: Request = msgspec.convert(tree, AnyRequest)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"the request is not understood: {error}", RESTART_HINT) from None
     return request
