@@ -334,10 +334,11 @@ class NodeClient:
 
     def _is_new(self, kind: str, key: Key) -> bool:
         """Was this not told lately? Told again after a while in case that it came to nothing."""
-        told = self._announced.get((kind, *key))
+        what = (kind, *key)
+        told = self._announced.get(what)
         if told is not None and elapsed() - told < RETELL:
             return False
-        self._announced[(kind, *key)] = elapsed()
+        self._announced[what] = elapsed()
         return True
 
     def _note(self, line: str) -> None:

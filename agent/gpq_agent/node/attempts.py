@@ -213,7 +213,7 @@ class Attempts:
             both = sorted(set(held.devices) & set(order.devices))
             if both:
                 raise SpoolError(
-                    "{} is still held by attempt {}".format(", ".join(both), other), "wait for its end, or stop it"
+                    "{} is still held by attempt {}".format(", ".join(both), other), "wait for its end, or stop it", "busy"
                 )
 
     def _prepare(self, folder: str, order: wire.StartOrder, env: Dict[str, str]) -> int:
@@ -236,7 +236,7 @@ class Attempts:
                 os.close(lock)
             remove_unborn(folder)
             hint = "free space on this node, or give it another --spool"
-            raise SpoolError("the spool cannot be written: {}".format(error), hint) from error
+            raise SpoolError("the spool cannot be written: {}".format(error), hint, "busy") from error
 
     def stop(self, key: str, mode: str, grace: float) -> wire.AttemptInfo:
         """Ask for the end of an attempt. Softer than what was asked before changes nothing."""

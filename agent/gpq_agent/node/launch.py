@@ -77,6 +77,7 @@ def check_startable(order: wire.StartOrder, environment: Dict[str, str]) -> None
         raise SpoolError(
             "the start order expired {:.1f} s ago".format(now - order.expires_at),
             "it was delayed on its way; ask for a new one",
+            "expired",
         )
     if not os.path.isdir(order.cwd):
         raise SpoolError("no folder {} on this node".format(order.cwd), "is it on a file system that the nodes share?")
@@ -106,7 +107,7 @@ def _check_port(port: int) -> None:
         probe.bind(("", port))
         probe.listen(1)
     except OSError as error:
-        raise SpoolError("port {} is busy on this node".format(port), "choose another port") from error
+        raise SpoolError("port {} is busy on this node".format(port), "choose another port", "busy") from error
     finally:
         probe.close()
 

@@ -135,9 +135,9 @@ class Agent:
         return infos
 
     @staticmethod
-    def refusal(number: Any, error: str, hint: str = "") -> Message:
-        """The reply that says no."""
-        return {"v": wire.VERSION, "id": number, "ok": False, "error": error, "hint": hint}
+    def refusal(number: Any, error: str, hint: str = "", kind: str = "wrong") -> Message:
+        """The reply that says no. `kind`: one of wire.REFUSALS."""
+        return {"v": wire.VERSION, "id": number, "ok": False, "error": error, "hint": hint, "kind": kind}
 
     def _answer(self, message: Message) -> List[Message]:
         operation = message.get("op")
@@ -156,10 +156,10 @@ class Agent:
         try:
             return dict(handler(message), v=wire.VERSION, id=number, ok=True)
         except SpoolError as error:
-            return self.refusal(number, error.message, error.hint)
+            return self.refusal(number, error.message, error.hint, error.kind)
         except OSError as error:
             return self.refusal(
-                number, "the spool cannot be used: {}".format(error), "check {}".format(self.spool.path)
+                number, "the spool cannot be used: {}".format(error), "check {}".format(self.spool.path), "busy"
             )
         except (KeyError, TypeError, ValueError) as error:
             told = "request {!r} is not complete or not right: {!r}".format(message.get("op"), error)
@@ -205,14 +205,18 @@ class Agent:
         for name in order.devices:
             if name not in here:
                 raise SpoolError(
-                    "no device {} on this node".format(name), "it has {}".format(", ".join(sorted(here)) or "none")
+                    "no device {} on this node".format(name),
+                    "it has {}".format(", ".join(sorted(here)) or "none"),
+                    "busy",
                 )
             if here[name].state != "ok":
                 raise SpoolError(
-                    "{} is {}: {}".format(name, here[name].state, here[name].reason), "choose another device"
+                    "{} is {}: {}".format(name, here[name].state, here[name].reason), "choose another device", "busy"
                 )
             if self._holders.get(name, key) != key:
-                raise SpoolError("{} is still held by attempt {}".format(name, self._holders[name]), "wait for its end")
+                raise SpoolError(
+                    "{} is still held by attempt {}".format(name, self._holders[name]), "wait for its end", "busy"
+                )
         return [here[name] for name in order.devices]
 
     def _stop(self, message: Message) -> Message:

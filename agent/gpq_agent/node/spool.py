@@ -26,12 +26,13 @@ LOCK_PATIENCE = 20.0  # seconds to wait for another agent's state change
 
 
 class SpoolError(Exception):
-    """What the daemon is told: one line, and a hint."""
+    """What the daemon is told: one line, a hint, and of what kind it is (wire.REFUSALS)."""
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", kind: str = "wrong") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.kind = kind
 
 
 class Lock:
@@ -51,6 +52,7 @@ class Lock:
                 raise SpoolError(
                     "{} has been locked for {:.0f} s".format(self.path, self.patience),
                     "another node agent on this spool hangs; end it",
+                    "busy",
                 )
             time.sleep(0.005)
         return self
