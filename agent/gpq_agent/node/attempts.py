@@ -78,6 +78,7 @@ class Attempts:
             state="running" if started else "starting",
             pid=int(started["pid"]) if started else None,
             started_at=float(started["started_at"]) if started else None,
+            devices=list(order.devices),
         )
         if ended is not None:
             self._final[key] = info._replace(state="exited", exit=ended)
@@ -213,7 +214,9 @@ class Attempts:
             both = sorted(set(held.devices) & set(order.devices))
             if both:
                 raise SpoolError(
-                    "{} is still held by attempt {}".format(", ".join(both), other), "wait for its end, or stop it", "busy"
+                    "{} is still held by attempt {}".format(", ".join(both), other),
+                    "wait for its end, or stop it",
+                    "busy",
                 )
 
     def _prepare(self, folder: str, order: wire.StartOrder, env: Dict[str, str]) -> int:
