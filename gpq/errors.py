@@ -1,6 +1,7 @@
 """Every error that a user can meet. What is so goes in `message` (one line), what to do about it in `hint`.
 
     GpqError              1   something failed
+    |-- StoreFailed       1   the state can no longer be kept: the daemon ends, and has acknowledged nothing more
     |-- UsageError        2   the command line or the configuration is wrong
     |-- DaemonUnreachable 3   no daemon answers, or one of another version
     |-- NotFound          4   no such job, node or user
@@ -22,6 +23,10 @@ class GpqError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+
+class StoreFailed(GpqError):
+    pass
 
 
 class UsageError(GpqError):

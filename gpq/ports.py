@@ -7,7 +7,7 @@ from typing import Protocol
 
 from gpq.core.actions import Action
 from gpq.core.events import Event
-from gpq.core.models import Seconds, Snapshot
+from gpq.core.models import Job, JobId, Seconds, Snapshot
 
 
 class World(Protocol):
@@ -28,5 +28,30 @@ class Store(Protocol):
     def load(self) -> Snapshot:
         """The state as of the last commit: live jobs and the next id; nodes and config are not remembered."""
 
-    def commit(self, events: Sequence[Event], snapshot: Snapshot) -> None:
-        """All or nothing, durable on return. Raises GpqError when the disk refuses; then nothing was written."""
+    def commit(self, events: Sequence[Event], snapshot: Snapshot, ended: Sequence[Job] = ()) -> None:
+        """All or nothing, durable on return. `ended` are the jobs that left `snapshot.jobs` with these events.
+
+        Raises Refused when the disk is full: nothing was written, and the caller may try again later. Raises
+        StoreFailed when the state can no longer be kept: the caller must end without acknowledging anything.
+        """
+
+
+class History(Protocol):
+    """What is remembered beyond the snapshot, read on demand. Safe to call from any thread."""
+
+    def history(
+        self,
+        *,
+        ids: Sequence[JobId] | None = None,
+        names: Sequence[str] | None = None,
+        user: str = "",
+        states: Sequence[str] = (),
+        limit: int | None = None,
+    ) -> list[Job]:
+        """Jobs that ended and match all that is given, the latest to end first."""
+
+    def events(self, *, job: JobId | None = None, kinds: Sequence[type] = (), limit: int | None = None) -> list[Event]:
+        """The journal, oldest first; with `limit` its latest ones only."""
+
+    def ended_count(self) -> int:
+        """How many jobs have ended."""

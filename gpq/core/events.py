@@ -222,6 +222,7 @@ class Stopped:
     job: JobId
     exit: Exit
     failed: bool = False
+    quick: bool = False  # it failed within Config.quick_failure_seconds
     not_before: Seconds = 0.0
 
 

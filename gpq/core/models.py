@@ -251,10 +251,12 @@ class Job:
     run_seconds: Seconds = 0.0  # of attempts that ended
     restarts: int = 0  # launches after the first
     resizes: int = 0  # of those, with another number of GPUs
-    failures: int = 0  # since the last attempt that lived long enough
+    failures: int = 0  # attempts that failed
+    quick_failures: int = 0  # of those, the latest in a row that ended within quick_failure_seconds
     not_before: Seconds = 0.0  # waits after a failure
     restart_seconds: Seconds | None = None  # measured: stop order to first step of the next attempt
     lost_since: Seconds | None = None  # stop order of the restart now being measured
+    last_replicas: int = 0  # of the latest launch
     report_offset: int = 0  # of this attempt's report file: what lies before it is in `profile`
     profile: Profile = field(default_factory=Profile)
     notices: tuple[str, ...] = ()  # the latest few lines for the user
