@@ -5,6 +5,10 @@ import sys
 
 from gpq.errors import GpqError
 
+TYPE_CHECKING = False  # typing's own would have to be imported
+if TYPE_CHECKING:
+    from typing import Any
+
 FLAGS = {"--json": "json", "--all": "all", "-a": "all"}
 VALUES = {"--color": "color", "--user": "user", "-u": "user", "--state": "states", "-s": "states", "--recent": "recent"}
 
@@ -40,9 +44,9 @@ def _answer(argv: list[str]) -> int:
     return show(**options)
 
 
-def parse(argv: list[str]) -> dict[str, object] | None:
+def parse(argv: list[str]) -> "dict[str, Any] | None":
     """The options of `gpq status` when they are plain, None when typer has to look at them (help, mistakes)."""
-    options: dict[str, object] = {}
+    options: dict[str, Any] = {}
     jobs: list[str] = []
     words = iter(argv)
     for word in words:
@@ -68,13 +72,13 @@ def report(error: GpqError, *, as_json: bool) -> int:
     from gpq.views.plain import safe
 
     if as_json:
-        import json
+        from gpq.client.quick import encode
 
-        print(json.dumps({"error": error.message, "hint": error.hint}))  # noqa: T201
+        sys.stdout.write(encode({"error": error.message, "hint": error.hint}) + "\n")
         return error.code
-    print(f"gpq: {safe(error.message)}", file=sys.stderr)
+    sys.stderr.write(f"gpq: {safe(error.message)}\n")
     if error.hint:
-        print(f"hint: {safe(error.hint)}", file=sys.stderr)
+        sys.stderr.write(f"hint: {safe(error.hint)}\n")
     return error.code
 
 

@@ -6,6 +6,7 @@ from gpq.client import quick
 from gpq.views import plain
 from gpq.views.queue import lines
 
+
 def show(
     jobs: list[str],
     *,
@@ -19,15 +20,14 @@ def show(
     """Print the queue; its exit status. Starts a daemon when none runs."""
     request = {"jobs": jobs or (["all"] if all else []), "recent": recent, "user": user, "states": states or []}
     try:
-        answer = quick.exchange("status", request)
+        result = quick.ask("status", request)
     except quick.NobodyListens:
         from gpq.client.autostart import ensure_daemon
 
         ensure_daemon()
-        answer = quick.exchange("status", request)
-    result = quick.result(answer)
+        result = quick.ask("status", request)
     if json:
-        import json as encoder
+        import json as encoder  # the one reader that asks for it pays for it
 
         sys.stdout.write(encoder.dumps(result) + "\n")
         return 0
@@ -36,5 +36,5 @@ def show(
     drawn.append("")
     sys.stdout.write("\n".join(drawn))
     for warning in result.get("warnings", []):
-        print("note:", plain.safe(warning), file=sys.stderr)
+        sys.stderr.write(f"note: {plain.safe(warning)}\n")
     return 0

@@ -2,7 +2,11 @@
 
 from gpq.views.plain import Column, duration, number, safe, table
 
-Row = dict[str, object]
+TYPE_CHECKING = False  # typing's own would have to be imported
+if TYPE_CHECKING:
+    from typing import Any
+
+Row = dict[str, "Any"]
 ENDED = ("completed", "failed", "cancelled", "timeout")
 
 
@@ -53,7 +57,10 @@ def columns(rows: list[Row]) -> list[Column]:
         Column("ETA", [duration(row["eta_seconds"]) for row in rows], 52, right=True),
         Column(
             "AGE",
-            [duration(row["run_seconds"] if over else row["age_seconds"]) for row, over in zip(rows, ended, strict=True)],
+            [
+                duration(row["run_seconds"] if over else row["age_seconds"])
+                for row, over in zip(rows, ended, strict=True)
+            ],
             40,
             right=True,
         ),
