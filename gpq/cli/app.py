@@ -44,7 +44,8 @@ def command(name: str) -> Any:
     """The typer command of one name, from its own module."""
     import typer.main
 
-    return typer.main.get_command(importlib.import_module(COMMANDS[name][0]).app)
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    return typer.main.get_command(getattr(importlib.import_module(module), attribute or "app"))
 
 
 def complaint(error: Exception, name: str) -> Exception:

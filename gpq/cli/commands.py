@@ -1,4 +1,4 @@
-"""The list of commands: where each lives, and its one line. Imports nothing, so that help and completion may read it."""
+"""The commands: module (with the name of its app, if not `app`) and one line for each. Imports nothing: completion reads it."""
 
 COMMANDS = {
     "submit": ("gpq.cli.submit", "queue a job"),
@@ -7,9 +7,9 @@ COMMANDS = {
     "why": ("gpq.cli.why", "why a job waits, or why it has these GPUs and not more or fewer"),
     "logs": ("gpq.cli.logs", "what a job printed, all attempts joined"),
     "cancel": ("gpq.cli.cancel", "stop jobs for good; returns when no process of them is left"),
-    "hold": ("gpq.cli.hold", "keep jobs from running until they are released"),
-    "release": ("gpq.cli.release", "let held jobs run"),
-    "requeue": ("gpq.cli.requeue", "stop jobs and queue them again"),
+    "hold": ("gpq.cli.control:hold", "keep jobs from running until they are released"),
+    "release": ("gpq.cli.control:release", "let held jobs run"),
+    "requeue": ("gpq.cli.control:requeue", "stop jobs and queue them again"),
     "wait": ("gpq.cli.wait", "block until jobs have ended; exits with the job's code"),
     "nodes": ("gpq.cli.nodes", "the servers and their GPUs"),
     "top": ("gpq.cli.top", "live view: GPUs, goodput, fairness, last re-allocations"),

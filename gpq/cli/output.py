@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from gpq.views import plain
@@ -30,6 +30,16 @@ def emit(result: Any) -> None:
     import msgspec
 
     sys.stdout.write(json.dumps(msgspec.to_builtins(result)) + "\n")
+    sys.stdout.flush()
+
+
+def text(view: Callable[[Any, int, str], list[str]], answer: Any, color: str) -> None:
+    """The lines of a view on stdout, as wide as the terminal. The view has escaped what is not its own."""
+    limit = plain.terminal_width()
+    lines = view(answer, limit, "█" if plain.ellipsis() == "…" else "#")
+    if plain.wants_colour(color):
+        lines = [plain.tinted(line) for line in lines]
+    sys.stdout.write("".join(line + "\n" for line in lines))
     sys.stdout.flush()
 
 

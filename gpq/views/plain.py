@@ -58,6 +58,26 @@ def pad(text: str, columns: int, *, right: bool = False) -> str:
     return room + text if right else text + room
 
 
+def wrapped(text: str, limit: int, first: str = "", later: str = "") -> list[str]:
+    """`text` in lines of at most `limit` columns (0 = one line), the first and the later ones indented so."""
+    if not limit or width(first + text) <= limit:
+        return [first + text]
+    room = max(limit - len(first), 8)
+    found: list[str] = []
+    line = ""
+    for word in text.split(" "):
+        if line and width(line) + 1 + width(word) > room:
+            found.append(line)
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+        while len(line) > room:  # a path or a reason in one piece
+            found.append(line[:room])
+            line = line[room:]
+    found.append(line)
+    return [(first if index == 0 else later) + part for index, part in enumerate(found)]
+
+
 def duration(seconds: float | None) -> str:
     """Two units at most: 42s, 3m10s, 2h05m, 4d03h; "-" when not known."""
     if seconds is None:
@@ -163,3 +183,9 @@ def table(columns: list[Column], limit: int = 0, *, colour: bool = False, mark: 
             lines[1:] = [COLOURS.get(line.rstrip(), "") + line + RESET for line in lines[1:]]
         parts.append(lines)
     return [line.rstrip() for line in map("  ".join, zip(*parts, strict=True))]
+
+
+def tinted(line: str) -> str:
+    """A line of plain text with the words for states in their colours."""
+    words = line.split(" ")
+    return " ".join(f"{COLOURS[word]}{word}{RESET}" if word in COLOURS else word for word in words)
