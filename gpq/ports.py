@@ -21,6 +21,12 @@ class World(Protocol):
     def perform(self, action: Action) -> None:
         """Never blocks, never raises: what comes of it comes back as events."""
 
+    def wake(self) -> None:
+        """End the `wait` that is going on, or the next one, at once. From any thread."""
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """The newest committed snapshot: against it the world tells what a node lacks or has too much."""
+
 
 class Store(Protocol):
     """Durable memory. One writer."""

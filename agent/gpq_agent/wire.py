@@ -6,7 +6,8 @@ Three conversations are defined here:
 
 1. daemon <-> node agent, over one byte pipe (stdin/stdout of `python -m gpq_agent.node`): every line from the daemon is
    a request ``{"v", "id", "op", ...}``, every line back is its reply ``{"v", "id", "ok": true, ...}`` or
-   ``{"v", "id", "ok": false, "error", "hint"}``. The agent never speaks first, except for one ``hello`` line.
+   ``{"v", "id", "ok": false, "error", "hint", "kind"}`` (`REFUSALS`). The agent never speaks first, except for one
+   ``hello`` line.
 2. node agent <-> shim, through files in the attempt's directory (`ATTEMPT_FILES`). Each is written whole or not at all
    (`write_json`: temporary file, fsync, rename), except the two logs, which are append-only.
 3. daemon <-> training process, through two files in that same directory: `control.json` comes down (an order, replaced
@@ -117,6 +118,10 @@ OPS = (
     "purge",  # {"job": 42} -> {}: remove logs and checkpoints of a job
     "quit",  # {} -> {}: the agent ends; shims and jobs live on
 )
+
+# Kinds of a refusal: "wrong" (asked again it is refused again), "busy" (a port, a device, a full disk: try again later),
+# "expired" (the start order came too late: send a new one).
+REFUSALS = ("wrong", "busy", "expired")
 
 
 class AttemptInfo(NamedTuple):

@@ -84,7 +84,8 @@ def conclude(job: Job, now: Seconds, config: Config) -> Event:
         return Stopped(now, job.id, end)  # the node's fault: not counted against the job
     if job.stop is not None or job.failures < job.spec.retries:
         wait = config.retry_seconds * 2.0 ** min(job.quick_failures, 8)
-        quick = now - (job.launched_at or now) < config.quick_failure_seconds
+        ran = now - job.launched_at if job.launched_at is not None else 0.0
+        quick = ran < config.quick_failure_seconds
         return Stopped(now, job.id, end, failed=True, quick=quick, not_before=now + wait)
     return Failed(now, job.id, end)
 

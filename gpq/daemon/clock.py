@@ -1,10 +1,9 @@
-"""Time for the daemon: wall clock stamps that never run backwards, and their ISO 8601 form."""
+"""Time for the daemon: wall clock stamps that no correction of the clock moves, and deadlines."""
 
 from __future__ import annotations
 
 import threading
 import time
-from datetime import datetime, timezone
 
 
 class Clock:
@@ -20,6 +19,11 @@ class Clock:
         return self._base + time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def elapsed() -> float:
+    """Seconds on a clock that only goes forward, and that a suspended machine does not stop."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 def deadline(seconds: float) -> float:
     """A point on the clock that `left` reads."""
     return time.monotonic() + seconds
@@ -28,8 +32,3 @@ def deadline(seconds: float) -> float:
 def left(until: float) -> float:
     """Seconds until then, at least 0 and at most what a lock can wait."""
     return min(max(until - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
-
-
-def stamp(seconds: float) -> str:
-    """UTC, ISO 8601, to the millisecond."""
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gpq.daemon.clock import deadline, left
+from gpq.daemon.deadlines import deadline, left
 from gpq.errors import GpqError, Refused, UsageError
 from gpq.rpc import codec
 from gpq.rpc.messages import MAX_LINE, Request

@@ -36,7 +36,9 @@ def encode_request(request: Request) -> bytes:
     try:
         body = _ENCODER.encode(request)
     except UnicodeEncodeError:
-        raise UsageError("the command or its environment holds bytes that are not UTF-8", "rename or unset it") from None
+        raise UsageError(
+            "the command or its environment holds bytes that are not UTF-8", "rename or unset it"
+        ) from None
     line = b'{"v":%d,' % VERSION + body[1:] + b"\n"
     if len(line) > MAX_LINE:
         raise UsageError(

@@ -253,7 +253,7 @@ class JobDetail(msgspec.Struct, frozen=True):
     noise_scale: float | None
     model: dict[str, float]  # fitted throughput parameters, by name
     rows: int  # profiled configurations
-    metrics: dict[str, float]
+    metrics: dict[str, float | None]  # None: not a finite number, e.g. a loss that diverged
     checkpoints: int
     restart_seconds: float | None
     gpu_seconds: float

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from gpq.core.actions import Action, Forget, Launch, Retune, Stop
 from gpq.core.events import Event, Exited, NodeSeen, Profiled, Started, Submitted, TimingSums
-from gpq.core.models import BatchOrder, Exit, JobId, Node, Noise, Placement, Progress, Seconds
+from gpq.core.models import BatchOrder, Exit, JobId, Node, Noise, Placement, Progress, Seconds, Snapshot
 from gpq.sim.programs import Program, default_batch, gain_of, step_seconds
 
 REPORT_SECONDS = 10.0
@@ -74,6 +74,12 @@ class SimWorld:
                 if isinstance(what, Exited):
                     self._over(what)
         return events
+
+    def wake(self) -> None:
+        """Nothing waits here: time jumps."""
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """Machines that never miss an order need no second look."""
 
     def perform(self, action: Action) -> None:
         self.performed.append(action)

@@ -1,0 +1,172 @@
+"""The loop: wait for events, decide, commit, publish, act. Owns the state and the order of these steps; decides nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from gpq.core.events import Event, NodeSeen, NodeSilent
+from gpq.core.folding import fold
+from gpq.core.models import Config, Seconds, Snapshot
+from gpq.core.policy import Policy
+from gpq.core.rounds import Decision, Round, decide, due, next_round
+from gpq.errors import DaemonUnreachable, GpqError, StoreFailed
+from gpq.ports import Store, World
+
+_NODE_NEWS = (NodeSeen, NodeSilent)
+
+T = TypeVar("T")
+Build = Callable[[Snapshot], tuple[Sequence[Event], T]]
+
+PATIENCE = 16  # group commits in a row that may put off a round that is due
+AGAIN: Seconds = 1.0  # until the next try after the store refused
+REMEMBERED = 256  # round times kept for `gpq daemon status`
+
+
+class Controller:
+    """One thread calls `run`; `ask` may be called from any other. Readers take `snapshot` and `last_round` as they are."""
+
+    def __init__(self, world: World, store: Store, policy: Policy, config: Config) -> None:
+        self.world = world
+        self.store = store
+        self.policy = policy
+        self.snapshot: Snapshot = replace(store.load(), now=world.now(), config=config)
+        self.last_round: Round | None = None
+        self.rounds = 0
+        self.round_seconds: deque[Seconds] = deque(maxlen=REMEMBERED)
+        self.changed = threading.Condition()
+        self._asks: deque[tuple[Build[Any], Future[Any]]] = deque()
+        self._lock = threading.Lock()
+        self._over: GpqError | None = None
+        self._backlog: list[Event] = []  # facts of a commit that the store refused
+        self._due = False
+        self._put_off = 0
+        self._not_before: Seconds | None = None
+        world.publish(self.snapshot)
+
+    # -- from any thread -----------------------------------------------------------------------------------------------
+
+    def ask(self, build: Build[T]) -> T:
+        """What `build` answers, once its events are durable. It runs in the loop's thread on the newest snapshot.
+
+        Raises what `build` raises (then nothing was changed), or GpqError when the events could not be kept.
+        """
+        answer: Future[T] = Future()
+        with self._lock:
+            if self._over is not None:
+                raise self._over
+            self._asks.append((build, answer))
+        self.world.wake()
+        return answer.result()
+
+    # -- the loop ------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Until the world has nothing more to come. Raises StoreFailed when the state can no longer be kept."""
+        ending: GpqError = DaemonUnreachable("the daemon is ending", "try again: a new one will start")
+        try:
+            while (news := self.world.wait(self._wake_at())) is not None:
+                self.step(news)
+        except StoreFailed as error:
+            ending = error
+            raise
+        finally:
+            self._refuse_asks(ending)
+
+    def step(self, news: Sequence[Event]) -> None:
+        """One pass: facts and asks in, one commit, orders out. Nothing is acknowledged or ordered before the commit."""
+        snapshot = replace(self.snapshot, now=self.world.now())
+        facts = [*self._backlog, *news]
+        answers, asked = self._build(snapshot, facts, self._take_asks())
+        events = [*facts, *asked]
+        self._due = self._due or due(snapshot, events)
+        # Who waits for an answer waits for one commit, not for a round as well; the round follows at once.
+        allocate = self._due and (not answers or self._put_off >= PATIENCE)
+        try:
+            began = time.perf_counter()
+            decision = decide(snapshot, events, self.policy, allocate=allocate)
+            spent = time.perf_counter() - began
+            self._commit(decision)
+        except StoreFailed as error:
+            _fail(answers, error)
+            raise
+        except GpqError as error:  # nothing was written: the facts are kept and tried again, the asks are not
+            _fail(answers, error)
+            self._backlog = facts
+            self._not_before = snapshot.now + AGAIN
+            return
+        except BaseException as error:
+            _fail(answers, error)
+            raise
+        self._backlog, self._not_before = [], None
+        self._due, self._put_off = self._due and not allocate, 0 if allocate else self._put_off + 1
+        if allocate:
+            self.rounds += 1
+            self.round_seconds.append(spent)
+        self._show(decision)
+        for answer, result in answers:
+            answer.set_result(result)
+        for action in decision.actions:
+            self.world.perform(action)
+
+    def _wake_at(self) -> Seconds:
+        if self._not_before is not None:
+            return self._not_before
+        return self.snapshot.now if self._due else next_round(self.snapshot)
+
+    def _take_asks(self) -> list[tuple[Build[Any], Future[Any]]]:
+        with self._lock:
+            asks = list(self._asks)
+            self._asks.clear()
+        return asks
+
+    def _build(
+        self, snapshot: Snapshot, facts: Sequence[Event], asks: Sequence[tuple[Build[Any], Future[Any]]]
+    ) -> tuple[list[tuple[Future[Any], Any]], list[Event]]:
+        """Each ask sees what those before it did. One that fails is answered here and leaves no trace."""
+        answers: list[tuple[Future[Any], Any]] = []
+        events: list[Event] = []
+        if asks:
+            snapshot = fold(snapshot, facts).snapshot
+        for build, answer in asks:
+            try:
+                wanted, result = build(snapshot)
+                snapshot = fold(snapshot, wanted).snapshot if wanted else snapshot
+            except Exception as error:  # the caller's own, raised again in its thread
+                answer.set_exception(error)
+                continue
+            events.extend(wanted)
+            answers.append((answer, result))
+        return answers, events
+
+    def _commit(self, decision: Decision) -> None:
+        """Write what changed. What only nodes know (devices, silence) is not remembered and costs no disk write."""
+        before, after = self.snapshot, decision.snapshot
+        lasting = [event for event in decision.journal if not isinstance(event, _NODE_NEWS)]
+        if lasting or decision.ended or after.jobs != before.jobs or after.next_id != before.next_id:
+            self.store.commit(decision.journal, after, decision.ended)
+
+    def _show(self, decision: Decision) -> None:
+        with self.changed:
+            self.snapshot = decision.snapshot
+            if decision.round is not None:
+                self.last_round = decision.round
+            self.world.publish(decision.snapshot)
+            self.changed.notify_all()
+
+    def _refuse_asks(self, error: GpqError) -> None:
+        with self._lock:
+            self._over = error
+        _fail([(answer, None) for _, answer in self._take_asks()], error)
+        with self.changed:
+            self.changed.notify_all()
+
+
+def _fail(answers: Sequence[tuple[Future[Any], Any]], error: BaseException) -> None:
+    for answer, _ in answers:
+        answer.set_exception(error)

@@ -1,0 +1,46 @@
+"""What a node has against what the daemon knows: whose attempt is this, and what does it mean that one is missing? Pure."""
+
+from __future__ import annotations
+
+from gpq.core.models import HOLDS_DEVICES, Job, JobId, NodeId, Snapshot, Word
+
+
+class Fate(Word):
+    LIVE = "live"  # the job's present attempt, placed on this node
+    OVER = "over"  # its end is committed: an exit record may go, a process must
+    STRANGER = "stranger"  # of another daemon or a newer database: left alone
+
+
+def fate(snapshot: Snapshot, node: NodeId, job_id: JobId, attempt: int) -> Fate:
+    """Of one attempt that `node` has. Numbers are never reused and grow, so what is beyond them is not ours."""
+    if job_id >= snapshot.next_id:
+        return Fate.STRANGER
+    job = snapshot.jobs.get(job_id)
+    if job is None or attempt < job.attempt:
+        return Fate.OVER
+    if attempt > job.attempt:
+        return Fate.STRANGER
+    if job.state not in HOLDS_DEVICES:
+        return Fate.OVER
+    return Fate.LIVE if node in nodes_of(job) else Fate.STRANGER
+
+
+def expected(snapshot: Snapshot, node: NodeId) -> list[Job]:
+    """Jobs with an attempt on `node` whose end there is not known yet, by id."""
+    return [
+        job
+        for _, job in sorted(snapshot.jobs.items())
+        if job.state in HOLDS_DEVICES and node in nodes_of(job) and not any(name == node for name, _ in job.exits)
+    ]
+
+
+def is_lost(job: Job, node: NodeId, *, start_possible: bool) -> bool:
+    """Is an expected attempt that `node` does not know gone for good? `start_possible`: an order to start it may still
+    be under way. One that never ran is started again instead, unless it is to stop anyway."""
+    if node in job.started_nodes:
+        return True
+    return job.stop is not None and not start_possible
+
+
+def nodes_of(job: Job) -> tuple[NodeId, ...]:
+    return tuple(name for name, _ in job.placement.parts) if job.placement else ()

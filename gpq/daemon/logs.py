@@ -1,0 +1,77 @@
+"""Answers `gpq logs`: which attempts there are, and a piece of one; waits for more while the attempt goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpq.control.controller import Controller
+from gpq.core.events import Launched
+from gpq.core.models import HOLDS_DEVICES, Job, JobId, NodeId
+from gpq.daemon.deadlines import deadline, left
+from gpq.errors import NotFound, UsageError
+from gpq.ports import History
+from gpq.rpc.messages import LogChunk, Logs
+
+# (node, job, attempt, offset, limit) -> {"data": base64, "offset", "size"}; raises GpqError when the node is silent
+Tail = Callable[[NodeId, JobId, int, int, int], Mapping[str, Any]]
+
+MAX_PIECE = 4 << 20  # bytes of one answer
+FIRST_PAUSE, LAST_PAUSE = 0.05, 0.5  # between looks at a log that does not grow
+
+
+class LogReader:
+    def __init__(self, controller: Controller, past: History, tail: Tail) -> None:
+        self._controller = controller
+        self._past = past
+        self._tail = tail
+
+    def read(self, job: JobId, request: Logs, hurry: Callable[[], bool]) -> LogChunk:
+        """A piece from `offset`, at once when there is one, else after `wait` seconds or when `hurry()` says so.
+
+        Raises NotFound for an attempt or node that is none, and what the node says when it cannot be asked.
+        """
+        if request.offset < 0 or request.attempt < 0:
+            raise UsageError("offset and attempt cannot be negative", "see `gpq logs --help`")
+        until, pause = deadline(request.wait), FIRST_PAUSE
+        while True:
+            chunk = self._look(job, request)
+            if chunk.data or chunk.ended or left(until) <= 0 or (hurry() and pause > FIRST_PAUSE):
+                return chunk
+            with self._controller.changed:
+                self._controller.changed.wait(min(pause, left(until)))
+            pause = min(pause * 2, LAST_PAUSE)
+
+    def _look(self, name: JobId, request: Logs) -> LogChunk:
+        job = self._job(name)
+        launches = {event.attempt: event for event in self._past.events(job=name, kinds=(Launched,)) if isinstance(event, Launched)}
+        numbers = sorted(launches)
+        if not launches and request.attempt == 0:
+            over = name not in self._controller.snapshot.jobs
+            return LogChunk(0, "", "", 0, over, [], [], str(job.state))
+        attempt = request.attempt or numbers[0]
+        if attempt not in launches:
+            listed = ", ".join(map(str, numbers)) or "none yet"
+            raise NotFound(f"job {name} has no attempt {attempt}", f"its attempts: {listed}")
+        nodes = [str(node) for node, _ in launches[attempt].placement.parts]
+        node = request.node or nodes[0]
+        if node not in nodes:
+            raise NotFound(f"attempt {attempt} of job {name} did not run on `{node}`", f"it ran on {', '.join(nodes)}")
+        # Read before the log is: what is written before the end of an attempt is then surely seen.
+        over = job.attempt > attempt or job.state not in HOLDS_DEVICES
+        limit = min(max(request.limit, 1), MAX_PIECE)
+        piece = self._tail(NodeId(node), name, attempt, request.offset, limit)
+        data, offset = str(piece["data"]), int(piece["offset"])
+        ended = over and offset >= int(piece["size"])
+        return LogChunk(attempt, node, data, offset, ended, numbers, nodes, str(job.state))
+
+    def _job(self, name: JobId) -> Job:
+        job = self._controller.snapshot.jobs.get(name)
+        if job is not None:
+            return job
+        ended = self._past.history(ids=[name])
+        if ended:
+            return ended[0]
+        raise NotFound(f"there is no job {name}", "`gpq status` lists what there is")
+
+

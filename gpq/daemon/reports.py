@@ -1,0 +1,140 @@
+"""Lines of report.jsonl -> one Profiled event. Reads what a training process wrote; trusts none of it, decides nothing."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from gpq.core.events import Profiled, TimingSums
+from gpq.core.models import BatchOrder, Declared, JobId, Noise, Progress, Seconds
+
+log = logging.getLogger(__name__)
+
+MAX_NOTICE = 500  # characters kept of a line for the user
+
+
+def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> Profiled:
+    """The event that tells what whole lines `text`, which end at `offset` of the report file, say.
+
+    A line that makes no sense is logged and skipped: the ones around it still count, and the offset goes past it.
+    """
+    found: dict[str, Any] = {}
+    timings: list[TimingSums] = []
+    metrics: dict[str, float] = {}
+    notices: list[str] = []
+    for line in text.splitlines():
+        if not line.strip():
+            continue
+        try:
+            message = json.loads(line)
+            kind = message["kind"]
+            if kind == "timing":
+                timings.append(_timing(message))
+            elif kind == "metrics":
+                metrics.update({str(k): _number(v) for k, v in message["values"].items()})
+            elif kind == "notice":
+                notices.append(str(message["message"])[:MAX_NOTICE])
+            elif kind in _READERS:
+                field, read = _READERS[kind]
+                found[field] = read(message)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("job %s, attempt %s: a report line makes no sense (%r): %.200s", job, attempt, error, line)
+    return Profiled(
+        at,
+        job,
+        attempt,
+        offset,
+        timings=tuple(timings),
+        metrics=tuple(metrics.items()),
+        notices=tuple(notices),
+        **found,
+    )
+
+
+def _number(value: Any) -> float:
+    """A finite float. Raises ValueError or TypeError: what is not a number must not reach a fit."""
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{value} is not finite")
+    return number
+
+
+def _positive(value: Any) -> float:
+    number = _number(value)
+    if number < 0:
+        raise ValueError(f"{value} is below 0")
+    return number
+
+
+def _count(value: Any) -> int:
+    return int(_positive(value))
+
+
+def _timing(message: Mapping[str, Any]) -> TimingSums:
+    return TimingSums(
+        nodes=_count(message["nodes"]),
+        replicas=_count(message["replicas"]),
+        atomic_batch=_count(message["atomic_batch"]),
+        accum_steps=_count(message["accum_steps"]),
+        accum_count=_count(message["accum_count"]),
+        accum_sum=_positive(message["accum_sum"]),
+        step_count=_count(message["step_count"]),
+        step_sum=_positive(message["step_sum"]),
+    )
+
+
+def _declared(message: Mapping[str, Any]) -> Declared:
+    return Declared(
+        adaptive=message["level"] == "adaptive",
+        batch_size=_count(message.get("batch_size", 0)),
+        max_batch_size=_count(message.get("max_batch_size", 0)),
+        min_atomic_batch=_count(message.get("min_atomic_batch", 1)),
+        max_atomic_batch=_count(message.get("max_atomic_batch", 0)),
+        dataset_size=_count(message.get("dataset_size", 0)),
+        epochs=_count(message.get("epochs", 0)),
+        accumulation=bool(message.get("accumulation", True)),
+        rule=str(message.get("rule", "")),
+        parameters=_count(message.get("parameters", 0)),
+    )
+
+
+def _noise(message: Mapping[str, Any]) -> Noise:
+    return Noise(
+        sqr=_positive(message["sqr"]),
+        var=_positive(message["var"]),
+        samples=_count(message["samples"]),
+        biased=bool(message.get("biased", False)),
+        capped=bool(message.get("capped", False)),
+    )
+
+
+def _progress(message: Mapping[str, Any]) -> Progress:
+    return Progress(
+        epoch=_count(message["epoch"]),
+        epochs=_count(message["epochs"]),
+        samples=_count(message["samples"]),
+        step=_count(message["step"]),
+        base_steps=_positive(message["base_steps"]),
+        fraction=min(_positive(message["fraction"]), 1.0),
+    )
+
+
+def _retuned(message: Mapping[str, Any]) -> BatchOrder:
+    return BatchOrder(
+        seq=_count(message.get("seq", 0)),
+        atomic_batch=_count(message["atomic_batch"]),
+        accum_steps=_count(message["accum_steps"]),
+    )
+
+
+_READERS = {
+    "declared": ("declared", _declared),
+    "ready": ("ready", lambda _: True),
+    "noise": ("noise", _noise),
+    "progress": ("progress", _progress),
+    "retuned": ("retuned", _retuned),
+    "checkpoint": ("checkpoint_seconds", lambda message: _positive(message["seconds"])),
+}

@@ -1,0 +1,334 @@
+"""What the daemon does with each request: reads from the newest snapshot, changes through the controller."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+import gpq
+from gpq import paths
+from gpq.control import details, narration, requests
+from gpq.control.answers import Reader
+from gpq.control.controller import Controller
+from gpq.control.selectors import resolve, single
+from gpq.core.actions import Launch
+from gpq.core.models import TERMINAL, Config, Job, JobId, JobState, Level, Snapshot
+from gpq.core.rounds import decide
+from gpq.daemon.deadlines import deadline, left
+from gpq.daemon.logs import LogReader, Tail
+from gpq.daemon.server import Peer
+from gpq.errors import GpqError, NotFound, UsageError
+from gpq.ports import History
+from gpq.rpc import messages
+from gpq.rpc.messages import Request
+
+MAX_WAIT = 600.0  # seconds that one request may wait
+NODES_PATIENCE = 10.0  # after the start: how long a demanding job waits for the servers to say what they have
+RECENT_IN_TOP = 5
+CHANGES_IN_TOP = 12
+
+
+@dataclass(frozen=True)
+class About:
+    """What the daemon knows of itself."""
+
+    config: Config
+    nodes: frozenset[str]  # configured
+    started_at: float
+    epoch: int
+
+
+class Service:
+    """`handle` answers any request, from any thread. `end` is called when somebody asks the daemon to end."""
+
+    def __init__(
+        self, controller: Controller, past: History, tail: Tail, about: About, end: Callable[[], None]
+    ) -> None:
+        self._controller = controller
+        self._past = past
+        self._about = about
+        self._end = end
+        self._logs = LogReader(controller, past, tail)
+        self._born = deadline(0.0)
+        self._handlers: dict[type[Request], Callable[[Any, Peer], msgspec.Struct]] = {
+            messages.Submit: self._submit,
+            messages.Status: self._status,
+            messages.Show: self._show,
+            messages.Why: self._why,
+            messages.Logs: self._read_log,
+            messages.Cancel: self._cancel,
+            messages.Hold: self._hold,
+            messages.Release: self._release,
+            messages.Requeue: self._requeue,
+            messages.Wait: self._wait,
+            messages.Nodes: self._nodes,
+            messages.Top: self._top,
+            messages.Complete: self._complete,
+            messages.Info: self._info,
+            messages.Shutdown: self._shutdown,
+        }
+
+    def handle(self, request: Request, peer: Peer) -> msgspec.Struct:
+        """The answer. Raises GpqError."""
+        wait = getattr(request, "wait", 0.0)
+        if not 0.0 <= wait <= MAX_WAIT:
+            raise UsageError(f"a request may wait at most {MAX_WAIT:.0f} s", "ask again and again")
+        return self._handlers[type(request)](request, peer)
+
+    def _reader(self) -> Reader:
+        return Reader(self._controller.snapshot, self._controller.last_round, self._controller.world.now())
+
+    # -- changes -------------------------------------------------------------------------------------------------------
+
+    def _submit(self, request: messages.Submit, peer: Peer) -> msgspec.Struct:
+        spec = requests.spec_of(request.spec, peer.user, peer.uid)
+        if spec.min_gpus > 1 or spec.gpu_type or spec.min_gpu_memory_mib:
+            self._wait_for_nodes()
+        requests.fits(self._controller.snapshot, spec, self._about.nodes)
+        if request.dry_run:
+            return self._dry_run(spec, held=request.held)
+        now = self._controller.world.now
+
+        def build(snapshot: Snapshot) -> tuple[Sequence[Any], messages.Submitted]:
+            requests.fits(snapshot, spec, self._about.nodes)
+            state = JobState.HELD if request.held else JobState.PENDING
+            answer = messages.Submitted(snapshot.next_id, spec.name, str(state), _warnings(spec))
+            return requests.submitted(snapshot, spec, now(), held=request.held), answer
+
+        return self._controller.ask(build)
+
+    def _wait_for_nodes(self) -> None:
+        """Just after the start the servers have not said yet what they have, and a misfit could not be told."""
+        controller = self._controller
+        with controller.changed:
+            controller.changed.wait_for(
+                lambda: requests.nodes_known(controller.snapshot, self._about.nodes),
+                timeout=left(self._born + NODES_PATIENCE),
+            )
+
+    def _dry_run(self, spec: Any, *, held: bool) -> messages.DryRun:
+        """A round on a copy that is thrown away."""
+        controller = self._controller
+        now = controller.world.now()
+        snapshot = replace(controller.snapshot, now=now)
+        name = JobId(snapshot.next_id)
+        events = requests.submitted(snapshot, spec, now, held=held)
+        decision = decide(snapshot, events, controller.policy, allocate=True)
+        reader = Reader(decision.snapshot, decision.round, now)
+        job = decision.snapshot.jobs[name]
+        said = details.explanation(reader, job)
+        placement = decision.round.placements.get(name) if decision.round is not None else None
+        starts = any(isinstance(action, Launch) and action.job == name for action in decision.actions)
+        state = "held" if job.state is JobState.HELD else "starting" if starts else "pending"
+        why = decision.round.motives.get(name) if decision.round is not None and starts else None
+        return messages.DryRun(
+            state, reader.parts(placement), [why] if why else said.reasons, [*reader.warnings(), *_warnings(spec)]
+        )
+
+    def _cancel(self, request: messages.Cancel, peer: Peer) -> messages.CancelResult:
+        """Ask, then wait until each job has left the snapshot: it does so only when none of its processes is left."""
+        controller = self._controller
+        now = controller.world.now
+        names = resolve(request.jobs, controller.snapshot, self._past)
+
+        def build(snapshot: Snapshot) -> tuple[Sequence[Any], set[JobId]]:
+            return requests.cancel(snapshot, names, now(), peer.user), set(names) - set(snapshot.jobs)
+
+        before = controller.ask(build)
+        remaining = self._until_gone(names, request.wait, hurry=lambda: False)
+        over = {job.id: job for job in self._past.history(ids=[name for name in names if name not in remaining])}
+        cancelled = [
+            int(name)
+            for name in names
+            if name not in before and name in over and over[name].state is JobState.CANCELLED
+        ]
+        ended = [int(name) for name in names if name not in remaining and int(name) not in cancelled]
+        return messages.CancelResult(cancelled, ended, [int(name) for name in names if name in remaining])
+
+    def _hold(self, request: messages.Hold, peer: Peer) -> messages.Changed:
+        return self._change(request.jobs, requests.hold, peer)
+
+    def _release(self, request: messages.Release, peer: Peer) -> messages.Changed:
+        return self._change(request.jobs, requests.release, peer)
+
+    def _requeue(self, request: messages.Requeue, peer: Peer) -> messages.Changed:
+        return self._change(request.jobs, requests.requeue, peer)
+
+    def _change(
+        self, selectors: Sequence[str], judge: Callable[[Job, float, str], requests.Verdict], peer: Peer
+    ) -> messages.Changed:
+        controller = self._controller
+        now = controller.world.now
+        names = resolve(selectors, controller.snapshot, self._past)
+
+        def build(snapshot: Snapshot) -> tuple[Sequence[Any], messages.Changed]:
+            ended = [name for name in names if name not in snapshot.jobs]
+            over = self._past.history(ids=ended) if ended else []
+            return requests.changes(snapshot, names, over, judge, now(), peer.user)
+
+        return controller.ask(build)
+
+    def _shutdown(self, request: messages.Shutdown, peer: Peer) -> messages.DaemonInfo:
+        answer = self._info(messages.Info(), peer)
+        self._end()
+        return answer
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    def _until_gone(self, names: Sequence[JobId], wait: float, hurry: Callable[[], bool]) -> set[JobId]:
+        """Those of `names` that are still live after `wait` seconds, or sooner when `hurry()`."""
+        controller, until = self._controller, deadline(wait)
+
+        def still() -> set[JobId]:
+            return {name for name in names if name in controller.snapshot.jobs}
+
+        with controller.changed:
+            first = True
+            while (live := still()) and left(until) > 0 and (first or not hurry()):
+                controller.changed.wait(min(left(until), 1.0))
+                first = False
+            return live
+
+    def _wait(self, request: messages.Wait, peer: Peer) -> messages.JobList:
+        names = resolve(request.jobs, self._controller.snapshot, self._past)
+        self._until_gone(names, request.wait, peer.crowded)
+        return self._rows(names)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def _status(self, request: messages.Status, peer: Peer) -> messages.JobList:
+        known = set(JobState)
+        for state in request.states:
+            if state not in known:
+                raise UsageError(f"unknown state `{state}`", f"known are {', '.join(JobState)}")
+        if request.jobs:
+            return self._rows(resolve(request.jobs, self._controller.snapshot, self._past))
+        reader = self._reader()
+
+        def wanted(job: Job) -> bool:
+            return (not request.user or job.spec.user == request.user) and (
+                not request.states or job.state in request.states
+            )
+
+        live = [job for _, job in sorted(reader.snapshot.jobs.items()) if wanted(job)]
+        finals = [state for state in request.states if state in TERMINAL]
+        recent: list[Job] = []
+        if request.recent > 0 and (finals or not request.states):
+            found = self._past.history(user=request.user, states=finals, limit=request.recent)
+            recent = sorted((job for job in found if job.id not in reader.snapshot.jobs), key=lambda job: job.id)
+        ended = self._past.ended_count()
+        return messages.JobList(
+            reader.jobs([*recent, *live]),
+            total=len(reader.snapshot.jobs) + ended,
+            hidden=max(ended - len(recent), 0),
+            now=narration.stamp(reader.now),
+            warnings=reader.warnings(),
+        )
+
+    def _rows(self, names: Sequence[JobId]) -> messages.JobList:
+        """Exactly these jobs, in this order."""
+        reader = self._reader()
+        past = [name for name in names if name not in reader.snapshot.jobs]
+        ended = {job.id: job for job in self._past.history(ids=past)} if past else {}
+        found = [reader.snapshot.jobs.get(name) or ended.get(name) for name in names]
+        return messages.JobList(
+            reader.jobs(job for job in found if job is not None),
+            total=len(reader.snapshot.jobs) + self._past.ended_count(),
+            now=narration.stamp(reader.now),
+            warnings=reader.warnings(),
+        )
+
+    def _find(self, selector: str) -> tuple[Reader, Job]:
+        reader = self._reader()
+        name = single(selector, reader.snapshot, self._past)
+        job = reader.snapshot.jobs.get(name)
+        if job is None:
+            ended = self._past.history(ids=[name])
+            if not ended:
+                raise NotFound(f"there is no job {selector}", "`gpq status` lists what there is")
+            job = ended[0]
+        return reader, job
+
+    def _show(self, request: messages.Show, peer: Peer) -> messages.JobDetail:
+        reader, job = self._find(request.job)
+        return details.detail(reader, job, self._past.events(job=job.id))
+
+    def _why(self, request: messages.Why, peer: Peer) -> messages.Explanation:
+        return details.explanation(*self._find(request.job))
+
+    def _read_log(self, request: messages.Logs, peer: Peer) -> messages.LogChunk:
+        name = single(request.job, self._controller.snapshot, self._past)
+        return self._logs.read(name, request, peer.crowded)
+
+    def _nodes(self, request: messages.Nodes, peer: Peer) -> messages.NodeList:
+        reader = self._reader()
+        for name in request.names:
+            if name not in {str(node) for node in reader.snapshot.nodes}:
+                there = ", ".join(sorted(reader.snapshot.nodes)) or "none has answered yet"
+                raise NotFound(f"there is no server `{name}`", f"there is: {there}")
+        return messages.NodeList(reader.nodes(request.names))
+
+    def _top(self, request: messages.Top, peer: Peer) -> messages.TopView:
+        reader = self._reader()
+        recent = [job for job in self._past.history(limit=RECENT_IN_TOP) if job.id not in reader.snapshot.jobs]
+        live = [job for _, job in sorted(reader.snapshot.jobs.items())]
+        jobs = reader.jobs([*live, *recent])
+        journal = self._past.events(kinds=details.CHANGES, limit=CHANGES_IN_TOP)
+        took = list(self._controller.round_seconds)
+        return messages.TopView(
+            nodes=reader.nodes(),
+            jobs=jobs,
+            users=[],
+            changes=[narration.event_view(event) for event in reversed(journal)],
+            policy=self._about.config.policy,
+            round_seconds=took[-1] if took else None,
+            round_age=max(reader.now - reader.round.at, 0.0) if reader.round is not None else None,
+            cluster_goodput=sum(job.goodput or 0.0 for job in jobs),
+            now=narration.stamp(reader.now),
+        )
+
+    def _complete(self, request: messages.Complete, peer: Peer) -> messages.Words:
+        return details.words(self._reader(), self._past, request.kind, request.prefix)
+
+    def _info(self, request: messages.Info, peer: Peer) -> messages.DaemonInfo:
+        controller, about = self._controller, self._about
+        snapshot = controller.snapshot
+        took = list(controller.round_seconds)
+        now = controller.world.now()
+        return messages.DaemonInfo(
+            pid=os.getpid(),
+            version=gpq.__version__,
+            home=paths.home(),
+            socket=paths.socket(),
+            started_at=narration.stamp(about.started_at),
+            uptime_seconds=max(now - about.started_at, 0.0),
+            policy=about.config.policy,
+            interval=about.config.interval,
+            epoch=about.epoch,
+            jobs_live=len(snapshot.jobs),
+            jobs_total=len(snapshot.jobs) + self._past.ended_count(),
+            rounds=controller.rounds,
+            round_ms_median=statistics.median(took) * 1000 if took else None,
+            memory_mib=_resident_mib(),
+            nodes={str(node.id): str(node.state) for _, node in sorted(snapshot.nodes.items())},
+        )
+
+
+def _warnings(spec: Any) -> list[str]:
+    """What the user may not have meant."""
+    if spec.level is Level.BLACK_BOX and spec.max_batch_size:
+        return ["--max-batch-size has no effect on a command that is run as it is"]
+    return []
+
+
+def _resident_mib() -> float:
+    try:
+        with open("/proc/self/statm", encoding="ascii") as stream:
+            return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+    except (OSError, ValueError, IndexError) as error:
+        raise GpqError(f"the daemon cannot read its own memory use: {error}") from None

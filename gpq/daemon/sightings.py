@@ -1,0 +1,89 @@
+"""What a node says (wire) -> what the core calls it: exits, devices, nodes. Conversion only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpq.core.models import (
+    Device,
+    DeviceId,
+    DeviceProcess,
+    DeviceState,
+    Exit,
+    Node,
+)
+
+
+def exit_of(record: Mapping[str, Any] | None, *, lost: bool) -> Exit:
+    """A wire.ExitRecord. `lost`: nobody saw the end, so the code is not known."""
+    if record is None:
+        return Exit(code=None, lost=True, note="the node does not know it any more")
+    code, signal = record.get("code"), record.get("signal")
+    return Exit(
+        code=None if code is None else int(code),
+        signal=None if signal is None else int(signal),
+        stopped=bool(record.get("stopped", False)),
+        asked=str(record.get("asked") or ""),
+        ended_at=float(record.get("ended_at") or 0.0),
+        oom=bool(record.get("oom", False)),
+        note=str(record.get("note") or ""),
+        lost=lost,
+    )
+
+
+def devices_of(
+    infos: Sequence[Mapping[str, Any]], is_stranger: Callable[[str], bool], gpus: Collection[str] = ()
+) -> tuple[Device, ...]:
+    """wire.DeviceInfo list; of GPUs only those named in `gpus` by UUID or index, when it names any. A device under an
+    attempt that this daemon does not know is somebody else's."""
+    return tuple(
+        _device(info, is_stranger)
+        for info in infos
+        if not gpus or info["kind"] != "cuda" or info["id"] in gpus or str(info["index"]) in gpus
+    )
+
+
+def _device(info: Mapping[str, Any], is_stranger: Callable[[str], bool]) -> Device:
+    processes = tuple(
+        DeviceProcess(
+            pid=int(process.get("pid", 0)),
+            user=str(process.get("user", "")),
+            name=str(process.get("name", "")),
+            memory_mib=int(process.get("memory_mib", 0)),
+            attempt=str(process.get("attempt", "")),
+        )
+        for process in info.get("processes", ())
+    )
+    utilisation = info.get("utilisation")
+    device = Device(
+        id=DeviceId(str(info["id"])),
+        index=int(info["index"]),
+        kind=str(info["kind"]),
+        type=str(info["type"]),
+        memory_mib=int(info.get("memory_mib", 0)),
+        state=DeviceState(info.get("state", "ok")),
+        reason=str(info.get("reason", "")),
+        used_mib=int(info.get("used_mib", 0)),
+        utilisation=None if utilisation is None else int(utilisation),
+        processes=processes,
+    )
+    strangers = sorted({process.attempt for process in processes if process.attempt and is_stranger(process.attempt)})
+    if strangers and device.state is DeviceState.OK:
+        reason = f"attempt {', '.join(strangers)} of another daemon or of a newer database runs on it"
+        return replace(device, state=DeviceState.FOREIGN, reason=reason)
+    return device
+
+
+def differs(before: Node | None, after: Node) -> bool:
+    """Is there news for rounds? How busy a device is at the moment is none."""
+    return before is None or _outline(before) != _outline(after)
+
+
+def _outline(node: Node) -> tuple[object, ...]:
+    devices = tuple(
+        (device.id, device.index, device.kind, device.type, device.memory_mib, device.state, device.reason)
+        for device in node.devices
+    )
+    return (node.state, node.boot_id, node.cores, node.memory_mib, node.address, devices)

@@ -1,0 +1,144 @@
+"""LiveWorld: real time, real nodes, and one queue in which all news meet. Holds no state and decides nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import gpq_agent
+from gpq_agent import wire
+
+from gpq.config import NodeConfig
+from gpq.connectors.local import LocalConnector
+from gpq.core.actions import Action, Forget, Launch, Retune, Stop
+from gpq.core.events import Event
+from gpq.core.models import JobId, NodeId, Seconds, Snapshot
+from gpq.daemon.clock import Clock
+from gpq.daemon.node_client import NodeClient
+from gpq.errors import GpqError, NotFound
+
+LONGEST_WAIT: Seconds = 60.0  # the clock is looked at again: it may have been slewed, the machine suspended
+
+_WAKE: tuple[Event, ...] = ()
+
+
+class LiveWorld:
+    """`start` once the controller exists, `close` at the end: `wait` then answers None. Jobs live on."""
+
+    def __init__(self, nodes: Mapping[str, NodeConfig], home: str, clock: Clock | None = None) -> None:
+        self._clock = clock or Clock()
+        self._queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
+        self._snapshot = Snapshot()
+        self._over = False
+        library = _library(home)
+        self._clients = {NodeId(name): self._client(NodeId(name), nodes[name], home, library) for name in sorted(nodes)}
+
+    def _client(self, node: NodeId, config: NodeConfig, home: str, library: str) -> NodeClient:
+        spool = os.path.join(home, "nodes", node)
+        arguments = ["--spool", spool, "--slots", "auto" if config.slots is None else str(config.slots)]
+        if config.cores:
+            arguments += ["--cores", ",".join(map(str, config.cores))]
+        os.makedirs(spool, mode=0o700, exist_ok=True)
+        connector = LocalConnector(errors=Path(spool) / "agent.log")
+        return NodeClient(
+            node,
+            connector,
+            connector.agent_argv(arguments),
+            library=library,
+            gpus=config.gpus,
+            clock=self._clock,
+            inbox=self._queue.put,
+            view=lambda: self._snapshot,
+        )
+
+    def start(self) -> None:
+        for client in self._clients.values():
+            client.start()
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            client.close()
+        self._queue.put(None)
+
+    # -- for the loop --------------------------------------------------------------------------------------------------
+
+    def now(self) -> Seconds:
+        return self._clock.now()
+
+    def wait(self, until: Seconds) -> Sequence[Event] | None:
+        """All that has come; nothing when woken or when it is `until`; None once the world is closed."""
+        found: list[Event] = []
+        woken = False
+        while not self._over:
+            rest = 0.0 if found or woken else min(until - self._clock.now(), LONGEST_WAIT)
+            try:
+                news = self._queue.get(timeout=rest) if rest > 0 else self._queue.get_nowait()
+            except Empty:
+                if found or woken or self._clock.now() >= until:
+                    return found
+                continue
+            if news is None:
+                self._over = True
+            elif news:
+                found.extend(news)
+            else:
+                woken = True
+        return found or None
+
+    def wake(self) -> None:
+        self._queue.put(_WAKE)
+
+    def publish(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def perform(self, action: Action) -> None:
+        match action:
+            case Launch():
+                nodes = [node for node, _ in action.placement.parts]
+            case Stop() | Forget():
+                nodes = list(action.nodes)
+            case Retune():
+                nodes = [action.node]
+        for node in nodes:
+            if (client := self._clients.get(node)) is not None:
+                client.order(action)
+
+    # -- for the server's threads --------------------------------------------------------------------------------------
+
+    def tail(self, node: NodeId, job: JobId, attempt: int, offset: int, limit: int) -> dict[str, Any]:
+        """A piece of a log, as wire's `tail` answers. Raises GpqError when the node does not."""
+        fields = {"attempt": wire.attempt_key(job, attempt), "offset": offset, "limit": limit}
+        return dict(self._of(node).request("tail", fields))
+
+    def purge(self, job: JobId) -> None:
+        """Remove logs and checkpoints of a job that ended, on every node. Raises GpqError naming the first that refused."""
+        for client in self._clients.values():
+            client.request("purge", {"job": job})
+
+    def _of(self, node: NodeId) -> NodeClient:
+        try:
+            return self._clients[node]
+        except KeyError:
+            raise NotFound(f"no node {node}", f"there is {', '.join(sorted(self._clients))}") from None
+
+
+def _library(home: str) -> str:
+    """A folder with gpq_agent and nothing else. Where gpq is installed its neighbours would hide a script's packages."""
+    folder = os.path.join(home, "lib")
+    link = os.path.join(folder, "gpq_agent")
+    package = str(Path(gpq_agent.__file__).resolve().parent)
+    temporary = f"{link}.{os.getpid()}"
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        if not os.path.islink(link) or os.readlink(link) != package:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            os.symlink(package, temporary)
+            os.replace(temporary, link)
+    except OSError as error:
+        raise GpqError(f"cannot write {folder}: {error.strerror}", "make it writable, or set GPQ_HOME") from error
+    return folder

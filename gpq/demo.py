@@ -1,0 +1,219 @@
+"""The demonstration: a private daemon with two embedded CPU servers, and three real training jobs to the end.
+
+Plays the users (who submits what, when) and the judge (what must have happened). Draws nothing: `cli/demo.py` does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+
+import msgspec
+
+from gpq.client import connection, daemon_control
+from gpq.errors import GpqError, Refused
+from gpq.rpc.messages import JobDetail, JobList, Show, SpecMessage, Status, Submit, Submitted, Top, TopView
+
+SERVERS = ("alpha", "beta")
+CONFIG = """\
+# Of `gpq demo`: two embedded servers with one CPU slot each, and short intervals, so that there is something to see.
+interval = 4.0
+settle_seconds = 4.0
+restart_seconds = 8.0
+grace = 60.0
+"""
+ALONE_SECONDS = 75.0  # at most this long the first job has both servers to itself
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One job of the cast."""
+
+    name: str
+    script: str  # under examples/
+    arguments: tuple[str, ...]
+    metric: str  # as the script logs it
+    target: float
+    higher: bool  # is the metric better when it is higher
+
+
+CAST = (
+    Part("chargpt", "chargpt/train.py", (), "validation_loss", 2.6, higher=False),
+    Part("digits", "digits/train.py", (), "validation_accuracy", 0.95, higher=True),
+    Part("digits-wide", "digits/train.py", ("--width", "48"), "validation_accuracy", 0.95, higher=True),
+)
+
+
+class JobResult(msgspec.Struct, frozen=True):
+    name: str
+    id: int
+    state: str
+    metric: str
+    value: float | None
+    target: float
+    reached: bool
+    resizes: int
+    restarts: int
+    batch_changes: int
+    samples_exact: bool  # every epoch visited every sample exactly once
+    seconds: float
+
+
+class DemoResult(msgspec.Struct, frozen=True):
+    """What `gpq demo --json` prints."""
+
+    completed: int
+    jobs: list[JobResult]
+    resized: int  # jobs whose GPU count changed while they ran
+    batch_changed: int  # jobs whose batch size changed without a restart
+    samples_exact: bool
+    targets_reached: int
+    seconds: float
+    home: str
+    passed: bool
+    schema: int = 1
+
+
+@dataclass
+class Stage:
+    """The private daemon's folder and the jobs on it."""
+
+    home: Path
+    examples: Path
+    ids: dict[str, int] = field(default_factory=dict)
+    started: float = field(default_factory=time.monotonic)
+
+
+def examples_folder() -> Path:
+    """The example scripts: shipped inside the package, or beside it in a checkout. Raises Refused."""
+    inside = Path(str(resources.files("gpq"))) / "examples"
+    for folder in (inside, Path(__file__).resolve().parents[1] / "examples"):
+        if (folder / "digits" / "train.py").is_file():
+            return folder
+    raise Refused("the example scripts are missing from this installation", "install gpq again, or run a checkout")
+
+
+def check_training() -> None:
+    """Raises Refused when the demo's interpreter cannot train."""
+    from importlib.util import find_spec
+
+    missing = [name for name in ("torch", "sklearn") if find_spec(name) is None]
+    if missing:
+        raise Refused(
+            f"{' and '.join(missing)} cannot be imported by {sys.executable}",
+            "pip install 'goodput-queue[train,examples]', or use `make demo` in a checkout",
+        )
+
+
+@contextlib.contextmanager
+def stage(home: str = "") -> Iterator[Stage]:
+    """A daemon of its own in `home` (default: a new temporary folder); it and its jobs are gone afterwards."""
+    check_training()
+    folder = Path(home or tempfile.mkdtemp(prefix="gpq-demo-")).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder / "config.toml"
+    config.write_text(CONFIG + "".join(_server(index) for index in range(len(SERVERS))))
+    kept = {name: os.environ.get(name) for name in ("GPQ_HOME", "GPQ_CONFIG")}
+    os.environ.update(GPQ_HOME=str(folder), GPQ_CONFIG=str(config))
+    try:
+        yield Stage(folder, examples_folder())
+    finally:
+        with contextlib.suppress(GpqError):
+            daemon_control.stop(jobs=True)
+        for name, value in kept.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _server(index: int) -> str:
+    cores = sorted(os.sched_getaffinity(0))
+    share = cores[index :: len(SERVERS)] or cores
+    return f"\n[nodes.{SERVERS[index]}]\nslots = 1\ncores = {share}\n"
+
+
+def submit(here: Stage, part: Part) -> int:
+    """Queue one job of the cast; its id."""
+    script = here.examples / part.script
+    spec = SpecMessage(
+        argv=[str(script), *part.arguments],
+        cwd=str(script.parent),
+        level="script",
+        name=part.name,
+        python=sys.executable,
+        env={name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+    )
+    here.ids[part.name] = connection.call(Submit(spec), Submitted).id
+    return here.ids[part.name]
+
+
+def play(here: Stage, draw: Callable[[TopView, str], None], *, timeout: float, pause: float = 0.5) -> DemoResult:
+    """Submit the cast, watch it to the end, judge. `draw` is called with each frame. Raises Refused at `timeout`."""
+    first, *others = CAST
+    submit(here, first)
+    waiting = list(others)
+    while True:
+        view = connection.call(Top(), TopView)
+        rows = {job.id: job for job in view.jobs}
+        lead = rows.get(here.ids[first.name])
+        alone = time.monotonic() - here.started
+        if waiting and (lead is None or lead.gpus >= len(SERVERS) or alone > ALONE_SECONDS):
+            submit(here, waiting.pop(0))
+        draw(view, _act(waiting, len(view.jobs), len(here.ids)))
+        ended = connection.call(Status([str(number) for number in here.ids.values()]), JobList)
+        if not waiting and all(job.ended_at for job in ended.jobs):
+            return judge(here)
+        if alone > timeout:
+            raise Refused(f"the demo did not end within {timeout:.0f} s", f"its logs are in {here.home}")
+        time.sleep(pause)
+
+
+def _act(waiting: list[Part], live: int, submitted: int) -> str:
+    if submitted == 1:
+        return "one job alone: it grows onto both servers"
+    if waiting:
+        return "others arrive: it gives a server back"
+    return f"{submitted - live} of {len(CAST)} jobs done"
+
+
+def judge(here: Stage) -> DemoResult:
+    """What each job reached, from what the daemon recorded of it."""
+    results = [_result(here, part) for part in CAST]
+    completed = sum(result.state == "completed" for result in results)
+    resized = sum(result.resizes > 0 for result in results)
+    changed = sum(result.batch_changes > 0 for result in results)
+    exact = all(result.samples_exact for result in results)
+    reached = sum(result.reached for result in results)
+    passed = completed == reached == len(CAST) and resized > 0 and changed > 0 and exact
+    return DemoResult(
+        completed, results, resized, changed, exact, reached, time.monotonic() - here.started, str(here.home), passed
+    )
+
+
+def _result(here: Stage, part: Part) -> JobResult:
+    detail = connection.call(Show(str(here.ids[part.name])), JobDetail)
+    job, value = detail.job, detail.metrics.get(part.metric)
+    reached = value is not None and (value >= part.target if part.higher else value <= part.target)
+    epochs, exact = detail.metrics.get("gpq_epochs_checked", 0.0), detail.metrics.get("gpq_epochs_exact", -1.0)
+    return JobResult(
+        name=part.name,
+        id=job.id,
+        state=job.state,
+        metric=part.metric,
+        value=value,
+        target=part.target,
+        reached=reached,
+        resizes=job.resizes,
+        restarts=job.restarts,
+        batch_changes=job.batch_changes,
+        samples_exact=epochs > 0 and epochs == exact,
+        seconds=job.run_seconds,
+    )

@@ -1,0 +1,58 @@
+"""One daemon a state directory: a lock that the kernel holds for as long as the daemon lives, whoever kills it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+
+from gpq import paths
+from gpq.errors import Refused
+
+
+class DaemonLock:
+    """Taken for the life of the process. Says in the file who has it."""
+
+    def __init__(self) -> None:
+        """Raises Refused when another daemon has it."""
+        path = paths.daemon_lock()
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise Refused(
+                f"cannot write in the state directory {paths.home()}: {error.strerror}",
+                "make it writable, or set GPQ_HOME to a folder that is",
+            ) from None
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            owner = owner_of(os.read(self._descriptor, 4096))
+            os.close(self._descriptor)
+            raise Refused(
+                f"a daemon runs already for {paths.home()}{f' (pid {owner[0]})' if owner else ''}",
+                "`gpq daemon status` asks it, `gpq daemon stop` ends it",
+            ) from None
+        text = json.dumps({"pid": os.getpid(), "start_time": start_time(os.getpid())})
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, text.encode(), 0)
+
+    def release(self) -> None:
+        os.close(self._descriptor)
+
+
+def owner_of(text: bytes) -> tuple[int, int] | None:
+    """(pid, start time in clock ticks after boot) of the daemon that wrote the lock file; None when it holds neither."""
+    try:
+        tree = json.loads(text)
+        return int(tree["pid"]), int(tree["start_time"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def start_time(pid: int) -> int:
+    """Of a process, in clock ticks after boot: with it a reused pid is told from the old one. 0 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stream:
+            return int(stream.read().rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return 0

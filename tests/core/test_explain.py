@@ -1,0 +1,93 @@
+"""Each reason that a job can wait for, and what would change it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpq.core.explain import Explained, explain, motives
+from gpq.core.models import (
+    DeviceState,
+    Exit,
+    Job,
+    JobId,
+    JobState,
+    NodeState,
+    Profile,
+    ProfileRow,
+    Shape,
+    Snapshot,
+    Wish,
+)
+from gpq.core.placement import place
+from tests.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
+
+
+def why(here: Snapshot, number: int = 1, allocation: dict[JobId, Shape] | None = None) -> Explained:
+    return explain(here, allocation, here.jobs[JobId(number)])
+
+
+def said(answer: Explained) -> str:
+    return " | ".join([answer.headline, *answer.reasons, *answer.remedies])
+
+
+@pytest.mark.parametrize(
+    ("waiting", "words"),
+    [
+        (job(1, wish=Wish.CANCEL), "cancelled"),
+        (job(1, state=JobState.HELD), "gpq release 1"),
+        (job(1, spec_=black_box(9)), "the largest server has 4"),
+        (job(1, spec_=spec(gpu_type="H100")), "there is: A100 40000 MiB"),
+        (job(1, spec_=spec(min_gpu_memory_mib=80_000)), "80000 MiB"),
+        (job(1, not_before=30.0, exit=Exit(1, note="exit code 1")), "tries again in 30 s"),
+        (job(1, spec_=black_box(2)), "held by job 2 (ana, 3 GPUs)"),
+    ],
+)
+def test_a_waiting_job_says_what_it_waits_for(waiting: Job, words: str) -> None:
+    assert words in said(why(snapshot(node("a"), waiting, running(2, on("a", 0, 1, 2)))))
+
+
+def test_a_gpu_out_of_use_is_named_with_its_reason() -> None:
+    machine = node("a", 1)
+    broken = replace(machine.devices[0], state=DeviceState.FOREIGN, reason="pid 7 (bob, python) uses 5000 MiB")
+    answer = why(snapshot(replace(machine, devices=(broken,)), job(1)))
+    assert "bob" in said(answer)
+
+
+def test_without_servers_it_says_so_and_where_to_look() -> None:
+    assert "gpq nodes" in said(why(snapshot(job(1))))
+    assert "no server answers" in said(why(snapshot(node("a", state=NodeState.UNREACHABLE), job(1))))
+
+
+def test_what_may_not_be_moved_is_named_as_the_remedy() -> None:
+    answer = why(snapshot(node("a", 1), running(2, on("a", 0), spec_=black_box()), job(1)))
+    assert any("job 2 ends" in remedy for remedy in answer.remedies)
+
+
+def profiled(number: int) -> Job:
+    rows = tuple(ProfileRow(1, k, 64, 0.08, 0.08 + 0.01 * k, 100.0) for k in (1, 2))
+    return running(number, on("a", 0), profile=Profile(declared=DECLARED, rows=rows, atomic_batch=64))
+
+
+def test_a_running_job_says_what_one_gpu_more_would_bring() -> None:
+    answer = why(snapshot(node("a"), profiled(1)))
+    assert "2 GPUs would change its goodput by +" in said(answer)
+
+
+def test_a_rigid_job_says_why_it_is_left_alone() -> None:
+    assert "rigid" in said(why(snapshot(node("a"), running(1, on("a", 0), spec_=black_box()))))
+    assert "has not declared itself" in said(why(snapshot(node("a"), running(1, on("a", 0), declared=False))))
+
+
+def test_a_silent_server_says_nothing_about_the_job() -> None:
+    silent = snapshot(node("a", state=NodeState.UNREACHABLE), profiled(1))
+    assert "keeps its GPUs" in said(why(silent))
+
+
+def test_each_change_of_a_round_has_its_motive() -> None:
+    here = snapshot(node("a", 2), replace(profiled(1), placement=on("a", 0, 1), last_replicas=2), job(2))
+    allocation = {JobId(1): Shape(1), JobId(2): Shape(1)}
+    lines = motives(here, allocation, place(here, allocation))
+    assert lines[JobId(1)] == "2 -> 1 GPU: job 2 needs room"
+    assert lines[JobId(2)] == "starts with 1 GPU"
