@@ -23,6 +23,7 @@ from gpq.core.models import (
     NodeState,
     Placement,
     Seconds,
+    Shape,
     Snapshot,
     Wish,
 )
@@ -114,7 +115,7 @@ class Reader:
         return self._headlines[key]
 
     @property
-    def allocation(self) -> Mapping[JobId, object] | None:
+    def allocation(self) -> Mapping[JobId, Shape] | None:
         return self.round.allocation if self.round is not None else None
 
     def parts(self, placement: Placement | None) -> list[PartView]:
