@@ -1,4 +1,4 @@
-"""What the processes of the noise-scale tests run: a tiny model, real gloo groups, the real probe. It judges nothing."""
+"""What the processes of the noise-scale tests run: a tiny model, real gloo groups, the real probe. Judges nothing."""
 
 import json
 import os
