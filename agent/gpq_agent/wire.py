@@ -13,6 +13,7 @@ Three conversations are defined here:
    atomically, numbered), `report.jsonl` goes up (append-only, so that a lost connection loses nothing).
 """
 
+import contextlib
 import json
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
@@ -24,18 +25,24 @@ VERSION = 1
 ORDER = "order.json"  # what to start: a StartOrder; written by the agent before anything is spawned
 SHIM = "shim.json"  # identity of the shim: {"pid", "start_time", "boot_id"}; written by the shim first of all
 STARTED = "started.json"  # identity of the job's first process; fsynced before it gets its go byte
-STOP = "stop.json"  # {"mode": "checkpoint" | "signal" | "kill", "grace": seconds, "seq": n}; the shim is woken by SIGUSR1
+STOP = (
+    "stop.json"  # {"mode": "checkpoint" | "signal" | "kill", "grace": seconds, "seq": n}; the shim is woken by SIGUSR1
+)
 EXIT = "exit.json"  # an ExitRecord; written only when no process of the tree is left
 LOG = "log"  # what the job printed (stdout and stderr joined), append-only
 CONTROL = "control.json"  # a Control: the newest order to the training process
 REPORT = "report.jsonl"  # lines from the training process: see REPORT_KINDS
-STOPPED = "stopped.json"  # written by the training process once its checkpoint is durable, just before it exits on request
+STOPPED = (
+    "stopped.json"  # written by the training process once its checkpoint is durable, just before it exits on request
+)
 
 # -- environment of a job ----------------------------------------------------------------------------------------------
 
 ENV_JOB = "GPQ_JOB_ID"
 ENV_ATTEMPT = "GPQ_ATTEMPT"  # "<attempt number>"
-ENV_MARK = "GPQ_MARK"  # "<spool id>:<job>.<attempt>": inherited by every process of the tree, so that escapees are found
+ENV_MARK = (
+    "GPQ_MARK"  # "<spool id>:<job>.<attempt>": inherited by every process of the tree, so that escapees are found
+)
 ENV_RUN_DIR = "GPQ_RUN_DIR"  # the attempt's directory
 ENV_CHECKPOINT_DIR = "GPQ_CHECKPOINT_DIR"  # the job's own, the same for all its attempts
 ENV_RESUME = "GPQ_RESUME"  # "1" from the second attempt on
@@ -130,7 +137,7 @@ class DeviceInfo(NamedTuple):
     """One GPU or CPU slot."""
 
     id: str  # GPU UUID, or "slot-0"
-    index: int
+    index: int  # type: ignore[assignment]  # (a tuple has a method of that name, which nobody needs here)
     kind: str  # "cuda" | "cpu"
     type: str  # e.g. "NVIDIA A100-SXM4-80GB", "cpu"
     memory_mib: int
@@ -251,10 +258,8 @@ def write_json(path: str, content: Dict[str, Any]) -> None:
             os.fsync(stream.fileno())
         os.replace(temporary, path)
     except OSError:
-        try:
+        with contextlib.suppress(OSError):
             os.unlink(temporary)
-        except OSError:
-            pass
         raise
     folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
     try:

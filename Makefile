@@ -1,0 +1,79 @@
+# Two commands do it all on a fresh machine with Python 3.10 or newer: `make demo` and `make test`.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# One BLAS thread: gpq's linear algebra is small, and threads only fight (PyTorch jobs set their own).
+export OMP_NUM_THREADS ?= 1
+export OPENBLAS_NUM_THREADS ?= 1
+
+.PHONY: help demo test check format bench bench-fit bench-cli bench-round bench-overhead bench-daemon chaos-daemon completions clean
+
+help:            ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+demo: $(VENV)/.train  ## install, then three real training jobs on two embedded CPU servers, to the end
+	$(BIN)/gpq demo
+
+test: $(VENV)/.dev  ## everything that CI runs: lint, types, import contracts, tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev   ## the quick part: lint, types, import contracts, the core's tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/core tests/policies
+
+format: $(VENV)/.dev  ## rewrite the code in the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+completions: $(VENV)/.dev  ## write completions/ anew
+	for shell in bash zsh fish; do $(BIN)/gpq completion $$shell > completions/gpq.$$shell; done
+
+# TRACES is a folder of public measurements in the layout of the OSDI'21 artifact.
+TRACES ?= ../shared/traces/osdi21
+
+bench: bench-fit bench-round bench-cli bench-daemon bench-overhead  ## every benchmark, with its bar
+
+bench-fit: $(VENV)/.dev  ## error and time of the throughput fit: make bench-fit TRACES=DIR
+	$(BIN)/python benchmarks/fit_accuracy.py --traces $(TRACES)
+
+bench-round: $(VENV)/.dev  ## time of a round for 64 GPUs and 30 jobs
+	$(BIN)/python benchmarks/round.py
+
+bench-cli: $(VENV)/.dev  ## CPU time of status, completion and submit over `python -c pass`
+	$(BIN)/python benchmarks/cli.py
+
+bench-daemon: $(VENV)/.dev  ## memory and start of a daemon with 10,000 finished jobs
+	$(BIN)/python benchmarks/daemon_memory.py
+
+bench-overhead: $(VENV)/.dev  ## the training library against plain DDP
+	$(BIN)/python benchmarks/overhead.py
+
+chaos-daemon: $(VENV)/.dev  ## kill -9 the daemon 100 times under 300 jobs
+	$(BIN)/python benchmarks/chaos_daemon.py
+
+clean:           ## remove the environment and what tools left behind
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+# -- environments: made once, made anew when what they are made from changes -------------------------------------------
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "gpq needs Python 3.10 or newer; try: make PYTHON=python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(VENV)/.train: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,examples]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.train
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev
+	@touch $@

@@ -1,0 +1,329 @@
+"""The attempts of a spool as one agent sees them: starting, looking, stopping, forgetting.
+
+Every answer is read from the spool and from /proc anew; nothing here needs to outlive the agent.
+"""
+
+import contextlib
+import fcntl
+import os
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from gpq_agent import wire
+from gpq_agent.node import launch, procs, shim, spool
+from gpq_agent.node.spool import SpoolError
+from gpq_agent.node.supervise import NOTE, STOP_RANK
+from gpq_agent.node.tree import Tree
+
+SCAN_PERIOD = 1.0  # seconds for which one look over all of /proc serves
+LIVE = ("starting", "running", "orphan")
+
+
+class Attempts:
+    """All attempts of `place` that were not forgotten, by key."""
+
+    def __init__(self, place: spool.Spool) -> None:
+        self.spool = place
+        self.boot = procs.boot_id()
+        self._forgotten: Dict[str, bool] = {}
+        self._keys: List[str] = []
+        self._listed_at = -1
+        self._final: Dict[str, wire.AttemptInfo] = {}
+        self._orders: Dict[str, wire.StartOrder] = {}
+        self._orphans: Dict[str, Tuple[float, bool]] = {}
+        self._processes: Dict[int, procs.Process] = {}
+        self._scanned_at = -SCAN_PERIOD
+
+    # -- looking
+
+    def keys(self) -> List[str]:
+        """Attempts not forgotten. The folder is listed only when it has changed: it may hold years of attempts."""
+        changed = os.stat(self.spool.attempts).st_mtime_ns
+        if changed != self._listed_at or time.time_ns() - changed < 2_000_000_000:
+            self._listed_at = changed
+            self._keys = [key for key in self.spool.attempt_keys() if key not in self._forgotten]
+        for key in self._keys:
+            if os.path.exists(os.path.join(self.spool.folder(key), spool.FORGOTTEN)):
+                self._forgotten[key] = True
+        self._keys = [key for key in self._keys if key not in self._forgotten]
+        return self._keys
+
+    def order(self, key: str) -> Optional[wire.StartOrder]:
+        """The order of an attempt, None when there is no such attempt."""
+        if key not in self._orders:
+            content = self._read(key, wire.ORDER)
+            if content is None:
+                return None
+            self._orders[key] = launch.parse_order(content)
+        return self._orders[key]
+
+    def all(self) -> List[wire.AttemptInfo]:
+        """The attempts not forgotten, as they are now."""
+        return [info for info in map(self.look, self.keys()) if info is not None]
+
+    def look(self, key: str) -> Optional[wire.AttemptInfo]:
+        """One attempt as it is now, None when there is none. `processes` is left at 0, see `count`."""
+        if key in self._final:
+            return self._final[key]
+        order = self.order(key)
+        if order is None:
+            return None
+        shim_record = self._read(key, wire.SHIM)
+        alive = procs.lives(shim_record, self.boot)
+        started = self._read(key, wire.STARTED)
+        ended = self._read(key, wire.EXIT)  # read after the shim was looked at: it may have ended in between
+        info = wire.AttemptInfo(
+            job=order.job,
+            attempt=order.attempt,
+            state="running" if started else "starting",
+            pid=int(started["pid"]) if started else None,
+            started_at=float(started["started_at"]) if started else None,
+        )
+        if ended is not None:
+            self._final[key] = info._replace(state="exited", exit=ended)
+            return self._final[key]
+        if alive:
+            note = self._read(key, NOTE)
+            if note is not None:
+                info = info._replace(exit=self._unknown_exit(key, info, str(note["note"])))
+            adopted = shim_record is not None and bool(shim_record.get("adopted"))
+            return info._replace(state="orphan") if adopted else info
+        if spool.is_locked(os.path.join(self.spool.folder(key), spool.LOCK)):  # a shim is coming up, or adopting
+            return info._replace(state="orphan") if started else info
+        if self._same_boot(shim_record) and self._has_survivors(key):
+            return info._replace(state="orphan")
+        if self._read(key, wire.EXIT) is not None:
+            return self.look(key)
+        why = "its shim was killed, and nothing of it is left"
+        if not self._same_boot(shim_record):
+            why = "rebooted"
+        elif started is None:
+            why = "it was never started: its shim did not come up"
+        self._final[key] = info._replace(state="lost", exit=self._unknown_exit(key, info, why))
+        return self._final[key]
+
+    def count(self, infos: List[wire.AttemptInfo]) -> List[wire.AttemptInfo]:
+        """With the number of living processes of each tree."""
+        counted = []
+        for info in infos:
+            key = wire.attempt_key(info.job, info.attempt)
+            number = 0
+            if info.state in ("starting", "running"):
+                record = self._read(key, wire.SHIM)
+                below = procs.descendants([int(record["pid"])], self._scan()) if record else set()
+                number = sum(1 for pid in below if self._processes[pid].alive)
+            elif info.state == "orphan":
+                number = len(Tree(self.spool.mark(key), None).members())
+            counted.append(info._replace(processes=number))
+        return counted
+
+    def owner_of(self, pid: int) -> str:
+        """The attempt that a process belongs to, by its mark or by the shim above it; "" for a stranger."""
+        key = self.spool.key_of_mark(procs.mark_of(pid, wire.ENV_MARK))
+        if key:
+            return key
+        shims = {}
+        for name in self.keys():
+            if name not in self._final:
+                record = self._read(name, wire.SHIM)
+                if procs.lives(record, self.boot) and record is not None:
+                    shims[int(record["pid"])] = name
+        seen = set()
+        while pid > 1 and pid not in seen:
+            if pid in shims:
+                return shims[pid]
+            seen.add(pid)
+            process = procs.read(pid)
+            pid = process.parent if process else 0
+        return ""
+
+    def _same_boot(self, record: Optional[Dict[str, Any]]) -> bool:
+        return record is None or record["boot_id"] == self.boot
+
+    def _scan(self) -> Dict[int, procs.Process]:
+        if time.monotonic() - self._scanned_at >= SCAN_PERIOD:
+            self._processes = procs.snapshot()
+            self._scanned_at = time.monotonic()
+        return self._processes
+
+    def _has_survivors(self, key: str) -> bool:
+        """Are there processes with the attempt's mark? Looked up at most once a `SCAN_PERIOD` while there are."""
+        looked_at, found = self._orphans.get(key, (-SCAN_PERIOD, False))
+        if not found or time.monotonic() - looked_at >= SCAN_PERIOD:
+            found = bool(Tree(self.spool.mark(key), None).members())
+            self._orphans[key] = (time.monotonic(), found)
+        return found
+
+    def _unknown_exit(self, key: str, info: wire.AttemptInfo, note: str) -> Dict[str, Any]:
+        """An exit record for an end that nobody saw: neither code nor signal is known."""
+        folder = self.spool.folder(key)
+        stop = self._read(key, wire.STOP)
+        last = 0.0
+        for name in (wire.LOG, wire.REPORT, wire.ORDER):
+            try:
+                last = max(last, os.stat(os.path.join(folder, name)).st_mtime)
+            except OSError:
+                continue
+        record = wire.ExitRecord(
+            job=info.job,
+            attempt=info.attempt,
+            code=None,
+            signal=None,
+            stopped=os.path.exists(os.path.join(folder, wire.STOPPED)),
+            asked=str(stop["mode"]) if stop else None,
+            started_at=info.started_at or 0.0,
+            ended_at=last,
+            note=note,
+        )
+        return record._asdict()
+
+    def _read(self, key: str, name: str) -> Optional[Dict[str, Any]]:
+        return wire.read_json(os.path.join(self.spool.folder(key), name))
+
+    # -- changing
+
+    def start(
+        self, order: wire.StartOrder, devices: List[wire.DeviceInfo], base: Dict[str, str]
+    ) -> Tuple[str, wire.AttemptInfo]:
+        """("started" or "already", attempt). Raises SpoolError, with nothing left behind, when it may not start."""
+        key = wire.attempt_key(order.job, order.attempt)
+        with self.spool.lock():
+            folder = self.spool.folder(key)
+            if os.path.exists(os.path.join(folder, wire.ORDER)):
+                return "already", self._must(key)
+            env = launch.environment(self.spool, order, base, devices)
+            launch.check_startable(order, env)
+            self._check_devices(key, order)
+            lock = self._prepare(folder, order, env)
+            try:
+                cores = sorted({core for device in devices for core in device.cores})
+                shim.spawn(self.spool, order, env, cores, lock)
+            finally:
+                os.close(lock)
+        self._listed_at = -1
+        return "started", self._must(key)
+
+    def _check_devices(self, key: str, order: wire.StartOrder) -> None:
+        """A device that a living attempt has is not given again, whatever the daemon believes."""
+        for info in self.all():
+            other = wire.attempt_key(info.job, info.attempt)
+            held = self.order(other)
+            if info.state not in LIVE or held is None or other == key:
+                continue
+            both = sorted(set(held.devices) & set(order.devices))
+            if both:
+                raise SpoolError(
+                    "{} is still held by attempt {}".format(", ".join(both), other), "wait for its end, or stop it"
+                )
+
+    def _prepare(self, folder: str, order: wire.StartOrder, env: Dict[str, str]) -> int:
+        """The attempt's directory with everything a shim needs; its lock, held. order.json comes last: it makes it real."""
+        lock = -1
+        try:
+            os.makedirs(env[wire.ENV_CHECKPOINT_DIR], mode=0o700, exist_ok=True)
+            with contextlib.suppress(FileExistsError):  # left by an agent that ended before it wrote the order
+                os.mkdir(folder, 0o700)
+            spool.reserve(os.path.join(folder, wire.EXIT))
+            spool.reserve(os.path.join(folder, wire.STOP))
+            if order.control is not None:
+                wire.write_json(os.path.join(folder, wire.CONTROL), order.control)
+            lock = os.open(os.path.join(folder, spool.LOCK), os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            wire.write_json(os.path.join(folder, wire.ORDER), order._asdict())
+            return lock
+        except OSError as error:
+            if lock >= 0:
+                os.close(lock)
+            remove_unborn(folder)
+            hint = "free space on this node, or give it another --spool"
+            raise SpoolError("the spool cannot be written: {}".format(error), hint) from error
+
+    def stop(self, key: str, mode: str, grace: float) -> wire.AttemptInfo:
+        """Ask for the end of an attempt. Softer than what was asked before changes nothing."""
+        if mode not in STOP_RANK:
+            raise SpoolError("no stop mode {!r}".format(mode), "it is one of {}".format(", ".join(STOP_RANK)))
+        info = self._must(key)
+        if info.state not in LIVE:
+            return info
+        path = os.path.join(self.spool.folder(key), wire.STOP)
+        with self.spool.lock():
+            before = wire.read_json(path)
+            if before is None or self._is_harder(before, mode, grace):
+                seq = int(before["seq"]) + 1 if before else 1
+                spool.write_reserved(path, {"mode": mode, "grace": grace, "seq": seq})
+            record = self._read(key, wire.SHIM)
+            if record is not None and procs.lives(record, self.boot):
+                process = procs.read(int(record["pid"]))
+                if process is not None and process.start_time == record["start_time"]:
+                    procs.send(process, shim.WAKE_SIGNAL)
+            elif record is not None:
+                self._adopt(key)
+        return self._must(key)
+
+    @staticmethod
+    def _is_harder(before: Dict[str, Any], mode: str, grace: float) -> bool:
+        rank, old = STOP_RANK[mode], STOP_RANK[str(before["mode"])]
+        return rank > old or (rank == old and grace <= float(before["grace"]))
+
+    def _adopt(self, key: str) -> None:
+        """The shim was killed: another takes its place to do what stop.json says. Under the spool's lock."""
+        order, started = self.order(key), self._read(key, wire.STARTED)
+        lock = os.open(os.path.join(self.spool.folder(key), spool.LOCK), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if spool.try_lock(lock) and order is not None and started is not None and self._must(key).state == "orphan":
+                shim.adopt(self.spool, order, started, lock)
+        finally:
+            os.close(lock)
+
+    def control(self, key: str, control: Dict[str, Any]) -> None:
+        """Replace control.json by a newer order. Once a checkpoint was ordered, no later order takes that back."""
+        info = self._must(key)
+        if not isinstance(control, dict) or not isinstance(control.get("seq"), int):
+            raise SpoolError("a control needs a number `seq`")
+        if control.get("attempt") != info.attempt:
+            raise SpoolError("this control is for attempt {}, not {}".format(control.get("attempt"), info.attempt))
+        path = os.path.join(self.spool.folder(key), wire.CONTROL)
+        with self.spool.lock():
+            last = wire.read_json(path)
+            if last is not None and last.get("stop"):
+                control = dict(control, stop=True, seq=max(control["seq"], int(last["seq"]) + 1))
+            if last is None or control["seq"] > int(last["seq"]):
+                wire.write_json(path, control)
+
+    def forget(self, key: str) -> None:
+        """The daemon has the exit record: do not report the attempt any more. Its log stays."""
+        info = self.look(key)
+        if info is None:
+            return
+        if info.state in LIVE:
+            raise SpoolError("attempt {} is {}".format(key, info.state), "stop it first")
+        os.close(os.open(os.path.join(self.spool.folder(key), spool.FORGOTTEN), os.O_WRONLY | os.O_CREAT, 0o600))
+        self._forgotten[key] = True
+
+    def purge(self, job: int) -> None:
+        """Remove logs and checkpoints of a job none of whose attempts is alive."""
+        with self.spool.lock():
+            keys = [key for key in self.spool.attempt_keys() if wire.parse_attempt_key(key)[0] == job]
+            for key in keys:
+                info = self.look(key)
+                if info is not None and info.state in LIVE:
+                    raise SpoolError("attempt {} is {}".format(key, info.state), "stop it first")
+            self.spool.purge(job)
+        for key in keys:
+            self._forgotten[key] = True
+
+    def _must(self, key: str) -> wire.AttemptInfo:
+        info = self.look(key)
+        if info is None:
+            raise SpoolError("no attempt {} on this node".format(key))
+        return info
+
+
+def remove_unborn(folder: str) -> None:
+    """Undo `_prepare`, for an attempt that has no order yet."""
+    try:
+        for name in os.listdir(folder):
+            os.unlink(os.path.join(folder, name))
+        os.rmdir(folder)
+    except OSError:
+        pass  # without an order the directory means nothing

@@ -1,0 +1,191 @@
+"""What a job is started with: its order checked, its environment, and the last steps before exec in the child."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import time
+from typing import Any, Dict, List, NoReturn, Optional, Tuple
+
+from gpq_agent import wire
+from gpq_agent.node.spool import Spool, SpoolError
+
+THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as every shell says it
+LEVELS = ("black-box", "signal", "resizable", "adaptive")
+
+
+def parse_order(message: Any) -> wire.StartOrder:
+    """A StartOrder from what came over the wire. Raises SpoolError naming the first field that is wrong."""
+    if not isinstance(message, dict):
+        raise SpoolError("a start needs an order", 'send {"order": {...}}')
+    known = {name: value for name, value in message.items() if name in wire.StartOrder._fields}
+    try:
+        order = wire.StartOrder(**known)
+    except TypeError as error:
+        raise SpoolError("the order is not complete: {}".format(error)) from error
+    for name, good in _checks(order):
+        if not good:
+            raise SpoolError("the order's {} is wrong: {!r}".format(name, getattr(order, name)))
+    return order
+
+
+def _checks(order: Any) -> List[Tuple[str, bool]]:
+    def text(value: Any) -> bool:
+        return isinstance(value, str) and "\0" not in value
+
+    def number(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool)
+
+    env = order.env
+    return [
+        ("job", number(order.job) and order.job >= 0),
+        ("attempt", number(order.attempt) and order.attempt >= 1),
+        (
+            "argv",
+            isinstance(order.argv, list) and bool(order.argv) and all(map(text, order.argv)) and order.argv[0] != "",
+        ),
+        ("cwd", text(order.cwd) and os.path.isabs(order.cwd)),
+        ("env", isinstance(env, dict) and all(text(k) and text(v) and k and "=" not in k for k, v in env.items())),
+        ("devices", isinstance(order.devices, list) and all(map(text, order.devices)) and bool(order.devices)),
+        ("devices", len(set(order.devices)) == len(order.devices)),
+        ("level", order.level in LEVELS),
+        ("signal", signal_number(order.signal) is not None),
+        ("port", number(order.port) and 0 <= order.port < 65536),
+        ("node_rank", number(order.node_rank) and order.node_rank >= 0),
+        ("control", order.control is None or isinstance(order.control, dict)),
+        ("expires_at", order.expires_at is None or isinstance(order.expires_at, (int, float))),
+    ]
+
+
+def signal_number(name: Any) -> Optional[int]:
+    """10 for "USR1" or "SIGUSR1", None for what is no signal."""
+    if not isinstance(name, str):
+        return None
+    name = name if name.startswith("SIG") else "SIG" + name
+    try:
+        return int(signal.Signals[name])
+    except KeyError:
+        return None
+
+
+def check_startable(order: wire.StartOrder, environment: Dict[str, str]) -> None:
+    """Everything about an order that can be known to fail before anything runs. Raises SpoolError."""
+    now = time.time()
+    if order.expires_at is not None and now > order.expires_at:
+        raise SpoolError(
+            "the start order expired {:.1f} s ago".format(now - order.expires_at),
+            "it was delayed on its way; ask for a new one",
+        )
+    if not os.path.isdir(order.cwd):
+        raise SpoolError("no folder {} on this node".format(order.cwd), "is it on a file system that the nodes share?")
+    if not os.access(order.cwd, os.X_OK):
+        raise SpoolError("the folder {} cannot be entered".format(order.cwd), "check its permissions on this node")
+    _check_command(order.argv[0], order.cwd, environment.get("PATH", os.defpath))
+    if order.port and order.node_rank == 0:
+        _check_port(order.port)
+
+
+def _check_command(command: str, cwd: str, path: str) -> None:
+    if "/" in command:
+        full = os.path.join(cwd, command)
+        if not os.path.exists(full):
+            raise SpoolError("no command {} on this node".format(full), "check the path, or give it in full")
+        if os.path.isdir(full) or not os.access(full, os.X_OK):
+            raise SpoolError("{} cannot be executed".format(full), "chmod +x it, or name its interpreter first")
+    elif shutil.which(command, path=path) is None:
+        raise SpoolError("no command {} in PATH on this node".format(command), "give its full path")
+
+
+def _check_port(port: int) -> None:
+    probe = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        # As the rendezvous will do it: a connection that has just ended must not count as busy.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("", port))
+        probe.listen(1)
+    except OSError as error:
+        raise SpoolError("port {} is busy on this node".format(port), "choose another port") from error
+    finally:
+        probe.close()
+
+
+def environment(
+    spool: Spool, order: wire.StartOrder, base: Dict[str, str], devices: List[wire.DeviceInfo]
+) -> Dict[str, str]:
+    """The job's whole environment: the agent's, the order's, and what says where and on what it runs."""
+    key = wire.attempt_key(order.job, order.attempt)
+    env = {name: value for name, value in base.items() if not name.startswith("GPQ_")}
+    env.setdefault(wire.ENV_CHECKPOINT_DIR, os.path.join(spool.checkpoints, str(order.job)))
+    env.update(order.env)
+    env.update(
+        {
+            wire.ENV_JOB: str(order.job),
+            wire.ENV_ATTEMPT: str(order.attempt),
+            wire.ENV_MARK: spool.mark(key),
+            wire.ENV_RUN_DIR: spool.folder(key),
+            wire.ENV_DEVICES: ",".join(order.devices),
+        }
+    )
+    if order.attempt > 1:
+        env[wire.ENV_RESUME] = "1"
+    if all(device.kind == "cuda" for device in devices):
+        env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(device.id for device in devices)
+    else:
+        env["CUDA_VISIBLE_DEVICES"] = ""
+        env[wire.ENV_CORES] = ";".join(",".join(map(str, device.cores)) for device in devices)
+        threads = str(max(1, min(len(device.cores) for device in devices)))
+        env.update({name: threads for name in THREAD_LIMITS if name not in order.env})
+    return env
+
+
+def become_job(
+    order: wire.StartOrder, env: Dict[str, str], cores: List[int], log: str, go: int, umask: int
+) -> NoReturn:
+    """Runs in the forked child: wait for the go byte, then turn into the job. Without a go byte nothing ever runs."""
+    try:
+        os.setsid()
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        if os.read(go, 1) != b"g":
+            os._exit(NOT_EXECUTABLE)
+        os.umask(umask)
+        code = _prepare_and_exec(order, env, cores, output)
+    except BaseException as error:  # nothing may return into the shim's code
+        code = NOT_EXECUTABLE
+        with contextlib.suppress(BaseException):
+            os.write(output, "gpq: cannot start the job: {}\n".format(error).encode("utf-8", "replace"))
+    os._exit(code)
+
+
+def _prepare_and_exec(order: wire.StartOrder, env: Dict[str, str], cores: List[int], output: int) -> int:
+    """Returns only when it failed, with the exit code that says how."""
+
+    def say(line: str) -> None:
+        os.write(output, "gpq: {}\n".format(line).encode("utf-8", "replace"))
+
+    if cores:
+        try:
+            os.sched_setaffinity(0, cores)
+        except OSError as error:
+            say("cannot bind to cores {}: {}".format(cores, error.strerror))
+    try:
+        os.chdir(order.cwd)
+    except OSError as error:
+        say("cannot enter {}: {}".format(order.cwd, error.strerror))
+        return NOT_EXECUTABLE
+    for number in range(1, signal.NSIG):
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_DFL)  # what is ignored would stay ignored through exec
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # what is blocked would stay blocked through exec
+    try:
+        os.execvpe(order.argv[0], order.argv, env)
+    except FileNotFoundError as error:
+        say("cannot run {}: {}".format(order.argv[0], error.strerror))
+        return NOT_FOUND
+    except OSError as error:
+        say("cannot run {}: {}".format(order.argv[0], error.strerror))
+        return NOT_EXECUTABLE

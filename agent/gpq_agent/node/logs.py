@@ -1,0 +1,58 @@
+"""Reading the two append-only files of an attempt by offset: the log as bytes, the report as whole lines."""
+
+import os
+from typing import Tuple
+
+LONGEST_LINE = 1 << 20  # a report line beyond this is dropped
+
+
+def tail(path: str, offset: int, limit: int) -> Tuple[bytes, int, int]:
+    """(bytes from offset on, at most `limit`; offset after them; size of the file). A negative offset counts from the
+    end. A file that does not exist yet is empty."""
+    try:
+        with open(path, "rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            offset = max(0, size + offset) if offset < 0 else offset
+            stream.seek(offset)
+            data = stream.read(max(0, limit))
+    except FileNotFoundError:
+        return b"", max(0, offset), 0
+    return data, offset + len(data), max(size, offset + len(data))
+
+
+def has_lines(path: str, offset: int) -> bool:
+    """Is there a whole line after `offset`? (Or so much that something must be done about it.)"""
+    try:
+        if os.stat(path).st_size <= offset:
+            return False
+    except FileNotFoundError:
+        return False
+    text, after = lines_after(path, offset, 4096)
+    return bool(text) or after > offset
+
+
+def lines_after(path: str, offset: int, budget: int) -> Tuple[str, int]:
+    """(whole lines from `offset` on, offset after them): about `budget` bytes, but one line at least if there is one.
+
+    A line longer than `LONGEST_LINE` cannot be a report; it is left out.
+    """
+    data, _, _ = tail(path, offset, budget)
+    end = data.rfind(b"\n") + 1
+    if end == 0 and len(data) == budget:  # a line longer than the budget
+        data, _, _ = tail(path, offset, LONGEST_LINE)
+        end = data.find(b"\n") + 1
+        if end == 0 and len(data) == LONGEST_LINE:
+            return "", _skip_line(path, offset)
+    return data[:end].decode("utf-8", "replace"), offset + end
+
+
+def _skip_line(path: str, offset: int) -> int:
+    """Offset after the line that `offset` is in, or `offset` itself while that line has no end."""
+    position = offset
+    while True:
+        data, position, _ = tail(path, position, 1 << 16)
+        if not data:
+            return offset
+        end = data.find(b"\n") + 1
+        if end:
+            return position - len(data) + end

@@ -1,0 +1,136 @@
+"""The node agent: requests in on stdin, replies out on stdout, one thread. It owns no job: it may end at any moment.
+
+`watch` is a long poll: it stays pending while other requests are answered.
+"""
+
+import argparse
+import contextlib
+import os
+import select
+import sys
+from typing import Dict, List, Optional
+
+from gpq_agent import wire
+from gpq_agent.node import slots
+from gpq_agent.node.requests import Agent
+from gpq_agent.node.spool import Spool, SpoolError
+
+LINE_LIMIT = 8 << 20
+SAVED_PATH = "GPQ_SAVED_PYTHONPATH"  # the PYTHONPATH that jobs get, where the agent itself needed another one
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    """Serve until stdin ends or `quit`. Returns 2 for arguments that make no sense."""
+    options = parse(arguments)
+    if wire.ENV_MARK in os.environ:
+        _leave_the_job()
+    try:
+        cores = slots.parse_cores(options.cores) if options.cores else slots.own_cores()
+        agent = Agent(
+            place=Spool(options.spool, options.checkpoints),
+            base=job_environment(dict(os.environ)),
+            cores=cores,
+            slots=options.slots,
+            probe_limit=options.probe_limit,
+        )
+    except (SpoolError, OSError, ValueError) as error:
+        hint = getattr(error, "hint", "")
+        sys.stderr.write("gpq node agent: {}\n{}".format(error, hint and hint + "\n"))
+        return 2
+    output = os.dup(1)
+    os.set_inheritable(output, False)
+    os.dup2(2, 1)  # a stray print must not get between two messages
+    with contextlib.suppress(BrokenPipeError):  # the daemon is gone; the shims live on
+        Server(agent, 0, output).run()
+    return 0
+
+
+def parse(arguments: Optional[List[str]]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m gpq_agent.node", description="gpq's node agent")
+    parser.add_argument("--spool", required=True, help="directory of this node's attempts; made when missing")
+    parser.add_argument("--checkpoints", help="where jobs keep checkpoints, when not inside the spool")
+    parser.add_argument("--cores", help="cores that CPU slots share, e.g. 0,1 or 0-7; all by default")
+    parser.add_argument("--probe-limit", type=float, default=10.0, help="seconds that the GPU driver has to answer")
+    parser.add_argument(
+        "--slots",
+        type=_slots,
+        default=0,
+        help="N CPU slots instead of GPUs; 0: GPUs only (default); auto: CPU slots if there is no GPU",
+    )
+    return parser.parse_args(arguments)
+
+
+def _slots(text: str) -> int:
+    """-1 stands for "auto"."""
+    number = -1 if text == "auto" else int(text)
+    if number < -1 or number > 1024:
+        raise ValueError(text)
+    return number
+
+
+def job_environment(env: Dict[str, str]) -> Dict[str, str]:
+    """The agent's environment as jobs shall see it: without the PYTHONPATH that only the agent needed."""
+    if SAVED_PATH in env:
+        env["PYTHONPATH"] = env.pop(SAVED_PATH)
+        if not env["PYTHONPATH"]:
+            del env["PYTHONPATH"]
+    return env
+
+
+def _leave_the_job() -> None:
+    """Started from within a job: begin anew without its mark, or the end of that job would be taken for ours."""
+    with open("/proc/self/cmdline", "rb") as stream:
+        argv = stream.read().split(b"\0")[:-1]
+    env = {name: value for name, value in os.environ.items() if name == SAVED_PATH or not name.startswith("GPQ_")}
+    os.execve(sys.executable, argv, env)
+
+
+class Server:
+    """Lines between two descriptors and the agent."""
+
+    def __init__(self, agent: Agent, source: int, sink: int) -> None:
+        self.agent = agent
+        self.source = source
+        self.sink = sink
+        self.pending = b""
+        self.skipping = False
+
+    def run(self) -> None:
+        """Until end of file or `quit`. Raises BrokenPipeError when nobody reads the replies any more."""
+        self._send(self.agent.greeting())
+        while not self.agent.quitting:
+            probing = self.agent.devices.waiting_on()
+            watched = [self.source] if probing is None else [self.source, probing]
+            ready, _, _ = select.select(watched, [], [], self.agent.patience())
+            if self.source in ready and not self._receive():
+                return
+            for reply in self.agent.tick():
+                self._send(reply)
+
+    def _receive(self) -> bool:
+        """Handle the lines that have come; False at end of file."""
+        chunk = os.read(self.source, 1 << 16)
+        if not chunk:
+            return False
+        self.pending += chunk
+        *lines, self.pending = self.pending.split(b"\n")
+        for line in lines:
+            if self.skipping:
+                self.skipping = False  # the rest of a line that was refused
+            elif line.strip():
+                for reply in self.agent.handle_line(line):
+                    self._send(reply)
+            if self.agent.quitting:
+                return True
+        if len(self.pending) > LINE_LIMIT:
+            self.pending = b""
+            if not self.skipping:
+                self._send(self.agent.refusal(None, "a request line is longer than 8 MiB"))
+            self.skipping = True
+        return True
+
+    def _send(self, reply: Dict[str, object]) -> None:
+        data = wire.encode(reply)
+        while data:
+            data = data[os.write(self.sink, data) :]

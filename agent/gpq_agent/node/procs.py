@@ -1,0 +1,151 @@
+"""Processes as the kernel shows them in /proc: identity, trees, marks, signals.
+
+A process is named by (boot id, pid, start time), never by a bare pid: pids are used again, after a reboot above all.
+"""
+
+import os
+import signal
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
+
+
+class Process(NamedTuple):
+    """One line of /proc/<pid>/stat, as far as it is needed."""
+
+    pid: int
+    start_time: int  # clock ticks after boot, field 22
+    parent: int
+    group: int
+    state: str  # one letter, "Z" = ended and not yet waited for
+    name: str
+
+    @property
+    def alive(self) -> bool:
+        """False for what has ended already and only waits to be collected by its parent."""
+        return self.state not in ("Z", "X", "x")
+
+
+def boot_id() -> str:
+    """The kernel's id of this boot; a process of another boot cannot be alive."""
+    with open("/proc/sys/kernel/random/boot_id") as stream:
+        return stream.read().strip()
+
+
+def read(pid: int) -> Optional[Process]:
+    """The process with this pid, None when there is none."""
+    try:
+        with open("/proc/{}/stat".format(pid), "rb") as stream:
+            text = stream.read()
+    except (OSError, ValueError):
+        return None
+    # The name stands in parentheses and may itself hold spaces and parentheses.
+    opening, closing = text.find(b"("), text.rfind(b")")
+    fields = text[closing + 2 :].split()
+    if opening < 0 or len(fields) < 20:
+        return None
+    return Process(
+        pid=pid,
+        start_time=int(fields[19]),
+        parent=int(fields[1]),
+        group=int(fields[2]),
+        state=fields[0].decode("ascii"),
+        name=text[opening + 1 : closing].decode("utf-8", "replace"),
+    )
+
+
+def identity(pid: int) -> Dict[str, Any]:
+    """What shim.json and started.json hold of a process. Raises ProcessLookupError when it is gone."""
+    process = read(pid)
+    if process is None:
+        raise ProcessLookupError("no process {}".format(pid))
+    return {"pid": pid, "start_time": process.start_time, "boot_id": boot_id()}
+
+
+def lives(record: Optional[Dict[str, Any]], boot: str) -> bool:
+    """Is the process of this record (see `identity`) alive now, and still the same one?"""
+    if record is None or record.get("boot_id") != boot:
+        return False
+    process = read(int(record["pid"]))
+    return process is not None and process.alive and process.start_time == record["start_time"]
+
+
+def snapshot() -> Dict[int, Process]:
+    """Every process that can be seen, by pid."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            process = read(int(name))
+            if process is not None:
+                found[process.pid] = process
+    return found
+
+
+def descendants(roots: Iterable[int], processes: Dict[int, Process]) -> Set[int]:
+    """Pids below `roots` (themselves not included)."""
+    children: Dict[int, List[int]] = {}
+    for process in processes.values():
+        children.setdefault(process.parent, []).append(process.pid)
+    below: Set[int] = set()
+    waiting = list(roots)
+    while waiting:
+        for child in children.get(waiting.pop(), ()):
+            if child not in below:
+                below.add(child)
+                waiting.append(child)
+    return below
+
+
+def mark_of(pid: int, variable: str) -> str:
+    """Value of an environment variable that the process was started with; "" when absent or not ours to read."""
+    try:
+        with open("/proc/{}/environ".format(pid), "rb") as stream:
+            content = stream.read()
+    except OSError:
+        return ""
+    start = variable.encode("ascii") + b"="
+    for entry in content.split(b"\0"):
+        if entry.startswith(start):
+            return entry[len(start) :].decode("utf-8", "replace")
+    return ""
+
+
+def marked(variable: str, value: str, processes: Dict[int, Process]) -> Set[int]:
+    """Pids whose environment holds variable=value."""
+    return {pid for pid, process in processes.items() if process.alive and mark_of(pid, variable) == value}
+
+
+def send(process: Process, number: int) -> bool:
+    """Signal exactly this process; False when it is gone (or its pid names another one by now)."""
+    if not hasattr(os, "pidfd_open") or not hasattr(signal, "pidfd_send_signal"):
+        return _send_checked(process, number)
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    except OSError:  # a kernel without pidfd, or no descriptor left
+        return _send_checked(process, number)
+    try:
+        # The descriptor holds whichever process has the pid now; the start time says whether it is the one meant.
+        now = read(process.pid)
+        if now is None or now.start_time != process.start_time:
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _send_checked(process: Process, number: int) -> bool:
+    now = read(process.pid)
+    if now is None or now.start_time != process.start_time:
+        return False
+    try:
+        os.kill(process.pid, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,326 @@
+"""What the node agent answers to each request of wire.OPS, and which requests wait for something first."""
+
+import base64
+import hashlib
+import json
+import os
+import platform
+import socket
+import sys
+import time
+import traceback
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
+
+from gpq_agent import wire
+from gpq_agent.node import launch, logs, slots
+from gpq_agent.node.attempts import LIVE, Attempts
+from gpq_agent.node.devices import Devices, Release
+from gpq_agent.node.spool import Spool, SpoolError
+
+Message = Dict[str, Any]
+BUSY_POLL, CALM_POLL = 0.05, 0.25  # seconds between two looks while a watch is pending
+BUSY_FOR = 5.0  # seconds after a change during which the next one is likely
+REPORT_BUDGET = 256 << 10
+TAIL_LIMIT = 1 << 20
+NEED_DEVICES = ("hello", "probe", "watch", "start")  # answered only once the first look at the GPUs has ended
+
+
+class Watch(NamedTuple):
+    """A pending long poll."""
+
+    message: Message
+    until: float
+
+
+class Agent:
+    """Answers requests; holds those that must wait. Blocks nowhere for long."""
+
+    def __init__(self, place: Spool, base: Dict[str, str], cores: List[int], slots: int, probe_limit: float) -> None:
+        self.spool = place
+        self.base = base
+        self.cores = cores
+        self.attempts = Attempts(place)
+        self.quitting = False
+        self._holders: Dict[str, str] = {}
+        self._waiting: List[Message] = []
+        self._watches: List[Watch] = []
+        self._changed_at = time.monotonic()
+        self._digest = ""
+        self.devices = Devices(
+            _cpu_slots(slots, cores),
+            with_gpus=slots <= 0,
+            owner_of=self.attempts.owner_of,
+            holder_of=lambda device: self._holders.get(device, ""),
+            probe_limit=probe_limit,
+            slots_if_none=slots < 0,
+        )
+        self.release = Release(self.devices)
+        self._operations: Dict[str, Callable[[Message], Message]] = {
+            "hello": self._hello,
+            "ping": lambda _: {"time": time.time()},
+            "probe": self._probe,
+            "start": self._start,
+            "stop": self._stop,
+            "control": self._control,
+            "tail": self._tail,
+            "forget": self._forget,
+            "purge": self._purge,
+            "quit": self._quit,
+        }
+        self.refresh()
+
+    # -- the loop's side
+
+    def greeting(self) -> Message:
+        """The one line that the agent says unasked: who it is. Devices and attempts come with `hello`."""
+        return dict(self._identity(), v=wire.VERSION, id=0, ok=True, op="hello")
+
+    def handle_line(self, line: bytes) -> List[Message]:
+        """Replies to one request line: none yet when it has to wait."""
+        try:
+            message = wire.decode(line)
+        except (ValueError, UnicodeDecodeError):
+            return [self.refusal(None, "a line that is not a JSON object", "one request a line, as wire.py says")]
+        if message.get("v") != wire.VERSION:
+            told = "this node agent speaks version {}, not {}".format(wire.VERSION, message.get("v"))
+            return [self.refusal(message.get("id"), told, "restart the daemon, so that it ships its own agent")]
+        operation = message.get("op")
+        if operation in NEED_DEVICES and not self.devices.known:
+            self._waiting.append(message)
+            return []
+        return self._answer(message)
+
+    def tick(self) -> List[Message]:
+        """Replies that have become due."""
+        self.devices.tick(wanted=bool(self._watches) or bool(self._holders), since=self.release.since())
+        replies: List[Message] = []
+        if self._waiting and self.devices.known:
+            waiting, self._waiting = self._waiting, []
+            for message in waiting:
+                replies += self._answer(message)
+        if self._watches:
+            infos = self.refresh()
+            due = [watch for watch in self._watches if self._is_due(watch, infos)]
+            self._watches = [watch for watch in self._watches if watch not in due]
+            replies += [self._guarded(watch.message, lambda message: self._news(message, infos)) for watch in due]
+        return replies
+
+    def patience(self) -> Optional[float]:
+        """Seconds for which nothing but a request can matter; None for ever."""
+        now = time.monotonic()
+        if self._watches:
+            poll = BUSY_POLL if now - self._changed_at < BUSY_FOR else CALM_POLL
+            return max(0.0, min([poll] + [watch.until - now for watch in self._watches]))
+        if not self.devices.known or self.devices.waiting_on() is not None:
+            return CALM_POLL
+        return None
+
+    def refresh(self) -> List[wire.AttemptInfo]:
+        """Look at every attempt anew."""
+        infos = []
+        holders: Dict[str, str] = {}
+        for info in self.attempts.all():
+            key = wire.attempt_key(info.job, info.attempt)
+            order = self.attempts.order(key)
+            held = order.devices if order else []
+            info = self.release.filter(key, info, held)
+            infos.append(info)
+            if info.state in LIVE or self.release.holding(key):
+                holders.update(dict.fromkeys(held, key))
+        self._holders = holders
+        digest = _digest(infos, self.devices.current())
+        if digest != self._digest:
+            self._digest = digest
+            self._changed_at = time.monotonic()
+        return infos
+
+    @staticmethod
+    def refusal(number: Any, error: str, hint: str = "") -> Message:
+        """The reply that says no."""
+        return {"v": wire.VERSION, "id": number, "ok": False, "error": error, "hint": hint}
+
+    def _answer(self, message: Message) -> List[Message]:
+        operation = message.get("op")
+        if operation == "watch":
+            return self._begin_watch(message)
+        handler = self._operations.get(str(operation))
+        if handler is None:
+            hint = "it is one of {}".format(", ".join(wire.OPS))
+            return [self.refusal(message.get("id"), "no operation {!r}".format(operation), hint)]
+        self._changed_at = time.monotonic()
+        return [self._guarded(message, handler)]
+
+    def _guarded(self, message: Message, handler: Callable[[Message], Message]) -> Message:
+        """Whatever goes wrong with one request is told in its reply; the agent lives on."""
+        number = message.get("id")
+        try:
+            return dict(handler(message), v=wire.VERSION, id=number, ok=True)
+        except SpoolError as error:
+            return self.refusal(number, error.message, error.hint)
+        except OSError as error:
+            return self.refusal(
+                number, "the spool cannot be used: {}".format(error), "check {}".format(self.spool.path)
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            told = "request {!r} is not complete or not right: {!r}".format(message.get("op"), error)
+            return self.refusal(number, told, "see wire.OPS")
+        except Exception as error:
+            traceback.print_exc(file=sys.stderr)
+            return self.refusal(number, "the node agent failed: {!r}".format(error), "this is a bug in gpq")
+
+    # -- operations
+
+    def _identity(self) -> Message:
+        return {
+            "version": wire.VERSION,
+            "boot_id": self.attempts.boot,
+            "time": time.time(),
+            "python": platform.python_version(),
+            "host": socket.gethostname(),
+            "cores": len(self.cores),
+            "memory_mib": slots.memory_mib(),
+            "spool": self.spool.id,
+            "path": self.spool.path,
+        }
+
+    def _hello(self, _: Message) -> Message:
+        infos = self.attempts.count(self.refresh())
+        return dict(self._identity(), devices=self._device_list(), attempts=[info._asdict() for info in infos])
+
+    def _probe(self, _: Message) -> Message:
+        return {"devices": self._device_list(), "driver": self.devices.driver, "error": self.devices.error}
+
+    def _start(self, message: Message) -> Message:
+        order = launch.parse_order(message.get("order"))
+        key = wire.attempt_key(order.job, order.attempt)
+        if self.attempts.order(key) is not None:
+            return {"state": "already", "attempt": self._info(key)}
+        self.refresh()
+        state, _ = self.attempts.start(order, self._usable(key, order), self.base)
+        return {"state": state, "attempt": self._info(key)}
+
+    def _usable(self, key: str, order: wire.StartOrder) -> List[wire.DeviceInfo]:
+        """The devices of an order. Raises SpoolError for one that is not there or not to be had."""
+        here = {device.id: device for device in self.devices.current()}
+        for name in order.devices:
+            if name not in here:
+                raise SpoolError(
+                    "no device {} on this node".format(name), "it has {}".format(", ".join(sorted(here)) or "none")
+                )
+            if here[name].state != "ok":
+                raise SpoolError(
+                    "{} is {}: {}".format(name, here[name].state, here[name].reason), "choose another device"
+                )
+            if self._holders.get(name, key) != key:
+                raise SpoolError("{} is still held by attempt {}".format(name, self._holders[name]), "wait for its end")
+        return [here[name] for name in order.devices]
+
+    def _stop(self, message: Message) -> Message:
+        key = _key(message)
+        self.attempts.stop(key, str(message["mode"]), max(0.0, float(message.get("grace", 0.0))))
+        return {"attempt": self._info(key)}
+
+    def _control(self, message: Message) -> Message:
+        self.attempts.control(_key(message), message["control"])
+        return {}
+
+    def _tail(self, message: Message) -> Message:
+        key = _key(message)
+        if self.attempts.order(key) is None:
+            raise SpoolError("no attempt {} on this node".format(key))
+        limit = min(int(message.get("limit", 1 << 16)), TAIL_LIMIT)
+        path = os.path.join(self.spool.folder(key), wire.LOG)
+        data, offset, size = logs.tail(path, int(message.get("offset", 0)), limit)
+        return {"data": base64.b64encode(data).decode("ascii"), "offset": offset, "size": size}
+
+    def _forget(self, message: Message) -> Message:
+        key = _key(message)
+        if self.release.holding(key):
+            raise SpoolError(
+                "the GPUs of attempt {} are not free yet".format(key), "wait until it is reported as exited"
+            )
+        self.attempts.forget(key)
+        return {}
+
+    def _purge(self, message: Message) -> Message:
+        self.attempts.purge(int(message["job"]))
+        return {}
+
+    def _quit(self, _: Message) -> Message:
+        self.quitting = True
+        return {}
+
+    def _info(self, key: str) -> Message:
+        for info in self.refresh():
+            if wire.attempt_key(info.job, info.attempt) == key:
+                return self.attempts.count([info])[0]._asdict()
+        known = self.attempts.look(key)  # forgotten, and not reported any more
+        if known is None:
+            raise SpoolError("no attempt {} on this node".format(key))
+        return known._asdict()
+
+    def _device_list(self) -> List[Message]:
+        return [device._asdict() for device in self.devices.current()]
+
+    # -- watching
+
+    def _begin_watch(self, message: Message) -> List[Message]:
+        try:
+            offsets = message.get("offsets", {})
+            if not isinstance(offsets, dict) or not all(isinstance(value, int) for value in offsets.values()):
+                raise ValueError("offsets")
+            for key in offsets:
+                wire.parse_attempt_key(key)
+            wait = min(max(0.0, float(message.get("wait", 0.0))), 3600.0)
+        except (TypeError, ValueError) as error:
+            return [self.refusal(message.get("id"), "watch is not right: {}".format(error), "see wire.OPS")]
+        self._watches.append(Watch(message, time.monotonic() + wait))
+        return []  # the tick that follows answers it if there is news already
+
+    def _is_due(self, watch: Watch, infos: List[wire.AttemptInfo]) -> bool:
+        if time.monotonic() >= watch.until or watch.message.get("seen") != self._digest:
+            return True
+        offsets = watch.message.get("offsets", {})
+        return any(
+            logs.has_lines(os.path.join(self.spool.folder(key), wire.REPORT), offsets[key])
+            for key in (wire.attempt_key(info.job, info.attempt) for info in infos)
+            if key in offsets
+        )
+
+    def _news(self, message: Message, infos: List[wire.AttemptInfo]) -> Message:
+        """Every attempt as it is, each with its new report lines; fair shares of the budget, so that none starves."""
+        offsets = message.get("offsets", {})
+        asked = [info for info in infos if wire.attempt_key(info.job, info.attempt) in offsets]
+        share = REPORT_BUDGET // max(1, len(asked))
+        told = []
+        for info in self.attempts.count(infos):
+            key = wire.attempt_key(info.job, info.attempt)
+            if key in offsets:
+                path = os.path.join(self.spool.folder(key), wire.REPORT)
+                report, offset = logs.lines_after(path, offsets[key], share)
+                info = info._replace(report=report, report_offset=offset)
+                if report:
+                    self._changed_at = time.monotonic()
+            told.append(info._asdict())
+        return {"digest": self._digest, "attempts": told, "devices": self._device_list(), "time": time.time()}
+
+
+def _key(message: Message) -> str:
+    """The attempt that a request names. Raises ValueError for anything but ``42.1``, a path above all."""
+    return wire.attempt_key(*wire.parse_attempt_key(str(message["attempt"])))
+
+
+def _cpu_slots(count: int, cores: List[int]) -> List[wire.DeviceInfo]:
+    return slots.slots(min(len(cores), slots.AUTO_SLOTS) if count < 0 else count, cores)
+
+
+def _digest(infos: List[wire.AttemptInfo], devices: List[wire.DeviceInfo]) -> str:
+    """Changes when a state does; not with memory in use, utilisation or the number of processes."""
+    state = [
+        [[info.job, info.attempt, info.state, info.pid, (info.exit or {}).get("note")] for info in infos],
+        [
+            [device.id, device.state, [one["pid"] for one in device.processes if not one["attempt"]]]
+            for device in devices
+        ],
+    ]
+    return hashlib.sha256(json.dumps(state).encode("utf-8")).hexdigest()[:16]

@@ -1,0 +1,119 @@
+"""One process per attempt: the parent of the job, in a session of its own, that outlives agent, daemon and connection.
+
+It records first and lets the job go afterwards, so that no job ever runs without a record of it.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+import traceback
+from typing import Callable, Dict, List, Set
+
+from gpq_agent import wire
+from gpq_agent.node import launch, procs
+from gpq_agent.node.spool import Spool
+from gpq_agent.node.supervise import WAKE, Supervisor, write_exit
+from gpq_agent.node.tree import Tree
+
+WAKE_SIGNAL = signal.SIGUSR1
+PR_SET_NAME = 15
+PR_SET_CHILD_SUBREAPER = 36
+CRASH = "shim.err"  # traceback of a shim that failed, which would be a bug
+
+
+def spawn(place: Spool, order: wire.StartOrder, env: Dict[str, str], cores: List[int], lock: int) -> None:
+    """Fork a shim that starts the job. `lock` is the attempt's lock, held from now on by the shim."""
+    _detach(
+        place.folder(wire.attempt_key(order.job, order.attempt)),
+        lock,
+        lambda umask: _start(place, order, env, cores, umask),
+    )
+
+
+def adopt(place: Spool, order: wire.StartOrder, first: Dict[str, object], lock: int) -> None:
+    """Fork a shim for an attempt whose own one was killed: it obeys stop.json and records that the code is unknown."""
+
+    def watch(_: int) -> None:
+        folder = place.folder(wire.attempt_key(order.job, order.attempt))
+        wire.write_json(os.path.join(folder, wire.SHIM), dict(procs.identity(os.getpid()), adopted=True))
+        Supervisor(place, order, Tree(place.mark(os.path.basename(folder)), None), first, parent=False).run()
+
+    _detach(place.folder(wire.attempt_key(order.job, order.attempt)), lock, watch)
+
+
+def _detach(folder: str, lock: int, body: Callable[[int], None]) -> None:
+    """Run `body` in a process that belongs to nobody here: forked twice, own session, no inherited descriptor."""
+    pid = os.fork()
+    if pid:
+        os.waitpid(pid, 0)
+        return
+    code = 1
+    try:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        umask = os.umask(0o077)
+        signal.pthread_sigmask(signal.SIG_BLOCK, WAKE)
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN)
+        os.chdir("/")
+        _only_descriptors({lock})
+        body(umask)
+        code = 0
+    except BaseException:
+        _leave_trace(folder)
+    finally:
+        os._exit(code)
+
+
+def _only_descriptors(keep: Set[int]) -> None:
+    """/dev/null on the three standard streams, nothing else but `keep`: no pipe of the agent may stay open in here."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(null, stream)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in keep:
+            with contextlib.suppress(OSError):  # the listing's own descriptor
+                os.close(int(name))
+
+
+def _leave_trace(folder: str) -> None:
+    try:
+        with open(os.path.join(folder, CRASH), "a") as stream:
+            traceback.print_exc(file=stream)
+    except OSError:
+        pass
+
+
+def _start(place: Spool, order: wire.StartOrder, env: Dict[str, str], cores: List[int], umask: int) -> None:
+    key = wire.attempt_key(order.job, order.attempt)
+    folder = place.folder(key)
+    wire.write_json(os.path.join(folder, wire.SHIM), procs.identity(os.getpid()))
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_NAME, b"gpq-shim", 0, 0, 0)
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "this kernel has no subreaper")
+    listen, go = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(go)  # else the child would keep its own go pipe open, and wait for ever for a dead shim
+        launch.become_job(order, env, cores, os.path.join(folder, wire.LOG), listen, umask)
+    os.close(listen)
+    started_at = time.time()
+    first = dict(procs.identity(child), started_at=started_at)
+    try:
+        wire.write_json(os.path.join(folder, wire.STARTED), first)
+    except OSError as error:
+        os.close(go)
+        os.waitpid(child, 0)
+        note = "not started: {} cannot be written: {}".format(wire.STARTED, error.strerror)
+        record = wire.ExitRecord(
+            order.job, order.attempt, None, None, False, None, started_at, ended_at=time.time(), note=note
+        )
+        write_exit(folder, record)
+        return
+    os.write(go, b"g")
+    os.close(go)
+    Supervisor(place, order, Tree(place.mark(key), os.getpid()), first, parent=True).run()

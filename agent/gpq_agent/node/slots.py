@@ -1,0 +1,56 @@
+"""CPU slots: where a node has no GPU, its cores are shared out in equal parts that jobs get as they would get GPUs."""
+
+import os
+from typing import List
+
+from gpq_agent import wire
+
+AUTO_SLOTS = 4
+
+
+def parse_cores(text: str) -> List[int]:
+    """``0,2-4`` -> [0, 2, 3, 4]. Raises ValueError for anything else, and for cores that this process may not use."""
+    cores: List[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        cores.extend(range(int(first), int(last if dash else first) + 1))
+    missing = sorted(set(cores) - os.sched_getaffinity(0))
+    if missing or not cores or len(set(cores)) != len(cores):
+        raise ValueError("cores {} are not there, or not once".format(missing or text))
+    return cores
+
+
+def own_cores() -> List[int]:
+    """The cores that this process may use."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def memory_mib() -> int:
+    """Memory of the node, MiB; 0 when the kernel does not say."""
+    try:
+        with open("/proc/meminfo") as stream:
+            for line in stream:
+                if line.startswith("MemTotal:"):
+                    return int(line.split()[1]) // 1024
+    except OSError:
+        pass
+    return 0
+
+
+def slots(count: int, cores: List[int]) -> List[wire.DeviceInfo]:
+    """`count` slots with equal, disjoint shares of the cores; with more slots than cores, slots share a core."""
+    devices = []
+    for index in range(count):
+        share = cores[index * len(cores) // count : (index + 1) * len(cores) // count]
+        devices.append(
+            wire.DeviceInfo(
+                id="slot-{}".format(index),
+                index=index,
+                kind="cpu",
+                type="cpu",
+                memory_mib=memory_mib() // count,
+                state="ok",
+                cores=share or [cores[index * len(cores) // count]],
+            )
+        )
+    return devices

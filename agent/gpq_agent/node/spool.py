@@ -1,0 +1,191 @@
+"""The spool: one directory of a node that holds every attempt's files, and the lock under which they change state.
+
+<spool>/spool.json              who owns it: {"id", "machine"}
+<spool>/lock                    held (flock) by whoever changes the state of an attempt, never for long
+<spool>/attempts/42.1/          the files named in wire.py, and: lock (held by the living shim), forgotten,
+                                exit.reserve and stop.reserve (blocks set aside, so that a full disk loses neither)
+<spool>/checkpoints/42/         of job 42, the same for all its attempts
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import time
+import uuid
+from typing import Any, Dict, List, Optional
+
+from gpq_agent import wire
+
+LOCK = "lock"
+FORGOTTEN = "forgotten"
+RESERVE = ".reserve"
+RESERVE_BYTES = 4096
+LOCK_PATIENCE = 20.0  # seconds to wait for another agent's state change
+
+
+class SpoolError(Exception):
+    """What the daemon is told: one line, and a hint."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class Lock:
+    """An exclusive flock with a deadline: a stopped agent must not stop the others for ever."""
+
+    def __init__(self, path: str, patience: float = LOCK_PATIENCE) -> None:
+        self.path = path
+        self.patience = patience
+        self.descriptor = -1
+
+    def __enter__(self) -> "Lock":
+        self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        deadline = time.monotonic() + self.patience
+        while not try_lock(self.descriptor):
+            if time.monotonic() > deadline:
+                os.close(self.descriptor)
+                raise SpoolError(
+                    "{} has been locked for {:.0f} s".format(self.path, self.patience),
+                    "another node agent on this spool hangs; end it",
+                )
+            time.sleep(0.005)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.descriptor)
+
+
+def try_lock(descriptor: int) -> bool:
+    """Take the exclusive lock if it is free."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return False
+        raise
+    return True
+
+
+def is_locked(path: str) -> bool:
+    """Does anybody hold the lock file?"""
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        return not try_lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class Spool:
+    """Paths and state changes of one spool directory. Opening it creates what is missing."""
+
+    def __init__(self, path: str, checkpoints: Optional[str] = None) -> None:
+        self.path = os.path.abspath(path)
+        self.attempts = os.path.join(self.path, "attempts")
+        self.checkpoints = os.path.abspath(checkpoints) if checkpoints else os.path.join(self.path, "checkpoints")
+        for folder in (self.path, self.attempts, self.checkpoints):
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+        self.id = self._claim()
+
+    def _claim(self) -> str:
+        """The spool's id; refuses a spool of another machine, whose attempts would all look dead from here."""
+        path = os.path.join(self.path, "spool.json")
+        with self.lock():
+            record = wire.read_json(path)
+            if record is None:
+                record = {"id": uuid.uuid4().hex[:16], "machine": machine_id()}
+                wire.write_json(path, record)
+        theirs, ours = record.get("machine", ""), machine_id()
+        if theirs and ours and theirs != ours:
+            raise SpoolError(
+                "{} belongs to another machine".format(self.path),
+                "give each node its own --spool; if this machine was installed anew, remove {}".format(path),
+            )
+        return str(record["id"])
+
+    def lock(self) -> Lock:
+        """To be held around every change of an attempt's state."""
+        return Lock(os.path.join(self.path, LOCK))
+
+    def folder(self, key: str) -> str:
+        """Directory of attempt ``42.1``."""
+        return os.path.join(self.attempts, key)
+
+    def mark(self, key: str) -> str:
+        """The value of ENV_MARK in every process of the attempt."""
+        return "{}:{}".format(self.id, key)
+
+    def key_of_mark(self, mark: str) -> str:
+        """``42.1`` of a mark made by this spool, "" of any other."""
+        spool, _, key = mark.partition(":")
+        return key if spool == self.id else ""
+
+    def attempt_keys(self) -> List[str]:
+        """Attempts with an order, oldest first, forgotten ones included."""
+        found = []
+        for name in os.listdir(self.attempts):
+            try:
+                found.append(wire.parse_attempt_key(name))
+            except ValueError:
+                continue
+        return [wire.attempt_key(job, attempt) for job, attempt in sorted(found)]
+
+    def purge(self, job: int) -> None:
+        """Remove everything of a job. Raises OSError when something cannot be removed."""
+        for key in self.attempt_keys():
+            if wire.parse_attempt_key(key)[0] == job:
+                shutil.rmtree(self.folder(key))
+        checkpoints = os.path.join(self.checkpoints, str(job))
+        if os.path.isdir(checkpoints) and not os.path.islink(checkpoints):
+            shutil.rmtree(checkpoints)
+
+
+def machine_id() -> str:
+    """The id that the installed system has, "" when it has none."""
+    try:
+        with open("/etc/machine-id") as stream:
+            return stream.read().strip()
+    except OSError:
+        return ""
+
+
+def reserve(path: str) -> None:
+    """Set blocks aside for `path`, which is to be written later even when the disk is full. Raises OSError."""
+    descriptor = os.open(path + RESERVE, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        try:
+            os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+            os.write(descriptor, b" " * RESERVE_BYTES)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_reserved(path: str, content: Dict[str, Any]) -> None:
+    """As wire.write_json, but into the blocks that `reserve` set aside when there are no others."""
+    try:
+        wire.write_json(path, content)
+        return
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+    line = wire.encode(content)
+    descriptor = os.open(path + RESERVE, os.O_WRONLY)
+    try:
+        os.pwrite(descriptor, line, 0)
+        os.ftruncate(descriptor, len(line))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(path + RESERVE, path)
+    with contextlib.suppress(OSError):
+        reserve(path)  # the replaced file gave its own blocks back

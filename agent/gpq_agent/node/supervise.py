@@ -1,0 +1,246 @@
+"""The shim's watch over one attempt: wait, obey stops (each only harder than the last), empty the tree, record the end."""
+
+import contextlib
+import errno
+import os
+import signal
+import time
+from typing import Any, Dict, List, Optional
+
+from gpq_agent import wire
+from gpq_agent.node import cgroups, procs, spool
+from gpq_agent.node.launch import signal_number
+from gpq_agent.node.tree import Tree
+
+STOP_RANK = {"checkpoint": 1, "signal": 2, "kill": 3}
+TERM_GRACE = 5.0  # seconds between TERM and KILL where nobody asked for another time
+STUCK_AFTER = 60.0  # seconds of KILL without effect after which a person is told
+IDLE = 5.0  # seconds between two looks at stop.json, should its signal have been lost with its sender
+BUSY = 0.05
+NOTE = "note.json"  # {"note"}: what a person should know of an attempt that has not ended yet
+WAKE = (signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM)
+
+
+class Supervisor:
+    """One attempt, from the go byte to exit.json.
+
+    `first` is the job's first process. `parent`: it is our child, so that its exit status is ours to collect; an
+    adopting shim (the first one was killed) is not its parent and records an unknown exit code.
+    """
+
+    def __init__(
+        self, place: spool.Spool, order: wire.StartOrder, tree: Tree, first: Dict[str, Any], parent: bool
+    ) -> None:
+        self.spool = place
+        self.order = order
+        self.folder = place.folder(wire.attempt_key(order.job, order.attempt))
+        self.tree = tree
+        self.first = first
+        self.parent = parent
+        self.status: Optional[int] = None
+        self.ended_at: Optional[float] = None
+        self.childless = not parent
+        self.stage = "run"  # -> asked -> term -> kill
+        self.deadline = float("inf")
+        self.asked: Optional[str] = None
+        self.asked_at = 0.0
+        self.seq = 0
+        self.terminated = False  # the tree had TERM from us before the first process ended
+        self.kill_since = 0.0
+        self.told_stuck = False
+        self.notes: List[str] = []
+        self.boot = procs.boot_id()
+        self.oom_kills = cgroups.oom_kills()
+
+    def run(self) -> None:
+        """Returns when no process of the tree is left and the exit record is written."""
+        while not self._step():
+            self._wait()
+        self._record()
+
+    def _wait(self) -> None:
+        patience = IDLE if self.stage in ("run", "asked") and self.parent else BUSY
+        patience = min(patience, max(0.0, self.deadline - time.monotonic()))
+        woken = signal.sigtimedwait(WAKE, patience)
+        if woken is not None and woken.si_signo == signal.SIGTERM:
+            self._note("its shim was sent TERM; was the node shutting down?")
+
+    def _step(self) -> bool:
+        """One look at everything; True once all is over."""
+        self._collect()
+        self._read_stop()
+        if self.ended_at is not None and self.stage in ("run", "asked"):
+            if self._gone():
+                return True
+            self._note("it left processes behind, which were ended")
+            self._terminate(TERM_GRACE)
+        if self.stage in ("term", "kill"):
+            members = self.tree.signal_once(signal.SIGTERM if self.stage == "term" else signal.SIGKILL)
+            if not members and self.ended_at is not None and self._gone():
+                return True
+        if time.monotonic() >= self.deadline:
+            self._escalate()
+        if self.stage == "kill" and time.monotonic() > self.kill_since + STUCK_AFTER:
+            self._tell_stuck()
+        return False
+
+    # -- the end of processes
+
+    def _collect(self) -> None:
+        """Wait for every child that has ended, escapees handed to us included."""
+        if not self.parent:
+            if self.ended_at is None and not procs.lives(self.first, self.boot):
+                self.ended_at = time.time()
+            return
+        try:
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if pid == self.first["pid"] and self.status is None:
+                    self.status = status
+                    self.ended_at = time.time()
+        except ChildProcessError:
+            self.childless = True
+
+    def _gone(self) -> bool:
+        """No process of the tree is left. As subreaper, having no child proves that there is no descendant."""
+        self._collect()
+        return self.childless and not self.tree.members()
+
+    def _terminate(self, grace: float) -> None:
+        if self.ended_at is None:
+            self.terminated = True
+        self.stage = "term"
+        self.deadline = time.monotonic() + grace
+        self.tree.signal_once(signal.SIGTERM)
+
+    def _escalate(self) -> None:
+        if self.stage == "asked":
+            self._note("ended {:.0f} s after it was asked to stop".format(time.monotonic() - self.asked_at))
+            self._terminate(TERM_GRACE)
+        elif self.stage == "term":
+            self.stage = "kill"
+            self.deadline = float("inf")
+            self.kill_since = time.monotonic()
+            self.tree.signal_once(signal.SIGKILL)
+
+    def _tell_stuck(self) -> None:
+        if self.told_stuck:
+            return
+        self.told_stuck = True
+        pids = ", ".join(str(process.pid) for process in self.tree.members())
+        self._note("pid {} cannot be killed (the kernel holds it)".format(pids))
+        with contextlib.suppress(OSError):  # the note is for people; the attempt stays as it is without it
+            wire.write_json(os.path.join(self.folder, NOTE), {"note": self.notes[-1]})
+
+    # -- stops
+
+    def _read_stop(self) -> None:
+        try:
+            stop = wire.read_json(os.path.join(self.folder, wire.STOP))
+        except (OSError, ValueError):
+            return  # out of descriptors, say: the next look comes within `IDLE`
+        if stop is None or int(stop["seq"]) <= self.seq:
+            return
+        self.seq = int(stop["seq"])
+        mode, grace = str(stop["mode"]), float(stop["grace"])
+        rank, before = STOP_RANK[mode], STOP_RANK.get(self.asked or "", 0)
+        if rank < before or (self.ended_at is not None and mode != "kill"):
+            return
+        limit = time.monotonic() + grace
+        if rank == before or self.stage in ("term", "kill"):
+            self.deadline = min(self.deadline, limit) if self.stage != "kill" else self.deadline
+            self.asked = mode
+            return
+        self.asked = mode
+        self.asked_at = time.monotonic()
+        if mode == "kill":
+            self._terminate(grace)
+            return
+        self.stage = "asked"
+        self.deadline = limit
+        if mode == "checkpoint":
+            self._order_checkpoint()
+        else:
+            self._send_signal()
+
+    def _order_checkpoint(self) -> None:
+        try:
+            with self.spool.lock():
+                order_stop(self.folder, self.order.attempt)
+        except (OSError, ValueError, spool.SpoolError) as error:
+            self._note("the order to checkpoint could not be written: {}".format(error))
+
+    def _send_signal(self) -> None:
+        """To the first process and, as it leads a group of its own, to that group."""
+        number = signal_number(self.order.signal)
+        assert number is not None  # the order was checked
+        for process in self.tree.members():
+            if process.pid == self.first["pid"] or process.group == self.first["pid"]:
+                procs.send(process, number)
+
+    # -- the record
+
+    def _record(self) -> None:
+        code: Optional[int] = None
+        killer: Optional[int] = None
+        if self.status is not None and os.WIFEXITED(self.status):
+            code = os.WEXITSTATUS(self.status)
+        elif self.status is not None:
+            killer = os.WTERMSIG(self.status)
+        if not self.parent:
+            self._note("its shim was killed, so its exit code is not known")
+        oom = (killer == signal.SIGKILL or code == 128 + signal.SIGKILL) and cgroups.oom_kills() > self.oom_kills
+        if oom:
+            self._note("the kernel killed it for want of memory")
+        elif killer == signal.SIGKILL and self.stage == "run":
+            self._note("killed by SIGKILL, not by gpq")
+        record = wire.ExitRecord(
+            job=self.order.job,
+            attempt=self.order.attempt,
+            code=code,
+            signal=killer,
+            stopped=self._stopped(code, killer),
+            asked=self.asked,
+            started_at=float(self.first.get("started_at", 0.0)),
+            ended_at=self.ended_at or time.time(),
+            oom=oom,
+            note="; ".join(self.notes),
+        )
+        write_exit(self.folder, record)
+
+    def _stopped(self, code: Optional[int], killer: Optional[int]) -> bool:
+        """Did it prove a checkpoint? Once we sent TERM ourselves, an end by TERM proves nothing."""
+        if os.path.exists(os.path.join(self.folder, wire.STOPPED)):
+            return True
+        if self.asked != "signal":
+            return False
+        if code == wire.EXIT_PREEMPTED[0]:
+            return True
+        asked_term = killer == signal.SIGTERM and signal_number(self.order.signal) == signal.SIGTERM
+        return not self.terminated and (code in wire.EXIT_PREEMPTED or asked_term)
+
+    def _note(self, line: str) -> None:
+        if line not in self.notes:
+            self.notes.append(line)
+
+
+def order_stop(folder: str, attempt: int) -> None:
+    """Tell the training process to checkpoint and exit, keeping the batch that it was last ordered. Under the lock."""
+    path = os.path.join(folder, wire.CONTROL)
+    last = wire.read_json(path) or wire.Control(attempt=attempt, seq=0)._asdict()
+    last.update(attempt=attempt, seq=int(last["seq"]) + 1, stop=True)
+    spool.write_reserved(path, last)
+
+
+def write_exit(folder: str, record: wire.ExitRecord) -> None:
+    """Durable also on a full disk. Tries for as long as it takes: a lost exit code cannot be found again."""
+    while True:
+        try:
+            spool.write_reserved(os.path.join(folder, wire.EXIT), record._asdict())
+            return
+        except OSError as error:
+            if error.errno == errno.EROFS or not os.path.isdir(folder):  # purged: nobody will ask
+                return
+            time.sleep(1.0)

@@ -1,0 +1,39 @@
+"""The tree of an attempt: everything below its shim, and everything that carries its mark. Nothing else is ever signalled."""
+
+import os
+from typing import List, Optional, Set, Tuple
+
+from gpq_agent import wire
+from gpq_agent.node import procs
+
+
+class Tree:
+    """Live processes of one attempt.
+
+    `root` is the shim, which as subreaper becomes the parent of every escapee; None once that shim is gone, when only
+    the mark in the environment still tells whose a process is.
+    """
+
+    def __init__(self, mark: str, root: Optional[int]) -> None:
+        self.mark = mark
+        self.root = root
+        self._told: Set[Tuple[int, int, int]] = set()
+
+    def members(self) -> List[procs.Process]:
+        """Sorted by pid; without the shim and without what is only waiting to be collected."""
+        processes = procs.snapshot()
+        pids = procs.marked(wire.ENV_MARK, self.mark, processes)
+        pids |= procs.descendants(pids, processes)
+        if self.root is not None:
+            pids |= procs.descendants([self.root], processes)
+        pids -= {os.getpid(), self.root}
+        return [processes[pid] for pid in sorted(pids) if processes[pid].alive]
+
+    def signal_once(self, number: int) -> List[procs.Process]:
+        """Send a signal to every member that has not had it yet; returns the members."""
+        members = self.members()
+        for process in members:
+            told = (process.pid, process.start_time, number)
+            if told not in self._told and procs.send(process, number):
+                self._told.add(told)
+        return members

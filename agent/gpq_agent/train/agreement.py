@@ -1,0 +1,84 @@
+"""How all replicas obey the same order at the same step: rank 0's proposal, broadcast one step before it is used.
+
+The broadcast is asynchronous and a few integers long, so a step never waits for it. Decides nothing itself.
+"""
+
+from typing import Callable, List, NamedTuple, Optional
+
+import torch
+import torch.distributed as dist
+
+
+class Proposal(NamedTuple):
+    """What rank 0 knows and all have to know. Integers only: it travels as one tensor of shape (7,), int64."""
+
+    seq: int = 0
+    stop: int = 0  # 0 no, 1 ordered, 2 on SIGTERM
+    atomic_batch: int = 0
+    accum_steps: int = 0
+    report: int = 0  # gather the statistics at this step
+    sample_every: int = 0
+    pause: int = 1  # steps until the next agreement
+
+
+class Agreement:
+    """One per job. Every replica must call `step` equally often; with one replica nothing is communicated."""
+
+    def __init__(self, group: Optional[dist.ProcessGroup], rank: int, propose: Callable[[], Proposal]) -> None:
+        self._group = group
+        self._rank = rank
+        self._propose = propose
+        self._countdown = 0
+        self._pending: Optional[torch.Tensor] = None
+        self._work: Optional[dist.Work] = None
+        self._first = True
+
+    def step(self) -> Optional[Proposal]:
+        """Call once per step boundary. Returns what all replicas agreed on, the same on each, or None.
+
+        The first call waits, so that the first step already obeys the order that the job was started with.
+        """
+        agreed = self._wait()
+        if agreed is not None:
+            self._countdown = max(agreed.pause - 1, 0)
+            return agreed
+        if self._countdown > 0:
+            self._countdown -= 1
+            return None
+        self._post()
+        if self._first or self._group is None:
+            self._first = False
+            agreed = self._wait()
+            self._countdown = max(agreed.pause - 1, 0) if agreed else 0
+        return agreed
+
+    def confirm(self, success: bool) -> bool:
+        """Rank 0's answer, on every replica. Waits for it."""
+        if self._group is None:
+            return success
+        flag = torch.tensor([int(success)])
+        dist.broadcast(flag, src=0, group=self._group)
+        return bool(flag.item())
+
+    def maximum(self, values: List[float]) -> List[float]:
+        """Elementwise maximum over the replicas; all must call it at the same step, with as many values."""
+        if self._group is None:
+            return values
+        tensor = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._group)
+        return [float(value) for value in tensor.tolist()]
+
+    def _post(self) -> None:
+        values = self._propose() if self._rank == 0 else Proposal()
+        self._pending = torch.tensor(list(values), dtype=torch.int64)
+        if self._group is not None:
+            self._work = dist.broadcast(self._pending, src=0, group=self._group, async_op=True)
+
+    def _wait(self) -> Optional[Proposal]:
+        if self._pending is None:
+            return None
+        if self._work is not None:
+            self._work.wait()
+        values = [int(value) for value in self._pending.tolist()]
+        self._pending = self._work = None
+        return Proposal(*values)

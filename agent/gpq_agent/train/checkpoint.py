@@ -1,0 +1,194 @@
+"""Checkpoints that are whole or absent: temporary folder, fsync, rename, and a manifest with size and SHA-256.
+
+The newest two are kept; a damaged one is passed over, and said so. Only rank 0 writes. What the script registered may
+hold any object, so a file that `weights_only` refuses is read as a full pickle: it is the job's own, checked by digest.
+"""
+
+import hashlib
+import os
+import pickle
+import shutil
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+import torch
+
+from gpq_agent import wire
+
+FORMAT = 1
+KEEP = 2
+PREFIX = "step-"
+STATE = "state.pt"
+MANIFEST = "manifest.json"
+MIN_PERIOD = 60.0  # seconds between periodic checkpoints
+PERIOD_FACTOR = 100.0  # and at least so many times what one blocks the training
+
+
+class Saved(NamedTuple):
+    """One finished checkpoint: `seconds` is how long training waited for it."""
+
+    path: str
+    seconds: float
+    size: int
+
+
+def sync_folder(path: str) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def digest(path: str) -> str:
+    """SHA-256 of a file's content, in hexadecimal."""
+    state = hashlib.sha256()
+    with open(path, "rb") as stream:
+        for block in iter(lambda: stream.read(1 << 20), b""):
+            state.update(block)
+    return state.hexdigest()
+
+
+class CheckpointStore:
+    """The checkpoints of one job in one folder, shared by all its attempts, one after the other."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = os.path.join(folder, "gpq")
+        self._blocked = 0.0
+        self._saved_at = time.monotonic()
+        os.makedirs(self.folder, exist_ok=True)
+
+    def due(self) -> bool:
+        """Is it time for a periodic one?"""
+        return time.monotonic() - self._saved_at >= max(MIN_PERIOD, PERIOD_FACTOR * self._blocked)
+
+    def postpone(self) -> None:
+        """Count the period from now, e.g. after a write that failed."""
+        self._saved_at = time.monotonic()
+
+    def save(self, state: Dict[str, Any], step: int, attempt: int) -> Saved:
+        """Write a checkpoint durably. Raises OSError (or RuntimeError from torch's writer) and then leaves none."""
+        begin = time.perf_counter()
+        name = "{}{:012d}".format(PREFIX, step)
+        temporary = os.path.join(self.folder, ".{}.{}.tmp".format(name, os.getpid()))
+        self._sweep()
+        try:
+            os.mkdir(temporary)
+            path = os.path.join(temporary, STATE)
+            with open(path, "wb") as stream:
+                torch.save(state, stream)
+                stream.flush()
+                os.fsync(stream.fileno())
+            size = os.path.getsize(path)
+            manifest = {"format": FORMAT, "step": step, "attempt": attempt, "bytes": size, "sha256": digest(path)}
+            wire.write_json(os.path.join(temporary, MANIFEST), manifest)
+            final = self._free_name(name)
+            os.rename(temporary, final)
+            sync_folder(self.folder)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        self._prune(keep=os.path.basename(final))
+        self._blocked = time.perf_counter() - begin
+        self._saved_at = time.monotonic()
+        return Saved(final, self._blocked, size)
+
+    def names(self) -> List[str]:
+        """Finished checkpoints, newest first. A repeated step (`step-7.1`) is newer than the first of it."""
+        found = [name for name in os.listdir(self.folder) if name.startswith(PREFIX)]
+        return sorted(found, key=_age, reverse=True)
+
+    def newest(self, notice: Callable[[str], None]) -> Optional[str]:
+        """Name of the newest checkpoint that is whole. Says in a notice which ones it had to pass over."""
+        for name in self.names():
+            problem = self.problem(name)
+            if not problem:
+                return name
+            notice("checkpoint {} is damaged ({}); falling back to the one before it".format(name, problem))
+        return None
+
+    def problem(self, name: str) -> str:
+        """What is wrong with a checkpoint, "" if nothing."""
+        folder = os.path.join(self.folder, name)
+        try:
+            manifest = wire.read_json(os.path.join(folder, MANIFEST))
+            if manifest is None:
+                return "no manifest"
+            if manifest.get("format") != FORMAT:
+                return "format {}, this version reads {}".format(manifest.get("format"), FORMAT)
+            path = os.path.join(folder, STATE)
+            if os.path.getsize(path) != manifest.get("bytes"):
+                return "size differs from the manifest"
+            if digest(path) != manifest.get("sha256"):
+                return "content differs from the manifest"
+        except (OSError, ValueError) as error:
+            return str(error)
+        return ""
+
+    def read(self, name: str) -> Dict[str, Any]:
+        """The state, on the CPU and mapped, so that only what is used is read."""
+        return read_state(os.path.join(self.folder, name, STATE))
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.folder, name, STATE)
+
+    def _free_name(self, name: str) -> str:
+        """A stop right after a periodic checkpoint saves the same step again: keep both until pruning."""
+        path, repeat = os.path.join(self.folder, name), 0
+        while os.path.exists(path):
+            repeat += 1
+            path = os.path.join(self.folder, "{}.{}".format(name, repeat))
+        return path
+
+    def _sweep(self) -> None:
+        """Remove what an attempt that was killed left half written; attempts of a job never overlap."""
+        for name in os.listdir(self.folder):
+            if name.startswith(".") and name.endswith(".tmp"):
+                shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
+
+    def _prune(self, keep: str) -> None:
+        others = [name for name in self.names() if name != keep]
+        for name in others[KEEP - 1 :]:
+            shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
+
+
+def read_state(source: Any) -> Dict[str, Any]:
+    """Load a state from a path (mapped) or a binary stream, tensors on the CPU."""
+    mapped = isinstance(source, str)
+    try:
+        state = torch.load(source, map_location="cpu", mmap=mapped or None, weights_only=True)
+    except pickle.UnpicklingError:
+        if not mapped:
+            source.seek(0)
+        state = torch.load(source, map_location="cpu", mmap=mapped or None, weights_only=False)
+    if not isinstance(state, dict):
+        raise ValueError("a checkpoint must hold a dictionary")
+    return state
+
+
+def _age(name: str) -> Tuple[int, int]:
+    step, _, repeat = name[len(PREFIX) :].partition(".")
+    return (int(step) if step.isdigit() else -1, int(repeat) if repeat.isdigit() else 0)
+
+
+class MemoryRecord:
+    """Largest atomic batch known to fit, kept beside the checkpoints because out-of-memory ends the attempt."""
+
+    def __init__(self, folder: str) -> None:
+        self._path = os.path.join(folder, "gpq", "memory.json")
+
+    def bound(self) -> Optional[int]:
+        """Largest atomic batch to try, None if none ever failed."""
+        try:
+            content = wire.read_json(self._path)
+        except (OSError, ValueError):
+            return None
+        value = (content or {}).get("max_atomic_batch")
+        return value if isinstance(value, int) and value > 0 else None
+
+    def failed(self, atomic_batch: int) -> int:
+        """`atomic_batch` did not fit: remember three quarters of it. Returns the new bound."""
+        bound = max(min(atomic_batch * 3 // 4, self.bound() or atomic_batch), 1)
+        wire.write_json(self._path, {"max_atomic_batch": bound})
+        return bound

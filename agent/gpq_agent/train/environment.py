@@ -1,0 +1,95 @@
+"""Where this replica runs: reads torchrun's and gpq's environment, binds cores or a GPU, opens the process group.
+
+Refuses nothing: with an empty environment it describes one replica that nobody manages.
+"""
+
+import os
+import time
+from datetime import timedelta
+from typing import List, Mapping, NamedTuple, Optional
+
+import torch
+import torch.distributed as dist
+
+from gpq_agent import wire
+
+# Until the first step a peer may still be importing or building its model; NCCL's own default is far shorter.
+GROUP_TIMEOUT = timedelta(minutes=30)
+
+
+class Environment(NamedTuple):
+    """Facts that do not change while the process lives. `attempt` is 0 and the folders None without gpq."""
+
+    rank: int = 0
+    replicas: int = 1
+    local_rank: int = 0
+    nodes: int = 1
+    launched: bool = False  # by torchrun, so a process group can be opened
+    attempt: int = 0
+    run_dir: Optional[str] = None
+    checkpoint_dir: Optional[str] = None
+    resumed: bool = False
+    cores: Optional[List[int]] = None
+
+
+def read_environment(environ: Mapping[str, str]) -> Environment:
+    """The Environment that these variables describe; variables that are absent mean "not managed"."""
+    local_rank = int(environ.get("LOCAL_RANK", "0"))
+    cores = None
+    groups = [group for group in environ.get(wire.ENV_CORES, "").split(";") if group]
+    if local_rank < len(groups):
+        cores = [int(core) for core in groups[local_rank].split(",") if core]
+    return Environment(
+        rank=int(environ.get("RANK", "0")),
+        replicas=int(environ.get("WORLD_SIZE", "1")),
+        local_rank=local_rank,
+        nodes=max(int(environ.get("GROUP_WORLD_SIZE", "1")), 1),
+        launched="RANK" in environ and "MASTER_ADDR" in environ,
+        attempt=int(environ.get(wire.ENV_ATTEMPT, "0")),
+        run_dir=environ.get(wire.ENV_RUN_DIR) or None,
+        checkpoint_dir=environ.get(wire.ENV_CHECKPOINT_DIR) or None,
+        resumed=environ.get(wire.ENV_RESUME) == "1",
+        cores=cores,
+    )
+
+
+def bind_cores(cores: Optional[List[int]]) -> str:
+    """Keep this process on its slot's cores, one torch thread each. Returns a notice if refused, else ""."""
+    if not cores:
+        return ""
+    torch.set_num_threads(len(cores))
+    try:
+        os.sched_setaffinity(0, cores)
+    except OSError as error:
+        return "cannot keep this replica on cores {}: {}".format(cores, error)
+    return ""
+
+
+def open_device(environment: Environment) -> torch.device:
+    """The GPU of this local rank, made current, or the CPU. A slot with cores of its own is a CPU slot."""
+    if environment.cores is None and torch.cuda.is_available():
+        index = environment.local_rank % torch.cuda.device_count()
+        torch.cuda.set_device(index)
+        return torch.device("cuda", index)
+    return torch.device("cpu")
+
+
+def open_group(environment: Environment, device: torch.device) -> bool:
+    """Open the default process group if torchrun started us and nobody else has. True when this call opened it."""
+    if not environment.launched or dist.is_initialized():
+        return False
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend=backend, timeout=GROUP_TIMEOUT)
+    return True
+
+
+def seconds_since_launch() -> float:
+    """Seconds since the launcher (or, without one, this process) was executed; 0.0 where /proc does not tell."""
+    pid = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else os.getpid()
+    try:
+        with open("/proc/{}/stat".format(pid), encoding="utf-8", errors="replace") as stream:
+            # The command may hold spaces and brackets: fields count from the last ")". Start time is field 22 of 52.
+            ticks = int(stream.read().rpartition(")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0

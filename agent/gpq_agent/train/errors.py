@@ -1,0 +1,10 @@
+"""The one error that a training script can meet: what is so, in one line, and what to do about it."""
+
+
+class GpqTrainError(RuntimeError):
+    """`message` is one line; `hint` says what to change. Printed as both."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message if not hint else "{}\nhint: {}".format(message, hint))
+        self.message = message
+        self.hint = hint

@@ -1,0 +1,63 @@
+"""Checkpoints that a script writes itself (any loop, fixed batch): where to, which one counts, where to go on.
+
+What is in them is the script's business.
+"""
+
+import os
+import shutil
+from typing import List, Optional
+
+from gpq_agent import wire
+
+from .checkpoint import KEEP, sync_folder
+from .errors import GpqTrainError
+
+RECORD = "saved.json"
+
+
+class OwnSaves:
+    """One folder per save; one record says which save is complete. Only rank 0 commits."""
+
+    def __init__(self, folder: Optional[str]) -> None:
+        self._folder = os.path.join(folder, "own") if folder else None
+        record = wire.read_json(os.path.join(self._folder, RECORD)) if self._folder else None
+        self.start_step = int((record or {}).get("step", 0))
+        self._complete: List[str] = [str(name) for name in (record or {}).get("complete", [])]
+        self._number = int((record or {}).get("number", 0))
+
+    @property
+    def resume_path(self) -> Optional[str]:
+        """Folder of the last complete save, None if there is none."""
+        return os.path.join(self._folder, self._complete[0]) if self._folder and self._complete else None
+
+    def next_path(self) -> str:
+        """Folder for the coming save; it exists. Raises GpqTrainError without a checkpoint directory."""
+        if self._folder is None:
+            raise GpqTrainError("there is no checkpoint directory", "run under gpq, or gpq.init(checkpoint_dir=...)")
+        path = os.path.join(self._folder, self._name())
+        os.makedirs(path, exist_ok=True)
+        return path
+
+    def commit(self, step: int) -> str:
+        """The save in `next_path` is complete and training would go on at `step`: make both durable, drop old saves."""
+        path = self.next_path()
+        for name in sorted(os.listdir(path)):
+            descriptor = os.open(os.path.join(path, name), os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        sync_folder(path)
+        folder = os.path.dirname(path)
+        sync_folder(folder)
+        complete = [self._name(), *self._complete]
+        content = {"step": step, "number": self._number + 1, "complete": complete[:KEEP]}
+        wire.write_json(os.path.join(folder, RECORD), content)
+        for name in complete[KEEP:]:
+            shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+        self._complete = complete[:KEEP]
+        self._number += 1
+        return path
+
+    def _name(self) -> str:
+        return "save-{}".format(self._number + 1)

@@ -1,0 +1,121 @@
+"""What a checkpoint holds and how it comes back: named parts, the choice of the file on all replicas, and the seeds.
+
+Works without a shared file system: replicas whose node lacks the chosen file get it from rank 0.
+"""
+
+import io
+import os
+import random
+import sys
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from .checkpoint import CheckpointStore, read_state
+from .errors import GpqTrainError
+from .sampler import stable_seed
+
+
+class Unwrapped(NamedTuple):
+    """`wrapper`: the DistributedDataParallel if there is one, else the model; `inner`: the user's own module."""
+
+    wrapper: torch.nn.Module
+    inner: torch.nn.Module
+
+
+def unwrapped(model: torch.nn.Module) -> Unwrapped:
+    """Look through torch.compile and DistributedDataParallel, in any order."""
+    wrapper: torch.nn.Module = getattr(model, "_orig_mod", model)
+    inner = wrapper.module if isinstance(wrapper, DistributedDataParallel) else wrapper
+    return Unwrapped(wrapper, getattr(inner, "_orig_mod", inner))
+
+
+class Parts:
+    """Everything that a checkpoint holds, by name. A part registered after the checkpoint was read is restored then."""
+
+    def __init__(self) -> None:
+        self._parts: Dict[str, Any] = {}
+        self._waiting: Dict[str, Any] = {}
+
+    def add(self, name: str, part: Any) -> None:
+        """`part` has state_dict() and load_state_dict(). Raises GpqTrainError if not, or if the name is taken."""
+        if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
+            raise GpqTrainError(
+                "{} has no state_dict() and load_state_dict()".format(type(part).__name__),
+                "job.state() keeps objects that can save and load themselves",
+            )
+        if name in self._parts:
+            raise GpqTrainError("there is already a part named {!r} in the checkpoint".format(name))
+        self._parts[name] = part
+        if name in self._waiting:
+            _load(part, self._waiting.pop(name))
+
+    def state(self) -> Dict[str, Any]:
+        """One dictionary of all states. Parts that an older checkpoint holds and nobody claimed are kept."""
+        state = dict(self._waiting)
+        state.update({name: part.state_dict() for name, part in self._parts.items()})
+        return state
+
+    def restore(self, state: Dict[str, Any]) -> None:
+        """Load what is registered; the rest waits for its part."""
+        self._waiting = dict(state)
+        for name, part in self._parts.items():
+            if name in self._waiting:
+                _load(part, self._waiting.pop(name))
+
+
+def _load(part: Any, state: Any) -> None:
+    # Modules copy into their own tensors. Others may keep what they are given, which is mapped from a file that a later
+    # checkpoint removes: give them memory of their own.
+    part.load_state_dict(state if isinstance(part, torch.nn.Module) else _owned(state))
+
+
+def _owned(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        return {name: _owned(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_owned(item) for item in value]
+    if type(value) is tuple:
+        return tuple(_owned(item) for item in value)
+    return value
+
+
+def choose_state(
+    store: Optional[CheckpointStore], group: Optional[dist.ProcessGroup], rank: int, notice: Callable[[str], None]
+) -> Optional[Dict[str, Any]]:
+    """The newest whole checkpoint that rank 0 can see, the same on every replica; None if there is none."""
+    if store is None:
+        return None
+    name = (store.newest(notice) or "") if rank == 0 else ""
+    if group is None:
+        return store.read(name) if name else None
+    choice: List[Any] = [name, os.path.getsize(store.path(name)) if name else 0]
+    dist.broadcast_object_list(choice, src=0, group=group)
+    name, size = str(choice[0]), int(choice[1])
+    if not name:
+        return None
+    path = store.path(name)
+    here = torch.tensor([int(os.path.isfile(path) and os.path.getsize(path) == size)])
+    dist.all_reduce(here, op=dist.ReduceOp.MIN, group=group)
+    if here.item():
+        return store.read(name)
+    content = torch.empty(size, dtype=torch.uint8)
+    if rank == 0:
+        with open(path, "rb") as stream:
+            content = torch.frombuffer(bytearray(stream.read()), dtype=torch.uint8)
+    dist.broadcast(content, src=0, group=group)
+    return read_state(io.BytesIO(content.numpy().tobytes()))
+
+
+def reseed(seed: int, step: int, rank: int) -> None:
+    """Seed every generator in use for this replica at this step, so that an attempt repeats if its history does."""
+    value = stable_seed(seed, step, rank)
+    torch.manual_seed(value)
+    random.seed(value)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(value % 2**32)

@@ -1,0 +1,62 @@
+"""How a training process ends: on SIGTERM, on request, or out of memory. Refuses to save anything itself."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from types import FrameType, TracebackType
+from typing import Any, Callable, NoReturn, Optional, Type
+
+STOP_ORDERED = 1
+STOP_SIGNAL = 2
+EXIT_CODES = {STOP_ORDERED: 0, STOP_SIGNAL: 143}
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory")
+
+
+class Terminator:
+    """Turns the first SIGTERM into a request to checkpoint and leave; a second one ends the process as ever."""
+
+    def __init__(self, *, armed: bool) -> None:
+        self.requested = False
+        self._previous: Any = None
+        if armed and threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGTERM, self._on_signal)
+
+    def _on_signal(self, number: int, frame: Optional[FrameType]) -> None:
+        self.requested = True
+        signal.signal(signal.SIGTERM, self._previous if self._previous is not None else signal.SIG_DFL)
+
+
+def leave_process(code: int) -> NoReturn:
+    """End at once: tearing down an interpreter with torch in it takes seconds, and everything is saved.
+
+    Output is flushed and loader workers are ended; atexit handlers do not run.
+    """
+    for child in multiprocessing.active_children():
+        child.terminate()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # nobody may be left to read it
+            stream.flush()
+    os._exit(code)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Is this an allocation that failed, on a device or on the host?"""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(words in text for words in OUT_OF_MEMORY)
+
+
+def on_out_of_memory(act: Callable[[], None]) -> None:
+    """Call `act` when an allocation failure ends the script, before its traceback is shown as usual."""
+    previous = sys.excepthook
+
+    def hook(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
+        if is_out_of_memory(error):
+            act()
+        previous(kind, error, trace)
+
+    sys.excepthook = hook

@@ -1,0 +1,115 @@
+"""Start the daemon when none runs: one of many racing commands does it, and its error reaches the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+from gpq import paths
+from gpq.errors import BY_CODE, DaemonUnreachable, GpqError, Refused
+
+START_SECONDS = 60.0
+
+
+def ensure_daemon() -> bool:
+    """Return once a daemon serves; True when this call started it. Raises the daemon's own error, e.g. Refused."""
+    with _starting():
+        if serves():
+            return False
+        _start()
+        return True
+
+
+def serves() -> bool:
+    """Does somebody listen on the socket?"""
+    import socket
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(5.0)
+        try:
+            probe.connect(paths.socket())
+        except OSError:
+            return False
+        return True
+
+
+@contextlib.contextmanager
+def _starting() -> Iterator[None]:
+    """One starter at a time. The lock is not the daemon's own, which is held for the daemon's life."""
+    home = paths.home()
+    try:
+        os.makedirs(home, mode=0o700, exist_ok=True)
+        descriptor = os.open(os.path.join(home, "start.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise Refused(
+            f"cannot write in the state directory {home}: {error.strerror}",
+            "make it writable, or set GPQ_HOME to a folder that is",
+        ) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _start() -> None:
+    """Run the daemon in its own session; it says on a pipe that it serves, or why it cannot."""
+    ready, told = os.pipe()
+    environment = {**os.environ, "GPQ_READY_FD": str(told)}
+    try:
+        with open(paths.daemon_log(), "ab") as output:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "gpq.daemon.main", "--detached"],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd="/",
+                env={**environment, "PYTHONPATH": _import_path(), "PYTHONSAFEPATH": "1"},
+                start_new_session=True,
+                pass_fds=(told,),
+            )
+    except OSError as error:
+        os.close(ready)
+        raise DaemonUnreachable(f"the daemon could not be started: {error}", "see `gpq doctor`") from None
+    finally:
+        os.close(told)
+    try:
+        said = _read_all(ready, START_SECONDS)
+    finally:
+        os.close(ready)
+    child.returncode = 0  # it is nobody's child to wait for: it outlives this command
+    _judge(said)
+
+
+def _import_path() -> str:
+    """Absolute: the daemon runs in / ."""
+    return os.pathsep.join(os.path.abspath(entry or ".") for entry in sys.path)
+
+
+def _read_all(descriptor: int, seconds: float) -> bytes:
+    until, pieces = time.monotonic() + seconds, []
+    while True:
+        readable, _, _ = select.select([descriptor], [], [], max(until - time.monotonic(), 0.0))
+        if not readable:
+            raise DaemonUnreachable(f"the daemon does not serve after {seconds:.0f} s", "see `gpq daemon logs`")
+        piece = os.read(descriptor, 65536)
+        if not piece:
+            return b"".join(pieces)
+        pieces.append(piece)
+
+
+def _judge(said: bytes) -> None:
+    """Raise what the daemon said, unless it said that it serves."""
+    try:
+        verdict = json.loads(said)
+    except ValueError:
+        raise DaemonUnreachable("the daemon ended as it started", "see `gpq daemon logs`") from None
+    if not verdict.get("ok"):
+        raise BY_CODE.get(verdict.get("code", 1), GpqError)(verdict.get("error", ""), verdict.get("hint", ""))

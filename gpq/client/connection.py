@@ -1,0 +1,92 @@
+"""The command's end of the socket: one request, one answer. Raises what the daemon says as the error it was there."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from typing import TypeVar
+
+import msgspec
+
+from gpq import paths
+from gpq.client.autostart import ensure_daemon
+from gpq.errors import DaemonUnreachable
+from gpq.rpc import codec
+from gpq.rpc.messages import Request
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+ANSWER_SECONDS = 60.0  # beyond what the request itself waits for
+
+
+class Connection:
+    """An open connection; `call` may be used many times, one after the other."""
+
+    def __init__(self, path: str | None = None) -> None:
+        """Raises OSError when nobody listens."""
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.settimeout(ANSWER_SECONDS)
+            self._socket.connect(path or paths.socket())
+        except BaseException:
+            self._socket.close()
+            raise
+        self._rest = b""
+
+    def call(self, request: Request, kind: type[R]) -> R:
+        """The result. Raises the daemon's GpqError, or DaemonUnreachable when it does not answer."""
+        line = codec.encode_request(request)
+        self._socket.settimeout(ANSWER_SECONDS + float(getattr(request, "wait", 0.0)))
+        try:
+            self._socket.sendall(line)
+            answer = self._read_line()
+        except TimeoutError:
+            raise DaemonUnreachable("the daemon does not answer", "`gpq daemon logs` may say why") from None
+        except OSError as error:
+            raise DaemonUnreachable(f"the daemon hung up: {error.strerror or error}", "try again") from None
+        return codec.decode_answer(answer, kind)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _read_line(self) -> bytes:
+        pieces = [self._rest]
+        while b"\n" not in pieces[-1]:
+            piece = self._socket.recv(262_144)
+            if not piece:
+                raise DaemonUnreachable("the daemon hung up before it answered", "try again; what it did is durable")
+            pieces.append(piece)
+        line, _, self._rest = b"".join(pieces).partition(b"\n")
+        return line
+
+
+def connect(*, start: bool = True) -> Connection:
+    """A connection to the daemon, which is started when none runs (and `start`). Raises DaemonUnreachable."""
+    until = time.monotonic() + 5.0
+    while True:
+        try:
+            return Connection()
+        except OSError as error:
+            if start:
+                ensure_daemon()
+            elif isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
+                raise DaemonUnreachable("no daemon runs", "`gpq daemon start` starts one") from None
+            if time.monotonic() > until:
+                raise DaemonUnreachable(
+                    f"the daemon's socket {paths.socket()} cannot be reached: {error.strerror or error}",
+                    "`gpq daemon status` and `gpq daemon logs` may say why",
+                ) from None
+            time.sleep(0.02)
+
+
+def call(request: Request, kind: type[R], *, start: bool = True) -> R:
+    """Ask the daemon one thing. Raises GpqError."""
+    with contextlib.closing(connect(start=start)) as connection:
+        return connection.call(request, kind)

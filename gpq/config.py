@@ -1,0 +1,130 @@
+"""config.toml, checked: what may be in it, its defaults, and errors with line and column. Reads; never writes.
+
+Flag > environment > file > default. The daemon reads the file at its start.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from gpq import paths
+from gpq.errors import UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """`[nodes.NAME]`. A local node without `slots` offers its GPUs, or, where it has none, one CPU slot per core."""
+
+    connector: str = "local"
+    slots: int | None = None  # CPU slots; 0 = none, even without GPUs
+    cores: list[int] = field(default_factory=list)  # empty = all
+    gpus: list[str] = field(default_factory=list)  # UUIDs or indices to use; empty = all
+    python: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FileConfig:
+    """The whole file."""
+
+    interval: float = 60.0
+    policy: str = "goodput"
+    fairness_power: float = 0.25
+    restart_seconds: float = 30.0
+    grace: float = 120.0  # default of `gpq submit --grace`
+    settle_seconds: float = 15.0
+    nodes: dict[str, NodeConfig] = field(default_factory=lambda: {"local": NodeConfig()})
+
+
+def load(path: str | None = None) -> FileConfig:
+    """The checked configuration; the defaults when there is no file. Raises UsageError naming line and column."""
+    path = path or paths.config()
+    try:
+        with open(path, encoding="utf-8") as stream:
+            text = stream.read()
+    except FileNotFoundError:
+        if os.environ.get("GPQ_CONFIG"):
+            raise UsageError(f"no configuration file at {path}", "GPQ_CONFIG names it: correct or unset it") from None
+        return FileConfig()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {path}: {error}", "make it a readable UTF-8 file") from None
+    return parse(text, path)
+
+
+def parse(text: str, path: str = "config.toml") -> FileConfig:
+    """As `load`, from the text. Raises UsageError."""
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path}: {error}", "see `gpq config show` for a file that is right") from None
+    try:
+        config = msgspec.convert(tree, FileConfig, strict=True)
+    except msgspec.ValidationError as error:
+        raise _located(str(error), text, path) from None
+    _check_keys(tree, text, path)
+    _check_values(config, text, path)
+    return config
+
+
+def _located(problem: str, text: str, path: str) -> UsageError:
+    """A validation message with the line of the key it is about."""
+    where = re.search(r"at `\$\.?([^`]*)`", problem)
+    keys = re.findall(r"[A-Za-z0-9_-]+", where.group(1)) if where else []
+    said = problem.split(" - at `")[0]
+    name = ".".join(keys) or "file"
+    return _error(f"{name}: {said}", keys, text, path)
+
+
+def _error(problem: str, keys: list[str], text: str, path: str, hint: str = "") -> UsageError:
+    key = keys[-1] if keys and keys[-1] != "..." else (keys[0] if keys else "")
+    for number, line in enumerate(text.splitlines(), 1):
+        column = line.find(key) if key else -1
+        if column >= 0 and not line.lstrip().startswith("#"):
+            return UsageError(
+                f"{path}: {problem} (at line {number}, column {column + 1})", hint or "`gpq config check` tries again"
+            )
+    return UsageError(f"{path}: {problem}", hint or "`gpq config check` tries again")
+
+
+def _check_keys(tree: dict[str, Any], text: str, path: str) -> None:
+    known = set(FileConfig.__dataclass_fields__)
+    for key in tree:
+        if key not in known:
+            raise _error(f"unknown key `{key}`", [key], text, path, f"known are {', '.join(sorted(known))}")
+    known = set(NodeConfig.__dataclass_fields__)
+    for name, node in tree.get("nodes", {}).items():
+        for key in node:
+            if key not in known:
+                raise _error(
+                    f"unknown key `{key}` in nodes.{name}", [key], text, path, f"known are {', '.join(sorted(known))}"
+                )
+
+
+def _check_values(config: FileConfig, text: str, path: str) -> None:
+    positive = ("interval", "restart_seconds", "grace")
+    for key in positive:
+        if not getattr(config, key) > 0:
+            raise _error(f"{key} must be above 0", [key], text, path)
+    if not -10 <= config.fairness_power <= 1:
+        raise _error("fairness_power must lie between -10 and 1", ["fairness_power"], text, path)
+    if not config.nodes:
+        raise _error("no node is configured", ["nodes"], text, path, "add a table such as [nodes.local]")
+    for name, node in config.nodes.items():
+        if not NODE_NAME.fullmatch(name):
+            raise _error(f"`{name}` is no node name", [name], text, path, "letters, digits, dot, dash and underscore")
+        if node.connector != "local":
+            raise _error(f"unknown connector `{node.connector}`", ["connector"], text, path, "known is: local")
+        if node.slots is not None and not 0 <= node.slots <= 1024:
+            raise _error(f"nodes.{name}.slots must lie between 0 and 1024", ["slots"], text, path)

@@ -1,0 +1,31 @@
+"""How to get a byte pipe to a node: what every connector offers. Knows nothing of the messages that go through it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import BinaryIO, Protocol
+
+
+class Channel(Protocol):
+    """Two byte streams to one process on a node. Reading gives b"" once that process or the way to it is gone."""
+
+    @property
+    def reader(self) -> BinaryIO:
+        """What the process says."""
+
+    @property
+    def writer(self) -> BinaryIO:
+        """What it is told; unbuffered. Raises BrokenPipeError once it is gone."""
+
+    def close(self) -> None:
+        """End the process: closes its input, which it takes as the end, and does not wait for ever. May be repeated."""
+
+
+class Connector(Protocol):
+    """A way to one node."""
+
+    def put(self, content: bytes, path: str) -> None:
+        """Write a file on the node, whole or not at all. Raises GpqError."""
+
+    def spawn(self, argv: Sequence[str]) -> Channel:
+        """Run a command on the node that outlives us only if it wants to. Raises GpqError."""

@@ -1,0 +1,106 @@
+"""The node that the daemon itself runs on: the agent is a child process, in a session of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import gpq_agent
+
+from gpq.connectors.base import Channel
+from gpq.errors import GpqError
+
+SAVED_PATH = "GPQ_SAVED_PYTHONPATH"  # the agent gives it back to the jobs
+CLOSE_PATIENCE = 5.0  # seconds that a process has to end after its input was closed
+
+
+class LocalChannel:
+    """Pipes to a child process."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self.process = process
+        self.reader: BinaryIO = process.stdout  # type: ignore[assignment]
+        self.writer: BinaryIO = process.stdin  # type: ignore[assignment]
+
+    def close(self) -> None:
+        """Close both pipes and collect the process; what does not end by itself is killed (jobs are not: shims own them)."""
+        with contextlib.suppress(OSError):  # it was gone before
+            self.writer.close()
+        try:
+            self.process.wait(CLOSE_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.reader.close()
+
+
+class LocalConnector:
+    """`errors`: file that the agent's own complaints are appended to, None to drop them. `environment`: of the agent
+    and so of the jobs, our own by default; what gpq sets for a job that we may run in ourselves is left out."""
+
+    def __init__(self, errors: Path | None = None, environment: Mapping[str, str] | None = None) -> None:
+        self.errors = errors
+        self.environment = dict(os.environ if environment is None else environment)
+
+    @staticmethod
+    def agent_argv(arguments: Sequence[str]) -> list[str]:
+        """The command line of a node agent on this machine."""
+        return [sys.executable, "-m", "gpq_agent.node", *arguments]
+
+    def put(self, content: bytes, path: str) -> None:
+        """Through a temporary file in the same folder."""
+        temporary = f"{path}.{os.getpid()}.tmp"
+        try:
+            with open(temporary, "wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(temporary, path)
+        except OSError as error:
+            Path(temporary).unlink(missing_ok=True)
+            raise GpqError(
+                f"cannot write {path}: {error.strerror}", "check that the folder exists and has space"
+            ) from error
+
+    def spawn(self, argv: Sequence[str]) -> Channel:
+        """In a session of its own, so that Ctrl-C and the end of a terminal do not reach it; from /, so that no file in
+        the current folder is taken for a module."""
+        errors = (
+            subprocess.DEVNULL
+            if self.errors is None
+            else os.open(self.errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        )
+        try:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                cwd="/",
+                env=agent_environment(self.environment),
+                start_new_session=True,
+                bufsize=0,
+            )
+        except OSError as error:
+            raise GpqError(f"cannot start {argv[0]}: {error.strerror}", "check the Python installation") from error
+        finally:
+            if self.errors is not None:
+                os.close(errors)
+        return LocalChannel(process)
+
+
+def agent_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """With gpq_agent importable also where it is not installed, and the old PYTHONPATH kept aside for the jobs."""
+    env = {name: value for name, value in environment.items() if not name.startswith("GPQ_")}
+    before = env.get("PYTHONPATH", "")
+    home = str(Path(gpq_agent.__file__).resolve().parent.parent)
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [home, before]))
+    env[SAVED_PATH] = before
+    return env

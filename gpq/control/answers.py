@@ -1,0 +1,191 @@
+"""Snapshot and history -> rows of jobs and nodes. Reads, and changes nothing."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gpq.control import narration
+from gpq.core import estimates
+from gpq.core.explain import explain
+from gpq.core.models import (
+    HOLDS_DEVICES,
+    TERMINAL,
+    Device,
+    DeviceId,
+    Job,
+    JobId,
+    JobState,
+    Level,
+    Node,
+    NodeId,
+    NodeState,
+    Placement,
+    Seconds,
+    Snapshot,
+    Wish,
+)
+from gpq.core.rounds import Round
+from gpq.core.shapes import held_by
+from gpq.rpc.messages import DeviceView, JobView, NodeView, PartView, ProcessView
+
+MAX_COMMAND = 500  # characters of the command in a row
+
+
+@dataclass
+class Reader:
+    """One snapshot, seen at `now`, with what was worked out about it once.
+
+    Headlines of waiting jobs that ask for the same are the same, so a thousand of them cost one.
+    """
+
+    snapshot: Snapshot
+    round: Round | None
+    now: Seconds
+    _indices: dict[tuple[NodeId, DeviceId], int] = field(default_factory=dict)
+    _headlines: dict[object, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for node in self.snapshot.nodes.values():
+            for device in node.devices:
+                self._indices[node.id, device.id] = device.index
+
+    def job(self, job: Job) -> JobView:
+        """The row of a live job or one that ended."""
+        profile, placement = job.profile, job.placement
+        running = estimates.now_of(job) if job.state in HOLDS_DEVICES else None
+        replicas = job.replicas
+        done = job.state in TERMINAL
+        ended = job.ended_at if done else None
+        return JobView(
+            id=int(job.id),
+            name=job.name,
+            user=job.spec.user,
+            state=str(job.state),
+            reason=self.reason(job),
+            level=level_word(job),
+            gpus=replicas,
+            placement=self.parts(placement),
+            total_batch=max(replicas, 1) * profile.atomic_batch * (profile.accum_steps + 1) if not done else 0,
+            atomic_batch=profile.atomic_batch,
+            accum_steps=profile.accum_steps,
+            goodput=running.goodput if running else None,
+            throughput=running.throughput if running else profile.samples_per_second or None if replicas else None,
+            efficiency=running.efficiency if running else None,
+            speedup=None,
+            rho=None,
+            progress=profile.progress.fraction if profile.progress else None,
+            eta_seconds=estimates.remaining_seconds(job, self.now) if job.state is JobState.RUNNING else None,
+            age_seconds=max((ended if ended is not None else self.now) - job.submitted_at, 0.0),
+            run_seconds=run_seconds(job, self.now),
+            submitted_at=narration.stamp(job.submitted_at),
+            started_at=narration.maybe_stamp(job.first_started_at),
+            ended_at=narration.maybe_stamp(ended),
+            attempt=job.attempt,
+            restarts=job.restarts,
+            resizes=job.resizes,
+            batch_changes=profile.batch_changes,
+            exit_status=job.exit.status if done and job.exit is not None else None,
+            priority=job.spec.priority,
+            command=command_line(job),
+        )
+
+    def jobs(self, jobs: Iterable[Job]) -> list[JobView]:
+        return [self.job(job) for job in jobs]
+
+    def reason(self, job: Job) -> str:
+        """Why it waits, or how it ended; "" for a job that simply runs."""
+        if job.state in TERMINAL:
+            return narration.ended_line(job)
+        if job.state is JobState.RUNNING and job.wish is Wish.RUN:
+            nodes = [self.snapshot.nodes.get(name) for name, _ in (job.placement.parts if job.placement else ())]
+            if all(node is not None and node.state is not NodeState.UNREACHABLE for node in nodes):
+                return ""
+        if job.state is not JobState.PENDING or job.wish is not Wish.RUN or job.not_before > self.now:
+            return explain(self.snapshot, self.allocation, job).headline
+        spec = job.spec
+        key = (
+            spec.level, spec.min_gpus, spec.max_gpus, spec.rigid, spec.gpu_type, spec.min_gpu_memory_mib,
+            job.profile.declared, self.allocation is not None and job.id in self.allocation,
+        )  # fmt: skip
+        if key not in self._headlines:
+            self._headlines[key] = explain(self.snapshot, self.allocation, job).headline
+        return self._headlines[key]
+
+    @property
+    def allocation(self) -> Mapping[JobId, object] | None:
+        return self.round.allocation if self.round is not None else None
+
+    def parts(self, placement: Placement | None) -> list[PartView]:
+        return [
+            PartView(str(node), [str(device) for device in devices], [self._indices.get((node, d), -1) for d in devices])
+            for node, devices in (placement.parts if placement else ())
+        ]
+
+    def nodes(self, names: Iterable[str] = ()) -> list[NodeView]:
+        """All nodes, or those named, by name."""
+        wanted = set(names) or set(self.snapshot.nodes)
+        holders = held_by(self.snapshot)
+        return [self._node(self.snapshot.nodes[name], holders) for name in sorted(self.snapshot.nodes) if name in wanted]
+
+    def _node(self, node: Node, holders: Mapping[tuple[NodeId, DeviceId], JobId]) -> NodeView:
+        return NodeView(
+            name=str(node.id),
+            state=str(node.state),
+            reason=node.reason,
+            cores=node.cores,
+            memory_mib=node.memory_mib,
+            seen_seconds=max(self.now - node.seen_at, 0.0) if node.seen_at else 0.0,
+            devices=[_device(device, holders.get((node.id, device.id))) for device in node.devices],
+        )
+
+    def warnings(self) -> list[str]:
+        """Lines about servers, for the head of a listing."""
+        return [
+            f"{node.id} does not answer{': ' + node.reason if node.reason else ''}"
+            for _, node in sorted(self.snapshot.nodes.items())
+            if node.state is NodeState.UNREACHABLE
+        ]
+
+
+def _device(device: Device, holder: JobId | None) -> DeviceView:
+    return DeviceView(
+        id=str(device.id),
+        index=device.index,
+        kind=device.kind,
+        type=device.type,
+        memory_mib=device.memory_mib,
+        used_mib=device.used_mib,
+        utilisation=device.utilisation,
+        state=str(device.state),
+        reason=device.reason,
+        job=None if holder is None else int(holder),
+        processes=[
+            ProcessView(one.pid, one.user, one.name, one.memory_mib, _job_of(one.attempt)) for one in device.processes
+        ],
+    )
+
+
+def _job_of(attempt: str) -> int | None:
+    job = attempt.partition(".")[0]
+    return int(job) if job.isdigit() else None
+
+
+def level_word(job: Job) -> str:
+    """What the job lets gpq do with it, as it showed: a script is `script` until it declares itself."""
+    declared = job.profile.declared
+    if job.spec.level is not Level.SCRIPT or declared is None:
+        return str(job.spec.level)
+    return "adaptive" if declared.adaptive else "resizable"
+
+
+def run_seconds(job: Job, now: Seconds) -> Seconds:
+    """Over all attempts, the one that runs included."""
+    live = job.state in HOLDS_DEVICES and job.started_at is not None
+    return job.run_seconds + (max(now - (job.started_at or now), 0.0) if live else 0.0)
+
+
+def command_line(job: Job) -> str:
+    line = shlex.join(job.spec.argv)
+    return line if len(line) <= MAX_COMMAND else line[: MAX_COMMAND - 3] + "..."

@@ -1,0 +1,121 @@
+"""Snapshot and history -> the longer answers: one job in full, why, the live view, the words of completion."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from gpq.control import narration
+from gpq.control.answers import Reader
+from gpq.control.requests import message_of
+from gpq.core import estimates
+from gpq.core import events as facts
+from gpq.core.explain import explain
+from gpq.core.models import TERMINAL, Job, Shape
+from gpq.core.shapes import feasible
+from gpq.ports import History
+from gpq.rpc.messages import AttemptView, CurvePoint, Explanation, JobDetail, Words
+
+CHANGES = (facts.Launched, facts.StopSent, facts.Retuned, facts.Held, facts.Stopped)
+ENDS = (
+    facts.Stopped, facts.Succeeded, facts.Failed, facts.Cancelled, facts.TimeLimitReached,
+)  # fmt: skip
+HISTORY_LINES = 200
+COMPLETED_JOBS = 50  # that ended, among the words
+
+
+def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetail:
+    """Everything of one job; `journal` holds its own events, oldest first."""
+    profile = job.profile
+    model = estimates.model_of(profile)
+    stats = model.stats if model is not None else None
+    parameters = {name: float(value) for name, value in asdict(model.params).items()} if model is not None else {}
+    return JobDetail(
+        job=reader.job(job),
+        spec=message_of(job.spec),
+        attempts=attempts(reader, journal),
+        curve=curve(reader, job),
+        noise_scale=_finite(stats.var / stats.sqr) if stats is not None and stats.sqr > 0 else None,
+        model={name: value for name, value in parameters.items() if math.isfinite(value)},
+        rows=len(profile.rows),
+        metrics={name: _finite(value) for name, value in profile.metrics},
+        checkpoints=profile.checkpoints,
+        restart_seconds=job.restart_seconds,
+        gpu_seconds=job.service_at(reader.now),
+        notices=list(job.notices),
+        history=[narration.event_view(event) for event in journal[-HISTORY_LINES:]],
+        learning_rate_rule=profile.declared.rule if profile.declared else "",
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def attempts(reader: Reader, journal: Sequence[facts.Event]) -> list[AttemptView]:
+    """Launches of one job, oldest first, with how each was over."""
+    found: list[AttemptView] = []
+    stop = ""
+    for event in journal:
+        if isinstance(event, facts.Launched):
+            stop = ""
+            parts = reader.parts(event.placement)
+            found.append(AttemptView(event.attempt, parts, narration.stamp(event.at), None, "", event.why))
+        elif isinstance(event, facts.StopSent):
+            stop = str(event.reason)
+        elif isinstance(event, ENDS) and found and found[-1].ended_at is None:
+            last = found[-1]
+            outcome = " ".join(word for word in (type(event).__name__.lower(), f"({stop})" if stop else "") if word)
+            found[-1] = AttemptView(
+                last.attempt, last.placement, last.launched_at, narration.stamp(event.at), outcome, last.why
+            )
+    return found
+
+
+def curve(reader: Reader, job: Job) -> list[CurvePoint]:
+    """The goodput model over the shapes that the job could have here; of an ended job, over what it used."""
+    shapes: Sequence[Shape] = (
+        [Shape(count) for count in range(1, max(job.profile.max_replicas, 1) + 1)]
+        if job.state in TERMINAL
+        else feasible(job, reader.snapshot)
+    )
+    return [
+        CurvePoint(point.gpus, point.goodput, point.total_batch, point.speedup, point.gpus == job.replicas)
+        for point in estimates.curve(job, shapes)
+    ]
+
+
+def explanation(reader: Reader, job: Job) -> Explanation:
+    """The answer of `gpq why`."""
+    decided = narration.maybe_stamp(reader.round.at if reader.round is not None else None)
+    if job.state in TERMINAL:
+        how = narration.ended_line(job)
+        line = f"{job.state}{': ' + how if how else ''}"
+        return Explanation(int(job.id), str(job.state), line, [line], [f"`gpq logs {job.id}` shows what it said"], None)
+    said = explain(reader.snapshot, reader.allocation, job)
+    return Explanation(
+        int(job.id), str(job.state), said.headline, list(said.reasons), list(said.remedies), decided, curve(reader, job)
+    )
+
+
+def words(reader: Reader, past: History, kind: str, prefix: str) -> Words:
+    """What may complete `prefix`: (word, description)."""
+    live = list(reader.snapshot.jobs.values())
+    found: list[tuple[str, str]]
+    match kind:
+        case "jobs":
+            everything = [*live, *past.history(limit=COMPLETED_JOBS)]
+            found = [(str(job.id), f"{job.name or job.spec.argv[0]} {job.state}") for job in everything]
+            found += [(job.name, f"{job.id} {job.state}") for job in everything if job.name]
+        case "names":
+            found = [(job.name, str(job.state)) for job in [*live, *past.history(limit=COMPLETED_JOBS)] if job.name]
+        case "nodes":
+            found = [(str(node.id), str(node.state)) for node in reader.snapshot.nodes.values()]
+        case "users":
+            everything = [*live, *past.history(limit=COMPLETED_JOBS)]
+            found = [(user, "") for user in sorted({job.spec.user for job in everything})]
+        case _:
+            found = []
+    first = dict(reversed([pair for pair in found if pair[0].startswith(prefix)]))  # the first of several wins
+    return Words([(word, first[word]) for word in dict.fromkeys(word for word, _ in found) if word in first])

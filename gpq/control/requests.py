@@ -1,0 +1,263 @@
+"""Requests -> events, or a refusal that changed nothing. Pure: decides by the snapshot that it is given.
+
+What the command line checks is checked here again: other programs may speak to the socket.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+
+from gpq.control.selectors import NAME, is_selector
+from gpq.core.events import CancelAsked, Event, HoldAsked, ReleaseAsked, RequeueAsked, Submitted
+from gpq.core.models import (
+    HOLDS_DEVICES,
+    Device,
+    Job,
+    JobId,
+    JobSpec,
+    JobState,
+    Level,
+    NodeState,
+    Seconds,
+    Snapshot,
+    Wish,
+)
+from gpq.errors import GpqError, Refused, UsageError
+from gpq.rpc import messages
+from gpq.rpc.messages import SpecMessage
+
+MAX_GPUS = 100_000
+MAX_BATCH = 1 << 40
+SIGNALS = frozenset(each.name.removeprefix("SIG") for each in signal.Signals) - {"KILL", "STOP", "CHLD"}
+
+
+def spec_of(message: SpecMessage, user: str, uid: int) -> JobSpec:
+    """The checked spec. Raises UsageError."""
+    try:
+        level = Level(message.level)
+    except ValueError:
+        raise UsageError(f"unknown level `{message.level}`", f"known are {', '.join(Level)}") from None
+    _check_texts(message)
+    _check_numbers(message)
+    if level is not Level.SCRIPT and message.max_gpus not in (0, message.min_gpus):
+        raise UsageError(
+            f"--gpus {message.min_gpus}-{message.max_gpus}: a command that is run as it is gets a fixed number of GPUs",
+            f"say --gpus {message.min_gpus}, or submit a script that uses gpq_agent.train",
+        )
+    fields = {name: getattr(message, name) for name in message.__struct_fields__ if name not in ("level", "env")}
+    for name in ("argv", "resume_argv", "tags"):
+        fields[name] = tuple(fields[name])
+    if level is not Level.SCRIPT:
+        fields["max_gpus"] = message.min_gpus
+    return JobSpec(**fields, level=level, env=tuple(sorted(message.env.items())), user=user, uid=uid)
+
+
+def message_of(spec: JobSpec) -> SpecMessage:
+    """The inverse of `spec_of`."""
+    fields = {name: getattr(spec, name) for name in SpecMessage.__struct_fields__}
+    for name in ("argv", "resume_argv", "tags"):
+        fields[name] = list(fields[name])
+    return SpecMessage(**{**fields, "env": dict(spec.env), "level": str(spec.level)})
+
+
+def _check_texts(message: SpecMessage) -> None:
+    if not message.argv or not message.argv[0]:
+        raise UsageError("there is no command to run", "gpq submit -- COMMAND, or gpq submit SCRIPT")
+    if not message.cwd.startswith("/"):
+        raise UsageError(f"the working directory {message.cwd!r} is not absolute", "give its whole path")
+    if message.name and not NAME.fullmatch(message.name):
+        raise UsageError(
+            f"{message.name!r} cannot be a job's name", "letters, digits, dot, dash and underscore, at most 64"
+        )
+    if is_selector(message.name):
+        raise UsageError(f"`{message.name}` would be read as an id", "choose a name with a letter in it, not `all`")
+    for tag in message.tags:
+        if not NAME.fullmatch(tag):
+            raise UsageError(f"{tag!r} cannot be a tag", "letters, digits, dot, dash and underscore, at most 64")
+    if message.signal.removeprefix("SIG") not in SIGNALS or message.signal.startswith("SIG"):
+        raise UsageError(f"unknown signal `{message.signal}`", "e.g. TERM, USR1, INT")
+    texts = [*message.argv, *message.resume_argv, message.cwd, message.python, message.gpu_type]
+    if any("\0" in text for text in (*texts, *message.env, *message.env.values())):
+        raise UsageError("the command or its environment holds a NUL byte", "remove it")
+    for name in message.env:
+        if not name or "=" in name:
+            raise UsageError(f"{name!r} cannot be the name of an environment variable", "--env NAME=VALUE")
+
+
+def _check_numbers(message: SpecMessage) -> None:
+    low, high = message.min_gpus, message.max_gpus
+    if not 1 <= low <= MAX_GPUS:
+        raise UsageError(f"--gpus {low}: a job needs at least 1 GPU", "e.g. --gpus 2, or --gpus 1-4")
+    if high and not low <= high <= MAX_GPUS:
+        raise UsageError(f"--gpus {low}-{high}: a range goes upwards", f"e.g. --gpus {min(low, high)}-{max(low, high)}")
+    for option, value, most in (
+        ("--min-gpu-memory", message.min_gpu_memory_mib, 1 << 30),
+        ("--retries", message.retries, 1000),
+        ("--batch-size", message.batch_size, MAX_BATCH),
+        ("--max-batch-size", message.max_batch_size, MAX_BATCH),
+        ("--atomic-batch-size", message.min_atomic_batch, MAX_BATCH),
+        ("--atomic-batch-size", message.max_atomic_batch, MAX_BATCH),
+    ):
+        if not 0 <= value <= most:
+            raise UsageError(f"{option} must lie between 0 and {most}, and is {value}", "see `gpq submit --help`")
+    if not -1_000_000 <= message.priority <= 1_000_000:
+        raise UsageError("--priority must lie between -1000000 and 1000000", "0 is the default; higher goes first")
+    for option, seconds in (("--time", message.time_limit), ("--grace", message.grace)):
+        if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
+            raise UsageError(f"{option} must be above 0", "e.g. 90s, 20m or 2h")
+    for small, large, option in (
+        (message.batch_size, message.max_batch_size, "--max-batch-size"),
+        (message.min_atomic_batch, message.max_atomic_batch, "--atomic-batch-size"),
+    ):
+        if large and large < small:
+            raise UsageError(f"{option}: {large} is less than {small}", "a range goes upwards")
+
+
+# -- submit ------------------------------------------------------------------------------------------------------------
+
+
+def submitted(snapshot: Snapshot, spec: JobSpec, now: Seconds, *, held: bool) -> list[Event]:
+    """The job gets the next id. Raises nothing: `fits` was asked before."""
+    job = JobId(snapshot.next_id)
+    events: list[Event] = [Submitted(now, job, spec)]
+    if held:
+        events.append(HoldAsked(now, job, spec.user))
+    return events
+
+
+def nodes_known(snapshot: Snapshot, configured: Collection[str]) -> bool:
+    """Has every configured node said at least once what it has?"""
+    return all(
+        (node := snapshot.nodes.get(name)) is not None and (node.state is NodeState.UP or node.devices)  # type: ignore[call-overload]
+        for name in configured
+    )
+
+
+def fits(snapshot: Snapshot, spec: JobSpec, configured: Collection[str]) -> None:
+    """Raises Refused when no waiting would ever give the job its GPUs; silent while a node is still unknown."""
+    if not nodes_known(snapshot, configured):
+        return
+    everything = {node.id: node.devices for node in snapshot.nodes.values()}
+    counts = [sum(_suits(device, spec) for device in devices) for devices in everything.values()]
+    most = max(counts, default=0) if spec.level is not Level.SCRIPT else sum(counts)
+    if spec.min_gpus <= most:
+        return
+    asked = f"{spec.min_gpus} GPU{'s' if spec.min_gpus > 1 else ''}"
+    if spec.gpu_type:
+        asked += f" of type '{spec.gpu_type}'"
+    if spec.min_gpu_memory_mib:
+        asked += f" with {spec.min_gpu_memory_mib} MiB"
+    there = "; ".join(f"{name}: {_offer(devices)}" for name, devices in sorted(everything.items()))
+    where = "on one server" if spec.level is not Level.SCRIPT and len(everything) > 1 else ""
+    raise Refused(
+        f"no server has {asked} {where}".rstrip() if where else f"there are not {asked}",
+        f"there is: {there}" if there else "no server is configured: see `gpq config show`",
+    )
+
+
+def _suits(device: Device, spec: JobSpec) -> bool:
+    return spec.gpu_type.casefold() in device.type.casefold() and device.memory_mib >= spec.min_gpu_memory_mib
+
+
+def _offer(devices: Sequence[Device]) -> str:
+    kinds: dict[str, int] = {}
+    for device in devices:
+        kind = f"{device.type} ({device.memory_mib} MiB)" if device.kind == "cuda" else f"{device.type} slot"
+        kinds[kind] = kinds.get(kind, 0) + 1
+    return ", ".join(f"{count} x {kind}" for kind, count in kinds.items()) or "nothing"
+
+
+# -- queue control -----------------------------------------------------------------------------------------------------
+
+Verdict = Event | str  # what to do about one job, or one line about why nothing is done
+
+
+def cancel(snapshot: Snapshot, jobs: Iterable[JobId], now: Seconds, by: str) -> list[Event]:
+    """Repeating it is harmless: a job that is being cancelled already gets no second event."""
+    live = (snapshot.jobs.get(name) for name in jobs)
+    return [CancelAsked(now, job.id, by) for job in live if job is not None and job.wish is not Wish.CANCEL]
+
+
+def hold(job: Job, now: Seconds, by: str) -> Verdict:
+    """Raises Refused for a running job that would lose its work."""
+    if job.wish is Wish.CANCEL:
+        raise Refused(f"job {job.id} is being cancelled", "`gpq requeue` submits it again once it has ended")
+    if job.wish is Wish.HOLD or (job.state is JobState.HELD and job.wish is Wish.RUN):
+        return f"job {job.id} is held already"
+    if job.state in HOLDS_DEVICES and not job.movable:
+        raise Refused(f"job {job.id} runs, and {_immovable(job)}", f"`gpq cancel {job.id}` ends it")
+    return HoldAsked(now, job.id, by)
+
+
+def release(job: Job, now: Seconds, by: str) -> Verdict:
+    """Raises Refused for a job that is being cancelled."""
+    if job.wish is Wish.CANCEL:
+        raise Refused(f"job {job.id} is being cancelled", "`gpq requeue` submits it again once it has ended")
+    if job.state is not JobState.HELD and job.wish is not Wish.HOLD:
+        return f"job {job.id} is not held: it is {job.state}"
+    return ReleaseAsked(now, job.id, by)
+
+
+def requeue(job: Job, now: Seconds, by: str) -> Verdict:
+    """Raises Refused for a running job that would lose its work."""
+    if job.wish is Wish.CANCEL:
+        raise Refused(f"job {job.id} is being cancelled", "`gpq requeue` submits it again once it has ended")
+    if job.state is JobState.PENDING and job.wish is Wish.RUN:
+        return f"job {job.id} is in the queue already"
+    if job.wish is Wish.REQUEUE and job.state in HOLDS_DEVICES:
+        return f"job {job.id} is being requeued already"
+    if job.state in HOLDS_DEVICES and not job.movable:
+        raise Refused(
+            f"job {job.id} runs, and {_immovable(job)}", f"`gpq cancel {job.id}`, then `gpq requeue {job.id}`: from its start"
+        )
+    return RequeueAsked(now, job.id, by)
+
+
+def _immovable(job: Job) -> str:
+    if job.spec.level is Level.SCRIPT and not job.spec.rigid:
+        return "its script has not declared itself to gpq yet, so stopping it would lose its work"
+    return "it cannot be stopped and started again without losing its work"
+
+
+def changes(
+    snapshot: Snapshot,
+    jobs: Sequence[JobId],
+    ended: Sequence[Job],
+    judge: Callable[[Job, Seconds, str], Verdict],
+    now: Seconds,
+    by: str,
+) -> tuple[list[Event], messages.Changed]:
+    """The events for all `jobs` (those in `ended` are over) and the answer.
+
+    A job that is alone is refused with an error; among others it gets a line in `unchanged`, and the others change.
+    """
+    events: list[Event] = []
+    changed: list[int] = []
+    unchanged: list[str] = []
+    over = {job.id: job for job in ended}
+    next_id = snapshot.next_id
+    for name in jobs:
+        job = snapshot.jobs.get(name)
+        try:
+            if job is not None:
+                verdict = judge(job, now, by)
+            elif judge is requeue and name in over:
+                verdict = Submitted(now, JobId(next_id), replace(over[name].spec))
+                next_id += 1
+                unchanged.append(f"job {name} has ended; it is submitted again as job {verdict.job}")
+            else:
+                raise Refused(f"job {name} has ended", f"`gpq requeue {name}` submits it again")
+        except GpqError as error:
+            if len(jobs) == 1:
+                raise
+            unchanged.append(error.message)
+            continue
+        if isinstance(verdict, str):
+            unchanged.append(verdict)
+        else:
+            events.append(verdict)
+            changed.append(int(verdict.job))  # type: ignore[union-attr]
+    return events, messages.Changed(changed, unchanged)

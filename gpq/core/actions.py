@@ -1,0 +1,57 @@
+"""Orders, imperative. Each is idempotent by (job, attempt): performing one twice is performing it once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpq.core.models import BatchOrder, JobId, JobSpec, NodeId, Placement, Seconds, StopReason
+
+# Master ports lie below Linux's ephemeral range (32768-60999), so no outgoing connection takes them by chance.
+FIRST_PORT, LAST_PORT = 20_000, 32_700
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    job: JobId
+    attempt: int
+    spec: JobSpec
+    placement: Placement
+    order: BatchOrder
+    why: str = ""
+
+    @property
+    def port(self) -> int:
+        """A port of this attempt alone: neighbours in time get other ones, so none is reused at once."""
+        return FIRST_PORT + (self.job * 61 + self.attempt * 7) % (LAST_PORT - FIRST_PORT)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    job: JobId
+    attempt: int
+    nodes: tuple[NodeId, ...]
+    reason: StopReason
+    mode: str  # "checkpoint" | "signal" | "kill", as in wire
+    grace: Seconds
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Retune:
+    job: JobId
+    attempt: int
+    node: NodeId  # of rank 0
+    order: BatchOrder
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """The outcome of an attempt is committed; the node need not keep its record."""
+
+    job: JobId
+    attempt: int
+    nodes: tuple[NodeId, ...]
+
+
+Action = Launch | Stop | Retune | Forget

@@ -1,0 +1,146 @@
+"""What gpq believes of a job: its fitted model, its goodput at a shape, its curve over GPU counts, its speedup.
+
+Reads a job's profile; None everywhere means "not known yet", never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gpq.core.fitting import fit
+from gpq.core.goodput import (
+    BatchChoice,
+    BatchLimits,
+    GoodputTable,
+    GradientStats,
+    ThroughputParams,
+    efficiency,
+    goodput,
+    goodput_table,
+    limits_of,
+    stats_of,
+    throughput,
+)
+from gpq.core.models import Job, Profile, ProfileRow, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The throughput model and gradient statistics of one job."""
+
+    params: ThroughputParams
+    stats: GradientStats | None
+    limits: BatchLimits
+
+
+@lru_cache(maxsize=4096)
+def fitted(rows: tuple[ProfileRow, ...]) -> ThroughputParams | None:
+    """`fitting.fit`, remembered: a round asks for the same profile many times."""
+    return fit(rows)
+
+
+def model_of(profile: Profile) -> Model | None:
+    """None until the script has declared a batch and one configuration was timed."""
+    if profile.declared is None or not profile.rows:
+        return None
+    limits, params = limits_of(profile.declared), fitted(profile.rows)
+    return Model(params, stats_of(profile.noise), limits) if limits is not None and params is not None else None
+
+
+@lru_cache(maxsize=4096)
+def _table(model: Model, shapes: tuple[Shape, ...]) -> GoodputTable:
+    return goodput_table(
+        model.params, model.stats, model.limits, [s.nodes for s in shapes], [s.replicas for s in shapes]
+    )
+
+
+def table(job: Job, shapes: Sequence[Shape]) -> GoodputTable | None:
+    """Best batch and goodput of every shape, None while the job has no model."""
+    model = model_of(job.profile)
+    return _table(model, tuple(shapes)) if model is not None and shapes else None
+
+
+def best_batch(job: Job, shape: Shape, at_most: int | None = None) -> BatchChoice | None:
+    """The best batch at `shape`, its total at most `at_most`; None when not known or none fits."""
+    model = model_of(job.profile)
+    if model is None:
+        return None
+    limits = model.limits
+    if at_most is not None:
+        maximum = max(min(limits.maximum, at_most), limits.base)
+        limits = BatchLimits(limits.base, maximum, limits.min_atomic, limits.max_atomic, limits.accumulation)
+    choice = _table(Model(model.params, model.stats, limits), (shape,)).choice(0)
+    return choice if choice.goodput > 0 else None
+
+
+def goodput_of(job: Job, shape: Shape, atomic_batch: int, accum_steps: int) -> float | None:
+    """Modelled goodput of one batch at one shape, examples of the base batch's worth per second."""
+    model = model_of(job.profile)
+    if model is None:
+        return None
+    value = goodput(
+        model.params, model.stats, model.limits.base, shape.nodes, shape.replicas, atomic_batch, accum_steps
+    )
+    return float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """How a running job does: measured throughput times modelled efficiency."""
+
+    throughput: float
+    efficiency: float
+    goodput: float
+
+
+def now_of(job: Job) -> Now | None:
+    """None when the job does not run or has reported nothing yet."""
+    model, profile, placement = model_of(job.profile), job.profile, job.placement
+    if model is None or placement is None or profile.atomic_batch <= 0:
+        return None
+    total = placement.replicas * profile.atomic_batch * (profile.accum_steps + 1)
+    speed = profile.samples_per_second or float(
+        throughput(model.params, len(placement.parts), placement.replicas, profile.atomic_batch, profile.accum_steps)
+    )
+    effective = min(float(efficiency(model.stats, model.limits.base, total)), 1.0)
+    return Now(speed, effective, speed * effective)
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    gpus: int
+    goodput: float
+    total_batch: int
+    speedup: float  # over the first point
+
+
+def curve(job: Job, shapes: Sequence[Shape]) -> tuple[CurvePoint, ...]:
+    """The goodput curve over `shapes` (fewest GPUs first); empty while nothing is known."""
+    found = table(job, shapes)
+    if found is None:
+        return ()
+    rows = [(shape, found.choice(index)) for index, shape in enumerate(shapes)]
+    usable = [(shape, choice) for shape, choice in rows if choice.goodput > 0]
+    if not usable:
+        return ()
+    base = usable[0][1].goodput
+    return tuple(
+        CurvePoint(shape.replicas, choice.goodput, choice.total_batch, choice.goodput / base)
+        for shape, choice in usable
+    )
+
+
+def remaining_seconds(job: Job, now: float) -> float | None:
+    """Run time left at the present speed, from the share of the declared length that is done; None when not known."""
+    progress = job.profile.progress
+    if progress is None or progress.fraction <= 0 or progress.epochs <= 0:
+        return None
+    spent = job.run_seconds + (now - job.started_at if job.started_at is not None else 0.0)
+    speed = now_of(job)
+    declared = job.profile.declared
+    if speed is not None and declared is not None and declared.dataset_size > 0 and speed.throughput > 0:
+        # An epoch is one pass over the data, whatever the batch.
+        return (1.0 - progress.fraction) * declared.dataset_size * progress.epochs / speed.throughput
+    return spent * (1.0 - progress.fraction) / progress.fraction if spent > 0 else None

@@ -1,0 +1,274 @@
+"""Facts, past tense: what users asked, what rounds ordered, what nodes reported. Frozen data; decides nothing.
+
+The journal is the sequence of these, except the `EPHEMERAL` ones, whose effect is kept in the current state only.
+Bump `JOURNAL_VERSION` when a field changes its meaning, and write a migration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpq.core.models import (
+    BatchOrder,
+    Declared,
+    Exit,
+    JobId,
+    JobSpec,
+    Node,
+    NodeId,
+    Noise,
+    Placement,
+    Progress,
+    Seconds,
+    StopReason,
+)
+
+JOURNAL_VERSION = 1
+
+# -- from requests -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    at: Seconds
+    job: JobId
+    spec: JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAsked:
+    at: Seconds
+    job: JobId
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldAsked:
+    at: Seconds
+    job: JobId
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseAsked:
+    at: Seconds
+    job: JobId
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RequeueAsked:
+    at: Seconds
+    job: JobId
+    by: str = ""
+
+
+# -- from rounds -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    at: Seconds
+    job: JobId
+    attempt: int
+    placement: Placement
+    order: BatchOrder
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StopSent:
+    at: Seconds
+    job: JobId
+    attempt: int
+    reason: StopReason
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Retuned:
+    """A new batch was ordered of a running job."""
+
+    at: Seconds
+    job: JobId
+    attempt: int
+    order: BatchOrder
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    at: Seconds
+    job: JobId
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    at: Seconds
+    job: JobId
+
+
+# -- from nodes --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    at: Seconds
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSilent:
+    at: Seconds
+    node: NodeId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRemoved:
+    at: Seconds
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The processes of an attempt run on one node."""
+
+    at: Seconds
+    job: JobId
+    attempt: int
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class StartRefused:
+    """The node did not start the attempt, and never will."""
+
+    at: Seconds
+    job: JobId
+    attempt: int
+    node: NodeId
+    reason: str
+    transient: bool  # e.g. the port was taken: try again; else the job is at fault
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """No process of the attempt is left on one node."""
+
+    at: Seconds
+    job: JobId
+    attempt: int
+    node: NodeId
+    exit: Exit
+
+
+@dataclass(frozen=True, slots=True)
+class TimingSums:
+    """Step times of one configuration (wire.Timing), seconds."""
+
+    nodes: int
+    replicas: int
+    atomic_batch: int
+    accum_steps: int
+    accum_count: int
+    accum_sum: Seconds
+    step_count: int
+    step_sum: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """What a training process reported; `offset` is where its report file was read up to."""
+
+    at: Seconds
+    job: JobId
+    attempt: int
+    offset: int
+    declared: Declared | None = None
+    timings: tuple[TimingSums, ...] = ()
+    noise: Noise | None = None
+    progress: Progress | None = None
+    ready: bool = False  # the first step of this attempt is done
+    retuned: BatchOrder | None = None  # this order took effect
+    checkpoint_seconds: Seconds | None = None
+    metrics: tuple[tuple[str, float], ...] = ()
+    notices: tuple[str, ...] = ()
+
+
+# -- concluded from the above (lifecycle.conclude) ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    at: Seconds
+    job: JobId
+    exit: Exit
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    at: Seconds
+    job: JobId
+    exit: Exit
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The attempt is over and the job is not: it was asked to stop, or it failed and has another try."""
+
+    at: Seconds
+    job: JobId
+    exit: Exit
+    failed: bool = False
+    quick: bool = False  # it failed within Config.quick_failure_seconds
+    not_before: Seconds = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    at: Seconds
+    job: JobId
+    exit: Exit = field(default_factory=lambda: Exit(code=None))
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimitReached:
+    at: Seconds
+    job: JobId
+    exit: Exit = field(default_factory=lambda: Exit(code=None))
+
+
+Event = (
+    Submitted
+    | CancelAsked
+    | HoldAsked
+    | ReleaseAsked
+    | RequeueAsked
+    | Launched
+    | StopSent
+    | Retuned
+    | Held
+    | Released
+    | NodeSeen
+    | NodeSilent
+    | NodeRemoved
+    | Started
+    | StartRefused
+    | Exited
+    | Profiled
+    | Succeeded
+    | Failed
+    | Stopped
+    | Cancelled
+    | TimeLimitReached
+)
+
+EPHEMERAL: tuple[type, ...] = (NodeSeen, NodeSilent, Profiled)
+
+# What calls for an allocation at once; everything else waits for the timer.
+TRIGGERS: tuple[type, ...] = (
+    Submitted, CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked, NodeRemoved, StartRefused,
+    Succeeded, Failed, Stopped, Cancelled, TimeLimitReached,
+)  # fmt: skip

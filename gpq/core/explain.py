@@ -1,0 +1,231 @@
+"""Why a job waits, or why it has these GPUs and not more or fewer: read from the very round that decided it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpq.core import estimates
+from gpq.core.models import (
+    HOLDS_DEVICES,
+    Device,
+    DeviceState,
+    Job,
+    JobId,
+    JobState,
+    Level,
+    NodeState,
+    Placement,
+    Shape,
+    Snapshot,
+    Wish,
+)
+from gpq.core.shapes import feasible, gpu_range, held_by, is_fixed, nodes_up, supply, usable
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """`headline` fits in a table cell; `reasons` are sentences; `remedies` say what would change it."""
+
+    headline: str
+    reasons: tuple[str, ...] = ()
+    remedies: tuple[str, ...] = ()
+
+
+def gpus(count: int) -> str:
+    return f"{count} GPU" if count == 1 else f"{count} GPUs"
+
+
+def motives(
+    snapshot: Snapshot, allocation: Mapping[JobId, Shape], placements: Mapping[JobId, Placement]
+) -> dict[JobId, str]:
+    """One line for every job whose placement this round changes: what for."""
+    reasons: dict[JobId, str] = {}
+    arrivals = [name for name in sorted(placements) if snapshot.jobs[name].state is JobState.PENDING]
+    for name in sorted(snapshot.jobs):
+        job, wanted = snapshot.jobs[name], placements.get(name)
+        if job.placement == wanted:
+            continue
+        if job.state is JobState.PENDING and wanted is not None:
+            reasons[name] = _launch_motive(job, wanted)
+        elif job.state is JobState.RUNNING and not is_fixed(job, snapshot):
+            reasons[name] = _change_motive(job, wanted, [other for other in arrivals if other != name])
+    return reasons
+
+
+def _launch_motive(job: Job, wanted: Placement) -> str:
+    verb = "goes on" if job.attempt else "starts"
+    if job.attempt and job.last_replicas and job.last_replicas != wanted.replicas:
+        return f"goes on with {gpus(wanted.replicas)} instead of {job.last_replicas}{_gain(job, wanted)}"
+    return f"{verb} with {gpus(wanted.replicas)}"
+
+
+def _change_motive(job: Job, wanted: Placement | None, arrivals: list[JobId]) -> str:
+    whom = f"job {arrivals[0]} needs room" if arrivals else "others gain more from them"
+    if wanted is None:
+        return f"stops to give its {gpus(job.replicas)} back: {whom}"
+    if wanted.replicas < job.replicas:
+        return f"{job.replicas} -> {gpus(wanted.replicas)}: {whom}"
+    if wanted.replicas > job.replicas:
+        return f"{job.replicas} -> {gpus(wanted.replicas)}{_gain(job, wanted)}"
+    return f"moves to {wanted}: a larger job needs its place"
+
+
+def _gain(job: Job, wanted: Placement) -> str:
+    shapes = [Shape(job.replicas or job.last_replicas, 1), wanted.shape]
+    points = estimates.curve(job, shapes) if shapes[0].replicas else ()
+    if len(points) != 2 or points[0].goodput <= 0:
+        return ": its goodput at that size is not known yet" if not points else ""
+    return f": goodput x{points[1].goodput / points[0].goodput:.2f} expected"
+
+
+def explain(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: Job) -> Explained:
+    """The whole answer about one live job. `allocation` is the last round's, None before the first."""
+    if job.wish is Wish.CANCEL:
+        return Explained("being cancelled", ("it was cancelled; its processes are being ended",))
+    match job.state:
+        case JobState.HELD:
+            why = job.notices[-1] if job.notices and job.notices[-1].startswith("held") else "held by its user"
+            return Explained(why, (why,), (f"`gpq release {job.id}` queues it again",))
+        case JobState.PENDING:
+            return _why_pending(snapshot, allocation, job)
+        case JobState.STARTING:
+            return Explained("starting", (f"its processes are being started on {job.placement}",))
+        case JobState.STOPPING:
+            what = f"stopping ({job.stop})"
+            return Explained(what, (f"asked to stop: {job.stop}; it has {job.spec.grace:.0f} s to checkpoint",))
+        case _:
+            return _why_running(snapshot, allocation, job)
+
+
+def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: Job) -> Explained:
+    if snapshot.now < job.not_before:
+        wait = job.not_before - snapshot.now
+        note = job.exit.note if job.exit and job.exit.note else "its last attempt failed"
+        return Explained(f"tries again in {wait:.0f} s", (f"{note}; gpq waits {wait:.0f} s before the next attempt",))
+    up = nodes_up(snapshot)
+    if not up:
+        return Explained(
+            "no server answers",
+            ("no server has answered yet",),
+            ("`gpq nodes` shows why, `gpq doctor` how to mend it",),
+        )
+    fewest, _ = gpu_range(job, max((len(node.devices) for node in up), default=0))
+    obstacle = _never_fits(snapshot, job, fewest)
+    if obstacle is not None:
+        return obstacle
+    taken = held_by(snapshot)
+    free = sum(usable(device, job.spec) and (node.id, device.id) not in taken for node in up for device in node.devices)
+    reasons = [f"it needs {gpus(fewest)}; {free} of {_total(snapshot)} are free"]
+    holders = sorted({owner for owner in taken.values() if owner != job.id})
+    if holders:
+        shown = ", ".join(_holder(snapshot.jobs[owner]) for owner in holders[:6])
+        reasons.append(f"held by {shown}{' and others' if len(holders) > 6 else ''}")
+    if allocation is not None and job.id in allocation:
+        reasons.append(f"the last round gave it {gpus(allocation[job.id].replicas)}; it starts when they are free")
+        return Explained("GPUs are being freed", tuple(reasons))
+    ahead = [
+        other.id
+        for other in snapshot.jobs.values()
+        if other.state is JobState.PENDING and other.id != job.id and _before(other, job)
+    ]
+    if ahead:
+        reasons.append(f"{len(ahead)} waiting {'job is' if len(ahead) == 1 else 'jobs are'} ahead of it")
+    remedies = []
+    fixed = [owner for owner in holders if not snapshot.jobs[owner].movable]
+    if fixed:
+        remedies.append(f"it may start when {_list(fixed)} ends: gpq may not move what runs there")
+    return Explained("waits for GPUs", tuple(reasons), tuple(remedies))
+
+
+def _before(other: Job, job: Job) -> bool:
+    return (-other.spec.priority, other.id) < (-job.spec.priority, job.id)
+
+
+def _never_fits(snapshot: Snapshot, job: Job, fewest: int) -> Explained | None:
+    """A reason that no waiting will cure, with what is there instead."""
+    if feasible(job, snapshot, supply(snapshot, job, {})):
+        return None
+    spec = job.spec
+    everything = [device for node in snapshot.nodes.values() for device in node.devices]
+    bad = [device for device in everything if device.state is not DeviceState.OK]
+    suited = [device for device in everything if _suits(device, job)]
+    if bad and suited:
+        lines = tuple(
+            f"{device.id}: {device.state}{', ' + device.reason if device.reason else ''}" for device in bad[:4]
+        )
+        return Explained("GPUs are out of use", (f"it needs {gpus(fewest)} and some are out of use", *lines))
+    if not suited and (spec.gpu_type or spec.min_gpu_memory_mib):
+        types = ", ".join(sorted({f"{device.type} {device.memory_mib} MiB" for device in everything})) or "none"
+        return Explained(
+            "no such GPU", (f"it asks for type '{spec.gpu_type}', {spec.min_gpu_memory_mib} MiB; there is: {types}",)
+        )
+    silent = [name for name in sorted(snapshot.nodes) if snapshot.nodes[name].state is not NodeState.UP]
+    if silent:
+        return Explained("servers do not answer", (f"it may fit once {', '.join(silent)} answers again",))
+    most = max((len(node.devices) for node in snapshot.nodes.values()), default=0)
+    where = "on one server" if spec.level is not Level.SCRIPT else "on all servers together"
+    return Explained(
+        "asks for more GPUs than there are",
+        (f"it asks for {gpus(fewest)} {where}; the largest server has {most}",),
+        (f"`gpq cancel {job.id}` and submit it with fewer GPUs",),
+    )
+
+
+def _suits(device: Device, job: Job) -> bool:
+    spec = job.spec
+    return spec.gpu_type.casefold() in device.type.casefold() and device.memory_mib >= spec.min_gpu_memory_mib
+
+
+def _total(snapshot: Snapshot) -> int:
+    return sum(len(node.devices) for node in snapshot.nodes.values())
+
+
+def _holder(job: Job) -> str:
+    return f"job {job.id} ({job.spec.user}, {gpus(job.replicas)})"
+
+
+def _list(jobs: list[JobId]) -> str:
+    return ("job " if len(jobs) == 1 else "jobs ") + ", ".join(str(name) for name in jobs[:6])
+
+
+def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: Job) -> Explained:
+    headline = f"runs on {gpus(job.replicas)}"
+    silent = [
+        name
+        for name, _ in (job.placement.parts if job.placement else ())
+        if snapshot.nodes[name].state is not NodeState.UP
+    ]
+    if silent:
+        return Explained(
+            "its server does not answer",
+            (f"{', '.join(silent)} is silent; that says nothing about the job, which keeps its GPUs",),
+        )
+    reasons: list[str] = []
+    if not job.movable:
+        level = job.spec.level
+        if level is Level.SCRIPT and not job.spec.rigid:
+            reasons.append("the script has not declared itself (no gpq.init() and loader yet), so it is not moved")
+        else:
+            reasons.append("it is rigid: it runs to its end with the GPUs that it asked for")
+        return Explained(headline, tuple(reasons))
+    shapes = feasible(job, snapshot)
+    points = estimates.curve(job, shapes)
+    here = next((point for point in points if point.gpus == job.replicas), None)
+    more = next((point for point in points if point.gpus > job.replicas), None)
+    if here is not None and more is not None:
+        change = 100 * (more.goodput / here.goodput - 1)
+        reasons.append(f"{gpus(more.gpus)} would change its goodput by {change:+.0f}%")
+    fewest, most = gpu_range(job, _total(snapshot))
+    if job.replicas >= most:
+        reasons.append(f"it has as many as it may have ({most})")
+    if job.replicas <= fewest:
+        reasons.append(f"it has the fewest that it may have ({fewest})")
+    others = [other for other in snapshot.jobs.values() if other.state in HOLDS_DEVICES and other.id != job.id]
+    if others:
+        reasons.append(f"{_total(snapshot)} GPUs are shared with {len(others)} other running job(s)")
+    if is_fixed(job, snapshot):
+        reasons.append("it was started a moment ago and is not moved again yet")
+    if not points:
+        reasons.append("its goodput is not known yet: the first step times have to come in")
+    return Explained(headline, tuple(reasons))

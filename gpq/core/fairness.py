@@ -1,0 +1,191 @@
+"""What a fair share is, and how jobs and users do against it. Measures only; who gets what is the policy's to decide.
+
+Shares go by user first: every user with live jobs has the same, and splits it evenly among their jobs, so twenty jobs
+are not twenty shares. A share is a number of GPUs that need not be whole; its speed is interpolated between the shapes
+below and above that the job could really have (never one imaginary node, as in Pollux's artifact).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpq.core import estimates
+from gpq.core.models import HOLDS_DEVICES, Job, JobId, JobState, Seconds, Shape, Snapshot
+from gpq.core.shapes import feasible, nodes_up, supply
+
+Point = tuple[float, float]  # (GPUs, examples per second), fewest GPUs first
+
+
+@dataclass(frozen=True, slots=True)
+class MeanShare:
+    """A job's share averaged over its life: sum of share x seconds, and the seconds."""
+
+    gpu_seconds: float = 0.0
+    seconds: Seconds = 0.0
+
+    def after(self, share: float, seconds: Seconds) -> MeanShare:
+        """The average once the job had been entitled to `share` GPUs for `seconds` more."""
+        return MeanShare(self.gpu_seconds + share * seconds, self.seconds + seconds)
+
+    def mean(self, share: float) -> float:
+        """GPUs; `share`, that of this moment, while no time has passed."""
+        return self.gpu_seconds / self.seconds if self.seconds > 0 else share
+
+
+@dataclass(frozen=True, slots=True)
+class JobFairness:
+    share: float  # GPUs it is entitled to now
+    speedup: float | None  # goodput over that of the share; None while unknown, 0 while it waits
+    rho: float | None  # finish-time fairness: at most 1 is fair; None while its length or speed is unknown
+
+
+@dataclass(frozen=True, slots=True)
+class UserFairness:
+    user: str
+    jobs: int
+    gpus: int  # held now
+    share: float  # of the GPUs held by anybody, 0 to 1
+    fair_share: float  # 0 to 1
+    speedup: float | None  # mean of their jobs whose speedup is known
+    rho: float | None  # worst of their jobs
+    gpu_seconds: float  # attained by their live jobs
+
+
+def shares(owners: Mapping[JobId, str], gpus: float) -> dict[JobId, float]:
+    """GPUs that each job is entitled to: `gpus` split evenly among users, then evenly among each user's jobs."""
+    jobs = Counter(owners.values())
+    return {job: gpus / (len(jobs) * jobs[user]) for job, user in owners.items()}
+
+
+def speed_at(points: Sequence[Point], gpus: float) -> float:
+    """Speed on a share of `gpus` that need not be whole, 0 without points.
+
+    Linear between the shapes below and above; below the smallest shape the job has that one for part of the time; above
+    the largest it gains nothing. A larger shape that is slower is not used.
+    """
+    if not points or gpus <= 0:
+        return 0.0
+    below: Point = (0.0, 0.0)
+    for count, speed in points:
+        best = max(speed, below[1])
+        if count >= gpus:
+            part = (gpus - below[0]) / (count - below[0])
+            return below[1] + part * (best - below[1])
+        below = (count, best)
+    return below[1]
+
+
+def speedup(now: float, points: Sequence[Point], share: float) -> float | None:
+    """Speed now over that of the fair share; None when that is not known."""
+    fair = speed_at(points, share)
+    return now / fair if fair > 0 else None
+
+
+def seconds_alone(work: float, points: Sequence[Point], share: float, start: Seconds = 0.0) -> Seconds | None:
+    """Time for `work` examples on a share of its own from the start (`start`: until the first step); None if unknown."""
+    speed = speed_at(points, share)
+    return start + work / speed if speed > 0 else None
+
+
+def finish_time_fairness(age: Seconds, remaining: Seconds | None, alone: Seconds | None) -> float | None:
+    """rho = (age + remaining) / time alone on a 1/J share (Themis, NSDI'20; J averaged over the life as in Sia).
+
+    Age counts from the submission. None when the length is not known: a job without a declared end has no rho.
+    """
+    if remaining is None or alone is None or alone <= 0:
+        return None
+    return (max(age, 0.0) + remaining) / alone
+
+
+def active(snapshot: Snapshot) -> list[Job]:
+    """Jobs that compete for devices: all live ones but those held by their users."""
+    return [job for _, job in sorted(snapshot.jobs.items()) if job.state is not JobState.HELD]
+
+
+def devices_up(snapshot: Snapshot) -> int:
+    return sum(len(node.devices) for node in nodes_up(snapshot))
+
+
+def shares_now(snapshot: Snapshot) -> dict[JobId, float]:
+    """Shares of the devices that answer, among the active jobs."""
+    return shares({job.id: job.spec.user for job in active(snapshot)}, devices_up(snapshot))
+
+
+def advance(means: Mapping[JobId, MeanShare], snapshot: Snapshot, seconds: Seconds) -> dict[JobId, MeanShare]:
+    """Averages of the live jobs, `seconds` of the present shares later; those of ended jobs are dropped."""
+    now = shares_now(snapshot)
+    return {job: means.get(job, MeanShare()).after(share, seconds) for job, share in now.items()}
+
+
+def fairness_by_job(snapshot: Snapshot, means: Mapping[JobId, MeanShare] | None = None) -> dict[JobId, JobFairness]:
+    """Fairness of each active job; `means` are the shares over their lives, default: what they are now."""
+    means = means or {}
+    return {
+        job: _of(snapshot, snapshot.jobs[job], share, means.get(job, MeanShare()).mean(share))
+        for job, share in shares_now(snapshot).items()
+    }
+
+
+def _of(snapshot: Snapshot, job: Job, share: float, mean_share: float) -> JobFairness:
+    # What it could have if it were alone: shapes on all devices that suit it, nobody else's taken out.
+    shapes = feasible(job, snapshot, supply(snapshot, job, {}))
+    table = estimates.table(job, shapes)
+    if table is None:
+        return JobFairness(share, None, None)
+    goodputs = _points(shapes, table.goodput.tolist())
+    now = estimates.now_of(job)
+    running = job.state in HOLDS_DEVICES
+    fast = speedup(now.goodput if now is not None else 0.0, goodputs, share) if now is not None or not running else None
+    # The end is declared in passes over the data, so it is examples that have to be got through, at any efficiency.
+    speeds = _points(shapes, table.throughput.tolist())
+    work, progress = _examples(job), job.profile.progress
+    if work is None or progress is None:
+        return JobFairness(share, fast, None)
+    speed = now.throughput if now is not None and now.throughput > 0 else speed_at(speeds, share)
+    remaining = work * (1.0 - min(progress.fraction, 1.0)) / speed if speed > 0 else None
+    alone = seconds_alone(work, speeds, mean_share)
+    return JobFairness(share, fast, finish_time_fairness(snapshot.now - job.submitted_at, remaining, alone))
+
+
+def _points(shapes: Sequence[Shape], speeds: Sequence[float]) -> list[Point]:
+    return [(float(shape.replicas), speed) for shape, speed in zip(shapes, speeds, strict=True) if speed > 0]
+
+
+def _examples(job: Job) -> float | None:
+    """Declared length in examples, None when the script declared none."""
+    declared, progress = job.profile.declared, job.profile.progress
+    if declared is None or declared.dataset_size <= 0 or progress is None or progress.epochs <= 0:
+        return None
+    return float(declared.dataset_size) * progress.epochs
+
+
+def fairness_by_user(snapshot: Snapshot, jobs: Mapping[JobId, JobFairness]) -> list[UserFairness]:
+    """One row a user, sorted by name, from the answer of `fairness_by_job`."""
+    everybody = active(snapshot)
+    users = sorted({job.spec.user for job in everybody})
+    held = sum(job.replicas for job in everybody)
+    rows = []
+    for user in users:
+        own = [job for job in everybody if job.spec.user == user]
+        gpus = sum(job.replicas for job in own)
+        found = [jobs[job.id] for job in own if job.id in jobs]
+        rows.append(
+            UserFairness(
+                user,
+                len(own),
+                gpus,
+                gpus / held if held else 0.0,
+                1.0 / len(users),
+                _mean(fairness.speedup for fairness in found if fairness.speedup is not None),
+                max((fairness.rho for fairness in found if fairness.rho is not None), default=None),
+                sum(job.service_at(snapshot.now) for job in own),
+            )
+        )
+    return rows
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,244 @@
+"""fold(): facts -> the next snapshot. Stale news (of an older attempt, of a job that ended) changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from gpq.core import profiling
+from gpq.core.events import (
+    CancelAsked,
+    Cancelled,
+    Event,
+    Exited,
+    Failed,
+    Held,
+    HoldAsked,
+    Launched,
+    NodeRemoved,
+    NodeSeen,
+    NodeSilent,
+    Profiled,
+    ReleaseAsked,
+    Released,
+    RequeueAsked,
+    Retuned,
+    Started,
+    StartRefused,
+    Stopped,
+    StopSent,
+    Submitted,
+    Succeeded,
+    TimeLimitReached,
+)
+from gpq.core.lifecycle import advance, conclude, preempted
+from gpq.core.models import (
+    HOLDS_DEVICES,
+    TERMINAL,
+    Exit,
+    Job,
+    JobState,
+    Node,
+    NodeId,
+    NodeState,
+    Snapshot,
+    StopReason,
+    Wish,
+)
+
+MAX_NOTICES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """`journal`: the events with what was concluded from them; `ended`: final values of jobs that left the snapshot."""
+
+    snapshot: Snapshot
+    journal: tuple[Event, ...]
+    ended: tuple[Job, ...]
+
+
+def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
+    """Apply `events` in order. Raises InvalidTransition for an order that the table does not allow (a bug)."""
+    jobs, nodes = dict(snapshot.jobs), dict(snapshot.nodes)
+    next_id = snapshot.next_id
+    journal: list[Event] = []
+    ended: list[Job] = []
+    todo = list(reversed(list(events)))
+    while todo:
+        event = todo.pop()
+        journal.append(event)
+        match event:
+            case Submitted():
+                jobs[event.job] = Job(event.job, event.spec, submitted_at=event.at)
+                next_id = max(next_id, event.job + 1)
+            case NodeSeen() | NodeSilent() | NodeRemoved():
+                _fold_node(nodes, event)
+            case _:
+                job = jobs.get(event.job)
+                if job is None:
+                    continue
+                after = apply(job, event)
+                if after.state in TERMINAL:
+                    del jobs[job.id]
+                    ended.append(after)
+                    continue
+                jobs[job.id] = after
+                if after is not job and isinstance(event, Exited | StartRefused) and _all_parts_over(after):
+                    todo.append(conclude(after, event.at, snapshot.config))
+    return Folded(replace(snapshot, jobs=jobs, nodes=nodes, next_id=next_id), tuple(journal), tuple(ended))
+
+
+def _fold_node(nodes: dict[NodeId, Node], event: NodeSeen | NodeSilent | NodeRemoved) -> None:
+    match event:
+        case NodeSeen():
+            nodes[event.node.id] = event.node
+        case NodeSilent():
+            known = nodes.get(event.node, Node(event.node))
+            nodes[event.node] = replace(known, state=NodeState.UNREACHABLE, reason=event.reason)
+        case NodeRemoved():
+            nodes.pop(event.node, None)
+
+
+def _all_parts_over(job: Job) -> bool:
+    return job.placement is not None and len(job.exits) == len(job.placement.parts)
+
+
+def apply(job: Job, event: Event) -> Job:
+    """The job after one fact about it; the same object when the fact is stale."""
+    match event:
+        case CancelAsked():
+            return replace(job, wish=Wish.CANCEL)
+        case HoldAsked():
+            return replace(job, wish=Wish.HOLD) if job.wish is not Wish.CANCEL else job
+        case ReleaseAsked():
+            return replace(job, wish=Wish.RUN, quick_failures=0) if job.wish is not Wish.CANCEL else job
+        case RequeueAsked():
+            return replace(job, wish=Wish.REQUEUE) if job.wish is not Wish.CANCEL else job
+        case Held():
+            return notice(replace(job, state=advance(job.state, event), wish=Wish.HOLD), event.why)
+        case Released():
+            return replace(job, state=advance(job.state, event), wish=Wish.RUN)
+        case Launched():
+            return _launched(job, event)
+        case StopSent() | Retuned() | Started() | StartRefused() | Exited() | Profiled():
+            if event.attempt != job.attempt or job.state not in HOLDS_DEVICES:
+                return job  # the fence: news of an older attempt
+            return _of_attempt(job, event)
+        case Stopped():
+            return _stopped(job, event)
+        case Succeeded() | Failed() | Cancelled() | TimeLimitReached():
+            return _finished(job, event)
+    raise TypeError(f"{type(event).__name__} is not about a job")
+
+
+def _launched(job: Job, event: Launched) -> Job:
+    again = job.attempt > 0
+    resized = again and job.last_replicas != event.placement.replicas
+    return replace(
+        job,
+        state=advance(job.state, event),
+        attempt=event.attempt,
+        placement=event.placement,
+        order=event.order,
+        launched_at=event.at,
+        started_at=None,
+        started_nodes=(),
+        exits=(),
+        stop=None,
+        stop_sent_at=None,
+        stop_forced=False,
+        report_offset=0,
+        restarts=job.restarts + (1 if again else 0),
+        resizes=job.resizes + (1 if resized else 0),
+        last_replicas=event.placement.replicas,
+        wish=Wish.RUN if job.wish is Wish.REQUEUE else job.wish,
+    )
+
+
+def _of_attempt(job: Job, event: StopSent | Retuned | Started | StartRefused | Exited | Profiled) -> Job:
+    match event:
+        case StopSent():
+            return replace(
+                job,
+                state=advance(job.state, event),
+                stop=event.reason,
+                stop_sent_at=event.at if job.stop_sent_at is None else job.stop_sent_at,
+                stop_forced=event.reason is StopReason.CANCEL,
+                lost_since=job.lost_since if job.lost_since is not None else event.at,
+            )
+        case Retuned():
+            return replace(job, order=event.order)
+        case Started():
+            return _started(job, event)
+        case StartRefused():
+            end = Exit(code=None, note=event.reason, ended_at=event.at, lost=event.transient)
+            return _exited(job, event.node, end)
+        case Exited():
+            end = event.exit
+            if preempted(job, end.code) and not end.stopped:
+                end = replace(end, stopped=True)
+            return _exited(job, event.node, end)
+        case Profiled():
+            return profiling.learn(job, event) if event.offset > job.report_offset else job
+
+
+def _started(job: Job, event: Started) -> Job:
+    if event.node in job.started_nodes:
+        return job
+    nodes = (*job.started_nodes, event.node)
+    job = replace(job, started_nodes=nodes)
+    if job.placement is None or len(nodes) < len(job.placement.parts) or job.state is not JobState.STARTING:
+        return job
+    first = job.first_started_at if job.first_started_at is not None else event.at
+    return replace(job, state=advance(job.state, event), started_at=event.at, first_started_at=first)
+
+
+def _exited(job: Job, node: NodeId, end: Exit) -> Job:
+    if any(known == node for known, _ in job.exits):
+        return job
+    return replace(job, exits=(*job.exits, (node, end)))
+
+
+def _stopped(job: Job, event: Stopped) -> Job:
+    after = replace(
+        _released(job, event.at),
+        state=advance(job.state, event),
+        exit=event.exit,
+        not_before=event.not_before,
+        failures=job.failures + (1 if event.failed else 0),
+        quick_failures=job.quick_failures + 1 if event.quick else 0,
+        wish=Wish.RUN if job.wish is Wish.REQUEUE else job.wish,
+    )
+    return notice(after, f"attempt {job.attempt}: {event.exit.note}" if event.exit.note else "")
+
+
+def _finished(job: Job, event: Succeeded | Failed | Cancelled | TimeLimitReached) -> Job:
+    held = job.state in HOLDS_DEVICES
+    after = replace(
+        _released(job, event.at) if held else job,
+        state=advance(job.state, event),
+        exit=event.exit if held else job.exit,
+        ended_at=event.at,
+    )
+    return notice(after, event.exit.note)
+
+
+def _released(job: Job, now: float) -> Job:
+    """The attempt is over: its devices are given back and its time is put to the account."""
+    ran = max(now - job.launched_at, 0.0) if job.launched_at is not None else 0.0
+    return replace(
+        job,
+        placement=None,
+        service=job.service + ran * job.replicas,
+        run_seconds=job.run_seconds + ran,
+        launched_at=None,
+        started_at=None,
+    )
+
+
+def notice(job: Job, line: str) -> Job:
+    """`job` with one more line for its user; the same line is not said twice in a row."""
+    if not line or (job.notices and job.notices[-1] == line):
+        return job
+    return replace(job, notices=(*job.notices, line)[-MAX_NOTICES:])

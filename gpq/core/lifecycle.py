@@ -1,0 +1,110 @@
+"""Job states: the only place that knows them. A table, `advance`, and how the end of an attempt is read (`conclude`).
+
+This file does not know why a round wants anything; it says what follows from a fact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from gpq.core.events import (
+    Cancelled,
+    Event,
+    Failed,
+    Held,
+    Launched,
+    Released,
+    Started,
+    Stopped,
+    StopSent,
+    Succeeded,
+    TimeLimitReached,
+)
+from gpq.core.models import Config, Exit, Job, JobState, Level, Seconds, StopReason
+
+_ENDS: Mapping[type, JobState] = {
+    Succeeded: JobState.COMPLETED,
+    Failed: JobState.FAILED,
+    Cancelled: JobState.CANCELLED,
+    TimeLimitReached: JobState.TIMEOUT,
+}
+_ATTEMPT_OVER: Mapping[type, JobState] = {Stopped: JobState.PENDING, **_ENDS}
+
+TRANSITIONS: Mapping[JobState, Mapping[type, JobState]] = MappingProxyType(
+    {
+        JobState.PENDING: {Launched: JobState.STARTING, Held: JobState.HELD, Cancelled: JobState.CANCELLED},
+        JobState.HELD: {Released: JobState.PENDING, Cancelled: JobState.CANCELLED},
+        JobState.STARTING: {Started: JobState.RUNNING, StopSent: JobState.STOPPING, **_ATTEMPT_OVER},
+        JobState.RUNNING: {StopSent: JobState.STOPPING, **_ATTEMPT_OVER},
+        # A second StopSent is a harder one: a cancel overtakes a checkpoint.
+        JobState.STOPPING: {StopSent: JobState.STOPPING, **_ATTEMPT_OVER},
+        JobState.COMPLETED: {},
+        JobState.FAILED: {},
+        JobState.CANCELLED: {},
+        JobState.TIMEOUT: {},
+    }
+)
+
+
+class InvalidTransition(Exception):
+    """An event that has no cell in the table: a bug in gpq, never a user's mistake. Nothing was changed."""
+
+
+def advance(state: JobState, event: Event) -> JobState:
+    """The state after `event`. Raises InvalidTransition, naming state and event, when the table has no such cell."""
+    try:
+        return TRANSITIONS[state][type(event)]
+    except KeyError:
+        raise InvalidTransition(f"{type(event).__name__} cannot happen to a job that is {state}") from None
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram, for gpq/README.md."""
+    lines = ["stateDiagram-v2", "    [*] --> pending"]
+    for state, row in TRANSITIONS.items():
+        lines += [f"    {state} --> {after}: {event.__name__}" for event, after in row.items()]
+        lines += [f"    {state} --> [*]"] if not row else []
+    return "\n".join(lines)
+
+
+def conclude(job: Job, now: Seconds, config: Config) -> Event:
+    """What it means that no process of the job's attempt is left anywhere: `job.exits` has all its nodes."""
+    end = joint_exit([exit_ for _, exit_ in job.exits])
+    finished = end.code == 0 and not end.stopped and not end.lost
+    if job.stop is StopReason.CANCEL:
+        return Succeeded(now, job.id, end) if finished and not end.asked else Cancelled(now, job.id, end)
+    if job.stop is StopReason.TIME:
+        return Succeeded(now, job.id, end) if finished else TimeLimitReached(now, job.id, end)
+    if finished:
+        return Succeeded(now, job.id, end)
+    if end.stopped or (job.stop is StopReason.REQUEUE and not job.movable):
+        return Stopped(now, job.id, end)
+    if end.lost and (job.movable or job.failures < job.spec.retries):
+        return Stopped(now, job.id, end)  # the node's fault: not counted against the job
+    if job.stop is not None or job.failures < job.spec.retries:
+        wait = config.retry_seconds * 2.0 ** min(job.quick_failures, 8)
+        ran = now - job.launched_at if job.launched_at is not None else 0.0
+        quick = ran < config.quick_failure_seconds
+        return Stopped(now, job.id, end, failed=True, quick=quick, not_before=now + wait)
+    return Failed(now, job.id, end)
+
+
+def joint_exit(exits: list[Exit]) -> Exit:
+    """One outcome of an attempt that ran on several nodes: a lost part, else the first failure, else the one that
+    proves the checkpoint (the node of rank 0 holds it)."""
+    for wanted in (
+        lambda e: e.lost,
+        lambda e: e.code not in (0, None) and not e.stopped,
+        lambda e: e.stopped,
+        lambda e: e.code is None,
+    ):
+        found = next((exit_ for exit_ in exits if wanted(exit_)), None)
+        if found is not None:
+            return found
+    return exits[0]
+
+
+def preempted(job: Job, code: int | None) -> bool:
+    """Did a job that checkpoints on a signal say by its exit code that it stopped half way (75, 143)?"""
+    return job.spec.level is Level.SIGNAL and code in (75, 143)

@@ -1,0 +1,363 @@
+"""The nouns: jobs, nodes, devices, shapes, placements, the snapshot. Frozen data; decides nothing.
+
+Units: seconds (wall clock, or a difference of two), MiB, examples. A device is one GPU or one CPU slot; user prose says
+"GPU" for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NewType
+
+Seconds = float
+JobId = NewType("JobId", int)
+NodeId = NewType("NodeId", str)
+DeviceId = NewType("DeviceId", str)
+
+
+class Word(str, Enum):
+    """An enumeration whose members are and print as their words (enum.StrEnum needs Python 3.11)."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class JobState(Word):
+    PENDING = "pending"
+    HELD = "held"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
+
+
+TERMINAL = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.TIMEOUT})
+HOLDS_DEVICES = frozenset({JobState.STARTING, JobState.RUNNING, JobState.STOPPING})
+
+
+class Level(Word):
+    """What a job lets gpq do with it (training.md 5.5)."""
+
+    BLACK_BOX = "black-box"  # run as it is, never moved
+    SIGNAL = "signal"  # checkpoints on a signal, may be stopped and started again with the same number of GPUs
+    SCRIPT = "script"  # launched with one replica per GPU; what it can do, it declares itself
+
+
+class Wish(Word):
+    """What the user wants of a job; the next rounds bring it about."""
+
+    RUN = "run"
+    HOLD = "hold"
+    CANCEL = "cancel"
+    REQUEUE = "requeue"
+
+
+class StopReason(Word):
+    RESIZE = "resize"
+    PREEMPT = "preempt"
+    HOLD = "hold"
+    REQUEUE = "requeue"
+    CANCEL = "cancel"
+    TIME = "time"
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What was asked. Never changes."""
+
+    argv: tuple[str, ...]  # the command; for a script: its path, then its arguments
+    cwd: str
+    user: str
+    uid: int
+    level: Level = Level.BLACK_BOX
+    name: str = ""
+    env: tuple[tuple[str, str], ...] = ()
+    python: str = ""  # interpreter of a script
+    min_gpus: int = 1
+    max_gpus: int = 0  # 0 = as many as pay off
+    rigid: bool = False  # a script that is never resized
+    gpu_type: str = ""  # substring of the device type, case-insensitive
+    min_gpu_memory_mib: int = 0
+    priority: int = 0
+    time_limit: Seconds | None = None  # of run time, over all attempts
+    retries: int = 0
+    signal: str = "TERM"
+    grace: Seconds = 120.0  # from the stop order to KILL
+    resume_argv: tuple[str, ...] = ()  # appended from the second attempt on
+    batch_size: int = 0  # M0, overrides what the script declares; 0 = the script's
+    max_batch_size: int = 0
+    min_atomic_batch: int = 0
+    max_atomic_batch: int = 0
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How many GPUs, over how many nodes (Pollux's K, N), of which type ("" = any)."""
+
+    replicas: int
+    nodes: int = 1
+    gpu_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Exactly which devices: (node, its devices), sorted by node. Node rank is the position."""
+
+    parts: tuple[tuple[NodeId, tuple[DeviceId, ...]], ...]
+
+    @property
+    def replicas(self) -> int:
+        return sum(len(devices) for _, devices in self.parts)
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.replicas, len(self.parts))
+
+    @property
+    def devices(self) -> frozenset[tuple[NodeId, DeviceId]]:
+        return frozenset((node, device) for node, devices in self.parts for device in devices)
+
+    def __str__(self) -> str:
+        return " + ".join(f"{node}:{','.join(devices)}" for node, devices in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOrder:
+    """The batch that a job is told to use. `seq` grows; 0/0 leaves the choice to the library."""
+
+    seq: int = 0
+    atomic_batch: int = 0
+    accum_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What the script said of itself (wire.Declared), CLI overrides applied."""
+
+    adaptive: bool  # False: fixed batch, resizable only
+    batch_size: int = 0
+    max_batch_size: int = 0
+    min_atomic_batch: int = 1
+    max_atomic_batch: int = 0
+    dataset_size: int = 0
+    epochs: int = 0
+    accumulation: bool = True
+    rule: str = ""
+    parameters: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRow:
+    """Mean measured times of one (nodes, replicas, atomic batch), seconds; `weight` counts steps and decays."""
+
+    nodes: int
+    replicas: int
+    atomic_batch: int
+    grad_time: Seconds  # one forward and backward without synchronisation
+    step_time: Seconds  # the micro-batch that synchronises, optimiser included
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """sqr = |E g|^2 and var = tr(Cov g) of one example, so the gradient noise scale is var / sqr, in examples."""
+
+    sqr: float
+    var: float
+    samples: int
+    biased: bool = False
+    capped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    epoch: int
+    epochs: int
+    samples: int
+    step: int
+    base_steps: float
+    fraction: float  # of the declared length, 0 to 1
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Everything that was measured of a job."""
+
+    declared: Declared | None = None
+    rows: tuple[ProfileRow, ...] = ()
+    noise: Noise | None = None
+    progress: Progress | None = None
+    atomic_batch: int = 0  # in use now, as reported
+    accum_steps: int = 0
+    batch_changes: int = 0  # that took effect without a restart
+    samples_per_second: float = 0.0  # latest measured throughput
+    metrics: tuple[tuple[str, float], ...] = ()  # latest of job.log
+    checkpoints: int = 0
+    checkpoint_seconds: Seconds = 0.0  # of the latest
+
+    @property
+    def max_replicas(self) -> int:
+        return max((row.replicas for row in self.rows), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How an attempt ended on one node (wire.ExitRecord)."""
+
+    code: int | None
+    signal: int | None = None
+    stopped: bool = False
+    asked: str = ""
+    ended_at: Seconds = 0.0
+    oom: bool = False
+    note: str = ""
+    lost: bool = False  # no exit record: the node rebooted, or the shim was killed
+
+    @property
+    def status(self) -> int:
+        """As a shell would give it: the code, 128 + n for signal n, 1 when it is not known."""
+        if self.code is not None:
+            return self.code
+        return 128 + self.signal if self.signal else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    id: JobId
+    spec: JobSpec
+    submitted_at: Seconds
+    state: JobState = JobState.PENDING
+    wish: Wish = Wish.RUN
+    attempt: int = 0  # of the latest launch; 0 = none yet; the fence
+    placement: Placement | None = None  # held exactly in HOLDS_DEVICES
+    order: BatchOrder = field(default_factory=BatchOrder)
+    launched_at: Seconds | None = None  # of this attempt
+    started_at: Seconds | None = None  # of this attempt: its processes run
+    first_started_at: Seconds | None = None
+    ended_at: Seconds | None = None
+    started_nodes: tuple[NodeId, ...] = ()
+    exits: tuple[tuple[NodeId, Exit], ...] = ()  # of this attempt, as they come in
+    stop: StopReason | None = None  # asked of this attempt
+    stop_sent_at: Seconds | None = None
+    stop_forced: bool = False  # a cancel that overtook a graceful stop
+    exit: Exit | None = None  # of the latest attempt that ended
+    service: float = 0.0  # GPU-seconds held by attempts that ended
+    run_seconds: Seconds = 0.0  # of attempts that ended
+    restarts: int = 0  # launches after the first
+    resizes: int = 0  # of those, with another number of GPUs
+    failures: int = 0  # attempts that failed
+    quick_failures: int = 0  # of those, the latest in a row that ended within quick_failure_seconds
+    not_before: Seconds = 0.0  # waits after a failure
+    restart_seconds: Seconds | None = None  # measured: stop order to first step of the next attempt
+    lost_since: Seconds | None = None  # stop order of the restart now being measured
+    last_replicas: int = 0  # of the latest launch
+    report_offset: int = 0  # of this attempt's report file: what lies before it is in `profile`
+    profile: Profile = field(default_factory=Profile)
+    notices: tuple[str, ...] = ()  # the latest few lines for the user
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def elastic(self) -> bool:
+        """May its number of GPUs change while it runs? Only once the script has declared itself to the library."""
+        return self.spec.level is Level.SCRIPT and not self.spec.rigid and self.profile.declared is not None
+
+    @property
+    def movable(self) -> bool:
+        """May it be stopped and started again without losing what it did?"""
+        return self.elastic or self.spec.level is Level.SIGNAL
+
+    @property
+    def replicas(self) -> int:
+        return self.placement.replicas if self.placement else 0
+
+    def service_at(self, now: Seconds) -> float:
+        """Attained service, GPU-seconds, the running attempt included."""
+        held = max(now - self.launched_at, 0.0) * self.replicas if self.placement and self.launched_at else 0.0
+        return self.service + held
+
+
+class DeviceState(Word):
+    OK = "ok"
+    FOREIGN = "foreign"  # somebody else's process is on it
+    LOST = "lost"
+    DEGRADED = "degraded"  # driver trouble: what runs may run on, nothing new starts
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProcess:
+    pid: int
+    user: str
+    name: str
+    memory_mib: int = 0
+    attempt: str = ""  # "42.1" when it is ours
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    id: DeviceId
+    index: int
+    kind: str  # "cuda" | "cpu"
+    type: str
+    memory_mib: int = 0
+    state: DeviceState = DeviceState.OK
+    reason: str = ""
+    used_mib: int = 0
+    utilisation: int | None = None
+    processes: tuple[DeviceProcess, ...] = ()
+
+
+class NodeState(Word):
+    UP = "up"
+    UNREACHABLE = "unreachable"  # silence: changes the node, never the job
+    DRAINED = "drained"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    id: NodeId
+    state: NodeState = NodeState.UNREACHABLE
+    reason: str = ""
+    devices: tuple[Device, ...] = ()
+    cores: int = 0
+    memory_mib: int = 0
+    boot_id: str = ""
+    seen_at: Seconds = 0.0
+    address: str = "127.0.0.1"  # where peers reach it
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What the core needs to know of the configuration. All of it is an argument; the core reads no file."""
+
+    interval: Seconds = 60.0
+    policy: str = "goodput"
+    fairness_power: float = 0.25  # p of the power utility; -1 = Pollux's harmonic mean
+    restart_seconds: Seconds = 30.0  # assumed of a job whose restart was not yet measured
+    hysteresis_seconds: Seconds = 150.0  # H of the restart factor (H - R) / H
+    batch_hysteresis: float = 0.05  # a batch change must promise this much more goodput
+    batch_growth: float = 2.0  # at most this factor a change
+    settle_seconds: Seconds = 15.0  # a job is not moved again before it ran this long
+    retry_seconds: Seconds = 5.0  # wait after a failed attempt, doubled each time
+    quick_failure_seconds: Seconds = 30.0  # an attempt that fails sooner counts towards the hold
+    max_quick_failures: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything that a round may look at. Jobs that ended are not in it; the store has them."""
+
+    now: Seconds = 0.0
+    config: Config = field(default_factory=Config)
+    nodes: Mapping[NodeId, Node] = field(default_factory=dict)
+    jobs: Mapping[JobId, Job] = field(default_factory=dict)
+    next_id: int = 1  # ids are never reused
+    round_at: Seconds = 0.0  # of the last allocation

@@ -1,0 +1,138 @@
+"""plan(): ought minus is = actions. Level-based: the plan of a fulfilled wish is empty, and asked twice it is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpq.core.actions import Action, Launch, Retune, Stop
+from gpq.core.events import Event, Launched, Retuned, StopSent
+from gpq.core.models import (
+    HOLDS_DEVICES,
+    BatchOrder,
+    Job,
+    JobId,
+    JobState,
+    Level,
+    NodeId,
+    Placement,
+    Seconds,
+    Snapshot,
+    StopReason,
+    Wish,
+)
+from gpq.core.shapes import held_by, is_fixed
+from gpq.core.tuning import first_order, retune
+
+CANCEL_GRACE: Seconds = 10.0  # between TERM and KILL of a job that the user gave up
+
+_STOP_OF_WISH = {
+    Wish.CANCEL: StopReason.CANCEL,
+    Wish.HOLD: StopReason.HOLD,
+    Wish.REQUEUE: StopReason.REQUEUE,
+}
+
+
+def plan(snapshot: Snapshot, wanted: Mapping[JobId, Placement], why: Mapping[JobId, str] | None = None) -> list[Action]:
+    """Orders that lead from `snapshot` to `wanted`: stops first, then launches on devices that nobody holds now."""
+    why = why or {}
+    stops: list[Action] = []
+    launches: list[Action] = []
+    tunings: list[Action] = []
+    held = set(held_by(snapshot))
+    for name in sorted(snapshot.jobs):
+        job = snapshot.jobs[name]
+        stop = wished_stop(job, snapshot.now)
+        if stop is not None:
+            stops.append(stop)
+        elif job.state is JobState.PENDING and job.wish is Wish.RUN:
+            placement = wanted.get(name)
+            if placement is not None and not placement.devices & held and snapshot.now >= job.not_before:
+                held |= placement.devices
+                launches.append(
+                    Launch(name, job.attempt + 1, job.spec, placement, first_order(job, placement), why.get(name, ""))
+                )
+        elif job.state is JobState.RUNNING:
+            change = _change(job, wanted.get(name), snapshot, why.get(name, ""))
+            if change is not None:
+                (tunings if isinstance(change, Retune) else stops).append(change)
+    return [*stops, *tunings, *launches]
+
+
+def _change(job: Job, wanted: Placement | None, snapshot: Snapshot, why: str) -> Action | None:
+    if wanted == job.placement or is_fixed(job, snapshot):
+        order = retune(job, snapshot.config)
+        if order is None or job.placement is None:
+            return None
+        return Retune(job.id, job.attempt, job.placement.parts[0][0], order, "more goodput with this batch")
+    return _stop(job, StopReason.PREEMPT if wanted is None else StopReason.RESIZE, why)
+
+
+def wished_stop(job: Job, now: Seconds) -> Stop | None:
+    """The stop that the user's wish or the time limit calls for, None when there is none or it has been sent."""
+    if job.state not in HOLDS_DEVICES:
+        return None
+    if job.wish is Wish.CANCEL:
+        return None if job.stop_forced else _stop(job, StopReason.CANCEL, "cancelled")
+    if job.stop is not None:
+        return None
+    if job.wish in _STOP_OF_WISH and (job.movable or job.wish is Wish.REQUEUE):
+        return _stop(job, _STOP_OF_WISH[job.wish], f"{job.wish} asked")
+    if time_left(job, now) <= 0:
+        return _stop(job, StopReason.TIME, "its time limit is reached")
+    return None
+
+
+def time_left(job: Job, now: Seconds) -> Seconds:
+    """Run time that the limit leaves, infinite without one."""
+    if job.spec.time_limit is None or job.started_at is None:
+        return float("inf")
+    return job.spec.time_limit - job.run_seconds - (now - job.started_at)
+
+
+def _stop(job: Job, reason: StopReason, why: str) -> Stop:
+    mode, grace = "kill", CANCEL_GRACE
+    if reason is not StopReason.CANCEL:
+        if job.elastic:
+            mode, grace = "checkpoint", job.spec.grace
+        elif job.spec.level is Level.SIGNAL:
+            mode, grace = "signal", job.spec.grace
+    return Stop(job.id, job.attempt, _nodes(job), reason, mode, grace, why)
+
+
+def _nodes(job: Job) -> tuple[NodeId, ...]:
+    return tuple(node for node, _ in job.placement.parts) if job.placement else ()
+
+
+def issued(action: Action, now: Seconds) -> Event | None:
+    """The fact that an order was given."""
+    match action:
+        case Launch():
+            return Launched(now, action.job, action.attempt, action.placement, action.order, action.why)
+        case Stop():
+            return StopSent(now, action.job, action.attempt, action.reason, action.why)
+        case Retune():
+            return Retuned(now, action.job, action.attempt, action.order, action.why)
+        case _:
+            return None
+
+
+def repeat(snapshot: Snapshot, node: NodeId) -> list[Action]:
+    """Orders that a node may have missed (the daemon was killed between commit and sending, the link was cut): all
+    that still stand. Orders are idempotent by (job, attempt), so one too many does no harm."""
+    actions: list[Action] = []
+    for name in sorted(snapshot.jobs):
+        job = snapshot.jobs[name]
+        if job.placement is None or node not in _nodes(job) or any(known == node for known, _ in job.exits):
+            continue
+        if job.state is JobState.STARTING and node not in job.started_nodes:
+            actions.append(Launch(name, job.attempt, job.spec, job.placement, job.order))
+        if job.stop is not None:
+            actions.append(_stop(job, job.stop, "said again"))
+        elif job.order.seq > 0 and job.state is JobState.RUNNING and node == job.placement.parts[0][0]:
+            actions.append(Retune(name, job.attempt, node, job.order, "said again"))
+    return actions
+
+
+def order_for(job: Job, atomic_batch: int, accum_steps: int) -> BatchOrder:
+    """The job's next order."""
+    return BatchOrder(job.order.seq + 1, atomic_batch, accum_steps)

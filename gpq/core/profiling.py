@@ -1,0 +1,103 @@
+"""Reports of the training process -> the job's profile: what was measured, the newest weighing most."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpq.core.events import Profiled, TimingSums
+from gpq.core.models import Declared, Job, JobSpec, Profile, ProfileRow
+
+# Steps beyond this many count for no more, so that a row follows a machine that changed (pollux.md 1.15.9).
+MAX_WEIGHT = 500.0
+MAX_NOTICES = 12
+
+
+def learn(job: Job, event: Profiled) -> Job:
+    """The job with one report taken in. The caller has checked attempt and offset."""
+    profile = job.profile
+    declared = with_overrides(event.declared, job.spec) if event.declared else profile.declared
+    retuned = event.retuned
+    profile = replace(
+        profile,
+        declared=declared,
+        rows=merge(profile.rows, event.timings),
+        noise=event.noise or profile.noise,
+        progress=event.progress or profile.progress,
+        atomic_batch=retuned.atomic_batch if retuned else profile.atomic_batch,
+        accum_steps=retuned.accum_steps if retuned else profile.accum_steps,
+        batch_changes=profile.batch_changes + (1 if retuned and _is_live_change(job, event) else 0),
+        samples_per_second=throughput(event.timings[-1]) if event.timings else profile.samples_per_second,
+        metrics=_merged_metrics(profile, event),
+        checkpoints=profile.checkpoints + (1 if event.checkpoint_seconds is not None else 0),
+        checkpoint_seconds=(
+            event.checkpoint_seconds if event.checkpoint_seconds is not None else profile.checkpoint_seconds
+        ),
+    )
+    restart = job.restart_seconds
+    if event.ready and job.lost_since is not None:
+        took = max(event.at - job.lost_since, 0.0)
+        restart = took if restart is None else 0.5 * (restart + took)
+    notices = job.notices
+    for line in event.notices:
+        notices = notices if notices and notices[-1] == line else (*notices, line)[-MAX_NOTICES:]
+    return replace(
+        job,
+        profile=profile,
+        report_offset=event.offset,
+        restart_seconds=restart,
+        lost_since=None if event.ready else job.lost_since,
+        notices=notices,
+    )
+
+
+def _is_live_change(job: Job, event: Profiled) -> bool:
+    """A batch that changed under a running attempt; the first batch of an attempt is no change."""
+    order = event.retuned
+    return (
+        order is not None
+        and order.seq > 0
+        and ((order.atomic_batch, order.accum_steps) != (job.profile.atomic_batch, job.profile.accum_steps))
+    )
+
+
+def _merged_metrics(profile: Profile, event: Profiled) -> tuple[tuple[str, float], ...]:
+    if not event.metrics:
+        return profile.metrics
+    return tuple(sorted({**dict(profile.metrics), **dict(event.metrics)}.items()))
+
+
+def with_overrides(declared: Declared, spec: JobSpec) -> Declared:
+    """What the script declared, with what the user said at submit on top."""
+    return replace(
+        declared,
+        batch_size=spec.batch_size or declared.batch_size,
+        max_batch_size=spec.max_batch_size or declared.max_batch_size,
+        min_atomic_batch=spec.min_atomic_batch or declared.min_atomic_batch,
+        max_atomic_batch=spec.max_atomic_batch or declared.max_atomic_batch,
+    )
+
+
+def merge(rows: tuple[ProfileRow, ...], timings: tuple[TimingSums, ...]) -> tuple[ProfileRow, ...]:
+    """Rows with new sums mixed in, sorted by (nodes, replicas, atomic batch)."""
+    table = {(row.nodes, row.replicas, row.atomic_batch): row for row in rows}
+    for sums in timings:
+        if sums.accum_count <= 0 or sums.step_count <= 0:
+            continue
+        key = (sums.nodes, sums.replicas, sums.atomic_batch)
+        old = table.get(key)
+        weight = float(sums.step_count)
+        grad, step = sums.accum_sum / sums.accum_count, sums.step_sum / sums.step_count
+        if old is not None:
+            past = min(old.weight, MAX_WEIGHT)
+            grad = (past * old.grad_time + weight * grad) / (past + weight)
+            step = (past * old.step_time + weight * step) / (past + weight)
+            weight += past
+        table[key] = ProfileRow(*key, grad_time=grad, step_time=step, weight=weight)
+    return tuple(table[key] for key in sorted(table))
+
+
+def throughput(sums: TimingSums) -> float:
+    """Examples a second of one window. Without accumulation `accum_sum` is a part of `step_sum`, not beside it."""
+    spent = sums.step_sum + (sums.accum_sum if sums.accum_steps > 0 else 0.0)
+    examples = sums.step_count * sums.replicas * sums.atomic_batch * (sums.accum_steps + 1)
+    return examples / spent if spent > 0 else 0.0

@@ -1,0 +1,184 @@
+"""decide(): fold -> settle -> allocate -> place -> plan. One pure function; the loop commits and performs its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpq.core.actions import Action, Forget, Retune
+from gpq.core.events import TRIGGERS, Cancelled, Event, Exited, Held, NodeSeen, NodeSilent, Profiled, Released
+from gpq.core.explain import motives
+from gpq.core.folding import fold
+from gpq.core.models import (
+    HOLDS_DEVICES,
+    Device,
+    Job,
+    JobId,
+    JobState,
+    NodeId,
+    NodeState,
+    Placement,
+    Shape,
+    Snapshot,
+    Wish,
+)
+from gpq.core.placement import place
+from gpq.core.planning import issued, plan, time_left
+from gpq.core.policy import Policy
+from gpq.core.shapes import held_by
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What a round wanted, kept so that `explain` reads the very decision that was made."""
+
+    at: float
+    allocation: Mapping[JobId, Shape]
+    placements: Mapping[JobId, Placement]
+    motives: Mapping[JobId, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`journal` and `snapshot` (and `ended`, final values) are committed first; then `actions` are performed."""
+
+    snapshot: Snapshot
+    journal: tuple[Event, ...]
+    actions: tuple[Action, ...]
+    ended: tuple[Job, ...]
+    round: Round | None
+
+
+def decide(snapshot: Snapshot, events: Sequence[Event], policy: Policy, *, allocate: bool) -> Decision:
+    """One pass at `snapshot.now`. Without `allocate` facts are taken in and urgent wishes followed, nothing more.
+
+    Raises InvalidTransition for a bug in gpq; the snapshot is then unchanged.
+    """
+    before = snapshot
+    first = fold(snapshot, events)
+    second = fold(first.snapshot, settle(first.snapshot))
+    snapshot = second.snapshot
+    wanted: dict[JobId, Placement] = {}
+    done: Round | None = None
+    if allocate:
+        allocation = dict(policy.allocate(snapshot))
+        wanted = place(snapshot, allocation)
+        reasons = motives(snapshot, allocation, wanted)
+        done = Round(snapshot.now, allocation, wanted, reasons)
+        actions = plan(snapshot, wanted, reasons)
+        snapshot = replace(snapshot, round_at=snapshot.now)
+    else:
+        keep = {job.id: job.placement for job in snapshot.jobs.values() if job.placement is not None}
+        actions = [action for action in plan(snapshot, keep) if not isinstance(action, Retune)]
+    orders = [event for action in actions if (event := issued(action, snapshot.now)) is not None]
+    third = fold(snapshot, orders)
+    ended = (*first.ended, *second.ended, *third.ended)
+    return Decision(
+        third.snapshot,
+        (*first.journal, *second.journal, *third.journal),
+        (*actions, *_forgets(before, third.snapshot, first.journal)),
+        ended,
+        done,
+    )
+
+
+def _forgets(before: Snapshot, after: Snapshot, journal: Sequence[Event]) -> list[Forget]:
+    """Attempts that are over by now: once that is committed, their nodes need not keep the records."""
+    nodes: dict[tuple[JobId, int], set[NodeId]] = {}
+    for event in journal:
+        if isinstance(event, Exited):
+            job = after.jobs.get(event.job)
+            if job is None or job.attempt != event.attempt or job.state not in HOLDS_DEVICES:
+                nodes.setdefault((event.job, event.attempt), set()).add(event.node)
+    for (name, attempt), found in nodes.items():
+        old = before.jobs.get(name)
+        if old is not None and old.attempt == attempt and old.placement is not None:
+            found.update(node for node, _ in old.placement.parts)
+    return [Forget(name, attempt, tuple(sorted(found))) for (name, attempt), found in nodes.items()]
+
+
+def settle(snapshot: Snapshot) -> list[Event]:
+    """What follows at once for jobs that hold nothing: a wish needs no round."""
+    events: list[Event] = []
+    for name in sorted(snapshot.jobs):
+        job = snapshot.jobs[name]
+        if job.state not in (JobState.PENDING, JobState.HELD):
+            continue
+        if job.wish is Wish.CANCEL:
+            events.append(Cancelled(snapshot.now, name))
+        elif job.state is JobState.HELD and job.wish in (Wish.RUN, Wish.REQUEUE):
+            events.append(Released(snapshot.now, name))
+        elif job.state is JobState.PENDING and job.wish is Wish.HOLD:
+            events.append(Held(snapshot.now, name))
+        elif job.state is JobState.PENDING and job.quick_failures >= snapshot.config.max_quick_failures:
+            events.append(
+                Held(
+                    snapshot.now,
+                    name,
+                    f"held: failed {job.quick_failures} times in a row, each within "
+                    f"{snapshot.config.quick_failure_seconds:.0f} s; `gpq release {name}` tries again",
+                )
+            )
+    return events
+
+
+def due(snapshot: Snapshot, events: Sequence[Event]) -> bool:
+    """Is it time to allocate: the timer, a trigger, the first profile of a job, or devices that came or went?"""
+    if snapshot.now >= snapshot.round_at + snapshot.config.interval or snapshot.now < snapshot.round_at:
+        return True
+    for event in events:
+        if isinstance(event, (*TRIGGERS, Exited)):
+            return True
+        if isinstance(event, NodeSeen):
+            known = snapshot.nodes.get(event.node.id)
+            if (
+                known is None
+                or known.state is not event.node.state
+                or _offer(known.devices) != _offer(event.node.devices)
+            ):
+                return True
+        if isinstance(event, NodeSilent):
+            node = snapshot.nodes.get(event.node)
+            if node is not None and node.state is NodeState.UP:
+                return True
+        if isinstance(event, Profiled):
+            job = snapshot.jobs.get(event.job)
+            if job is not None and event.declared is not None and job.profile.declared is None:
+                return True
+    return False
+
+
+def _offer(devices: Sequence[Device]) -> list[tuple[str, str]]:
+    return [(device.id, device.state) for device in devices]
+
+
+def next_round(snapshot: Snapshot) -> float:
+    """When the loop must wake at the latest: the timer, or earlier for a back-off, a time limit or a settling job
+    that waiting jobs may need."""
+    at = snapshot.round_at + snapshot.config.interval
+    waiting = any(job.state is JobState.PENDING for job in snapshot.jobs.values())
+    for job in snapshot.jobs.values():
+        if job.state is JobState.PENDING and job.not_before > snapshot.now:
+            at = min(at, job.not_before)
+        if job.state is JobState.RUNNING:
+            at = min(at, snapshot.now + time_left(job, snapshot.now)) if job.stop is None else at
+            settled = (job.started_at or 0.0) + snapshot.config.settle_seconds
+            if waiting and job.movable and settled > snapshot.now:
+                at = min(at, settled)
+    return max(at, snapshot.now)
+
+
+def sanity(snapshot: Snapshot) -> list[str]:
+    """House rules that hold between rounds, as sentences; empty when all hold. For tests and the simulator."""
+    broken: list[str] = []
+    owners: dict[object, JobId] = {}
+    for job in snapshot.jobs.values():
+        if (job.placement is not None) != (job.state in HOLDS_DEVICES):
+            broken.append(f"job {job.id} is {job.state} and holds {job.placement}")
+        for device in job.placement.devices if job.placement else ():
+            if device in owners:
+                broken.append(f"{device} is given to job {owners[device]} and to job {job.id}")
+            owners[device] = job.id
+    if len(held_by(snapshot)) != len(owners):
+        broken.append("held_by disagrees with the placements")
+    return broken

@@ -1,0 +1,114 @@
+"""Which devices a job may use, whether it may be moved now, and the shapes that it could have on these nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpq.core.models import (
+    HOLDS_DEVICES,
+    Device,
+    DeviceId,
+    DeviceState,
+    Job,
+    JobId,
+    JobSpec,
+    JobState,
+    Level,
+    Node,
+    NodeId,
+    NodeState,
+    Shape,
+    Snapshot,
+)
+
+Supply = Mapping[NodeId, tuple[DeviceId, ...]]
+
+
+def usable(device: Device, spec: JobSpec) -> bool:
+    """Could this device serve the job, its owner of the moment aside?"""
+    return (
+        device.state is DeviceState.OK
+        and spec.gpu_type.casefold() in device.type.casefold()
+        and device.memory_mib >= spec.min_gpu_memory_mib
+    )
+
+
+def is_fixed(job: Job, snapshot: Snapshot) -> bool:
+    """Must a job that holds devices keep exactly those in this round?"""
+    if job.state not in HOLDS_DEVICES:
+        return False
+    if job.state is not JobState.RUNNING or not job.movable or job.started_at is None:
+        return True
+    if snapshot.now - job.started_at < snapshot.config.settle_seconds:
+        return True
+    # Silence is not death: what runs on a node that does not answer stays where it is.
+    return any(
+        (node := snapshot.nodes.get(name)) is None or node.state is NodeState.UNREACHABLE
+        for name, _ in (job.placement.parts if job.placement else ())
+    )
+
+
+def held_by(snapshot: Snapshot, *, only_fixed: bool = False) -> dict[tuple[NodeId, DeviceId], JobId]:
+    """Which job holds which device."""
+    return {
+        device: job.id
+        for job in snapshot.jobs.values()
+        if job.placement is not None and (not only_fixed or is_fixed(job, snapshot))
+        for device in job.placement.devices
+    }
+
+
+def supply(snapshot: Snapshot, job: Job, taken: Mapping[tuple[NodeId, DeviceId], JobId] | None = None) -> Supply:
+    """Devices by node, sorted, that the job could use, those of fixed jobs (`taken`) left out."""
+    taken = held_by(snapshot, only_fixed=True) if taken is None else taken
+    found: dict[NodeId, tuple[DeviceId, ...]] = {}
+    for node in nodes_up(snapshot):
+        devices = tuple(
+            device.id
+            for device in node.devices
+            if usable(device, job.spec) and taken.get((node.id, device.id), job.id) == job.id
+        )
+        if devices:
+            found[node.id] = devices
+    return found
+
+
+def nodes_up(snapshot: Snapshot) -> list[Node]:
+    return [snapshot.nodes[name] for name in sorted(snapshot.nodes) if snapshot.nodes[name].state is NodeState.UP]
+
+
+def gpu_range(job: Job, total: int) -> tuple[int, int]:
+    """(fewest, most) GPUs the job may have; `total` is what the cluster could give it.
+
+    A script that has not declared itself gets its minimum: if it never calls the library, more replicas would only
+    repeat its work.
+    """
+    spec = job.spec
+    if spec.level is not Level.SCRIPT or spec.rigid:
+        return spec.min_gpus, spec.min_gpus
+    if job.profile.declared is None:
+        return spec.min_gpus, spec.min_gpus
+    most = min(spec.max_gpus or total, total)
+    declared = job.profile.declared
+    if declared.adaptive and declared.max_batch_size > 0:
+        most = min(most, max(declared.max_batch_size // max(declared.min_atomic_batch, 1), 1))
+    elif declared.batch_size > 0:
+        most = min(most, declared.batch_size)
+    return spec.min_gpus, max(most, spec.min_gpus)
+
+
+def feasible(job: Job, snapshot: Snapshot, available: Supply | None = None) -> tuple[Shape, ...]:
+    """Shapes, fewest GPUs first, that fit on `available` (default: `supply`). Scripts alone may span nodes, and then
+    take whole nodes, largest first, so that at most one node is shared."""
+    available = supply(snapshot, job) if available is None else available
+    counts = sorted((len(devices) for devices in available.values()), reverse=True)
+    fewest, most = gpu_range(job, sum(counts))
+    largest = counts[0] if counts else 0
+    shapes = [Shape(k) for k in range(fewest, min(most, largest) + 1)]
+    if job.spec.level is Level.SCRIPT:
+        reached = largest
+        for nodes, count in enumerate(counts[1:], 2):
+            reached += count
+            if max(fewest, largest + 1) <= reached <= most:
+                shapes.append(Shape(reached, nodes))
+    return tuple(shapes)

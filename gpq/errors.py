@@ -1,0 +1,54 @@
+"""Every error that a user can meet. What is so goes in `message` (one line), what to do about it in `hint`.
+
+    GpqError              1   something failed
+    |-- StoreFailed       1   the state can no longer be kept: the daemon ends, and has acknowledged nothing more
+    |-- UsageError        2   the command line or the configuration is wrong
+    |-- DaemonUnreachable 3   no daemon answers, or one of another version
+    |-- NotFound          4   no such job, node or user
+    |-- Refused           5   understood, possible in principle, and not done
+    `-- TimedOut        124   `gpq wait --timeout` ran out
+
+Anything else that escapes is a bug and shows its traceback. Whatever is raised here changed nothing.
+"""
+
+from __future__ import annotations
+
+
+class GpqError(Exception):
+    """`message` says what is so, `hint` what to do; `code` is the exit status of the command."""
+
+    code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class StoreFailed(GpqError):
+    pass
+
+
+class UsageError(GpqError):
+    code = 2
+
+
+class DaemonUnreachable(GpqError):
+    code = 3
+
+
+class NotFound(GpqError):
+    code = 4
+
+
+class Refused(GpqError):
+    code = 5
+
+
+class TimedOut(GpqError):
+    code = 124
+
+
+BY_CODE: dict[int, type[GpqError]] = {
+    kind.code: kind for kind in (GpqError, UsageError, DaemonUnreachable, NotFound, Refused, TimedOut)
+}

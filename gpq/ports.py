@@ -1,0 +1,57 @@
+"""What the loop needs from outside: a world (time and machines) and a store. Protocols only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from gpq.core.actions import Action
+from gpq.core.events import Event
+from gpq.core.models import Job, JobId, Seconds, Snapshot
+
+
+class World(Protocol):
+    """Time and machines. `LiveWorld` waits, `SimWorld` jumps."""
+
+    def now(self) -> Seconds: ...
+
+    def wait(self, until: Seconds) -> Sequence[Event] | None:
+        """Events since the last call; returns at the first one or at `until`. None: nothing will ever come again."""
+
+    def perform(self, action: Action) -> None:
+        """Never blocks, never raises: what comes of it comes back as events."""
+
+
+class Store(Protocol):
+    """Durable memory. One writer."""
+
+    def load(self) -> Snapshot:
+        """The state as of the last commit: live jobs and the next id; nodes and config are not remembered."""
+
+    def commit(self, events: Sequence[Event], snapshot: Snapshot, ended: Sequence[Job] = ()) -> None:
+        """All or nothing, durable on return. `ended` are the jobs that left `snapshot.jobs` with these events.
+
+        Raises Refused when the disk is full: nothing was written, and the caller may try again later. Raises
+        StoreFailed when the state can no longer be kept: the caller must end without acknowledging anything.
+        """
+
+
+class History(Protocol):
+    """What is remembered beyond the snapshot, read on demand. Safe to call from any thread."""
+
+    def history(
+        self,
+        *,
+        ids: Sequence[JobId] | None = None,
+        names: Sequence[str] | None = None,
+        user: str = "",
+        states: Sequence[str] = (),
+        limit: int | None = None,
+    ) -> list[Job]:
+        """Jobs that ended and match all that is given, the latest to end first."""
+
+    def events(self, *, job: JobId | None = None, kinds: Sequence[type] = (), limit: int | None = None) -> list[Event]:
+        """The journal, oldest first; with `limit` its latest ones only."""
+
+    def ended_count(self) -> int:
+        """How many jobs have ended."""

@@ -1,0 +1,105 @@
+"""Requests and answers as lines. Hostile or foreign bytes become a GpqError, never anything else."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+import gpq
+from gpq.errors import BY_CODE, DaemonUnreachable, GpqError, UsageError
+from gpq.rpc.messages import MAX_LINE, VERSION, AnyRequest, Request
+
+R = TypeVar("R")
+
+RESTART_HINT = "`gpq daemon stop`, then try again: the next command starts the right one, and jobs run on"
+
+
+class _Answer(msgspec.Struct):
+    """The envelope; `result` stays bytes until its type is known."""
+
+    v: int
+    program: str = ""
+    ok: bool = False
+    result: msgspec.Raw = msgspec.Raw(b"")
+    code: int = 1
+    error: str = ""
+    hint: str = ""
+
+
+_ENCODER = msgspec.json.Encoder()
+_ANSWER = msgspec.json.Decoder(_Answer)
+
+
+def encode_request(request: Request) -> bytes:
+    """One line. Raises UsageError for text that is no Unicode, or a request that is too large."""
+    try:
+        body = _ENCODER.encode(request)
+    except UnicodeEncodeError:
+        raise UsageError("the command or its environment holds bytes that are not UTF-8", "rename or unset it") from None
+    line = b'{"v":%d,' % VERSION + body[1:] + b"\n"
+    if len(line) > MAX_LINE:
+        raise UsageError(
+            f"the request has {len(line)} bytes, and at most {MAX_LINE} may be",
+            "shorten the command or its environment, e.g. by a file of arguments",
+        )
+    return line
+
+
+def decode_request(line: bytes) -> Request:
+    """The request on a line. Raises DaemonUnreachable for another version, UsageError for anything malformed."""
+    try:
+        tree = msgspec.json.decode(line)
+    except (ValueError, RecursionError):
+        raise UsageError("the request is no JSON", "use the gpq command") from None
+    if not isinstance(tree, dict):
+        raise UsageError("the request is no JSON object", "use the gpq command")
+    version = tree.pop("v", None)
+    if version != VERSION:
+        raise DaemonUnreachable(
+            f"the daemon (gpq {gpq.__version__}) speaks version {VERSION} of the protocol, the command {version!r:.20}",
+            RESTART_HINT,
+        )
+    try:
+        request: Request = msgspec.convert(tree, AnyRequest)  # type: ignore[arg-type]
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"the request is not understood: {error}", RESTART_HINT) from None
+    return request
+
+
+def encode_result(result: msgspec.Struct) -> bytes:
+    return b'{"v":%d,"program":%s,"ok":true,"result":%s}\n' % (
+        VERSION,
+        _ENCODER.encode(gpq.__version__),
+        _ENCODER.encode(result),
+    )
+
+
+def encode_error(error: GpqError) -> bytes:
+    tree: dict[str, Any] = {"v": VERSION, "program": gpq.__version__, "ok": False, "code": error.code}
+    tree |= {"error": _unicode(error.message), "hint": _unicode(error.hint)}
+    return _ENCODER.encode(tree) + b"\n"
+
+
+def decode_answer(line: bytes, kind: type[R]) -> R:
+    """The result on a line. Raises the daemon's own error, or DaemonUnreachable for one of another version."""
+    try:
+        answer = _ANSWER.decode(line)
+    except ValueError:
+        raise DaemonUnreachable("what answers on the daemon's socket is not gpq", RESTART_HINT) from None
+    if answer.v != VERSION:
+        raise DaemonUnreachable(
+            f"the daemon is another version (gpq {answer.program or '?'}, protocol {answer.v};"
+            f" this is gpq {gpq.__version__}, protocol {VERSION})",
+            RESTART_HINT,
+        )
+    if not answer.ok:
+        raise BY_CODE.get(answer.code, GpqError)(answer.error, answer.hint)
+    try:
+        return msgspec.json.decode(answer.result, type=kind)
+    except ValueError as error:
+        raise DaemonUnreachable(f"the daemon's answer is not understood: {error}", RESTART_HINT) from None
+
+
+def _unicode(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,389 @@
+"""What the CLI asks and the daemon answers: one JSON object a line over the Unix socket.
+
+A request is ``{"v": VERSION, "op": ..., fields}``, an answer ``{"v": VERSION, "program": "0.1.0", "ok": true, "result": {...}}``
+or ``{"v", "program", "ok": false, "code": 4, "error": ..., "hint": ...}`` with the exit code of `gpq.errors`. A connection may
+carry many requests, one after the other. `--json` prints `result` as it is, so these structs are a public format:
+bump `SCHEMA` when a field changes its meaning. Stamps are UTC, ISO 8601; durations are seconds.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+VERSION = 1
+SCHEMA = 1
+MAX_LINE = 1 << 20  # bytes of a request
+
+
+class Request(msgspec.Struct, frozen=True, tag_field="op", tag=str.lower, forbid_unknown_fields=True):
+    """Base of all requests; the tag is the lower-case name."""
+
+
+class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A job as the CLI parsed it. User and uid are not in it: the daemon takes them from the socket's peer."""
+
+    argv: list[str]
+    cwd: str
+    level: str  # "black-box" | "signal" | "script"
+    name: str = ""
+    env: dict[str, str] = {}
+    python: str = ""
+    min_gpus: int = 1
+    max_gpus: int = 0
+    rigid: bool = False
+    gpu_type: str = ""
+    min_gpu_memory_mib: int = 0
+    priority: int = 0
+    time_limit: float | None = None
+    retries: int = 0
+    signal: str = "TERM"
+    grace: float = 120.0
+    resume_argv: list[str] = []
+    batch_size: int = 0
+    max_batch_size: int = 0
+    min_atomic_batch: int = 0
+    max_atomic_batch: int = 0
+    tags: list[str] = []
+
+
+class Submit(Request, frozen=True):
+    spec: SpecMessage
+    held: bool = False
+    dry_run: bool = False  # answer a DryRun; nothing is kept
+
+
+class Status(Request, frozen=True):
+    """`jobs`: selectors as typed (ids, ranges, names, @, all); empty: live jobs, and the `recent` latest that ended."""
+
+    jobs: list[str] = []
+    recent: int = 20
+    user: str = ""
+    states: list[str] = []
+
+
+class Show(Request, frozen=True):
+    job: str
+
+
+class Why(Request, frozen=True):
+    job: str
+
+
+class Logs(Request, frozen=True):
+    """A piece of the log of one attempt from `offset`; waits up to `wait` seconds for more when there is none."""
+
+    job: str
+    attempt: int = 0  # 0 = the first; the answer says which are there
+    node: str = ""
+    offset: int = 0
+    limit: int = 262_144
+    wait: float = 0.0
+
+
+class Cancel(Request, frozen=True):
+    """Answers when no process of the jobs is left (proven), or after `wait` seconds with what is still there."""
+
+    jobs: list[str]
+    wait: float = 180.0
+
+
+class Hold(Request, frozen=True):
+    jobs: list[str]
+
+
+class Release(Request, frozen=True):
+    jobs: list[str]
+
+
+class Requeue(Request, frozen=True):
+    jobs: list[str]
+
+
+class Wait(Request, frozen=True):
+    """Answers with the jobs' rows once all have ended, or after `wait` seconds."""
+
+    jobs: list[str]
+    wait: float = 30.0
+
+
+class Nodes(Request, frozen=True):
+    names: list[str] = []
+
+
+class Top(Request, frozen=True):
+    """Everything that the live view draws, in one answer."""
+
+
+class Complete(Request, frozen=True):
+    """Words for shell completion: kind is "jobs", "nodes", "users" or "names"."""
+
+    kind: str
+    prefix: str = ""
+
+
+class Info(Request, frozen=True):
+    """About the daemon itself."""
+
+
+class Shutdown(Request, frozen=True):
+    """The daemon ends; jobs run on."""
+
+
+AnyRequest = (
+    Submit
+    | Status
+    | Show
+    | Why
+    | Logs
+    | Cancel
+    | Hold
+    | Release
+    | Requeue
+    | Wait
+    | Nodes
+    | Top
+    | Complete
+    | Info
+    | Shutdown
+)
+
+
+class PartView(msgspec.Struct, frozen=True):
+    node: str
+    devices: list[str]  # device ids
+    indices: list[int]
+
+
+class JobView(msgspec.Struct, frozen=True):
+    """One row of `gpq status`."""
+
+    id: int
+    name: str
+    user: str
+    state: str
+    reason: str  # why it waits, or how it ended; "" when there is nothing to say
+    level: str  # "black-box" | "signal" | "resizable" | "adaptive" | "script" (not declared yet)
+    gpus: int  # held now
+    placement: list[PartView]
+    total_batch: int  # 0 = not known
+    atomic_batch: int
+    accum_steps: int
+    goodput: float | None  # useful examples a second (M0-equivalent), None when not known
+    throughput: float | None  # examples a second
+    efficiency: float | None
+    speedup: float | None  # goodput over that of a fair share
+    rho: float | None  # finish-time fairness: below 1 is better than a fair share
+    progress: float | None  # 0 to 1
+    eta_seconds: float | None
+    age_seconds: float
+    run_seconds: float
+    submitted_at: str
+    started_at: str | None
+    ended_at: str | None
+    attempt: int
+    restarts: int
+    resizes: int
+    batch_changes: int
+    exit_status: int | None  # as a shell gives it, once ended
+    priority: int = 0
+    command: str = ""
+
+
+class JobList(msgspec.Struct, frozen=True):
+    jobs: list[JobView]
+    total: int  # live jobs and all that ended
+    hidden: int = 0  # ended, and not listed
+    now: str = ""
+    warnings: list[str] = []
+    schema: int = SCHEMA
+
+
+class Submitted(msgspec.Struct, frozen=True):
+    id: int
+    name: str
+    state: str
+    warnings: list[str] = []
+    schema: int = SCHEMA
+
+
+class DryRun(msgspec.Struct, frozen=True):
+    """What would happen to a job submitted now."""
+
+    state: str  # "starting" | "pending" | "held"
+    placement: list[PartView]
+    reasons: list[str]
+    warnings: list[str] = []
+    schema: int = SCHEMA
+
+
+class EventView(msgspec.Struct, frozen=True):
+    at: str
+    kind: str  # name of the event
+    job: int | None
+    attempt: int | None
+    text: str  # one line for a person
+
+
+class CurvePoint(msgspec.Struct, frozen=True):
+    """The goodput model at one GPU count."""
+
+    gpus: int
+    goodput: float
+    total_batch: int
+    speedup: float  # over one GPU
+    current: bool = False
+
+
+class AttemptView(msgspec.Struct, frozen=True):
+    attempt: int
+    placement: list[PartView]
+    launched_at: str
+    ended_at: str | None
+    outcome: str
+    why: str
+
+
+class JobDetail(msgspec.Struct, frozen=True):
+    """Everything of `gpq show`."""
+
+    job: JobView
+    spec: SpecMessage
+    attempts: list[AttemptView]
+    curve: list[CurvePoint]
+    noise_scale: float | None
+    model: dict[str, float]  # fitted throughput parameters, by name
+    rows: int  # profiled configurations
+    metrics: dict[str, float | None]  # None: not a finite number, e.g. a loss that diverged
+    checkpoints: int
+    restart_seconds: float | None
+    gpu_seconds: float
+    notices: list[str]
+    history: list[EventView]
+    learning_rate_rule: str = ""
+    schema: int = SCHEMA
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """The answer of `gpq why`."""
+
+    id: int
+    state: str
+    headline: str
+    reasons: list[str]  # each reason why it waits, or why it has these GPUs and not more or fewer
+    remedies: list[str]  # what would change that
+    round_at: str | None  # of the round that decided it
+    curve: list[CurvePoint] = []
+    schema: int = SCHEMA
+
+
+class LogChunk(msgspec.Struct, frozen=True):
+    attempt: int
+    node: str
+    data: str  # base64
+    offset: int  # where to go on
+    ended: bool  # nothing more will come of this attempt
+    attempts: list[int]  # all attempts of the job, in order
+    nodes: list[str]  # of this attempt, in rank order
+    state: str  # of the job
+    schema: int = SCHEMA
+
+
+class CancelResult(msgspec.Struct, frozen=True):
+    cancelled: list[int]  # proven: no process is left
+    ended: list[int]  # had ended before, or ended by themselves meanwhile
+    remaining: list[int]  # asked, and still there
+    schema: int = SCHEMA
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """Answer of hold, release and requeue."""
+
+    jobs: list[int]
+    unchanged: list[str] = []  # one line each: why nothing was done
+    schema: int = SCHEMA
+
+
+class ProcessView(msgspec.Struct, frozen=True):
+    pid: int
+    user: str
+    name: str
+    memory_mib: int
+    job: int | None  # ours, or None
+
+
+class DeviceView(msgspec.Struct, frozen=True):
+    id: str
+    index: int
+    kind: str
+    type: str
+    memory_mib: int
+    used_mib: int
+    utilisation: int | None
+    state: str
+    reason: str
+    job: int | None
+    processes: list[ProcessView]
+
+
+class NodeView(msgspec.Struct, frozen=True):
+    name: str
+    state: str
+    reason: str
+    cores: int
+    memory_mib: int
+    seen_seconds: float  # age of this knowledge
+    devices: list[DeviceView]
+
+
+class NodeList(msgspec.Struct, frozen=True):
+    nodes: list[NodeView]
+    schema: int = SCHEMA
+
+
+class UserShare(msgspec.Struct, frozen=True):
+    """One row of the fairness table by user."""
+
+    user: str
+    jobs: int
+    gpus: int
+    share: float  # of the devices in use
+    fair_share: float  # of the devices
+    speedup: float | None
+    rho: float | None  # worst of the user's jobs
+    gpu_seconds: float
+
+
+class TopView(msgspec.Struct, frozen=True):
+    nodes: list[NodeView]
+    jobs: list[JobView]
+    users: list[UserShare]
+    changes: list[EventView]  # latest re-allocations with their reasons, newest first
+    policy: str
+    round_seconds: float | None  # how long the last round took
+    round_age: float | None
+    cluster_goodput: float
+    now: str
+    schema: int = SCHEMA
+
+
+class Words(msgspec.Struct, frozen=True):
+    words: list[tuple[str, str]]  # word, description
+
+
+class DaemonInfo(msgspec.Struct, frozen=True):
+    pid: int
+    version: str
+    home: str
+    socket: str
+    started_at: str
+    uptime_seconds: float
+    policy: str
+    interval: float
+    epoch: int
+    jobs_live: int
+    jobs_total: int
+    rounds: int
+    round_ms_median: float | None
+    memory_mib: float
+    nodes: dict[str, str]  # name -> state
+    schema: int = SCHEMA

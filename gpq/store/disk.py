@@ -1,0 +1,128 @@
+"""What lies under the database: the file system's kind, the reserve for a full disk, what SQLite's errors mean."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+
+from gpq.errors import GpqError, Refused
+
+RESERVE_BYTES = 512 * 1024
+LOW_BYTES = 128 * 1024  # less than this free is full
+
+# File systems over a network: locks and shared memory of the database cannot be trusted there.
+NETWORK = frozenset({
+    "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ncpfs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs",
+    "fuse.sshfs", "fuse.glusterfs", "fuse.s3fs",
+})  # fmt: skip
+
+
+def filesystem_of(folder: str, mountinfo: str) -> str:
+    """The type of the file system that `folder` (resolved) lies on, by the text of /proc/self/mountinfo; "" unknown."""
+    best, found = "", ""
+    for line in mountinfo.splitlines():
+        before, separator, after = line.partition(" - ")
+        fields = before.split()
+        if not separator or len(fields) < 5:
+            continue
+        point = fields[4].encode().decode("unicode_escape")  # spaces are written \040
+        inside = folder == point or folder.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, found = point, after.split()[0]
+    return found
+
+
+def refuse_network(folder: str, mounts: str = "/proc/self/mountinfo") -> None:
+    """Raises Refused when `folder` lies on a network file system."""
+    try:
+        with open(mounts, encoding="utf-8", errors="replace") as stream:
+            text = stream.read()
+    except OSError:
+        return  # not Linux, or no /proc: nothing to tell by
+    kind = filesystem_of(os.path.realpath(folder), text)
+    if kind in NETWORK:
+        raise Refused(
+            f"{folder} lies on a network file system ({kind}), which cannot keep gpq's state safely",
+            "set GPQ_HOME to a folder on a local disk",
+        )
+
+
+def make_folder(folder: str) -> None:
+    """Create it, for its owner alone. Raises Refused when that cannot be, or when nothing can be written in it."""
+    probe = os.path.join(folder, f".probe.{os.getpid()}")
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.unlink(probe)
+    except OSError as error:
+        raise Refused(
+            f"cannot write in the state directory {folder}: {error.strerror}",
+            "make it writable, or set GPQ_HOME to a folder that is",
+        ) from None
+
+
+class Reserve:
+    """A file of zeros that is given up when the disk is full, so that how running jobs end can still be written."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.held = False
+
+    def take(self) -> bool:
+        """Hold the reserve again. False when the disk has no room for it."""
+        if self.held:
+            return True
+        try:
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return False
+        try:
+            os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+            os.fsync(descriptor)
+            self.held = True
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+        finally:
+            os.close(descriptor)
+        return self.held
+
+    def release(self) -> bool:
+        """Give it up. False when there was none."""
+        had, self.held = self.held, False
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+        return had
+
+
+def is_full(error: sqlite3.Error, folder: str) -> bool:
+    """Was it for want of room? SQLite reports that as an I/O error where it extends its shared memory."""
+    text = str(error)
+    if "database or disk is full" in text:
+        return True
+    if "disk I/O error" not in text and "unable to open" not in text:
+        return False
+    with contextlib.suppress(OSError):
+        room = os.statvfs(folder)
+        return room.f_bavail * room.f_frsize < LOW_BYTES
+    return False
+
+
+def full(path: str) -> GpqError:
+    return Refused(
+        f"the disk is full: {os.path.dirname(path)} has no room for the state; nothing was changed",
+        "free some space there and try again; running jobs go on",
+    )
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    text = str(error)
+    return any(said in text for said in ("malformed", "not a database", "corrupt", "no such table", "no such column"))
+
+
+def damaged(path: str, what: str) -> GpqError:
+    return Refused(
+        f"the database {path} is damaged ({what}); it was left as it is",
+        f"put a backup in its place ({path}.backup is the last one, if there is one), or move it away to begin anew",
+    )

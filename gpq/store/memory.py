@@ -1,0 +1,63 @@
+"""The store that forgets: for the simulator and for tests. Same protocol as SQLite's, nothing on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpq.core.events import EPHEMERAL, Event
+from gpq.core.models import Job, JobId, Snapshot
+
+
+class MemoryStore:
+    """Keeps what a database would keep; readers see a copy of the lists."""
+
+    def __init__(self) -> None:
+        self._state = Snapshot()
+        self._ended: list[Job] = []
+        self._journal: list[Event] = []
+
+    def load(self) -> Snapshot:
+        return self._state
+
+    def commit(self, events: Sequence[Event], snapshot: Snapshot, ended: Sequence[Job] = ()) -> None:
+        gone = set(self._state.jobs) - set(snapshot.jobs) - {job.id for job in ended}
+        if gone:
+            raise ValueError(f"jobs {sorted(gone)} left the snapshot without an outcome")
+        self._journal.extend(event for event in events if not isinstance(event, EPHEMERAL))
+        self._ended.extend(ended)
+        self._state = replace(Snapshot(), jobs=snapshot.jobs, next_id=snapshot.next_id, round_at=snapshot.round_at)
+
+    def history(
+        self,
+        *,
+        ids: Sequence[JobId] | None = None,
+        names: Sequence[str] | None = None,
+        user: str = "",
+        states: Sequence[str] = (),
+        limit: int | None = None,
+    ) -> list[Job]:
+        found = [
+            job
+            for job in list(self._ended)
+            if (ids is None or job.id in ids)
+            and (names is None or job.spec.name in names)
+            and (not user or job.spec.user == user)
+            and (not states or job.state in states)
+        ]
+        found.sort(key=lambda job: (job.ended_at or 0.0, job.id), reverse=True)
+        return found[:limit]
+
+    def events(self, *, job: JobId | None = None, kinds: Sequence[type] = (), limit: int | None = None) -> list[Event]:
+        found = [
+            event
+            for event in list(self._journal)
+            if (job is None or getattr(event, "job", None) == job) and (not kinds or isinstance(event, tuple(kinds)))
+        ]
+        return found if limit is None else found[len(found) - min(limit, len(found)) :]
+
+    def ended_count(self) -> int:
+        return len(self._ended)
+
+    def close(self) -> None:
+        """Nothing to close."""

@@ -1,0 +1,341 @@
+"""The store that remembers: SQLite in WAL mode, synced before every return. One writer, told from others by its epoch.
+
+Refuses what it cannot keep: a network file system, a newer or damaged database, a full disk, a second writer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+
+from gpq.core.events import EPHEMERAL, JOURNAL_VERSION, Event, Submitted
+from gpq.core.models import TERMINAL, Job, JobId, Snapshot
+from gpq.errors import GpqError, Refused, StoreFailed
+from gpq.store import disk, rows
+from gpq.store.migrations import APPLICATION_ID, migrate
+
+BUSY_SECONDS = 60.0  # wait this long for another process that reads or backs up the database
+CHECK_BYTES = 256 << 20  # a larger database is not read through at the start; its rows are checked as they are read
+
+_PUT_JOB = (
+    "INSERT INTO jobs (id, state, user, name, ended_at, checksum, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (id) DO UPDATE SET state = excluded.state, ended_at = excluded.ended_at,"
+    " checksum = excluded.checksum, body = excluded.body"
+)
+_PUT_EVENT = "INSERT INTO events (at, kind, job, version, checksum, body) VALUES (?, ?, ?, ?, ?, ?)"
+_PUT_META = "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+_JOB_COLUMNS = "id, state, user, name, ended_at, checksum, body"
+
+
+class SqliteStore:
+    """`SqliteStore(path)` opens or creates the database and raises its epoch: an earlier writer can write no more.
+
+    Writes from one thread; `history`, `events` and `ended_count` from any. `first_id` is the least id for a database
+    that is new (attempts of a lost database may still lie on the nodes).
+    """
+
+    def __init__(self, path: str, *, first_id: int = 1) -> None:
+        self.path = path
+        folder = os.path.dirname(path)
+        disk.make_folder(folder)
+        disk.refuse_network(folder)
+        self._reserve = disk.Reserve(path + ".reserve")
+        self._failed = ""
+        try:
+            if not os.path.exists(path):
+                if os.path.exists(path + "-wal"):  # SQLite would play it into the new database
+                    raise disk.damaged(path, "it is gone, and its log is still there")
+                _create(path, first_id)
+            self._writer = _connect(path)
+            with contextlib.ExitStack() as undo:
+                undo.callback(self._writer.close)
+                _check(self._writer, path)
+                migrate(self._writer)
+                self._reader = _connect(path)
+                undo.callback(self._reader.close)
+                self._reader.execute("PRAGMA query_only = 1")
+                self.epoch = self._raise_epoch()
+                self._state = self._read_state()
+                (self._ended,) = self._reader.execute("SELECT count(*) FROM jobs WHERE ended_at IS NOT NULL").fetchone()
+                undo.pop_all()
+        except sqlite3.Error as error:
+            raise _explained(error, path) from error
+        self._reading = threading.Lock()
+        self._reserve.take()
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def load(self) -> Snapshot:
+        return self._state
+
+    def commit(self, events: Sequence[Event], snapshot: Snapshot, ended: Sequence[Job] = ()) -> None:
+        if self._failed:
+            raise StoreFailed(self._failed)
+        before = self._state
+        gone = before.jobs.keys() - snapshot.jobs.keys() - {job.id for job in ended}
+        if gone:
+            raise ValueError(f"jobs {sorted(gone)} left the snapshot without an outcome")
+        changed = [job for job_id, job in snapshot.jobs.items() if before.jobs.get(job_id) is not job]
+        journal = [event for event in events if not isinstance(event, EPHEMERAL)]
+        meta = [
+            (key, repr(new))
+            for key, old, new in (
+                ("next_id", before.next_id, snapshot.next_id),
+                ("round_at", before.round_at, snapshot.round_at),
+            )
+            if old != new
+        ]
+        if changed or ended or journal or meta:
+            job_rows = [_job_row(job, snapshot.now) for job in (*changed, *ended)]
+            self._write(job_rows, [_event_row(event) for event in journal], meta, journal)
+        self._state = Snapshot(jobs=snapshot.jobs, next_id=snapshot.next_id, round_at=snapshot.round_at)
+        self._ended += len(ended)
+
+    def _write(
+        self,
+        job_rows: Sequence[tuple[object, ...]],
+        event_rows: Sequence[tuple[object, ...]],
+        meta: Sequence[tuple[str, str]],
+        journal: Sequence[Event],
+    ) -> None:
+        """One transaction. On a full disk new jobs are refused, and all else may use the reserve."""
+        adds = any(isinstance(event, Submitted) for event in journal)
+        if adds and not self._reserve.take():
+            raise disk.full(self.path)
+        if self._try_write(job_rows, event_rows, meta):
+            return
+        if not adds:
+            for make_room in (self._make_room, self._give_reserve):
+                make_room()
+                if self._try_write(job_rows, event_rows, meta):
+                    return
+        raise disk.full(self.path)
+
+    def _try_write(
+        self,
+        job_rows: Sequence[tuple[object, ...]],
+        event_rows: Sequence[tuple[object, ...]],
+        meta: Sequence[tuple[str, str]],
+    ) -> bool:
+        """False when the disk is full, and nothing was written."""
+        try:
+            with self._transaction():
+                self._writer.executemany(_PUT_JOB, job_rows)
+                self._writer.executemany(_PUT_EVENT, event_rows)
+                self._writer.executemany(_PUT_META, meta)
+        except sqlite3.Error as error:
+            if disk.is_full(error, os.path.dirname(self.path)):
+                return False
+            raise self._fail(error) from error
+        return True
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Raises StoreFailed when another daemon has taken over since."""
+        writer = self._writer
+        writer.execute("BEGIN IMMEDIATE")
+        try:
+            (epoch,) = writer.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
+            if int(epoch) != self.epoch:
+                self._failed = "another daemon has taken over this state: this one ends"
+                raise StoreFailed(self._failed)
+            yield
+            writer.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                if writer.in_transaction:
+                    writer.execute("ROLLBACK")
+            raise
+
+    def _make_room(self) -> None:
+        """Move the log into the database, so that the log's own space is written again from its start."""
+        with contextlib.suppress(sqlite3.Error):
+            self._writer.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+
+    def _give_reserve(self) -> None:
+        if self._reserve.release():
+            self._make_room()
+
+    def _fail(self, error: sqlite3.Error) -> GpqError:
+        """What an error of the database means. A write that may be lost or not ends the writer for good."""
+        if "locked" in str(error) or "busy" in str(error):
+            return Refused(
+                f"the database {self.path} is locked by another process; nothing was changed",
+                "end what reads it (a backup, a browser of databases) and try again",
+            )
+        self._failed = f"the state can no longer be written to {self.path}: {error}"
+        return StoreFailed(self._failed, "check the disk (dmesg), then `gpq daemon start`; running jobs go on")
+
+    def _raise_epoch(self) -> int:
+        self._writer.execute("BEGIN IMMEDIATE")
+        (value,) = self._writer.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
+        self._writer.execute(_PUT_META, ("epoch", str(int(value) + 1)))
+        self._writer.execute("COMMIT")
+        return int(value) + 1
+
+    def _read_state(self) -> Snapshot:
+        meta = dict(self._reader.execute("SELECT key, value FROM meta").fetchall())
+        found = self._reader.execute(f"SELECT {_JOB_COLUMNS} FROM jobs WHERE ended_at IS NULL ORDER BY id")
+        jobs = {job.id: job for job in (self._job(row) for row in found)}
+        (last,) = self._reader.execute("SELECT coalesce(max(id), 0) FROM jobs").fetchone()
+        try:
+            return Snapshot(
+                jobs=jobs, next_id=max(int(meta["next_id"]), last + 1), round_at=float(meta.get("round_at", 0.0))
+            )
+        except (KeyError, ValueError) as error:
+            raise disk.damaged(self.path, f"table meta: {error}") from None
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def history(
+        self,
+        *,
+        ids: Sequence[JobId] | None = None,
+        names: Sequence[str] | None = None,
+        user: str = "",
+        states: Sequence[str] = (),
+        limit: int | None = None,
+    ) -> list[Job]:
+        where, values = ["ended_at IS NOT NULL"], list[object]()
+        for column, wanted in (
+            ("id", ids),
+            ("name", names),
+            ("user", [user] if user else None),
+            ("state", states or None),
+        ):
+            if wanted is not None:
+                where.append(f"{column} IN ({','.join('?' * len(wanted))})")
+                values.extend(str(one) if column == "state" else one for one in wanted)
+        query = f"SELECT {_JOB_COLUMNS} FROM jobs WHERE {' AND '.join(where)} ORDER BY ended_at DESC, id DESC LIMIT ?"
+        return [self._job(row) for row in self._read(query, [*values, -1 if limit is None else limit])]
+
+    def events(self, *, job: JobId | None = None, kinds: Sequence[type] = (), limit: int | None = None) -> list[Event]:
+        where, values = ["1"], list[object]()
+        if job is not None:
+            where.append("job = ?")
+            values.append(job)
+        if kinds:
+            where.append(f"kind IN ({','.join('?' * len(kinds))})")
+            values.extend(kind.__name__ for kind in kinds)
+        query = f"SELECT kind, checksum, body FROM events WHERE {' AND '.join(where)} ORDER BY seq DESC LIMIT ?"
+        found = []
+        for kind, checksum, body in self._read(query, [*values, -1 if limit is None else limit]):
+            with self._sound():
+                if rows.checksum(kind, body) != checksum:
+                    raise rows.Damaged("an event has another checksum")
+                found.append(rows.decode_event(str(kind), str(body)))
+        return found[::-1]
+
+    def ended_count(self) -> int:
+        return int(self._ended)
+
+    def backup(self) -> None:
+        """A second, whole copy beside the database, replaced atomically. Raises GpqError; the old copy stays then."""
+        target = self.path + ".backup"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(target + ".new")
+        try:
+            source = _connect(self.path)
+            with contextlib.closing(source):
+                source.execute("VACUUM INTO ?", (target + ".new",))
+            os.replace(target + ".new", target)
+        except (OSError, sqlite3.Error) as error:
+            with contextlib.suppress(OSError):
+                os.unlink(target + ".new")
+            raise GpqError(f"no backup of the state could be written: {error}") from error
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()
+
+    def _read(self, query: str, values: Sequence[object]) -> list[tuple[object, ...]]:
+        try:
+            with self._reading:
+                return self._reader.execute(query, tuple(values)).fetchall()
+        except sqlite3.Error as error:
+            raise _explained(error, self.path) from error
+
+    def _job(self, row: tuple[object, ...]) -> Job:
+        *columns, checksum, body = row
+        with self._sound():
+            if rows.checksum(*columns, body) != checksum:
+                raise rows.Damaged(f"job {row[0]} has another checksum")
+            return rows.decode(str(body), Job)
+
+    @contextlib.contextmanager
+    def _sound(self) -> Iterator[None]:
+        try:
+            yield
+        except rows.Damaged as error:
+            raise disk.damaged(self.path, str(error)) from None
+
+
+def _job_row(job: Job, now: float) -> tuple[object, ...]:
+    ended = (job.ended_at if job.ended_at is not None else now) if job.state in TERMINAL else None
+    body = rows.encode(job)
+    columns = (int(job.id), str(job.state), job.spec.user, job.spec.name, None if ended is None else float(ended))
+    return (*columns, rows.checksum(*columns, body), body)
+
+
+def _event_row(event: Event) -> tuple[object, ...]:
+    kind, body = type(event).__name__, rows.encode(event)
+    job = getattr(event, "job", None)
+    return (float(event.at), kind, job, JOURNAL_VERSION, rows.checksum(kind, body), body)
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    """A connection that syncs its log at every commit. The writer's and the reader's are alike but for `query_only`."""
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA cache_size = -2048")  # KiB: history is read in passing, not kept
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _create(path: str, first_id: int) -> None:
+    """A new database appears whole or not at all: an empty file in its place is therefore always damage."""
+    new = path + ".new"
+    for left in (new, new + "-wal", new + "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(left)
+    with contextlib.closing(_connect(new)) as connection:
+        os.chmod(new, 0o600)
+        migrate(connection)
+        connection.execute("BEGIN IMMEDIATE")
+        connection.executemany(_PUT_META, [("epoch", "0"), ("next_id", str(first_id))])
+        connection.execute("COMMIT")
+    descriptor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.rename(new, path)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _check(connection: sqlite3.Connection, path: str) -> None:
+    """Raises Refused for a file that is no database of ours, or a damaged one."""
+    if os.path.getsize(path) == 0:
+        raise disk.damaged(path, "it is empty")
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    if application != APPLICATION_ID:
+        raise disk.damaged(path, "it does not bear gpq's mark")
+    if os.path.getsize(path) <= CHECK_BYTES:
+        (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if said != "ok":
+            raise disk.damaged(path, said.splitlines()[-1])
+
+
+def _explained(error: sqlite3.Error, path: str) -> GpqError:
+    """An error of SQLite's while opening or reading, as one line for the user."""
+    if disk.is_full(error, os.path.dirname(path)):
+        return disk.full(path)
+    if disk.is_damage(error):
+        return disk.damaged(path, str(error))
+    return Refused(f"the database {path} cannot be used: {error}", "see the daemon's log; the file was left as it is")

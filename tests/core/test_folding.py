@@ -1,0 +1,93 @@
+"""Facts become state; stale facts change nothing."""
+
+from __future__ import annotations
+
+from gpq.core import events as facts
+from gpq.core.events import TimingSums
+from gpq.core.folding import apply, fold
+from gpq.core.models import BatchOrder, Exit, JobId, JobState, NodeId, Placement, StopReason, Wish
+from tests.builders import DECLARED, job, node, on, running, snapshot, spec
+
+A, B = NodeId("a"), NodeId("b")
+
+
+def test_a_submitted_job_waits_and_ids_are_never_reused() -> None:
+    folded = fold(snapshot(), [facts.Submitted(1.0, JobId(7), spec())])
+    assert folded.snapshot.jobs[JobId(7)].state is JobState.PENDING
+    assert folded.snapshot.next_id == 8
+
+
+def test_news_of_an_older_attempt_changes_nothing() -> None:
+    now = running(1, on("a", 0), attempt=3)
+    for event in (
+        facts.Exited(5.0, now.id, 2, A, Exit(1)),
+        facts.StopSent(5.0, now.id, 2, StopReason.RESIZE),
+        facts.Profiled(5.0, now.id, 2, 100),
+        facts.Started(5.0, now.id, 2, A),
+    ):
+        assert apply(now, event) is now
+
+
+def test_news_of_a_job_that_ended_changes_nothing() -> None:
+    before = snapshot(node("a"))
+    folded = fold(before, [facts.Exited(5.0, JobId(9), 1, A, Exit(0))])
+    assert folded.snapshot.jobs == before.jobs
+    assert not folded.ended
+
+
+def test_the_end_on_every_node_ends_the_job_and_gives_its_devices_back() -> None:
+    spread = Placement(((A, on("a", 0).parts[0][1]), (B, on("b", 0).parts[0][1])))
+    before = snapshot(running(1, spread, since=10.0))
+    first = fold(before, [facts.Exited(20.0, JobId(1), 1, A, Exit(0))])
+    assert first.snapshot.jobs[JobId(1)].state is JobState.RUNNING
+    again = fold(first.snapshot, [facts.Exited(21.0, JobId(1), 1, A, Exit(0))])
+    assert again.snapshot.jobs[JobId(1)] is first.snapshot.jobs[JobId(1)]
+    last = fold(again.snapshot, [facts.Exited(30.0, JobId(1), 1, B, Exit(0))])
+    assert JobId(1) not in last.snapshot.jobs
+    [ended] = last.ended
+    assert (ended.state, ended.placement, ended.ended_at) == (JobState.COMPLETED, None, 30.0)
+    assert ended.service == 40.0  # two GPUs for 20 s
+    assert [type(event) for event in last.journal] == [facts.Exited, facts.Succeeded]
+
+
+def test_a_job_runs_once_all_its_nodes_started_it() -> None:
+    spread = Placement(((A, on("a", 0).parts[0][1]), (B, on("b", 0).parts[0][1])))
+    before = snapshot(job(1, state=JobState.STARTING, attempt=1, placement=spread, launched_at=0.0))
+    one = fold(before, [facts.Started(1.0, JobId(1), 1, A)]).snapshot
+    assert one.jobs[JobId(1)].state is JobState.STARTING
+    two = fold(one, [facts.Started(2.0, JobId(1), 1, B)]).snapshot
+    assert (two.jobs[JobId(1)].state, two.jobs[JobId(1)].started_at) == (JobState.RUNNING, 2.0)
+
+
+def test_a_report_is_counted_once() -> None:
+    sums = TimingSums(1, 1, 32, 0, accum_count=10, accum_sum=1.0, step_count=10, step_sum=2.0)
+    report = facts.Profiled(5.0, JobId(1), 1, 400, declared=DECLARED, timings=(sums,))
+    once = apply(running(1, on("a", 0)), report)
+    assert apply(once, report) is once
+    [row] = once.profile.rows
+    assert (row.grad_time, row.step_time, row.weight) == (0.1, 0.2, 10.0)
+    assert once.profile.samples_per_second == 160.0
+
+
+def test_new_times_outweigh_old_ones_in_the_end() -> None:
+    now = running(1, on("a", 0))
+    for number, seconds in enumerate([1.0] * 20 + [2.0] * 60, 1):
+        sums = TimingSums(1, 1, 32, 0, 100, seconds * 100, 100, seconds * 100)
+        now = apply(now, facts.Profiled(number, now.id, 1, number, timings=(sums,)))
+    assert abs(now.profile.rows[0].step_time - 2.0) < 0.02
+
+
+def test_the_restart_cost_is_measured_from_the_stop_to_the_first_step() -> None:
+    now = running(1, on("a", 0))
+    now = apply(now, facts.StopSent(100.0, now.id, 1, StopReason.RESIZE))
+    now = apply(now, facts.Stopped(103.0, now.id, Exit(0, stopped=True)))
+    now = apply(now, facts.Launched(104.0, now.id, 2, on("a", 0, 1), BatchOrder(1, 32, 0)))
+    now = apply(now, facts.Started(105.0, now.id, 2, A))
+    now = apply(now, facts.Profiled(112.0, now.id, 2, 10, ready=True))
+    assert now.restart_seconds == 12.0
+    assert (now.restarts, now.resizes) == (1, 1)
+
+
+def test_a_cancel_cannot_be_taken_back() -> None:
+    now = apply(job(1), facts.CancelAsked(0, JobId(1)))
+    assert apply(apply(now, facts.HoldAsked(1, now.id)), facts.ReleaseAsked(2, now.id)).wish is Wish.CANCEL

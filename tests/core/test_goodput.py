@@ -1,0 +1,186 @@
+"""The goodput model: its identities, its limits, and that the table, the single answer and the formulas agree."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from gpq.core import goodput as gp
+from gpq.core.models import Declared, Noise
+
+positive = st.floats(1e-5, 1.0)
+params_of = st.builds(
+    gp.ThroughputParams,
+    alpha_c=positive,
+    beta_c=st.floats(1e-6, 1e-2),
+    alpha_n=st.floats(0.0, 1.0),
+    beta_n=st.floats(0.0, 0.2),
+    alpha_r=st.floats(0.0, 0.5),
+    beta_r=st.floats(0.0, 0.1),
+    gamma=st.floats(1.0, 10.0),
+    delta_n=st.floats(0.0, 0.2),
+)
+stats_of = st.one_of(st.none(), st.builds(gp.GradientStats, st.floats(1e-9, 10.0), st.floats(1e-9, 1e5)))
+
+
+@st.composite
+def limits_of(draw: st.DrawFn) -> gp.BatchLimits:
+    base = draw(st.integers(1, 512))
+    smallest = draw(st.integers(1, 16))
+    return gp.BatchLimits(
+        base,
+        base * draw(st.integers(1, 32)),
+        smallest,
+        draw(st.integers(smallest, 1024)),
+        draw(st.booleans()),
+    )
+
+
+shapes = st.integers(1, 64).flatmap(lambda k: st.tuples(st.integers(1, min(k, 16)), st.just(k)))
+PARAMS = gp.ThroughputParams(0.02, 0.0007, 0.06, 0.01, 0.005, 0.001, 2.0, 0.02)
+
+
+def test_step_time_is_the_norm_of_computing_and_synchronising_worked_by_hand() -> None:
+    params = gp.ThroughputParams(1.0, 0.5, 4.0, 1.0, 3.0, 2.0, 2.0, 6.0)
+    assert gp.grad_time(params, 6) == pytest.approx(4.0)
+    assert gp.sync_time(params, 1, 1) == 0.0
+    assert gp.sync_time(params, 1, 2) == pytest.approx(3.0)
+    assert gp.sync_time(params, 1, 8) == pytest.approx(3.0 + 2.0 * 2)
+    assert gp.sync_time(params, 2, 8) == pytest.approx(4.0 + 1.0 * 2 + 6.0 * (8 / 2 - 1) / (2 - 1))
+    assert gp.step_time(params, 1, 2, 6) == pytest.approx(5.0)
+    assert gp.iteration_time(params, 1, 2, 6, 3) == pytest.approx(3 * 4.0 + 5.0)
+    assert gp.throughput(params, 1, 2, 6, 3) == pytest.approx(2 * 6 * 4 / 17.0)
+
+
+def test_efficiency_and_gain_match_the_noise_scale_formula() -> None:
+    stats = gp.GradientStats(sqr=2.0, var=600.0)
+    assert stats.noise_scale == 300.0
+    assert gp.efficiency(stats, 100, 500) == pytest.approx(400 / 800)
+    # Pollux's own form, with its var of a batch of M0.
+    var0, scale = 600.0 / 100, 5.0
+    assert gp.gain(stats, 100, 500) == pytest.approx((var0 + 2.0) / (var0 / scale + 2.0))
+
+
+def test_a_gradient_that_drowns_in_noise_makes_every_batch_efficient() -> None:
+    stats = gp.GradientStats(sqr=0.0, var=1.0)
+    assert stats.noise_scale == math.inf
+    assert gp.efficiency(stats, 32, 32_000) == 1.0
+
+
+@given(stats_of, st.integers(1, 10_000), st.integers(1, 1000))
+def test_efficiency_is_between_zero_and_one_and_gain_between_one_and_the_scale(
+    stats: gp.GradientStats | None, base: int, factor: int
+) -> None:
+    value = gp.efficiency(stats, base, base * factor)
+    assert 0 < value <= 1
+    assert 1 - 1e-9 <= gp.gain(stats, base, base * factor) <= factor * (1 + 1e-9)
+
+
+@given(params_of, shapes, st.integers(1, 1024), st.integers(0, 8))
+def test_times_are_positive_and_grow_with_the_batch_and_with_accumulation(
+    params: gp.ThroughputParams, shape: tuple[int, int], atomic: int, accum: int
+) -> None:
+    nodes, replicas = shape
+    time = gp.iteration_time(params, nodes, replicas, atomic, accum)
+    assert time > 0
+    assert gp.iteration_time(params, nodes, replicas, atomic + 1, accum) >= time
+    assert gp.iteration_time(params, nodes, replicas, atomic, accum + 1) > time
+
+
+@given(params_of, st.integers(2, 8), st.integers(2, 64))
+def test_synchronising_never_gets_cheaper_with_more_replicas_on_the_same_nodes(
+    params: gp.ThroughputParams, nodes: int, replicas: int
+) -> None:
+    assume(replicas >= nodes)
+    assert gp.sync_time(params, nodes, replicas + 1) >= gp.sync_time(params, nodes, replicas) - 1e-12
+    assert gp.sync_time(params, 1, replicas + 1) >= gp.sync_time(params, 1, replicas) - 1e-12
+
+
+@given(params_of, stats_of, limits_of(), shapes)
+@settings(max_examples=200)
+def test_the_chosen_batch_is_within_the_limits_and_no_candidate_is_better(
+    params: gp.ThroughputParams, stats: gp.GradientStats | None, limits: gp.BatchLimits, shape: tuple[int, int]
+) -> None:
+    nodes, replicas = shape
+    choice = gp.best_batch(params, stats, limits, nodes, replicas)
+    atomic, accum, feasible = gp.candidate_batches(limits, np.array([replicas]))
+    values = gp.goodput(params, stats, limits.base, nodes, replicas, atomic, accum)[feasible]
+    if not feasible.any():
+        assert choice == gp.BatchChoice(0, 0, 0, 0.0, 0.0, 0.0)
+        return
+    assert choice.goodput >= values.max() * (1 - 1e-12)
+    assert choice.total_batch == replicas * choice.atomic_batch * (choice.accum_steps + 1)
+    assert limits.base <= choice.total_batch <= limits.maximum
+    assert limits.min_atomic <= choice.atomic_batch <= limits.max_atomic
+    assert limits.accumulation or choice.accum_steps == 0
+    assert 0 < choice.goodput <= choice.throughput * (1 + 1e-12)
+    assert 0 < choice.efficiency <= 1
+
+
+@given(params_of, stats_of, limits_of())
+@settings(max_examples=30)
+def test_the_table_equals_single_answers_and_the_formulas(
+    params: gp.ThroughputParams, stats: gp.GradientStats | None, limits: gp.BatchLimits
+) -> None:
+    replicas = np.arange(1, 20)
+    nodes = -(-replicas // 4)
+    table = gp.goodput_table(params, stats, limits, nodes, replicas)
+    for i in range(len(replicas)):
+        one = gp.best_batch(params, stats, limits, int(nodes[i]), int(replicas[i]))
+        assert table.choice(i) == one
+        if one.goodput:
+            direct = gp.goodput(params, stats, limits.base, nodes[i], replicas[i], one.atomic_batch, one.accum_steps)
+            assert one.goodput == pytest.approx(float(direct), rel=1e-9)
+
+
+def test_one_replica_accumulates_as_soon_as_it_exceeds_the_base_batch() -> None:
+    params = gp.ThroughputParams(
+        1.0, 1e-6, 0.0, 0.0, 0.0, 0.0, 1.0
+    )  # a micro-batch costs one second, whatever its size
+    noisy = gp.GradientStats(1e-6, 1e6)  # every batch is efficient: the fastest is best
+    choice = gp.best_batch(params, noisy, gp.BatchLimits(64, 512, 1, 512, True), 1, 1)
+    assert (choice.atomic_batch, choice.accum_steps) == (256, 1)
+    choice = gp.best_batch(params, noisy, gp.BatchLimits(64, 100, 1, 512, True), 1, 1)
+    assert choice.total_batch == 64, "100 in two seconds is slower than 64 in one"
+
+
+def test_without_statistics_the_batch_stays_at_the_base() -> None:
+    choice = gp.best_batch(PARAMS, None, gp.BatchLimits(128, 4096, 8, 1024), 1, 4)
+    assert choice.total_batch == 128
+
+
+def test_rounding_up_never_exceeds_the_maximum_batch() -> None:
+    greedy = gp.GradientStats(1e-9, 1e9)
+    for replicas in range(1, 33):
+        choice = gp.best_batch(PARAMS, greedy, gp.BatchLimits(100, 1000, 1, 1000), 1, replicas)
+        assert 100 <= choice.total_batch <= 1000
+        assert choice.goodput > 0
+
+
+def test_a_fixed_batch_is_cut_exactly_or_not_at_all() -> None:
+    limits = gp.BatchLimits(64, 64, 1, 24)
+    assert gp.best_batch(PARAMS, None, limits, 1, 1).total_batch == 64
+    assert gp.best_batch(PARAMS, None, limits, 1, 1).atomic_batch == 16
+    assert gp.best_batch(PARAMS, None, limits, 1, 3).goodput == 0
+
+
+def test_a_shape_whose_replicas_outnumber_the_largest_batch_is_infeasible() -> None:
+    assert gp.best_batch(PARAMS, None, gp.BatchLimits(4, 8, 1, 8), 2, 16).goodput == 0
+
+
+def test_limits_follow_the_declaration_and_a_fixed_batch_has_no_room() -> None:
+    declared = Declared(adaptive=True, batch_size=32, max_batch_size=256, min_atomic_batch=4, max_atomic_batch=64)
+    assert gp.limits_of(declared) == gp.BatchLimits(32, 256, 4, 64, True)
+    fixed = Declared(adaptive=False, batch_size=32, max_batch_size=256)
+    assert gp.limits_of(fixed) == gp.BatchLimits(32, 32, 1, 32, True)
+    assert gp.limits_of(Declared(adaptive=True)) is None
+
+
+def test_statistics_count_only_once_they_say_something() -> None:
+    assert gp.stats_of(None) is None
+    assert gp.stats_of(Noise(sqr=1.0, var=0.0, samples=0)) is None
+    assert gp.stats_of(Noise(sqr=-1.0, var=2.0, samples=9, capped=True)) == gp.GradientStats(0.0, 2.0)

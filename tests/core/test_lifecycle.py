@@ -1,0 +1,106 @@
+"""Every cell of state x event, and how the end of an attempt is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpq.core import events as facts
+from gpq.core.lifecycle import TRANSITIONS, InvalidTransition, advance, conclude, diagram, joint_exit
+from gpq.core.models import TERMINAL, BatchOrder, Config, Exit, JobId, JobState, Level, NodeId, Placement, StopReason
+from tests.builders import black_box, on, running, spec
+
+ONE = JobId(1)
+NOWHERE = Placement(())
+EVENTS = [
+    facts.Launched(0, ONE, 1, NOWHERE, BatchOrder()),
+    facts.StopSent(0, ONE, 1, StopReason.RESIZE),
+    facts.Held(0, ONE),
+    facts.Released(0, ONE),
+    facts.Started(0, ONE, 1, NodeId("a")),
+    facts.Succeeded(0, ONE, Exit(0)),
+    facts.Failed(0, ONE, Exit(1)),
+    facts.Stopped(0, ONE, Exit(0)),
+    facts.Cancelled(0, ONE),
+    facts.TimeLimitReached(0, ONE),
+]
+
+
+@pytest.mark.parametrize("state", list(JobState))
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_every_cell_is_in_the_table_or_refused(state: JobState, event: facts.Event) -> None:
+    if type(event) in TRANSITIONS[state]:
+        assert advance(state, event) is TRANSITIONS[state][type(event)]
+    else:
+        with pytest.raises(InvalidTransition, match=str(state)):
+            advance(state, event)
+
+
+def test_terminal_is_terminal() -> None:
+    assert all(not TRANSITIONS[state] for state in TERMINAL)
+    assert all(TRANSITIONS[state] for state in set(JobState) - TERMINAL)
+
+
+def test_every_state_can_be_reached_from_pending() -> None:
+    reached, todo = {JobState.PENDING}, [JobState.PENDING]
+    while todo:
+        for after in TRANSITIONS[todo.pop()].values():
+            if after not in reached:
+                reached.add(after)
+                todo.append(after)
+    assert reached == set(JobState)
+
+
+def test_the_diagram_in_the_readme_is_the_table() -> None:
+    readme = Path(__file__).parents[2] / "gpq" / "README.md"
+    assert diagram() in readme.read_text(), "print gpq.core.lifecycle.diagram() into gpq/README.md"
+
+
+def ended(exit_: Exit, *, stop: StopReason | None = None, level: Level = Level.SCRIPT, **more: object) -> facts.Event:
+    """What an attempt means that ended so, 100 s after it was launched at 0."""
+    what = black_box() if level is Level.BLACK_BOX else spec(level=level, **more)
+    job = running(1, on("a", 0), since=0.0, spec_=what, stop=stop, exits=((NodeId("a"), exit_),))
+    return conclude(job, 100.0, Config())
+
+
+@pytest.mark.parametrize(
+    ("exit_", "stop", "kind"),
+    [
+        (Exit(0), None, facts.Succeeded),
+        (Exit(1), None, facts.Failed),
+        (Exit(None, signal=9), None, facts.Failed),
+        (Exit(0, stopped=True, asked="checkpoint"), StopReason.RESIZE, facts.Stopped),
+        (Exit(0, asked="checkpoint"), StopReason.RESIZE, facts.Succeeded),  # it finished before it saw the order
+        (Exit(None, signal=9, asked="checkpoint"), StopReason.RESIZE, facts.Stopped),  # hung at its checkpoint
+        (Exit(None, signal=15, asked="kill"), StopReason.CANCEL, facts.Cancelled),
+        (Exit(0, stopped=True, asked="kill"), StopReason.CANCEL, facts.Cancelled),
+        (Exit(0), StopReason.CANCEL, facts.Succeeded),  # it ended by itself before the order came
+        (Exit(None, signal=15, asked="checkpoint"), StopReason.TIME, facts.TimeLimitReached),
+        (Exit(None, lost=True), None, facts.Stopped),  # the node rebooted: the job goes on from its checkpoint
+    ],
+)
+def test_the_end_of_a_resizable_attempt(exit_: Exit, stop: StopReason | None, kind: type) -> None:
+    assert type(ended(exit_, stop=stop)) is kind
+
+
+def test_a_lost_black_box_is_not_run_a_second_time() -> None:
+    assert type(ended(Exit(None, lost=True), level=Level.BLACK_BOX)) is facts.Failed
+
+
+def test_a_retry_waits_longer_each_time_and_only_failures_count() -> None:
+    first = ended(Exit(1), retries=3)
+    assert isinstance(first, facts.Stopped)
+    assert first.failed
+    assert not first.quick  # it ran for 100 s
+    assert first.not_before == pytest.approx(105.0)
+    stopped = ended(Exit(0, stopped=True), stop=StopReason.RESIZE)
+    assert isinstance(stopped, facts.Stopped)
+    assert not stopped.failed
+
+
+def test_of_several_nodes_the_failure_speaks_and_a_lost_part_before_it() -> None:
+    assert joint_exit([Exit(0), Exit(3), Exit(None, signal=15)]).code == 3
+    assert joint_exit([Exit(0, stopped=True), Exit(0)]).stopped
+    assert joint_exit([Exit(1), Exit(None, lost=True)]).lost
+    assert joint_exit([Exit(0), Exit(0)]).code == 0

@@ -1,0 +1,120 @@
+"""Exactly which GPUs: nothing moves that need not, and nothing is given twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpq.core.models import DeviceState, JobId, JobState, NodeState, Profile, Shape, Snapshot
+from gpq.core.placement import place
+from gpq.core.shapes import feasible, supply
+from tests.builders import DECLARED, black_box, job, node, on, running, snapshot
+
+
+def shapes(**wanted: Shape) -> dict[JobId, Shape]:
+    return {JobId(int(name[1:])): shape for name, shape in wanted.items()}
+
+
+def test_what_keeps_its_shape_keeps_its_devices() -> None:
+    before = snapshot(node("a"), running(1, on("a", 2, 3)), job(2))
+    placed = place(before, shapes(j1=Shape(2), j2=Shape(2)))
+    assert placed == {JobId(1): on("a", 2, 3), JobId(2): on("a", 0, 1)}
+
+
+def test_a_job_that_shrinks_keeps_a_part_of_its_own() -> None:
+    before = snapshot(node("a"), node("b"), running(1, on("b", 1, 2)))
+    assert place(before, shapes(j1=Shape(1))) == {JobId(1): on("b", 1)}
+
+
+def test_small_jobs_fill_the_fullest_node_that_fits() -> None:
+    before = snapshot(node("a"), node("b"), running(1, on("b", 0, 1, 2)), job(2))
+    assert place(before, shapes(j1=Shape(3), j2=Shape(1)))[JobId(2)] == on("b", 3)
+
+
+def test_a_small_job_moves_when_a_large_one_fits_nowhere_else() -> None:
+    before = snapshot(node("a", 2), node("b", 2), running(1, on("a", 0)), running(2, on("b", 0)), job(3))
+    placed = place(before, shapes(j1=Shape(1), j2=Shape(1), j3=Shape(2)))
+    assert len(placed) == 3
+    assert placed[JobId(3)].replicas == 2
+    assert len({placed[JobId(1)].parts[0][0], placed[JobId(2)].parts[0][0]}) == 1
+
+
+def test_what_may_not_be_moved_stays_and_the_large_job_waits() -> None:
+    fixed = [running(number, on(name, 0), spec_=black_box()) for number, name in ((1, "a"), (2, "b"))]
+    placed = place(snapshot(node("a", 2), node("b", 2), *fixed, job(3)), shapes(j1=Shape(1), j2=Shape(1), j3=Shape(2)))
+    assert set(placed) == {JobId(1), JobId(2)}
+
+
+def test_at_most_one_job_that_spans_nodes_per_node() -> None:
+    before = snapshot(node("a", 4), node("b", 4), node("c", 4), job(1), job(2))
+    placed = place(before, shapes(j1=Shape(6, 2), j2=Shape(6, 2)))
+    assert len(placed) == 1
+
+
+def test_a_gpu_with_a_foreign_process_is_left_alone() -> None:
+    machine = node("a", 2)
+    taken = replace(machine.devices[0], state=DeviceState.FOREIGN, reason="pid 7 (bob)")
+    machine = replace(machine, devices=(taken, machine.devices[1]))
+    assert place(snapshot(machine, job(1)), shapes(j1=Shape(1))) == {JobId(1): on("a", 1)}
+    assert feasible(job(1, spec_=black_box(2)), snapshot(machine)) == ()
+
+
+def test_shapes_over_nodes_are_whole_nodes_and_only_for_scripts() -> None:
+    here = snapshot(node("a", 4), node("b", 2))
+    script = job(1, profile=Profile(declared=DECLARED))
+    assert feasible(script, here) == (*(Shape(k) for k in range(1, 5)), Shape(6, 2))
+    assert feasible(job(2, spec_=black_box(6)), here) == ()
+
+
+def test_a_script_that_never_declared_itself_gets_its_minimum() -> None:
+    assert feasible(job(1), snapshot(node("a", 4))) == (Shape(1),)
+
+
+def test_a_silent_node_offers_nothing_new_and_keeps_what_it_has() -> None:
+    silent = node("a", 2, state=NodeState.UNREACHABLE)
+    before = snapshot(silent, running(1, on("a", 0)), job(2))
+    assert supply(before, before.jobs[JobId(2)]) == {}
+    assert place(before, shapes(j2=Shape(1))) == {JobId(1): on("a", 0)}
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> tuple[Snapshot, dict[JobId, Shape]]:
+    nodes = [node(name, draw(st.integers(1, 4))) for name in "abc"[: draw(st.integers(1, 3))]]
+    free = {machine.id: [device.id for device in machine.devices] for machine in nodes}
+    jobs, wanted = [], {}
+    for number in range(1, draw(st.integers(1, 6)) + 1):
+        machine = draw(st.sampled_from(sorted(free)))
+        held = draw(st.integers(0, len(free[machine])))
+        indices = [int(free[machine].pop(0).split("-")[1]) for _ in range(held)]
+        fresh = draw(st.booleans())
+        what = black_box(max(held, 1)) if draw(st.booleans()) else None
+        jobs.append(
+            running(number, on(machine, *indices), spec_=what, since=0.0 if fresh else -1000.0)
+            if held
+            else job(number, profile=Profile(declared=DECLARED))
+        )
+    here = snapshot(*nodes, *jobs, now=1.0)
+    for each in jobs:
+        options = feasible(each, here)
+        if each.state is JobState.PENDING and options and draw(st.booleans()):
+            wanted[each.id] = draw(st.sampled_from(options))
+        elif each.placement is not None:
+            wanted[each.id] = each.placement.shape if not options else draw(st.sampled_from(options))
+    return here, wanted
+
+
+@given(clusters())
+def test_no_device_is_given_twice_and_shapes_are_as_wished(case: tuple[Snapshot, dict[JobId, Shape]]) -> None:
+    here, wanted = case
+    placed = place(here, wanted)
+    seen: set[object] = set()
+    for name, placement in placed.items():
+        assert not placement.devices & seen
+        seen |= placement.devices
+        each = here.jobs[name]
+        if placement != each.placement:
+            assert placement.shape == wanted[name]
+            assert all(set(devices) <= set(supply(here, each)[at]) for at, devices in placement.parts)
+    assert placed == place(here, wanted)
