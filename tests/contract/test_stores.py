@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpq.core.events import Failed, Launched, NodeSeen, Profiled, Submitted, Succeeded
-from gpq.core.models import BatchOrder, Exit, Job, JobId, JobSpec, JobState, Node, NodeId, Placement, Profile, Snapshot
+from gpq.core.models import BatchOrder, Exit, Job, JobId, JobSpec, JobState, Node, NodeId, Placement, Profile
 from gpq.store.memory import MemoryStore
 from gpq.store.sqlite import SqliteStore
 
