@@ -227,7 +227,8 @@ class Attempts:
             with contextlib.suppress(FileExistsError):  # left by an agent that ended before it wrote the order
                 os.mkdir(folder, 0o700)
             spool.reserve(os.path.join(folder, wire.EXIT))
-            spool.reserve(os.path.join(folder, wire.STOP))
+            spool.reserve(os.path.join(folder, wire.STOP), times=2)
+            spool.reserve(os.path.join(folder, wire.CONTROL))
             if order.control is not None:
                 wire.write_json(os.path.join(folder, wire.CONTROL), order.control)
             lock = os.open(os.path.join(folder, spool.LOCK), os.O_RDWR | os.O_CREAT, 0o600)
