@@ -10,7 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from gpq.rpc.messages import DeviceView, EventView, JobView, NodeView, TopView, UserShare
+from gpq.rpc.messages import DeviceView, EventView, JobView, NodeView, TopView
 from gpq.views import plain
 from gpq.views.nodes import memory, occupant, utilisation
 from gpq.views.plain import duration, number, safe
@@ -36,7 +36,7 @@ def frame(view: TopView, width: int, height: int | None) -> RenderableType:
     below = Table.grid(expand=True, padding=0)
     below.add_column(width=half)
     below.add_column(width=width - half)
-    fairness = panel("fairness", fairness_table(view.users, live, rows[2]), rows[2])
+    fairness = panel("fairness", fairness_table(view, live, rows[2]), rows[2])
     changes = panel("last re-allocations", change_lines(view.changes, width - half - 4, rows[2]), rows[2])
     below.add_row(fairness, changes)
     return Group(
@@ -98,37 +98,38 @@ def device_table(nodes: list[NodeView], lines: int | None) -> RenderableType:
     table = Table(box=None, expand=True, padding=(0, 1, 0, 0), show_header=False, pad_edge=False)
     for ratio in (None, None, None, None, None, 1):
         table.add_column(no_wrap=True, overflow="ellipsis", ratio=ratio)
+    measured = any(device.utilisation is not None for node in nodes for device in node.devices)
     single = lines is None or sum(max(len(node.devices), 1) for node in nodes) <= lines
     shown = nodes if lines is None or single or len(nodes) <= lines else nodes[: lines - 1]
     for node in shown:
         if single and node.devices:
             for device in node.devices:
-                table.add_row(*_device(node, device))
+                table.add_row(*_device(node, device, measured=measured))
         else:
-            table.add_row(*_summary(node))
+            table.add_row(*_summary(node, measured=measured))
     if len(shown) < len(nodes):
         table.add_row(f"+{len(nodes) - len(shown)} servers")
     return table
 
 
-def _device(node: NodeView, device: DeviceView) -> tuple[str | Text, ...]:
+def _device(node: NodeView, device: DeviceView, *, measured: bool) -> tuple[str | Text, ...]:
     state = device.state if node.state == "up" else node.state
     style = "red" if state != "ok" else "green" if device.job is not None else "dim"
     who = occupant(device)
     return (
         f"{safe(node.name)}:{device.index}",
         safe(device.type),
-        bar(device.utilisation),
-        utilisation(device).rjust(4),
+        bar(device.utilisation) if measured else "",
+        utilisation(device).rjust(4) if measured else "",
         memory(device),
         Text(who if state == "ok" else f"{safe(state)} {who}", style=style),
     )
 
 
-def _summary(node: NodeView) -> tuple[str | Text, ...]:
+def _summary(node: NodeView, *, measured: bool) -> tuple[str | Text, ...]:
     """One line: mean utilisation, and the jobs with their GPUs."""
-    measured = [device.utilisation for device in node.devices if device.utilisation is not None]
-    mean = round(sum(measured) / len(measured)) if measured else None
+    busy = [device.utilisation for device in node.devices if device.utilisation is not None]
+    mean = round(sum(busy) / len(busy)) if busy else None
     held: dict[int, list[int]] = {}
     for device in node.devices:
         if device.job is not None:
@@ -138,8 +139,8 @@ def _summary(node: NodeView) -> tuple[str | Text, ...]:
     return (
         safe(node.name),
         f"{len(node.devices)} GPUs",
-        bar(mean),
-        "-" if mean is None else f"{mean}%".rjust(4),
+        bar(mean) if measured else "",
+        f"{mean}%".rjust(4) if mean is not None else "",
         "",
         Text(f"{state}{jobs or 'idle'}", style="red" if state else "green" if jobs else "dim"),
     )
@@ -158,7 +159,7 @@ def goodput_table(jobs: list[JobView], lines: int | None, width: int) -> Rendera
     wide = width >= NARROW
     titles = ["job", "name", "user", "state", "GPUs", "batch", "goodput", "eff", "done", "ETA"]
     titles += ["thruput", "restarts"] if wide else []
-    table = grid(*titles, right="job GPUs batch goodput eff done ETA thruput restarts")
+    table = grid(*titles, right="job GPUs batch goodput eff done ETA thruput restarts", give="name")
     ordered = sorted(jobs, key=lambda job: (job.gpus == 0, job.id))
     shown = ordered if lines is None or len(jobs) + 1 <= lines else ordered[: max(lines - 2, 0)]
     for job in shown:
@@ -180,9 +181,9 @@ def goodput_table(jobs: list[JobView], lines: int | None, width: int) -> Rendera
     return table
 
 
-def fairness_table(users: list[UserShare], jobs: list[JobView], lines: int | None) -> RenderableType:
+def fairness_table(view: TopView, jobs: list[JobView], lines: int | None) -> RenderableType:
     """By user, then by job: share of the GPUs, speedup against the fair share, finish-time fairness (rho)."""
-    table = grid("who", "GPUs", "share", "speedup", "rho", right="GPUs share speedup rho")
+    table = grid("who", "GPUs", "share", "speedup", "rho", right="GPUs share speedup rho", give="who")
     rows: list[tuple[str, ...]] = [
         (
             safe(user.user),
@@ -191,9 +192,9 @@ def fairness_table(users: list[UserShare], jobs: list[JobView], lines: int | Non
             number(user.speedup, "x"),
             number(user.rho),
         )
-        for user in users
+        for user in view.users
     ]
-    total = sum(user.gpus for user in users)
+    total = sum(device.job is not None for node in view.nodes for device in node.devices)
     rows += [
         (
             f" job {job.id}",
@@ -216,15 +217,13 @@ def fairness_table(users: list[UserShare], jobs: list[JobView], lines: int | Non
 
 
 def change_lines(changes: list[EventView], width: int, lines: int | None) -> RenderableType:
-    """Newest first: when, which job, what and why, cut to the width."""
+    """Newest first: when, which job, what and why, in as many lines as that takes; the last may be missing its end."""
     if not changes:
         return Text("none yet")
-    text = [
-        plain.cut(
-            f"{safe(change.at)[11:19]} " + (f"job {change.job} " if change.job is not None else "") + safe(change.text),
-            width,
-            plain.ellipsis(),
-        )
-        for change in (changes if lines is None else changes[:lines])
-    ]
-    return Text("\n".join(text), no_wrap=True, overflow="ellipsis")
+    text: list[str] = []
+    for change in changes:
+        job = f"job {change.job} " if change.job is not None else ""
+        text += plain.wrapped(job + safe(change.text), max(width, 20), f"{safe(change.at)[11:19]} ", "  ")
+        if lines is not None and len(text) >= lines:
+            break
+    return Text("\n".join(text[:lines]), no_wrap=True, overflow="ellipsis")
