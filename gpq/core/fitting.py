@@ -81,7 +81,9 @@ def _columns(rows: Sequence[ProfileRow]) -> _Rows | None:
         return None
     table = np.array([(r.nodes, r.replicas, r.atomic_batch, r.grad_time, r.step_time, r.weight) for r in usable])
     nodes, replicas, atomic, grad, step, weight = table.T
-    grad = np.where((grad > 0) & np.isfinite(grad), np.minimum(grad, step), step)
+    # Alone there is nothing to wait for: the step is the gradient. With others, a missing gradient time says nothing.
+    known = (grad > 0) & np.isfinite(grad)
+    grad = np.where(known, np.minimum(grad, step), step)
     trust = weight / (weight + _FEW_STEPS)
     trust = np.sqrt(trust / trust.max())
     return _Rows(
@@ -93,7 +95,7 @@ def _columns(rows: Sequence[ProfileRow]) -> _Rows | None:
         np.log2(np.maximum(replicas, 2.0)) - 1.0,
         crowding(nodes, replicas),
         trust,
-        np.concatenate([trust, trust * _GRAD_WEIGHT]),
+        np.concatenate([trust, trust * _GRAD_WEIGHT * (known | (replicas <= 1))]),
         np.log(np.concatenate([step, grad])),
     )
 
@@ -141,7 +143,8 @@ def _start(data: _Rows, prior: Array, overlap: float) -> Array:
 
 def _line(data: _Rows) -> tuple[float, float]:
     """Non-negative weighted least squares of T_grad = alpha + beta m, relative errors; one m: half and half."""
-    weight = (data.trust / data.grad) ** 2
+    trust = data.scale[len(data.grad) :]
+    weight = ((trust if trust.any() else data.trust) / data.grad) ** 2
     weight /= weight.sum()
     centre = float(weight @ data.atomic)
     mean = float(weight @ data.grad)

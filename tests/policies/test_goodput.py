@@ -154,6 +154,20 @@ def test_several_nodes_are_taken_whole_and_only_by_scripts() -> None:
     assert counts(snapshot(node("a", 1), node("b", 1), job(1, spec_=signal))) == {}
 
 
+def test_pieces_of_nodes_are_powers_of_two_unless_there_is_only_one_node() -> None:
+    jobs = [job(i, profile=profile(GOOD)) for i in (1, 2, 3)]
+    assert sorted(counts(snapshot(node("a", 4), node("b", 4), *jobs)).values()) == [2, 2, 4]
+    assert sorted(counts(snapshot(node("a", 9), *jobs)).values()) == [3, 3, 3]
+
+
+def test_a_job_of_which_nothing_is_known_counts_as_short_and_one_that_runs_long_as_long() -> None:
+    tight = spec(gpus=2)
+    endless = replace(profile(GOOD, fraction=0.01), declared=replace(DECLARED, dataset_size=10_000_000))
+    long = job(1, profile=endless, spec_=tight)
+    assert set(counts(snapshot(node("a", 2), long, job(2, spec_=tight)))) == {2}
+    assert set(counts(snapshot(node("a", 2), long, job(2, spec_=tight, run_seconds=1e7)))) == {1}
+
+
 def test_shapes_that_fit_the_sum_but_not_the_nodes_are_withdrawn() -> None:
     jobs = [job(i, profile=profile(GOOD), spec_=spec(gpus=2)) for i in (1, 2, 3)]
     here = snapshot(node("a", 3), node("b", 3), *jobs)
