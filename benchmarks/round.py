@@ -153,6 +153,7 @@ def main() -> int:
     print(
         f"devices in use: {np.mean(used):.1f} of {devices}; running jobs changed: {moved / options.rounds:.1f} a round"
     )
+    print(f"processor time of one round: median {median(busy) * 1e3:.1f} ms")
     passed = took <= MAX_SECONDS
     if options.out:
         figures = {
