@@ -32,11 +32,11 @@ _LEAST_ERROR = 0.002  # what the rows may bring that down to
 _SPARE_ROWS = 8  # rows beyond the number of parameters from which on they may
 _GRAD_WEIGHT = 0.3  # of a gradient-time residual: the part before the last gradient is only about that time
 _FEW_STEPS = 3.0  # a mean over this many steps weighs half of one over very many
-_STARTS = np.log(np.array([0.15, 1.0, 3.0]))  # log(gamma - 1): the posterior may have a local optimum per overlap
+_STARTS = np.log(np.array([0.3, 2.0]))  # log(gamma - 1): there may be a local optimum for each kind of overlap
 _OVERLAP_BOUNDS = (-5.0, 2.2)
 _ITERATIONS = 25
 _STRIDE = 2.0  # of one iteration in any coordinate: a factor of 7
-_ENOUGH = 1e-4  # relative decrease of the loss below which an iteration is the last
+_ENOUGH = 1e-3  # relative decrease of the loss below which an iteration is the last
 _INTER_PENALTY = 1.1  # what is known of one node only counts a tenth more between nodes (Pollux)
 
 
