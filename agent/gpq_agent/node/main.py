@@ -56,7 +56,7 @@ def parse(arguments: Optional[List[str]]) -> argparse.Namespace:
         "--slots",
         type=_slots,
         default=0,
-        help="N CPU slots instead of GPUs; 0: GPUs only (default); auto: CPU slots if there is no GPU",
+        help="N CPU slots instead of GPUs; 0: GPUs only (default); auto: GPUs, or where there are none one CPU slot per core",
     )
     return parser.parse_args(arguments)
 

@@ -315,7 +315,7 @@ def _key(message: Message) -> str:
 
 
 def _cpu_slots(count: int, cores: List[int]) -> List[wire.DeviceInfo]:
-    return slots.slots(min(len(cores), slots.AUTO_SLOTS) if count < 0 else count, cores)
+    return slots.slots(len(cores) if count < 0 else count, cores)
 
 
 def _digest(infos: List[wire.AttemptInfo], devices: List[wire.DeviceInfo]) -> str:
