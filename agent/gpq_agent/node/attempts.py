@@ -213,7 +213,9 @@ class Attempts:
             both = sorted(set(held.devices) & set(order.devices))
             if both:
                 raise SpoolError(
-                    "{} is still held by attempt {}".format(", ".join(both), other), "wait for its end, or stop it", "busy"
+                    "{} is still held by attempt {}".format(", ".join(both), other),
+                    "wait for its end, or stop it",
+                    "busy",
                 )
 
     def _prepare(self, folder: str, order: wire.StartOrder, env: Dict[str, str]) -> int:

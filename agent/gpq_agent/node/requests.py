@@ -35,7 +35,9 @@ class Watch(NamedTuple):
 class Agent:
     """Answers requests; holds those that must wait. Blocks nowhere for long."""
 
-    def __init__(self, place: Spool, base: Dict[str, str], cores: List[int], slots: int, probe_limit: float) -> None:
+    def __init__(
+        self, place: Spool, base: Dict[str, str], cores: List[int], slots: int, probe_limit: float, probe_period: float
+    ) -> None:
         self.spool = place
         self.base = base
         self.cores = cores
@@ -52,6 +54,7 @@ class Agent:
             owner_of=self.attempts.owner_of,
             holder_of=lambda device: self._holders.get(device, ""),
             probe_limit=probe_limit,
+            probe_period=probe_period,
             slots_if_none=slots < 0,
         )
         self.release = Release(self.devices)

@@ -17,9 +17,9 @@ from typing import Any
 
 import pynvml
 import pytest
-
 from gpq_agent import wire
 from gpq_agent.node import gpus
+
 from tests.agent.node.harness import NodeAgent, wait_until
 
 FAKES = Path(__file__).resolve().parents[2] / "fakes"
@@ -69,7 +69,7 @@ def start_agent(agent: Callable[..., NodeAgent], driver: Driver, way: str, *opti
     if way == "smi":
         env["PATH"] = f"{FAKES / 'smi'}{os.pathsep}{os.environ['PATH']}"
     path = FAKES / ("nvml" if way == "nvml" else "no_nvml")
-    return agent("--probe-limit", "3", *options, env=env, path=[path])
+    return agent("--probe-limit", "3", "--probe-period", "0.3", *options, env=env, path=[path])
 
 
 @pytest.fixture
@@ -253,7 +253,9 @@ def test_a_job_on_a_gpu_that_it_was_not_given_is_told(nvml_node: NodeAgent, driv
     assert f"attempt {key} was not given this GPU" in wait_for_device(nvml_node, B, "foreign")["reason"]
 
 
-def test_an_end_is_not_told_before_the_gpu_shows_the_job_gone(nvml_node: NodeAgent, driver: Driver, tmp_path: Path) -> None:
+def test_an_end_is_not_told_before_the_gpu_shows_the_job_gone(
+    nvml_node: NodeAgent, driver: Driver, tmp_path: Path
+) -> None:
     gate = tmp_path / "gate"
     key = nvml_node.start(1, ["sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.05; done; exit 2"], devices=[A])
     pid = nvml_node.wait_for(key, "running")["pid"]
@@ -352,7 +354,11 @@ def test_the_real_library_without_a_driver_means_no_gpus() -> None:
     code = "import json, pynvml; from gpq_agent.node import gpus; print(json.dumps(gpus.probe(pynvml)))"
     home = str(Path(wire.__file__).resolve().parent.parent)
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": home}, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": home},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     found, _, error, _ = json.loads(done.stdout)
