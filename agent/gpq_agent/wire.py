@@ -136,6 +136,7 @@ class AttemptInfo(NamedTuple):
     report: str = ""  # whole new lines of report.jsonl
     report_offset: int = 0  # offset after them
     processes: int = 0  # processes of the tree that are alive
+    devices: List[str] = []  # what it was given
 
 
 class DeviceInfo(NamedTuple):

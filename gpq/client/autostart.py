@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import select
+import socket
 import subprocess
 import sys
 import time
@@ -29,8 +30,6 @@ def ensure_daemon() -> bool:
 
 def serves() -> bool:
     """Does somebody listen on the socket?"""
-    import socket
-
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(5.0)
         try:
@@ -62,16 +61,15 @@ def _starting() -> Iterator[None]:
 def _start() -> None:
     """Run the daemon in its own session; it says on a pipe that it serves, or why it cannot."""
     ready, told = os.pipe()
-    environment = {**os.environ, "GPQ_READY_FD": str(told)}
     try:
         with open(paths.daemon_log(), "ab") as output:
             child = subprocess.Popen(
-                [sys.executable, "-m", "gpq.daemon.main", "--detached"],
+                [sys.executable, "-m", "gpq.daemon.main", "--detached", "--ready-fd", str(told)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 cwd="/",
-                env={**environment, "PYTHONPATH": _import_path(), "PYTHONSAFEPATH": "1"},
+                env=_environment(),
                 start_new_session=True,
                 pass_fds=(told,),
             )
@@ -81,20 +79,27 @@ def _start() -> None:
     finally:
         os.close(told)
     try:
+        child.wait()  # it forked; what serves is its child, and nobody's here
         said = _read_all(ready, START_SECONDS)
     finally:
         os.close(ready)
-    child.returncode = 0  # it is nobody's child to wait for: it outlives this command
     _judge(said)
 
 
-def _import_path() -> str:
-    """Absolute: the daemon runs in / ."""
-    return os.pathsep.join(os.path.abspath(entry or ".") for entry in sys.path)
+def _environment() -> dict[str, str]:
+    """This command's, with what is relative to its working directory made absolute: the daemon works in /."""
+    environment = dict(os.environ)
+    for name in ("GPQ_HOME", "GPQ_CONFIG", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        if environment.get(name):
+            environment[name] = os.path.abspath(environment[name])
+    if environment.get("PYTHONPATH"):
+        entries = environment["PYTHONPATH"].split(os.pathsep)
+        environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry or ".") for entry in entries)
+    return environment
 
 
 def _read_all(descriptor: int, seconds: float) -> bytes:
-    until, pieces = time.monotonic() + seconds, []
+    until, pieces = time.monotonic() + seconds, list[bytes]()
     while True:
         readable, _, _ = select.select([descriptor], [], [], max(until - time.monotonic(), 0.0))
         if not readable:

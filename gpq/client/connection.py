@@ -17,6 +17,7 @@ from gpq.rpc.messages import Request
 
 R = TypeVar("R", bound=msgspec.Struct)
 
+RETRY_SECONDS = 5.0
 ANSWER_SECONDS = 60.0  # beyond what the request itself waits for
 
 
@@ -69,21 +70,28 @@ class Connection:
 
 def connect(*, start: bool = True) -> Connection:
     """A connection to the daemon, which is started when none runs (and `start`). Raises DaemonUnreachable."""
-    until = time.monotonic() + 5.0
+    until = time.monotonic() + RETRY_SECONDS
     while True:
-        try:
-            return Connection()
-        except OSError as error:
-            if start:
-                ensure_daemon()
-            elif isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
-                raise DaemonUnreachable("no daemon runs", "`gpq daemon start` starts one") from None
-            if time.monotonic() > until:
-                raise DaemonUnreachable(
-                    f"the daemon's socket {paths.socket()} cannot be reached: {error.strerror or error}",
-                    "`gpq daemon status` and `gpq daemon logs` may say why",
-                ) from None
-            time.sleep(0.02)
+        refused = _try()
+        if isinstance(refused, Connection):
+            return refused
+        if start:
+            ensure_daemon()
+        elif isinstance(refused, (FileNotFoundError, ConnectionRefusedError)):
+            raise DaemonUnreachable("no daemon runs", "`gpq daemon start` starts one")
+        if time.monotonic() > until:
+            raise DaemonUnreachable(
+                f"the daemon's socket {paths.socket()} cannot be reached: {refused.strerror or refused}",
+                "`gpq daemon status` and `gpq daemon logs` may say why",
+            )
+        time.sleep(0.02)
+
+
+def _try() -> Connection | OSError:
+    try:
+        return Connection()
+    except OSError as error:
+        return error
 
 
 def call(request: Request, kind: type[R], *, start: bool = True) -> R:

@@ -1,34 +1,34 @@
-"""Time for the daemon: wall clock stamps that no correction of the clock moves, and deadlines."""
+"""The daemon's clock: seconds since 1970 that never jump and never go back, whatever is done to the machine's clock."""
 
 from __future__ import annotations
 
 import threading
 import time
 
+from gpq.core.models import Seconds
 
-class Clock:
-    """Wall clock as it was at the start, carried on by the clock that counts suspended time too.
-
-    A corrected or wrong wall clock therefore moves no deadline. `floor` is the latest stamp of an earlier daemon.
-    """
-
-    def __init__(self, floor: float = 0.0) -> None:
-        self._base = max(time.time(), floor) - time.clock_gettime(time.CLOCK_BOOTTIME)
-
-    def now(self) -> float:
-        return self._base + time.clock_gettime(time.CLOCK_BOOTTIME)
+SLEW = 0.01  # follow the machine's clock by at most this much of the time that passed
 
 
-def elapsed() -> float:
-    """Seconds on a clock that only goes forward, and that a suspended machine does not stop."""
+def elapsed() -> Seconds:
+    """Seconds on a clock that only goes forward and counts a suspended machine's sleep as well."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def deadline(seconds: float) -> float:
-    """A point on the clock that `left` reads."""
-    return time.monotonic() + seconds
+class Clock:
+    """Starts at the wall clock's time and then counts real seconds. A wall clock that was set is followed slowly, so
+    that no time limit, grace or back-off runs out by it."""
 
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._at = time.time()
+        self._counted = elapsed()
 
-def left(until: float) -> float:
-    """Seconds until then, at least 0 and at most what a lock can wait."""
-    return min(max(until - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
+    def now(self) -> Seconds:
+        with self._lock:
+            counted = elapsed()
+            passed = counted - self._counted
+            off = time.time() - (self._at + passed)
+            self._at += passed + max(-SLEW * passed, min(off, SLEW * passed))
+            self._counted = counted
+            return self._at

@@ -44,7 +44,11 @@ class LogReader:
 
     def _look(self, name: JobId, request: Logs) -> LogChunk:
         job = self._job(name)
-        launches = {event.attempt: event for event in self._past.events(job=name, kinds=(Launched,)) if isinstance(event, Launched)}
+        launches = {
+            event.attempt: event
+            for event in self._past.events(job=name, kinds=(Launched,))
+            if isinstance(event, Launched)
+        }
         numbers = sorted(launches)
         if not launches and request.attempt == 0:
             over = name not in self._controller.snapshot.jobs
@@ -73,5 +77,3 @@ class LogReader:
         if ended:
             return ended[0]
         raise NotFound(f"there is no job {name}", "`gpq status` lists what there is")
-
-

@@ -63,7 +63,7 @@ def decode_request(line: bytes) -> Request:
             RESTART_HINT,
         )
     try:
-        request: Request = msgspec.convert(tree, AnyRequest)  # type: ignore[arg-type]
+        request: Request = msgspec.convert(tree, AnyRequest)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"the request is not understood: {error}", RESTART_HINT) from None
     return request

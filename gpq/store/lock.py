@@ -36,7 +36,7 @@ class DaemonLock:
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, text.encode(), 0)
 
-    def release(self) -> None:
+    def close(self) -> None:
         os.close(self._descriptor)
 
 

@@ -78,6 +78,7 @@ class Attempts:
             state="running" if started else "starting",
             pid=int(started["pid"]) if started else None,
             started_at=float(started["started_at"]) if started else None,
+            devices=list(order.devices),
         )
         if ended is not None:
             self._final[key] = info._replace(state="exited", exit=ended)

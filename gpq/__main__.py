@@ -1,0 +1,31 @@
+"""The door of the command line: `gpq status` and shell completion are answered here, all else goes to `gpq.cli.app`.
+
+Imports neither typer nor rich nor msgspec nor re: those two commands are asked for more often than all others together.
+"""
+
+import os
+import sys
+
+
+def main() -> int:
+    """The exit status of `gpq ARGV...`."""
+    argv = sys.argv[1:]
+    if argv[:1] == ["__complete"]:
+        from gpq.cli.complete import answer
+
+        return leave(answer(argv[1:]))
+    from gpq.cli import door
+
+    code = door.run(argv)
+    return leave(code) if argv[:1] == ["status"] else code
+
+
+def leave(code: int) -> int:
+    """End at once, without taking apart what was built: for a thousand jobs that is a tenth of the time."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""Finds the one module that a command needs and runs its typer app; turns typer's complaints into gpq's errors."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import gpq
+from gpq.cli.commands import COMMANDS
+from gpq.errors import UsageError
+
+
+def dispatch(argv: list[str]) -> int:
+    """Exit status of `gpq ARGV...`. Raises GpqError."""
+    first = argv[0] if argv else "--help"
+    if first in ("--help", "-h", "help") and len(argv) < 2:
+        sys.stdout.write(overview())
+        return 0
+    if first == "help":
+        return dispatch([argv[1], "--help"])
+    if first == "--version":
+        sys.stdout.write(f"gpq {gpq.__version__}\n")
+        return 0
+    if first not in COMMANDS:
+        raise UsageError(
+            f"gpq has no {'option' if first.startswith('-') else 'command'} {first}", near(first, COMMANDS)
+        )
+    return run(first, argv[1:])
+
+
+def run(name: str, argv: list[str]) -> int:
+    """Exit status of one command: what its function returns, 0 for None."""
+    try:
+        code = command(name).main(args=argv, prog_name=f"gpq {name}", standalone_mode=False)
+    except Exception as error:
+        if type(error).__name__ == "Abort":
+            raise KeyboardInterrupt from None
+        raise complaint(error, name) from None
+    return code if isinstance(code, int) else 0
+
+
+def command(name: str) -> Any:
+    """The typer command of one name, from its own module."""
+    import typer.main
+
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    return typer.main.get_command(getattr(importlib.import_module(module), attribute or "app"))
+
+
+def complaint(error: Exception, name: str) -> Exception:
+    """typer's own usage errors as UsageError; any other error as it is.
+
+    They are known by their method: whether click's classes or typer's own, depends on the version of typer.
+    """
+    if not hasattr(error, "format_message"):
+        return error
+    path = getattr(getattr(error, "ctx", None), "command_path", f"gpq {name}")
+    option = getattr(error, "option_name", "")
+    if type(error).__name__ == "NoSuchOption":
+        close = ", ".join(sorted(error.possibilities or ()))  # type: ignore[attr-defined]
+        hint = f"did you mean {close}?" if close else f"`{path} --help` lists the options"
+        return UsageError(f"{path} has no option {option}", hint)
+    said = " ".join(error.format_message().split()).rstrip(".")
+    return UsageError(f"{path}: {said[:1].lower()}{said[1:]}", f"`{path} --help` has examples")
+
+
+def near(word: str, known: object) -> str:
+    """A hint with the names that look like `word`."""
+    import difflib
+
+    close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)  # type: ignore[call-overload]
+    return f"did you mean {' or '.join(close)}?" if close else "`gpq --help` lists the commands"
+
+
+def overview() -> str:
+    """What `gpq --help` prints."""
+    width = max(map(len, COMMANDS))
+    listed = "\n".join(f"  {name:{width}}  {line}" for name, (_, line) in COMMANDS.items())
+    return f"""usage: gpq COMMAND [options]
+
+A job manager for shared GPU servers: submit what you have, gpq finds who gets which GPUs.
+
+{listed}
+
+Example:
+  gpq submit train.py --epochs 10
+  gpq status
+
+`gpq COMMAND --help` explains one command. `gpq --version` tells the version.
+"""

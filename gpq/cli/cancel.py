@@ -1,0 +1,41 @@
+"""`gpq cancel`: returns when it is proven that no process of the jobs is left."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gpq.cli import output, values
+from gpq.cli.frame import Jobs, Json, frame
+from gpq.client.connection import call
+from gpq.rpc import messages
+
+app = frame()
+
+
+@app.command()
+def cancel(
+    jobs: Jobs,
+    timeout: Annotated[
+        str, typer.Option("--timeout", metavar="DURATION", help="Wait so long for the proof. [default: 3m]")
+    ] = "3m",
+    json: Json = False,
+) -> int:
+    """Stop jobs for good, first gracefully. Returns when it is proven that no process of them is left on any GPU.
+
+    Ctrl-C ends the waiting, not the cancelling. Exit code 1 when something was still there after the timeout.
+
+    \b
+    Example:
+      gpq cancel 42
+      gpq cancel 3-7 train
+    """
+    answer = call(messages.Cancel(jobs, wait=values.seconds(timeout, "--timeout")), messages.CancelResult)
+    if json:
+        output.emit(answer)
+    else:
+        output.say(*(f"job {job} cancelled: no process is left" for job in answer.cancelled))
+        output.say(*(f"job {job} had ended: nothing to cancel" for job in answer.ended))
+        output.note(*(f"job {job} still has processes after {timeout}: `gpq why {job}`" for job in answer.remaining))
+    return 1 if answer.remaining else 0

@@ -1,0 +1,92 @@
+"""What every command passes through: `gpq status` without typer, errors as a line and a hint, closed pipes, Ctrl-C."""
+
+import os
+import sys
+
+from gpq.errors import GpqError
+
+TYPE_CHECKING = False  # typing's own would have to be imported
+if TYPE_CHECKING:
+    from typing import Any
+
+FLAGS = {"--json": "json", "--all": "all", "-a": "all"}
+VALUES = {"--color": "color", "--user": "user", "-u": "user", "--state": "states", "-s": "states", "--recent": "recent"}
+
+
+def run(argv: list[str]) -> int:
+    """Exit status of `gpq ARGV...`."""
+    # Names outside the encoding of stdout (LANG=C, latin-1) are escaped instead of ending the program.
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = _answer(argv)
+        sys.stdout.flush()
+        return code
+    except GpqError as error:
+        return report(error, as_json=wants_json(argv))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read has enough. Python must not try again when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+
+
+def _answer(argv: list[str]) -> int:
+    options = parse(argv[1:]) if argv[:1] == ["status"] else None
+    if options is None:
+        from gpq.cli.app import dispatch
+
+        return dispatch(argv)
+    from gpq.cli.queue import show
+
+    return show(**options)
+
+
+def parse(argv: list[str]) -> "dict[str, Any] | None":
+    """The options of `gpq status` when they are plain, None when typer has to look at them (help, mistakes)."""
+    options: dict[str, Any] = {}
+    jobs: list[str] = []
+    words = iter(argv)
+    for word in words:
+        name, assigned, value = word.partition("=")
+        if word in FLAGS:
+            options[FLAGS[word]] = True
+        elif name in VALUES and (assigned or (value := next(words, ""))) and value:
+            if VALUES[name] in options:
+                return None
+            options[VALUES[name]] = value
+        elif word.startswith("-"):
+            return None
+        else:
+            jobs.append(word)
+    if options.get("color", "auto") not in ("auto", "always", "never") or "recent" in options or "states" in options:
+        return None
+    options["jobs"] = jobs
+    return options
+
+
+def report(error: GpqError, *, as_json: bool) -> int:
+    """One line and a hint on stderr, or both as JSON on stdout; its exit status."""
+    from gpq.views.plain import safe
+
+    if as_json:
+        from gpq.client.quick import encode
+
+        sys.stdout.write(encode({"error": error.message, "hint": error.hint}) + "\n")
+        return error.code
+    sys.stderr.write(f"gpq: {safe(error.message)}\n")
+    if error.hint:
+        sys.stderr.write(f"hint: {safe(error.hint)}\n")
+    return error.code
+
+
+def wants_json(argv: list[str]) -> bool:
+    """Is --json among gpq's own options? Not what belongs to a submitted command or script."""
+    for word in argv:
+        if word == "--" or (argv[0] == "submit" and word.endswith(".py")):
+            return False
+        if word == "--json":
+            return True
+    return False

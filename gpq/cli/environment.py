@@ -1,0 +1,44 @@
+"""What of the user's shell goes with a job: an allow-list of variables, and which Python runs a script."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+
+from gpq.errors import UsageError
+
+NAMES = frozenset(
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV"),
+        *("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "WANDB_MODE", "WANDB_PROJECT", "TOKENIZERS_PARALLELISM"),
+        *("XDG_CACHE_HOME", "XDG_DATA_HOME"),
+    }
+)
+PREFIXES = ("CONDA_", "PYTHON", "LC_", "HF_", "TORCH_", "TRANSFORMERS_", "OMP_", "MKL_", "OPENBLAS_", "NCCL_", "GLOO_")
+SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE", re.IGNORECASE)
+
+
+def kept(environ: dict[str, str], explicit: dict[str, str]) -> dict[str, str]:
+    """The variables a job is started with. What looks like a secret goes along only when --env names it."""
+    chosen = {
+        key: value
+        for key, value in environ.items()
+        if (key in NAMES or key.startswith(PREFIXES)) and not SECRET.search(key)
+    }
+    return dict(sorted({**chosen, **explicit}.items()))
+
+
+def interpreter(asked: str, environ: dict[str, str]) -> str:
+    """Absolute path: --python, else the active virtual environment's, else conda's, else the one that runs gpq."""
+    if asked:
+        found = shutil.which(os.path.expanduser(asked))
+        if not found:
+            raise UsageError(f"--python {asked}: no such program", "give the path of a Python interpreter")
+        return os.path.abspath(found)
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        active = environ.get(variable)
+        if active and os.access(candidate := os.path.join(active, "bin", "python"), os.X_OK):
+            return os.path.abspath(candidate)
+    return os.path.abspath(sys.executable)

@@ -1,0 +1,35 @@
+"""What the typer apps of all commands share: their frame, and the options that many of them have."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+
+class ColorChoice(str, Enum):
+    auto = "auto"
+    always = "always"
+    never = "never"
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON only, as the daemon answered.")]
+Color = Annotated[
+    ColorChoice,
+    typer.Option("--color", metavar="auto|always|never", help="auto: on a terminal, unless NO_COLOR is set."),
+]
+Jobs = Annotated[
+    list[str], typer.Argument(metavar="JOB...", help="Ids (42), ranges (3-7,9), names, @ for the last, all.")
+]
+Job = Annotated[str, typer.Argument(metavar="JOB", help="An id, a name, or @ for the last.")]
+
+
+def frame() -> typer.Typer:
+    """A typer app that prints plain help and leaves errors to the door."""
+    return typer.Typer(
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
+    )

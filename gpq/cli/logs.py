@@ -1,0 +1,101 @@
+"""`gpq logs`: what a job printed, piece by piece from the daemon, all attempts joined."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from gpq.cli import output
+from gpq.cli.frame import Job, Json, frame
+from gpq.client.connection import Connection, connect
+from gpq.errors import NotFound
+from gpq.rpc import messages
+from gpq.views.queue import ENDED
+from gpq.views.terminal import Filter
+
+app = frame()
+WAIT = 20.0  # seconds that one request waits for more
+FOLLOW = typer.Option("--follow", "-f", help="Go on until the job ends.")
+ATTEMPT = typer.Option("--attempt", metavar="N", min=1, help="Only this attempt.")
+NODE = typer.Option("--node", metavar="NODE", help="Its name, or its rank in the job. [default: 0]")
+RAW = typer.Option("--raw", help="On a terminal, too, pass on every byte.")
+
+
+@app.command()
+def logs(
+    job: Job,
+    follow: Annotated[bool, FOLLOW] = False,
+    attempt: Annotated[int | None, ATTEMPT] = None,
+    node: Annotated[str, NODE] = "",
+    raw: Annotated[bool, RAW] = False,
+    json: Json = False,
+) -> None:
+    """What a job printed, all attempts joined, with a line between them.
+
+    On a terminal, escape codes other than colours are shown instead of obeyed; a pipe gets the bytes as they are.
+    --json prints one object a line for each piece; `data` is base64.
+
+    \b
+    Example:
+      gpq logs 42 -f
+      gpq logs @ --attempt 2 > attempt-2.log
+    """
+    with connect() as connection:
+        pieces = read(connection, job, attempt or 0, node, follow=follow)
+        if json:
+            for piece in pieces:
+                output.emit(piece)
+        else:
+            _print(pieces, filtered=sys.stdout.isatty() and not raw)
+
+
+def read(connection: Connection, job: str, only: int, node: str, *, follow: bool) -> Iterator[messages.LogChunk]:
+    """The pieces in order, empty ones left out but for the first of each attempt."""
+    attempt, offset = only, 0
+    name = "" if node.isdigit() else node
+    while True:
+        request = messages.Logs(job, attempt, name, offset, wait=WAIT if follow else 0.0)
+        piece = connection.call(request, messages.LogChunk)
+        if node.isdigit() and not name:
+            name = _ranked(piece, int(node))
+            if name != piece.node:
+                continue
+        if piece.data or offset == 0:
+            yield piece
+        if piece.data:
+            attempt, offset = piece.attempt, piece.offset
+            continue
+        later = [number for number in piece.attempts if number > piece.attempt]
+        if later and not only and (piece.ended or not follow):
+            attempt, offset, name = later[0], 0, "" if node.isdigit() else node
+        elif not follow or (piece.ended and (only or piece.state in ENDED)):
+            return
+        else:
+            attempt, offset = piece.attempt, piece.offset
+
+
+def _ranked(piece: messages.LogChunk, rank: int) -> str:
+    if rank >= len(piece.nodes):
+        raise NotFound(
+            f"attempt {piece.attempt} has no node of rank {rank}",
+            f"it ran on {', '.join(piece.nodes) or 'none yet'}: ranks begin at 0",
+        )
+    return piece.nodes[rank]
+
+
+def _print(pieces: Iterator[messages.LogChunk], *, filtered: bool) -> None:
+    sink, screen, seen, line_open = sys.stdout.buffer, Filter(), 0, False
+    for piece in pieces:
+        if piece.attempt != seen:
+            if len(piece.attempts) > 1 or seen:
+                sink.write(b"\n" if line_open else b"")
+                sink.write(f"--- attempt {piece.attempt} on {piece.node or 'no node yet'} ---\n".encode())
+            seen, line_open = piece.attempt, False
+        data = base64.b64decode(piece.data)
+        sink.write(screen.feed(data).encode(sys.stdout.encoding, "backslashreplace") if filtered else data)
+        sink.flush()
+        line_open = not data.endswith(b"\n") if data else line_open

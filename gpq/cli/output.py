@@ -1,0 +1,74 @@
+"""The only place where commands print: results on stdout, remarks on stderr, JSON as the daemon gave it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from gpq.views import plain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def say(*lines: str) -> None:
+    """Lines on stdout, escaped."""
+    sys.stdout.write("".join(plain.safe(line) + "\n" for line in lines))
+    sys.stdout.flush()
+
+
+def note(*lines: str) -> None:
+    """Remarks on stderr, escaped."""
+    sys.stderr.write("".join(f"note: {plain.safe(line)}\n" for line in lines))
+
+
+def emit(result: Any) -> None:
+    """One line of JSON on stdout, in ASCII: what a job named itself cannot reach the terminal."""
+    import json
+
+    import msgspec
+
+    sys.stdout.write(json.dumps(msgspec.to_builtins(result)) + "\n")
+    sys.stdout.flush()
+
+
+def text(view: Callable[[Any, int, str], list[str]], answer: Any, color: str) -> None:
+    """The lines of a view on stdout, as wide as the terminal. The view has escaped what is not its own."""
+    limit = plain.terminal_width()
+    lines = view(answer, limit, "█" if plain.ellipsis() == "…" else "#")
+    if plain.wants_colour(color):
+        lines = [plain.tinted(line) for line in lines]
+    sys.stdout.write("".join(line + "\n" for line in lines))
+    sys.stdout.flush()
+
+
+def console(color: str) -> Console:
+    """A console of rich for a page that scrolls: as wide as the terminal (a pipe: 120 columns)."""
+    return _console(color, plain.terminal_width() or 120, terminal=plain.wants_colour(color))
+
+
+def screen(color: str) -> Console:
+    """A console of rich that fills the terminal and follows its size."""
+    return _console(color, None, terminal=True)
+
+
+def _console(color: str, width: int | None, *, terminal: bool) -> Console:
+    from rich.console import Console
+
+    coloured = plain.wants_colour(color)
+    return Console(
+        width=width,
+        force_terminal=terminal,
+        no_color=not coloured,
+        color_system="standard" if coloured else None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+
+
+def jobs(ids: Iterable[int]) -> str:
+    """`job 4` or `jobs 4, 5`."""
+    listed = list(ids)
+    return f"job{'s' if len(listed) != 1 else ''} {', '.join(map(str, listed))}"

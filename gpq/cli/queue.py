@@ -1,0 +1,40 @@
+"""`gpq status`, quick: ask, draw, print. The typer command in `gpq.cli.status` ends here too."""
+
+import sys
+
+from gpq.client import quick
+from gpq.views import plain
+from gpq.views.queue import lines
+
+
+def show(
+    jobs: list[str],
+    *,
+    json: bool = False,
+    all: bool = False,
+    color: str = "auto",
+    user: str = "",
+    states: list[str] | None = None,
+    recent: int = 20,
+) -> int:
+    """Print the queue; its exit status. Starts a daemon when none runs."""
+    request = {"jobs": jobs or (["all"] if all else []), "recent": recent, "user": user, "states": states or []}
+    try:
+        result = quick.ask("status", request)
+    except quick.NobodyListens:
+        from gpq.client.autostart import ensure_daemon
+
+        ensure_daemon()
+        result = quick.ask("status", request)
+    if json:
+        import json as encoder  # the one reader that asks for it pays for it
+
+        sys.stdout.write(encoder.dumps(result) + "\n")
+        return 0
+    limit = plain.terminal_width()
+    drawn = lines(result, limit, colour=plain.wants_colour(color), mark=plain.ellipsis())
+    drawn.append("")
+    sys.stdout.write("\n".join(drawn))
+    for warning in result.get("warnings", []):
+        sys.stderr.write(f"note: {plain.safe(warning)}\n")
+    return 0

@@ -1,0 +1,185 @@
+"""From the options of `gpq submit` to the SpecMessage that the daemon keeps. Checks all that can be checked here."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+
+from gpq.cli import environment, values
+from gpq.errors import UsageError
+from gpq.rpc.messages import SpecMessage
+
+PYTHON_LINE = re.compile(rb"#!.*\bpython")
+AS_COMMAND = "to run it as it is, on a fixed number of GPUs: gpq submit -- {}"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options as typed."""
+
+    words: list[str]
+    black_box: bool  # they stood after `--`
+    gpus: str = ""
+    gpu_type: str = ""
+    min_gpu_memory: str = ""
+    name: str = ""
+    tags: list[str] = field(default_factory=list)
+    priority: int = 0
+    time: str = ""
+    retries: int = 0
+    rigid: bool = False
+    preemptible: bool = False
+    signal: str = ""
+    grace: str = ""
+    resume_args: str = ""
+    batch_size: int = 0
+    max_batch_size: int = 0
+    atomic_batch_size: str = ""
+    env: list[str] = field(default_factory=list)
+    cwd: str = ""
+    python: str = ""
+
+
+def build(asked: Asked) -> SpecMessage:
+    """The checked specification. Raises UsageError."""
+    if not asked.words:
+        raise UsageError("nothing to run", "gpq submit train.py, or gpq submit --gpus 1 -- COMMAND")
+    if any("\0" in word for word in asked.words):
+        raise UsageError("the command holds a NUL character", "no program can be started with one")
+    cwd = directory(asked.cwd)
+    environ = dict(os.environ)
+    level = "black-box" if asked.black_box else "script"
+    if asked.preemptible:
+        level = "signal"
+    refuse_mismatches(asked, level)
+    low, high, rigid = gpu_range(asked, level)
+    argv = list(asked.words) if asked.black_box else [script(asked.words, cwd), *asked.words[1:]]
+    low_batch, high_batch = (
+        values.span(asked.atomic_batch_size, "--atomic-batch-size") if asked.atomic_batch_size else (0, 0)
+    )
+    return SpecMessage(
+        argv=argv,
+        cwd=cwd,
+        level=level,
+        name=values.name(asked.name, "--name") if asked.name else default_name(argv, level),
+        env=environment.kept(environ, dict(map(values.assignment, asked.env))),
+        python=environment.interpreter(asked.python, environ),
+        min_gpus=low,
+        max_gpus=high,
+        rigid=rigid,
+        gpu_type=asked.gpu_type,
+        min_gpu_memory_mib=values.memory_mib(asked.min_gpu_memory, "--min-gpu-memory") if asked.min_gpu_memory else 0,
+        priority=asked.priority,
+        time_limit=values.seconds(asked.time, "--time") if asked.time else None,
+        retries=asked.retries,
+        signal=values.signal_name(asked.signal) if asked.signal else "TERM",
+        grace=values.seconds(asked.grace, "--grace") if asked.grace else configured_grace(),
+        resume_argv=resume(asked.resume_args),
+        batch_size=asked.batch_size,
+        max_batch_size=asked.max_batch_size,
+        min_atomic_batch=low_batch,
+        max_atomic_batch=high_batch,
+        tags=[values.name(tag, "--tag") for tag in asked.tags],
+    )
+
+
+def refuse_mismatches(asked: Asked, level: str) -> None:
+    """Options that mean nothing at this level are mistakes, not wishes."""
+    if level == "signal" and not asked.black_box:
+        raise UsageError(
+            "--preemptible is for a command that checkpoints on a signal",
+            "write it after `--`: gpq submit --preemptible -- python train.py; a script on the library needs no such option",
+        )
+    if level != "signal" and (asked.signal or asked.resume_args):
+        option = "--signal" if asked.signal else "--resume-args"
+        raise UsageError(f"{option} needs --preemptible", "gpq submit --preemptible --signal USR1 -- COMMAND")
+    if level != "script":
+        for option, given in (
+            ("--rigid", asked.rigid),
+            ("--batch-size", asked.batch_size),
+            ("--max-batch-size", asked.max_batch_size),
+            ("--atomic-batch-size", asked.atomic_batch_size),
+        ):
+            if given:
+                raise UsageError(f"{option} is for training scripts", "gpq does not look into a command after `--`")
+    if asked.batch_size and asked.max_batch_size and asked.max_batch_size < asked.batch_size:
+        raise UsageError(
+            f"--max-batch-size {asked.max_batch_size} is below --batch-size {asked.batch_size}",
+            "raise the one or lower the other",
+        )
+
+
+def gpu_range(asked: Asked, level: str) -> tuple[int, int, bool]:
+    """(least, most, rigid); most 0 = as many as pay off."""
+    low, high = values.gpus(asked.gpus) if asked.gpus else (1, None)
+    if level != "script":
+        if high is not None:
+            raise UsageError(
+                f"--gpus {asked.gpus}: a command runs on a fixed number of GPUs",
+                f"write --gpus {low}; only a training script can be resized: gpq submit --gpus {asked.gpus} train.py",
+            )
+        return low, low, False
+    if asked.rigid:
+        if high is not None:
+            raise UsageError(
+                f"--rigid with --gpus {asked.gpus}: a rigid job has one size", f"write --gpus {low} --rigid"
+            )
+        return low, low, True
+    if not asked.gpus:
+        return 1, 0, False
+    return low, low if high is None else high, False
+
+
+def directory(asked: str) -> str:
+    """The working directory, absolute."""
+    try:
+        path = os.path.abspath(os.path.expanduser(asked)) if asked else os.getcwd()
+    except FileNotFoundError:
+        raise UsageError("the current directory is gone", "change to one that exists") from None
+    if not os.path.isdir(path):
+        raise UsageError(f"--cwd {asked}: no such directory", "give one that exists")
+    return path
+
+
+def script(words: list[str], cwd: str) -> str:
+    """The absolute path of the training script."""
+    shown, path = words[0], os.path.join(cwd, os.path.expanduser(words[0]))
+    command = AS_COMMAND.format(" ".join(words[:2]) + (" ..." if len(words) > 2 else ""))
+    if os.path.isdir(path):
+        raise UsageError(f"{shown} is a directory", "name the training script in it")
+    if not os.path.exists(path):
+        if shown.endswith(".py"):
+            raise UsageError(f"no script {shown} in {cwd}", "correct the path, or the directory with --cwd")
+        raise UsageError(f"no script {shown} in {cwd}", command)
+    try:
+        with open(path, "rb") as stream:
+            first = stream.readline(256)
+    except OSError as error:
+        raise UsageError(f"cannot read {shown}: {error.strerror}", f"chmod u+r {shown}") from None
+    if not shown.endswith(".py") and not PYTHON_LINE.match(first):
+        raise UsageError(f"{shown} is no Python script", command)
+    return os.path.abspath(path)
+
+
+def default_name(argv: list[str], level: str) -> str:
+    """From the program's file name, with what a name may not have left out."""
+    base = os.path.basename(argv[0])
+    if level == "script":
+        base = base.removesuffix(".py")
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", base)[:64].strip("-") or "job"
+
+
+def resume(text: str) -> list[str]:
+    import shlex
+
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"--resume-args {text}: {error}", "quote it as a shell would read it") from None
+
+
+def configured_grace() -> float:
+    from gpq import config
+
+    return config.load().grace

@@ -1,0 +1,100 @@
+"""`gpq submit`: a training script, or after `--` a command as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+from gpq.cli import output, spec, wishes
+from gpq.cli.frame import Json, frame
+from gpq.client.connection import call
+from gpq.rpc import messages
+
+app = frame()
+
+
+class Submission(TyperCommand):
+    """Remembers whether the words stood after `--`: typer itself drops it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        words = ctx.params.get("words") or []
+        ctx.obj = len(given) > len(words) and given[len(given) - len(words) - 1] == "--"
+        return rest
+
+
+@app.command(cls=Submission, context_settings={"allow_interspersed_args": False})
+def submit(
+    ctx: typer.Context,
+    words: wishes.Words = None,
+    gpus: wishes.Gpus = "",
+    gpu_type: wishes.GpuType = "",
+    min_gpu_memory: wishes.MinGpuMemory = "",
+    name: wishes.Name = "",
+    tag: wishes.Tag = None,
+    priority: wishes.Priority = 0,
+    time: wishes.Time = "",
+    retries: wishes.Retries = 0,
+    rigid: wishes.Rigid = False,
+    preemptible: wishes.Preemptible = False,
+    signal: wishes.Signal = "",
+    grace: wishes.Grace = "",
+    resume_args: wishes.ResumeArgs = "",
+    batch_size: wishes.BatchSize = 0,
+    max_batch_size: wishes.MaxBatchSize = 0,
+    atomic_batch_size: wishes.AtomicBatchSize = "",
+    env: wishes.Env = None,
+    cwd: wishes.Cwd = "",
+    python: wishes.Python = "",
+    hold: wishes.Hold = False,
+    wait: wishes.Wait = False,
+    dry_run: wishes.DryRun = False,
+    json: Json = False,
+) -> int:
+    """Queue a training script, or after `--` a command as it is.
+
+    A script that uses the training library gets as many GPUs as pay off, and more or fewer while it runs. A command gets a
+    fixed number of GPUs and is never moved, unless --preemptible.
+
+    \b
+    Example:
+      gpq submit --gpus 1-8 train.py --epochs 10
+      gpq submit --gpus 2 --time 2h -- ./run.sh big
+      gpq submit --preemptible --signal USR1 --resume-args "--resume auto" -- python old.py
+    """
+    asked = spec.Asked(
+        words=list(words or []), black_box=bool(ctx.obj), gpus=gpus, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory,
+        name=name, tags=list(tag or []), priority=priority, time=time, retries=retries, rigid=rigid,
+        preemptible=preemptible, signal=signal, grace=grace, resume_args=resume_args, batch_size=batch_size,
+        max_batch_size=max_batch_size, atomic_batch_size=atomic_batch_size, env=list(env or []), cwd=cwd, python=python,
+    )  # fmt: skip
+    request = messages.Submit(spec.build(asked), held=hold, dry_run=dry_run)
+    if dry_run:
+        return _preview(call(request, messages.DryRun), json=json)
+    answer = call(request, messages.Submitted)
+    if json:
+        output.emit(answer)
+    else:
+        output.say(f"job {answer.id} submitted" + (", held: `gpq release` lets it run" if hold else ""))
+        output.note(*answer.warnings)
+    if wait:
+        from gpq.cli.wait import until_ended
+
+        return until_ended([str(answer.id)], None, quiet=json)
+    return 0
+
+
+def _preview(answer: messages.DryRun, *, json: bool) -> int:
+    from gpq.views.queue import ranges
+
+    if json:
+        output.emit(answer)
+        return 0
+    places = ", ".join(f"{part.node} GPU {ranges(part.indices)}" for part in answer.placement)
+    output.say(f"would be {answer.state}" + (f" on {places}" if places else ""))
+    output.say(*(f"  {reason}" for reason in answer.reasons))
+    output.note(*answer.warnings)
+    return 0

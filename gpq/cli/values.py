@@ -1,0 +1,98 @@
+"""Turns what was typed after an option into a value, or into a UsageError that says what to type instead."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from gpq.errors import UsageError
+
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+MIB = {"M": 1, "G": 1024, "T": 1024 * 1024}
+NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+def seconds(text: str, option: str) -> float:
+    """`90s`, `90m`, `1h30m`, `2d` in seconds. A bare number is refused: nobody knows its unit."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)", text)
+    if found:
+        raise UsageError(f"{option} {text}: {text} what?", f"write {text}s, {text}m or {text}h")
+    parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if not parts or "".join(value + unit for value, unit in parts) != text:
+        raise UsageError(f"{option} {text} is no duration", "write for example 90s, 30m, 1h30m or 2d")
+    total = sum(float(value) * SECONDS[unit] for value, unit in parts)
+    if not 0 < total < 1e9:
+        raise UsageError(f"{option} {text} is out of range", "write for example 90s, 30m, 1h30m or 2d")
+    return total
+
+
+def gpus(text: str) -> tuple[int, int | None]:
+    """`4` as (4, None), `2-8` as (2, 8), `2-` as (2, 0): from 2 to whatever pays."""
+    found = re.fullmatch(r"(\d{1,6})(?:(-)(\d{1,6})?)?", text)
+    if not found:
+        raise UsageError(f"--gpus {text} is no number of GPUs", "write for example --gpus 2 or --gpus 1-8")
+    low = int(found.group(1))
+    if low == 0:
+        raise UsageError(f"--gpus {text}: a job needs at least 1 GPU", "write for example --gpus 1 or --gpus 1-8")
+    if not found.group(2):
+        return low, None
+    if not found.group(3):
+        return low, 0
+    high = int(found.group(3))
+    if high < low:
+        raise UsageError(f"--gpus {text}: the range ends below its begin", f"did you mean --gpus {high}-{low}?")
+    return low, high
+
+
+def span(text: str, option: str) -> tuple[int, int]:
+    """`8-64` as (8, 64), `32` as (32, 32)."""
+    found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", text)
+    if not found or int(found.group(1)) == 0:
+        raise UsageError(f"{option} {text} is no range of sizes", f"write for example {option} 8-64")
+    low = int(found.group(1))
+    high = int(found.group(2) or low)
+    if high < low:
+        raise UsageError(f"{option} {text}: the range ends below its begin", f"did you mean {option} {high}-{low}?")
+    return low, high
+
+
+def memory_mib(text: str, option: str) -> int:
+    """`40G`, `16GiB`, `500M` in MiB. A bare number is refused."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(?:([MGT])(?:i?B)?)?", text)
+    if not found:
+        raise UsageError(f"{option} {text} is no amount of memory", f"write for example {option} 40G")
+    if not found.group(2):
+        raise UsageError(f"{option} {text}: {text} what?", f"write {text}G or {text}M")
+    return int(float(found.group(1)) * MIB[found.group(2)])
+
+
+def name(text: str, option: str) -> str:
+    if not NAME.fullmatch(text):
+        raise UsageError(f"{option} {text[:80]!r} is no name", "1 to 64 letters, digits, dots, dashes and underscores")
+    return text
+
+
+def assignment(text: str) -> tuple[str, str]:
+    """`K=V`; `K` alone takes the value of now."""
+    key, given, value = text.partition("=")
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
+        raise UsageError(f"--env {text[:80]!r} is no assignment", "write --env NAME=VALUE, or --env NAME to pass it on")
+    if given:
+        return key, value
+    if key not in os.environ:
+        raise UsageError(f"--env {key}: {key} is not set here", f"write --env {key}=VALUE")
+    return key, os.environ[key]
+
+
+def signal_name(text: str) -> str:
+    """`USR1`, `SIGUSR1` or `10` as USR1."""
+    import signal
+
+    wanted = text.upper().removeprefix("SIG")
+    try:
+        found = signal.Signals(int(wanted)) if wanted.isdigit() else signal.Signals[f"SIG{wanted}"]
+    except (KeyError, ValueError):
+        raise UsageError(f"--signal {text} is no signal", "write for example --signal USR1") from None
+    if found in (signal.SIGKILL, signal.SIGSTOP):
+        raise UsageError(f"--signal {text} cannot be caught", "write for example --signal USR1")
+    return found.name.removeprefix("SIG")

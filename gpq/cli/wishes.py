@@ -1,0 +1,56 @@
+"""The options of `gpq submit`, one a line."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+
+def _option(*names: str, help: str, metavar: str | None = None) -> Any:
+    return typer.Option(*names, help=help, metavar=metavar, show_default=False)
+
+
+Words = Annotated[list[str] | None, typer.Argument(metavar="SCRIPT.py [ARG]... | -- COMMAND [ARG]...")]
+Gpus = Annotated[
+    str,
+    _option(
+        "--gpus",
+        "-g",
+        metavar="N|A-B",
+        help="Fixed number, or for scripts a range. [default: 1; scripts: 1 to whatever pays]",
+    ),
+]
+GpuType = Annotated[str, _option("--gpu-type", metavar="TEXT", help="Part of the GPU's name, such as A100.")]
+MinGpuMemory = Annotated[
+    str, _option("--min-gpu-memory", metavar="SIZE", help="Least memory of each GPU, such as 40G.")
+]
+Name = Annotated[str, _option("--name", "-n", metavar="NAME", help="[default: the script's or the program's]")]
+Tag = Annotated[list[str] | None, _option("--tag", metavar="NAME", help="A label; may be repeated.")]
+Priority = Annotated[int, _option("--priority", metavar="N", help="Higher goes first. [default: 0]")]
+Time = Annotated[str, _option("--time", "-t", metavar="DURATION", help="Limit of the run time, such as 90m or 2h.")]
+Retries = Annotated[
+    int, _option("--retries", metavar="N", help="Start again so many times after a failure. [default: 0]")
+]
+Rigid = Annotated[bool, _option("--rigid", help="Never resize this script.")]
+Preemptible = Annotated[bool, _option("--preemptible", help="The command checkpoints on a signal and may be stopped.")]
+Signal = Annotated[str, _option("--signal", metavar="NAME", help="That signal, such as USR1. [default: TERM]")]
+Grace = Annotated[str, _option("--grace", metavar="DURATION", help="From the signal to the kill. [default: 2m]")]
+ResumeArgs = Annotated[
+    str, _option("--resume-args", metavar="ARGS", help='Added from the second start on, such as "--resume auto".')
+]
+BatchSize = Annotated[int, _option("--batch-size", metavar="N", help="Base total batch size, instead of the script's.")]
+MaxBatchSize = Annotated[int, _option("--max-batch-size", metavar="N", help="Largest total batch size.")]
+AtomicBatchSize = Annotated[
+    str, _option("--atomic-batch-size", metavar="A-B", help="Range of the batch on one GPU in one pass.")
+]
+Env = Annotated[
+    list[str] | None, _option("--env", "-e", metavar="K=V", help="Set a variable, or pass on K; may be repeated.")
+]
+Cwd = Annotated[str, _option("--cwd", metavar="PATH", help="Directory to run in. [default: this one]")]
+Python = Annotated[
+    str, _option("--python", metavar="PATH", help="Interpreter of the script. [default: of the active environment]")
+]
+Hold = Annotated[bool, _option("--hold", help="Queue it held.")]
+Wait = Annotated[bool, _option("--wait", help="Block until it has ended; exit with its code.")]
+DryRun = Annotated[bool, _option("--dry-run", help="Say what would happen; queue nothing.")]

@@ -1,0 +1,100 @@
+"""`gpq daemon start|stop|status|logs`: what the command line does with the daemon itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Iterator
+
+from gpq import paths
+from gpq.client.autostart import ensure_daemon
+from gpq.client.connection import connect
+from gpq.errors import DaemonUnreachable, GpqError, NotFound
+from gpq.rpc.messages import Cancel, CancelResult, DaemonInfo, Info, Shutdown
+from gpq.store.lock import owner_of, start_time
+
+STOP_SECONDS = 40.0
+
+
+def start() -> bool:
+    """True when it was started now, False when one ran already. Raises the daemon's own error."""
+    return ensure_daemon()
+
+
+def status() -> DaemonInfo:
+    """Raises DaemonUnreachable when none runs; starts none."""
+    with connect(start=False) as connection:
+        return connection.call(Info(), DaemonInfo)
+
+
+def stop(*, jobs: bool = False) -> bool:
+    """End the daemon, of whatever version; jobs run on, unless `jobs`: then they are cancelled first, all of them.
+
+    False when none ran. Raises GpqError when it will not end.
+    """
+    owner = running()
+    if owner is None:
+        return False
+    if jobs:
+        with connect(start=False) as connection:
+            connection.call(Cancel(["all"]), CancelResult)
+    try:
+        with connect(start=False) as connection:
+            connection.call(Shutdown(), DaemonInfo)
+    except DaemonUnreachable:  # another version, or one that hangs: the signal says the same
+        with contextlib.suppress(ProcessLookupError):
+            if start_time(owner[0]) == owner[1]:
+                os.kill(owner[0], signal.SIGTERM)
+    until = time.monotonic() + STOP_SECONDS
+    while running() == owner:
+        if time.monotonic() > until:
+            raise GpqError(
+                f"the daemon (pid {owner[0]}) does not end",
+                f"`kill -9 {owner[0]}` ends it for sure: nothing is lost, and jobs run on",
+            )
+        time.sleep(0.02)
+    return True
+
+
+def running() -> tuple[int, int] | None:
+    """(pid, start time) of the daemon of this state directory, None when there is none."""
+    try:
+        with open(paths.daemon_lock(), "rb") as stream:
+            owner = owner_of(stream.read(4096))
+    except OSError:
+        return None
+    return owner if owner is not None and start_time(owner[0]) == owner[1] else None
+
+
+def logs(lines: int = 100) -> list[str]:
+    """The last lines of the daemon's log. Raises NotFound when there is none."""
+    try:
+        with open(paths.daemon_log(), encoding="utf-8", errors="replace") as stream:
+            return [line.rstrip("\n") for line in deque(stream, maxlen=lines)]
+    except OSError as error:
+        raise NotFound(f"no log at {paths.daemon_log()}: {error.strerror}", "no daemon ran here yet") from None
+
+
+def follow() -> Iterator[str]:
+    """Lines of the log as they are written, for ever; a log that was rotated is followed into the new file."""
+    stream = None
+    try:
+        while True:
+            with contextlib.suppress(OSError):
+                if stream is None:
+                    stream = open(paths.daemon_log(), encoding="utf-8", errors="replace")  # noqa: SIM115
+                    stream.seek(0, os.SEEK_END)
+                elif os.stat(paths.daemon_log()).st_ino != os.fstat(stream.fileno()).st_ino:
+                    stream.close()
+                    stream = open(paths.daemon_log(), encoding="utf-8", errors="replace")  # noqa: SIM115
+            line = stream.readline() if stream is not None else ""
+            if line:
+                yield line.rstrip("\n")
+            else:
+                time.sleep(0.2)
+    finally:
+        if stream is not None:
+            stream.close()

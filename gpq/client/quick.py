@@ -1,0 +1,122 @@
+"""The light end of the socket: one request and its answer as plain dictionaries, without msgspec, for the door.
+
+Starts no daemon: `gpq.client.autostart` does. The modules `json` and `socket` cost together as much as Python's own start,
+because of `re` and `selectors`; the accelerators beneath them do the same work.
+"""
+
+from _json import encode_basestring_ascii, make_scanner
+from _socket import AF_UNIX, SOCK_STREAM
+from _socket import socket as Socket
+
+from gpq import paths
+from gpq.errors import BY_CODE, DaemonUnreachable, GpqError
+
+TYPE_CHECKING = False  # typing's own would have to be imported
+if TYPE_CHECKING:
+    from typing import Any
+
+VERSION = 1  # of gpq.rpc.messages; a test holds the two together
+RESTART = "`gpq daemon stop`, then `gpq daemon start`: jobs run on meanwhile"
+
+
+class _Plain:
+    """How the scanner is to read JSON: as `json.loads` does."""
+
+    strict = True
+    object_hook = object_pairs_hook = array_hook = None
+    parse_float = float
+    parse_int = int
+    parse_constant = float
+
+
+def decode(line: bytes) -> "Any":
+    """The value in a line of JSON. Raises ValueError."""
+    try:
+        text = line.decode().strip()
+        value, end = make_scanner(_Plain)(text, 0)  # type: ignore[arg-type]
+    except StopIteration:
+        raise ValueError("no JSON") from None
+    if end != len(text):
+        raise ValueError("more than one value")
+    return value
+
+
+def encode(value: object) -> str:
+    """JSON of texts, whole numbers, truth values, lists of such, and dictionaries: all that requests are made of."""
+    if isinstance(value, str):
+        return encode_basestring_ascii(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{encode(key)}:{encode(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(encode, value)) + "]"
+    raise TypeError(f"{type(value).__name__} in a request")
+
+
+def ask(op: str, fields: dict[str, object], timeout: float = 30.0) -> "dict[str, Any]":
+    """The `result` of one request, waiting at most so many seconds. Raises DaemonUnreachable, or what was refused."""
+    return result(ask_raw(op, fields, timeout))
+
+
+def ask_raw(op: str, fields: dict[str, object], timeout: float = 30.0) -> bytes:
+    """As `ask`, the whole answer, unread."""
+    return exchange(encode({"v": VERSION, "op": op, **fields}).encode() + b"\n", timeout)
+
+
+def exchange(line: bytes, timeout: float) -> bytes:
+    """One line there, one line back. Raises DaemonUnreachable; NobodyListens when there is no daemon at all."""
+    path = paths.socket()
+    chunks = []
+    stream = Socket(AF_UNIX, SOCK_STREAM)
+    try:
+        stream.settimeout(timeout)
+        try:
+            stream.connect(path)
+        except OSError as error:
+            raise NobodyListens(
+                f"no daemon answers at {path}: {error.strerror or error}", "`gpq daemon start`"
+            ) from None
+        try:
+            stream.sendall(line)
+            while True:
+                chunk = stream.recv(1 << 20)
+                chunks.append(chunk)
+                if not chunk or chunk.endswith(b"\n"):
+                    break
+        except TimeoutError:
+            raise DaemonUnreachable(f"the daemon did not answer within {timeout:g} s", "`gpq daemon logs`") from None
+        except OSError as error:
+            raise DaemonUnreachable(f"the daemon hung up: {error.strerror or error}", "`gpq daemon logs`") from None
+    finally:
+        stream.close()
+    answer = b"".join(chunks)
+    if not answer.endswith(b"\n"):
+        raise DaemonUnreachable("the daemon hung up in the middle of its answer", "`gpq daemon logs`")
+    return answer
+
+
+def result(line: bytes) -> "dict[str, Any]":
+    """The result in an answer. Raises what the daemon refused, and DaemonUnreachable for another version's answer."""
+    try:
+        answer = decode(line)
+    except ValueError:
+        raise DaemonUnreachable(f"what listens at {paths.socket()} is no gpq daemon", RESTART) from None
+    if not isinstance(answer, dict) or answer.get("v") != VERSION:
+        program = answer.get("program", "unknown") if isinstance(answer, dict) else "unknown"
+        spoken = answer.get("v", "?") if isinstance(answer, dict) else "?"
+        raise DaemonUnreachable(
+            f"the daemon is of another version ({program}, protocol {spoken}); this gpq speaks protocol {VERSION}",
+            RESTART,
+        )
+    if not answer.get("ok"):
+        kind = BY_CODE.get(answer.get("code", 1), GpqError)
+        raise kind(str(answer.get("error", "the daemon gave no reason")), str(answer.get("hint", "")))
+    found = answer.get("result")
+    return found if isinstance(found, dict) else {}
+
+
+class NobodyListens(DaemonUnreachable):
+    """There is no daemon, so that one may be started."""

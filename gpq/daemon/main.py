@@ -1,0 +1,207 @@
+"""The daemon: puts store, world, controller and socket together, and ends them in order. `python -m gpq.daemon.main`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import json
+import logging
+import logging.handlers
+import os
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+
+import gpq
+from gpq import config, daemon, paths
+from gpq.control.controller import Controller
+from gpq.core.models import Config
+from gpq.daemon.server import Server
+from gpq.daemon.service import About, Service
+from gpq.daemon.world import LiveWorld
+from gpq.errors import GpqError
+from gpq.policies.registry import policy
+from gpq.store import disk
+from gpq.store.lock import DaemonLock
+from gpq.store.sqlite import SqliteStore
+
+LOG_BYTES = 4 << 20
+LOGS_KEPT = 2
+BACKUP_SECONDS = 3600.0
+
+log = logging.getLogger("gpq.daemon")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until asked to end. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="gpq-daemon", description="the gpq daemon, in the foreground")
+    parser.add_argument("--detached", action="store_true", help="leave the caller: fork, and log to a file only")
+    parser.add_argument("--ready-fd", type=int, default=-1, help="tell on this descriptor that it serves, or why not")
+    options = parser.parse_args(arguments)
+    if options.detached and os.fork() > 0:
+        os._exit(0)
+    ready = Ready(options.ready_fd)
+    try:
+        _harden()
+        disk.make_folder(paths.home())
+        with contextlib.closing(DaemonLock()):
+            _log_to_file(alone=options.detached)
+            return _serve(ready)
+    except GpqError as error:
+        log.error("%s%s", error.message, f" ({error.hint})" if error.hint else "")
+        if not ready.failed(error) and not options.detached:
+            print(f"gpq: {error.message}\n{error.hint}".rstrip(), file=sys.stderr)  # noqa: T201
+        return error.code
+    except Exception as error:
+        log.exception("the daemon ends by a bug")
+        ready.failed(GpqError(f"the daemon failed as it started: {error!r:.200}", "see `gpq daemon logs`"))
+        raise
+
+
+class Ready:
+    """The pipe to whoever started the daemon; told once."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        if descriptor >= 0:
+            os.set_inheritable(descriptor, False)
+
+    def serving(self) -> bool:
+        return self._tell({"ok": True, "pid": os.getpid()})
+
+    def failed(self, error: GpqError) -> bool:
+        return self._tell({"ok": False, "code": error.code, "error": error.message, "hint": error.hint})
+
+    def _tell(self, verdict: dict[str, object]) -> bool:
+        """False when there is nobody to tell."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor < 0:
+            return False
+        with contextlib.suppress(OSError):  # who started it may be gone
+            os.write(descriptor, json.dumps(verdict).encode())
+        os.close(descriptor)
+        return True
+
+
+def _harden() -> None:
+    """Files for the owner alone, no core dump (it would hold every job's environment), no death by a closed pipe."""
+    os.umask(0o077)
+    daemon.restore_environment()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def _log_to_file(*, alone: bool) -> None:
+    handlers: list[logging.Handler] = [
+        logging.handlers.RotatingFileHandler(
+            paths.daemon_log(), maxBytes=LOG_BYTES, backupCount=LOGS_KEPT, encoding="utf-8"
+        )
+    ]
+    if not alone:
+        handlers.append(logging.StreamHandler())
+    logging.basicConfig(
+        level=logging.INFO, handlers=handlers, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
+    )
+    logging.raiseExceptions = False  # a full disk stops the log, not the daemon
+
+
+def _serve(ready: Ready) -> int:
+    """From the first read of the configuration to the last close."""
+    settings = config.load()
+    core = Config(
+        interval=settings.interval,
+        policy=settings.policy,
+        fairness_power=settings.fairness_power,
+        restart_seconds=settings.restart_seconds,
+        settle_seconds=settings.settle_seconds,
+    )
+    chosen = policy(core.policy)
+    ending = threading.Event()
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(contextlib.closing(SqliteStore(paths.database(), first_id=_first_id())))
+        world = LiveWorld(settings.nodes, paths.home())
+        stack.callback(world.close)
+        controller = Controller(world, store, chosen, core)
+        about = About(core, frozenset(settings.nodes), world.now(), store.epoch)
+        service = Service(controller, store, world.tail, about, ending.set)
+        server = Server(paths.socket(), service.handle)
+        stack.callback(server.close)
+        log.info("gpq %s, pid %d, epoch %d, %s", gpq.__version__, os.getpid(), store.epoch, paths.home())
+        loop = _Loop(controller, ending)
+        world.start()
+        loop.start()
+        server.start()
+        with _signals(ending):
+            ready.serving()
+            gc.freeze()  # what is there now stays: later collections need not look at it
+            _until_ending(ending, store)
+        log.info("ending; jobs run on")
+        server.close()
+        world.close()
+        loop.join(timeout=30.0)
+        if loop.error is not None:
+            raise loop.error
+    log.info("ended")
+    return 0
+
+
+class _Loop(threading.Thread):
+    """The controller's thread. When it ends for whatever reason, the daemon does."""
+
+    def __init__(self, controller: Controller, ending: threading.Event) -> None:
+        super().__init__(name="controller", daemon=True)
+        self._controller = controller
+        self._ending = ending
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._controller.run()
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._ending.set()
+
+
+def _until_ending(ending: threading.Event, store: SqliteStore) -> None:
+    """Wait, and copy the state now and then."""
+    while not ending.wait(BACKUP_SECONDS):
+        _back_up(store)
+
+
+def _back_up(store: SqliteStore) -> None:
+    try:
+        store.backup()
+    except GpqError as error:
+        log.warning("%s", error)
+
+
+@contextlib.contextmanager
+def _signals(ending: threading.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT end the daemon cleanly."""
+    before = {each: signal.signal(each, lambda *_: ending.set()) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _first_id() -> int:
+    """Above every attempt that nodes still have: where a database was lost, no id is given out again."""
+    largest = 0
+    folder = os.path.join(paths.home(), "nodes")
+    with contextlib.suppress(OSError):
+        for node in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                names = os.listdir(os.path.join(folder, node, "attempts"))
+                largest = max([largest, *(int(name.split(".")[0]) for name in names if name.split(".")[0].isdigit())])
+    return largest + 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""The text of `gpq show`."""
+
+from __future__ import annotations
+
+import shlex
+
+import msgspec
+
+from gpq.rpc.messages import AttemptView, EventView, JobDetail, JobView, PartView, SpecMessage
+from gpq.views import curve
+from gpq.views.plain import Column, cut, duration, number, safe, table, wrapped
+from gpq.views.queue import percent, remark, where
+
+EVENTS = 12  # of the journal, the latest
+KEY = 16  # columns of the names on the left
+
+
+def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
+    """Everything, in paragraphs."""
+    job = answer.job
+    text = wrapped(_head(job), limit)
+    text += _pairs(_asked(answer.spec), limit)
+    text += _paragraph("now", _pairs(_running(answer), limit))
+    text += _paragraph("goodput by number of GPUs", curve.lines(answer.curve, limit, bar))
+    text += _paragraph("attempts", table(_attempts(answer.attempts), limit) if answer.attempts else [])
+    text += _paragraph("latest events", [cut(_event(event), limit or 1000) for event in answer.history[-EVENTS:]])
+    text += _paragraph(
+        "notices", [line for notice in answer.notices for line in wrapped(safe(notice), limit, "  - ", "    ")]
+    )
+    return text
+
+
+def _paragraph(title: str, body: list[str]) -> list[str]:
+    return ["", title, *body] if body else []
+
+
+def _head(job: JobView) -> str:
+    text = f"job {job.id} {safe(job.name)} of {safe(job.user)}: {safe(job.state)}"
+    if job.placement:
+        text += f" on {places(job.placement)}"
+    row = {"exit_status": job.exit_status, "state": job.state, "reason": job.reason}
+    return f"{text}, {remark(row)}" if remark(row) else text
+
+
+def places(parts: list[PartView]) -> str:
+    return where(msgspec.to_builtins(parts))
+
+
+def _asked(spec: SpecMessage) -> dict[str, str]:
+    """What was asked, defaults left out."""
+    most = f" to {spec.max_gpus}" if spec.max_gpus > spec.min_gpus else " to whatever pays" if not spec.max_gpus else ""
+    pairs = {
+        "command": shlex.join(spec.argv),
+        "directory": spec.cwd,
+        "kind": {"black-box": "command, never moved", "signal": f"checkpoints on {spec.signal}"}.get(
+            spec.level, "script"
+        ),
+        "GPUs": f"{spec.min_gpus}{most}" + (", rigid" if spec.rigid else ""),
+        "GPU type": spec.gpu_type,
+        "GPU memory": f"at least {spec.min_gpu_memory_mib} MiB" if spec.min_gpu_memory_mib else "",
+        "python": spec.python if spec.level == "script" else "",
+        "priority": str(spec.priority) if spec.priority else "",
+        "time limit": duration(spec.time_limit) if spec.time_limit else "",
+        "retries": str(spec.retries) if spec.retries else "",
+        "batch size": f"{spec.batch_size or 'declared'}, at most {spec.max_batch_size or 'declared'}"
+        if spec.batch_size or spec.max_batch_size
+        else "",
+        "atomic batch": f"{spec.min_atomic_batch} to {spec.max_atomic_batch}" if spec.max_atomic_batch else "",
+        "tags": ", ".join(spec.tags),
+    }
+    return {key: safe(value) for key, value in pairs.items() if value}
+
+
+def _running(answer: JobDetail) -> dict[str, str]:
+    job = answer.job
+    steps = f"{job.atomic_batch} x {job.gpus or 1} GPU x {job.accum_steps + 1} passes"
+    pairs = {
+        "submitted": job.submitted_at,
+        "started": job.started_at or "",
+        "ended": job.ended_at or "",
+        "run time": duration(job.run_seconds) if job.started_at else "",
+        "GPU time": duration(answer.gpu_seconds) if answer.gpu_seconds else "",
+        "progress": f"{percent(job.progress)}, {duration(job.eta_seconds)} left" if job.progress is not None else "",
+        "total batch": f"{job.total_batch} = {steps}" if job.total_batch else "",
+        "goodput": f"{number(job.goodput)} examples/s" if job.goodput is not None else "",
+        "throughput": f"{number(job.throughput)} examples/s" if job.throughput is not None else "",
+        "efficiency": percent(job.efficiency) if job.efficiency is not None else "",
+        "speedup": f"{number(job.speedup)}x that of a fair share" if job.speedup is not None else "",
+        "fairness": f"rho {number(job.rho)} (1 = as fast as with a fair share, lower is better)"
+        if job.rho is not None
+        else "",
+        "noise scale": f"{number(answer.noise_scale)} examples" if answer.noise_scale is not None else "",
+        "profile": f"{answer.rows} configurations measured" if answer.rows else "",
+        "model": " ".join(f"{key}={value:.4g}" for key, value in sorted(answer.model.items())),
+        "learning rate": answer.learning_rate_rule,
+        "metrics": " ".join(f"{key}={value:.6g}" for key, value in sorted(answer.metrics.items())),
+        "checkpoints": str(answer.checkpoints) if answer.checkpoints else "",
+        "restarts": _restarts(answer),
+    }
+    return {key: safe(value) for key, value in pairs.items() if value}
+
+
+def _restarts(answer: JobDetail) -> str:
+    job = answer.job
+    if not job.restarts and not job.batch_changes:
+        return ""
+    cost = f", {duration(answer.restart_seconds)} each" if answer.restart_seconds is not None else ""
+    return f"{job.restarts} ({job.resizes} with another number of GPUs{cost}); {job.batch_changes} batch changes without one"
+
+
+def _pairs(pairs: dict[str, str], limit: int) -> list[str]:
+    return [line for key, value in pairs.items() for line in wrapped(value, limit, f"  {key:{KEY - 2}}", " " * KEY)]
+
+
+def _attempts(attempts: list[AttemptView]) -> list[Column]:
+    return [
+        Column("  #", [str(one.attempt) for one in attempts], 99, right=True),
+        Column("GPUS", [places(one.placement) for one in attempts], 90, least=8),
+        Column("LAUNCHED", [safe(one.launched_at) for one in attempts], 60),
+        Column("ENDED", [safe(one.ended_at or "-") for one in attempts], 50),
+        Column("OUTCOME", [safe(one.outcome) or "-" for one in attempts], 95),
+        Column("WHY", [safe(one.why) for one in attempts], 80, least=10),
+    ]
+
+
+def _event(event: EventView) -> str:
+    return f"  {safe(event.at)} {safe(event.kind)}: {safe(event.text)}"

@@ -1,0 +1,23 @@
+"""The text of `gpq why`."""
+
+from __future__ import annotations
+
+from gpq.rpc.messages import Explanation
+from gpq.views import curve
+from gpq.views.plain import safe, wrapped
+
+
+def lines(answer: Explanation, limit: int, bar: str = "█") -> list[str]:
+    """Headline, reasons, remedies, and the goodput that decided it."""
+    text = wrapped(f"job {answer.id} ({safe(answer.state)}): {safe(answer.headline)}", limit)
+    for reason in answer.reasons:
+        text += wrapped(safe(reason), limit, "  - ", "    ")
+    if answer.remedies:
+        text += ["", "what would change that:"]
+        for remedy in answer.remedies:
+            text += wrapped(safe(remedy), limit, "  - ", "    ")
+    if answer.curve:
+        text += ["", "goodput by number of GPUs:", *curve.lines(answer.curve, limit, bar)]
+    if answer.round_at:
+        text += ["", f"decided by the round of {safe(answer.round_at)}"]
+    return text

@@ -1,0 +1,64 @@
+"""The text of `gpq nodes`: a table of servers, and one of their GPUs."""
+
+from __future__ import annotations
+
+from gpq.rpc.messages import DeviceView, NodeList, NodeView
+from gpq.views.plain import Column, duration, safe, table
+
+
+def lines(answer: NodeList, limit: int, bar: str = "█") -> list[str]:
+    """`bar` is not used: the signature is that of all views."""
+    if not answer.nodes:
+        return ["no servers"]
+    text = table(_nodes(answer.nodes), limit)
+    rows = [(node, device) for node in answer.nodes for device in node.devices]
+    return [*text, "", *table(_devices(rows), limit)] if rows else text
+
+
+def _nodes(nodes: list[NodeView]) -> list[Column]:
+    return [
+        Column("SERVER", [safe(node.name) for node in nodes], 99, least=6),
+        Column("STATE", [safe(node.state) for node in nodes], 98),
+        Column("GPUS", [str(len(node.devices)) for node in nodes], 70, right=True),
+        Column("IN USE", [str(sum(1 for each in node.devices if each.job)) for node in nodes], 69, right=True),
+        Column("CORES", [str(node.cores) for node in nodes], 50, right=True),
+        Column("MEMORY", [gib(node.memory_mib) for node in nodes], 49, right=True),
+        Column("SEEN", [f"{duration(node.seen_seconds)} ago" for node in nodes], 60),
+        Column("REASON", [safe(node.reason) for node in nodes], 65, least=12),
+    ]
+
+
+def _devices(rows: list[tuple[NodeView, DeviceView]]) -> list[Column]:
+    return [
+        Column("SERVER", [safe(node.name) for node, _ in rows], 95, least=6),
+        Column("GPU", [str(device.index) for _, device in rows], 96, right=True),
+        Column("TYPE", [safe(device.type) for _, device in rows], 60, least=8),
+        Column("STATE", [safe(device.state) for _, device in rows], 98),
+        Column("UTIL", [utilisation(device) for _, device in rows], 70, right=True),
+        Column("MEMORY", [memory(device) for _, device in rows], 69, right=True),
+        Column("ON IT", [occupant(device) for _, device in rows], 80, least=8),
+        Column("ID", [safe(device.id) for _, device in rows], 20, least=8),
+    ]
+
+
+def utilisation(device: DeviceView) -> str:
+    return "-" if device.utilisation is None else f"{device.utilisation}%"
+
+
+def memory(device: DeviceView) -> str:
+    """`31G/80G`; of a CPU slot only the size is known."""
+    if device.kind == "cpu" and not device.used_mib:
+        return gib(device.memory_mib)
+    return f"{gib(device.used_mib)}/{gib(device.memory_mib)}" if device.memory_mib else "-"
+
+
+def gib(mib: int) -> str:
+    return f"{mib / 1024:.0f}G" if mib >= 10240 else f"{mib / 1024:.1f}G" if mib else "0G"
+
+
+def occupant(device: DeviceView) -> str:
+    """The job on it, or who else, or why nothing may be."""
+    others = [process for process in device.processes if process.job is None]
+    foreign = ", ".join(f"{safe(each.user)}: {safe(each.name)} (pid {each.pid})" for each in others)
+    ours = f"job {device.job}" if device.job is not None else ""
+    return "; ".join(part for part in (ours, foreign, safe(device.reason)) if part) or "-"

@@ -1,0 +1,191 @@
+"""Plain text for terminals of any width: escaping, durations, aligned tables. Imports nothing that costs.
+
+`safe` is the one place where what comes from a job or a node is made fit to be drawn.
+"""
+
+import os
+import sys
+
+RESET = "\x1b[0m"
+COLOURS = {
+    "running": "\x1b[32m",
+    "starting": "\x1b[36m",
+    "stopping": "\x1b[36m",
+    "pending": "\x1b[33m",
+    "held": "\x1b[35m",
+    "completed": "\x1b[2m",
+    "failed": "\x1b[31m",
+    "timeout": "\x1b[31m",
+    "cancelled": "\x1b[2m",
+}
+
+
+def safe(text: str) -> str:
+    r"""`text` with whatever a terminal might obey or hide (C0, C1, ESC, bidi, zero width) in the form \x1b or \u202e."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else _escape(ord(char)) for char in text)
+
+
+def _escape(point: int) -> str:
+    return f"\\x{point:02x}" if point < 0x100 else f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"
+
+
+def width(text: str) -> int:
+    """Columns that `text`, already safe, takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    import unicodedata  # only names outside ASCII pay for it
+
+    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
+    return len(text) + wide - sum(unicodedata.combining(char) != 0 for char in text)
+
+
+def cut(text: str, columns: int, mark: str = "…") -> str:
+    """`text` in at most so many columns; `mark` stands for what is missing."""
+    if width(text) <= columns:
+        return text
+    if columns <= len(mark):
+        return mark[:columns]
+    kept = text[: columns - len(mark)]
+    while width(kept) > columns - len(mark):
+        kept = kept[:-1]
+    return kept + mark
+
+
+def pad(text: str, columns: int, *, right: bool = False) -> str:
+    room = " " * (columns - width(text))
+    return room + text if right else text + room
+
+
+def wrapped(text: str, limit: int, first: str = "", later: str = "") -> list[str]:
+    """`text` in lines of at most `limit` columns (0 = one line), the first and the later ones indented so."""
+    if not limit or width(first + text) <= limit:
+        return [first + text]
+    room = max(limit - len(first), 8)
+    found: list[str] = []
+    line = ""
+    for word in text.split(" "):
+        if line and width(line) + 1 + width(word) > room:
+            found.append(line)
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+        while len(line) > room:  # a path or a reason in one piece
+            found.append(line[:room])
+            line = line[room:]
+    found.append(line)
+    return [(first if index == 0 else later) + part for index, part in enumerate(found)]
+
+
+def duration(seconds: float | None) -> str:
+    """Two units at most: 42s, 3m10s, 2h05m, 4d03h; "-" when not known."""
+    if seconds is None:
+        return "-"
+    whole = max(int(seconds), 0)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def number(value: float | None, suffix: str = "") -> str:
+    """Three figures or so: 0.052, 1.85, 42.1, 4210; "-" when not known."""
+    if value is None:
+        return "-"
+    size = abs(value)
+    digits = 0 if size >= 1000 else 1 if size >= 10 else 2 if size >= 1 or size == 0 else 3
+    return f"{value:.{digits}f}{suffix}"
+
+
+def terminal_width() -> int:
+    """$COLUMNS, else the terminal's; 0 = no limit, as in a pipe."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isdigit() and int(given) > 0:
+        return int(given)
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns
+    except (OSError, ValueError, AttributeError):
+        return 0
+
+
+def wants_colour(choice: str) -> bool:
+    """`choice` is --color: always, never, or auto: a terminal that is not dumb, and no NO_COLOR."""
+    if choice != "auto":
+        return choice == "always"
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and sys.stdout.isatty()
+
+
+def ellipsis() -> str:
+    """What stands for text that was cut, in the encoding of stdout."""
+    return "…" if (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8" else "~"
+
+
+class Column:
+    """One column: its title, its cells (safe text), and what may happen to it when the terminal is narrow.
+
+    `least` columns must remain of it when it is cut; columns go altogether in the order of `keep`, lowest first.
+    """
+
+    __slots__ = ("cells", "keep", "least", "right", "size", "title")
+
+    def __init__(self, title: str, cells: list[str], keep: int, *, least: int = 0, right: bool = False) -> None:
+        self.title = title
+        self.cells = cells
+        self.keep = keep
+        self.least = least
+        self.right = right
+        self.size = max(len(title), max(map(width, cells), default=0))
+
+
+def fit(columns: list[Column], limit: int) -> list[Column]:
+    """The columns that fit in `limit` (0 = all), the rest cut or left out. Never returns none."""
+    shown = [column for column in columns if any(cell not in ("", "-") for cell in column.cells) or column.keep > 90]
+    while limit and len(shown) > 1:
+        excess = sum(column.size for column in shown) + 2 * (len(shown) - 1) - limit
+        if excess <= 0:
+            break
+        give = [column for column in shown if column.least and column.size > column.least]
+        if sum(column.size - column.least for column in give) >= excess:
+            _shrink(give, excess)
+            break
+        shown.remove(min(shown, key=lambda column: column.keep))
+    if limit and len(shown) == 1:
+        shown[0].size = min(shown[0].size, limit)
+    return shown
+
+
+def _shrink(columns: list[Column], excess: int) -> None:
+    for column in sorted(columns, key=lambda column: column.keep):
+        taken = min(excess, column.size - column.least)
+        column.size -= taken
+        excess -= taken
+
+
+def table(columns: list[Column], limit: int = 0, *, colour: bool = False, mark: str = "…") -> list[str]:
+    """Lines of an aligned table, the title line first; no line is wider than `limit` (0 = no limit)."""
+    shown = fit(columns, limit)
+    parts = []
+    for column in shown:
+        size = column.size
+        lines = [column.title, *column.cells]
+        if max(map(len, lines)) > size or not all(map(str.isascii, lines)):
+            lines = [cut(line, size, mark) for line in lines]
+            lines = [pad(line, size, right=column.right) for line in lines]
+        elif column.right:
+            lines = [line.rjust(size) for line in lines]
+        elif column is not shown[-1]:
+            lines = [line.ljust(size) for line in lines]
+        if colour and column.title == "STATE":
+            lines[1:] = [COLOURS.get(line.rstrip(), "") + line + RESET for line in lines[1:]]
+        parts.append(lines)
+    return [line.rstrip() for line in map("  ".join, zip(*parts, strict=True))]
+
+
+def tinted(line: str) -> str:
+    """A line of plain text with the words for states in their colours."""
+    words = line.split(" ")
+    return " ".join(f"{COLOURS[word]}{word}{RESET}" if word in COLOURS else word for word in words)

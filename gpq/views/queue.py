@@ -1,0 +1,82 @@
+"""The table of `gpq status`: rows as the daemon sends them (rpc JobView, decoded as dictionaries) to lines of text."""
+
+from gpq.views.plain import Column, duration, number, safe, table
+
+TYPE_CHECKING = False  # typing's own would have to be imported
+if TYPE_CHECKING:
+    from typing import Any
+
+Row = dict[str, "Any"]
+ENDED = ("completed", "failed", "cancelled", "timeout")
+
+
+def where(parts: list[Row]) -> str:
+    """`a:0-2,5 b:1`: nodes and device indices."""
+    return " ".join(f"{safe(part['node'])}:{ranges(part['indices'])}" for part in parts)
+
+
+def ranges(indices: list[int]) -> str:
+    """0,1,2,5 as 0-2,5."""
+    if len(indices) == 1:
+        return str(indices[0])
+    runs: list[list[int]] = []
+    for index in sorted(indices):
+        if runs and index == runs[-1][1] + 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def batch(row: Row) -> str:
+    """`256`, and with accumulation `256=64x4` per replica and step."""
+    return str(row["total_batch"]) if row["total_batch"] else "-"
+
+
+def remark(row: Row) -> str:
+    """Why it waits, or how it ended."""
+    code, reason = row["exit_status"], safe(row["reason"])
+    if not code or row["state"] not in ENDED or f"exit {code}" in reason:
+        return reason
+    return f"{reason} (exit {code})" if reason else f"exit {code}"
+
+
+def columns(rows: list[Row]) -> list[Column]:
+    """What `gpq status` shows, most telling last to go."""
+    ended = [row["state"] in ENDED for row in rows]
+    return [
+        Column("ID", [str(row["id"]) for row in rows], 99, right=True),
+        Column("NAME", [safe(row["name"]) or "-" for row in rows], 80, least=8),
+        Column("USER", [safe(row["user"]) for row in rows], 30, least=4),
+        Column("STATE", [safe(row["state"]) for row in rows], 98),
+        Column("GPUS", [where(row["placement"]) or "-" for row in rows], 70, least=8),
+        Column("BATCH", [batch(row) for row in rows], 45, right=True),
+        Column("GOODPUT", [number(row["goodput"]) for row in rows], 60, right=True),
+        Column("SPEEDUP", [number(row["speedup"], "x") for row in rows], 50, right=True),
+        Column("DONE", [percent(row["progress"]) for row in rows], 55, right=True),
+        Column("ETA", [duration(row["eta_seconds"]) for row in rows], 52, right=True),
+        Column(
+            "AGE",
+            [
+                duration(row["run_seconds"] if over else row["age_seconds"])
+                for row, over in zip(rows, ended, strict=True)
+            ],
+            40,
+            right=True,
+        ),
+        Column("REASON", [remark(row) for row in rows], 65, least=12),
+    ]
+
+
+def percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f}%"
+
+
+def lines(answer: Row, limit: int = 0, *, colour: bool = False, mark: str = "…") -> list[str]:
+    """The whole answer (rpc JobList) as lines at most `limit` wide."""
+    rows = answer["jobs"]
+    drawn = table(columns(rows), limit, colour=colour, mark=mark) if rows else ["no jobs"]
+    hidden = answer.get("hidden", 0)
+    if hidden:
+        drawn.append(f"and {hidden} more that ended: gpq status all")
+    return drawn

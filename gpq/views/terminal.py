@@ -1,0 +1,38 @@
+"""Makes a job's output fit for a terminal: colours (SGR) pass, every other control is shown instead of obeyed."""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+from gpq.views.plain import safe
+
+SGR = re.compile(r"\x1b\[[0-9;:]*m")
+PART = re.compile(r"(\x1b\[[0-9;:]*m|\r?\n|\r|\t)")
+OPEN = re.compile(r"(?:\x1b(?:\[[0-9;:]{0,32})?|\r)\Z")  # may yet become an SGR, or a line's end
+ERASE = "\r\x1b[K"  # a progress bar's return: nothing of the older text stays visible
+
+
+class Filter:
+    """One stream of bytes, in pieces cut anywhere."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        self._rest = ""
+
+    def feed(self, data: bytes) -> str:
+        """What may be written of `data`; what its end leaves open comes with the next piece."""
+        text = self._rest + self._decoder.decode(data)
+        unfinished = OPEN.search(text)
+        self._rest = unfinished.group() if unfinished else ""
+        return "".join(map(self._show, PART.split(text[: len(text) - len(self._rest)])))
+
+    @staticmethod
+    def _show(part: str) -> str:
+        if part in ("\n", "\r\n"):
+            return "\n"
+        if part == "\r":
+            return ERASE
+        if part == "\t" or SGR.fullmatch(part):
+            return part
+        return safe(part)
