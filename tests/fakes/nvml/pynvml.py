@@ -18,7 +18,7 @@ import ctypes
 import json
 import os
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 NVML_SUCCESS = 0
 NVML_ERROR_UNINITIALIZED = 1
@@ -51,7 +51,7 @@ _state: dict[str, Any] | None = None
 class NVMLError(Exception):
     """As the real one: `value` is the code, the class of a known code is a subclass named after it."""
 
-    _valClassMapping: dict[int, type[NVMLError]] = {}
+    _valClassMapping: ClassVar[dict[int, type[NVMLError]]] = {}
     value: int
 
     def __new__(cls, value: int = NVML_ERROR_UNKNOWN) -> NVMLError:
