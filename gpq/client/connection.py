@@ -40,7 +40,8 @@ class Connection:
         line = codec.encode_request(request)
         self._socket.settimeout(ANSWER_SECONDS + float(getattr(request, "wait", 0.0)))
         try:
-            self._socket.sendall(line)
+            with contextlib.suppress(BrokenPipeError):  # it may have said why before it hung up
+                self._socket.sendall(line)
             answer = self._read_line()
         except TimeoutError:
             raise DaemonUnreachable("the daemon does not answer", "`gpq daemon logs` may say why") from None

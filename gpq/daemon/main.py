@@ -141,7 +141,7 @@ def _serve(ready: Ready) -> int:
             _until_ending(ending, store)
         log.info("ending; jobs run on")
         server.close()
-        world.close()
+        world.close()  # the loop then has nothing more to come
         loop.join(timeout=30.0)
         if loop.error is not None:
             raise loop.error
