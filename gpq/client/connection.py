@@ -10,7 +10,6 @@ from typing import TypeVar
 import msgspec
 
 from gpq import paths
-from gpq.client.autostart import ensure_daemon
 from gpq.errors import DaemonUnreachable
 from gpq.rpc import codec
 from gpq.rpc.messages import Request
@@ -77,6 +76,8 @@ def connect(*, start: bool = True) -> Connection:
         if isinstance(refused, Connection):
             return refused
         if start:
+            from gpq.client.autostart import ensure_daemon  # its imports cost more than a whole request
+
             ensure_daemon()
         elif isinstance(refused, (FileNotFoundError, ConnectionRefusedError)):
             raise DaemonUnreachable("no daemon runs", "`gpq daemon start` starts one")
