@@ -82,7 +82,7 @@ class Observer:
         for key, info in known.items():
             drained = wire.attempt_key(*key) in asked and not info.get("report")
             events += self.of_attempt(info, snapshot, drained=drained)
-            is_unread = info.get("report") or info["state"] in ENDED and not drained
+            is_unread = info.get("report") or (info["state"] in ENDED and not drained)
             more = more or bool(is_unread and key in waited_for)
         events += self._missing(known, snapshot, start_possible)
         events += self._of_node(devices, known, snapshot)
