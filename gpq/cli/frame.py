@@ -15,7 +15,10 @@ class ColorChoice(str, Enum):
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON only, as the daemon answered.")]
-Color = Annotated[ColorChoice, typer.Option("--color", help="auto: on a terminal, unless NO_COLOR is set.")]
+Color = Annotated[
+    ColorChoice,
+    typer.Option("--color", metavar="auto|always|never", help="auto: on a terminal, unless NO_COLOR is set."),
+]
 Jobs = Annotated[
     list[str], typer.Argument(metavar="JOB...", help="Ids (42), ranges (3-7,9), names, @ for the last, all.")
 ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpq.views import plain
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
 
 
 def say(*lines: str) -> None:
@@ -43,18 +43,23 @@ def text(view: Callable[[Any, int, str], list[str]], answer: Any, color: str) ->
     sys.stdout.flush()
 
 
-def draw(renderable: RenderableType, color: str) -> None:
-    """Something of rich on stdout, as wide as the terminal (a pipe: 120 columns)."""
-    console(color).print(renderable)
-
-
 def console(color: str) -> Console:
+    """A console of rich for a page that scrolls: as wide as the terminal (a pipe: 120 columns)."""
+    return _console(color, plain.terminal_width() or 120, terminal=plain.wants_colour(color))
+
+
+def screen(color: str) -> Console:
+    """A console of rich that fills the terminal and follows its size."""
+    return _console(color, None, terminal=True)
+
+
+def _console(color: str, width: int | None, *, terminal: bool) -> Console:
     from rich.console import Console
 
     coloured = plain.wants_colour(color)
     return Console(
-        width=plain.terminal_width() or 120,
-        force_terminal=coloured,
+        width=width,
+        force_terminal=terminal,
         no_color=not coloured,
         color_system="standard" if coloured else None,
         highlight=False,

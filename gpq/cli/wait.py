@@ -12,7 +12,7 @@ from gpq.cli.frame import Jobs, Json, frame
 from gpq.client.connection import connect
 from gpq.errors import TimedOut
 from gpq.rpc import messages
-from gpq.views.queue import ENDED
+from gpq.views.queue import ENDED, remark
 
 app = frame()
 SLICE = 30.0  # seconds that one request blocks
@@ -64,5 +64,5 @@ def code(job: messages.JobView) -> int:
 
 
 def _ended(job: messages.JobView) -> str:
-    status = f" (exit {job.exit_status})" if job.exit_status else ""
-    return f"job {job.id} {job.state}{status}" + (f": {job.reason}" if job.reason else "")
+    said = remark({"exit_status": job.exit_status, "state": job.state, "reason": job.reason})
+    return f"job {job.id} {job.state}" + (f": {said}" if said else "")

@@ -46,11 +46,14 @@ def utilisation(device: DeviceView) -> str:
 
 
 def memory(device: DeviceView) -> str:
+    """`31G/80G`; of a CPU slot only the size is known."""
+    if device.kind == "cpu" and not device.used_mib:
+        return gib(device.memory_mib)
     return f"{gib(device.used_mib)}/{gib(device.memory_mib)}" if device.memory_mib else "-"
 
 
 def gib(mib: int) -> str:
-    return f"{mib / 1024:.0f}G" if mib >= 10240 else f"{mib / 1024:.1f}G" if mib else "-"
+    return f"{mib / 1024:.0f}G" if mib >= 10240 else f"{mib / 1024:.1f}G" if mib else "0G"
 
 
 def occupant(device: DeviceView) -> str:

@@ -35,10 +35,10 @@ def batch(row: Row) -> str:
 
 def remark(row: Row) -> str:
     """Why it waits, or how it ended."""
-    code = row["exit_status"]
-    if code and row["state"] in ENDED:
-        return f"{safe(row['reason'])} (exit {code})" if row["reason"] else f"exit {code}"
-    return safe(row["reason"])
+    code, reason = row["exit_status"], safe(row["reason"])
+    if not code or row["state"] not in ENDED or f"exit {code}" in reason:
+        return reason
+    return f"{reason} (exit {code})" if reason else f"exit {code}"
 
 
 def columns(rows: list[Row]) -> list[Column]:

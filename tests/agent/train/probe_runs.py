@@ -1,14 +1,16 @@
-"""What the processes of the noise-scale tests run: a tiny model, real gloo groups, the real probe. It asserts nothing."""
+"""What the processes of the noise-scale tests run: a tiny model, real gloo groups, the real probe. Judges nothing."""
 
 import json
 import os
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from gpq_agent.train.noise_scale import GradientProbe, NoiseScale
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 EXAMPLES = 1024
@@ -69,45 +71,71 @@ def exact(net: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[float, floa
     return float(mean @ mean), float((gradients - mean).square().sum() / (EXAMPLES - 1))
 
 
-def frozen(rank: int, replicas: int, name: str, micro: int) -> dict[str, float]:
-    """Average statistics over STEPS steps at fixed weights, examples drawn without replacement in each epoch."""
-    net = model()
-    optimizer = make_optimizer(name, net)
-    train_a_little(net, optimizer)
-    sqr, var = exact(net, optimizer)
-    wrapped: Any = DistributedDataParallel(net) if replicas > 1 else net
-    scale = NoiseScale(32, EXAMPLES, window=10**12)
-    probe = GradientProbe(wrapped, optimizer, scale, replicas)
-    batch = 128 // replicas
-    if replicas == 1:  # without accumulation the single replica splits its batch in two on sampled steps
-        micro, batch = 2 * micro, 64
-    inputs, targets = data()
-    generator = torch.Generator().manual_seed(11)
-    total = batch * replicas * micro
-    order = torch.empty(0, dtype=torch.long)
+class Trial:
+    """One optimizer and number of micro-batches at fixed weights, examples drawn without replacement in each epoch."""
+
+    def __init__(self, rank: int, replicas: int, name: str, micro: int) -> None:
+        net = model()
+        optimizer = make_optimizer(name, net)
+        train_a_little(net, optimizer)
+        self.exact_sqr, self.exact_var = exact(net, optimizer)
+        self.rank, self.replicas, self.net = rank, replicas, net
+        self.wrapped: Any = DistributedDataParallel(net) if replicas > 1 else net
+        self.scale = NoiseScale(32, EXAMPLES, window=10**12)
+        self.probe = GradientProbe(self.wrapped, optimizer, self.scale, replicas)
+        self.micro, self.batch = micro, 128 // replicas
+        if replicas == 1:  # without accumulation the single replica splits its batch in two on sampled steps
+            self.micro, self.batch = 2 * micro, 64
+        self.total = self.batch * replicas * self.micro
+        self.inputs, self.targets = data()
+        self.generator = torch.Generator().manual_seed(11)
+        self.order = torch.empty(0, dtype=torch.long)
+
+    def begin(self) -> None:
+        if len(self.order) < self.total:
+            self.order = torch.randperm(EXAMPLES, generator=self.generator)
+        self.taken, self.order = self.order[: self.total], self.order[self.total :]
+        self.probe.arm(sampled=True, micro_batches=self.micro, batch=self.batch)
+
+    def loss(self, index: int) -> torch.Tensor:
+        """The loss of this replica's part of micro-batch `index`."""
+        block = self.batch * self.replicas
+        part = self.taken[index * block : (index + 1) * block][self.rank :: self.replicas]
+        self.probe.weight = 1.0 / self.micro
+        if self.replicas > 1:
+            self.wrapped.require_backward_grad_sync = index == self.micro - 1
+        return loss_of(self.wrapped, self.inputs[part], self.targets[part])
+
+    def result(self) -> dict[str, float]:
+        return {
+            "sqr": self.scale.sqr / self.exact_sqr,
+            "var": self.scale.var / self.exact_var,
+            "samples": self.scale.samples / (self.total * STEPS),
+            "preconditioned": float(self.scale.preconditioned),
+        }
+
+
+def frozen(rank: int, replicas: int) -> dict[str, Any]:
+    """Average statistics of all variants over STEPS steps.
+
+    The models know nothing of one another, but go backwards together: waiting for the other replicas is most of the
+    time of so small a step.
+    """
+    trials = {f"{name}-{micro}": Trial(rank, replicas, name, micro) for name, micro in VARIANTS}
+    most = max(trial.micro for trial in trials.values())
     for step in range(STEPS):
-        if len(order) < total:
-            order = torch.randperm(EXAMPLES, generator=generator)
-        taken, order = order[:total], order[total:]
-        probe.arm(sampled=True, micro_batches=micro, batch=batch)
-        for index in range(micro):
-            part = taken[index * batch * replicas : (index + 1) * batch * replicas][rank::replicas]
-            probe.weight = 1.0 / micro
-            last = index == micro - 1
-            if replicas > 1:
-                wrapped.require_backward_grad_sync = last
-            loss_of(wrapped, inputs[part], targets[part]).backward()
-            probe.after_backward(last=last)
-        optimizer.zero_grad()
-        if step % 100 == 99:
-            probe.collect()
-    return {
-        "sqr": scale.sqr / sqr,
-        "var": scale.var / var,
-        "samples": scale.samples / (total * STEPS),
-        "noise_scale": var / sqr,
-        "preconditioned": float(scale.preconditioned),
-    }
+        for trial in trials.values():
+            trial.begin()
+        for turn in range(most):
+            running = [(trial, turn - most + trial.micro) for trial in trials.values() if turn >= most - trial.micro]
+            torch.stack([trial.loss(index) for trial, index in running]).sum().backward()
+            for trial, index in running:
+                trial.probe.after_backward(last=index == trial.micro - 1)
+        for trial in trials.values():
+            trial.net.zero_grad()
+            if step % 100 == 99:
+                trial.probe.collect()
+    return {name: trial.result() for name, trial in trials.items()}
 
 
 def accuracy(rank: int, replicas: int, folder: str, port: int) -> None:
@@ -115,7 +143,7 @@ def accuracy(rank: int, replicas: int, folder: str, port: int) -> None:
     torch.set_num_threads(1)
     if replicas > 1:
         join(rank, replicas, port)
-    results = {f"{name}-{micro}": frozen(rank, replicas, name, micro) for name, micro in VARIANTS}
+    results = frozen(rank, replicas)
     if replicas == 2:
         results["behaviour"] = behaviour(rank, replicas)
     Path(folder, f"{rank}.json").write_text(json.dumps(results))
@@ -124,6 +152,8 @@ def accuracy(rank: int, replicas: int, folder: str, port: int) -> None:
 
 
 def join(rank: int, replicas: int, port: int) -> None:
+    cores = sorted(os.sched_getaffinity(0))  # replicas that wander between few cores wait for one another far longer
+    os.sched_setaffinity(0, {cores[rank % len(cores)]})
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
     dist.init_process_group("gloo", rank=rank, world_size=replicas)
 
@@ -213,8 +243,6 @@ def loss_scale_ratio(rank: int) -> float:
 
 
 def ready_within_backward(rank: int) -> bool:
-    from time import perf_counter
-
     _, wrapped, probe = wrapped_probe()
     before = perf_counter()
     one_step(rank, wrapped, probe)
@@ -223,8 +251,6 @@ def ready_within_backward(rank: int) -> bool:
 
 def notice_of_a_taken_hook(rank: int) -> dict[str, Any]:
     """What a model with its user's own hook gets: a notice, no estimate, and still the mean of its micro-batches."""
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-
     net = model()
     wrapped = DistributedDataParallel(net)
     wrapped.register_comm_hook(None, allreduce_hook)

@@ -1,0 +1,95 @@
+"""`gpq config`: what holds, whether the file is right, and where it is. Never writes it."""
+
+from __future__ import annotations
+
+import json as encoder
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from gpq import config as configuration
+from gpq import paths
+from gpq.cli import output
+from gpq.cli.frame import Json, frame
+
+app = frame()
+FILE = typer.Argument(metavar="[FILE]", help="Another file than the one in use.")
+
+
+@app.callback(help="Show and check the configuration (TOML). gpq never rewrites your file.")
+def config() -> None:
+    """Make it a group of commands."""
+
+
+@app.command()
+def show(json: Json = False) -> None:
+    """All settings that hold, defaults included, as a valid file.
+
+    \b
+    Example:
+      gpq config show > ~/.config/gpq/config.toml
+    """
+    tree = asdict(configuration.load())
+    if json:
+        output.emit(tree)
+    else:
+        output.say(*toml(tree))
+
+
+@app.command()
+def check(file: Annotated[str, FILE] = "", json: Json = False) -> None:
+    """Is the file right? Mistakes are named with line and column.
+
+    \b
+    Example:
+      gpq config check
+      gpq config check new.toml
+    """
+    import os
+
+    from gpq.errors import UsageError
+
+    path = os.path.abspath(file) if file else paths.config()
+    there = os.path.exists(path)
+    if file and not there:
+        raise UsageError(f"no file {file}", "`gpq config path` tells which one is in use")
+    configuration.load(path)
+    if json:
+        output.emit({"path": path, "exists": there, "ok": True})
+    else:
+        output.say(f"{path} is right" if there else f"there is no {path}: the defaults hold")
+
+
+@app.command()
+def path(json: Json = False) -> None:
+    """Where the file is, or would be.
+
+    \b
+    Example:
+      $EDITOR "$(gpq config path)"
+    """
+    if json:
+        output.emit({"path": paths.config()})
+    else:
+        output.say(paths.config())
+
+
+def toml(tree: dict[str, Any], prefix: str = "") -> list[str]:
+    """The lines of a TOML file: plain values first, then a table for each dictionary. None is left out."""
+    lines = [
+        f"{key} = {_value(value)}" for key, value in tree.items() if not isinstance(value, dict) and value is not None
+    ]
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            name = f"{prefix}{key}"
+            nested = toml(value, f"{name}.")
+            lines += (
+                ["", f"[{name}]", *nested] if any(not isinstance(each, dict) for each in value.values()) else nested
+            )
+    return lines
+
+
+def _value(value: Any) -> str:
+    """Texts as JSON writes them are texts of TOML; so are its numbers, truth values and lists."""
+    return encoder.dumps(value)

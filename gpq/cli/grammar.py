@@ -1,0 +1,186 @@
+"""What completion offers, made from the commands by `python -m gpq.cli.reference --grammar`: edit those instead.
+
+GRAMMAR: path -> (what its arguments are, {option: (help, what its value is; "" = a flag)}). A kind is jobs, nodes,
+users, files, any, or words joined by |.
+"""
+
+# fmt: off
+# ruff: noqa: E501
+
+GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
+    "submit": (
+        "files",
+        {
+            "--gpus": ("Fixed number, or for scripts a range.", "any"),
+            "-g": ("", "any"),
+            "--gpu-type": ("Part of the GPU's name, such as A100.", "any"),
+            "--min-gpu-memory": ("Least memory of each GPU, such as 40G.", "any"),
+            "--name": ("", "any"),
+            "-n": ("", "any"),
+            "--tag": ("A label; may be repeated.", "any"),
+            "--priority": ("Higher goes first.", "any"),
+            "--time": ("Limit of the run time, such as 90m or 2h.", "any"),
+            "-t": ("", "any"),
+            "--retries": ("Start again so many times after a failure.", "any"),
+            "--rigid": ("Never resize this script.", ""),
+            "--preemptible": ("The command checkpoints on a signal and may be stopped.", ""),
+            "--signal": ("That signal, such as USR1.", "USR1|USR2|TERM|INT|HUP"),
+            "--grace": ("From the signal to the kill.", "any"),
+            "--resume-args": ('Added from the second start on, such as "--resume auto".', "any"),
+            "--batch-size": ("Base total batch size, instead of the script's.", "any"),
+            "--max-batch-size": ("Largest total batch size.", "any"),
+            "--atomic-batch-size": ("Range of the batch on one GPU in one pass.", "any"),
+            "--env": ("Set a variable, or pass on K; may be repeated.", "any"),
+            "-e": ("", "any"),
+            "--cwd": ("Directory to run in.", "files"),
+            "--python": ("Interpreter of the script.", "files"),
+            "--hold": ("Queue it held.", ""),
+            "--wait": ("Block until it has ended; exit with its code.", ""),
+            "--dry-run": ("Say what would happen; queue nothing.", ""),
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "status": (
+        "jobs",
+        {
+            "--user": ("Only this user's jobs.", "users"),
+            "-u": ("", "users"),
+            "--state": ("Only jobs in this state; may be repeated.", "pending|held|starting|running|stopping|completed|failed|cancelled|timeout"),
+            "-s": ("", "pending|held|starting|running|stopping|completed|failed|cancelled|timeout"),
+            "--recent": ("How many of the jobs that ended.", "any"),
+            "--all": ("All jobs there ever were.", ""),
+            "-a": ("", ""),
+            "--color": ("auto: on a terminal, unless NO_COLOR is set.", "auto|always|never"),
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "show": (
+        "jobs",
+        {
+            "--color": ("auto: on a terminal, unless NO_COLOR is set.", "auto|always|never"),
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "why": (
+        "jobs",
+        {
+            "--color": ("auto: on a terminal, unless NO_COLOR is set.", "auto|always|never"),
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "logs": (
+        "jobs",
+        {
+            "--follow": ("Go on until the job ends.", ""),
+            "-f": ("", ""),
+            "--attempt": ("Only this attempt.", "any"),
+            "--node": ("Its name, or its rank in the job.", "nodes"),
+            "--raw": ("On a terminal, too, pass on every byte.", ""),
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "cancel": (
+        "jobs",
+        {
+            "--timeout": ("Wait so long for the proof.", "any"),
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "hold": (
+        "jobs",
+        {
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "release": (
+        "jobs",
+        {
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "requeue": (
+        "jobs",
+        {
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "wait": (
+        "jobs",
+        {
+            "--timeout": ("Give up then, with exit code 124.", "any"),
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "nodes": (
+        "nodes",
+        {
+            "--color": ("auto: on a terminal, unless NO_COLOR is set.", "auto|always|never"),
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "top": (
+        "",
+        {
+            "--once": ("Print one frame and end.", ""),
+            "--interval": ("Between two looks, at least 0.1.", "any"),
+            "--color": ("auto: on a terminal, unless NO_COLOR is set.", "auto|always|never"),
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "daemon start": (
+        "",
+        {
+        },
+    ),
+    "daemon stop": (
+        "",
+        {
+        },
+    ),
+    "daemon status": (
+        "",
+        {
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "daemon logs": (
+        "",
+        {
+            "--lines": ("How many of the last lines.", "any"),
+            "-n": ("", "any"),
+            "--follow": ("Go on, until Ctrl-C.", ""),
+            "-f": ("", ""),
+        },
+    ),
+    "doctor": (
+        "",
+        {
+            "--python": ("Interpreter of your scripts.", "files"),
+            "--color": ("auto: on a terminal, unless NO_COLOR is set.", "auto|always|never"),
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "config show": (
+        "",
+        {
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "config check": (
+        "files",
+        {
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "config path": (
+        "",
+        {
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "completion": (
+        "bash|zsh|fish",
+        {
+        },
+    ),
+}

@@ -1,0 +1,106 @@
+"""Reads the commands from the typer apps: the table for the README, and the grammar that completion works from.
+
+`python -m gpq.cli.reference` prints the table, `--grammar` the module gpq/cli/grammar.py, `--script SHELL` a completion script.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from gpq.cli.app import command
+from gpq.cli.commands import COMMANDS
+from gpq.cli.scripts import SCRIPTS
+
+KINDS = {"JOB": "jobs", "NODE": "nodes", "USER": "users", "PATH": "files", "FILE": "files"}
+CHOICES = {
+    "STATE": ("pending", "held", "starting", "running", "stopping", "completed", "failed", "cancelled", "timeout"),
+    "SIGNAL": ("USR1", "USR2", "TERM", "INT", "HUP"),
+}
+
+
+def leaves() -> Iterator[tuple[str, Any]]:
+    """(path, typer command) of every command, those of groups included: `daemon start`."""
+    for name in COMMANDS:
+        found = command(name)
+        inner = getattr(found, "commands", None)
+        if inner is None:
+            yield name, found
+        else:
+            yield from ((f"{name} {each}", inner[each]) for each in inner)
+
+
+def table() -> str:
+    """The commands in Markdown: usage and first line of the help."""
+    rows = ["| command | does |", "|---|---|"]
+    for path, found in leaves():
+        line = (found.help or "").strip().splitlines()[0].rstrip(".").replace("|", "\\|")
+        rows.append(f"| `gpq {path}{_arguments(found)}` | {line} |")
+    return "\n".join(rows) + "\n"
+
+
+def _arguments(found: Any) -> str:
+    named = [str(p.metavar or p.name).replace("|", "\\|") for p in found.params if p.param_type_name == "argument"]
+    return "".join(f" {name}" for name in named)
+
+
+def grammar() -> str:
+    """The module gpq/cli/grammar.py."""
+    lines = [
+        '"""What completion offers, made from the commands by `python -m gpq.cli.reference --grammar`: edit those instead.',
+        "",
+        'GRAMMAR: path -> (what its arguments are, {option: (help, what its value is; "" = a flag)}). A kind is jobs, nodes,',
+        "users, files, any, or words joined by |.",
+        '"""',
+        "",
+        "# fmt: off",
+        "# ruff: noqa: E501",
+        "",
+        "GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {",
+    ]
+    for path, found in leaves():
+        arguments = [_kind(each) for each in found.params if each.param_type_name == "argument"]
+        lines += [f"    {_quoted(path)}: (", f"        {_quoted(arguments[0] if arguments else '')},", "        {"]
+        for parameter in found.params:
+            if parameter.param_type_name == "option":
+                lines += _option_lines(parameter)
+        lines += ["        },", "    ),"]
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def _option_lines(parameter: Any) -> list[str]:
+    """The long name with its help; the short one is only understood, not offered."""
+    said = " ".join((parameter.help or "").split("[default")[0].split())
+    kind = _quoted("" if parameter.is_flag else _kind(parameter))
+    long, *short = sorted(parameter.opts, key=len, reverse=True)
+    said_of = [(long, said), *((name, "") for name in short)]
+    return [f"            {_quoted(name)}: ({_quoted(text)}, {kind})," for name, text in said_of]
+
+
+def _kind(parameter: Any) -> str:
+    shown = str(parameter.metavar or "").strip("[].")
+    if "--signal" in parameter.opts:
+        shown = "SIGNAL"
+    word = shown.split(" ")[0].strip("[].")
+    if word in CHOICES:
+        return "|".join(CHOICES[word])
+    if word.islower() and "|" in word:
+        return word
+    return KINDS.get(word, "files" if word.startswith("SCRIPT") else "any")
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"' if "'" in text or '"' not in text else f"'{text}'"
+
+
+def main(argv: list[str]) -> int:
+    if argv[:1] == ["--script"]:
+        sys.stdout.write(SCRIPTS[argv[1]])
+    else:
+        sys.stdout.write(grammar() if argv == ["--grammar"] else table())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,33 @@
+"""The text of `gpq doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from gpq.views.plain import safe, wrapped
+
+
+class Checked(Protocol):
+    """What one check found."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def verdict(self) -> str: ...
+    @property
+    def said(self) -> str: ...
+    @property
+    def fix(self) -> str: ...
+
+
+def lines(found: Sequence[Checked], limit: int, bar: str = "█") -> list[str]:
+    """A line a check, its fix below; how many of each verdict at the end."""
+    size = max((len(check.name) for check in found), default=0)
+    text: list[str] = []
+    for check in found:
+        text += wrapped(safe(check.said), limit, f"{check.verdict:4}  {check.name:{size}}  ", " " * (size + 8))
+        if check.fix and check.verdict != "ok":
+            text += wrapped(safe(check.fix), limit, " " * (size + 8) + "fix: ", " " * (size + 13))
+    count = {verdict: sum(check.verdict == verdict for check in found) for verdict in ("ok", "warn", "fail")}
+    return [*text, "", ", ".join(f"{number} {verdict}" for verdict, number in count.items())]

@@ -1,0 +1,229 @@
+"""The live view of `gpq top`: GPUs by server, goodput, fairness, and the last re-allocations, as rich renderables.
+
+Everything fits in the size it is given: what does not is counted in a last row, never wrapped.
+"""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from gpq.rpc.messages import DeviceView, EventView, JobView, NodeView, TopView
+from gpq.views import plain
+from gpq.views.nodes import memory, occupant, utilisation
+from gpq.views.plain import duration, number, safe
+from gpq.views.queue import ENDED, percent, ranges
+
+STYLES = {
+    "running": "green",
+    "starting": "cyan",
+    "stopping": "cyan",
+    "pending": "yellow",
+    "held": "magenta",
+    "failed": "red",
+    "timeout": "red",
+}
+NARROW = 100  # columns below which fairness and changes stand one below the other only when there is room
+
+
+def frame(view: TopView, width: int, height: int | None) -> RenderableType:
+    """One picture, `width` columns wide; `height` lines high, or as high as it must be (None)."""
+    live = [job for job in view.jobs if job.state not in ENDED]
+    rows = shares(height, devices=sum(len(node.devices) for node in view.nodes), jobs=len(live), users=len(view.users))
+    half = width // 2
+    below = Table.grid(expand=True, padding=0)
+    below.add_column(width=half)
+    below.add_column(width=width - half)
+    fairness = panel("fairness", fairness_table(view, live, rows[2]), rows[2])
+    changes = panel("last re-allocations", change_lines(view.changes, width - half - 4, rows[2]), rows[2])
+    below.add_row(fairness, changes)
+    return Group(
+        header(view, live, width),
+        panel("GPUs", device_table(view.nodes, rows[0]), rows[0]),
+        panel("goodput", goodput_table(live, rows[1], width), rows[1]),
+        below,
+    )
+
+
+def shares(height: int | None, *, devices: int, jobs: int, users: int) -> tuple[int | None, int | None, int | None]:
+    """Lines inside the panels of GPUs, goodput and fairness; None = as many as it takes."""
+    if height is None:
+        return None, None, None
+    room = max(height - 1 - 6, 6)  # a header, and three borders of two lines
+    wanted = (max(devices, 1), jobs + 1, max(users + jobs + 1, 4))
+    least = (min(wanted[0], max(room // 4, 2)), min(wanted[1], max(room // 4, 2)), min(wanted[2], max(room // 3, 2)))
+    given = list(least)
+    for index in (1, 0, 2):  # jobs first: that is what one looks for
+        given[index] += max(min(wanted[index] - given[index], room - sum(given)), 0)
+    given[2] += max(room - sum(given), 0)
+    return given[0], given[1], given[2]
+
+
+def panel(title: str, body: RenderableType, lines: int | None) -> Panel:
+    return Panel(body, title=title, title_align="left", height=None if lines is None else lines + 2, padding=(0, 1))
+
+
+def header(view: TopView, live: list[JobView], width: int) -> Text:
+    running = sum(job.gpus > 0 for job in live)
+    devices = sum(len(node.devices) for node in view.nodes)
+    used = sum(device.job is not None for node in view.nodes for device in node.devices)
+    parts = [
+        f"gpq {safe(view.now)[11:19]}",
+        f"{used}/{devices} GPUs",
+        f"{running} running, {len(live) - running} waiting",
+        f"goodput {number(view.cluster_goodput)}",
+        f"policy {safe(view.policy)}",
+    ]
+    if view.round_seconds is not None:
+        parts.append(f"round {1000 * view.round_seconds:.1f} ms, {duration(view.round_age)} ago")
+    return Text(plain.cut("  ".join(parts), width, plain.ellipsis()), style="bold", no_wrap=True)
+
+
+def grid(*titles: str, right: str = "") -> Table:
+    """A table without lines; columns whose titles stand in `right` (words) are aligned right."""
+    table = Table(box=None, expand=True, padding=(0, 1, 0, 0), show_edge=False, header_style="dim", pad_edge=False)
+    for title in titles:
+        table.add_column(
+            title, justify="right" if title in right.split() else "left", no_wrap=True, overflow="ellipsis"
+        )
+    return table
+
+
+def device_table(nodes: list[NodeView], lines: int | None) -> RenderableType:
+    """A line a GPU; a line a server where that is too many."""
+    if not nodes:
+        return Text("no servers")
+    table = Table(box=None, expand=True, padding=(0, 1, 0, 0), show_header=False, pad_edge=False)
+    for ratio in (None, None, None, None, None, 1):
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=ratio)
+    measured = any(device.utilisation is not None for node in nodes for device in node.devices)
+    single = lines is None or sum(max(len(node.devices), 1) for node in nodes) <= lines
+    shown = nodes if lines is None or single or len(nodes) <= lines else nodes[: lines - 1]
+    for node in shown:
+        if single and node.devices:
+            for device in node.devices:
+                table.add_row(*_device(node, device, measured=measured))
+        else:
+            table.add_row(*_summary(node, measured=measured))
+    if len(shown) < len(nodes):
+        table.add_row(f"+{len(nodes) - len(shown)} servers")
+    return table
+
+
+def _device(node: NodeView, device: DeviceView, *, measured: bool) -> tuple[str | Text, ...]:
+    state = device.state if node.state == "up" else node.state
+    style = "red" if state != "ok" else "green" if device.job is not None else "dim"
+    who = occupant(device)
+    return (
+        f"{safe(node.name)}:{device.index}",
+        safe(device.type),
+        bar(device.utilisation) if measured else "",
+        utilisation(device).rjust(4) if measured else "",
+        memory(device),
+        Text(who if state == "ok" else f"{safe(state)} {who}", style=style),
+    )
+
+
+def _summary(node: NodeView, *, measured: bool) -> tuple[str | Text, ...]:
+    """One line: mean utilisation, and the jobs with their GPUs."""
+    busy = [device.utilisation for device in node.devices if device.utilisation is not None]
+    mean = round(sum(busy) / len(busy)) if busy else None
+    held: dict[int, list[int]] = {}
+    for device in node.devices:
+        if device.job is not None:
+            held.setdefault(device.job, []).append(device.index)
+    jobs = ", ".join(f"job {job} on {ranges(indices)}" for job, indices in sorted(held.items()))
+    state = "" if node.state == "up" else f"{safe(node.state)} {safe(node.reason)} "
+    return (
+        safe(node.name),
+        f"{len(node.devices)} GPUs",
+        bar(mean) if measured else "",
+        f"{mean}%".rjust(4) if mean is not None else "",
+        "",
+        Text(f"{state}{jobs or 'idle'}", style="red" if state else "green" if jobs else "dim"),
+    )
+
+
+def bar(value: int | None, cells: int = 10) -> str:
+    full = round(cells * min(max(value or 0, 0), 100) / 100)
+    filled, empty = ("█", "░") if plain.ellipsis() == "…" else ("#", ".")
+    return filled * full + empty * (cells - full)
+
+
+def goodput_table(jobs: list[JobView], lines: int | None, width: int) -> RenderableType:
+    """Running jobs first; columns that a narrow terminal has no room for are left out."""
+    if not jobs:
+        return Text("no jobs: gpq submit queues one")
+    wide = width >= NARROW
+    titles = ["job", "name", "user", "state", "GPUs", "batch", "goodput", "eff", "done", "ETA"]
+    titles += ["thruput", "restarts"] if wide else []
+    table = grid(*titles, right="job GPUs batch goodput eff done ETA thruput restarts", give="name")
+    ordered = sorted(jobs, key=lambda job: (job.gpus == 0, job.id))
+    shown = ordered if lines is None or len(jobs) + 1 <= lines else ordered[: max(lines - 2, 0)]
+    for job in shown:
+        cells: list[str | Text] = [
+            str(job.id),
+            safe(job.name),
+            safe(job.user),
+            Text(safe(job.state), style=STYLES.get(job.state, "")),
+            str(job.gpus) if job.gpus else "-",
+            str(job.total_batch) if job.total_batch and job.gpus else "-",
+            number(job.goodput),
+            percent(job.efficiency),
+            percent(job.progress),
+            duration(job.eta_seconds),
+        ]
+        table.add_row(*cells, *([number(job.throughput), str(job.restarts)] if wide else []))
+    if len(shown) < len(ordered):
+        table.add_row("", f"+{len(ordered) - len(shown)} more")
+    return table
+
+
+def fairness_table(view: TopView, jobs: list[JobView], lines: int | None) -> RenderableType:
+    """By user, then by job: share of the GPUs, speedup against the fair share, finish-time fairness (rho)."""
+    table = grid("who", "GPUs", "share", "speedup", "rho", right="GPUs share speedup rho", give="who")
+    rows: list[tuple[str, ...]] = [
+        (
+            safe(user.user),
+            str(user.gpus),
+            f"{percent(user.share)}/{percent(user.fair_share)}",
+            number(user.speedup, "x"),
+            number(user.rho),
+        )
+        for user in view.users
+    ]
+    total = sum(device.job is not None for node in view.nodes for device in node.devices)
+    rows += [
+        (
+            f" job {job.id}",
+            str(job.gpus),
+            percent(job.gpus / total if total else 0.0),
+            number(job.speedup, "x"),
+            number(job.rho),
+        )
+        for job in jobs
+        if job.gpus
+    ]
+    if not rows:
+        return Text("nobody uses anything")
+    shown = rows if lines is None or len(rows) + 1 <= lines else rows[: max(lines - 2, 0)]
+    for row in shown:
+        table.add_row(*row)
+    if len(shown) < len(rows):
+        table.add_row(f"+{len(rows) - len(shown)} more")
+    return table
+
+
+def change_lines(changes: list[EventView], width: int, lines: int | None) -> RenderableType:
+    """Newest first: when, which job, what and why, in as many lines as that takes; the last may be missing its end."""
+    if not changes:
+        return Text("none yet")
+    text: list[str] = []
+    for change in changes:
+        job = f"job {change.job} " if change.job is not None else ""
+        text += plain.wrapped(job + safe(change.text), max(width, 20), f"{safe(change.at)[11:19]} ", "  ")
+        if lines is not None and len(text) >= lines:
+            break
+    return Text("\n".join(text[:lines]), no_wrap=True, overflow="ellipsis")
