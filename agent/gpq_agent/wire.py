@@ -136,6 +136,7 @@ class AttemptInfo(NamedTuple):
     report: str = ""  # whole new lines of report.jsonl
     report_offset: int = 0  # offset after them
     processes: int = 0  # processes of the tree that are alive
+    devices: List[str] = []  # what it was given
 
 
 class DeviceInfo(NamedTuple):
@@ -246,7 +247,10 @@ def encode(message: Dict[str, Any]) -> bytes:
 
 def decode(line: bytes) -> Dict[str, Any]:
     """The object on one line. Raises ValueError for anything that is not a JSON object."""
-    message = json.loads(line.decode("utf-8"))
+    try:
+        message = json.loads(line.decode("utf-8"))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
     if not isinstance(message, dict):
         raise ValueError("a message must be a JSON object")
     return message

@@ -13,7 +13,7 @@ from gpq import paths
 from gpq.client.autostart import ensure_daemon
 from gpq.client.connection import connect
 from gpq.errors import DaemonUnreachable, GpqError, NotFound
-from gpq.rpc.messages import DaemonInfo, Info, Shutdown
+from gpq.rpc.messages import Cancel, CancelResult, DaemonInfo, Info, Shutdown
 from gpq.store.lock import owner_of, start_time
 
 STOP_SECONDS = 40.0
@@ -30,11 +30,17 @@ def status() -> DaemonInfo:
         return connection.call(Info(), DaemonInfo)
 
 
-def stop() -> bool:
-    """End the daemon, of whatever version; jobs run on. False when none ran. Raises GpqError when it will not end."""
+def stop(*, jobs: bool = False) -> bool:
+    """End the daemon, of whatever version; jobs run on, unless `jobs`: then they are cancelled first, all of them.
+
+    False when none ran. Raises GpqError when it will not end.
+    """
     owner = running()
     if owner is None:
         return False
+    if jobs:
+        with connect(start=False) as connection:
+            connection.call(Cancel(["all"]), CancelResult)
     try:
         with connect(start=False) as connection:
             connection.call(Shutdown(), DaemonInfo)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from gpq.control import narration
 from gpq.core import estimates
 from gpq.core.explain import explain
+from gpq.core.fairness import JobFairness, fairness_by_user
 from gpq.core.models import (
     HOLDS_DEVICES,
     TERMINAL,
@@ -29,7 +30,7 @@ from gpq.core.models import (
 )
 from gpq.core.rounds import Round
 from gpq.core.shapes import held_by
-from gpq.rpc.messages import DeviceView, JobView, NodeView, PartView, ProcessView
+from gpq.rpc.messages import DeviceView, JobView, NodeView, PartView, ProcessView, UserShare
 
 MAX_COMMAND = 500  # characters of the command in a row
 
@@ -44,6 +45,7 @@ class Reader:
     snapshot: Snapshot
     round: Round | None
     now: Seconds
+    fairness: Mapping[JobId, JobFairness] = field(default_factory=dict)
     _indices: dict[tuple[NodeId, DeviceId], int] = field(default_factory=dict)
     _headlines: dict[object, str] = field(default_factory=dict)
 
@@ -59,6 +61,7 @@ class Reader:
         replicas = job.replicas
         done = job.state in TERMINAL
         ended = job.ended_at if done else None
+        fair = self.fairness.get(job.id)
         return JobView(
             id=int(job.id),
             name=job.name,
@@ -74,8 +77,8 @@ class Reader:
             goodput=running.goodput if running else None,
             throughput=running.throughput if running else profile.samples_per_second or None if replicas else None,
             efficiency=running.efficiency if running else None,
-            speedup=None,
-            rho=None,
+            speedup=fair.speedup if fair else None,
+            rho=fair.rho if fair else None,
             progress=profile.progress.fraction if profile.progress else None,
             eta_seconds=estimates.remaining_seconds(job, self.now) if job.state is JobState.RUNNING else None,
             age_seconds=max((ended if ended is not None else self.now) - job.submitted_at, 0.0),
@@ -145,10 +148,17 @@ class Reader:
             devices=[_device(device, holders.get((node.id, device.id))) for device in node.devices],
         )
 
+    def users(self) -> list[UserShare]:
+        """The fairness table by user."""
+        return [
+            UserShare(row.user, row.jobs, row.gpus, row.share, row.fair_share, row.speedup, row.rho, row.gpu_seconds)
+            for row in fairness_by_user(self.snapshot, self.fairness)
+        ]
+
     def warnings(self) -> list[str]:
         """Lines about servers, for the head of a listing."""
         return [
-            f"{node.id} does not answer{': ' + node.reason if node.reason else ''}"
+            f"server {node.id} does not answer{': ' + node.reason if node.reason else ''}"
             for _, node in sorted(self.snapshot.nodes.items())
             if node.state is NodeState.UNREACHABLE
         ]

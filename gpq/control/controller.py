@@ -84,7 +84,7 @@ class Controller:
         facts = [*self._backlog, *news]
         answers, asked = self._build(snapshot, facts, self._take_asks())
         events = [*facts, *asked]
-        self._due = self._due or due(snapshot, events)
+        self._due = self._due or due(snapshot, events) or snapshot.now >= next_round(self.snapshot)
         # Who waits for an answer waits for one commit, not for a round as well; the round follows at once.
         allocate = self._due and (not answers or self._put_off >= PATIENCE)
         try:

@@ -65,6 +65,9 @@ def _change_motive(job: Job, wanted: Placement | None, arrivals: list[JobId]) ->
     if wanted is None:
         return f"stops to give its {gpus(job.replicas)} back: {whom}"
     if wanted.replicas < job.replicas:
+        ratio = _ratio(job, wanted)
+        if ratio is not None and ratio >= 1.0:
+            return f"{job.replicas} -> {gpus(wanted.replicas)}: fewer are faster, goodput x{ratio:.2f} expected"
         return f"{job.replicas} -> {gpus(wanted.replicas)}: {whom}"
     if wanted.replicas > job.replicas:
         return f"{job.replicas} -> {gpus(wanted.replicas)}{_gain(job, wanted)}"
@@ -72,11 +75,19 @@ def _change_motive(job: Job, wanted: Placement | None, arrivals: list[JobId]) ->
 
 
 def _gain(job: Job, wanted: Placement) -> str:
-    shapes = [Shape(job.replicas or job.last_replicas, 1), wanted.shape]
-    points = estimates.curve(job, shapes) if shapes[0].replicas else ()
+    if not job.profile.rows:
+        return ": its goodput at that size is not known yet"
+    ratio = _ratio(job, wanted)
+    return f": goodput x{ratio:.2f} expected" if ratio is not None else ""
+
+
+def _ratio(job: Job, wanted: Placement) -> float | None:
+    """Modelled goodput of `wanted` over that of the present shape, or of the last one; None when not known."""
+    before = job.placement.shape if job.placement else Shape(job.last_replicas, 1)
+    points = estimates.curve(job, [before, wanted.shape]) if before.replicas else ()
     if len(points) != 2 or points[0].goodput <= 0:
-        return ": its goodput at that size is not known yet" if not points else ""
-    return f": goodput x{points[1].goodput / points[0].goodput:.2f} expected"
+        return None
+    return points[1].goodput / points[0].goodput
 
 
 def explain(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: Job) -> Explained:

@@ -25,6 +25,7 @@ _ALPHA_C, _BETA_C, _ALPHA_R, _SLOPE_R, _ALPHA_N, _SLOPE_N, _CROWD_N, _OVERLAP = 
 # Standard deviations of the priors. The scales are left almost free; the shapes (growth per doubling of K, crowding,
 # overlap) are what a handful of rows cannot tell apart from noise.
 _SPREAD = np.array([20.0, 20.0, 20.0, 1.0, 20.0, 0.7, 0.8, 0.9])
+_STIFFNESS = np.diag(_SPREAD**-2.0)
 _USUAL_SLOPE_R, _USUAL_SLOPE_N, _USUAL_CROWD_N = 0.3, 0.12, 0.2
 _STEP_ERROR = 0.1  # relative error of the step model at which a row begins to count as an outlier
 _LEAST_ERROR = 0.002  # what the rows may bring that down to
@@ -34,7 +35,8 @@ _FEW_STEPS = 3.0  # a mean over this many steps weighs half of one over very man
 _STARTS = np.log(np.array([0.15, 1.0, 3.0]))  # log(gamma - 1): the posterior may have a local optimum per overlap
 _OVERLAP_BOUNDS = (-5.0, 2.2)
 _ITERATIONS = 25
-_ENOUGH = 1e-5  # relative decrease of the loss below which an iteration is the last
+_STRIDE = 2.0  # of one iteration in any coordinate: a factor of 7
+_ENOUGH = 1e-4  # relative decrease of the loss below which an iteration is the last
 _INTER_PENALTY = 1.1  # what is known of one node only counts a tenth more between nodes (Pollux)
 
 
@@ -50,6 +52,8 @@ class _Rows:
     doublings: Array  # log2(K / 2)
     crowding: Array
     trust: Array  # square roots of the rows' weights, the best row 1
+    scale: Array  # of the residuals: of steps, then of gradients
+    measured: Array  # logarithms of the step times, then of the gradient times
 
 
 def fit(rows: Sequence[ProfileRow]) -> ThroughputParams | None:
@@ -79,6 +83,7 @@ def _columns(rows: Sequence[ProfileRow]) -> _Rows | None:
     nodes, replicas, atomic, grad, step, weight = table.T
     grad = np.where((grad > 0) & np.isfinite(grad), np.minimum(grad, step), step)
     trust = weight / (weight + _FEW_STEPS)
+    trust = np.sqrt(trust / trust.max())
     return _Rows(
         atomic,
         grad,
@@ -87,14 +92,15 @@ def _columns(rows: Sequence[ProfileRow]) -> _Rows | None:
         nodes > 1,
         np.log2(np.maximum(replicas, 2.0)) - 1.0,
         crowding(nodes, replicas),
-        np.sqrt(trust / trust.max()),
+        trust,
+        np.concatenate([trust, trust * _GRAD_WEIGHT]),
+        np.log(np.concatenate([step, grad])),
     )
 
 
 def _prior(data: _Rows) -> Array:
     """Means: half of the usual gradient time is constant, and the shapes are what is usual."""
-    middle, grad = float(np.median(data.atomic)), float(np.median(data.grad))
-    step = float(np.median(data.step))
+    middle, grad, step = _middle(data.atomic), _middle(data.grad), _middle(data.step)
     return np.array(
         [
             np.log(grad / 2.0),
@@ -109,6 +115,11 @@ def _prior(data: _Rows) -> Array:
     )
 
 
+def _middle(values: Array) -> float:
+    """The upper median; numpy's takes as long as an iteration of the search."""
+    return float(np.sort(values)[len(values) // 2])
+
+
 def _start(data: _Rows, prior: Array, overlap: float) -> Array:
     """A point near the optimum for one overlap: a straight line for T_grad, medians of what is left for T_sync."""
     theta: Array = prior.copy()
@@ -121,10 +132,10 @@ def _start(data: _Rows, prior: Array, overlap: float) -> Array:
     within = ~data.alone & ~data.across
     if within.any():
         growth = 1.0 + _USUAL_SLOPE_R * data.doublings[within]
-        theta[_ALPHA_R] = np.log(np.median(sync[within] / growth))
+        theta[_ALPHA_R] = np.log(_middle(sync[within] / growth))
     if data.across.any():
         growth = 1.0 + _USUAL_SLOPE_N * data.doublings + _USUAL_CROWD_N * data.crowding
-        theta[_ALPHA_N] = np.log(np.median((sync / growth)[data.across]))
+        theta[_ALPHA_N] = np.log(_middle((sync / growth)[data.across]))
     return theta
 
 
@@ -149,7 +160,7 @@ def _error(data: _Rows, theta: Array) -> float:
     if spare < _SPARE_ROWS:
         return _STEP_ERROR
     residual = _residuals(data, theta[None])[0][0, : len(data.step)] * data.trust
-    typical = 1.5 * float(np.median(np.abs(residual))) * np.sqrt(len(residual) / spare)
+    typical = 1.5 * _middle(np.abs(residual)) * np.sqrt(len(residual) / spare)
     return float(np.clip(typical, _LEAST_ERROR, _STEP_ERROR))
 
 
@@ -162,8 +173,8 @@ def _minimise(data: _Rows, theta: Array, prior: Array, error: float) -> tuple[Ar
         damped = curvature.copy()
         damped[:, diagonal, diagonal] *= 1.0 + damping[:, None]
         move = np.linalg.solve(damped, slope[:, :, None])[:, :, 0]
-        trial = theta - np.clip(move, -2.0, 2.0)
-        trial[:, _OVERLAP] = np.clip(trial[:, _OVERLAP], *_OVERLAP_BOUNDS)
+        trial = theta - np.minimum(np.maximum(move, -_STRIDE), _STRIDE)
+        trial[:, _OVERLAP] = np.minimum(np.maximum(trial[:, _OVERLAP], _OVERLAP_BOUNDS[0]), _OVERLAP_BOUNDS[1])
         trial_loss, trial_curvature, trial_slope = _expand(data, trial, prior, error)
         better = trial_loss < loss
         settled = bool(np.all(~better | (loss - trial_loss < _ENOUGH * loss)))
@@ -181,15 +192,16 @@ def _minimise(data: _Rows, theta: Array, prior: Array, error: float) -> tuple[Ar
 def _expand(data: _Rows, theta: Array, prior: Array, error: float) -> tuple[Array, Array, Array]:
     """Loss (soft L1 of the residuals + squares of the priors), Gauss-Newton curvature and gradient at each point."""
     residual, jacobian = _residuals(data, theta)
-    scale = np.concatenate([data.trust, data.trust * _GRAD_WEIGHT]) / error
+    scale = data.scale / error
     residual = residual * scale
     root = np.sqrt(1.0 + residual**2)
-    weighted = jacobian * (scale / np.sqrt(root))[:, :, None]
-    tight = residual / np.sqrt(root)
+    halfway = np.sqrt(root)
+    weighted = jacobian * (scale / halfway)[:, :, None]
+    tight = residual / halfway
     away = (theta - prior) / _SPREAD
     loss = 2.0 * (root - 1.0).sum(axis=1) + (away**2).sum(axis=1)
     transposed = weighted.transpose(0, 2, 1)
-    curvature = transposed @ weighted + np.diag(_SPREAD**-2.0)
+    curvature = transposed @ weighted + _STIFFNESS
     slope = (transposed @ tight[:, :, None])[:, :, 0] + away / _SPREAD
     return loss, curvature, slope
 
@@ -200,32 +212,31 @@ def _residuals(data: _Rows, theta: Array) -> tuple[Array, Array]:
     gamma = 1.0 + value[:, _OVERLAP]
     slope = value[:, _BETA_C] * data.atomic
     compute = value[:, _ALPHA_C] + slope
-    growth_r = value[:, _SLOPE_R] * data.doublings
-    growth_n, crowd_n = value[:, _SLOPE_N] * data.doublings, value[:, _CROWD_N] * data.crowding
-    sync_r, sync_n = 1.0 + growth_r, 1.0 + growth_n + crowd_n
-    sync = np.where(data.across, value[:, _ALPHA_N] * sync_n, value[:, _ALPHA_R] * sync_r)
-    log_ratio = np.where(data.alone, -700.0, np.log(sync / compute))
+    growth = np.where(data.across, value[:, _SLOPE_N], value[:, _SLOPE_R]) * data.doublings
+    crowd = value[:, _CROWD_N] * data.crowding
+    whole = 1.0 + growth + crowd
+    log_compute = np.log(compute)
+    log_sync = np.where(data.across, theta[:, _ALPHA_N, None], theta[:, _ALPHA_R, None]) + np.log(whole)
+    log_ratio = np.where(data.alone, -700.0, log_sync - log_compute)
     # In logarithms: step = compute (1 + ratio^gamma)^(1/gamma); `share` is the part of it that synchronising has.
     power = gamma * log_ratio
     softplus = np.logaddexp(0.0, power)
     share = np.exp(power - softplus)
-    log_compute = np.log(compute)
     n = len(data.atomic)
-    residual = np.empty((len(theta), 2 * n))
-    residual[:, :n] = log_compute + softplus / gamma - np.log(data.step)
-    residual[:, n:] = log_compute - np.log(data.grad)
+    residual = np.concatenate([log_compute + softplus / gamma, log_compute], axis=1) - data.measured
     jacobian = np.zeros((len(theta), 2 * n, 8))
     part = slope / compute
+    rest, across = 1.0 - share, share * data.across
+    within, grown = share - across, share * (growth / whole)
     jacobian[:, n:, _BETA_C] = part
     jacobian[:, n:, _ALPHA_C] = 1.0 - part
-    jacobian[:, :n, _BETA_C] = (1.0 - share) * part
-    jacobian[:, :n, _ALPHA_C] = (1.0 - share) * (1.0 - part)
-    within, across = np.where(data.across, 0.0, share), np.where(data.across, share, 0.0)
+    jacobian[:, :n, _BETA_C] = rest * part
+    jacobian[:, :n, _ALPHA_C] = rest - rest * part
     jacobian[:, :n, _ALPHA_R] = within
-    jacobian[:, :n, _SLOPE_R] = within * growth_r / sync_r
+    jacobian[:, :n, _SLOPE_R] = grown * ~data.across
     jacobian[:, :n, _ALPHA_N] = across
-    jacobian[:, :n, _SLOPE_N] = across * growth_n / sync_n
-    jacobian[:, :n, _CROWD_N] = across * crowd_n / sync_n
+    jacobian[:, :n, _SLOPE_N] = grown * data.across
+    jacobian[:, :n, _CROWD_N] = across * (crowd / whole)
     jacobian[:, :n, _OVERLAP] = (share * log_ratio - softplus / gamma) * (gamma - 1.0) / gamma
     return residual, jacobian
 

@@ -243,7 +243,7 @@ class NodeClient:
         for info in reply["attempts"]:
             events += self._news_of(info, snapshot, drained=not info.get("report"))
         events += self._missing(known, snapshot)
-        events += self._news_of_node(reply["devices"], snapshot)
+        events += self._news_of_node(reply["devices"], known, snapshot)
         self._tell(events)
         self._heal(link, known, snapshot)
         self._link = link
@@ -287,16 +287,20 @@ class NodeClient:
                 )
         return events
 
-    def _news_of_node(self, infos: Sequence[Mapping[str, Any]], snapshot: Snapshot) -> list[Event]:
-        def is_stranger(key: str) -> bool:
-            job, attempt = wire.parse_attempt_key(key)
-            return fate(snapshot, self.node, JobId(job), attempt) is Fate.STRANGER
-
+    def _news_of_node(
+        self, infos: Sequence[Mapping[str, Any]], known: Mapping[Key, Mapping[str, Any]], snapshot: Snapshot
+    ) -> list[Event]:
+        strangers = {
+            device: wire.attempt_key(*key)
+            for key, info in known.items()
+            if info["state"] in ALIVE and fate(snapshot, self.node, *key) is Fate.STRANGER
+            for device in info.get("devices", ())
+        }
         now = self._clock.now()
         node = Node(
             id=self.node,
             state=NodeState.UP,
-            devices=sightings.devices_of(infos, is_stranger, self._gpus),
+            devices=sightings.devices_of(infos, strangers, self._gpus),
             cores=int(self._hello.get("cores", 0)),
             memory_mib=int(self._hello.get("memory_mib", 0)),
             boot_id=str(self._hello.get("boot_id", "")),

@@ -34,7 +34,7 @@ def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> P
             if kind == "timing":
                 timings.append(_timing(message))
             elif kind == "metrics":
-                metrics.update({str(k): _number(v) for k, v in message["values"].items()})
+                metrics.update({str(k): _number(v) for k, v in message["values"].items() if v is not None})
             elif kind == "notice":
                 notices.append(str(message["message"])[:MAX_NOTICE])
             elif kind in _READERS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from gpq.control.answers import Reader
 from gpq.control.controller import Controller
 from gpq.control.selectors import resolve, single
 from gpq.core.actions import Launch
+from gpq.core.fairness import JobFairness, fairness_by_job
 from gpq.core.models import TERMINAL, Config, Job, JobId, JobState, Level, Snapshot
 from gpq.core.rounds import decide
 from gpq.daemon.deadlines import deadline, left
@@ -55,6 +56,7 @@ class Service:
         self._end = end
         self._logs = LogReader(controller, past, tail)
         self._born = deadline(0.0)
+        self._fairness: tuple[Snapshot, Mapping[JobId, JobFairness]] = (Snapshot(), {})
         self._handlers: dict[type[Request], Callable[[Any, Peer], msgspec.Struct]] = {
             messages.Submit: self._submit,
             messages.Status: self._status,
@@ -81,7 +83,12 @@ class Service:
         return self._handlers[type(request)](request, peer)
 
     def _reader(self) -> Reader:
-        return Reader(self._controller.snapshot, self._controller.last_round, self._controller.world.now())
+        controller = self._controller
+        snapshot, fairness = self._fairness
+        if snapshot is not controller.snapshot:  # it changes with the snapshot alone: many look at each
+            snapshot = controller.snapshot
+            self._fairness = snapshot, fairness = snapshot, fairness_by_job(snapshot)
+        return Reader(snapshot, controller.last_round, controller.world.now(), fairness)
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
@@ -119,7 +126,7 @@ class Service:
         name = JobId(snapshot.next_id)
         events = requests.submitted(snapshot, spec, now, held=held)
         decision = decide(snapshot, events, controller.policy, allocate=True)
-        reader = Reader(decision.snapshot, decision.round, now)
+        reader = Reader(decision.snapshot, decision.round, now, {})
         job = decision.snapshot.jobs[name]
         said = details.explanation(reader, job)
         placement = decision.round.placements.get(name) if decision.round is not None else None
@@ -283,7 +290,7 @@ class Service:
         return messages.TopView(
             nodes=reader.nodes(),
             jobs=jobs,
-            users=[],
+            users=reader.users(),
             changes=[narration.event_view(event) for event in reversed(journal)],
             policy=self._about.config.policy,
             round_seconds=took[-1] if took else None,

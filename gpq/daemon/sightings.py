@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,28 +34,18 @@ def exit_of(record: Mapping[str, Any] | None, *, lost: bool) -> Exit:
 
 
 def devices_of(
-    infos: Sequence[Mapping[str, Any]], is_stranger: Callable[[str], bool], gpus: Collection[str] = ()
+    infos: Sequence[Mapping[str, Any]], strangers: Mapping[str, str], gpus: Collection[str] = ()
 ) -> tuple[Device, ...]:
-    """wire.DeviceInfo list; of GPUs only those named in `gpus` by UUID or index, when it names any. A device under an
-    attempt that this daemon does not know is somebody else's."""
+    """wire.DeviceInfo list; of GPUs only those named in `gpus` by UUID or index, when it names any. `strangers`: which
+    attempt, unknown to this daemon, has which device: such a device is somebody else's."""
     return tuple(
-        _device(info, is_stranger)
+        _device(info, strangers.get(info["id"], ""))
         for info in infos
         if not gpus or info["kind"] != "cuda" or info["id"] in gpus or str(info["index"]) in gpus
     )
 
 
-def _device(info: Mapping[str, Any], is_stranger: Callable[[str], bool]) -> Device:
-    processes = tuple(
-        DeviceProcess(
-            pid=int(process.get("pid", 0)),
-            user=str(process.get("user", "")),
-            name=str(process.get("name", "")),
-            memory_mib=int(process.get("memory_mib", 0)),
-            attempt=str(process.get("attempt", "")),
-        )
-        for process in info.get("processes", ())
-    )
+def _device(info: Mapping[str, Any], stranger: str) -> Device:
     utilisation = info.get("utilisation")
     device = Device(
         id=DeviceId(str(info["id"])),
@@ -67,13 +57,22 @@ def _device(info: Mapping[str, Any], is_stranger: Callable[[str], bool]) -> Devi
         reason=str(info.get("reason", "")),
         used_mib=int(info.get("used_mib", 0)),
         utilisation=None if utilisation is None else int(utilisation),
-        processes=processes,
+        processes=tuple(_process(process) for process in info.get("processes", ())),
     )
-    strangers = sorted({process.attempt for process in processes if process.attempt and is_stranger(process.attempt)})
-    if strangers and device.state is DeviceState.OK:
-        reason = f"attempt {', '.join(strangers)} of another daemon or of a newer database runs on it"
+    if stranger and device.state is DeviceState.OK:
+        reason = f"attempt {stranger}, which is not in this daemon's database, runs on it"
         return replace(device, state=DeviceState.FOREIGN, reason=reason)
     return device
+
+
+def _process(info: Mapping[str, Any]) -> DeviceProcess:
+    return DeviceProcess(
+        pid=int(info.get("pid", 0)),
+        user=str(info.get("user", "")),
+        name=str(info.get("name", "")),
+        memory_mib=int(info.get("memory_mib", 0)),
+        attempt=str(info.get("attempt", "")),
+    )
 
 
 def differs(before: Node | None, after: Node) -> bool:

@@ -49,10 +49,11 @@ class SqliteStore:
                 if os.path.exists(path + "-wal"):  # SQLite would play it into the new database
                     raise disk.damaged(path, "it is gone, and its log is still there")
                 _create(path, first_id)
+            _check_mark(path)
             self._writer = _connect(path)
             with contextlib.ExitStack() as undo:
                 undo.callback(self._writer.close)
-                _check(self._writer, path)
+                _check_pages(self._writer, path)
                 migrate(self._writer)
                 self._reader = _connect(path)
                 undo.callback(self._reader.close)
@@ -105,14 +106,15 @@ class SqliteStore:
         adds = any(isinstance(event, Submitted) for event in journal)
         if adds and not self._reserve.take():
             raise disk.full(self.path)
-        if self._try_write(job_rows, event_rows, meta):
-            return
-        if not adds:
-            for make_room in (self._make_room, self._give_reserve):
-                make_room()
-                if self._try_write(job_rows, event_rows, meta):
-                    return
-        raise disk.full(self.path)
+        if not self._try_write(job_rows, event_rows, meta):
+            if adds:
+                raise disk.full(self.path)
+            self._reserve.release()
+            self._make_room()
+            if not self._try_write(job_rows, event_rows, meta):
+                raise disk.full(self.path)
+        if not self._reserve.held:  # else the log would eat what the database needs to take the log in
+            self._make_room()
 
     def _try_write(
         self,
@@ -154,10 +156,6 @@ class SqliteStore:
         """Move the log into the database, so that the log's own space is written again from its start."""
         with contextlib.suppress(sqlite3.Error):
             self._writer.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
-
-    def _give_reserve(self) -> None:
-        if self._reserve.release():
-            self._make_room()
 
     def _fail(self, error: sqlite3.Error) -> GpqError:
         """What an error of the database means. A write that may be lost or not ends the writer for good."""
@@ -319,13 +317,20 @@ def _create(path: str, first_id: int) -> None:
         os.close(descriptor)
 
 
-def _check(connection: sqlite3.Connection, path: str) -> None:
-    """Raises Refused for a file that is no database of ours, or a damaged one."""
-    if os.path.getsize(path) == 0:
+def _check_mark(path: str) -> None:
+    """Raises Refused for a file that is not ours. Reads the header itself: to open it in SQLite may change it."""
+    with open(path, "rb") as stream:
+        header = stream.read(100)
+    if not header:
         raise disk.damaged(path, "it is empty")
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    if application != APPLICATION_ID:
+    if len(header) < 100 or header[:16] != b"SQLite format 3\0":
+        raise disk.damaged(path, "it is no database")
+    if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
         raise disk.damaged(path, "it does not bear gpq's mark")
+
+
+def _check_pages(connection: sqlite3.Connection, path: str) -> None:
+    """Raises Refused for a database whose pages do not hang together."""
     if os.path.getsize(path) <= CHECK_BYTES:
         (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if said != "ok":

@@ -78,6 +78,7 @@ class Attempts:
             state="running" if started else "starting",
             pid=int(started["pid"]) if started else None,
             started_at=float(started["started_at"]) if started else None,
+            devices=list(order.devices),
         )
         if ended is not None:
             self._final[key] = info._replace(state="exited", exit=ended)
@@ -213,7 +214,9 @@ class Attempts:
             both = sorted(set(held.devices) & set(order.devices))
             if both:
                 raise SpoolError(
-                    "{} is still held by attempt {}".format(", ".join(both), other), "wait for its end, or stop it", "busy"
+                    "{} is still held by attempt {}".format(", ".join(both), other),
+                    "wait for its end, or stop it",
+                    "busy",
                 )
 
     def _prepare(self, folder: str, order: wire.StartOrder, env: Dict[str, str]) -> int:
@@ -224,7 +227,8 @@ class Attempts:
             with contextlib.suppress(FileExistsError):  # left by an agent that ended before it wrote the order
                 os.mkdir(folder, 0o700)
             spool.reserve(os.path.join(folder, wire.EXIT))
-            spool.reserve(os.path.join(folder, wire.STOP))
+            spool.reserve(os.path.join(folder, wire.STOP), times=2)
+            spool.reserve(os.path.join(folder, wire.CONTROL))
             if order.control is not None:
                 wire.write_json(os.path.join(folder, wire.CONTROL), order.control)
             lock = os.open(os.path.join(folder, spool.LOCK), os.O_RDWR | os.O_CREAT, 0o600)

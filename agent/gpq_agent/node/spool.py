@@ -157,19 +157,27 @@ def machine_id() -> str:
         return ""
 
 
-def reserve(path: str) -> None:
-    """Set blocks aside for `path`, which is to be written later even when the disk is full. Raises OSError."""
-    descriptor = os.open(path + RESERVE, os.O_WRONLY | os.O_CREAT, 0o600)
-    try:
+def reserve(path: str, times: int = 1) -> None:
+    """Set blocks aside for `path`, to be written `times` times even when the disk is full. Raises OSError."""
+    for number in range(times):
+        descriptor = os.open(path + RESERVE + str(number), os.O_WRONLY | os.O_CREAT, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-                raise
-            os.write(descriptor, b" " * RESERVE_BYTES)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            _allocate(descriptor)
+            os.fsync(descriptor)
+        except OSError:
+            os.unlink(path + RESERVE + str(number))  # an empty one would be taken for blocks
+            raise
+        finally:
+            os.close(descriptor)
+
+
+def _allocate(descriptor: int) -> None:
+    try:
+        os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+        os.write(descriptor, b" " * RESERVE_BYTES)
 
 
 def write_reserved(path: str, content: Dict[str, Any]) -> None:
@@ -180,14 +188,18 @@ def write_reserved(path: str, content: Dict[str, Any]) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
+        reserves = [path + RESERVE + str(number) for number in range(9)]
+        held = [name for name in reserves if os.path.exists(name)]
+        if not held:
+            raise
     line = wire.encode(content)
-    descriptor = os.open(path + RESERVE, os.O_WRONLY)
+    descriptor = os.open(held[0], os.O_WRONLY)
     try:
         os.pwrite(descriptor, line, 0)
         os.ftruncate(descriptor, len(line))
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    os.replace(path + RESERVE, path)
+    os.replace(held[0], path)
     with contextlib.suppress(OSError):
-        reserve(path)  # the replaced file gave its own blocks back
+        reserve(path)  # the file that was replaced gave its own blocks back

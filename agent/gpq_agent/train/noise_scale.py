@@ -452,9 +452,10 @@ class GradientProbe:
         self._sampled = False
 
 
-def _communicate(state: GradientProbe, bucket: Any) -> Any:
-    # DDP insists on the name `bucket`, and on annotations that are either missing or its own.
-    return state._bucket_ready(bucket)
+def _communicate(state: GradientProbe, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    # DDP insists on this name and on these annotations.
+    future: torch.futures.Future[torch.Tensor] = state._bucket_ready(bucket)
+    return future
 
 
 def _reduced(future: Any) -> torch.Tensor:

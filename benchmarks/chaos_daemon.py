@@ -1,0 +1,38 @@
+"""kill -9 of the daemon under a load of short jobs, judged by a file that the jobs write; exits 1 if anything is wrong.
+
+    python benchmarks/chaos_daemon.py [--kills 100] [--jobs 300] [--seed 0] [--policy goodput]
+
+Prints a table: 0 lost, 0 started twice, 0 wrong exit codes is the bar.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "agent")]
+
+from tests.e2e.chaos import chaos  # noqa: E402
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=100, help="at least so many; some more come while it recovers")
+    parser.add_argument("--jobs", type=int, default=300)
+    parser.add_argument("--slots", type=int, default=8)
+    parser.add_argument("--longest", type=float, default=2.0, help="seconds that a job takes at most")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--policy", default="goodput")
+    options = parser.parse_args()
+    verdict = chaos(**vars(options))
+    print(verdict.table())
+    if not verdict.good:
+        print(f"\nFAILED: lost {verdict.lost}, started twice {verdict.doubled}, wrong exit code {verdict.wrong}, "
+              f"not ended {verdict.unfinished}")  # fmt: skip
+    return 0 if verdict.good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

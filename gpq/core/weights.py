@@ -1,0 +1,66 @@
+"""How much each job counts in a round: by what is left of it where lengths are declared, else by what it has had."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpq.core import estimates
+from gpq.core.models import HOLDS_DEVICES, Job, JobId, Seconds, Shape, Snapshot
+
+UNKNOWN_SECONDS: Seconds = 60.0  # taken to remain of a job of which nothing is known: it is soon known
+SERVICE_KNEE = 4000.0  # GPU-seconds that make no difference yet
+SERVICE_POWER = 0.4
+PRIORITY_FACTOR = 4.0  # one step of priority
+
+
+def weights(
+    snapshot: Snapshot, options: Mapping[JobId, tuple[Shape, ...]], shares: Mapping[JobId, float]
+) -> dict[JobId, float]:
+    """Weights of the jobs in `options`, their possible shapes.
+
+    Where at least one length is known: rank / J, the job that needs the longest ranked 1 (only the order counts, so
+    that one very long job does not swamp the rest; compare heSRPT, Berg et al. 2020). Else (service + 4000)^-0.4, least
+    attained service first. Both times the fair share (so that users count, not their number of jobs) and priority.
+    """
+    jobs = [snapshot.jobs[name] for name in options]
+    needed = {job.id: seconds_at_best(job, options[job.id]) for job in jobs}
+    if any(seconds is not None for seconds in needed.values()):
+        urgency = _ranks({job.id: _or_guess(needed[job.id], job, snapshot.now) for job in jobs})
+    else:
+        urgency = {job.id: (1.0 + job.service_at(snapshot.now) / SERVICE_KNEE) ** -SERVICE_POWER for job in jobs}
+    mean = sum(shares[job.id] for job in jobs) / len(jobs) if jobs else 1.0
+    return {
+        job.id: urgency[job.id]
+        * (shares[job.id] / mean if mean > 0 else 1.0)
+        * PRIORITY_FACTOR ** min(max(job.spec.priority, -10), 10)
+        for job in jobs
+    }
+
+
+def seconds_at_best(job: Job, shapes: tuple[Shape, ...]) -> Seconds | None:
+    """What is left of the declared length at the fastest shape; None when length or speed are not known."""
+    table, declared, progress = estimates.table(job, shapes), job.profile.declared, job.profile.progress
+    if table is None or declared is None or declared.dataset_size <= 0 or progress is None or progress.epochs <= 0:
+        return None
+    fastest = float(table.throughput.max())
+    left = (1.0 - min(progress.fraction, 1.0)) * declared.dataset_size * progress.epochs
+    return left / fastest if fastest > 0 else None
+
+
+def _or_guess(known: Seconds | None, job: Job, now: Seconds) -> Seconds:
+    """Of unknown length: as much is to come as was (Lindy's law), at least UNKNOWN_SECONDS."""
+    if known is not None:
+        return known
+    running = now - job.started_at if job.state in HOLDS_DEVICES and job.started_at is not None else 0.0
+    return max(job.run_seconds + running, UNKNOWN_SECONDS)
+
+
+def _ranks(seconds: Mapping[JobId, Seconds]) -> dict[JobId, float]:
+    """Rank / J from the longest (1 / J) to the shortest (1); equal ones share the mean of their ranks."""
+    ordered = sorted(seconds.values(), reverse=True)
+    first: dict[Seconds, int] = {}
+    last: dict[Seconds, int] = {}
+    for rank, value in enumerate(ordered, 1):
+        first.setdefault(value, rank)
+        last[value] = rank
+    return {job: (first[value] + last[value]) / 2.0 / len(ordered) for job, value in seconds.items()}

@@ -1,0 +1,39 @@
+"""Fixtures: agents on a spool of their own, and nothing left of them afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.node.harness import NodeAgent, sweep
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Iterator[Path]:
+    """A spool whose processes are gone when the test is over."""
+    path = tmp_path / "spool"
+    yield path
+    sweep(path)
+
+
+@pytest.fixture
+def agent(spool: Path) -> Iterator[Callable[..., NodeAgent]]:
+    """Starts agents on the spool."""
+    running: list[NodeAgent] = []
+
+    def begin(*options: str, **fields: Any) -> NodeAgent:
+        running.append(NodeAgent(spool, *options, **fields))
+        return running[-1]
+
+    yield begin
+    for one in running:
+        one.close()
+
+
+@pytest.fixture
+def node(agent: Callable[..., NodeAgent]) -> NodeAgent:
+    """An agent with four CPU slots on one core."""
+    return agent("--slots", "4")

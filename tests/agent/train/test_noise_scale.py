@@ -1,0 +1,403 @@
+"""The gradient noise scale: its arithmetic, and what the probe measures in real replicas against exact statistics."""
+
+import json
+import math
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.multiprocessing
+from gpq_agent.train.noise_scale import GradientProbe, NoiseScale
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from tests.agent.train import probe_runs
+
+positive = st.floats(min_value=1e-6, max_value=1e6)
+
+
+def observe(scale: NoiseScale, sqr: float, var: float, *, batch: int, count: int, **flags: Any) -> None:
+    """The expected norms for a true squared gradient `sqr` and variance `var` of one example."""
+    scale.observe(sqr + var / batch, sqr + var / (batch * count), batch=batch, count=count, **flags)
+
+
+def learned(sqr: float, var: float, *, batch: int = 32, count: int = 4, base: int = 32, size: int = 0) -> NoiseScale:
+    """After so many steps that noise hides nothing."""
+    scale = NoiseScale(base, size, window=10**15)
+    observe(scale, sqr, var, batch=batch, count=count, steps=10**9)
+    return scale
+
+
+# -- arithmetic --------------------------------------------------------------------------------------------------------
+
+
+@given(positive, positive, st.integers(1, 512), st.integers(2, 64))
+def test_expected_norms_give_back_both_statistics(sqr: float, var: float, batch: int, count: int) -> None:
+    # Differences of the two norms lose digits when one statistic is far smaller than the other.
+    tolerance = 1e-9 * (sqr + var) * batch * count
+    scale = learned(sqr, var, batch=batch, count=count)
+    assert math.isclose(scale.var, var, rel_tol=1e-6, abs_tol=tolerance)
+    if not scale.capped:
+        assert math.isclose(scale.sqr, sqr, rel_tol=1e-6, abs_tol=tolerance)
+
+
+def test_nothing_is_known_at_the_start_and_the_gain_is_one() -> None:
+    scale = NoiseScale(32, 1000)
+    assert (scale.sqr, scale.var, scale.samples, scale.noise_scale) == (0.0, 0.0, 0, 0.0)
+    assert not scale.capped
+    assert scale.gain(32) == scale.gain(4096) == 1.0
+
+
+@given(positive, positive, st.integers(1, 100_000))
+def test_the_gain_lies_between_one_and_the_ratio_of_batches(sqr: float, var: float, batch: int) -> None:
+    gain = learned(sqr, var).gain(batch)
+    low, high = sorted((1.0, batch / 32))
+    assert low <= gain <= high
+
+
+@given(positive, positive, st.integers(1, 10_000), st.integers(1, 10_000))
+def test_a_larger_batch_never_gains_less(sqr: float, var: float, one: int, other: int) -> None:
+    scale = learned(sqr, var)
+    low, high = sorted((one, other))
+    assert scale.gain(low) <= scale.gain(high) * (1 + 1e-12)
+
+
+def test_the_gain_is_the_formula_of_adascale() -> None:
+    scale = learned(2.0, 640.0)
+    assert scale.gain(256) == pytest.approx((640 / 32 + 2) / (640 / 256 + 2))
+
+
+def test_drawing_without_replacement_is_corrected_for() -> None:
+    sqr, var, size, batch, count = 1.0, 500.0, 1000, 50, 4
+    # The variance of a mean shrinks as the data set runs out.
+    local = sqr + var / batch * (size - batch) / size
+    mean = sqr + var / (batch * count) * (size - batch * count) / size
+    scale = NoiseScale(32, size)
+    scale.observe(local, mean, batch=batch, count=count, steps=10**6)
+    assert scale.sqr == pytest.approx(sqr)
+    assert scale.var == pytest.approx(var)
+
+
+def test_numerator_and_denominator_are_averaged_before_they_are_divided() -> None:
+    scale = NoiseScale(32, 0, window=10**12)
+    observe(scale, 1.0, 10.0, batch=8, count=4)
+    observe(scale, 3.0, 10.0, batch=8, count=4)
+    assert scale.noise_scale == pytest.approx(10.0 / 2.0)
+
+
+def test_the_window_is_counted_in_examples() -> None:
+    small, large = NoiseScale(32, 0), NoiseScale(32, 0)
+    for scale, batch in ((small, 8), (large, 32)):
+        observe(scale, 1.0, 5.0, batch=64, count=2)
+        for _ in range(4096 // (batch * 4)):
+            observe(scale, 9.0, 5.0, batch=batch, count=4)
+    assert small.sqr == pytest.approx(large.sqr, rel=0.02)
+
+
+def test_old_statistics_fade_and_the_window_fills() -> None:
+    scale = NoiseScale(1, 0)
+    for _ in range(50):
+        observe(scale, 1.0, 5.0, batch=1, count=2)
+    for _ in range(500):
+        observe(scale, 4.0, 50.0, batch=1, count=2)
+    assert scale.sqr == pytest.approx(4.0, rel=1e-3)
+    assert scale.var == pytest.approx(50.0, rel=1e-3)
+    assert scale.samples == pytest.approx(100, rel=0.02)
+
+
+def test_many_steps_at_once_weigh_as_much_as_one_by_one() -> None:
+    once, often = NoiseScale(32, 0, window=10**12), NoiseScale(32, 0, window=10**12)
+    for scale in (once, often):
+        observe(scale, 1.0, 5.0, batch=8, count=2)
+    observe(once, 3.0, 7.0, batch=8, count=2, steps=10)
+    for _ in range(10):
+        observe(often, 3.0, 7.0, batch=8, count=2)
+    assert once.samples == often.samples
+    assert once.sqr == pytest.approx(often.sqr)
+    assert once.var == pytest.approx(often.var)
+
+
+def test_few_examples_resolve_no_noise_scale_beyond_their_number() -> None:
+    scale = NoiseScale(32, 0)
+    observe(scale, 1e-9, 5.0, batch=16, count=2)
+    assert scale.capped
+    assert scale.noise_scale == pytest.approx(32)
+
+
+def test_a_squared_gradient_below_the_noise_gives_a_lower_bound() -> None:
+    scale = NoiseScale(32, 0)
+    scale.observe(10.0, 1.0, batch=32, count=4)  # 4 * 1 - 10 < 0
+    assert scale.capped
+    assert scale.sqr > 0
+    assert scale.noise_scale == pytest.approx(scale.samples)
+
+
+def test_norms_without_any_noise_give_a_noise_scale_of_zero() -> None:
+    scale = learned(4.0, 0.0)
+    assert (scale.var, scale.noise_scale, scale.gain(320)) == (0.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_norms_that_are_not_finite_change_nothing(value: float) -> None:
+    scale = learned(1.0, 5.0)
+    before = scale.state_dict()
+    scale.observe(value, 1.0, batch=8, count=2)
+    scale.observe(1.0, value, batch=8, count=2)
+    assert scale.state_dict() == before
+
+
+def test_one_micro_gradient_is_refused() -> None:
+    scale = NoiseScale(32, 0)
+    with pytest.raises(ValueError, match="at least two micro-gradients"):
+        scale.observe(1.0, 1.0, batch=32, count=1)
+    assert scale.samples == 0
+
+
+def test_unbiased_statistics_replace_biased_ones_and_never_the_other_way_round() -> None:
+    scale = NoiseScale(32, 0)
+    observe(scale, 100.0, 1.0, batch=16, count=2, biased=True)
+    assert scale.biased
+    observe(scale, 1.0, 5.0, batch=16, count=2)
+    assert not scale.biased
+    observe(scale, 100.0, 1.0, batch=16, count=2, biased=True)
+    assert not scale.biased
+    assert scale.sqr == pytest.approx(1.0)
+
+
+def test_preconditioned_statistics_are_never_mixed_with_raw_ones() -> None:
+    scale = NoiseScale(32, 0)
+    observe(scale, 100.0, 1.0, batch=16, count=2)
+    observe(scale, 1.0, 5.0, batch=16, count=2, preconditioned=True)
+    assert scale.preconditioned
+    assert scale.sqr == pytest.approx(1.0)
+
+
+@given(st.lists(st.tuples(positive, positive, st.integers(1, 64), st.integers(2, 8)), min_size=1, max_size=8))
+def test_a_restored_scale_goes_on_as_if_nothing_had_happened(seen: list[tuple[float, float, int, int]]) -> None:
+    scale = NoiseScale(32, 5000)
+    for sqr, var, batch, count in seen:
+        observe(scale, sqr, var, batch=batch, count=count, preconditioned=True)
+    other = NoiseScale(32, 5000)
+    other.load_state_dict(json.loads(json.dumps(scale.state_dict())))
+    for each in (scale, other):
+        observe(each, 1.0, 2.0, batch=4, count=2, preconditioned=True)
+    assert other.state_dict() == scale.state_dict()
+    assert other.gain(640) == scale.gain(640)
+
+
+@pytest.mark.parametrize("broken", [{}, {"weight": math.nan}, {"weight": -1.0}, {"trace": "much"}])
+def test_a_broken_state_is_refused_and_changes_nothing(broken: dict[str, Any]) -> None:
+    scale = learned(1.0, 5.0)
+    before = scale.state_dict()
+    with pytest.raises((KeyError, ValueError)):
+        scale.load_state_dict({**before, **broken} if broken else {})
+    assert scale.state_dict() == before
+
+
+# -- against exact statistics, in real replicas ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Results by number of replicas, from one start of that many processes each."""
+    results: dict[int, dict[str, Any]] = {}
+
+    def of(replicas: int) -> dict[str, Any]:
+        if replicas not in results:
+            folder = tmp_path_factory.mktemp("probe")
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                port = probe.getsockname()[1]
+            torch.multiprocessing.spawn(probe_runs.accuracy, (replicas, str(folder), port), nprocs=replicas)
+            ranks = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(replicas)]
+            assert all(rank == ranks[0] for rank in ranks), "replicas must know the same statistics"
+            results[replicas] = ranks[0]
+        return results[replicas]
+
+    return of
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("micro", [1, 2], ids=["plain", "accumulating"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+def test_statistics_agree_with_per_example_gradients(replicas: int, optimizer: str, micro: int, measured: Any) -> None:
+    result = measured(replicas)[f"{optimizer}-{micro}"]
+    assert result["var"] == pytest.approx(1.0, abs=0.05)
+    assert result["sqr"] == pytest.approx(1.0, abs=0.10)
+    assert result["samples"] == pytest.approx(1.0, abs=1e-3)
+    assert result["preconditioned"] == (optimizer == "adamw")
+
+
+@pytest.mark.timeout(600)
+class TestTwoReplicas:
+    """Facts about the hook, from the processes that measured the accuracy with two replicas."""
+
+    @pytest.fixture
+    def facts(self, measured: Any) -> dict[str, Any]:
+        facts: dict[str, Any] = measured(2)["behaviour"]
+        return facts
+
+    def test_weights_make_the_gradient_of_uneven_parts_exact(self, facts: dict[str, Any]) -> None:
+        assert facts["uneven"] < 1e-5
+
+    def test_half_precision_gradients_are_summed_in_single_precision(self, facts: dict[str, Any]) -> None:
+        assert facts["half"] == pytest.approx(1.0, abs=0.1)
+
+    def test_a_step_that_overflowed_in_one_replica_is_left_out(self, facts: dict[str, Any]) -> None:
+        assert facts["broken"] == pytest.approx(1.0, abs=0.01)
+
+    def test_the_loss_scale_cancels_out(self, facts: dict[str, Any]) -> None:
+        assert facts["scaled"] == pytest.approx(1.0, rel=1e-4)
+
+    def test_the_last_bucket_is_ready_within_the_backward_pass(self, facts: dict[str, Any]) -> None:
+        assert facts["ready"]
+
+    def test_a_hook_of_the_user_switches_the_probe_off_and_keeps_the_gradient_right(
+        self, facts: dict[str, Any]
+    ) -> None:
+        assert "communication hook of its own" in facts["taken"]["notice"]
+        assert facts["taken"]["samples"] == 0
+        assert facts["taken"]["error"] < 1e-5
+
+
+# -- one replica -------------------------------------------------------------------------------------------------------
+
+
+def single(net: nn.Module, optimizer: str = "sgd") -> GradientProbe:
+    return GradientProbe(net, probe_runs.make_optimizer(optimizer, net), NoiseScale(8, probe_runs.EXAMPLES), 1)
+
+
+def accumulate(net: nn.Module, probe: GradientProbe, parts: list[slice], *, sampled: bool, clip: bool = False) -> None:
+    inputs, targets = probe_runs.data()
+    total = sum(part.stop - part.start for part in parts)
+    probe.arm(sampled=sampled, micro_batches=len(parts), batch=total / len(parts))
+    for index, part in enumerate(parts):
+        probe.weight = (part.stop - part.start) / total
+        probe_runs.loss_of(net, inputs[part], targets[part]).backward()
+        if clip and index == len(parts) - 1:
+            nn.utils.clip_grad_norm_(net.parameters(), 1e-3)
+        probe.after_backward(last=index == len(parts) - 1)
+
+
+def whole(parts: list[slice]) -> torch.Tensor:
+    inputs, targets = probe_runs.data()
+    net = probe_runs.model()
+    probe_runs.loss_of(net, inputs[: parts[-1].stop], targets[: parts[-1].stop]).backward()
+    return probe_runs.flat_gradient(net)
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize(
+    "parts", [[slice(0, 8), slice(8, 16)], [slice(0, 9), slice(9, 17)], [slice(0, 3), slice(3, 4)]]
+)
+def test_split_batches_give_the_gradient_of_the_whole(parts: list[slice], sampled: bool) -> None:
+    net = probe_runs.model()
+    accumulate(net, single(net), parts, sampled=sampled)
+    torch.testing.assert_close(probe_runs.flat_gradient(net), whole(parts))
+
+
+@pytest.mark.parametrize("parts", [[slice(0, 10), slice(10, 16)], [slice(0, 8), slice(8, 16)]])
+def test_the_estimate_from_uneven_parts_solves_the_two_expectations(parts: list[slice]) -> None:
+    net = probe_runs.model()
+    probe = single(net)
+    accumulate(net, probe, parts, sampled=True)
+    probe.collect()
+    inputs, targets = probe_runs.data()
+    norms = []
+    for part in parts:
+        other = probe_runs.model()
+        probe_runs.loss_of(other, inputs[part], targets[part]).backward()
+        norms.append(float(probe_runs.flat_gradient(other).square().sum()))
+    sizes = [part.stop - part.start for part in parts]
+    inverse = sum(1 / size for size in sizes) / 2
+    mean = float(whole(parts).square().sum())
+    assert probe.scale.var == pytest.approx((sum(norms) / 2 - mean) / (inverse - 1 / 16), rel=1e-3)
+    assert probe.scale.samples == 16
+
+
+def test_norms_are_taken_before_the_user_clips() -> None:
+    variances = []
+    for clip in (False, True):
+        net = probe_runs.model()
+        probe = single(net)
+        accumulate(net, probe, [slice(0, 8), slice(8, 16)], sampled=True, clip=clip)
+        probe.collect()
+        variances.append(probe.scale.var)
+    assert variances[0] == variances[1] > 0
+
+
+def test_clipping_acts_on_the_whole_weighted_gradient() -> None:
+    net = probe_runs.model()
+    accumulate(net, single(net), [slice(0, 8), slice(8, 16)], sampled=True, clip=True)
+    assert float(probe_runs.flat_gradient(net).norm()) == pytest.approx(1e-3, rel=1e-2)
+
+
+def test_steps_that_are_not_sampled_tell_nothing() -> None:
+    net = probe_runs.model()
+    probe = single(net)
+    accumulate(net, probe, [slice(0, 8), slice(8, 16)], sampled=False)
+    probe.collect()
+    assert probe.scale.samples == 0
+
+
+def test_a_single_micro_batch_of_a_single_replica_tells_nothing() -> None:
+    net = probe_runs.model()
+    probe = single(net)
+    accumulate(net, probe, [slice(0, 8)], sampled=True)
+    probe.collect()
+    assert probe.scale.samples == 0
+    assert not probe.notice
+
+
+def test_adam_is_not_measured_before_its_moments_are_ripe() -> None:
+    net = probe_runs.model()
+    probe = single(net, "adamw")
+    accumulate(net, probe, [slice(0, 8), slice(8, 16)], sampled=True)
+    probe.collect()
+    assert probe.scale.samples == 0
+
+
+def test_a_parameter_without_a_gradient_switches_the_probe_off_with_a_notice() -> None:
+    net = nn.ModuleDict({"used": probe_runs.model(), "idle": nn.Linear(2, 2)})
+    probe = single(net)
+    accumulate(net["used"], probe, [slice(0, 8), slice(8, 16)], sampled=True)
+    probe.collect()
+    assert "got no gradient" in probe.notice
+    assert probe.scale.samples == 0
+    torch.testing.assert_close(probe_runs.flat_gradient(net), whole([slice(0, 8), slice(8, 16)]))
+
+
+def test_an_unused_first_parameter_leaves_the_gradient_right() -> None:
+    net = nn.ModuleDict({"idle": nn.Linear(2, 2), "used": probe_runs.model()})
+    probe = single(net)
+    accumulate(net["used"], probe, [slice(0, 9), slice(9, 12)], sampled=True)
+    assert "got no gradient" in probe.notice
+    torch.testing.assert_close(probe_runs.flat_gradient(net), whole([slice(0, 9), slice(9, 12)]))
+
+
+def test_sparse_gradients_switch_the_probe_off_with_a_notice() -> None:
+    net = nn.EmbeddingBag(10, 3, sparse=True)
+    probe = GradientProbe(net, torch.optim.SGD(net.parameters(), lr=0.1), NoiseScale(8, 100), 1)
+    probe.arm(sampled=True, micro_batches=2, batch=2)
+    for index in range(2):
+        probe.weight = 0.5
+        net(torch.tensor([[1, 2], [3, 4]])).square().sum().backward()
+        probe.after_backward(last=index == 1)
+    assert "sparse" in probe.notice
+    assert net.weight.grad is not None
+    assert net.weight.grad.is_sparse
+
+
+def test_two_backward_passes_in_a_step_switch_the_probe_off_with_a_notice() -> None:
+    net = probe_runs.model()
+    probe = single(net)
+    inputs, targets = probe_runs.data()
+    probe.arm(sampled=False, micro_batches=1, batch=8)
+    for _ in range(2):
+        probe_runs.loss_of(net, inputs[:8], targets[:8]).backward()
+    probe.after_backward(last=True)
+    assert "more than one backward pass" in probe.notice

@@ -1,0 +1,406 @@
+"""What only the store on disk promises: nothing acknowledged is lost, one writer, and no damage taken for truth."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from gpq.core.events import Event, Launched, Submitted, Succeeded
+from gpq.core.models import BatchOrder, Exit, Job, JobId, JobState, NodeId, Placement, Snapshot
+from gpq.errors import GpqError, Refused, StoreFailed
+from gpq.store import disk
+from gpq.store.migrations import MIGRATIONS, migrate
+from gpq.store.sqlite import SqliteStore
+from tests.contract.test_stores import end, spec, submit
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "state" / "gpq.db")
+
+
+def test_a_commit_is_there_after_a_reopen_and_raises_the_epoch(path: str) -> None:
+    with closing(SqliteStore(path)) as store:
+        [job] = submit(store, spec("kept"))
+        assert store.epoch == 1
+    with closing(SqliteStore(path)) as store:
+        assert store.load().jobs == {job.id: job}
+        assert store.epoch == 2
+
+
+def test_only_changed_jobs_are_written(path: str) -> None:
+    with closing(SqliteStore(path)) as store:
+        submit(store, *[spec() for _ in range(50)])
+        before = store._writer.total_changes
+        state = store.load()
+        one = replace(state.jobs[JobId(7)], notices=("changed",))
+        store.commit([], replace(state, jobs={**state.jobs, one.id: one}))
+        assert store._writer.total_changes - before == 1
+
+
+def test_a_commit_without_news_does_not_touch_the_disk(path: str) -> None:
+    with closing(SqliteStore(path)) as store:
+        submit(store, spec())
+        before = store._writer.total_changes
+        store.commit([], store.load())
+        assert store._writer.total_changes == before
+
+
+def test_an_earlier_writer_can_write_no_more(path: str) -> None:
+    with closing(SqliteStore(path)) as old, closing(SqliteStore(path)) as new:
+        submit(new, spec("new"))
+        for _ in range(2):
+            with pytest.raises(StoreFailed, match="another daemon"):
+                submit(old, spec("old"))
+        submit(new, spec("newer"))
+    with closing(SqliteStore(path)) as store:
+        assert [job.name for job in store.load().jobs.values()] == ["new", "newer"]
+
+
+def test_ids_of_a_lost_database_are_not_given_out_again(path: str) -> None:
+    with closing(SqliteStore(path, first_id=43)) as store:
+        assert submit(store, spec())[0].id == 43
+
+
+def test_a_newer_database_is_refused_with_a_sentence_and_left_alone(path: str) -> None:
+    SqliteStore(path).close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("INSERT INTO migrations VALUES (99, 'm099_future')")
+    before = Path(path).read_bytes()
+    with pytest.raises(Refused, match="newer gpq") as refusal:
+        SqliteStore(path)
+    assert refusal.value.hint
+    assert Path(path).read_bytes() == before
+
+
+def test_a_database_of_another_program_is_refused(path: str) -> None:
+    os.makedirs(os.path.dirname(path))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE theirs (a)")
+    with pytest.raises(Refused, match="mark"):
+        SqliteStore(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"SQLite format 3\0 and then nothing", b"\0" * 8192])
+def test_a_file_that_is_no_database_is_refused_and_kept(path: str, content: bytes) -> None:
+    os.makedirs(os.path.dirname(path))
+    Path(path).write_bytes(content)
+    with pytest.raises(Refused, match="damaged") as refusal:
+        SqliteStore(path)
+    assert path in refusal.value.message
+    assert "backup" in refusal.value.hint
+    assert Path(path).read_bytes() == content
+
+
+def test_a_database_that_is_gone_while_its_log_is_there_is_refused(path: str) -> None:
+    store = SqliteStore(path)
+    submit(store, spec())
+    wal = Path(path + "-wal").read_bytes()
+    store.close()
+    os.unlink(path)
+    Path(path + "-wal").write_bytes(wal)
+    with pytest.raises(Refused, match="gone"):
+        SqliteStore(path)
+
+
+def test_flipped_bytes_are_refused_or_harmless_and_never_believed(path: str) -> None:
+    with closing(SqliteStore(path)) as store:
+        jobs = submit(store, *[spec(f"job-{number}") for number in range(40)])
+        ended = [end(store, job, at=float(job.id)) for job in jobs[:20]]
+        journal = store.events()
+    sound = Path(path).read_bytes()
+    dice = random.Random(7)
+    refused = 0
+    for _ in range(200):
+        where, bit = dice.randrange(len(sound)), 1 << dice.randrange(8)
+        Path(path).write_bytes(sound[:where] + bytes([sound[where] ^ bit]) + sound[where + 1 :])
+        try:
+            with closing(SqliteStore(path)) as store:
+                found = store.load().jobs
+                assert all(found.get(job.id) == job for job in jobs[20:]), f"byte {where}"
+                assert all(one in ended for one in store.history()), f"byte {where}"
+                assert all(one in journal for one in store.events()), f"byte {where}"
+        except GpqError as error:
+            refused += "\n" not in error.message
+        finally:
+            for left in (path + "-wal", path + "-shm"):
+                Path(left).unlink(missing_ok=True)
+    assert refused > 100
+
+
+def test_a_backup_is_a_whole_database(path: str, tmp_path: Path) -> None:
+    with closing(SqliteStore(path)) as store:
+        [job] = submit(store, spec("kept"))
+        store.backup()
+        submit(store, spec("later"))
+        store.backup()
+    os.rename(path + ".backup", tmp_path / "restored.db")
+    with closing(SqliteStore(str(tmp_path / "restored.db"))) as store:
+        assert store.load().jobs[job.id] == job
+        assert len(store.load().jobs) == 2
+
+
+def test_a_migration_that_fails_leaves_no_trace(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def m002_breaks(connection: sqlite3.Connection) -> None:
+        connection.execute("CREATE TABLE half (a)")
+        raise RuntimeError("power cut")
+
+    with closing(SqliteStore(path)) as store:
+        submit(store, spec("kept"))
+    monkeypatch.setattr("gpq.store.migrations.MIGRATIONS", (*MIGRATIONS, m002_breaks))
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        with pytest.raises(RuntimeError):
+            migrate(connection, upto=2)
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    assert "half" not in tables
+    with closing(SqliteStore(path)) as store:
+        assert len(store.load().jobs) == 1
+
+
+@pytest.mark.parametrize("database", sorted((ROOT / "tests" / "fixtures").glob("*.db")), ids=lambda path: path.stem)
+def test_a_database_of_every_release_opens(database: Path, path: str) -> None:
+    os.makedirs(os.path.dirname(path))
+    Path(path).write_bytes(database.read_bytes())
+    with closing(SqliteStore(path)) as store:
+        assert [job.name for job in store.load().jobs.values()] == ["waits", "runs"]
+        assert [job.name for job in store.history()] == ["failed", "done"]
+        assert len(store.events()) >= 8
+        assert submit(store, spec("new"))[0].id == 5
+
+
+def test_there_is_a_database_of_this_release() -> None:
+    assert list((ROOT / "tests" / "fixtures").glob("*.db"))
+
+
+# -- the file system ---------------------------------------------------------------------------------------------------
+
+MOUNTS = """\
+22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+31 22 0:30 / /home rw shared:1 - nfs4 server:/home rw,vers=4.2
+32 31 0:31 / /home/ada/My\\040Disk rw - xfs /dev/sdb rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [
+        ("/var/lib", "ext4"),
+        ("/home/ada", "nfs4"),
+        ("/homes", "ext4"),
+        ("/home/ada/My Disk/x", "xfs"),
+        ("/home", "nfs4"),
+    ],
+)
+def test_the_file_system_of_a_folder_is_that_of_its_nearest_mount(folder: str, kind: str) -> None:
+    assert disk.filesystem_of(folder, MOUNTS) == kind
+
+
+def test_a_network_file_system_is_refused_in_one_line(tmp_path: Path) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"1 0 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / {tmp_path} rw - nfs4 server:/x rw\n")
+    with pytest.raises(Refused, match="network file system") as refusal:
+        disk.refuse_network(str(tmp_path), str(mounts))
+    assert "GPQ_HOME" in refusal.value.hint
+
+
+@contextmanager
+def mounted(folder: Path, size: str, flags: str = "") -> Iterator[Path]:
+    folder.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}{flags}", "gpq-test", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="mounting a small file system needs root")
+
+
+@needs_root
+def test_on_a_full_disk_jobs_are_refused_and_ends_are_kept(tmp_path: Path) -> None:
+    with mounted(tmp_path / "small", "3m") as small:
+        path = str(small / "gpq.db")
+        with closing(SqliteStore(path)) as store:
+            jobs = submit(store, *[spec(f"job-{number}") for number in range(30)])
+            fill(small)
+            state = store.load()
+            with pytest.raises(Refused, match="the disk is full") as refusal:
+                submit_for_ever(store)
+            assert refusal.value.message.count("\n") == 0
+            kept = store.load()
+            for job in jobs:
+                end(store, job, at=100.0)
+            with pytest.raises(Refused, match="the disk is full"):
+                submit(store, spec("still refused"))
+            (small / "filler").unlink()
+            submit(store, spec("welcome"))
+            assert kept.next_id >= state.next_id
+        with closing(SqliteStore(path)) as store:
+            assert {job.id for job in store.history()} >= {job.id for job in jobs}
+            assert "welcome" in {job.name for job in store.load().jobs.values()}
+            assert "still refused" not in {job.name for job in store.load().jobs.values()}
+
+
+def submit_for_ever(store: SqliteStore) -> None:
+    while True:
+        submit(store, replace(spec(), argv=("x" * 20_000,)))
+
+
+def fill(folder: Path) -> None:
+    """Until not one page is left."""
+    with (folder / "filler").open("wb", buffering=0) as stream:
+        try:
+            while True:
+                stream.write(b"x" * 4096)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+
+
+@needs_root
+def test_a_read_only_state_directory_is_refused_in_one_line(tmp_path: Path) -> None:
+    with mounted(tmp_path / "small", "3m") as small:
+        subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True)
+        with pytest.raises(Refused, match="Read-only file system") as refusal:
+            SqliteStore(str(small / "gpq.db"))
+        assert "GPQ_HOME" in refusal.value.hint
+
+
+# -- crashes -----------------------------------------------------------------------------------------------------------
+
+WRITER = """
+import sys
+from tests.contract.test_stores import submit, spec
+from gpq.store.sqlite import SqliteStore
+store = SqliteStore(sys.argv[1])
+while True:
+    print(submit(store, spec("acked"))[0].id, flush=True)
+"""
+
+
+def test_kill_9_in_a_commit_loop_loses_nothing_that_was_acknowledged(path: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'agent'}"}
+    dice = random.Random(3)
+    acknowledged: list[int] = []
+    for _ in range(8):
+        child = subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE, env=environment)
+        assert child.stdout is not None
+        acknowledged += [int(child.stdout.readline()) for _ in range(dice.randrange(1, 40))]
+        child.send_signal(signal.SIGKILL)
+        acknowledged += [int(line) for line in child.stdout.read().split(b"\n")[:-1]]
+        child.wait()
+        child.stdout.close()
+        with closing(SqliteStore(path)) as store:
+            assert set(acknowledged) <= set(store.load().jobs)
+            assert len(store.events(kinds=(Submitted,))) == len(store.load().jobs)
+    assert len(acknowledged) == len(set(acknowledged)), "an id was given out twice"
+
+
+STRACE = "/usr/bin/strace"
+
+
+@pytest.mark.skipif(not os.path.exists(STRACE), reason="failing syncs are injected by strace, which is not installed")
+def test_a_failed_sync_is_never_acknowledged_and_ends_the_writer(path: str) -> None:
+    SqliteStore(path).close()
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'agent'}"}
+    argv = [STRACE, "-f", "-o", os.devnull, "-e", "trace=fdatasync,fsync", "-e", "inject=fdatasync:error=EIO:when=4+"]
+    done = subprocess.run(
+        [*argv, sys.executable, "-c", WRITER, path], capture_output=True, text=True, env=environment, timeout=120
+    )
+    assert done.returncode != 0
+    assert "StoreFailed" in done.stderr
+    with closing(SqliteStore(path)) as store:
+        assert {int(line) for line in done.stdout.split()} <= set(store.load().jobs)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Any order of submissions, launches, ends, crashes and reopens: the store holds what the model holds."""
+
+    live = Bundle("live")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._folder = tempfile.TemporaryDirectory()
+        self.path = os.path.join(self._folder.name, "gpq.db")
+        self.store = SqliteStore(self.path)
+        self.jobs: dict[JobId, Job] = {}
+        self.ended: dict[JobId, Job] = {}
+        self.journal: list[Event] = []
+        self.next_id = 1
+        self.clock = 0.0
+
+    def _commit(self, event: Event, ended: tuple[Job, ...] = ()) -> None:
+        self.clock += 1.0
+        snapshot = Snapshot(now=self.clock, jobs=dict(self.jobs), next_id=self.next_id, round_at=self.clock)
+        self.store.commit([event], snapshot, ended)
+        self.journal.append(event)
+
+    @rule(target=live, name=st.sampled_from(["", "a", "b"]))
+    def submit(self, name: str) -> JobId:
+        job = Job(JobId(self.next_id), spec(name), submitted_at=self.clock)
+        self.jobs[job.id] = job
+        self.next_id += 1
+        self._commit(Submitted(self.clock, job.id, job.spec))
+        return job.id
+
+    @rule(name=live)
+    def launch(self, name: JobId) -> None:
+        if name in self.jobs:
+            placement = Placement(((NodeId("a"), ()),))
+            attempt = self.jobs[name].attempt + 1
+            self.jobs[name] = replace(self.jobs[name], state=JobState.STARTING, attempt=attempt, placement=placement)
+            self._commit(Launched(self.clock, name, attempt, placement, BatchOrder()))
+
+    @rule(name=consumes(live), state=st.sampled_from([JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED]))
+    def finish(self, name: JobId, state: JobState) -> None:
+        over = replace(self.jobs.pop(name), state=state, ended_at=self.clock, placement=None)
+        self.ended[name] = over
+        self._commit(Succeeded(self.clock, name, Exit(0)), (over,))
+
+    @rule()
+    def reopen(self) -> None:
+        self.store.close()
+        self.store = SqliteStore(self.path)
+
+    @rule()
+    def crash(self) -> None:
+        """The old writer never closes; its files are all that is left. It cannot write any more afterwards."""
+        old = self.store
+        self.store = SqliteStore(self.path)
+        with pytest.raises(StoreFailed):
+            old.commit([Succeeded(0.0, JobId(999), Exit(0))], old.load())
+        old.close()
+
+    @invariant()
+    def holds_what_the_model_holds(self) -> None:
+        state = self.store.load()
+        assert dict(state.jobs) == self.jobs
+        assert state.next_id == self.next_id
+        assert {job.id: job for job in self.store.history()} == self.ended
+        assert self.store.ended_count() == len(self.ended)
+        assert self.store.events() == self.journal
+
+    def teardown(self) -> None:
+        self.store.close()
+        self._folder.cleanup()
+
+
+TestStoreMachine = StoreMachine.TestCase
+TestStoreMachine.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)

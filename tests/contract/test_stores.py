@@ -1,0 +1,145 @@
+"""One suite, two stores: what the loop and the readers may rely on, whichever it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpq.core.events import Failed, Launched, NodeSeen, Profiled, Submitted, Succeeded
+from gpq.core.models import BatchOrder, Exit, Job, JobId, JobSpec, JobState, Node, NodeId, Placement, Profile
+from gpq.store.memory import MemoryStore
+from gpq.store.sqlite import SqliteStore
+
+AnyStore = MemoryStore | SqliteStore
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AnyStore]:
+    made: AnyStore = MemoryStore() if request.param == "memory" else SqliteStore(str(tmp_path / "state" / "gpq.db"))
+    yield made
+    made.close()
+
+
+def spec(name: str = "", user: str = "ada") -> JobSpec:
+    return JobSpec(argv=("true",), cwd="/", user=user, uid=1000, name=name)
+
+
+def submit(store: AnyStore, *specs: JobSpec) -> list[Job]:
+    """Jobs with the next ids, committed."""
+    state = store.load()
+    jobs = [Job(JobId(state.next_id + place), each, submitted_at=float(place)) for place, each in enumerate(specs)]
+    store.commit(
+        [Submitted(job.submitted_at, job.id, job.spec) for job in jobs],
+        replace(state, jobs={**state.jobs, **{job.id: job for job in jobs}}, next_id=state.next_id + len(jobs)),
+    )
+    return jobs
+
+
+def end(store: AnyStore, job: Job, at: float, state: JobState = JobState.COMPLETED) -> Job:
+    """The job, over, committed."""
+    before = store.load()
+    over = replace(job, state=state, ended_at=at, exit=Exit(0))
+    left = {name: each for name, each in before.jobs.items() if name != job.id}
+    store.commit([Succeeded(at, job.id, Exit(0))], replace(before, jobs=left, now=at), [over])
+    return over
+
+
+def test_a_new_store_is_empty_and_its_first_job_gets_id_1(store: AnyStore) -> None:
+    state = store.load()
+    assert (dict(state.jobs), state.next_id, store.ended_count(), store.events(), store.history()) == ({}, 1, 0, [], [])
+
+
+def test_what_was_committed_is_loaded(store: AnyStore) -> None:
+    [job] = submit(store, spec("digits"))
+    assert store.load().jobs == {job.id: job}
+    assert store.load().next_id == 2
+
+
+def test_every_field_of_a_job_survives(store: AnyStore) -> None:
+    [job] = submit(store, replace(spec(), env=(("A", "ä \n"),), argv=("a", "b c"), time_limit=3.5))
+    full = replace(
+        job,
+        placement=Placement(((NodeId("a"), ()),)),
+        state=JobState.RUNNING,
+        exits=((NodeId("a"), Exit(None, signal=9, oom=True)),),
+        order=BatchOrder(3, 64, 1),
+        profile=Profile(metrics=(("loss", 0.5),)),
+        notices=("one", "two"),
+    )
+    store.commit([], replace(store.load(), jobs={full.id: full}))
+    assert store.load().jobs[full.id] == full
+
+
+def test_a_metric_that_is_no_number_survives(store: AnyStore) -> None:
+    [job] = submit(store, spec())
+    diverged = replace(job, profile=Profile(metrics=(("loss", math.nan), ("norm", math.inf))))
+    store.commit([], replace(store.load(), jobs={job.id: diverged}))
+    end(store, diverged, at=9.0)
+    [kept] = store.history()
+    values = dict(kept.profile.metrics)
+    assert math.isnan(values["loss"])
+    assert values["norm"] == math.inf
+
+
+def test_an_ended_job_leaves_the_state_and_enters_history(store: AnyStore) -> None:
+    first, second = submit(store, spec("a"), spec("b"))
+    over = end(store, first, at=5.0)
+    assert store.load().jobs == {second.id: second}
+    assert store.history() == [over]
+    assert store.ended_count() == 1
+
+
+def test_a_job_cannot_leave_without_an_outcome(store: AnyStore) -> None:
+    [job] = submit(store, spec())
+    with pytest.raises(ValueError, match="without an outcome"):
+        store.commit([], replace(store.load(), jobs={}))
+    assert store.load().jobs == {job.id: job}
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({}, [3, 2, 1]),
+        ({"limit": 2}, [3, 2]),
+        ({"limit": 0}, []),
+        ({"ids": [1, 3, 9]}, [3, 1]),
+        ({"ids": []}, []),
+        ({"names": ["b"]}, [2]),
+        ({"user": "bob"}, [3]),
+        ({"states": [JobState.FAILED]}, [1]),
+        ({"states": ["completed"], "user": "ada"}, [2]),
+    ],
+)
+def test_history_answers_the_latest_first_and_only_what_matches(
+    store: AnyStore, query: dict[str, object], expected: list[int]
+) -> None:
+    a, b, c, _ = submit(store, spec("a"), spec("b"), spec("c", user="bob"), spec("live"))
+    end(store, a, at=10.0, state=JobState.FAILED)
+    end(store, b, at=20.0)
+    end(store, c, at=30.0)
+    history: Callable[..., list[Job]] = store.history
+    assert [job.id for job in history(**query)] == expected
+
+
+def test_the_journal_is_kept_in_order_and_found_by_job_and_kind(store: AnyStore) -> None:
+    one, two = submit(store, spec(), spec())
+    launched = Launched(3.0, one.id, 1, Placement(((NodeId("a"), ()),)), BatchOrder(), "starts")
+    store.commit([launched], store.load())
+    failed = Failed(4.0, two.id, Exit(1, note="no such file"))
+    store.commit([failed], store.load())
+    assert store.events() == [Submitted(0.0, one.id, one.spec), Submitted(1.0, two.id, two.spec), launched, failed]
+    assert store.events(job=one.id) == [Submitted(0.0, one.id, one.spec), launched]
+    assert store.events(kinds=(Failed, Launched)) == [launched, failed]
+    assert store.events(limit=1) == [failed]
+    assert store.events(job=one.id, kinds=(Failed,)) == []
+
+
+def test_what_nodes_and_training_report_is_not_journaled(store: AnyStore) -> None:
+    [job] = submit(store, spec())
+    seen = [NodeSeen(1.0, Node(NodeId("a"))), Profiled(1.0, job.id, 1, offset=10)]
+    store.commit(seen, store.load())
+    assert len(store.events()) == 1

@@ -1,0 +1,237 @@
+"""The loop: asks are answered after the commit, many in one; what the store refuses is neither acknowledged nor lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+
+import pytest
+
+from gpq.control.controller import Controller
+from gpq.core.actions import Action, Launch
+from gpq.core.events import CancelAsked, Event, NodeSeen, Submitted
+from gpq.core.models import Config, Job, JobId, Snapshot
+from gpq.errors import DaemonUnreachable, GpqError, NotFound, Refused, StoreFailed
+from gpq.policies.fifo import Fifo
+from gpq.store.memory import MemoryStore
+from tests.builders import black_box, node
+from tests.waiting import PATIENCE, wait_until
+
+
+class Desk:
+    """A world of nothing but what the test puts on it."""
+
+    def __init__(self) -> None:
+        self.queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
+        self.performed: list[Action] = []
+        self.published: list[Snapshot] = []
+        self.clock = 1.0
+
+    def now(self) -> float:
+        self.clock += 0.001
+        return self.clock
+
+    def wait(self, until: float) -> Sequence[Event] | None:
+        try:
+            return self.queue.get(timeout=min(max(until - self.clock, 0.0), PATIENCE))
+        except Empty:
+            self.clock = max(self.clock, until)
+            return ()
+
+    def perform(self, action: Action) -> None:
+        self.performed.append(action)
+
+    def wake(self) -> None:
+        self.queue.put(())
+
+    def publish(self, snapshot: Snapshot) -> None:
+        self.published.append(snapshot)
+
+
+class Ledger(MemoryStore):
+    """A store that can be made to refuse, to fail, or to take its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commits: list[Sequence[Event]] = []
+        self.trouble: GpqError | None = None
+        self.gate = threading.Event()
+        self.gate.set()
+        self.waiting = threading.Event()
+
+    def commit(self, events: Sequence[Event], snapshot: Snapshot, ended: Sequence[Job] = ()) -> None:
+        self.waiting.set()
+        assert self.gate.wait(PATIENCE)
+        if self.trouble is not None:
+            raise self.trouble
+        super().commit(events, snapshot, ended)
+        self.commits.append(events)
+
+
+@contextmanager
+def running(controller: Controller, world: Desk) -> Iterator[Future[None]]:
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(controller.run)
+        try:
+            yield future
+        finally:
+            world.queue.put(None)
+
+
+def submit(snapshot: Snapshot) -> tuple[list[Event], JobId]:
+    name = JobId(snapshot.next_id)
+    return [Submitted(snapshot.now, name, black_box())], name
+
+
+@pytest.fixture
+def world() -> Desk:
+    return Desk()
+
+
+@pytest.fixture
+def store() -> Ledger:
+    return Ledger()
+
+
+@pytest.fixture
+def controller(world: Desk, store: Ledger) -> Controller:
+    return Controller(world, store, Fifo(), Config(policy="fifo"))
+
+
+def test_an_ask_is_answered_once_its_events_are_committed(controller: Controller, world: Desk, store: Ledger) -> None:
+    store.gate.clear()
+    with running(controller, world), ThreadPoolExecutor(1) as callers:
+        answer = callers.submit(controller.ask, submit)
+        assert store.waiting.wait(PATIENCE)
+        assert not answer.done()
+        store.gate.set()
+        assert answer.result(PATIENCE) == 1
+        assert 1 in store.load().jobs
+
+
+def test_asks_that_wait_together_share_one_commit_and_get_different_ids(
+    controller: Controller, world: Desk, store: Ledger
+) -> None:
+    store.gate.clear()
+    with running(controller, world), ThreadPoolExecutor(50) as callers:
+        first = callers.submit(controller.ask, submit)
+        assert store.waiting.wait(PATIENCE)  # the loop is busy with the first one
+        rest = [callers.submit(controller.ask, submit) for _ in range(49)]
+        wait_until(lambda: len(controller._asks) == 49, "all wait")
+        store.gate.set()
+        assert {answer.result(PATIENCE) for answer in [first, *rest]} == set(range(1, 51))
+    with_jobs = [events for events in store.commits if any(isinstance(event, Submitted) for event in events)]
+    assert len(with_jobs) == 2
+
+
+def test_an_ask_that_fails_answers_its_own_caller_alone(controller: Controller, world: Desk, store: Ledger) -> None:
+    def bad(snapshot: Snapshot) -> tuple[list[Event], None]:
+        raise NotFound("no job 9")
+
+    store.gate.clear()
+    with running(controller, world), ThreadPoolExecutor(4) as callers:
+        first = callers.submit(controller.ask, submit)
+        assert store.waiting.wait(PATIENCE)
+        wrong, right = callers.submit(controller.ask, bad), callers.submit(controller.ask, submit)
+        store.gate.set()
+        with pytest.raises(NotFound):
+            wrong.result(PATIENCE)
+        assert {first.result(PATIENCE), right.result(PATIENCE)} == {1, 2}
+
+
+def test_what_the_store_refuses_is_not_acknowledged_and_facts_are_kept(
+    controller: Controller, world: Desk, store: Ledger
+) -> None:
+    store.trouble = Refused("the disk is full")
+    with running(controller, world):
+        with pytest.raises(Refused):
+            controller.ask(submit)
+        world.queue.put([NodeSeen(1.0, node("a")), Submitted(1.0, JobId(1), black_box())])
+        wait_until(lambda: controller._backlog, "the fact waits")
+        assert controller.snapshot.jobs == {}
+        assert world.performed == []
+        store.trouble = None
+        wait_until(lambda: 1 in controller.snapshot.jobs, "the fact is committed")
+        assert controller.ask(submit) == 2
+
+
+@pytest.mark.parametrize("when", ["asking", "later"])
+def test_a_store_that_failed_ends_the_loop_and_every_ask(
+    controller: Controller, world: Desk, store: Ledger, when: str
+) -> None:
+    store.trouble = StoreFailed("another daemon has taken over")
+    with running(controller, world) as loop:
+        with pytest.raises(StoreFailed, match="taken over"):
+            controller.ask(submit)
+        with pytest.raises(StoreFailed, match="taken over"):
+            loop.result(PATIENCE)
+        if when == "later":
+            with pytest.raises(StoreFailed, match="taken over"):
+                controller.ask(submit)
+    assert world.performed == []
+
+
+def test_the_end_of_the_world_is_told_to_who_asks_after_it(controller: Controller, world: Desk) -> None:
+    with running(controller, world) as loop:
+        world.queue.put(None)
+        loop.result(PATIENCE)
+        with pytest.raises(DaemonUnreachable):
+            controller.ask(submit)
+
+
+def test_orders_are_given_only_after_they_are_remembered_and_published(
+    controller: Controller, world: Desk, store: Ledger
+) -> None:
+    seen: list[tuple[bool, bool]] = []
+    perform = world.perform
+
+    def watched(action: Action) -> None:
+        if isinstance(action, Launch):
+            job = store.load().jobs[action.job]
+            seen.append((job.attempt == action.attempt, world.published[-1].jobs[action.job].attempt == action.attempt))
+        perform(action)
+
+    world.perform = watched  # type: ignore[method-assign]
+    with running(controller, world):
+        world.queue.put([NodeSeen(1.0, node("a"))])
+        controller.ask(submit)
+        wait_until(lambda: seen, "a launch")
+    assert seen == [(True, True)]
+
+
+def test_whoever_waits_for_a_change_is_told_of_every_commit(controller: Controller, world: Desk) -> None:
+    def cancel(snapshot: Snapshot) -> tuple[list[Event], None]:
+        return [CancelAsked(snapshot.now, JobId(1))], None
+
+    with running(controller, world):
+        controller.ask(submit)
+        with ThreadPoolExecutor(1) as callers, controller.changed:
+            done = callers.submit(controller.ask, cancel)
+            assert controller.changed.wait_for(lambda: not controller.snapshot.jobs, PATIENCE)
+        done.result(PATIENCE)
+
+
+def test_what_only_nodes_know_costs_no_commit(controller: Controller, world: Desk, store: Ledger) -> None:
+    with running(controller, world):
+        world.queue.put([NodeSeen(1.0, node("a"))])
+        wait_until(lambda: controller.snapshot.nodes, "the node is seen")
+    assert store.commits == []
+
+
+def test_a_burst_of_asks_cannot_put_a_round_off_for_ever(controller: Controller, world: Desk) -> None:
+    def again(snapshot: Snapshot) -> tuple[list[Event], None]:
+        world.wake()
+        return [], None
+
+    world.queue.put([NodeSeen(1.0, node("a"))])
+    with running(controller, world):
+        controller.ask(submit)
+        asks: Callable[[], object] = lambda: controller.ask(again)  # noqa: E731
+        with ThreadPoolExecutor(8) as callers:
+            pending = [callers.submit(asks) for _ in range(400)]
+            wait_until(lambda: any(isinstance(action, Launch) for action in world.performed), "launched")
+            for one in pending:
+                one.result(PATIENCE)

@@ -1,0 +1,52 @@
+"""Whose attempt is it that a node has, and what does it mean when one is missing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpq.core.healing import Fate, expected, fate, is_lost
+from gpq.core.models import Exit, Job, JobId, JobState, NodeId, Snapshot, StopReason
+from tests.builders import job, on
+
+A, B = NodeId("a"), NodeId("b")
+
+
+def running(number: int = 3, attempt: int = 2, **more: object) -> Job:
+    return job(number, state=JobState.RUNNING, attempt=attempt, placement=on("a", 0), started_nodes=(A,), **more)
+
+
+def state(*jobs: Job) -> Snapshot:
+    return Snapshot(jobs={one.id: one for one in jobs}, next_id=10)
+
+
+def test_the_present_attempt_on_its_node_is_live() -> None:
+    assert fate(state(running()), A, JobId(3), 2) is Fate.LIVE
+
+
+def test_an_older_attempt_or_one_of_a_job_that_ended_is_over() -> None:
+    assert fate(state(running()), A, JobId(3), 1) is Fate.OVER
+    assert fate(state(), A, JobId(3), 1) is Fate.OVER
+    assert fate(state(job(3, attempt=1)), A, JobId(3), 1) is Fate.OVER
+
+
+def test_what_the_database_cannot_know_yet_is_a_stranger() -> None:
+    assert fate(state(running()), A, JobId(10), 1) is Fate.STRANGER
+    assert fate(state(running()), A, JobId(3), 3) is Fate.STRANGER
+    assert fate(state(running()), B, JobId(3), 2) is Fate.STRANGER
+
+
+def test_an_attempt_is_expected_until_its_end_on_the_node_is_known() -> None:
+    one = running()
+    assert expected(state(one), A) == [one]
+    assert expected(state(one), B) == []
+    assert expected(state(replace(one, exits=((A, Exit(code=0)),))), A) == []
+    assert expected(state(job(4)), A) == []
+
+
+def test_only_what_ran_or_can_never_start_is_lost() -> None:
+    fresh = replace(running(), state=JobState.STARTING, started_nodes=())
+    stopping = replace(fresh, state=JobState.STOPPING, stop=StopReason.CANCEL)
+    assert is_lost(running(), A, start_possible=True)
+    assert not is_lost(fresh, A, start_possible=False)
+    assert not is_lost(stopping, A, start_possible=True)
+    assert is_lost(stopping, A, start_possible=False)

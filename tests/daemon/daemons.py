@@ -1,0 +1,150 @@
+"""Real daemons in folders of their own, for tests: started as a user's are, killed as they are in life."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from gpq.client.connection import Connection
+from gpq.rpc.messages import DaemonInfo, Info, Request, SpecMessage, Submit, Submitted
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+R = TypeVar("R", bound=msgspec.Struct)
+
+CONFIG = """\
+policy = "fifo"
+interval = 5.0
+[nodes.here]
+slots = 2
+"""
+
+
+class Daemon:
+    """One state directory, and the daemon that serves it at the moment."""
+
+    def __init__(self, home: Path, config: str = CONFIG) -> None:
+        self.home = home
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.config = home.parent / f"{home.name}.toml"
+        self.config.write_text(config)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "GPQ_HOME": str(self.home),
+            "GPQ_CONFIG": str(self.config),
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'agent'}",
+        }
+
+    @property
+    def socket(self) -> str:
+        return str(self.home / "gpq.sock")
+
+    def spawn(self) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
+        """A daemon process and its verdict: it serves, or why it does not."""
+        ready, told = os.pipe()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gpq.daemon.main", "--ready-fd", str(told)],
+            env=self.environment,
+            pass_fds=(told,),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(told)
+        with os.fdopen(ready, "rb") as stream:
+            verdict: dict[str, Any] = json.loads(stream.read() or b"{}")
+        return process, verdict
+
+    def start(self) -> Daemon:
+        process, verdict = self.spawn()
+        assert verdict.get("ok"), verdict
+        self.process = process
+        return self
+
+    def refusal(self) -> tuple[int, str]:
+        """(exit code, the one line that the user reads) of a daemon that must not start."""
+        process, verdict = self.spawn()
+        assert not verdict.get("ok"), "it serves"
+        assert verdict["code"] == process.wait(60)
+        assert "\n" not in verdict["error"]
+        assert verdict["hint"]
+        return process.returncode, verdict["error"]
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """Ask it to end by a signal. Its exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+    def call(self, request: Request, kind: type[R]) -> R:
+        with Connection(self.socket) as connection:
+            return connection.call(request, kind)
+
+    def submit(self, *argv: str, **more: Any) -> int:
+        spec = SpecMessage(list(argv), "/tmp", more.pop("level", "black-box"), **more)
+        return self.call(Submit(spec), Submitted).id
+
+    def info(self) -> DaemonInfo:
+        return self.call(Info(), DaemonInfo)
+
+    def raw(self) -> socket.socket:
+        """A bare connection."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(60)
+        connection.connect(self.socket)
+        return connection
+
+    def wait_for_nodes(self) -> None:
+        wait_until(lambda: set(self.info().nodes.values()) == {"up"}, "its node is up")
+
+
+@contextmanager
+def daemon(home: Path, config: str = CONFIG) -> Iterator[Daemon]:
+    """A daemon that serves; it and its jobs are gone afterwards."""
+    made = Daemon(home, config)
+    try:
+        yield made.start()
+    finally:
+        clear(made)
+
+
+def clear(made: Daemon) -> None:
+    """End the daemon of `made`, its agents, shims and jobs: every process that has its home in the environment."""
+    if made.process is not None and made.process.poll() is None:
+        made.process.send_signal(signal.SIGCONT)
+        made.kill()
+    wait_until(lambda: not _end(f"GPQ_HOME={made.home}".encode()), "its processes are gone")
+
+
+def _end(mark: bytes) -> list[int]:
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        try:
+            environment = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
+            state = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()[0]
+            if mark in environment and state != b"Z":
+                os.kill(int(name), signal.SIGKILL)
+                found.append(int(name))
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,426 @@
+"""The daemon itself: one at a time, refusals at its start, crashes, successors, hostile bytes, crowds."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from gpq.client import daemon_control
+from gpq.client.connection import call
+from gpq.errors import DaemonUnreachable, GpqError, UsageError
+from gpq.rpc.messages import (
+    MAX_LINE,
+    Cancel,
+    CancelResult,
+    DaemonInfo,
+    Info,
+    JobList,
+    Shutdown,
+    SpecMessage,
+    Status,
+    Submit,
+    Submitted,
+    Wait,
+)
+from tests.contract.test_sqlite_store import fill, mounted, needs_root
+from tests.daemon.daemons import Daemon, clear, daemon
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Daemon]:
+    with daemon(tmp_path / "home") as running:
+        yield running
+
+
+# -- starting and ending -----------------------------------------------------------------------------------------------
+
+
+def test_state_and_socket_are_for_their_owner_alone(served: Daemon) -> None:
+    assert os.stat(served.home).st_mode & 0o777 == 0o700 or os.stat(served.socket).st_mode & 0o777 == 0o600
+    for name in ("gpq.sock", "gpq.db", "daemon.lock", "daemon.log"):
+        assert os.stat(served.home / name).st_mode & 0o077 == 0, name
+
+
+def test_a_second_daemon_is_refused_with_5_and_the_first_serves_on(served: Daemon) -> None:
+    code, said = served.refusal()
+    assert code == 5
+    assert str(served.info().pid) in said
+
+
+def test_sigterm_ends_it_cleanly_and_jobs_run_on(served: Daemon, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    job = served.submit("sh", "-c", f"sleep 2; touch {mark}; exit 7")
+    wait_until(lambda: served.call(Status([str(job)]), JobList).jobs[0].state == "running", "it runs")
+    assert served.stop() == 0
+    assert not os.path.exists(served.socket)
+    wait_until(mark.exists, "the job went on without a daemon")
+    served.start()
+    [ended] = served.call(Wait([str(job)], wait=60), JobList).jobs
+    assert (ended.state, ended.exit_status, ended.attempt) == ("failed", 7, 1)
+
+
+def test_shutdown_answers_and_ends_it(served: Daemon) -> None:
+    assert served.call(Shutdown(), DaemonInfo).pid == served.process.pid  # type: ignore[union-attr]
+    assert served.process.wait(60) == 0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("config", "code", "said"),
+    [
+        ("interval = 'soon'", 2, "line 1, column 1"),
+        ("interval = 5\nnodez = 3", 2, "line 2"),
+        ("policy = 'magic'", 2, "unknown policy"),
+        ("[nodes.a]\nconnector = 'pigeon'", 2, "unknown connector"),
+    ],
+)
+def test_a_bad_configuration_is_refused_with_its_place(tmp_path: Path, config: str, code: int, said: str) -> None:
+    found, line = Daemon(tmp_path / "home", config).refusal()
+    assert found == code
+    assert said in line
+
+
+def test_a_socket_path_that_is_too_long_is_named(tmp_path: Path) -> None:
+    code, line = Daemon(tmp_path / ("x" * 120)).refusal()
+    assert code == 5
+    assert "longer than 107 bytes" in line
+
+
+def test_a_corrupt_database_is_refused_and_kept(tmp_path: Path) -> None:
+    with daemon(tmp_path / "home") as running:
+        for _ in range(3):
+            running.submit("true", name="kept")
+        running.stop()
+        database = running.home / "gpq.db"
+        content = bytearray(database.read_bytes())
+        content[4096:4196] = bytes(100)
+        database.write_bytes(content)
+        code, line = running.refusal()
+        assert code == 5
+        assert str(database) in line
+        assert "damaged" in line
+        assert database.read_bytes() == content
+
+
+@needs_root
+def test_a_read_only_state_directory_is_refused_in_one_line(tmp_path: Path) -> None:
+    made = Daemon(tmp_path / "made")
+    with mounted(tmp_path / "small", "3m") as small:
+        subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True)
+        made.home = small / "home"
+        code, line = made.refusal()
+    assert code == 5
+    assert "Read-only file system" in line
+
+
+@needs_root
+def test_on_a_full_disk_a_submission_is_refused_and_the_end_of_a_running_job_is_kept(tmp_path: Path) -> None:
+    with mounted(tmp_path / "small", "6m") as small, daemon(small / "home") as running:
+        running.wait_for_nodes()
+        go = tmp_path / "go"
+        job = running.submit("sh", "-c", f"while ! test -e {go}; do sleep 0.1; done; exit 3")
+        wait_until(lambda: running.call(Status([str(job)]), JobList).jobs[0].state == "running", "it runs")
+        fill(small)
+        refused = wait_until(lambda: _refusal(running), "a submission is refused")
+        assert refused.code == 5
+        assert "the disk is full" in refused.message
+        total = running.info().jobs_total
+        with pytest.raises(GpqError, match="the disk is full"):
+            running.submit("true")
+        assert running.info().jobs_total == total
+        (small / "filler").unlink()  # the node's own record of the end needs room as well
+        go.touch()
+        [ended] = running.call(Wait([str(job)], wait=60), JobList).jobs
+        assert (ended.state, ended.exit_status) == ("failed", 3)
+        assert running.submit("true") > job
+
+
+def _refusal(running: Daemon) -> GpqError | None:
+    try:
+        running.submit("sh", "-c", "true", env={"PAD": "x" * 50_000})
+    except GpqError as error:
+        return error
+    return None
+
+
+# -- crashes -----------------------------------------------------------------------------------------------------------
+
+
+def test_kill_9_while_many_submit_loses_nothing_acknowledged_and_gives_no_id_twice(tmp_path: Path) -> None:
+    acknowledged: list[int] = []
+    dice = random.Random(11)
+    with daemon(tmp_path / "home") as running:
+        for _ in range(4):
+            count = dice.randrange(20, 80)
+
+            def keep_submitting() -> None:
+                try:
+                    while True:
+                        spec = SpecMessage(["true"], "/tmp", "black-box")
+                        acknowledged.append(running.call(Submit(spec, held=True), Submitted).id)
+                except (GpqError, OSError):
+                    return
+
+            threads = [threading.Thread(target=keep_submitting) for _ in range(4)]
+            before = len(acknowledged)
+            for thread in threads:
+                thread.start()
+            wait_until(lambda before=before, count=count: len(acknowledged) >= before + count, "submissions")
+            running.kill()
+            for thread in threads:
+                thread.join(60)
+            running.start()
+            there = {job.id for job in running.call(Status(), JobList).jobs}
+            assert set(acknowledged) <= there
+    assert len(acknowledged) == len(set(acknowledged))
+
+
+def test_a_stopped_daemon_that_was_replaced_cannot_write_when_it_wakes(tmp_path: Path) -> None:
+    with daemon(tmp_path / "home") as old:
+        old.submit("true", name="before")
+        new = Daemon(tmp_path / "home")
+        old.process.send_signal(signal.SIGSTOP)  # type: ignore[union-attr]
+        for name in ("daemon.lock", "gpq.sock"):
+            os.rename(old.home / name, old.home / f"{name}.old")
+        new.start()
+        try:
+            epoch = new.info().epoch
+            held = new.submit("true", name="after")
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(60)
+                connection.connect(str(old.home / "gpq.sock.old"))
+                spec = {"argv": ["true"], "cwd": "/tmp", "level": "black-box", "name": "ghost"}
+                connection.sendall(json.dumps({"v": 1, "op": "submit", "spec": spec}).encode() + b"\n")
+                old.process.send_signal(signal.SIGCONT)  # type: ignore[union-attr]
+                answer = json.loads(connection.makefile("rb").readline())
+            assert not answer["ok"]
+            assert "another daemon" in answer["error"]
+            assert old.process.wait(60) != 0  # type: ignore[union-attr]
+            names = [job.name for job in new.call(Status(), JobList).jobs]
+            assert "after" in names
+            assert "ghost" not in names
+            assert new.info().epoch == epoch
+            assert held in [job.id for job in new.call(Status(), JobList).jobs]
+        finally:
+            new.kill()
+
+
+# -- the client starts it ----------------------------------------------------------------------------------------------
+
+CALL = """
+from gpq.client.connection import call
+from gpq.rpc.messages import Info, DaemonInfo
+print(call(Info(), DaemonInfo).pid)
+"""
+
+
+def test_twenty_racing_commands_start_one_daemon(tmp_path: Path) -> None:
+    made = Daemon(tmp_path / "home")
+    try:
+        clients = [
+            subprocess.Popen([sys.executable, "-c", CALL], env=made.environment, stdout=subprocess.PIPE)
+            for _ in range(20)
+        ]
+        pids = {client.communicate(timeout=120)[0] for client in clients}
+        assert len(pids) == 1
+        assert all(client.returncode == 0 for client in clients)
+        assert (made.home / "daemon.log").read_text().count("epoch") == 1
+    finally:
+        clear(made)
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    """A home that this process's own client uses; no daemon yet."""
+    made = Daemon(tmp_path / "home")
+    for name in ("GPQ_HOME", "GPQ_CONFIG", "PYTHONPATH"):
+        monkeypatch.setenv(name, made.environment[name])
+    yield made
+    monkeypatch.undo()
+    clear(made)
+
+
+def test_start_status_logs_and_stop(own: Daemon) -> None:
+    with pytest.raises(DaemonUnreachable, match="no daemon runs"):
+        daemon_control.status()
+    assert daemon_control.start()
+    assert not daemon_control.start()
+    assert daemon_control.status().home == str(own.home)
+    assert any("epoch 1" in line for line in daemon_control.logs())
+    assert daemon_control.stop()
+    assert not daemon_control.stop()
+    with pytest.raises(DaemonUnreachable):
+        daemon_control.status()
+
+
+def test_the_error_of_a_daemon_that_cannot_start_reaches_the_command(own: Daemon) -> None:
+    own.config.write_text("interval = -1")
+    with pytest.raises(UsageError, match="interval must be above 0"):
+        call(Info(), DaemonInfo)
+
+
+def test_stop_with_jobs_cancels_them_first(own: Daemon) -> None:
+    call(Submit(SpecMessage(["sleep", "600"], "/tmp", "black-box")), Submitted)
+    assert daemon_control.stop(jobs=True)
+    daemon_control.start()
+    assert [job.state for job in call(Status(), JobList).jobs] == ["cancelled"]
+
+
+def test_a_daemon_that_hangs_is_ended_by_its_pid_and_never_another_process(own: Daemon) -> None:
+    daemon_control.start()
+    owner = daemon_control.running()
+    assert owner is not None
+    assert daemon_control.status().pid == owner[0]
+    forged = {"pid": os.getpid(), "start_time": owner[1]}
+    (own.home / "daemon.lock").write_text(json.dumps(forged))
+    assert daemon_control.running() is None
+    assert not daemon_control.stop()
+    (own.home / "daemon.lock").write_text(json.dumps({"pid": owner[0], "start_time": owner[1]}))
+    assert daemon_control.stop()
+
+
+# -- who speaks, and what ----------------------------------------------------------------------------------------------
+
+
+def answer_to(served: Daemon, line: bytes) -> dict[str, object]:
+    with served.raw() as connection:
+        connection.sendall(line)
+        answer: dict[str, object] = json.loads(connection.makefile("rb").readline())
+        return answer
+
+
+def test_another_version_is_told_how_to_go_on(served: Daemon) -> None:
+    answer = answer_to(served, b'{"v":99,"op":"info"}\n')
+    assert (answer["ok"], answer["code"]) == (False, 3)
+    assert "gpq daemon stop" in str(answer["hint"])
+
+
+def test_a_claimed_user_is_not_believed(served: Daemon) -> None:
+    spec = {"argv": ["true"], "cwd": "/tmp", "level": "black-box", "user": "somebody", "uid": 4242}
+    answer = answer_to(served, json.dumps({"v": 1, "op": "submit", "spec": spec}).encode() + b"\n")
+    assert answer["code"] == 2
+    assert served.info().jobs_total == 0
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="becoming another user needs root")
+def test_another_user_is_not_let_in(served: Daemon) -> None:
+    for folder in (served.home, *list(served.home.parents)[:-2]):
+        os.chmod(folder, 0o755)
+    os.chmod(served.socket, 0o666)
+    speak = (
+        "import os, socket, sys; os.setgid(54321); os.setuid(54321); s = socket.socket(socket.AF_UNIX);"
+        's.connect(sys.argv[1]); s.sendall(b\'{"v":1,"op":"info"}\\n\'); print(s.makefile().readline())'
+    )
+    said = subprocess.run([sys.executable, "-c", speak, served.socket], capture_output=True, text=True, check=False)
+    assert '"ok":false' in said.stdout
+    assert "another user" in said.stdout
+
+
+HOSTILE = [
+    b"\n",
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"[]\n",
+    b"null\n",
+    b'{"v":1}\n',
+    b'{"v":1,"op":"nothing"}\n',
+    b'{"v":1,"op":["info"]}\n',
+    b'{"v":1,"op":"info","extra":1}\n',
+    b'{"v":1,"op":"status","recent":"many"}\n',
+    b'{"v":1,"op":"wait","jobs":["1"],"wait":1e999}\n',
+    b'{"v":1,"op":"wait","jobs":["1"],"wait":-5}\n',
+    b'{"v":1,"op":"show","job":"\xff\xfe"}\n',
+    b'{"v":1,"op":"show","job":"\\ud800"}\n',
+    b'{"v":1,"op":"show","job":"' + b"9" * 5000 + b'"}\n',
+    b'{"v":1,"op":"status","jobs":["1-999999999999"]}\n',
+    b'{"v":' + b"[" * 100_000 + b"\n",
+    b"\0" * 1000 + b"\n",
+]
+
+
+@pytest.mark.parametrize("line", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_hostile_line_gets_an_error_and_the_next_one_an_answer(served_once: Daemon, line: bytes) -> None:
+    with served_once.raw() as connection:
+        connection.sendall(line)
+        reader = connection.makefile("rb")
+        answer = json.loads(reader.readline())
+        assert not answer["ok"]
+        assert answer["code"] in (2, 3, 4)
+        for _ in range(line.count(b"\n") - 1):
+            assert not json.loads(reader.readline())["ok"]
+        connection.sendall(b'{"v":1,"op":"info"}\n')
+        assert json.loads(reader.readline())["ok"]
+
+
+@pytest.fixture(scope="module")
+def served_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with daemon(tmp_path_factory.mktemp("hostile") / "home") as running:
+        yield running
+
+
+def test_a_line_without_end_is_cut_off(served_once: Daemon) -> None:
+    with served_once.raw() as connection:
+        piece = b"x" * 65536
+        try:
+            for _ in range(MAX_LINE // len(piece) + 64):
+                connection.sendall(piece)
+        except OSError:
+            pass  # it hung up while we were still talking
+    assert served_once.info().pid
+
+
+def test_random_bytes_never_end_it(served_once: Daemon) -> None:
+    dice = random.Random(5)
+    sound = b'{"v":1,"op":"submit","spec":{"argv":["true"],"cwd":"/tmp","level":"black-box"},"dry_run":true}\n'
+    for _ in range(500):
+        line = bytearray(sound)
+        for _ in range(dice.randrange(1, 8)):
+            line[dice.randrange(len(line) - 1)] = dice.randrange(256)
+        with served_once.raw() as connection:
+            connection.sendall(bytes(line))
+            if dice.random() < 0.5:
+                connection.recv(1)
+    assert served_once.info().pid == served_once.process.pid  # type: ignore[union-attr]
+
+
+def test_connections_beyond_the_limit_wait_and_are_served_in_turn(served_once: Daemon) -> None:
+    idle = [served_once.raw() for _ in range(64)]
+    try:
+        with served_once.raw() as late:
+            late.sendall(b'{"v":1,"op":"info"}\n')
+            late.settimeout(0.5)
+            with pytest.raises(TimeoutError):
+                late.recv(1)
+            idle.pop().close()
+            late.settimeout(60)
+            assert json.loads(late.makefile("rb").readline())["ok"]
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+def test_two_hundred_clients_at_once_are_all_answered(served_once: Daemon) -> None:
+    def ask(_: int) -> int:
+        return served_once.call(Info(), DaemonInfo).pid
+
+    with ThreadPoolExecutor(100) as pool:
+        assert set(pool.map(ask, range(200))) == {served_once.info().pid}
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_wait_harms_nobody(served_once: Daemon) -> None:
+    job = served_once.submit("sleep", "600")
+    for _ in range(80):
+        with served_once.raw() as connection:
+            connection.sendall(json.dumps({"v": 1, "op": "wait", "jobs": [str(job)], "wait": 2}).encode() + b"\n")
+    assert served_once.info().jobs_live >= 1
+    served_once.call(Cancel([str(job)]), CancelResult)

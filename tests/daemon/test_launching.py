@@ -1,0 +1,66 @@
+"""Start orders: command lines with exact sizes, and environments that hide nothing of the user's."""
+
+from __future__ import annotations
+
+from gpq_agent import wire
+
+from gpq.core.actions import Launch
+from gpq.core.models import BatchOrder, DeviceId, JobId, JobSpec, Level, NodeId, Placement
+from gpq.daemon.launching import start_order
+from tests.builders import spec
+
+ADDRESSES = {NodeId("a"): "10.0.0.1", NodeId("b"): "10.0.0.2"}
+
+
+def place(**counts: int) -> Placement:
+    return Placement(
+        tuple((NodeId(n), tuple(DeviceId(f"{n}{i}") for i in range(k))) for n, k in sorted(counts.items()))
+    )
+
+
+def order(wanted: JobSpec, placement: Placement, node: str = "a", attempt: int = 1) -> wire.StartOrder:
+    launch = Launch(JobId(42), attempt, wanted, placement, BatchOrder(7, 32, 1))
+    return start_order(launch, NodeId(node), addresses=ADDRESSES, library="/lib/gpq")
+
+
+def test_a_black_box_is_run_as_it_is() -> None:
+    wanted = spec(level=Level.BLACK_BOX, argv=("make", "all"), env=(("A", "1"),))
+    found = order(wanted, place(a=2))
+    assert (found.argv, found.env, found.devices, found.port) == (["make", "all"], {"A": "1"}, ["a0", "a1"], 0)
+
+
+def test_a_script_on_two_nodes_gets_one_launcher_each_with_exact_sizes() -> None:
+    wanted = spec(argv=("train.py", "--fast"), python="/usr/bin/python3")
+    first, second = order(wanted, place(a=2, b=1)), order(wanted, place(a=2, b=1), "b")
+    assert first.argv[:3] == ["/usr/bin/python3", "-m", "torch.distributed.run"]
+    assert first.argv[-2:] == ["train.py", "--fast"]
+    assert "--nnodes=2" in first.argv
+    assert "--nproc-per-node=2" in first.argv
+    assert "--nproc-per-node=1" in second.argv
+    assert ("--node-rank=0" in first.argv, "--node-rank=1" in second.argv) == (True, True)
+    assert "--master-addr=10.0.0.1" in second.argv
+    assert f"--master-port={first.port}" in second.argv
+    assert not any(":" in word for word in first.argv)
+
+
+def test_a_single_replica_skips_the_launcher_and_finds_the_same_environment() -> None:
+    found = order(spec(argv=("train.py",), env=(("RANK", "9"),)), place(b=1), "b")
+    assert found.argv == ["python3", "train.py"]
+    assert {found.env[name] for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")} == {"1"}
+    assert {found.env[name] for name in ("RANK", "LOCAL_RANK", "GROUP_RANK")} == {"0"}
+    assert (found.env["MASTER_ADDR"], found.env["MASTER_PORT"]) == ("10.0.0.2", str(found.port))
+
+
+def test_the_library_goes_before_the_users_own_path() -> None:
+    assert order(spec(env=(("PYTHONPATH", "/mine"),)), place(a=1)).env["PYTHONPATH"] == "/lib/gpq:/mine"
+    assert order(spec(), place(a=1)).env["PYTHONPATH"] == "/lib/gpq"
+
+
+def test_resume_arguments_come_from_the_second_attempt_on() -> None:
+    wanted = spec(level=Level.SIGNAL, argv=("run",), resume_argv=("--resume", "auto"))
+    assert order(wanted, place(a=1)).argv == ["run"]
+    assert order(wanted, place(a=1), attempt=2).argv == ["run", "--resume", "auto"]
+
+
+def test_the_first_batch_goes_along() -> None:
+    assert order(spec(), place(a=1)).control == wire.Control(1, 7, False, 32, 1)._asdict()

@@ -1,0 +1,84 @@
+"""What training processes wrote becomes one event; nothing that they write can hurt the daemon."""
+
+from __future__ import annotations
+
+import json
+import math
+
+from gpq_agent import wire
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpq.core.events import TimingSums
+from gpq.core.models import BatchOrder, Declared, JobId, Noise, Progress
+from gpq.daemon.reports import profiled
+
+
+def lines(*messages: dict[str, object]) -> str:
+    return "".join(json.dumps({"v": 1, "time": 0.0, **message}) + "\n" for message in messages)
+
+
+def test_every_kind_of_report_finds_its_place() -> None:
+    timing = wire.Timing(1, 2, 32, 0, 10, 1.0, 0.1, 10, 2.0, 0.4)
+    event = profiled(
+        5.0,
+        JobId(1),
+        2,
+        900,
+        lines(
+            {"kind": "declared", **wire.Declared("adaptive", 64, 1024, rule="adascale", epochs=3)._asdict()},
+            {"kind": "ready", "seconds": 3.0, "restore_seconds": 1.0},
+            {"kind": "timing", **timing._asdict()},
+            {"kind": "timing", **timing._replace(atomic_batch=64)._asdict()},
+            {"kind": "noise", **wire.Noise(0.5, 8.0, 640)._asdict()},
+            {"kind": "progress", **wire.Progress(1, 3, 128, 40, 44.5, 0.4)._asdict()},
+            {"kind": "retuned", "atomic_batch": 64, "accum_steps": 1, "lr_factor": 2.0, "seq": 3},
+            {"kind": "checkpoint", "step": 40, "seconds": 0.25, "bytes": 10, "why": "periodic"},
+            {"kind": "metrics", "step": 40, "values": {"loss": 1.5}},
+            {"kind": "metrics", "step": 41, "values": {"loss": 1.25, "bad": None}},
+            {"kind": "notice", "message": "less memory than thought"},
+        ),
+    )
+    assert event.offset == 900
+    assert event.declared == Declared(True, 64, 1024, rule="adascale", epochs=3)
+    assert event.ready
+    assert event.timings == (TimingSums(1, 2, 32, 0, 10, 1.0, 10, 2.0), TimingSums(1, 2, 64, 0, 10, 1.0, 10, 2.0))
+    assert event.noise == Noise(0.5, 8.0, 640)
+    assert event.progress == Progress(1, 3, 128, 40, 44.5, 0.4)
+    assert event.retuned == BatchOrder(3, 64, 1)
+    assert event.checkpoint_seconds == 0.25
+    assert event.metrics == (("loss", 1.25),)
+    assert event.notices == ("less memory than thought",)
+
+
+def test_a_line_that_makes_no_sense_is_skipped_and_the_others_count() -> None:
+    good = {"kind": "notice", "message": "here"}
+    event = profiled(0.0, JobId(1), 1, 9, "no json\n" + lines({"kind": "timing", "nodes": "x"}, good) + '["list"]\n')
+    assert event.notices == ("here",)
+    assert event.timings == ()
+
+
+def test_numbers_that_are_none_never_reach_a_fit() -> None:
+    bad = '{"kind":"noise","sqr":NaN,"var":1.0,"samples":1}\n{"kind":"noise","sqr":1.0,"var":Infinity,"samples":1}\n'
+    assert profiled(0.0, JobId(1), 1, 9, bad).noise is None
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+names = sorted({*wire.Timing._fields, *wire.Noise._fields, *wire.Progress._fields, *wire.Declared._fields})
+messages = st.fixed_dictionaries(
+    {"kind": st.sampled_from(wire.REPORT_KINDS)},
+    optional=dict.fromkeys([*names, "values", "message", "seconds", "seq"], json_values),
+)
+
+
+@given(st.lists(messages | json_values, max_size=4), st.text(max_size=40))
+def test_no_report_can_raise_or_bring_in_what_is_not_a_finite_number(found: list[object], noise: str) -> None:
+    text = "\n".join([*(json.dumps(one) for one in found), noise])
+    event = profiled(0.0, JobId(1), 1, 7, text)
+    assert event.offset == 7
+    assert all(math.isfinite(value) for _, value in event.metrics)
+    assert all(math.isfinite(sums.step_sum) for sums in event.timings)

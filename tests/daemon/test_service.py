@@ -1,0 +1,283 @@
+"""Every request against a real daemon with a real node: what is answered, and that bad input changes nothing."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpq.errors import GpqError, NotFound, Refused, UsageError
+from gpq.rpc import messages
+from gpq.rpc.messages import (
+    Cancel,
+    CancelResult,
+    Changed,
+    Complete,
+    DryRun,
+    Explanation,
+    Hold,
+    JobDetail,
+    JobList,
+    JobView,
+    LogChunk,
+    Logs,
+    NodeList,
+    Nodes,
+    Release,
+    Requeue,
+    Show,
+    SpecMessage,
+    Status,
+    Submit,
+    Top,
+    TopView,
+    Wait,
+    Why,
+    Words,
+)
+from tests.daemon.daemons import Daemon, daemon
+from tests.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with daemon(tmp_path_factory.mktemp("service") / "home") as running:
+        running.wait_for_nodes()
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(served: Daemon) -> Iterator[None]:
+    yield
+    assert served.call(Cancel(["all"]), CancelResult).remaining == []
+
+
+def row(served: Daemon, job: int) -> JobView:
+    [found] = served.call(Status([str(job)]), JobList).jobs
+    return found
+
+
+def test_a_job_runs_and_its_end_log_and_history_are_told(served: Daemon) -> None:
+    job = served.submit("sh", "-c", "echo out; echo err >&2; exit 3", name="fails")
+    [ended] = served.call(Wait([str(job)]), JobList).jobs
+    assert (ended.state, ended.exit_status, ended.name, ended.gpus) == ("failed", 3, "fails", 0)
+    assert ended.reason.startswith("exit 3")
+    chunk = served.call(Logs(str(job), wait=10), LogChunk)
+    assert sorted(base64.b64decode(chunk.data).split()) == [b"err", b"out"]
+    assert (chunk.ended, chunk.attempts, chunk.nodes) == (True, [1], ["here"])
+    detail = served.call(Show("fails"), JobDetail)
+    assert detail.job == ended
+    assert [attempt.outcome for attempt in detail.attempts] == ["failed"]
+    assert detail.history[0].kind == "Submitted"
+    assert detail.history[-1].kind == "Failed"
+    assert served.call(Why(str(job)), Explanation).headline.startswith("failed: exit 3")
+
+
+def test_a_log_is_read_while_the_job_writes_it(served: Daemon) -> None:
+    job = served.submit("sh", "-c", "echo first; sleep 1; echo second")
+    said, offset = b"", 0
+    while True:
+        chunk = served.call(Logs(str(job), offset=offset, wait=20), LogChunk)
+        said, offset = said + base64.b64decode(chunk.data), chunk.offset
+        if chunk.ended:
+            break
+    assert said == b"first\nsecond\n"
+
+
+def test_cancel_answers_when_no_process_is_left(served: Daemon, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    script = f"trap '' TERM; (setsid sleep 600 & echo $! >> {pids}); echo $$ >> {pids}; wait; sleep 600"
+    job = served.submit("sh", "-c", script, grace=1.0)
+    wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2, "both processes wrote their pids")
+    answer = served.call(Cancel([str(job)]), CancelResult)
+    assert (answer.cancelled, answer.ended, answer.remaining) == ([job], [], [])
+    for pid in pids.read_text().split():
+        assert not os.path.exists(f"/proc/{pid}") or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2]
+
+
+def test_cancel_of_a_job_that_ended_is_reported_and_no_error(served: Daemon) -> None:
+    job = served.submit("true")
+    served.call(Wait([str(job)]), JobList)
+    assert served.call(Cancel([str(job)]), CancelResult) == CancelResult([], [job], [])
+
+
+def test_cancel_that_may_not_wait_says_what_is_still_there(served: Daemon) -> None:
+    job = served.submit("sh", "-c", "trap '' TERM; while :; do sleep 1; done", grace=60.0)
+    wait_until(lambda: row(served, job).state == "running", "it runs")
+    assert served.call(Cancel([str(job)], wait=0.0), CancelResult).remaining == [job]
+
+
+def test_a_held_job_waits_until_it_is_released(served: Daemon) -> None:
+    spec = SpecMessage(["true"], "/tmp", "black-box", name="patient")
+    job = served.call(Submit(spec, held=True), messages.Submitted)
+    assert job.state == "held"
+    assert row(served, job.id).state == "held"
+    assert served.call(Hold(["patient"]), Changed).unchanged == [f"job {job.id} is held already"]
+    assert served.call(Release(["patient"]), Changed).jobs == [job.id]
+    [ended] = served.call(Wait([str(job.id)]), JobList).jobs
+    assert ended.state == "completed"
+
+
+def test_hold_of_a_running_black_box_is_refused_with_a_hint(served: Daemon) -> None:
+    job = served.submit("sleep", "600")
+    wait_until(lambda: row(served, job).state == "running", "it runs")
+    for request in (Hold([str(job)]), Requeue([str(job)])):
+        with pytest.raises(Refused, match=f"job {job} runs") as refusal:
+            served.call(request, Changed)
+        assert refusal.value.hint
+    assert row(served, job).state == "running"
+
+
+def test_requeue_of_an_ended_job_submits_a_copy_and_says_so(served: Daemon) -> None:
+    job = served.submit("true", name="again")
+    served.call(Wait([str(job)]), JobList)
+    answer = served.call(Requeue([str(job)]), Changed)
+    [copy] = answer.jobs
+    assert copy > job
+    assert answer.unchanged == [f"job {job} has ended; it is submitted again as job {copy}"]
+    assert row(served, copy).name == "again"
+
+
+def test_a_job_that_checkpoints_on_a_signal_can_be_requeued_while_it_runs(served: Daemon, tmp_path: Path) -> None:
+    mark = tmp_path / "second"
+    script = f"test -e {mark} && exit 0; trap 'touch {mark}; exit 75' USR1; while :; do sleep 0.1; done"
+    job = served.submit("sh", "-c", script, level="signal", signal="USR1")
+    wait_until(lambda: row(served, job).state == "running", "it runs")
+    assert served.call(Requeue([str(job)]), Changed).jobs == [job]
+    [ended] = served.call(Wait([str(job)], wait=60), JobList).jobs
+    assert (ended.state, ended.attempt, ended.restarts) == ("completed", 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        ({"argv": []}, UsageError, "no command"),
+        ({"cwd": "relative"}, UsageError, "not absolute"),
+        ({"level": "magic"}, UsageError, "unknown level `magic`"),
+        ({"name": "\x1b[31mred"}, UsageError, "cannot be a job's name"),
+        ({"name": "all"}, UsageError, "read as an id"),
+        ({"name": "3-7"}, UsageError, "read as an id"),
+        ({"min_gpus": 0}, UsageError, "at least 1 GPU"),
+        ({"level": "script", "min_gpus": 4, "max_gpus": 2}, UsageError, "upwards"),
+        ({"min_gpus": 1, "max_gpus": 2}, UsageError, "fixed number of GPUs"),
+        ({"min_gpus": 3}, Refused, "there are not 3 GPUs"),
+        ({"level": "script", "min_gpus": 3, "max_gpus": 9}, Refused, "there are not 3 GPUs"),
+        ({"gpu_type": "H100"}, Refused, "of type 'H100'"),
+        ({"signal": "NOPE"}, UsageError, "unknown signal"),
+        ({"time_limit": -1.0}, UsageError, "--time"),
+        ({"retries": -1}, UsageError, "--retries"),
+        ({"env": {"A=B": "c"}}, UsageError, "environment variable"),
+        ({"argv": ["a\0b"]}, UsageError, "NUL"),
+        ({"batch_size": 64, "max_batch_size": 32}, UsageError, "--max-batch-size"),
+    ],
+)
+def test_a_bad_submission_is_refused_in_one_line_and_changes_nothing(
+    served: Daemon, change: dict[str, object], error: type[GpqError], said: str
+) -> None:
+    before = served.info().jobs_total
+    fields: dict[str, object] = {"argv": ["true"], "cwd": "/tmp", "level": "black-box"} | change
+    with pytest.raises(error, match=said) as refusal:
+        served.call(Submit(SpecMessage(**fields)), messages.Submitted)  # type: ignore[arg-type]
+    assert "\n" not in refusal.value.message
+    assert refusal.value.hint
+    assert served.info().jobs_total == before
+
+
+def test_a_refusal_for_want_of_gpus_names_what_there_is(served: Daemon) -> None:
+    with pytest.raises(Refused) as refusal:
+        served.submit("true", min_gpus=100)
+    assert refusal.value.hint == "there is: here: 2 x cpu slot"
+
+
+@pytest.mark.parametrize("request_", [Show("99999"), Why("99999"), Logs("99999")])
+def test_an_unknown_id_is_not_found(served: Daemon, request_: messages.Request) -> None:
+    with pytest.raises(NotFound, match="no job 99999") as refusal:
+        served.call(request_, JobDetail)
+    assert refusal.value.hint
+
+
+def test_a_misspelt_name_is_not_found_and_near_ones_are_named(served: Daemon) -> None:
+    served.call(Wait([str(served.submit("true", name="cifar-resnet"))]), JobList)
+    with pytest.raises(NotFound, match="`cifar-resnt`") as refusal:
+        served.call(Show("cifar-resnt"), JobDetail)
+    assert "cifar-resnet" in refusal.value.hint
+
+
+def test_selectors_name_jobs_in_every_way(served: Daemon) -> None:
+    first = served.submit("true", name="one")
+    second = served.submit("true", name="two")
+
+    def found(*selectors: str) -> list[int]:
+        return [job.id for job in served.call(Status(list(selectors)), JobList).jobs]
+
+    served.call(Wait([f"{first}-{second}"]), JobList)
+    assert found("@") == [second]
+    assert found("@~1") == [first]
+    assert found(f"{first}-{second}") == [first, second]
+    assert found(f"{second},{first}") == [second, first]
+    assert found("two", "one", "@") == [second, first]
+    with pytest.raises(UsageError, match="upwards"):
+        found(f"{second}-{first}")
+
+
+def test_a_dry_run_says_what_would_be_and_keeps_nothing(served: Daemon) -> None:
+    before = served.info().jobs_total
+    spec = SpecMessage(["true"], "/tmp", "black-box", min_gpus=2)
+    answer = served.call(Submit(spec, dry_run=True), DryRun)
+    assert (answer.state, [part.node for part in answer.placement]) == ("starting", ["here"])
+    blocker = served.submit("sleep", "600")
+    wait_until(lambda: row(served, blocker).state == "running", "it runs")
+    waits = served.call(Submit(spec, dry_run=True), DryRun)
+    assert waits.state == "pending"
+    assert waits.reasons
+    assert served.info().jobs_total == before + 1
+
+
+def test_status_lists_live_jobs_and_the_latest_that_ended(served: Daemon) -> None:
+    done = [served.submit("true") for _ in range(3)]
+    served.call(Wait([f"{done[0]}-{done[-1]}"]), JobList)
+    blocker = served.submit("sleep", "600", min_gpus=2)
+    waits = served.submit("true", min_gpus=2)
+    wait_until(lambda: row(served, blocker).state == "running", "it runs")
+    listed = served.call(Status(recent=2), JobList)
+    assert [job.id for job in listed.jobs][-2:] == [blocker, waits]
+    assert len(listed.jobs) == 4
+    assert listed.total == served.info().jobs_total
+    assert listed.hidden == listed.total - 4
+    assert next(job for job in listed.jobs if job.id == waits).reason
+    only = served.call(Status(states=["pending"]), JobList)
+    assert [job.id for job in only.jobs] == [waits]
+    assert served.call(Status(user="nobody-here"), JobList).jobs == []
+    with pytest.raises(UsageError, match="unknown state"):
+        served.call(Status(states=["asleep"]), JobList)
+
+
+def test_nodes_and_top_show_devices_holders_users_and_changes(served: Daemon) -> None:
+    job = served.submit("sleep", "600")
+    wait_until(lambda: row(served, job).state == "running", "it runs")
+    [node] = served.call(Nodes(), NodeList).nodes
+    assert (node.name, node.state, len(node.devices)) == ("here", "up", 2)
+    assert [device.job for device in node.devices].count(job) == 1
+    with pytest.raises(NotFound, match="no server `there`"):
+        served.call(Nodes(["there"]), NodeList)
+    top = served.call(Top(), TopView)
+    assert job in [each.id for each in top.jobs]
+    assert [user.gpus for user in top.users] == [1]
+    assert (top.changes[0].kind, top.changes[0].job) == ("Launched", job)
+    assert top.round_age is not None
+
+
+def test_completion_offers_ids_names_nodes_and_users(served: Daemon) -> None:
+    job = served.submit("sleep", "600", name="unmistakable")
+
+    def offered(kind: str, prefix: str = "") -> list[str]:
+        return [word for word, _ in served.call(Complete(kind, prefix), Words).words]
+
+    assert str(job) in offered("jobs", str(job))
+    assert offered("jobs", "unmis") == ["unmistakable"]
+    assert offered("names", "unm") == ["unmistakable"]
+    assert offered("nodes") == ["here"]
+    assert offered("users") == [row(served, job).user]

@@ -1,0 +1,168 @@
+"""kill -9 of the daemon, again and again, under a load of short jobs. The jobs' own ledger is the judge, not gpq.
+
+Every job appends "start" and "end" to one file, with its id, its attempt and the exit code that it is about to give.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpq.errors import GpqError
+from tests.e2e.harness import ENDED, Daemon
+from tests.waiting import wait_until
+
+CODES = (0, 0, 0, 1, 3, 42)
+# One write each, to a file opened for appending: lines of different jobs cannot mix.
+JOB = """
+echo "start $GPQ_JOB_ID $GPQ_ATTEMPT {code} {token}" >> {ledger}
+sleep {seconds:.3f}
+echo "end $GPQ_JOB_ID $GPQ_ATTEMPT {code} {token}" >> {ledger}
+exit {code}
+"""
+
+
+@dataclass
+class Verdict:
+    """Counts of what must not be, and of what was done."""
+
+    kills: int = 0
+    kills_before_ready: int = 0  # while the daemon was still recovering from the one before
+    acknowledged: int = 0
+    unanswered: int = 0  # submissions that the kill cut off: they may exist or not, but not twice
+    lost: list[int] = field(default_factory=list)  # acknowledged, and not known or not run
+    doubled: list[int] = field(default_factory=list)  # started more than once
+    wrong: list[int] = field(default_factory=list)  # another exit code than the job gave
+    unfinished: list[int] = field(default_factory=list)
+    seconds: float = 0.0
+    ready_seconds: list[float] = field(default_factory=list)  # start to serving
+
+    @property
+    def good(self) -> bool:
+        return not (self.lost or self.doubled or self.wrong or self.unfinished)
+
+    def table(self) -> str:
+        ready = sorted(self.ready_seconds)
+        rows = [
+            ("kill -9 of the daemon", self.kills),
+            ("  of these while it recovered", self.kills_before_ready),
+            ("jobs acknowledged", self.acknowledged),
+            ("submissions cut off by a kill", self.unanswered),
+            ("acknowledged jobs lost", len(self.lost)),
+            ("jobs started twice", len(self.doubled)),
+            ("wrong exit codes", len(self.wrong)),
+            ("jobs that did not end", len(self.unfinished)),
+            ("start to serving, median s", f"{ready[len(ready) // 2]:.2f}" if ready else "-"),
+            ("seconds in all", f"{self.seconds:.0f}"),
+        ]
+        return "\n".join(f"{name:<32}{value:>8}" for name, value in rows)
+
+
+class Submitter(threading.Thread):
+    """Submits `jobs` jobs, as far as `allow` lets it, over whatever daemon there is at the moment."""
+
+    def __init__(self, daemon: Daemon, jobs: int, ledger: Path, seed: int, longest: float) -> None:
+        super().__init__(name="submitter", daemon=True)
+        self.daemon_ = daemon
+        self.jobs = jobs
+        self.ledger = ledger
+        self.random = random.Random(seed)
+        self.longest = longest
+        self.acknowledged: dict[int, int] = {}  # id -> exit code that it will give
+        self.unanswered = 0
+        self.allowed = 0
+        self.error: BaseException | None = None
+        self._condition = threading.Condition()
+
+    def allow(self, number: int) -> None:
+        with self._condition:
+            self.allowed = number
+            self._condition.notify_all()
+
+    def run(self) -> None:
+        try:
+            while len(self.acknowledged) < self.jobs:
+                with self._condition:
+                    self._condition.wait_for(lambda: self.allowed > len(self.acknowledged))
+                self._submit()
+        except BaseException as error:
+            self.error = error
+
+    def _submit(self) -> None:
+        code = self.random.choice(CODES)
+        token = f"{len(self.acknowledged)}.{self.unanswered}"
+        seconds = self.random.uniform(0.05, self.longest)
+        command = JOB.format(code=code, token=token, seconds=seconds, ledger=self.ledger)
+        try:
+            job = self.daemon_.shell(command)
+        except (OSError, GpqError) as error:
+            if not isinstance(error, ConnectionRefusedError | FileNotFoundError):
+                self.unanswered += 1
+            time.sleep(0.02)  # until there is a daemon again
+            return
+        self.acknowledged[job] = code
+
+
+def chaos(
+    *, jobs: int, kills: int, slots: int = 8, seed: int = 0, longest: float = 2.0, policy: str = "fifo"
+) -> Verdict:
+    """Run it. Jobs take up to `longest` seconds, and come in step with the kills."""
+    dice = random.Random(seed)
+    verdict = Verdict()
+    began = time.monotonic()
+    with Daemon(slots=slots, policy=policy) as daemon:
+        submitter = Submitter(daemon, jobs, daemon.work / "ledger", seed, longest)
+        submitter.start()
+        for number in range(kills):
+            submitter.allow(max(1, (number + 1) * jobs // kills))
+            time.sleep(dice.uniform(0.0, 0.5))
+            daemon.kill()
+            verdict.kills += 1
+            if dice.random() < 0.3:  # and once more while it recovers
+                _close(daemon.spawn())
+                time.sleep(dice.uniform(0.0, 0.6))
+                daemon.kill()
+                verdict.kills += 1
+                verdict.kills_before_ready += 1
+            started = time.monotonic()
+            daemon.start()
+            verdict.ready_seconds.append(time.monotonic() - started)
+        submitter.allow(jobs)
+        submitter.join(timeout=120.0)
+        if submitter.error is not None:
+            raise submitter.error
+        verdict.acknowledged, verdict.unanswered = len(submitter.acknowledged), submitter.unanswered
+        _judge(daemon, submitter, verdict)
+    verdict.seconds = time.monotonic() - began
+    return verdict
+
+
+def _close(descriptor: int) -> None:
+    with open(descriptor, "rb"):
+        pass
+
+
+def _judge(daemon: Daemon, submitter: Submitter, verdict: Verdict) -> None:
+    def over() -> bool:
+        return all(row.state in ENDED for row in daemon.rows().jobs)
+
+    try:
+        wait_until(over, "all jobs end", patience=180.0)
+    except AssertionError:
+        verdict.unfinished = [row.id for row in daemon.rows().jobs if row.state not in ENDED]
+    lines = [line.split() for line in submitter.ledger.read_text().splitlines()]
+    starts = Counter(int(line[1]) for line in lines if line[0] == "start")
+    ends = {int(line[1]): int(line[3]) for line in lines if line[0] == "end"}
+    told = {row.id: row.exit_status for row in daemon.rows().jobs}
+    verdict.lost = [job for job in submitter.acknowledged if job not in told or job not in starts]
+    verdict.doubled = [job for job, count in starts.items() if count > 1]
+    verdict.wrong = [
+        job
+        for job, status in told.items()
+        if job not in verdict.unfinished
+        and (status != ends.get(job) or status != submitter.acknowledged.get(job, status))
+    ]

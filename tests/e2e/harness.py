@@ -1,0 +1,168 @@
+"""A real daemon in a folder of its own: start it, ask it, kill it, start it again."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from gpq.client.connection import Connection
+from gpq.rpc.messages import (
+    Cancel,
+    CancelResult,
+    JobDetail,
+    JobList,
+    LogChunk,
+    Logs,
+    NodeList,
+    Nodes,
+    Request,
+    Show,
+    SpecMessage,
+    Status,
+    Submit,
+    Submitted,
+    Wait,
+)
+from tests.waiting import PATIENCE, wait_until
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+ROOT = Path(__file__).resolve().parents[2]
+ENDED = ("completed", "failed", "cancelled", "timeout")
+
+
+class Daemon:
+    """`with Daemon(slots=2) as daemon`: started on entry; at the end its jobs are cancelled, it ends, its folder goes."""
+
+    def __init__(self, *, slots: int = 2, nodes: Mapping[str, int] | None = None, **settings: object) -> None:
+        # Not under pytest's folder: the path of a socket may have 107 bytes.
+        self.home = Path(tempfile.mkdtemp(prefix="gpq-"))
+        self.work = self.home / "work"
+        self.work.mkdir()
+        lines = [f"{key} = {value!r}" for key, value in {"policy": "fifo", **settings}.items()]
+        for name, count in (nodes or {"local": slots}).items():
+            lines += [f"[nodes.{name}]", f"slots = {count}"]
+        (self.home / "config.toml").write_text("\n".join(lines) + "\n")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Daemon:
+        try:
+            self.start()
+        except BaseException:
+            shutil.rmtree(self.home, ignore_errors=True)
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            if self.process is None or self.process.poll() is not None:
+                self.start()
+            self.call(Cancel(["all"], wait=PATIENCE), CancelResult)
+            self.stop()
+        finally:
+            if self.process is not None and self.process.poll() is None:
+                self.kill()
+            shutil.rmtree(self.home, ignore_errors=True)
+
+    # -- the process
+
+    def spawn(self) -> int:
+        """Start it without waiting; the descriptor on which it will say that it serves."""
+        heard, told = os.pipe()
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("GPQ_")}
+        env = {**kept, "PYTHONPATH": f"{ROOT}:{ROOT / 'agent'}", "GPQ_HOME": str(self.home)}
+        env["GPQ_CONFIG"] = str(self.home / "config.toml")
+        with open(self.home / "output", "ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "gpq.daemon.main", "--ready-fd", str(told)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=env,
+                cwd="/",
+                pass_fds=(told,),
+                start_new_session=True,
+            )
+        os.close(told)
+        return heard
+
+    def start(self) -> None:
+        with open(self.spawn(), "rb") as heard:
+            said = heard.read()
+        if not said or not msgspec.json.decode(said)["ok"]:
+            assert self.process is not None
+            self.process.wait(PATIENCE)
+            raise AssertionError(f"the daemon did not start: {said!r}\n{self.output()}")
+
+    def kill(self) -> None:
+        """kill -9, and nothing less."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(PATIENCE)
+
+    def stop(self) -> int:
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(PATIENCE)
+
+    def output(self) -> str:
+        return (self.home / "output").read_text(errors="replace")[-4000:]
+
+    # -- the conversation
+
+    def call(self, request: Request, kind: type[R]) -> R:
+        """One answer. Raises what the daemon says, OSError when nobody listens."""
+        with Connection(str(self.home / "gpq.sock")) as connection:
+            return connection.call(request, kind)
+
+    def submit(self, *argv: str, level: str = "black-box", **more: object) -> int:
+        # Black boxes and jobs that listen to signals get a fixed number of GPUs; a test's script gets one as well.
+        fields: dict[str, object] = {"cwd": str(self.work), "max_gpus": 1, "python": sys.executable, **more}
+        spec = SpecMessage(list(argv), level=level, **fields)  # type: ignore[arg-type]
+        return self.call(Submit(spec), Submitted).id
+
+    def shell(self, command: str, **more: object) -> int:
+        return self.submit("sh", "-c", command, **more)
+
+    def detail(self, job: int) -> JobDetail:
+        return self.call(Show(str(job)), JobDetail)
+
+    def state(self, job: int) -> str:
+        return self.detail(job).job.state
+
+    def until(self, job: int, *states: str, patience: float = PATIENCE) -> JobDetail:
+        def look() -> JobDetail | None:
+            found = self.detail(job)
+            return found if found.job.state in states else None
+
+        try:
+            return wait_until(look, f"job {job} is {' or '.join(states)}", patience)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; {self.detail(job)}\n{self.output()}") from None
+
+    def ended(self, *jobs: int) -> dict[int, tuple[str, int | None]]:
+        """State and exit code of each, once all have ended."""
+        wanted = [str(job) for job in jobs]
+        rows = self.call(Wait(wanted, wait=PATIENCE), JobList).jobs
+        assert all(row.state in ENDED for row in rows), rows
+        return {row.id: (row.state, row.exit_status) for row in rows}
+
+    def log(self, job: int) -> str:
+        chunk = self.call(Logs(str(job), wait=5.0), LogChunk)
+        return base64.b64decode(chunk.data).decode()
+
+    def rows(self, jobs: Sequence[int] = ()) -> JobList:
+        return self.call(Status([str(job) for job in jobs], recent=100_000), JobList)
+
+    def nodes(self) -> NodeList:
+        return self.call(Nodes(), NodeList)

@@ -1,0 +1,204 @@
+"""A real daemon, real agents, real processes: what runs runs once, and its end is told as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gpq.rpc.messages import Cancel, CancelResult, Changed, Hold, Release, Requeue
+from tests.e2e.harness import Daemon
+from tests.waiting import PATIENCE, wait_until
+
+
+@pytest.fixture
+def daemon() -> Iterator[Daemon]:
+    with Daemon(slots=2) as running:
+        yield running
+
+
+def pid_in(path: Path) -> int:
+    return int(wait_until(lambda: path.exists() and path.read_text().strip(), f"a pid in {path.name}"))
+
+
+def test_jobs_run_and_end_with_their_own_exit_codes(daemon: Daemon) -> None:
+    good, bad, killed = daemon.shell("echo fine"), daemon.shell("exit 3"), daemon.shell("kill -KILL $$")
+    assert daemon.ended(good, bad, killed) == {
+        good: ("completed", 0),
+        bad: ("failed", 3),
+        killed: ("failed", 137),
+    }
+    assert daemon.log(good) == "fine\n"
+
+
+def test_a_job_does_not_notice_that_the_daemon_was_killed(daemon: Daemon) -> None:
+    command = "echo $$ > pid; echo run >> ran; while [ ! -e go ]; do sleep 0.05; done; exit 9"
+    job = daemon.shell(command)
+    daemon.until(job, "running")
+    pid = pid_in(daemon.work / "pid")
+    daemon.kill()
+    assert psutil.pid_exists(pid)
+    daemon.start()
+    assert daemon.state(job) == "running"
+    (daemon.work / "go").touch()
+    assert daemon.ended(job) == {job: ("failed", 9)}
+    assert (daemon.work / "ran").read_text() == "run\n"
+
+
+def test_the_end_of_a_job_that_ended_while_no_daemon_ran_is_found(daemon: Daemon) -> None:
+    job = daemon.shell("echo $$ > pid; while [ ! -e go ]; do sleep 0.05; done; exit 11")
+    daemon.until(job, "running")
+    pid = pid_in(daemon.work / "pid")
+    daemon.kill()
+    (daemon.work / "go").touch()
+    wait_until(lambda: not psutil.pid_exists(pid), "the job ends")
+    daemon.start()
+    assert daemon.ended(job) == {job: ("failed", 11)}
+
+
+def test_a_daemon_that_ends_politely_leaves_its_jobs_alone(daemon: Daemon) -> None:
+    job = daemon.shell("while [ ! -e go ]; do sleep 0.05; done")
+    daemon.until(job, "running")
+    assert daemon.stop() == 0
+    daemon.start()
+    (daemon.work / "go").touch()
+    assert daemon.ended(job) == {job: ("completed", 0)}
+
+
+def test_cancel_answers_only_when_no_process_is_left(daemon: Daemon) -> None:
+    child = "trap '' TERM HUP INT; echo $$ >> pids; while :; do sleep 0.2; done"
+    command = f"trap \"\" TERM; echo $$ >> pids; (setsid sh -c '{child}' &); setsid nohup sh -c '{child}' & wait"
+    (daemon.work / "job.sh").write_text(command)
+    job = daemon.submit("sh", "job.sh")
+    path = daemon.work / "pids"
+    pids = wait_until(lambda: path.exists() and len(path.read_text().split()) == 3 and path.read_text().split(), "3")
+    answer = daemon.call(Cancel([str(job)], wait=PATIENCE), CancelResult)
+    assert answer.cancelled == [job]
+    assert [pid for pid in pids if psutil.pid_exists(int(pid))] == []
+    assert daemon.state(job) == "cancelled"
+
+
+def test_a_job_that_was_cancelled_before_it_ran_never_runs(daemon: Daemon) -> None:
+    busy = [daemon.shell("while [ ! -e go ]; do sleep 0.05; done") for _ in range(2)]
+    waiting = daemon.shell("touch ran")
+    for job in busy:
+        daemon.until(job, "running")
+    assert daemon.call(Cancel([str(waiting)]), CancelResult).cancelled == [waiting]
+    (daemon.work / "go").touch()
+    daemon.ended(*busy)
+    assert not (daemon.work / "ran").exists()
+
+
+def test_a_cancel_that_the_daemon_did_not_live_to_carry_out_is_carried_out(daemon: Daemon) -> None:
+    job = daemon.shell("trap '' TERM; echo $$ > pid; while :; do sleep 0.1; done")
+    daemon.until(job, "running")
+    pid = pid_in(daemon.work / "pid")
+    daemon.call(Cancel([str(job)], wait=0.0), CancelResult)
+    daemon.kill()
+    daemon.start()
+    assert daemon.ended(job) == {job: ("cancelled", 137)}
+    assert not psutil.pid_exists(pid)
+
+
+def test_three_quick_failures_in_a_row_hold_the_job_and_release_tries_again(daemon: Daemon) -> None:
+    job = daemon.shell("echo run >> ran; [ -e good ]", retries=20)
+    daemon.until(job, "held", patience=2 * PATIENCE)
+    assert (daemon.work / "ran").read_text() == "run\n" * 3
+    (daemon.work / "good").touch()
+    daemon.call(Release([str(job)]), Changed)
+    assert daemon.ended(job) == {job: ("completed", 0)}
+
+
+def test_a_held_job_waits_until_it_is_released(daemon: Daemon) -> None:
+    blocker = [daemon.shell("while [ ! -e go ]; do sleep 0.05; done") for _ in range(2)]
+    job = daemon.shell("touch ran")
+    daemon.call(Hold([str(job)]), Changed)
+    (daemon.work / "go").touch()
+    daemon.ended(*blocker)
+    assert daemon.state(job) == "held"
+    assert not (daemon.work / "ran").exists()
+    daemon.call(Release([str(job)]), Changed)
+    assert daemon.ended(job) == {job: ("completed", 0)}
+
+
+def test_a_job_that_checkpoints_on_a_signal_is_requeued_and_resumes(daemon: Daemon) -> None:
+    command = (
+        'if [ -n "$GPQ_RESUME" ]; then echo "resumed $*" > said; exit 0; fi; '
+        "trap 'echo saved > state; exit 75' USR1; echo up > up; while :; do sleep 0.05; done"
+    )
+    (daemon.work / "job.sh").write_text(command)
+    job = daemon.submit("sh", "job.sh", level="signal", signal="USR1", resume_argv=["--resume"])
+    daemon.until(job, "running")
+    wait_until((daemon.work / "up").exists, "its trap is set")
+    daemon.call(Requeue([str(job)]), Changed)
+    assert daemon.ended(job) == {job: ("completed", 0)}
+    assert (daemon.work / "said").read_text() == "resumed --resume\n"
+
+
+def test_a_job_that_hangs_at_its_checkpoint_is_killed_after_its_grace(daemon: Daemon) -> None:
+    command = "trap 'echo asked > asked' USR1; trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done"
+    job = daemon.shell(command, level="signal", signal="USR1", grace=1.0)
+    daemon.until(job, "running")
+    pid = pid_in(daemon.work / "pid")
+    daemon.call(Hold([str(job)]), Changed)
+    daemon.until(job, "held")
+    assert (daemon.work / "asked").exists()
+    assert not psutil.pid_exists(pid)
+
+
+DECLARING = """
+import json, os, time
+report = open(os.path.join(os.environ["GPQ_RUN_DIR"], "report.jsonl"), "a", buffering=1)
+report.write(json.dumps({"kind": "declared", "level": "resizable"}) + "\\n")
+open("pid", "w").write(str(os.getpid()))
+while True:
+    time.sleep(0.05)
+"""
+
+
+def test_a_training_script_that_hangs_at_its_checkpoint_is_killed_after_its_grace(daemon: Daemon) -> None:
+    (daemon.work / "train.py").write_text(DECLARING)
+    job = daemon.submit("train.py", level="script", grace=1.0)
+    pid = pid_in(daemon.work / "pid")
+    wait_until(lambda: daemon.detail(job).job.level == "resizable", "it has declared itself")
+    daemon.call(Hold([str(job)]), Changed)
+    daemon.until(job, "held")
+    assert not psutil.pid_exists(pid)
+
+
+def test_a_script_that_never_calls_the_library_runs_to_its_end(daemon: Daemon) -> None:
+    (daemon.work / "plain.py").write_text("import os, sys\nprint(os.environ['WORLD_SIZE'], sys.argv[1])\n")
+    job = daemon.submit("plain.py", "word", level="script")
+    assert daemon.ended(job) == {job: ("completed", 0)}
+    assert daemon.log(job) == "1 word\n"
+
+
+def test_a_script_that_crashes_at_import_fails_and_its_log_says_why(daemon: Daemon) -> None:
+    (daemon.work / "broken.py").write_text("import no_such_module_anywhere\n")
+    job = daemon.submit("broken.py", level="script")
+    assert daemon.ended(job) == {job: ("failed", 1)}
+    assert "no_such_module_anywhere" in daemon.log(job)
+
+
+def test_a_command_that_is_not_there_fails_and_says_so(daemon: Daemon) -> None:
+    job = daemon.submit("./nothing-here")
+    assert daemon.ended(job)[job][0] == "failed"
+    assert any("nothing-here" in line for line in daemon.detail(job).notices)
+
+
+def test_a_time_limit_ends_a_job(daemon: Daemon) -> None:
+    job = daemon.shell("while :; do sleep 0.05; done", time_limit=1.0)
+    assert daemon.ended(job)[job][0] == "timeout"
+
+
+def test_jobs_go_to_every_server_and_each_device_is_given_once() -> None:
+    with Daemon(nodes={"left": 1, "right": 1}) as daemon:
+        command = "echo $GPQ_JOB_ID >> ran; while [ ! -e go ]; do sleep 0.05; done"
+        jobs = [daemon.shell(command) for _ in range(3)]
+        wait_until(lambda: [daemon.state(job) for job in jobs].count("running") == 2, "two run")
+        assert sorted(daemon.state(job) for job in jobs) == ["pending", "running", "running"]
+        (daemon.work / "go").touch()
+        assert set(daemon.ended(*jobs).values()) == {("completed", 0)}
+        assert sorted((daemon.work / "ran").read_text().split()) == sorted(map(str, jobs))
