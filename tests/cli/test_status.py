@@ -15,7 +15,6 @@ from gpq.rpc import messages
 from tests.cli.conftest import Gpq
 from tests.cli.served import EVIL, Made, job, serving
 
-
 TITLES = ["ID", "NAME", "USER", "STATE", "GPUS", "BATCH", "GOODPUT", "SPEEDUP", "DONE", "ETA", "AGE", "REASON"]
 FIRST = ["1", "train-1", "alice", "running", "a:0-1", "256", "123.4", "1.25x", "42%", "1h02m", "1h30m"]
 

@@ -9,15 +9,23 @@ import pytest
 
 from gpq.cli import reference
 from gpq.cli.commands import COMMANDS
+from gpq.cli.scripts import SCRIPTS
 from tests.cli.conftest import ROOT
 
 LEAVES = [path for path, _ in reference.leaves()]
 
 
-def test_every_command_is_in_the_readme_as_the_program_describes_it() -> None:
-    readme = (ROOT / "README.md").read_text()
-    for row in reference.table().splitlines():
-        assert row in readme, "python -m gpq.cli.reference prints the table that belongs into README.md"
+@pytest.mark.parametrize("path", ["README.md", "gpq/cli/grammar.py", *(f"completions/gpq.{each}" for each in SCRIPTS)])
+def test_what_is_made_from_the_commands_is_fresh(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert reference.BEGIN in (ROOT / "README.md").read_text()
+    assert reference.documents()[path] == (ROOT / path).read_text(), "python -m gpq.cli.reference --write"
+
+
+def test_the_table_names_every_command() -> None:
+    rows = reference.table()
+    for path in LEAVES:
+        assert f"| `gpq {path}" in rows
 
 
 def test_every_command_has_help_with_an_example_of_itself() -> None:
