@@ -93,6 +93,12 @@ def detail(row: m.JobView) -> m.JobDetail:
     )  # fmt: skip
 
 
+def explanation(row: m.JobView) -> m.Explanation:
+    return m.Explanation(
+        row.id, row.state, "2 GPUs pay best", ["4 would give 1.46x"], ["it grows when others leave"], NOW, curve()
+    )
+
+
 def top() -> m.TopView:
     return m.TopView(
         nodes=nodes(), jobs=[job(1), job(2, "pending")], users=[m.UserShare("alice", 2, 2, 1.0, 0.5, 1.25, 0.8, 7200.0)],
