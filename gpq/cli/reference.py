@@ -72,11 +72,11 @@ def grammar() -> str:
 
 
 def _option_lines(parameter: Any) -> list[str]:
-    """The long name with its help; the short one is only understood, not offered."""
+    """The long name with its help; the short one, which is understood but not offered, with the long one."""
     said = " ".join((parameter.help or "").split("[default")[0].split())
     kind = _quoted("" if parameter.is_flag else _kind(parameter))
     long, *short = sorted(parameter.opts, key=len, reverse=True)
-    said_of = [(long, said), *((name, "") for name in short)]
+    said_of = [(long, said), *((name, long) for name in short)]
     return [f"            {_quoted(name)}: ({_quoted(text)}, {kind})," for name, text in said_of]
 
 
