@@ -103,9 +103,9 @@ def evaluate(model: nn.Module, held_out: Windows, device: torch.device, most: in
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=16, help="total batch the learning rate is for")
-    parser.add_argument("--max-batch-size", type=int, default=128, help="how far gpq may raise it")
+    parser.add_argument("--max-batch-size", type=int, default=64, help="how far gpq may raise it")
     parser.add_argument("--max-local-batch", type=int, default=32, help="most windows at once on one device")
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--layers", type=int, default=2)

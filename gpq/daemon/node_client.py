@@ -70,6 +70,7 @@ class NodeClient:
         self._inbox = inbox
         self._view = view
         self._link: Link | None = None
+        self._opened: Link | None = None  # the same, already before the agent has greeted
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"node-{node}", daemon=True)
         # What was said on this link, and when; written by two threads, a key at a time.
@@ -92,7 +93,7 @@ class NodeClient:
 
     def close(self) -> None:
         self._closing.set()
-        link = self._link
+        link = self._opened
         if link is not None:
             link.end("the daemon is ending")
         if self._thread.is_alive():
@@ -199,7 +200,9 @@ class NodeClient:
 
     def _converse(self) -> NoReturn:
         """One connection, from the first greeting to its loss: raises LinkLost or GpqError."""
-        link = Link(self._connector.spawn(self._argv), str(self.node))
+        link = self._opened = Link(self._connector.spawn(self._argv), str(self.node))
+        if self._closing.is_set():
+            link.end("the daemon is ending")
         self._said.clear()
         self._announced.clear()
         self._connected_at = elapsed()

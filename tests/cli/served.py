@@ -42,7 +42,17 @@ def nodes() -> list[m.NodeView]:
 
     def gpu(index: int, state: str, reason: str, held: int | None, running: list[m.ProcessView]) -> m.DeviceView:
         return m.DeviceView(
-            f"GPU-{index}", index, "cuda", "NVIDIA A100-SXM4-80GB", 81920, 20480, 97 if held else 0, state, reason, held, running
+            f"GPU-{index}",
+            index,
+            "cuda",
+            "NVIDIA A100-SXM4-80GB",
+            81920,
+            20480,
+            97 if held else 0,
+            state,
+            reason,
+            held,
+            running,
         )
 
     return [
@@ -62,7 +72,9 @@ def events() -> list[m.EventView]:
 
 
 def spec() -> m.SpecMessage:
-    return m.SpecMessage(argv=["/home/alice/train.py", "--epochs", "10"], cwd="/home/alice", level="script", name="train-1")
+    return m.SpecMessage(
+        argv=["/home/alice/train.py", "--epochs", "10"], cwd="/home/alice", level="script", name="train-1"
+    )
 
 
 def curve() -> list[m.CurvePoint]:
@@ -107,7 +119,9 @@ class Made:
                 return detail(self._one(request.job))
             case m.Why():
                 row = self._one(request.job)
-                return m.Explanation(row.id, row.state, "2 GPUs pay best", ["4 would give 1.46x"], ["more users leave"], NOW, curve())
+                return m.Explanation(
+                    row.id, row.state, "2 GPUs pay best", ["4 would give 1.46x"], ["more users leave"], NOW, curve()
+                )
             case m.Nodes():
                 return m.NodeList(nodes())
             case m.Top():

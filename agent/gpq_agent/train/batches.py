@@ -101,7 +101,7 @@ def shape_step(
         parts = 2 if replicas * micros == 1 and total >= 2 else micros
         even = total - total % (replicas * parts)
         # Dropping a few examples from the step is fine, changing what the step is would not be.
-        if replicas * parts > 1 and even * 10 >= total * 9:
+        if replicas * parts > 1 and even * 4 >= total * 3:
             counts = [even // (replicas * parts)] * parts
             return Step(epoch, start, even, counts, configuration, True, parts == micros)
     share = (total - rank + replicas - 1) // replicas

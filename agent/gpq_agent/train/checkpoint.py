@@ -4,6 +4,7 @@ The newest two are kept; a damaged one is passed over, and said so. Only rank 0 
 hold any object, so a file that `weights_only` refuses is read as a full pickle: it is the job's own, checked by digest.
 """
 
+import contextlib
 import hashlib
 import os
 import pickle
@@ -133,6 +134,13 @@ class CheckpointStore:
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name, STATE)
 
+    def manifest(self, name: str) -> Optional[Dict[str, Any]]:
+        """What the manifest says, None if there is none here or it cannot be read."""
+        try:
+            return wire.read_json(os.path.join(self.folder, name, MANIFEST))
+        except (OSError, ValueError):
+            return None
+
     def _free_name(self, name: str) -> str:
         """A stop right after a periodic checkpoint saves the same step again: keep both until pruning."""
         path, repeat = os.path.join(self.folder, name), 0
@@ -150,7 +158,11 @@ class CheckpointStore:
     def _prune(self, keep: str) -> None:
         others = [name for name in self.names() if name != keep]
         for name in others[KEEP - 1 :]:
-            shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
+            # Renamed first: a kill in the middle must not leave half a checkpoint that looks like one.
+            doomed = os.path.join(self.folder, ".{}.old.tmp".format(name))
+            with contextlib.suppress(OSError):
+                os.rename(os.path.join(self.folder, name), doomed)
+            shutil.rmtree(doomed, ignore_errors=True)
 
 
 def read_state(source: Any) -> Dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, Optional, Tuple
 
 from gpq_agent import wire
 
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.1
 
 
 class ControlReader:

@@ -20,6 +20,7 @@ from .checkpoint import CheckpointStore, MemoryRecord
 from .control import ControlReader
 from .environment import Environment, seconds_since_launch
 from .errors import GpqTrainError
+from .ledger import Ledger
 from .noise_scale import GradientProbe, NoiseScale
 from .progress import ProgressMeter
 from .publish import Publisher
@@ -50,16 +51,19 @@ class Engine:
         self.group = dist.new_group(backend="gloo") if environment.replicas > 1 else None
         self.agreement = Agreement(self.group, environment.rank, self._propose)
         self.meter = ProgressMeter()
+        self.ledger = Ledger()
         self.parts = Parts()
         self.evaluating = 0
+        self.evaluation_failed = False  # in this micro-batch: it was not training that ran out of memory
         self.stopping = 0
         folder = environment.checkpoint_dir
         self.store = CheckpointStore(folder) if folder else None
         self.memory = MemoryRecord(folder) if folder else None
         self.micro: Optional[Issued] = None
+        self._abandoned: Optional[Issued] = None  # the script left the loop in this one
         self.publisher = Publisher(self.report, self.agreement, environment.nodes, environment.replicas)
         self._control = ControlReader(run_dir, environment.attempt) if run_dir and lead else None
-        self._terminator = Terminator(armed=folder is not None)
+        self._terminator = Terminator()
         self._device = device
         self._times = StepTimes(StepClock(device))
         self._limits: Optional[Limits] = None
@@ -128,6 +132,8 @@ class Engine:
         """Obey what was agreed on. Does not return when that is a stop, unless nothing could be saved."""
         if self.evaluating:
             return
+        if self.environment.checkpoint_dir:
+            self._terminator.arm()
         agreed = self.agreement.step()
         if agreed is not None:
             self._obey(agreed)
@@ -210,7 +216,24 @@ class Engine:
         self.report.send("checkpoint", content)
         return True
 
+    def _count_examples(self) -> None:
+        """Hold what all replicas did since the last time against the order of the data. Collective."""
+        if self._sampler is not None:
+            totals = self.agreement.total(self.ledger.counted())
+            self.ledger.compare(totals, self._sampler.order(), self._sampler.cursor.consumed)
+
+    def close_epoch(self) -> None:
+        """The running epoch is over on every replica. Collective."""
+        self._count_examples()
+        if self._sampler is not None:
+            self.ledger.close(self._sampler.size)
+        self.log_ledger()
+
+    def log_ledger(self) -> None:
+        self.publisher.log({"gpq_epochs": self.ledger.epochs, "gpq_epochs_exact": self.ledger.exact})
+
     def _stop(self, kind: int) -> None:
+        self._count_examples()
         saved = self.save("stop") if self.environment.rank == 0 else False
         if not self.agreement.confirm(saved):
             if self.store is None:
@@ -228,16 +251,19 @@ class Engine:
         leave_process(EXIT_CODES[kind])
 
     def finish(self) -> None:
-        """The last epoch is over."""
+        """The last epoch is over: nothing is left to interrupt."""
+        self._terminator.disarm()
         self.publish()
         saved = self.save("end") if self.environment.rank == 0 and self.store is not None else True
         self.agreement.confirm(saved)
 
     def out_of_memory(self) -> None:
         """The script is about to end because an allocation failed: let the next attempt ask for less."""
-        if self.memory is None or self.micro is None:
+        # The traceback may or may not keep the loop alive, and with it the micro-batch in hand.
+        failed = self._abandoned or (None if self.evaluation_failed else self.micro)
+        if self.memory is None or failed is None:
             return
-        tried = max(self.micro.step.counts)
+        tried = max(failed.step.counts)
         bound = self.memory.failed(tried)
         self.notice("out of memory with {} examples at once; the next attempt uses at most {}".format(tried, bound))
 
@@ -250,7 +276,8 @@ class Engine:
         if self._gate is None or self._probe is None or self._limits is None:
             raise GpqTrainError("the loader was used before job.prepare()", "call job.prepare(model, optimizer) first")
         step, replicas = micro.step, self.environment.replicas
-        self.micro = micro
+        self.micro, self._abandoned = micro, None
+        self.evaluation_failed = False
         self._times.begin(step.configuration, first=micro.place == 0, usable=step.full)
         if micro.place == 0:
             if not self._declared:
@@ -260,8 +287,10 @@ class Engine:
             # What DistributedDataParallel.no_sync() sets, without a block around the script's own code.
             self._model.require_backward_grad_sync = micro.last
         self._probe.weight = step.weight(micro.place, replicas)
-        if self._scaler is not None:
-            self._probe.grad_scale = self._scaler.get_scale()
+        if self._scaler is not None and step.sampled:
+            # The tensor itself: get_scale() would wait for the GPU.
+            scale = getattr(self._scaler, "_scale", None)
+            self._probe.grad_scale = self._scaler.get_scale() if scale is None else scale
         self._gate.enter(micro)
 
     def _begin_step(self, micro: Issued) -> None:
@@ -281,11 +310,16 @@ class Engine:
             }
             self.report.send("retuned", content)
 
-    def leave_micro(self, micro: Issued) -> None:
+    def leave_micro(self, micro: Issued, *, abandoned: bool) -> None:
         assert self._gate is not None
+        if abandoned and not self.evaluation_failed:
+            self._abandoned = micro
         if not self._gate.acted or self.evaluating:
             self._times.spoil()
         self._times.end(synchronised=micro.last, tail=self._tail)
+        self.ledger.hand_out(micro.indices)
+        if micro.last:
+            self.ledger.step_done()
         self._gate.leave()
         self.micro = None
         if micro.last:
@@ -320,6 +354,10 @@ class Engine:
             self.meter.skipped()
             return
         self.meter.stepped(self._gain)
+        self.say_ready()
+
+    def say_ready(self) -> None:
+        """The first step of this attempt is done."""
         if not self._ready:
             self._ready = True
             content = {"seconds": round(seconds_since_launch(), 3), "restore_seconds": round(self.restore_seconds, 3)}

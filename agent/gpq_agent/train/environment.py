@@ -34,17 +34,18 @@ class Environment(NamedTuple):
 
 def read_environment(environ: Mapping[str, str]) -> Environment:
     """The Environment that these variables describe; variables that are absent mean "not managed"."""
-    local_rank = int(environ.get("LOCAL_RANK", "0"))
+    launched = "RANK" in environ and "WORLD_SIZE" in environ and "MASTER_ADDR" in environ
+    local_rank = int(environ.get("LOCAL_RANK", "0")) if launched else 0
     cores = None
     groups = [group for group in environ.get(wire.ENV_CORES, "").split(";") if group]
     if local_rank < len(groups):
         cores = [int(core) for core in groups[local_rank].split(",") if core]
     return Environment(
-        rank=int(environ.get("RANK", "0")),
-        replicas=int(environ.get("WORLD_SIZE", "1")),
+        rank=int(environ["RANK"]) if launched else 0,
+        replicas=int(environ["WORLD_SIZE"]) if launched else 1,
         local_rank=local_rank,
-        nodes=max(int(environ.get("GROUP_WORLD_SIZE", "1")), 1),
-        launched="RANK" in environ and "MASTER_ADDR" in environ,
+        nodes=max(int(environ.get("GROUP_WORLD_SIZE", "1")), 1) if launched else 1,
+        launched=launched,
         attempt=int(environ.get(wire.ENV_ATTEMPT, "0")),
         run_dir=environ.get(wire.ENV_RUN_DIR) or None,
         checkpoint_dir=environ.get(wire.ENV_CHECKPOINT_DIR) or None,

@@ -20,7 +20,7 @@ class Boundaries(Protocol):
     def enter(self, micro: Issued) -> None:
         """It is about to be given to the script."""
 
-    def leave_micro(self, micro: Issued) -> None:
+    def leave_micro(self, micro: Issued, *, abandoned: bool) -> None:
         """The script is done with it."""
 
 
@@ -75,10 +75,12 @@ class Loader:
             micro = sampler.received()
             self.counted = micro.step.counts[micro.place]
             self._session.enter(micro)
+            abandoned = True  # the script breaks out of the loop, or fails in it
             try:
                 yield batch
-            finally:  # also when the script breaks out of the loop
-                self._session.leave_micro(micro)
+                abandoned = False
+            finally:
+                self._session.leave_micro(micro, abandoned=abandoned)
                 if micro.last:
                     sampler.consumed(micro.step)
             if micro.last and sampler.cursor.consumed < sampler.size:

@@ -4,7 +4,6 @@ Works without a shared file system: replicas whose node lacks the chosen file ge
 """
 
 import io
-import os
 import random
 import sys
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
@@ -93,19 +92,19 @@ def choose_state(
     name = (store.newest(notice) or "") if rank == 0 else ""
     if group is None:
         return store.read(name) if name else None
-    choice: List[Any] = [name, os.path.getsize(store.path(name)) if name else 0]
+    choice: List[Any] = [name, store.manifest(name) if name else {}]
     dist.broadcast_object_list(choice, src=0, group=group)
-    name, size = str(choice[0]), int(choice[1])
+    name, manifest = choice
     if not name:
         return None
-    path = store.path(name)
-    here = torch.tensor([int(os.path.isfile(path) and os.path.getsize(path) == size)])
+    # The manifest holds the digest: another node may have another attempt's checkpoint of the same step.
+    here = torch.tensor([int(store.manifest(name) == manifest)])
     dist.all_reduce(here, op=dist.ReduceOp.MIN, group=group)
     if here.item():
         return store.read(name)
-    content = torch.empty(size, dtype=torch.uint8)
+    content = torch.empty(manifest["bytes"], dtype=torch.uint8)
     if rank == 0:
-        with open(path, "rb") as stream:
+        with open(store.path(name), "rb") as stream:
             content = torch.frombuffer(bytearray(stream.read()), dtype=torch.uint8)
     dist.broadcast(content, src=0, group=group)
     return read_state(io.BytesIO(content.numpy().tobytes()))

@@ -1,5 +1,6 @@
 """The job as a script sees it: `gpq.init()` and what it returns. What happens when is the engine's business."""
 
+import atexit
 import os
 import time
 import weakref
@@ -7,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Iterator, List, Mapping, NoReturn, Optional, Tuple
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from gpq_agent import wire
@@ -40,6 +42,7 @@ class Job:
         self._seed = seed
         self._engine = Engine(environment, device, environ)
         self._own = OwnSaves(environment.checkpoint_dir)
+        self._engine.meter.steps = self._own.start_step
         self._noise: Optional[NoiseScale] = None
         self._limits: Optional[Limits] = None
         self._loader: Optional[Loader] = None
@@ -148,6 +151,7 @@ class Job:
         while sampler.cursor.epoch < count:
             epoch = sampler.cursor.epoch
             yield epoch
+            self._engine.close_epoch()
             if sampler.cursor.epoch == epoch:
                 sampler.seek(epoch + 1)
             if epoch + 1 < count:
@@ -176,6 +180,9 @@ class Job:
         self._engine.spoil()
         try:
             yield
+        except BaseException:
+            self._engine.evaluation_failed = True
+            raise
         finally:
             self._engine.evaluating -= 1
 
@@ -223,6 +230,8 @@ class Job:
         """
         if self._loader is None and not self._engine.evaluating:
             self._engine.declare()
+            self._engine.meter.steps += 1
+            self._engine.say_ready()
             self._engine.boundary()
         return bool(self._engine.stopping) and not self._engine.evaluating
 
@@ -247,8 +256,10 @@ class Job:
 
     def _bounded(self, limits: Limits) -> Limits:
         memory = self._engine.memory
-        bound = memory.bound() if memory is not None else None
-        if bound is None or bound >= limits.max_local:
+        known = memory.bound() if memory is not None else None
+        # Each node may have a record of its own; the smallest bound is everybody's.
+        bound = -int(self._engine.agreement.maximum([-float(min(known or limits.max_local, limits.max_local))])[0])
+        if bound >= limits.max_local:
             return limits
         self._engine.notice("an earlier attempt ran out of memory: at most {} examples at once".format(bound))
         return limits._replace(max_local=bound)
@@ -259,6 +270,7 @@ class Job:
         self._engine.meter.schedules = [ScheduleClock() for _ in schedulers]
         parts.add("cursor", self._loader.sampler)
         parts.add("progress", self._engine.meter)
+        parts.add("ledger", self._engine.ledger)
         parts.add("noise", self._noise)
         parts.add("model", model)
         parts.add("optimizer", optimizer)
@@ -268,11 +280,22 @@ class Job:
             parts.add("scaler", scaler)
 
     def _restore(self) -> None:
+        assert self._loader is not None
         begin = time.perf_counter()
         state = choose_state(self._engine.store, self._engine.group, self.rank, self._engine.notice)
-        if state is not None:
+        if state is None:
+            return
+        try:
             self._engine.parts.restore(state)
-            self._engine.restore_seconds = time.perf_counter() - begin
+            self._engine.ledger.resume(self._loader.sampler.cursor.consumed)
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            if isinstance(error, GpqTrainError):
+                raise
+            raise GpqTrainError(
+                "the checkpoint does not fit this script: {}".format(" ".join(str(error).split())),
+                "continue with the script that wrote it, or submit a new job",
+            ) from error
+        self._engine.restore_seconds = time.perf_counter() - begin
 
 
 def _limits(batch: int, largest: Optional[int], local: Optional[int], replicas: int, fixed: bool) -> Limits:
@@ -303,7 +326,8 @@ def init(*, seed: int = 0, checkpoint_dir: Optional[str] = None) -> Job:
         environment = environment._replace(checkpoint_dir=os.path.abspath(checkpoint_dir))
     problem = bind_cores(environment.cores)
     device = open_device(environment)
-    open_group(environment, device)
+    if open_group(environment, device) and device.type == "cuda":
+        atexit.register(dist.destroy_process_group)  # NCCL complains otherwise
     torch.manual_seed(seed)
     job = Job(environment, device, seed, os.environ)
     if problem:

@@ -18,15 +18,25 @@ OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memo
 class Terminator:
     """Turns the first SIGTERM into a request to checkpoint and leave; a second one ends the process as ever."""
 
-    def __init__(self, *, armed: bool) -> None:
+    def __init__(self) -> None:
         self.requested = False
+        self._armed = False
         self._previous: Any = None
-        if armed and threading.current_thread() is threading.main_thread():
+
+    def arm(self) -> None:
+        """From now on. Before training begins there is nothing to save, and SIGTERM had better end the process."""
+        if not self._armed and not self.requested and threading.current_thread() is threading.main_thread():
+            self._armed = True
             self._previous = signal.signal(signal.SIGTERM, self._on_signal)
+
+    def disarm(self) -> None:
+        if self._armed:
+            self._armed = False
+            signal.signal(signal.SIGTERM, self._previous if self._previous is not None else signal.SIG_DFL)
 
     def _on_signal(self, number: int, frame: Optional[FrameType]) -> None:
         self.requested = True
-        signal.signal(signal.SIGTERM, self._previous if self._previous is not None else signal.SIG_DFL)
+        self.disarm()
 
 
 def leave_process(code: int) -> NoReturn:

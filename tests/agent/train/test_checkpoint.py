@@ -1,0 +1,142 @@
+"""Checkpoints on a disk: whole or absent, whoever dies when."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from gpq_agent.train.checkpoint import CheckpointStore, MemoryRecord
+from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.own_saves import OwnSaves
+from gpq_agent.train.restore import Parts
+
+from .driver import FORKSERVER, wait_until
+
+
+def write_for_ever(folder: str) -> None:
+    """Each checkpoint says of itself which one it is, in every element."""
+    store = CheckpointStore(folder)
+    step = max((store.read(name)["step"] for name in store.names()), default=0)
+    while True:
+        step += 1
+        store.save({"step": step, "weights": torch.full((300_000,), float(step))}, step, attempt=1)
+
+
+def test_a_kill_in_the_middle_of_a_write_leaves_a_checkpoint_that_loads(tmp_path: Path) -> None:
+    store = CheckpointStore(str(tmp_path))
+    last, torn = 0, 0
+    for number in range(12):
+        writer = FORKSERVER.Process(target=write_for_ever, args=(str(tmp_path),))
+        writer.start()
+        wait_until(lambda: [name for name in store.names() if name > f"step-{last:012d}"], "a new checkpoint")  # noqa: B023
+        # Half the kills wait until a write is under way.
+        if number % 2:
+            wait_until(lambda: any(name.endswith(".tmp") for name in os.listdir(store.folder)), "a write")
+        writer.kill()
+        writer.join()
+        torn += any(name.endswith(".tmp") for name in os.listdir(store.folder))
+        notices: list[str] = []
+        name = store.newest(notices.append)
+        assert name is not None
+        assert notices == [], "a kill never damages what is finished"
+        state = store.read(name)
+        assert state["step"] > last
+        assert torch.equal(state["weights"], torch.full((300_000,), float(state["step"])))
+        last = state["step"]
+    assert torn > 0, "no kill hit a write: the test shows nothing"
+
+
+def test_the_newest_two_are_kept_and_leftovers_swept(tmp_path: Path) -> None:
+    store = CheckpointStore(str(tmp_path))
+    (tmp_path / "gpq" / ".step-000000000001.77.tmp").mkdir()
+    for step in (1, 2, 3, 3):
+        store.save({"step": step}, step, attempt=1)
+    assert store.names() == ["step-000000000003.1", "step-000000000003"]
+    assert sorted(os.listdir(store.folder)) == sorted(store.names())
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "manifest", "missing"])
+def test_a_damaged_checkpoint_is_passed_over_and_said_so(tmp_path: Path, damage: str) -> None:
+    store = CheckpointStore(str(tmp_path))
+    store.save({"step": 1}, 1, attempt=1)
+    newest = Path(store.save({"step": 2}, 2, attempt=1).path)
+    content = (newest / "state.pt").read_bytes()
+    if damage == "truncate":
+        (newest / "state.pt").write_bytes(content[:-1])
+    elif damage == "flip":
+        middle = len(content) // 2
+        (newest / "state.pt").write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+    elif damage == "manifest":
+        (newest / "manifest.json").write_text("{")
+    else:
+        (newest / "state.pt").unlink()
+    notices: list[str] = []
+    name = store.newest(notices.append)
+    assert name == "step-000000000001"
+    assert store.read(name)["step"] == 1
+    assert len(notices) == 1
+    assert "step-000000000002 is damaged" in notices[0]
+
+
+def test_a_failed_write_raises_and_leaves_the_earlier_checkpoint(tmp_path: Path) -> None:
+    store = CheckpointStore(str(tmp_path))
+    store.save({"step": 1}, 1, attempt=1)
+    with pytest.raises((AttributeError, TypeError)):
+        store.save({"step": lambda: 2}, 2, attempt=1)
+    assert store.names() == ["step-000000000001"]
+    assert os.listdir(store.folder) == store.names()
+
+
+def test_objects_that_torch_will_not_unpickle_by_default_come_back(tmp_path: Path) -> None:
+    store = CheckpointStore(str(tmp_path))
+    store.save({"state": {"path": Path("a/b")}}, 1, attempt=1)
+    assert store.read(store.names()[0]) == {"state": {"path": Path("a/b")}}
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.tensor = torch.zeros(2)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {"tensor": self.tensor}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        self.tensor = state["tensor"]
+
+
+def test_a_part_registered_late_gets_its_state_and_owns_it(tmp_path: Path) -> None:
+    store = CheckpointStore(str(tmp_path))
+    store.save({"user:1": {"tensor": torch.tensor([4.0, 5.0])}}, 1, attempt=1)
+    parts, counter = Parts(), Counter()
+    parts.restore(store.read("step-000000000001"))
+    assert parts.state()["user:1"]["tensor"].tolist() == [4.0, 5.0], "kept although nobody has claimed it yet"
+    parts.add("user:1", counter)
+    for step in (2, 3):
+        store.save({}, step, attempt=1)
+    counter.tensor += 1  # the file that it came from is gone
+    assert counter.tensor.tolist() == [5.0, 6.0]
+    with pytest.raises(GpqTrainError, match="already"):
+        parts.add("user:1", counter)
+
+
+def test_out_of_memory_lowers_the_bound_step_by_step(tmp_path: Path) -> None:
+    CheckpointStore(str(tmp_path))
+    record = MemoryRecord(str(tmp_path))
+    assert record.bound() is None
+    assert record.failed(64) == 48
+    assert record.failed(64) == 48
+    assert MemoryRecord(str(tmp_path)).bound() == 48
+    assert record.failed(1) == 1
+
+
+def test_saves_of_the_scripts_own_count_only_once_committed(tmp_path: Path) -> None:
+    saves = OwnSaves(str(tmp_path))
+    assert (saves.start_step, saves.resume_path) == (0, None)
+    for step in (5, 9, 14):
+        Path(saves.next_path(), "weights").write_text(str(step))
+        saves.commit(step)
+    Path(saves.next_path(), "weights").write_text("half written")
+    again = OwnSaves(str(tmp_path))
+    assert again.start_step == 14
+    assert Path(str(again.resume_path), "weights").read_text() == "14"
+    assert len(list((tmp_path / "own").glob("save-*"))) == 3, "two complete, one under way"

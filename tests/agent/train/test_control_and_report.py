@@ -1,0 +1,94 @@
+"""Orders come down and facts go up through two files, whoever else is there or not."""
+
+import os
+from pathlib import Path
+
+import pytest
+from gpq_agent import wire
+from gpq_agent.train.agreement import Agreement, Proposal
+from gpq_agent.train.control import ControlReader
+from gpq_agent.train.environment import read_environment
+from gpq_agent.train.report import Reporter
+from gpq_agent.train.timing import sums, trim
+
+from .driver import wait_until
+
+
+def write(folder: Path, **content: object) -> None:
+    wire.write_json(str(folder / wire.CONTROL), content)
+
+
+def test_only_newer_orders_for_this_attempt_are_obeyed(tmp_path: Path) -> None:
+    write(tmp_path, attempt=2, seq=1, atomic_batch=4)
+    reader = ControlReader(str(tmp_path), attempt=2)
+    try:
+        assert reader.order == wire.Control(attempt=2, seq=1, atomic_batch=4), "an order from before the start counts"
+        for ignored in (
+            {"attempt": 1, "seq": 9, "stop": True},
+            {"attempt": 3, "seq": 9, "stop": True},
+            {"attempt": 2, "seq": 1, "stop": True},
+            {"attempt": 2, "seq": "nine", "stop": True},
+            {"attempt": 2},
+        ):
+            write(tmp_path, **ignored)
+            reader.poll()
+            assert reader.order == wire.Control(attempt=2, seq=1, atomic_batch=4), ignored
+        (tmp_path / wire.CONTROL).write_bytes(b'{"attempt": 2, "seq": 9')
+        reader.poll()
+        assert reader.order is not None
+        assert reader.order.seq == 1
+        write(tmp_path, attempt=2, seq=3, atomic_batch=8, accum_steps=1, later="unknown to this version")
+        wait_until(lambda: reader.order == wire.Control(2, 3, False, 8, 1), "the thread sees the order by itself")
+        (tmp_path / wire.CONTROL).unlink()
+        reader.poll()
+        assert reader.order == wire.Control(2, 3, False, 8, 1), "the last order stays in force"
+    finally:
+        reader.close()
+
+
+def test_one_replica_agrees_with_itself_at_the_pace_that_it_proposes() -> None:
+    proposals = iter([Proposal(seq=1, pause=3), Proposal(seq=2, pause=1), Proposal(seq=3, pause=1)])
+    agreement = Agreement(None, 0, lambda: next(proposals))
+    answers = [agreement.step() for _ in range(5)]
+    assert [answer.seq if answer else None for answer in answers] == [1, None, None, 2, 3]
+
+
+def test_reports_survive_a_disk_that_takes_nothing_for_a_while(tmp_path: Path) -> None:
+    path = tmp_path / "not yet there" / wire.REPORT
+    report = Reporter(str(path), {})
+    report.notice("first")
+    report.send("metrics", {"step": 1, "values": {"loss": float("nan")}})
+    path.parent.mkdir()
+    report.notice("third")
+    lines = [wire.decode(line) for line in path.read_bytes().splitlines()]
+    assert [line["kind"] for line in lines] == ["notice", "metrics", "notice"]
+    assert lines[1]["values"] == {"loss": None}
+    assert all(line["v"] == wire.VERSION for line in lines)
+
+
+def test_without_a_run_directory_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    report = Reporter("", {})
+    report.notice("nobody is there")
+    assert not report.active
+    assert os.listdir(tmp_path) == []
+
+
+def test_outliers_do_not_count_in_the_sums() -> None:
+    steady = [0.10, 0.11, 0.10, 0.09, 0.10, 0.10, 0.11]
+    assert trim([*steady, 2.5]) == steady
+    assert sums([0.5, 0.5]) == (2, 1.0, 0.5)
+    assert sums([]) == (0, 0.0, 0.0)
+    assert trim([1.0, 1.0, 1.0, 1.0, 1.05]) == [1.0, 1.0, 1.0, 1.0, 1.05], "five per cent is no outlier"
+
+
+def test_the_environment_of_torchrun_and_of_gpq_is_understood() -> None:
+    assert read_environment({}) == read_environment({"WORLD_SIZE": "4"}), "half a launcher is none"
+    environment = read_environment(
+        {
+            "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1",
+            wire.ENV_CORES: "0,1;2,3", wire.ENV_ATTEMPT: "7", wire.ENV_RESUME: "1", wire.ENV_RUN_DIR: "/run/7",
+        }
+    )  # fmt: skip
+    assert (environment.rank, environment.replicas, environment.nodes, environment.cores) == (3, 4, 2, [2, 3])
+    assert (environment.attempt, environment.resumed, environment.run_dir) == (7, True, "/run/7")

@@ -1,0 +1,124 @@
+"""The script as people start it: alone, under torchrun, with and without gpq, and with a loop of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import gpq_agent
+from gpq_agent import wire
+
+from .driver import DEADLINE, TrainingJob, free_port, wait_until
+
+ROOTS = [str(Path(__file__).parents[3]), str(Path(gpq_agent.__file__).parents[1])]
+Training = Callable[..., TrainingJob]
+
+OWN_LOOP = """
+import json, os, sys
+import gpq_agent.train as gpq
+
+job = gpq.init()
+total = 0
+if job.resume_path:
+    total = json.load(open(os.path.join(job.resume_path, "total")))
+for step in range(job.start_step, 100000):
+    total += step
+    if job.should_stop():
+        if job.rank == 0:
+            with open(os.path.join(job.save_path, "total"), "w") as stream:
+                json.dump(total, stream)
+        job.exit_preempted(step + 1)
+    if os.path.exists(sys.argv[1]):
+        with open(sys.argv[1] + ".result", "w") as stream:
+            json.dump([step, total], stream)
+        break
+"""
+
+
+def environment(**extra: str) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GPQ_")}
+    return {**clean, "PYTHONPATH": os.pathsep.join(ROOTS), "OMP_NUM_THREADS": "1", **extra}
+
+
+def torchrun(replicas: int) -> list[str]:
+    return [
+        sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={replicas}", "--rdzv-backend=static",
+        "--master-addr=127.0.0.1", f"--master-port={free_port()}", "--max-restarts=0",
+    ]  # fmt: skip
+
+
+def test_the_script_runs_alone_and_goes_on_under_torchrun_without_gpq(training: Training, tmp_path: Path) -> None:
+    job = training(epochs=1, checkpoint_dir=str(tmp_path / "mine"))
+    script = ["-m", "tests.agent.train.script"]
+    subprocess.run([sys.executable, *script, job.text], env=environment(), check=True, timeout=DEADLINE)
+    assert sorted(line for micro in visits(job, 0) for line in micro["seen"]) == list(range(203))
+    longer = job.text.replace('"epochs": 1', '"epochs": 2')
+    subprocess.run([*torchrun(2), *script, longer], env=environment(), check=True, timeout=DEADLINE)
+    second = [micro for rank in (0, 1) for micro in visits(job, rank)]
+    assert {micro["epoch"] for micro in second} == {1}, "the first epoch is in the checkpoint"
+    assert sorted(index for micro in second for index in micro["seen"]) == list(range(203))
+    assert list(tmp_path.rglob(wire.REPORT)) == []
+
+
+def visits(job: TrainingJob, rank: int) -> list[dict[str, list[int]]]:
+    return [json.loads(line) for line in (job.out / f"visits.0.{rank}").read_text().splitlines()]
+
+
+def test_under_torchrun_and_gpq_a_stop_order_ends_the_launcher_with_zero(training: Training) -> None:
+    job = training(pace=0.01, epochs=50)
+    run_dir = job.folder / "run"
+    run_dir.mkdir()
+    gpq = {
+        wire.ENV_RUN_DIR: str(run_dir),
+        wire.ENV_CHECKPOINT_DIR: str(job.checkpoints),
+        wire.ENV_ATTEMPT: "1",
+        wire.ENV_CORES: "0;0",
+    }
+    launcher = subprocess.Popen([*torchrun(2), "-m", "tests.agent.train.script", job.text], env=environment(**gpq))
+    try:
+        wait_until(lambda: "ready" in reported(run_dir), "the first step")
+        control = wire.Control(attempt=1, seq=1, stop=True)
+        wire.write_json(str(run_dir / wire.CONTROL), control._asdict())
+        assert launcher.wait(DEADLINE) == 0
+    finally:
+        launcher.kill()
+        launcher.wait()
+    stopped = wire.read_json(str(run_dir / wire.STOPPED))
+    assert stopped is not None
+    assert (job.checkpoints / "gpq" / "step-{:012d}".format(stopped["step"]) / "state.pt").exists()
+
+
+def reported(run_dir: Path) -> str:
+    path = run_dir / wire.REPORT
+    return path.read_text() if path.exists() else ""
+
+
+def test_a_loop_of_its_own_saves_by_itself_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    script, end = tmp_path / "own.py", tmp_path / "end"
+    script.write_text(OWN_LOOP)
+    steps = []
+    for attempt in (1, 2):
+        run_dir = tmp_path / str(attempt)
+        run_dir.mkdir()
+        extra = {wire.ENV_RUN_DIR: str(run_dir), wire.ENV_CHECKPOINT_DIR: str(tmp_path / "saves")}
+        extra[wire.ENV_ATTEMPT] = str(attempt)
+        if attempt == 2:
+            end.touch()
+        process = subprocess.Popen([sys.executable, str(script), str(end)], env=environment(**extra))
+        try:
+            if attempt == 1:
+                wait_until(lambda: "ready" in reported(run_dir), "the first step")  # noqa: B023
+                wire.write_json(str(run_dir / wire.CONTROL), wire.Control(1, 1, stop=True)._asdict())
+            assert process.wait(DEADLINE) == 0
+        finally:
+            process.kill()
+            process.wait()
+        assert '"level":"resizable"' in reported(run_dir)
+        assert (run_dir / wire.STOPPED).exists() == (attempt == 1)
+        steps.append(wire.read_json(str(tmp_path / "saves" / "own" / "saved.json")))
+    step, total = json.loads((tmp_path / "end.result").read_text())
+    assert steps[0] is not None
+    assert step == steps[0]["step"] > 0
+    assert total == sum(range(step + 1)), "nothing was lost and nothing done twice"

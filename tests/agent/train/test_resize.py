@@ -1,0 +1,84 @@
+"""Real process groups: a job is resized and re-batched again and again, and nobody could tell from its results."""
+
+from collections.abc import Callable
+
+import pytest
+from gpq_agent import wire
+
+from .driver import TrainingJob, wait_until
+
+Training = Callable[..., TrainingJob]
+
+
+def everything(job: TrainingJob) -> dict[int, list[int]]:
+    return {epoch: list(range(job.settings.size)) for epoch in range(job.settings.epochs)}
+
+
+def test_ten_resizes_and_live_batch_changes_visit_each_example_of_each_epoch_once_with_the_same_loss_curve(
+    training: Training,
+) -> None:
+    settings = {"size": 1003, "epochs": 8, "batch": 12, "max_local": 12, "fixed": True}
+    undisturbed = training(**settings)
+    undisturbed.run(replicas=1)
+    job = training(pace=0.004, **settings)
+    for number in range(10):
+        attempt = job.start(replicas=1 + number % 2)
+        attempt.after_micros(8)
+        attempt.order(atomic_batch=(5, 3, 12)[number % 3])
+        wait_until(lambda: attempt.reports("retuned") or not attempt.alive, "the live change")  # noqa: B023
+        assert attempt.stop() == [0] * attempt.replicas
+        assert (attempt.run_dir / wire.STOPPED).exists()
+    assert len(job.run(replicas=1).micros()) > 0, "the last attempt still had something to do"
+
+    assert job.visits() == everything(job)
+    expected, losses = undisturbed.losses(), job.losses()
+    assert list(losses) == list(expected)
+    for step, loss in expected.items():
+        assert losses[step] == pytest.approx(loss, rel=1e-4), f"step {step}"
+
+
+def test_three_uneven_replicas_growing_batches_and_prefetching_visit_each_example_once(training: Training) -> None:
+    job = training(size=600, epochs=4, batch=10, max_batch=70, max_local=9, workers=1, optimizer="adamw", pace=0.004)
+    for replicas, (atomic, accum) in ((3, (7, 1)), (2, (9, 2)), (3, (4, 0))):
+        attempt = job.start(replicas).after_micros(6)
+        sequence = attempt.order(atomic_batch=atomic, accum_steps=accum)
+        wait_until(lambda: attempt.reports("retuned"), "the live change")  # noqa: B023
+        retuned = attempt.reports("retuned")[0]
+        assert (retuned["seq"], retuned["atomic_batch"], retuned["accum_steps"]) == (sequence, atomic, accum)
+        attempt.after_micros(len(attempt.micros()) + 4)
+        assert attempt.stop() == [0] * replicas
+    job.run(replicas=1)
+    assert job.visits() == everything(job)
+
+
+def test_reports_tell_what_the_daemon_fits_and_shows(training: Training) -> None:
+    job = training(size=400, epochs=8, batch=8, max_batch=64, max_local=32, optimizer="adamw", pace=0.004)
+    attempt = job.start(replicas=2, control=wire.Control(attempt=1, seq=4, atomic_batch=8, accum_steps=1))
+    assert attempt.wait() == [0, 0]
+    (declared,) = attempt.reports("declared")
+    assert {name: declared[name] for name in ("level", "batch_size", "max_batch_size", "max_atomic_batch")} == {
+        "level": "adaptive", "batch_size": 8, "max_batch_size": 64, "max_atomic_batch": 32,
+    }  # fmt: skip
+    assert (declared["dataset_size"], declared["epochs"], declared["rule"]) == (400, 8, "adam-sqrt")
+    assert declared["parameters"] == 6 * 16 + 16 + 16 + 1
+    assert set(wire.Declared._fields) <= set(declared)
+    (ready,) = attempt.reports("ready")
+    assert ready["seconds"] > 0
+    timings = attempt.reports("timing")
+    assert {(line["nodes"], line["replicas"], line["atomic_batch"], line["accum_steps"]) for line in timings} == {
+        (1, 2, 8, 1)
+    }
+    steps, seconds = sum(line["step_count"] for line in timings), sum(line["step_sum"] for line in timings)
+    assert 20 < steps <= 100
+    assert seconds / steps >= 0.004, "the pace of the script is in the times"
+    assert sum(line["accum_count"] for line in timings) > 20
+    noise = attempt.reports("noise")[-1]
+    assert noise["samples"] > 0
+    assert noise["var"] > 0
+    assert noise["preconditioned"]
+    progress = attempt.reports("progress")
+    assert [line["step"] for line in progress] == sorted(line["step"] for line in progress)
+    assert progress[-1]["fraction"] == 1.0
+    assert progress[-1]["base_steps"] >= progress[-1]["step"] > 0
+    assert attempt.reports("retuned")[0]["seq"] == 4
+    assert "loss" in attempt.reports("metrics")[-1]["values"]

@@ -1,0 +1,284 @@
+"""The loop body of one replica, in this process: optimizer, schedulers, clipping and loss scaling act once per step."""
+
+import copy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gpq_agent.train.environment import Environment
+from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.sampler import permutation
+from gpq_agent.train.session import Job
+
+Model = torch.nn.Module
+
+
+class Examples(torch.utils.data.Dataset[Any]):
+    def __init__(self, size: int) -> None:
+        generator = torch.Generator().manual_seed(7)
+        self.x = torch.randn(size, 5, generator=generator)
+        self.y = torch.randn(size, 1, generator=generator)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.x[index], self.y[index]
+
+
+def network() -> Model:
+    generator = torch.Generator().manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+def job() -> Job:
+    return Job(Environment(), torch.device("cpu"), 0, {})
+
+
+def adam(model: Model) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def plain(data: Examples, batch: int, epochs: int, clip: float | None = None) -> Model:
+    """The same training in plain PyTorch, with the same order of examples."""
+    model = network()
+    optimizer = adam(model)
+    for epoch in range(epochs):
+        order = permutation(0, epoch, len(data), shuffle=True)
+        for start in range(0, len(data), batch):
+            index = order[start : start + batch]
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(data.x[index]), data.y[index]).backward()
+            if clip is not None:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+            optimizer.step()
+    return model
+
+
+def same(first: Model, second: Model) -> bool:
+    pairs = zip(first.parameters(), second.parameters(), strict=True)
+    return all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in pairs)
+
+
+def clear_first(model: Model, optimizer: Any, loss: Callable[[], torch.Tensor]) -> None:
+    optimizer.zero_grad()
+    loss().backward()
+    optimizer.step()
+
+
+def clear_last(model: Model, optimizer: Any, loss: Callable[[], torch.Tensor]) -> None:
+    loss().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def clear_model(model: Model, optimizer: Any, loss: Callable[[], torch.Tensor]) -> None:
+    loss().backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=False)
+
+
+@pytest.mark.parametrize("body", [clear_first, clear_last, clear_model])
+@pytest.mark.parametrize("local", [24, 7, 1])
+def test_accumulated_training_ends_where_plain_training_ends(body: Callable[..., None], local: int) -> None:
+    data, this = Examples(101), job()
+    loader = this.loader(data, batch_size=24, max_local_batch=local, fixed_batch=True)
+    model = network()
+    model, optimizer, _ = this.prepare(model, adam(model))
+    for _ in this.epochs(3):
+        for x, y in loader:
+            body(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
+    assert same(model, plain(data, 24, 3))
+    assert this.step == 15
+
+
+def test_splitting_sampled_batches_and_clipping_does_not_change_the_result() -> None:
+    data, this = Examples(240), job()
+    loader = this.loader(data, batch_size=24, max_local_batch=24)
+    model = network()
+    model, optimizer, _ = this.prepare(model, adam(model))
+    micros = 0
+    for _ in this.epochs(3):
+        for x, y in loader:
+            micros += 1
+            clear_first(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
+    assert micros > this.step == 30
+    assert same(model, plain(data, 24, 3))
+
+    clipped, that = network(), job()
+    loader = that.loader(data, batch_size=24, max_local_batch=8, fixed_batch=True)
+    clipped, optimizer, _ = that.prepare(clipped, adam(clipped))
+    for _ in that.epochs(3):
+        for x, y in loader:
+            torch.nn.functional.mse_loss(clipped(x), y).backward()
+            norm = that.clip_grad_norm_(0.1)
+            assert (norm is not None) == that.at_step
+            optimizer.step()
+            optimizer.zero_grad()
+    assert same(clipped, plain(data, 24, 3, clip=0.1))
+
+
+def test_the_rate_is_scaled_for_the_step_only_and_the_scheduler_advances_by_the_gain() -> None:
+    data, this = Examples(400), job()
+    loader = this.loader(data, batch_size=10, max_batch_size=40, max_local_batch=40)
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    rates: list[float] = []
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda steps: 1.0 if steps < 1000 else 0.1)
+    model, optimizer, scheduler = this.prepare(model, optimizer, scheduler, rule="linear")
+    optimizer.register_step_pre_hook(lambda *_: rates.append(optimizer.param_groups[0]["lr"]))
+    this._noise.observe(1.0, 0.5, batch=10, count=2)  # noise enough for a gain above 1
+    loader.sampler.configure(loader.sampler.configuration._replace(atomic_batch=40, total=40))
+    for _ in this.epochs(1):
+        for x, y in loader:
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+            assert optimizer.param_groups[0]["lr"] == 0.01
+            optimizer.zero_grad()
+            scheduler.step()
+    assert rates == [pytest.approx(0.04)] * 10
+    assert scheduler.last_epoch == int(this.progress.base_steps)
+    assert 10 < scheduler.last_epoch <= 40
+
+
+def test_a_scheduler_stepped_after_the_loop_counts_once_per_epoch() -> None:
+    this = job()
+    loader = this.loader(Examples(50), batch_size=10)
+    model = network()
+    optimizer = adam(model)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+    model, optimizer, _ = this.prepare(model, optimizer, [scheduler, plateau])
+    for _ in this.epochs(3):
+        for x, y in loader:
+            clear_last(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
+        scheduler.step()
+        plateau.step(1.0)
+    assert scheduler.last_epoch == 3
+    assert isinstance(scheduler, torch.optim.lr_scheduler.StepLR)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.01 * 0.5**3 * 0.1**2)
+    assert set(scheduler.state_dict()) == set(
+        torch.optim.lr_scheduler.StepLR(adam(network()), step_size=1).state_dict()
+    )
+
+
+def test_a_loss_scaler_unscales_once_per_step_and_skips_steps_that_are_not_finite() -> None:
+    data, this = Examples(96), job()
+    loader = this.loader(data, batch_size=24, max_local_batch=8, fixed_batch=True)
+    model = network()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    model, optimizer, _ = this.prepare(model, adam(model), scaler=scaler)
+    before = copy.deepcopy(model)
+    for _ in this.epochs(1):
+        for number, (x, y) in enumerate(loader):
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            scaler.scale(loss * float("inf") if number == 0 else loss).backward()
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            if number == 2:
+                assert same(model, before), "the first step was not finite"
+    assert scaler.get_scale() == 512.0
+    assert this.progress.base_steps == 3.0
+    expected = network()
+    reference = adam(expected)
+    order = permutation(0, 0, 96, shuffle=True)
+    for start in (24, 48, 72):
+        index = order[start : start + 24]
+        clear_first(expected, reference, lambda: torch.nn.functional.mse_loss(expected(data.x[index]), data.y[index]))  # noqa: B023
+    assert same(model, expected)
+
+
+def test_leaving_the_loop_early_leaves_an_ordinary_optimizer_behind() -> None:
+    this = job()
+    loader = this.loader(Examples(50), batch_size=10, max_local_batch=5)
+    model = network()
+    model, optimizer, _ = this.prepare(model, adam(model))
+    for _ in this.epochs(2):
+        for x, y in loader:
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            break  # in the first of two micro-batches
+    before = copy.deepcopy(model)
+    optimizer.step()
+    assert not same(model, before)
+
+
+@pytest.mark.parametrize(
+    ("misuse", "message"),
+    [
+        (lambda this: this.prepare(network(), None), "before job.loader"),
+        (lambda this: this.loader(Examples(4), batch_size=0), "batch_size must be at least 1, not 0"),
+        (
+            lambda this: this.loader(Examples(4), batch_size=8, max_batch_size=4),
+            "max_batch_size 4 is below batch_size 8",
+        ),
+        (lambda this: [this.loader(Examples(4), batch_size=2) for _ in range(2)], "called twice"),
+        (lambda this: next(iter(this.loader(Examples(4), batch_size=2))), "before job.prepare"),
+        (lambda this: this.loader(Stream(), batch_size=2), "IterableDataset"),
+        (lambda this: this.loader(object(), batch_size=2), "without|has none"),
+        (lambda this: next(this.epochs(3)), "needs job.loader"),
+        (lambda this: this.state(object()), "no state_dict"),
+        (lambda this: this.save_path, "no checkpoint directory"),
+    ],
+)
+def test_misuse_is_one_clear_line(misuse: Callable[[Job], Any], message: str) -> None:
+    with pytest.raises(GpqTrainError, match=message) as caught:
+        misuse(job())
+    assert "\n" not in caught.value.message
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(range(10))
+
+
+def test_an_unknown_rule_names_the_valid_ones() -> None:
+    this = job()
+    this.loader(Examples(10), batch_size=5)
+    model = network()
+    with pytest.raises(GpqTrainError, match="adam-sqrt"):
+        this.prepare(model, adam(model), rule="cubic")
+
+
+def test_a_checkpoint_of_another_model_is_refused_with_a_line_that_says_so(tmp_path: Path) -> None:
+    def attempt(model: Model) -> None:
+        this = Job(Environment(checkpoint_dir=str(tmp_path)), torch.device("cpu"), 0, {})
+        loader = this.loader(Examples(20), batch_size=10)
+        model, optimizer, _ = this.prepare(model, adam(model))
+        for _ in this.epochs(1):
+            for x, y in loader:
+                clear_last(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
+
+    attempt(network())
+    attempt(network())
+    with pytest.raises(GpqTrainError, match="the checkpoint does not fit this script") as caught:
+        attempt(torch.nn.Linear(5, 1))
+    assert "\n" not in caught.value.message
+
+
+def test_running_out_of_memory_makes_the_next_attempt_ask_for_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown: list[type[BaseException]] = []
+    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: shown.append(kind))
+    environment = Environment(checkpoint_dir=str(tmp_path))
+    this = Job(environment, torch.device("cpu"), 0, {})
+    loader = this.loader(Examples(40), batch_size=20)
+    model = network()
+    this.prepare(model, adam(model))
+    with pytest.raises(RuntimeError) as caught:
+        [torch.empty(2**60) for _ in loader]
+    sys.excepthook(RuntimeError, caught.value, None)  # what the interpreter does with it
+    assert shown == [RuntimeError]
+    assert "at most 15" in capsys.readouterr().err
+    again = Job(environment, torch.device("cpu"), 0, {}).loader(Examples(40), batch_size=20)
+    assert again.sampler.configuration.atomic_batch == 10
+    assert again.sampler.configuration.total == 20
