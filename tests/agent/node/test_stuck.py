@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from gpq_agent import wire
 from gpq_agent.node import supervise
+
 from tests.agent.node.harness import NodeAgent, wait_until
 
 FREEZER = Path("/sys/fs/cgroup/freezer")
