@@ -94,7 +94,8 @@ class Attempts:
             return info._replace(state="orphan") if adopted else info
         if spool.is_locked(os.path.join(self.spool.folder(key), spool.LOCK)):  # a shim is coming up, or adopting
             return info._replace(state="orphan") if started else info
-        if self._same_boot(shim_record) and self._has_survivors(key):
+        # In the midst of exec the first process shows no mark yet, so it is also looked for by its identity.
+        if procs.lives(started, self.boot) or (self._same_boot(shim_record) and self._has_survivors(key)):
             return info._replace(state="orphan")
         if self._read(key, wire.EXIT) is not None:
             return self.look(key)
