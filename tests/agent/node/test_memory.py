@@ -38,9 +38,7 @@ def group() -> Iterator[Path]:
     wait_until(emptied, "the control group to be empty")
 
 
-def test_a_job_killed_for_want_of_memory_is_told_so(
-    group: Path, agent: Callable[..., NodeAgent]
-) -> None:
+def test_a_job_killed_for_want_of_memory_is_told_so(group: Path, agent: Callable[..., NodeAgent]) -> None:
     node = agent("--slots", "2")
     (group / "cgroup.procs").write_text(str(node.process.pid))
     calm = node.start(1, ["sh", "-c", "kill -9 $$"])
