@@ -157,8 +157,8 @@ class Daemon:
         assert all(row.state in ENDED for row in rows), rows
         return {row.id: (row.state, row.exit_status) for row in rows}
 
-    def log(self, job: int) -> str:
-        chunk = self.call(Logs(str(job), wait=5.0), LogChunk)
+    def log(self, job: int, attempt: int = 0) -> str:
+        chunk = self.call(Logs(str(job), attempt, wait=5.0), LogChunk)
         return base64.b64decode(chunk.data).decode()
 
     def rows(self, jobs: Sequence[int] = ()) -> JobList:

@@ -1,0 +1,94 @@
+"""Every example runs: alone, through gpq, and all together in the demonstration."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpq.rpc.messages import Changed, Hold, Release
+from tests.e2e.harness import Daemon
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+ALONE = {"PYTHONPATH": f"{ROOT}:{ROOT / 'agent'}", "OMP_NUM_THREADS": "1"}
+
+
+def run(*argv: str, seconds: float = 250.0, **env: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GPQ_")}
+    return subprocess.run(
+        [*argv], capture_output=True, text=True, timeout=seconds, check=False, env={**kept, **ALONE, **env}
+    )
+
+
+def test_every_example_is_run_here() -> None:
+    found = {path.name for path in EXAMPLES.iterdir() if path.name != "__pycache__"}
+    assert found == {"digits", "chargpt", "blackbox.sh", "signal_checkpoint.py"}
+
+
+def test_digits_reaches_its_target_without_gpq() -> None:
+    done = run(sys.executable, str(EXAMPLES / "digits" / "train.py"), "--epochs", "25")
+    assert done.returncode == 0, done.stderr
+    assert "reached" in done.stdout.splitlines()[-1]
+
+
+def test_a_missed_target_is_an_exit_code() -> None:
+    done = run(sys.executable, str(EXAMPLES / "digits" / "train.py"), "--epochs", "1", "--lr", "0.0001")
+    assert done.returncode == 1, done.stderr
+    assert "missed" in done.stdout.splitlines()[-1]
+
+
+def test_chargpt_learns_in_two_processes_of_plain_torchrun() -> None:
+    options = ["--epochs", "1", "--text", "120000", "--target", "3.0"]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = run(sys.executable, *launcher, str(EXAMPLES / "chargpt" / "train.py"), *options)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("target 3.0: reached") == 1  # one replica speaks
+
+
+def test_the_black_box_runs_through_gpq() -> None:
+    with Daemon(slots=1) as daemon:
+        job = daemon.submit("sh", str(EXAMPLES / "blackbox.sh"), "2")
+        assert daemon.ended(job) == {job: ("completed", 0)}
+        assert "step 2/2: pi is about 3.14159" in daemon.log(job)
+
+
+def test_the_signal_example_is_stopped_goes_on_and_counts_the_same() -> None:
+    with Daemon(slots=1) as daemon:
+        script = str(EXAMPLES / "signal_checkpoint.py")
+        job = daemon.submit(sys.executable, script, "--below", "400000", level="signal", signal="USR1", grace=60.0)
+        wait_until(lambda: "primes below" in daemon.log(job), "it counts")
+        daemon.call(Hold([str(job)]), Changed)
+        daemon.until(job, "held")
+        assert "stopped at" in daemon.log(job)
+        daemon.call(Release([str(job)]), Changed)
+        assert daemon.ended(job) == {job: ("completed", 0)}
+        assert daemon.detail(job).job.restarts == 1
+        last = daemon.log(job, attempt=2)
+    assert "going on at" in last
+    assert last.splitlines()[-1] == "33860 primes below 400000"
+
+
+@pytest.mark.timeout(600)
+def test_the_demonstration_keeps_all_its_promises(tmp_path: Path) -> None:
+    home = Path("/tmp") / f"gpq-demo-test-{os.getpid()}"  # the path of a socket may have 107 bytes
+    try:
+        done = run(sys.executable, "-m", "gpq", "demo", "--json", "--home", str(home), "--timeout", "9m", seconds=580)
+        result = json.loads(done.stdout)
+        assert done.returncode == 0, (result, done.stderr)
+    finally:
+        lock = home / "daemon.lock"
+        if lock.exists():
+            left = lock.read_text().split()
+            assert not left or not Path(f"/proc/{left[0]}").exists() or os.kill(int(left[0]), signal.SIGTERM) is None
+        subprocess.run(["rm", "-rf", str(home)], check=True)
+    assert result["completed"] == result["targets_reached"] == len(result["jobs"]) == 3
+    assert result["resized"] >= 1
+    assert result["batch_changed"] >= 1
+    assert result["samples_exact"]
