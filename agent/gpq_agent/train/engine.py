@@ -23,7 +23,7 @@ from .errors import GpqTrainError
 from .ledger import Ledger
 from .noise_scale import GradientProbe, NoiseScale
 from .progress import ProgressMeter
-from .publish import Publisher
+from .publish import Publisher, declaration
 from .report import Reporter
 from .restore import Parts
 from .sampler import SAMPLE_EVERY, GlobalSampler, Issued
@@ -114,16 +114,7 @@ class Engine:
         self._declared = True
         content = wire.Declared(level="resizable")
         if self._limits is not None and self._sampler is not None and self._rule is not None:
-            content = wire.Declared(
-                level="resizable" if self._limits.fixed else "adaptive",
-                batch_size=self._limits.base_batch,
-                max_batch_size=self._limits.max_batch,
-                max_atomic_batch=self._limits.max_local,
-                dataset_size=self._sampler.size,
-                epochs=self.meter.epochs,
-                rule=self._rule.name,
-                parameters=sum(parameter.numel() for parameter in self._model.parameters()),
-            )
+            content = declaration(self._limits, self._sampler.size, self.meter.epochs, self._rule.name, self._model)
         self.report.send("declared", content._asdict())
 
     # -- between steps -------------------------------------------------------------------------------------------------
