@@ -1,4 +1,4 @@
-"""What every command passes through: `gpq status` without typer, errors as a line and a hint, closed pipes, Ctrl-C."""
+"""What every command passes through: status and submit without typer, errors as a line and a hint, closed pipes, Ctrl-C."""
 
 import os
 import sys
@@ -34,14 +34,21 @@ def run(argv: list[str]) -> int:
 
 
 def _answer(argv: list[str]) -> int:
-    options = parse(argv[1:]) if argv[:1] == ["status"] else None
-    if options is None:
-        from gpq.cli.app import dispatch
+    if argv[:1] == ["submit"]:
+        from gpq.cli.queueing import quick
 
-        return dispatch(argv)
-    from gpq.cli.queue import show
+        code = quick(argv[1:])
+        if code is not None:
+            return code
+    elif argv[:1] == ["status"]:
+        options = parse(argv[1:])
+        if options is not None:
+            from gpq.cli.queue import show
 
-    return show(**options)
+            return show(**options)
+    from gpq.cli.app import dispatch
+
+    return dispatch(argv)
 
 
 def parse(argv: list[str]) -> "dict[str, Any] | None":

@@ -1,4 +1,4 @@
-"""What completion offers, made from the commands by `python -m gpq.cli.reference --grammar`: edit those instead.
+"""What completion offers, made from the commands by `python -m gpq.cli.reference --write`: edit those instead.
 
 GRAMMAR: path -> (what its arguments are, {option: (help, what its value is; "" = a flag)}). A kind is jobs, nodes,
 users, files, any, or words joined by |.
@@ -12,15 +12,15 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         "files",
         {
             "--gpus": ("Fixed number, or for scripts a range.", "any"),
-            "-g": ("", "any"),
+            "-g": ("--gpus", "any"),
             "--gpu-type": ("Part of the GPU's name, such as A100.", "any"),
             "--min-gpu-memory": ("Least memory of each GPU, such as 40G.", "any"),
             "--name": ("", "any"),
-            "-n": ("", "any"),
+            "-n": ("--name", "any"),
             "--tag": ("A label; may be repeated.", "any"),
             "--priority": ("Higher goes first.", "any"),
             "--time": ("Limit of the run time, such as 90m or 2h.", "any"),
-            "-t": ("", "any"),
+            "-t": ("--time", "any"),
             "--retries": ("Start again so many times after a failure.", "any"),
             "--rigid": ("Never resize this script.", ""),
             "--preemptible": ("The command checkpoints on a signal and may be stopped.", ""),
@@ -31,7 +31,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--max-batch-size": ("Largest total batch size.", "any"),
             "--atomic-batch-size": ("Range of the batch on one GPU in one pass.", "any"),
             "--env": ("Set a variable, or pass on K; may be repeated.", "any"),
-            "-e": ("", "any"),
+            "-e": ("--env", "any"),
             "--cwd": ("Directory to run in.", "files"),
             "--python": ("Interpreter of the script.", "files"),
             "--hold": ("Queue it held.", ""),
@@ -44,12 +44,12 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         "jobs",
         {
             "--user": ("Only this user's jobs.", "users"),
-            "-u": ("", "users"),
+            "-u": ("--user", "users"),
             "--state": ("Only jobs in this state; may be repeated.", "pending|held|starting|running|stopping|completed|failed|cancelled|timeout"),
-            "-s": ("", "pending|held|starting|running|stopping|completed|failed|cancelled|timeout"),
+            "-s": ("--state", "pending|held|starting|running|stopping|completed|failed|cancelled|timeout"),
             "--recent": ("How many of the jobs that ended.", "any"),
             "--all": ("All jobs there ever were.", ""),
-            "-a": ("", ""),
+            "-a": ("--all", ""),
             "--color": ("auto: on a terminal, unless NO_COLOR is set.", "auto|always|never"),
             "--json": ("Print JSON only, as the daemon answered.", ""),
         },
@@ -72,7 +72,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         "jobs",
         {
             "--follow": ("Go on until the job ends.", ""),
-            "-f": ("", ""),
+            "-f": ("--follow", ""),
             "--attempt": ("Only this attempt.", "any"),
             "--node": ("Its name, or its rank in the job.", "nodes"),
             "--raw": ("On a terminal, too, pass on every byte.", ""),
@@ -147,9 +147,9 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         "",
         {
             "--lines": ("How many of the last lines.", "any"),
-            "-n": ("", "any"),
+            "-n": ("--lines", "any"),
             "--follow": ("Go on, until Ctrl-C.", ""),
-            "-f": ("", ""),
+            "-f": ("--follow", ""),
         },
     ),
     "doctor": (
@@ -175,6 +175,15 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "config path": (
         "",
         {
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "demo": (
+        "",
+        {
+            "--home": ("Keep state and logs there instead of in a temporary folder.", "any"),
+            "--timeout": ("Give up after this long.", "any"),
+            "--color": ("auto: on a terminal, unless NO_COLOR is set.", "auto|always|never"),
             "--json": ("Print JSON only, as the daemon answered.", ""),
         },
     ),

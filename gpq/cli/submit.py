@@ -1,4 +1,4 @@
-"""`gpq submit`: a training script, or after `--` a command as it is."""
+"""`gpq submit` with its help. Plain calls never come here: `gpq.cli.queueing` reads their options without typer."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from gpq.cli import output, spec, wishes
+from gpq.cli import queueing, spec, wishes
 from gpq.cli.frame import Json, frame
-from gpq.client.connection import call
-from gpq.rpc import messages
 
 app = frame()
 
@@ -71,30 +69,4 @@ def submit(
         preemptible=preemptible, signal=signal, grace=grace, resume_args=resume_args, batch_size=batch_size,
         max_batch_size=max_batch_size, atomic_batch_size=atomic_batch_size, env=list(env or []), cwd=cwd, python=python,
     )  # fmt: skip
-    request = messages.Submit(spec.build(asked), held=hold, dry_run=dry_run)
-    if dry_run:
-        return _preview(call(request, messages.DryRun), json=json)
-    answer = call(request, messages.Submitted)
-    if json:
-        output.emit(answer)
-    else:
-        output.say(f"job {answer.id} submitted" + (", held: `gpq release` lets it run" if hold else ""))
-        output.note(*answer.warnings)
-    if wait:
-        from gpq.cli.wait import until_ended
-
-        return until_ended([str(answer.id)], None, quiet=json)
-    return 0
-
-
-def _preview(answer: messages.DryRun, *, json: bool) -> int:
-    from gpq.views.queue import ranges
-
-    if json:
-        output.emit(answer)
-        return 0
-    places = ", ".join(f"{part.node} GPU {ranges(part.indices)}" for part in answer.placement)
-    output.say(f"would be {answer.state}" + (f" on {places}" if places else ""))
-    output.say(*(f"  {reason}" for reason in answer.reasons))
-    output.note(*answer.warnings)
-    return 0
+    return queueing.run(asked, hold=hold, wait=wait, dry_run=dry_run, json=json)

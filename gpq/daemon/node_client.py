@@ -184,6 +184,8 @@ class NodeClient:
         """One connection, from the first greeting to its loss: raises LinkLost or GpqError."""
         link = Link(self._connector.spawn(self._argv), str(self.node))
         self._connecting = link
+        if self._closing.is_set():
+            link.end("the daemon is ending")
         self._said.clear()
         self._connected_at = elapsed()
         link.send("hello", {}, lambda reply: self._on_hello(link, reply))

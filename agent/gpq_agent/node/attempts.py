@@ -7,7 +7,7 @@ import contextlib
 import fcntl
 import os
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 from gpq_agent import wire
 from gpq_agent.node import launch, procs, shim, spool
@@ -25,9 +25,10 @@ class Attempts:
     def __init__(self, place: spool.Spool) -> None:
         self.spool = place
         self.boot = procs.boot_id()
-        self._forgotten: Dict[str, bool] = {}
+        self._forgotten: Set[str] = set()
         self._keys: List[str] = []
         self._listed_at = -1
+        self._listed_early = True
         self._final: Dict[str, wire.AttemptInfo] = {}
         self._orders: Dict[str, wire.StartOrder] = {}
         self._orphans: Dict[str, Tuple[float, bool]] = {}
@@ -39,12 +40,14 @@ class Attempts:
     def keys(self) -> List[str]:
         """Attempts not forgotten. The folder is listed only when it has changed: it may hold years of attempts."""
         changed = os.stat(self.spool.attempts).st_mtime_ns
-        if changed != self._listed_at or time.time_ns() - changed < 2_000_000_000:
+        if changed != self._listed_at or self._listed_early:
             self._listed_at = changed
+            # A change within the clock's grain after this listing would leave the same time stamp.
+            self._listed_early = time.time_ns() - changed < 50_000_000
             self._keys = [key for key in self.spool.attempt_keys() if key not in self._forgotten]
         for key in self._keys:
             if os.path.exists(os.path.join(self.spool.folder(key), spool.FORGOTTEN)):
-                self._forgotten[key] = True
+                self._let_go(key)
         self._keys = [key for key in self._keys if key not in self._forgotten]
         return self._keys
 
@@ -91,7 +94,8 @@ class Attempts:
             return info._replace(state="orphan") if adopted else info
         if spool.is_locked(os.path.join(self.spool.folder(key), spool.LOCK)):  # a shim is coming up, or adopting
             return info._replace(state="orphan") if started else info
-        if self._same_boot(shim_record) and self._has_survivors(key):
+        # In the midst of exec the first process shows no mark yet, so it is also looked for by its identity.
+        if procs.lives(started, self.boot) or (self._same_boot(shim_record) and self._has_survivors(key)):
             return info._replace(state="orphan")
         if self._read(key, wire.EXIT) is not None:
             return self.look(key)
@@ -302,7 +306,7 @@ class Attempts:
         if info.state in LIVE:
             raise SpoolError("attempt {} is {}".format(key, info.state), "stop it first")
         os.close(os.open(os.path.join(self.spool.folder(key), spool.FORGOTTEN), os.O_WRONLY | os.O_CREAT, 0o600))
-        self._forgotten[key] = True
+        self._let_go(key)
 
     def purge(self, job: int) -> None:
         """Remove logs and checkpoints of a job none of whose attempts is alive."""
@@ -314,7 +318,14 @@ class Attempts:
                     raise SpoolError("attempt {} is {}".format(key, info.state), "stop it first")
             self.spool.purge(job)
         for key in keys:
-            self._forgotten[key] = True
+            self._let_go(key)
+
+    def _let_go(self, key: str) -> None:
+        """Not looked at any more, and nothing kept of it but its name."""
+        self._forgotten.add(key)
+        self._final.pop(key, None)
+        self._orders.pop(key, None)
+        self._orphans.pop(key, None)
 
     def _must(self, key: str) -> wire.AttemptInfo:
         info = self.look(key)

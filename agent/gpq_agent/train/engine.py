@@ -20,6 +20,7 @@ from .checkpoint import CheckpointStore, MemoryRecord
 from .control import ControlReader
 from .environment import Environment, seconds_since_launch
 from .errors import GpqTrainError
+from .ledger import Ledger
 from .noise_scale import GradientProbe, NoiseScale
 from .progress import ProgressMeter
 from .publish import Publisher
@@ -50,6 +51,7 @@ class Engine:
         self.group = dist.new_group(backend="gloo") if environment.replicas > 1 else None
         self.agreement = Agreement(self.group, environment.rank, self._propose)
         self.meter = ProgressMeter()
+        self.ledger = Ledger()
         self.parts = Parts()
         self.evaluating = 0
         self.evaluation_failed = False  # in this micro-batch: it was not training that ran out of memory
@@ -214,7 +216,24 @@ class Engine:
         self.report.send("checkpoint", content)
         return True
 
+    def _count_examples(self) -> None:
+        """Hold what all replicas did since the last time against the order of the data. Collective."""
+        if self._sampler is not None:
+            totals = self.agreement.total(self.ledger.counted())
+            self.ledger.compare(totals, self._sampler.order(), self._sampler.cursor.consumed)
+
+    def close_epoch(self) -> None:
+        """The running epoch is over on every replica. Collective."""
+        self._count_examples()
+        if self._sampler is not None:
+            self.ledger.close(self._sampler.size)
+        self.log_ledger()
+
+    def log_ledger(self) -> None:
+        self.publisher.log({"gpq_epochs": self.ledger.epochs, "gpq_epochs_exact": self.ledger.exact})
+
     def _stop(self, kind: int) -> None:
+        self._count_examples()
         saved = self.save("stop") if self.environment.rank == 0 else False
         if not self.agreement.confirm(saved):
             if self.store is None:
@@ -298,6 +317,9 @@ class Engine:
         if not self._gate.acted or self.evaluating:
             self._times.spoil()
         self._times.end(synchronised=micro.last, tail=self._tail)
+        self.ledger.hand_out(micro.indices)
+        if micro.last:
+            self.ledger.step_done()
         self._gate.leave()
         self.micro = None
         if micro.last:

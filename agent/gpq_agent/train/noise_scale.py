@@ -452,7 +452,10 @@ class GradientProbe:
         self._sampled = False
 
 
-def _communicate(state: GradientProbe, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _communicate(
+    state: GradientProbe,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]  # torch names it only where c10d is built in
+) -> torch.futures.Future[torch.Tensor]:
     # DDP insists on this name and on these annotations.
     future: torch.futures.Future[torch.Tensor] = state._bucket_ready(bucket)
     return future

@@ -43,6 +43,8 @@ def free_port() -> int:
 def run_replica(environment: Mapping[str, str], text: str) -> None:
     """Body of a forked replica."""
     os.environ.update(environment)
+    # A child of a fork server would start one of its own for every loader process, and import torch in each.
+    multiprocessing.set_start_method("fork", force=True)
     from . import script
 
     script.main(text)

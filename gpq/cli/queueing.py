@@ -1,0 +1,91 @@
+"""`gpq submit`, quick: options read without typer where they are plain; both ways end in `run`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpq.cli import spec
+from gpq.cli.grammar import GRAMMAR
+from gpq.client.connection import call
+from gpq.rpc import messages
+
+LISTS = {"tag": "tags", "env": "env"}  # options that may be repeated, and their fields
+NUMBERS = ("priority", "retries", "batch_size", "max_batch_size")
+HOW = ("hold", "wait", "dry_run", "json")  # not part of the specification
+
+
+def quick(argv: list[str]) -> int | None:
+    """Exit status, or None when typer has to look at the options (help, mistakes)."""
+    options = GRAMMAR["submit"][1]
+    fields: dict[str, Any] = {}
+    words = iter(enumerate(argv))
+    black_box, rest = False, len(argv)
+    for place, word in words:
+        if word == "--" or not word.startswith("-"):
+            black_box = word == "--"
+            rest = place + black_box
+            break
+        name, assigned, value = word.partition("=")
+        if name not in options or (assigned and not word.startswith("--")):
+            return None
+        said, kind = options[name]
+        field = (name if name.startswith("--") else said)[2:].replace("-", "_")
+        if not kind:
+            if assigned:
+                return None
+            fields[field] = True
+            continue
+        if not assigned:
+            place, value = next(words, (-1, ""))
+            if place < 0:
+                return None
+        if not _store(fields, field, value):
+            return None
+    how = {key: bool(fields.pop(key, False)) for key in HOW}
+    return run(spec.Asked(words=argv[rest:], black_box=black_box, **fields), **how)
+
+
+def _store(fields: dict[str, Any], field: str, value: str) -> bool:
+    """False for a value that is not of its option's type."""
+    if field in LISTS:
+        fields.setdefault(LISTS[field], []).append(value)
+    elif field in NUMBERS:
+        if not value.removeprefix("-").isdecimal():
+            return False
+        fields[field] = int(value)
+    else:
+        fields[field] = value
+    return True
+
+
+def run(asked: spec.Asked, *, hold: bool, wait: bool, dry_run: bool, json: bool) -> int:
+    """Submit, and print what came of it."""
+    request = messages.Submit(spec.build(asked), held=hold, dry_run=dry_run)
+    if dry_run:
+        return _preview(call(request, messages.DryRun), json=json)
+    answer = call(request, messages.Submitted)
+    _print(answer, [f"job {answer.id} submitted" + (", held: `gpq release` lets it run" if hold else "")], json=json)
+    if wait:
+        from gpq.cli.wait import until_ended
+
+        return until_ended([str(answer.id)], None, quiet=json)
+    return 0
+
+
+def _preview(answer: messages.DryRun, *, json: bool) -> int:
+    from gpq.views.queue import ranges
+
+    places = ", ".join(f"{part.node} GPU {ranges(part.indices)}" for part in answer.placement)
+    lines = [f"would be {answer.state}" + (f" on {places}" if places else "")]
+    _print(answer, lines + [f"  {reason}" for reason in answer.reasons], json=json)
+    return 0
+
+
+def _print(answer: messages.Submitted | messages.DryRun, lines: list[str], *, json: bool) -> None:
+    from gpq.cli import output
+
+    if json:
+        output.emit(answer)
+    else:
+        output.say(*lines)
+        output.note(*answer.warnings)

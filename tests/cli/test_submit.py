@@ -1,0 +1,135 @@
+"""`gpq submit`: what was typed is what the daemon is asked, whichever way the options are read."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpq.cli import spec
+from gpq.config import FileConfig
+from gpq.rpc import messages
+from tests.cli.conftest import Gpq
+from tests.cli.served import Made
+
+GOOD = [
+    ["--", "sleep", "5"],
+    ["-g", "2", "--", "sh", "-c", "echo -- --gpus 3"],
+    ["train.py"],
+    ["--gpus=1-8", "train.py", "--gpus", "7", "--", "x"],
+    ["--gpus", "3-", "train.py"],
+    ["--gpus", "4", "--rigid", "./train.py", "-v"],
+    ["--name", "n1", "-t", "1h30m", "--priority", "-3", "--retries=2", "--hold", "--", "true"],
+    ["--tag", "a", "--tag=b", "-e", "A=1", "--env", "B=x=y", "--", "true"],
+    ["--preemptible", "--signal", "sigusr1", "--grace", "90s", "--resume-args", "--resume 'a b'", "--", "true"],
+    ["--batch-size", "64", "--max-batch-size", "512", "--atomic-batch-size", "8-32", "train.py"],
+    ["--gpu-type", "A100", "--min-gpu-memory", "40G", "--python", "python3", "--cwd", "/", "--", "true"],
+]
+
+
+@pytest.mark.parametrize("argv", GOOD, ids=" ".join)
+def test_options_mean_the_same_with_and_without_typer(gpq: Gpq, made: Made, home: Path, argv: list[str]) -> None:
+    (home / "train.py").touch()
+    assert gpq("submit", *argv).stdout.startswith("job 5 submitted")
+    program = "import sys; from gpq.cli.app import dispatch; sys.exit(dispatch(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, "submit", *argv]
+    subprocess.run(command, env=gpq.environment, cwd=home, check=True, capture_output=True)
+    assert len(made.asked) == 2
+    assert made.asked[0] == made.asked[1]
+
+
+def asked(gpq: Gpq, made: Made, *argv: str, **environ: str) -> messages.SpecMessage:
+    """The specification that reached the daemon."""
+    said = gpq("submit", *argv, **environ)
+    assert said.returncode == 0, said.stderr
+    request = made.asked[-1]
+    assert isinstance(request, messages.Submit)
+    return request.spec
+
+
+def test_a_command_has_a_fixed_size_and_a_script_may_grow(gpq: Gpq, made: Made, home: Path) -> None:
+    (home / "train.py").touch()
+    command = asked(gpq, made, "--", "/opt/tool", "--gpus", "9")
+    assert (command.level, command.min_gpus, command.max_gpus, command.name) == ("black-box", 1, 1, "tool")
+    assert command.argv == ["/opt/tool", "--gpus", "9"]
+    script = asked(gpq, made, "train.py", "--epochs", "3")
+    assert (script.level, script.min_gpus, script.max_gpus, script.name) == ("script", 1, 0, "train")
+    assert script.argv == [str(home / "train.py"), "--epochs", "3"]
+    assert asked(gpq, made, "--gpus", "2-6", "train.py").max_gpus == 6
+    fixed = asked(gpq, made, "--gpus", "2", "--rigid", "train.py")
+    assert (fixed.min_gpus, fixed.max_gpus, fixed.rigid) == (2, 2, True)
+    signalled = asked(gpq, made, "--preemptible", "--signal", "USR1", "--", "old")
+    assert (signalled.level, signalled.signal, signalled.grace) == ("signal", "USR1", 120.0)
+
+
+def test_units_become_seconds_and_mib(gpq: Gpq, made: Made) -> None:
+    found = asked(gpq, made, "--time", "1h30m", "--min-gpu-memory", "40G", "--", "true")
+    assert (found.time_limit, found.min_gpu_memory_mib) == (5400.0, 40960)
+
+
+def test_the_interpreter_is_that_of_the_active_environment(gpq: Gpq, made: Made, home: Path) -> None:
+    (home / "train.py").touch()
+    assert asked(gpq, made, "train.py").python == os.path.abspath(sys.executable)
+    python = home / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    assert asked(gpq, made, "train.py", VIRTUAL_ENV=str(home / "venv")).python == str(python)
+    assert asked(gpq, made, "train.py", CONDA_PREFIX=str(home / "venv")).python == str(python)
+    assert asked(gpq, made, "--python", "venv/bin/python", "train.py").python == str(python)
+
+
+def test_the_environment_is_an_allow_list_and_secrets_must_be_named(gpq: Gpq, made: Made) -> None:
+    shell = {
+        "CONDA_PREFIX": "/c",
+        "HF_TOKEN": "canary",
+        "OMP_NUM_THREADS": "4",
+        "EDITOR": "vi",
+        "WANDB_API_KEY": "canary",
+    }
+    found = asked(gpq, made, "--", "true", **shell).env
+    assert {"PATH", "HOME", "CONDA_PREFIX", "OMP_NUM_THREADS"} <= set(found)
+    assert not {"HF_TOKEN", "EDITOR", "WANDB_API_KEY", "TERM", "GPQ_HOME"} & set(found)
+    found = asked(gpq, made, "--env", "HF_TOKEN", "--env", "X=a b=c", "--", "true", **shell).env
+    assert (found["HF_TOKEN"], found["X"]) == ("canary", "a b=c")
+
+
+def test_the_default_grace_is_the_configurations(gpq: Gpq, made: Made, home: Path) -> None:
+    assert FileConfig().grace == spec.DEFAULT_GRACE
+    (home / "config.toml").write_text("grace = 33.0\n")
+    assert asked(gpq, made, "--", "true").grace == 33.0
+    assert asked(gpq, made, "--grace", "5s", "--preemptible", "--", "true").grace == 5.0
+
+
+def test_json_and_dry_run_print_the_daemons_answer(gpq: Gpq, made: Made) -> None:
+    assert json.loads(gpq("submit", "--json", "--", "true").stdout) == {
+        "id": 5, "name": "true", "state": "pending", "warnings": [], "schema": messages.SCHEMA,
+    }  # fmt: skip
+    assert gpq("submit", "--dry-run", "--", "true").stdout == "would be starting on a GPU 0\n  1 GPU is free\n"
+    assert json.loads(gpq("submit", "--dry-run", "--json", "--", "true").stdout)["state"] == "starting"
+
+
+def test_cancel_tells_what_is_proven_and_what_is_not(gpq: Gpq, made: Made) -> None:
+    said = gpq("cancel", "1", "2", "3", "--timeout", "7s")
+    assert said.returncode == 1
+    assert said.stdout == "job 1 cancelled: no process is left\njob 2 had ended: nothing to cancel\n"
+    assert said.stderr == "note: job 3 still has processes after 7s: `gpq why 3`\n"
+    assert made.asked == [messages.Cancel(["1", "2", "3"], wait=7.0)]
+
+
+@pytest.mark.parametrize(("command", "done"), [("hold", "held"), ("release", "released"), ("requeue", "requeued")])
+def test_queue_control_names_what_was_done_and_what_was_not(gpq: Gpq, made: Made, command: str, done: str) -> None:
+    said = gpq(command, "1", "2")
+    assert (said.returncode, said.stdout, said.stderr) == (0, f"job 1 {done}\n", "note: job 2 has ended\n")
+
+
+def test_logs_join_the_attempts_with_a_line_between(gpq: Gpq, made: Made) -> None:
+    said = gpq("logs", "1").stdout
+    assert said.startswith("--- attempt 1 on a ---\nfirst\n--- attempt 2 on a ---\nsecond \x1b]52")
+    assert gpq("logs", "1", "--attempt", "1").stdout == "--- attempt 1 on a ---\nfirst\n"
+    assert gpq("logs", "1", "--attempt", "1", "--node", "0").stdout == "--- attempt 1 on a ---\nfirst\n"
+    wrong = gpq("logs", "1", "--node", "3")
+    assert (wrong.returncode, wrong.stdout) == (4, "")
+    pieces = [json.loads(line) for line in gpq("logs", "1", "--json").stdout.splitlines()]
+    assert {piece["attempt"] for piece in pieces} == {1, 2}
