@@ -34,6 +34,7 @@ SILENCE: Seconds = 13.0  # three answers missed, and some; the agent itself may 
 START_EXPIRY: Seconds = 20.0  # a start order that comes later than this is refused by the agent
 REPEAT: Mapping[type[Action], Seconds] = {Launch: 5.0, Stop: 30.0, Retune: 60.0, Forget: 30.0}  # while of no effect
 REFUSED_PATIENCE: Seconds = 10.0  # a start refused for a passing reason is tried again this long
+REMEMBER: Seconds = 120.0  # longer than any of the above
 FIRST_BACKOFF, LAST_BACKOFF = 0.1, 30.0
 
 
@@ -254,6 +255,18 @@ class NodeClient:
                     forget = Forget(*key, (self.node,))
                     if self._is_time(forget):
                         self._say(link, forget)
+
+        self._drop_old(known)
+
+    def _drop_old(self, known: Mapping[Key, Any]) -> None:
+        """What was said of attempts that are no more need not be remembered."""
+        now = elapsed()
+        for what, at in list(self._said.items()):
+            if now - at > REMEMBER and what[1:] not in known:
+                self._said.pop(what, None)
+        for key, at in list(self._refused_since.items()):
+            if now - at > REMEMBER:
+                del self._refused_since[key]
 
     def _is_time(self, action: Action) -> bool:
         said = self._said.get((type(action).__name__, action.job, action.attempt))

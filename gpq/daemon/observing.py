@@ -61,6 +61,7 @@ class Observer:
         jobs = expected(snapshot, self.node)
         live = {(job.id, job.attempt) for job in jobs}
         self._offsets = {key: offset for key, offset in self._offsets.items() if key in live}
+        self._announced = {what: at for what, at in self._announced.items() if what[1:] in live}
         return {wire.attempt_key(job.id, job.attempt): self._offset(job) for job in jobs}
 
     def _offset(self, job: Job) -> int:

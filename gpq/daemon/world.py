@@ -45,10 +45,11 @@ class LiveWorld:
             arguments += ["--cores", ",".join(map(str, config.cores))]
         os.makedirs(spool, mode=0o700, exist_ok=True)
         connector = LocalConnector(errors=Path(spool) / "agent.log")
+        argv = connector.agent_argv(arguments)
         return NodeClient(
             node,
             connector,
-            connector.agent_argv(arguments),
+            [config.python, *argv[1:]] if config.python else argv,
             library=library,
             gpus=config.gpus,
             clock=self._clock,

@@ -31,6 +31,7 @@ class Verdict:
     """Counts of what must not be, and of what was done."""
 
     kills: int = 0
+    kills_at_submission: int = 0  # aimed at the moment of a submission
     kills_before_ready: int = 0  # while the daemon was still recovering from the one before
     acknowledged: int = 0
     unanswered: int = 0  # submissions that the kill cut off: they may exist or not, but not twice
@@ -49,7 +50,8 @@ class Verdict:
         ready = sorted(self.ready_seconds)
         rows = [
             ("kill -9 of the daemon", self.kills),
-            ("  of these while it recovered", self.kills_before_ready),
+            ("  aimed at a submission", self.kills_at_submission),
+            ("  while it recovered", self.kills_before_ready),
             ("jobs acknowledged", self.acknowledged),
             ("submissions cut off by a kill", self.unanswered),
             ("acknowledged jobs lost", len(self.lost)),
@@ -73,8 +75,10 @@ class Submitter(threading.Thread):
         self.random = random.Random(seed)
         self.longest = longest
         self.acknowledged: dict[int, int] = {}  # id -> exit code that it will give
+        self.overwritten: list[int] = []  # ids acknowledged twice: the first job is lost
         self.unanswered = 0
         self.allowed = 0
+        self.begun = threading.Event()  # a submission is on its way
         self.error: BaseException | None = None
         self._condition = threading.Condition()
 
@@ -97,6 +101,7 @@ class Submitter(threading.Thread):
         token = f"{len(self.acknowledged)}.{self.unanswered}"
         seconds = self.random.uniform(0.05, self.longest)
         command = JOB.format(code=code, token=token, seconds=seconds, ledger=self.ledger)
+        self.begun.set()
         try:
             job = self.daemon_.shell(command)
         except (OSError, GpqError) as error:
@@ -104,6 +109,8 @@ class Submitter(threading.Thread):
                 self.unanswered += 1
             time.sleep(0.02)  # until there is a daemon again
             return
+        if job in self.acknowledged:
+            self.overwritten.append(job)
         self.acknowledged[job] = code
 
 
@@ -118,8 +125,15 @@ def chaos(
         submitter = Submitter(daemon, jobs, daemon.work / "ledger", seed, longest)
         submitter.start()
         for number in range(kills):
-            submitter.allow(max(1, (number + 1) * jobs // kills))
+            upto = max(1, (number + 1) * jobs // kills)
+            submitter.allow(upto - 1)
             time.sleep(dice.uniform(0.0, 0.5))
+            submitter.begun.clear()
+            submitter.allow(upto)
+            if dice.random() < 0.5:  # aimed: while a submission is on its way, or has just been answered
+                submitter.begun.wait(1.0)
+                time.sleep(dice.uniform(0.0, 0.03))
+                verdict.kills_at_submission += 1
             daemon.kill()
             verdict.kills += 1
             if dice.random() < 0.3:  # and once more while it recovers
@@ -159,6 +173,7 @@ def _judge(daemon: Daemon, submitter: Submitter, verdict: Verdict) -> None:
     ends = {int(line[1]): int(line[3]) for line in lines if line[0] == "end"}
     told = {row.id: row.exit_status for row in daemon.rows().jobs}
     verdict.lost = [job for job in submitter.acknowledged if job not in told or job not in starts]
+    verdict.lost += submitter.overwritten
     verdict.doubled = [job for job, count in starts.items() if count > 1]
     verdict.wrong = [
         job

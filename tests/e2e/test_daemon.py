@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from gpq.rpc.messages import Cancel, CancelResult, Changed, Hold, Release, Requeue
-from tests.e2e.harness import Daemon
+from tests.e2e.harness import ROOT, Daemon
 from tests.waiting import PATIENCE, wait_until
 
 
@@ -180,6 +180,37 @@ def test_a_script_that_crashes_at_import_fails_and_its_log_says_why(daemon: Daem
     job = daemon.submit("broken.py", level="script")
     assert daemon.ended(job) == {job: ("failed", 1)}
     assert "no_such_module_anywhere" in daemon.log(job)
+
+
+def test_a_script_finds_the_library_alone_and_not_what_is_installed_beside_it(daemon: Daemon) -> None:
+    (daemon.work / "where.py").write_text(
+        "import sys, gpq_agent\nprint(gpq_agent.__file__)\nprint(*sys.path, sep='\\n')\n"
+    )
+    job = daemon.submit("where.py", level="script")
+    assert daemon.ended(job) == {job: ("completed", 0)}
+    where, *path = daemon.log(job).splitlines()
+    assert where == str(daemon.home / "lib" / "gpq_agent" / "__init__.py")
+    assert (daemon.home / "lib").joinpath("gpq_agent").is_symlink()
+    assert [entry.name for entry in (daemon.home / "lib").iterdir()] == ["gpq_agent"]
+    assert str(ROOT) not in path
+
+
+def test_a_job_whose_shim_was_killed_keeps_its_device_and_can_be_cancelled() -> None:
+    with Daemon(slots=1) as daemon:
+        job = daemon.shell("echo $$ > pid; trap '' TERM; while :; do sleep 0.1; done")
+        daemon.until(job, "running")
+        process = psutil.Process(pid_in(daemon.work / "pid"))
+        shim = process.parent()
+        assert shim is not None
+        shim.kill()
+        other = daemon.shell("true")
+        wait_until(lambda: "the shim of attempt" in daemon.output(), "it is noticed")
+        assert daemon.state(job) == "running"
+        assert daemon.state(other) == "pending"
+        assert daemon.call(Cancel([str(job)], wait=PATIENCE), CancelResult).cancelled == [job]
+        # A zombie is dead: in a container nobody may be there to collect it.
+        assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+        assert daemon.ended(other) == {other: ("completed", 0)}
 
 
 def test_a_command_that_is_not_there_fails_and_says_so(daemon: Daemon) -> None:
