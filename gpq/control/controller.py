@@ -5,14 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from gpq.core.events import Event, NodeSeen, NodeSilent
+from gpq.core.fairness import MeanShare, advance
 from gpq.core.folding import fold
-from gpq.core.models import Config, Seconds, Snapshot
+from gpq.core.models import Config, JobId, Seconds, Snapshot
 from gpq.core.policy import Policy
 from gpq.core.rounds import Decision, Round, decide, due, next_round
 from gpq.errors import DaemonUnreachable, GpqError, StoreFailed
@@ -37,6 +38,9 @@ class Controller:
         self.policy = policy
         self.snapshot: Snapshot = replace(store.load(), now=world.now(), config=config)
         self.last_round: Round | None = None
+        # Shares averaged over lives, for finish-time fairness; counted anew from the start of the daemon.
+        self.mean_shares: Mapping[JobId, MeanShare] = {}
+        self._shared_at = self.snapshot.now
         self.rounds = 0
         self.round_seconds: deque[Seconds] = deque(maxlen=REMEMBERED)
         self.changed = threading.Condition()
@@ -106,6 +110,8 @@ class Controller:
         self._backlog, self._not_before = [], None
         self._due, self._put_off = self._due and not allocate, 0 if allocate else self._put_off + 1
         if allocate:
+            passed, self._shared_at = max(snapshot.now - self._shared_at, 0.0), snapshot.now
+            self.mean_shares = advance(self.mean_shares, self.snapshot, passed)
             self.rounds += 1
             self.round_seconds.append(spent)
         self._show(decision)
