@@ -49,7 +49,7 @@ def columns(rows: list[Row]) -> list[Column]:
         Column("NAME", [safe(row["name"]) or "-" for row in rows], 80, least=8),
         Column("USER", [safe(row["user"]) for row in rows], 30, least=4),
         Column("STATE", [safe(row["state"]) for row in rows], 98),
-        Column("GPUS", [where(row["placement"]) or "-" for row in rows], 70, least=8),
+        Column("GPUS", [where(row["placement"]) or "-" for row in rows], 70, least=14),
         Column("BATCH", [batch(row) for row in rows], 45, right=True),
         Column("GOODPUT", [number(row["goodput"]) for row in rows], 60, right=True),
         Column("SPEEDUP", [number(row["speedup"], "x") for row in rows], 50, right=True),
