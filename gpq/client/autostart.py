@@ -60,6 +60,9 @@ def _starting() -> Iterator[None]:
 
 def _start() -> None:
     """Run the daemon in its own session; it says on a pipe that it serves, or why it cannot."""
+    if os.environ.get("GPQ_MARK"):
+        # It would belong to the job's process tree, and be ended with it.
+        raise Refused("no daemon runs, and a job cannot start one", "run `gpq daemon start` in a shell of yours")
     ready, told = os.pipe()
     try:
         with open(paths.daemon_log(), "ab") as output:

@@ -22,7 +22,7 @@ Info = Mapping[str, Any]  # a wire.AttemptInfo
 
 ALIVE = ("starting", "running", "orphan")
 ENDED = ("exited", "lost")
-SEEN: Seconds = 30.0  # news of a node without a difference, at most this often
+SEEN: Seconds = 5.0  # news of a node without a difference, at most this often
 RETELL: Seconds = 30.0  # an event that changed nothing is told again, after this long
 
 
