@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -144,7 +145,9 @@ def fork_and_terminate() -> None:
     terminator.arm()
     child = os.fork()
     if not child:
-        signal.pause()
+        deadline = time.monotonic() + DEADLINE
+        while time.monotonic() < deadline:  # not signal.pause(): the signal may come just before it
+            time.sleep(0.01)
         os._exit(1)
     os.kill(child, signal.SIGTERM)
     _, status = os.waitpid(child, 0)
