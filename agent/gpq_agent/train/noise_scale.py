@@ -316,26 +316,33 @@ class GradientProbe:
             factor /= self._replicas
         if factor != 1.0:
             buffer.mul_(factor)
-        operation = dist.ReduceOp.AVG if self._average else dist.ReduceOp.SUM
-        if not self._sampled:
-            return dist.all_reduce(buffer, op=operation, group=self._group, async_op=True).get_future().then(_reduced)
-        started = perf_counter()
         weights: Any = None
-        if self._adam is not None:
-            weights = self._adam.fill(buffer, bucket.gradients(), bucket.parameters())
-            self._slots[2, index] = weights.sum()
-        local = _squared(buffer, weights)
-        self._slots[0, index] = local if self._average else local * float(self._replicas) ** 2
-        self.cost += perf_counter() - started
+        if self._sampled:
+            started = perf_counter()
+            if self._adam is not None:
+                weights = self._adam.fill(buffer, bucket.gradients(), bucket.parameters())
+                self._slots[2, index] = weights.sum()
+            local = _squared(buffer, weights)
+            self._slots[0, index] = local if self._average else local * float(self._replicas) ** 2
+            self.cost += perf_counter() - started
+        operation = dist.ReduceOp.AVG if self._average else dist.ReduceOp.SUM
+        work: Any = dist.all_reduce(buffer, op=operation, group=self._group, async_op=True)
+        if not buffer.is_cuda and bucket.is_last():
+            # Nothing is left to compute meanwhile, and a wait here saves handing the result from thread to thread.
+            work.wait()
+            done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+            done.set_result(self._averaged(buffer, index, weights))
+            return done
+        if not self._sampled:
+            return work.get_future().then(_reduced)
+        return work.get_future().then(lambda future: self._averaged(future.value()[0], index, weights))
 
-        def average(future: Any) -> torch.Tensor:
-            reduced: torch.Tensor = future.value()[0]
+    def _averaged(self, reduced: torch.Tensor, index: int, weights: Optional[torch.Tensor]) -> torch.Tensor:
+        if self._sampled:
             self._slots[1, index] = _squared(reduced, weights)
-            if weights is not None and weights.is_cuda:
-                weights.record_stream(torch.cuda.current_stream())  # this runs on a stream of its own
-            return reduced
-
-        return dist.all_reduce(buffer, op=operation, group=self._group, async_op=True).get_future().then(average)
+        if weights is not None and weights.is_cuda:
+            weights.record_stream(torch.cuda.current_stream())  # this runs on a stream of its own
+        return reduced
 
     # -- one replica ---------------------------------------------------------------------------------------------------
 
@@ -452,7 +459,10 @@ class GradientProbe:
         self._sampled = False
 
 
-def _communicate(state: GradientProbe, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _communicate(
+    state: GradientProbe,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
+) -> torch.futures.Future[torch.Tensor]:
     # DDP insists on this name and on these annotations.
     future: torch.futures.Future[torch.Tensor] = state._bucket_ready(bucket)
     return future
