@@ -33,8 +33,8 @@ format: $(VENV)/.dev  ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-completions: $(VENV)/.dev  ## write completions/ anew
-	for shell in bash zsh fish; do $(BIN)/gpq completion $$shell > completions/gpq.$$shell; done
+completions: $(VENV)/.dev  ## write anew what is made from the commands: completions/, the table in README.md
+	$(BIN)/python -m gpq.cli.reference --write
 
 # TRACES is a folder of public measurements in the layout of the OSDI'21 artifact.
 TRACES ?= ../shared/traces/osdi21

@@ -133,11 +133,12 @@ def main() -> int:
     rng = np.random.default_rng(options.seed)
     chooser = policy(options.policy)
     snapshot, params = lab(options.jobs, options.nodes, options.gpus, rng)
-    seconds, used, moved = [], [], 0
+    seconds, busy, used, moved = [], [], [], 0
     for _ in range(options.rounds):
-        begin = time.perf_counter()
+        begin, working = time.perf_counter(), time.process_time()
         decision = decide(snapshot, (), chooser, allocate=True)
         seconds.append(time.perf_counter() - begin)
+        busy.append(time.process_time() - working)
         assert decision.round is not None
         placements = dict(decision.round.placements)
         used.append(sum(placement.replicas for placement in placements.values()))
@@ -152,9 +153,16 @@ def main() -> int:
     print(
         f"devices in use: {np.mean(used):.1f} of {devices}; running jobs changed: {moved / options.rounds:.1f} a round"
     )
+    print(f"processor time of one round: median {median(busy) * 1e3:.1f} ms")
     passed = took <= MAX_SECONDS
     if options.out:
-        figures = {"median_seconds": took, "max_seconds": max(seconds), "rounds": options.rounds, "passed": passed}
+        figures = {
+            "median_seconds": took,
+            "median_cpu_seconds": median(busy),
+            "max_seconds": max(seconds),
+            "rounds": options.rounds,
+            "passed": passed,
+        }
         options.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     return 0 if passed else 1
 

@@ -65,6 +65,7 @@ def running(number: int, placement: Placement, *, since: float = -1000.0, declar
         "launched_at": since,
         "started_at": since,
         "first_started_at": since,
+        "started_nodes": tuple(node for node, _ in placement.parts),
         "last_replicas": placement.replicas,
         "profile": Profile(declared=DECLARED) if declared else Profile(),
     }

@@ -31,11 +31,14 @@ def dispatch(argv: list[str]) -> int:
 
 def run(name: str, argv: list[str]) -> int:
     """Exit status of one command: what its function returns, 0 for None."""
+    found = command(name)
     try:
-        code = command(name).main(args=argv, prog_name=f"gpq {name}", standalone_mode=False)
+        # Not `main()`: it has its own mind about Ctrl-C and closed pipes, which are the door's to handle.
+        with found.make_context(f"gpq {name}", argv) as context:
+            code = found.invoke(context)
     except Exception as error:
-        if type(error).__name__ == "Abort":
-            raise KeyboardInterrupt from None
+        if type(error).__name__ == "Exit":  # --help
+            return int(getattr(error, "exit_code", 0))
         raise complaint(error, name) from None
     return code if isinstance(code, int) else 0
 

@@ -1,4 +1,4 @@
-"""What completion offers, made from the commands by `python -m gpq.cli.reference --grammar`: edit those instead.
+"""What completion offers, made from the commands by `python -m gpq.cli.reference --write`: edit those instead.
 
 GRAMMAR: path -> (what its arguments are, {option: (help, what its value is; "" = a flag)}). A kind is jobs, nodes,
 users, files, any, or words joined by |.
@@ -175,6 +175,15 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "config path": (
         "",
         {
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "demo": (
+        "",
+        {
+            "--home": ("Keep state and logs there instead of in a temporary folder.", "any"),
+            "--timeout": ("Give up after this long.", "any"),
+            "--color": ("auto: on a terminal, unless NO_COLOR is set.", "auto|always|never"),
             "--json": ("Print JSON only, as the daemon answered.", ""),
         },
     ),

@@ -1,6 +1,7 @@
 """Reads the commands from the typer apps: the table for the README, and the grammar that completion works from.
 
-`python -m gpq.cli.reference` prints the table, `--grammar` the module gpq/cli/grammar.py, `--script SHELL` a completion script.
+`python -m gpq.cli.reference` prints the table; with `--write`, in the root of the repository, everything made from the
+commands is written anew: the table in README.md, completions/, and gpq/cli/grammar.py.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from gpq.cli.app import command
 from gpq.cli.commands import COMMANDS
 from gpq.cli.scripts import SCRIPTS
 
+BEGIN, END = "<!-- commands: python -m gpq.cli.reference -->", "<!-- /commands -->"
 KINDS = {"JOB": "jobs", "NODE": "nodes", "USER": "users", "PATH": "files", "FILE": "files"}
 CHOICES = {
     "STATE": ("pending", "held", "starting", "running", "stopping", "completed", "failed", "cancelled", "timeout"),
@@ -48,7 +50,7 @@ def _arguments(found: Any) -> str:
 def grammar() -> str:
     """The module gpq/cli/grammar.py."""
     lines = [
-        '"""What completion offers, made from the commands by `python -m gpq.cli.reference --grammar`: edit those instead.',
+        '"""What completion offers, made from the commands by `python -m gpq.cli.reference --write`: edit those instead.',
         "",
         'GRAMMAR: path -> (what its arguments are, {option: (help, what its value is; "" = a flag)}). A kind is jobs, nodes,',
         "users, files, any, or words joined by |.",
@@ -94,11 +96,22 @@ def _quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"' if "'" in text or '"' not in text else f"'{text}'"
 
 
+def documents() -> dict[str, str]:
+    """Path in the repository -> what it is to hold, for all that is made from the commands."""
+    made = {f"completions/gpq.{shell}": script for shell, script in SCRIPTS.items()}
+    with open("README.md", encoding="utf-8") as stream:
+        before, begin, rest = stream.read().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    return {**made, "gpq/cli/grammar.py": grammar(), "README.md": f"{before}{begin}\n{table()}{end}{after}"}
+
+
 def main(argv: list[str]) -> int:
-    if argv[:1] == ["--script"]:
-        sys.stdout.write(SCRIPTS[argv[1]])
-    else:
-        sys.stdout.write(grammar() if argv == ["--grammar"] else table())
+    if argv != ["--write"]:
+        sys.stdout.write(table())
+        return 0
+    for path, text in documents().items():
+        with open(path, "w", encoding="utf-8") as stream:
+            stream.write(text)
     return 0
 
 

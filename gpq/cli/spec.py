@@ -47,6 +47,13 @@ def build(asked: Asked) -> SpecMessage:
         raise UsageError("nothing to run", "gpq submit train.py, or gpq submit --gpus 1 -- COMMAND")
     if any("\0" in word for word in asked.words):
         raise UsageError("the command holds a NUL character", "no program can be started with one")
+    for option, count in (
+        ("--retries", asked.retries),
+        ("--batch-size", asked.batch_size),
+        ("--max-batch-size", asked.max_batch_size),
+    ):
+        if count < 0:
+            raise UsageError(f"{option} {count} is below 0", "write a whole number, 0 or above")
     cwd = directory(asked.cwd)
     environ = dict(os.environ)
     level = "black-box" if asked.black_box else "script"

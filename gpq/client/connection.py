@@ -10,7 +10,6 @@ from typing import TypeVar
 import msgspec
 
 from gpq import paths
-from gpq.client.autostart import ensure_daemon
 from gpq.errors import DaemonUnreachable
 from gpq.rpc import codec
 from gpq.rpc.messages import Request
@@ -40,7 +39,8 @@ class Connection:
         line = codec.encode_request(request)
         self._socket.settimeout(ANSWER_SECONDS + float(getattr(request, "wait", 0.0)))
         try:
-            self._socket.sendall(line)
+            with contextlib.suppress(BrokenPipeError):  # it may have said why before it hung up
+                self._socket.sendall(line)
             answer = self._read_line()
         except TimeoutError:
             raise DaemonUnreachable("the daemon does not answer", "`gpq daemon logs` may say why") from None
@@ -76,6 +76,8 @@ def connect(*, start: bool = True) -> Connection:
         if isinstance(refused, Connection):
             return refused
         if start:
+            from gpq.client.autostart import ensure_daemon  # its imports cost more than a whole request
+
             ensure_daemon()
         elif isinstance(refused, (FileNotFoundError, ConnectionRefusedError)):
             raise DaemonUnreachable("no daemon runs", "`gpq daemon start` starts one")

@@ -71,7 +71,7 @@ class Reader:
             level=level_word(job),
             gpus=replicas,
             placement=self.parts(placement),
-            total_batch=max(replicas, 1) * profile.atomic_batch * (profile.accum_steps + 1) if not done else 0,
+            total_batch=replicas * profile.atomic_batch * (profile.accum_steps + 1),
             atomic_batch=profile.atomic_batch,
             accum_steps=profile.accum_steps,
             goodput=running.goodput if running else None,

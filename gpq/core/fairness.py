@@ -129,6 +129,8 @@ def fairness_by_job(snapshot: Snapshot, means: Mapping[JobId, MeanShare] | None 
 
 
 def _of(snapshot: Snapshot, job: Job, share: float, mean_share: float) -> JobFairness:
+    if estimates.model_of(job.profile) is None:
+        return JobFairness(share, None, None)
     # What it could have if it were alone: shapes on all devices that suit it, nobody else's taken out.
     shapes = feasible(job, snapshot, supply(snapshot, job, {}))
     table = estimates.table(job, shapes)

@@ -32,11 +32,11 @@ _LEAST_ERROR = 0.002  # what the rows may bring that down to
 _SPARE_ROWS = 8  # rows beyond the number of parameters from which on they may
 _GRAD_WEIGHT = 0.3  # of a gradient-time residual: the part before the last gradient is only about that time
 _FEW_STEPS = 3.0  # a mean over this many steps weighs half of one over very many
-_STARTS = np.log(np.array([0.15, 1.0, 3.0]))  # log(gamma - 1): the posterior may have a local optimum per overlap
+_STARTS = np.log(np.array([0.3, 2.0]))  # log(gamma - 1): there may be a local optimum for each kind of overlap
 _OVERLAP_BOUNDS = (-5.0, 2.2)
 _ITERATIONS = 25
 _STRIDE = 2.0  # of one iteration in any coordinate: a factor of 7
-_ENOUGH = 1e-4  # relative decrease of the loss below which an iteration is the last
+_ENOUGH = 1e-3  # relative decrease of the loss below which an iteration is the last
 _INTER_PENALTY = 1.1  # what is known of one node only counts a tenth more between nodes (Pollux)
 
 
@@ -81,7 +81,9 @@ def _columns(rows: Sequence[ProfileRow]) -> _Rows | None:
         return None
     table = np.array([(r.nodes, r.replicas, r.atomic_batch, r.grad_time, r.step_time, r.weight) for r in usable])
     nodes, replicas, atomic, grad, step, weight = table.T
-    grad = np.where((grad > 0) & np.isfinite(grad), np.minimum(grad, step), step)
+    # Alone there is nothing to wait for: the step is the gradient. With others, a missing gradient time says nothing.
+    known = (grad > 0) & np.isfinite(grad)
+    grad = np.where(known, np.minimum(grad, step), step)
     trust = weight / (weight + _FEW_STEPS)
     trust = np.sqrt(trust / trust.max())
     return _Rows(
@@ -93,7 +95,7 @@ def _columns(rows: Sequence[ProfileRow]) -> _Rows | None:
         np.log2(np.maximum(replicas, 2.0)) - 1.0,
         crowding(nodes, replicas),
         trust,
-        np.concatenate([trust, trust * _GRAD_WEIGHT]),
+        np.concatenate([trust, trust * _GRAD_WEIGHT * (known | (replicas <= 1))]),
         np.log(np.concatenate([step, grad])),
     )
 
@@ -141,7 +143,8 @@ def _start(data: _Rows, prior: Array, overlap: float) -> Array:
 
 def _line(data: _Rows) -> tuple[float, float]:
     """Non-negative weighted least squares of T_grad = alpha + beta m, relative errors; one m: half and half."""
-    weight = (data.trust / data.grad) ** 2
+    trust = data.scale[len(data.grad) :]
+    weight = ((trust if trust.any() else data.trust) / data.grad) ** 2
     weight /= weight.sum()
     centre = float(weight @ data.atomic)
     mean = float(weight @ data.grad)

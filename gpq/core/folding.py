@@ -112,7 +112,9 @@ def apply(job: Job, event: Event) -> Job:
         case HoldAsked():
             return replace(job, wish=Wish.HOLD) if job.wish is not Wish.CANCEL else job
         case ReleaseAsked():
-            return replace(job, wish=Wish.RUN, quick_failures=0) if job.wish is not Wish.CANCEL else job
+            if job.wish is Wish.CANCEL:
+                return job
+            return replace(job, wish=Wish.RUN, quick_failures=0, not_before=0.0)  # who releases it wants it now
         case RequeueAsked():
             return replace(job, wish=Wish.REQUEUE) if job.wish is not Wish.CANCEL else job
         case Held():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gpq.core.models import HOLDS_DEVICES, Job, JobId, NodeId, Snapshot, Word
+from gpq.core.actions import Stop
+from gpq.core.models import HOLDS_DEVICES, Job, JobId, NodeId, Snapshot, StopReason, Word
+from gpq.core.planning import CANCEL_GRACE
 
 
 class Fate(Word):
@@ -36,10 +38,24 @@ def expected(snapshot: Snapshot, node: NodeId) -> list[Job]:
 
 def is_lost(job: Job, node: NodeId, *, start_possible: bool) -> bool:
     """Is an expected attempt that `node` does not know gone for good? `start_possible`: an order to start it may still
-    be under way. One that never ran is started again instead, unless it is to stop anyway."""
+    be under way. One that never ran is started again instead, unless it is to end anyway."""
     if node in job.started_nodes:
         return True
-    return job.stop is not None and not start_possible
+    return (job.stop is not None or is_doomed(job)) and not start_possible
+
+
+def is_doomed(job: Job) -> bool:
+    """Has the attempt failed on one of its nodes? Its other parts wait for that one in vain, some for ever."""
+    return any(not end.stopped and (end.lost or end.code != 0) for _, end in job.exits)
+
+
+def leftovers(snapshot: Snapshot, node: NodeId) -> list[Stop]:
+    """Parts of doomed attempts that `node` may still run."""
+    return [
+        Stop(job.id, job.attempt, (node,), StopReason.CANCEL, "kill", CANCEL_GRACE, "it failed on another node")
+        for job in expected(snapshot, node)
+        if is_doomed(job)
+    ]
 
 
 def nodes_of(job: Job) -> tuple[NodeId, ...]:

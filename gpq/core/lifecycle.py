@@ -80,7 +80,7 @@ def conclude(job: Job, now: Seconds, config: Config) -> Event:
         return Succeeded(now, job.id, end)
     if end.stopped or (job.stop is StopReason.REQUEUE and not job.movable):
         return Stopped(now, job.id, end)
-    if end.lost and (job.movable or job.failures < job.spec.retries):
+    if end.lost and (job.movable or not job.started_nodes or job.failures < job.spec.retries):
         return Stopped(now, job.id, end)  # the node's fault: not counted against the job
     if job.stop is not None or job.failures < job.spec.retries:
         wait = config.retry_seconds * 2.0 ** min(job.quick_failures, 8)

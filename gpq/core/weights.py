@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil, log2
 
 from gpq.core import estimates
 from gpq.core.models import HOLDS_DEVICES, Job, JobId, Seconds, Shape, Snapshot
@@ -10,6 +11,7 @@ from gpq.core.models import HOLDS_DEVICES, Job, JobId, Seconds, Shape, Snapshot
 UNKNOWN_SECONDS: Seconds = 60.0  # taken to remain of a job of which nothing is known: it is soon known
 SERVICE_KNEE = 4000.0  # GPU-seconds that make no difference yet
 SERVICE_POWER = 0.4
+DEFICIT = 2.0  # times less service than the fair share from which on a job counts for more
 PRIORITY_FACTOR = 4.0  # one step of priority
 
 
@@ -19,13 +21,15 @@ def weights(
     """Weights of the jobs in `options`, their possible shapes.
 
     Where at least one length is known: rank / J, the job that needs the longest ranked 1 (only the order counts, so
-    that one very long job does not swamp the rest; compare heSRPT, Berg et al. 2020). Else (service + 4000)^-0.4, least
-    attained service first. Both times the fair share (so that users count, not their number of jobs) and priority.
+    that one very long job does not swamp the rest; compare heSRPT, Berg et al. 2020), and more for a job that got far
+    less than its share so far, so that short ones cannot put it off for ever. Else (service + 4000)^-0.4, least attained
+    service first. Both times the fair share (so that users count, not their number of jobs) and priority.
     """
     jobs = [snapshot.jobs[name] for name in options]
     needed = {job.id: seconds_at_best(job, options[job.id]) for job in jobs}
     if any(seconds is not None for seconds in needed.values()):
-        urgency = _ranks({job.id: _or_guess(needed[job.id], job, snapshot.now) for job in jobs})
+        ranks = _ranks({job.id: _or_guess(needed[job.id], job, snapshot.now) for job in jobs})
+        urgency = {job.id: ranks[job.id] * _deficit(job, options[job.id], shares[job.id], snapshot.now) for job in jobs}
     else:
         urgency = {job.id: (1.0 + job.service_at(snapshot.now) / SERVICE_KNEE) ** -SERVICE_POWER for job in jobs}
     mean = sum(shares[job.id] for job in jobs) / len(jobs) if jobs else 1.0
@@ -48,11 +52,21 @@ def seconds_at_best(job: Job, shapes: tuple[Shape, ...]) -> Seconds | None:
 
 
 def _or_guess(known: Seconds | None, job: Job, now: Seconds) -> Seconds:
-    """Of unknown length: as much is to come as was (Lindy's law), at least UNKNOWN_SECONDS."""
+    """Of unknown length: as much is to come as was (Lindy's law), at least UNKNOWN_SECONDS.
+
+    Rounded up to a power of two of them, so that two such jobs do not take turns at every round but at every doubling.
+    """
     if known is not None:
         return known
     running = now - job.started_at if job.state in HOLDS_DEVICES and job.started_at is not None else 0.0
-    return max(job.run_seconds + running, UNKNOWN_SECONDS)
+    spent = max(job.run_seconds + running, UNKNOWN_SECONDS)
+    return float(UNKNOWN_SECONDS * 2.0 ** ceil(log2(spent / UNKNOWN_SECONDS) - 1e-9))
+
+
+def _deficit(job: Job, shapes: tuple[Shape, ...], share: float, now: Seconds) -> float:
+    """1, or how many times beyond DEFICIT its service falls short of its share (what it cannot use left out)."""
+    entitled = min(share, shapes[-1].replicas if shapes else 0) * max(now - job.submitted_at, 0.0)
+    return max(1.0, (entitled + SERVICE_KNEE) / (job.service_at(now) + SERVICE_KNEE) / DEFICIT)
 
 
 def _ranks(seconds: Mapping[JobId, Seconds]) -> dict[JobId, float]:

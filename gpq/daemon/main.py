@@ -51,9 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _log_to_file(alone=options.detached)
             return _serve(ready)
     except GpqError as error:
-        log.error("%s%s", error.message, f" ({error.hint})" if error.hint else "")
-        if not ready.failed(error) and not options.detached:
+        if logging.getLogger().handlers:
+            log.error("%s%s", error.message, f" ({error.hint})" if error.hint else "")
+        elif not ready.failed(error):
             print(f"gpq: {error.message}\n{error.hint}".rstrip(), file=sys.stderr)  # noqa: T201
+        ready.failed(error)
         return error.code
     except Exception as error:
         log.exception("the daemon ends by a bug")
@@ -141,7 +143,7 @@ def _serve(ready: Ready) -> int:
             _until_ending(ending, store)
         log.info("ending; jobs run on")
         server.close()
-        world.close()
+        world.close()  # the loop then has nothing more to come
         loop.join(timeout=30.0)
         if loop.error is not None:
             raise loop.error

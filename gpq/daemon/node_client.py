@@ -17,28 +17,23 @@ from gpq_agent import wire
 
 from gpq.connectors.base import Connector
 from gpq.core.actions import Action, Forget, Launch, Retune, Stop
-from gpq.core.events import Event, Exited, NodeSeen, NodeSilent, Started, StartRefused
-from gpq.core.healing import Fate, expected, fate, is_lost
-from gpq.core.models import Job, JobId, Node, NodeId, NodeState, Seconds, Snapshot, StopReason
+from gpq.core.events import Event, NodeSeen, StartRefused
+from gpq.core.healing import Fate, fate, leftovers
+from gpq.core.models import JobId, Node, NodeId, Seconds, Snapshot, StopReason
 from gpq.core.planning import CANCEL_GRACE, repeat
-from gpq.daemon import launching, sightings
+from gpq.daemon import launching
 from gpq.daemon.clock import Clock, elapsed
 from gpq.daemon.link import Link, LinkLost, Reply
-from gpq.daemon.reports import profiled
+from gpq.daemon.observing import ALIVE, Key, Observer
 from gpq.errors import GpqError
 
 log = logging.getLogger(__name__)
-
-Key = tuple[JobId, int]
 
 WATCH: Seconds = 3.0  # a watch answers after this long even without news
 SILENCE: Seconds = 13.0  # three answers missed, and some; the agent itself may wait 10 s for the GPU driver
 START_EXPIRY: Seconds = 20.0  # a start order that comes later than this is refused by the agent
 REPEAT: Mapping[type[Action], Seconds] = {Launch: 5.0, Stop: 30.0, Retune: 60.0, Forget: 30.0}  # while of no effect
-RETELL: Seconds = 30.0
-ALIVE = ("starting", "running", "orphan")
 REFUSED_PATIENCE: Seconds = 10.0  # a start refused for a passing reason is tried again this long
-SEEN: Seconds = 30.0  # news of a node without a difference, at most this often
 FIRST_BACKOFF, LAST_BACKOFF = 0.1, 30.0
 
 
@@ -65,26 +60,20 @@ class NodeClient:
         self._connector = connector
         self._argv = list(argv)
         self._library = library
-        self._gpus = tuple(gpus)
         self._clock = clock
         self._inbox = inbox
         self._view = view
-        self._link: Link | None = None
+        self._connecting: Link | None = None
+        self._link: Link | None = None  # the same, once the node's first full report was taken in
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"node-{node}", daemon=True)
         # What was said on this link, and when; written by two threads, a key at a time.
         self._said: dict[tuple[str, JobId, int], Seconds] = {}
         # The reader's own.
+        self._observer = Observer(node, gpus, clock)
         self._connected_at = self._heard_at = elapsed()
         self._agent_time = (0.0, elapsed())
-        self._hello: Reply = {}
-        self._told: Node | None = None  # what rounds know of the node; None: nothing, or that it is silent
-        self._told_at = 0.0
-        self._silent_reason = ""
-        self._offsets: dict[Key, int] = {}
-        self._announced: dict[tuple[str, JobId, int], Seconds] = {}
         self._refused_since: dict[Key, Seconds] = {}
-        self._noted: set[str] = set()
 
     def start(self) -> None:
         self._inbox([NodeSeen(self._clock.now(), Node(self.node, reason="not heard of yet"))])
@@ -92,7 +81,7 @@ class NodeClient:
 
     def close(self) -> None:
         self._closing.set()
-        link = self._link
+        link = self._connecting
         if link is not None:
             link.end("the daemon is ending")
         if self._thread.is_alive():
@@ -129,7 +118,7 @@ class NodeClient:
 
         def done(reply: Reply) -> None:
             if reply.get("ok"):
-                self._tell(self._news_of(reply["attempt"], self._view(), drained=False))
+                self._tell(self._observer.of_attempt(reply["attempt"], self._view(), drained=False))
             elif not reply.get("lost"):
                 self._refused(launch, reply)
 
@@ -179,34 +168,30 @@ class NodeClient:
             except Exception as error:
                 log.exception("%s: an answer made no sense", self.node)
                 reason = f"its answers make no sense: {error!r}"
-            self._link = None
             if self._closing.is_set():
                 return
             if self._heard_at - began > LAST_BACKOFF:
                 backoff = FIRST_BACKOFF
             log.info("%s: %s; next try in %.1f s", self.node, reason, backoff)
-            self._tell_silence(reason)
+            # An agent that ended and is back at once is no news; one that does not come back is.
+            if not self._observer.is_up or elapsed() - self._heard_at > 0.9 * SILENCE:
+                self._tell(self._observer.silent(reason))
             self._closing.wait(backoff * random.uniform(0.7, 1.3))
             backoff = min(backoff * 2, LAST_BACKOFF)
-
-    def _tell_silence(self, reason: str) -> None:
-        """An agent that ended and is back at once is no news; one that does not come back is."""
-        if self._told is not None and elapsed() - self._heard_at < 0.9 * SILENCE:
-            return
-        if self._told is not None or reason != self._silent_reason:
-            self._told, self._silent_reason = None, reason
-            self._inbox([NodeSilent(self._clock.now(), self.node, reason)])
 
     def _converse(self) -> NoReturn:
         """One connection, from the first greeting to its loss: raises LinkLost or GpqError."""
         link = Link(self._connector.spawn(self._argv), str(self.node))
+        self._connecting = link
+        if self._closing.is_set():
+            link.end("the daemon is ending")
         self._said.clear()
-        self._announced.clear()
         self._connected_at = elapsed()
         link.send("hello", {}, lambda reply: self._on_hello(link, reply))
         try:
             link.serve(SILENCE)
         except BaseException as error:
+            self._link = None
             link.close(str(error))
             raise
 
@@ -217,20 +202,15 @@ class NodeClient:
             raise LinkLost(f"the node agent refuses: {reply.get('error')}")
         if reply["version"] != wire.VERSION:
             raise LinkLost(f"the node agent speaks version {reply['version']}, not {wire.VERSION}")
-        self._hello = reply
+        self._observer.greeted(reply)
         self._watch(link, seen=None, wait=0.0)
 
     def _watch(self, link: Link, seen: Any, wait: Seconds) -> None:
-        offsets = {
-            wire.attempt_key(job.id, job.attempt): self._offset(job) for job in expected(self._view(), self.node)
-        }
-        link.send("watch", {"offsets": offsets, "seen": seen, "wait": wait}, lambda reply: self._on_watch(link, reply))
+        asked = self._observer.offsets(self._view())
+        fields = {"offsets": asked, "seen": seen, "wait": wait}
+        link.send("watch", fields, lambda reply: self._on_watch(link, asked, reply))
 
-    def _offset(self, job: Job) -> int:
-        """Where the next report line of the job's attempt begins: what was told may not be committed yet."""
-        return max(self._offsets.get((job.id, job.attempt), 0), job.report_offset)
-
-    def _on_watch(self, link: Link, reply: Reply) -> None:
+    def _on_watch(self, link: Link, asked: Mapping[str, int], reply: Reply) -> None:
         if reply.get("lost"):
             return
         if not reply.get("ok"):
@@ -239,91 +219,34 @@ class NodeClient:
         self._agent_time = (float(reply["time"]), elapsed())
         snapshot = self._view()
         known = {(JobId(info["job"]), int(info["attempt"])): info for info in reply["attempts"]}
-        events: list[Event] = []
-        for info in reply["attempts"]:
-            events += self._news_of(info, snapshot, drained=not info.get("report"))
-        events += self._missing(known, snapshot)
-        events += self._news_of_node(reply["devices"], known, snapshot)
+        events, more = self._observer.news(
+            known, reply["devices"], snapshot, asked=asked, start_possible=self._start_possible
+        )
         self._tell(events)
         self._heal(link, known, snapshot)
         self._link = link
-        unread = any(info.get("report") for info in reply["attempts"])
-        self._watch(link, reply["digest"], 0.0 if unread else WATCH)
+        self._watch(link, reply["digest"], 0.0 if more else WATCH)
 
-    def _news_of(self, info: Mapping[str, Any], snapshot: Snapshot, *, drained: bool) -> list[Event]:
-        """Events that one AttemptInfo amounts to. An end is told only once the report was read to its end (`drained`)."""
-        job_id, attempt, state = JobId(info["job"]), int(info["attempt"]), info["state"]
-        key, now = (job_id, attempt), self._clock.now()
-        if fate(snapshot, self.node, *key) is not Fate.LIVE:
-            return []
-        job = snapshot.jobs[job_id]
-        events: list[Event] = []
-        if info.get("report_offset", 0) > self._offset(job):
-            self._offsets[key] = int(info["report_offset"])
-            events.append(profiled(now, job_id, attempt, self._offsets[key], info["report"]))
-        ran = state in ("running", "orphan") or info.get("pid") is not None
-        if ran and self.node not in job.started_nodes and self._is_new("Started", key):
-            events.append(Started(now, job_id, attempt, self.node))
-        if state in ("exited", "lost") and drained and self._is_new("Exited", key):
-            self._offsets.pop(key, None)
-            end = sightings.exit_of(info.get("exit"), lost=state == "lost")
-            events.append(Exited(now, job_id, attempt, self.node, end))
-        if state == "orphan":
-            self._note(f"the shim of attempt {job_id}.{attempt} is gone, its processes live on and keep their devices")
-        return events
-
-    def _missing(self, known: Mapping[Key, Any], snapshot: Snapshot) -> list[Event]:
-        """Attempts that ought to be on the node, and are not, and cannot come any more."""
-        events: list[Event] = []
-        for job in expected(snapshot, self.node):
-            key = (job.id, job.attempt)
-            if key in known:
-                continue
-            said = self._said.get(("Launch", *key), self._connected_at)
-            start_possible = elapsed() - max(said, self._connected_at) < START_EXPIRY + 1.0
-            if is_lost(job, self.node, start_possible=start_possible) and self._is_new("Exited", key):
-                events.append(
-                    Exited(self._clock.now(), *key, self.node, sightings.exit_of(None, lost=True)),
-                )
-        return events
-
-    def _news_of_node(
-        self, infos: Sequence[Mapping[str, Any]], known: Mapping[Key, Mapping[str, Any]], snapshot: Snapshot
-    ) -> list[Event]:
-        strangers = {
-            device: wire.attempt_key(*key)
-            for key, info in known.items()
-            if info["state"] in ALIVE and fate(snapshot, self.node, *key) is Fate.STRANGER
-            for device in info.get("devices", ())
-        }
-        now = self._clock.now()
-        node = Node(
-            id=self.node,
-            state=NodeState.UP,
-            devices=sightings.devices_of(infos, strangers, self._gpus),
-            cores=int(self._hello.get("cores", 0)),
-            memory_mib=int(self._hello.get("memory_mib", 0)),
-            boot_id=str(self._hello.get("boot_id", "")),
-            seen_at=now,
-        )
-        if not sightings.differs(self._told, node) and elapsed() - self._told_at < SEEN:
-            return []
-        self._told, self._told_at, self._silent_reason = node, elapsed(), ""
-        return [NodeSeen(now, node)]
+    def _start_possible(self, key: Key) -> bool:
+        """May an order to start this attempt still be under way, from us or from the daemon before us?"""
+        said = self._said.get(("Launch", *key), self._connected_at)
+        return elapsed() - max(said, self._connected_at) < START_EXPIRY + 1.0
 
     def _heal(self, link: Link, known: Mapping[Key, Mapping[str, Any]], snapshot: Snapshot) -> None:
         """Say again what still stands and has had no effect, and let go of what is over."""
-        for action in repeat(snapshot, self.node):
+        ending = leftovers(snapshot, self.node)
+        doomed = {stop.job for stop in ending}
+        for action in [*repeat(snapshot, self.node), *ending]:
             state = known.get((action.job, action.attempt), {}).get("state")
-            lacking = state is None if isinstance(action, Launch) else state in ALIVE
+            lacking = state in ALIVE if not isinstance(action, Launch) else state is None and action.job not in doomed
             if lacking and self._is_time(action):
                 self._say(link, action)
         for key, info in known.items():
             match fate(snapshot, self.node, *key):
                 case Fate.STRANGER:
-                    self._note(f"attempt {key[0]}.{key[1]} is not in this daemon's database; it is left alone")
+                    self._observer.note(f"attempt {key[0]}.{key[1]} is not in this daemon's database; it is left alone")
                 case Fate.OVER if info["state"] in ALIVE:
-                    self._note(f"attempt {key[0]}.{key[1]} lives on though its end is recorded; it is killed")
+                    self._observer.note(f"attempt {key[0]}.{key[1]} lives on though its end is recorded; it is killed")
                     kill = Stop(*key, (self.node,), StopReason.CANCEL, "kill", CANCEL_GRACE)
                     if self._is_time(kill):
                         self._say(link, kill)
@@ -335,20 +258,6 @@ class NodeClient:
     def _is_time(self, action: Action) -> bool:
         said = self._said.get((type(action).__name__, action.job, action.attempt))
         return said is None or elapsed() - said >= REPEAT[type(action)]
-
-    def _is_new(self, kind: str, key: Key) -> bool:
-        """Was this not told lately? Told again after a while in case that it came to nothing."""
-        what = (kind, *key)
-        told = self._announced.get(what)
-        if told is not None and elapsed() - told < RETELL:
-            return False
-        self._announced[what] = elapsed()
-        return True
-
-    def _note(self, line: str) -> None:
-        if line not in self._noted:
-            self._noted.add(line)
-            log.warning("%s: %s", self.node, line)
 
     def _tell(self, events: Sequence[Event]) -> None:
         if events:

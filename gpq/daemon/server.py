@@ -14,7 +14,7 @@ import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -25,10 +25,11 @@ from gpq.rpc import codec
 from gpq.rpc.messages import MAX_LINE, Request
 
 MAX_PER_USER = 64  # connections served at once
-MAX_PARKED = 1024  # connections that wait for their turn; more are refused
+MAX_PARKED = 512  # connections that wait for their turn; more are refused
 IDLE_SECONDS = 300.0  # between two requests
 LINE_SECONDS = 10.0  # from a request's first byte to its last
 SEND_SECONDS = 30.0  # a reader that takes no answer for so long is dropped
+LAST_WORDS_SECONDS = 2.0  # at the end of the daemon
 MAX_SOCKET_PATH = 107  # bytes, sockaddr_un
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Server:
         self._path = path
         self._handle = handle
         self._lock = threading.Lock()
+        self._left = threading.Condition(self._lock)
         self._open: dict[socket.socket, int] = {}  # served now, with their user
         self._parked: dict[int, deque[tuple[socket.socket, int]]] = {}
         self._closing = False
@@ -65,18 +67,23 @@ class Server:
         self._thread.start()
 
     def close(self) -> None:
-        """Accept nothing more, take the socket away, and hang up on everybody."""
+        """Accept nothing more, take the socket away, let answers under way go out for a moment, and hang up."""
         with self._lock:
+            first = not self._closing
             self._closing = True
-            everybody = [*self._open, *(one for queue in self._parked.values() for one, _ in queue)]
+            parked = [one for queue in self._parked.values() for one, _ in queue]
             self._parked.clear()
+        if not first:
+            return
         with contextlib.suppress(OSError):
             if os.stat(self._path).st_ino == self._inode:  # not a successor's
                 os.unlink(self._path)
-        for connection in (self._listener, *everybody):
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+        _shut([self._listener, *parked], socket.SHUT_RDWR)
         self._listener.close()
+        with self._left:
+            _shut(self._open, socket.SHUT_RD)
+            self._left.wait_for(lambda: not self._open, timeout=LAST_WORDS_SECONDS)
+            _shut(self._open, socket.SHUT_RDWR)
 
     def _listen(self) -> socket.socket:
         if len(os.fsencode(self._path)) > MAX_SOCKET_PATH:
@@ -187,6 +194,7 @@ class Server:
     def _leave(self, connection: socket.socket, uid: int) -> None:
         with self._lock:
             self._open.pop(connection, None)
+            self._left.notify_all()
             queue = self._parked.get(uid)
             if not queue or self._closing:
                 self._parked.pop(uid, None)
@@ -244,10 +252,19 @@ def _read_line(connection: socket.socket, rest: bytes) -> tuple[bytes | None, by
         buffer += piece
 
 
+def _shut(connections: Iterable[socket.socket], how: int) -> None:
+    for connection in connections:
+        with contextlib.suppress(OSError):
+            connection.shutdown(how)
+
+
 def _hang_up(connection: socket.socket, error: GpqError) -> None:
+    """Say why, and leave. What the other end still writes is read for a moment, or the kernel would drop our answer."""
     with connection, contextlib.suppress(OSError):
-        connection.settimeout(1.0)
+        connection.settimeout(0.2)
         connection.sendall(codec.encode_error(error))
+        connection.shutdown(socket.SHUT_WR)
+        connection.recv(65536)
 
 
 def user_name(uid: int) -> str:

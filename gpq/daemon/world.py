@@ -40,6 +40,7 @@ class LiveWorld:
     def _client(self, node: NodeId, config: NodeConfig, home: str, library: str) -> NodeClient:
         spool = os.path.join(home, "nodes", node)
         arguments = ["--spool", spool, "--slots", "auto" if config.slots is None else str(config.slots)]
+        arguments += ["--checkpoints", os.path.join(home, "checkpoints")]  # for a job that moves from node to node
         if config.cores:
             arguments += ["--cores", ",".join(map(str, config.cores))]
         os.makedirs(spool, mode=0o700, exist_ok=True)

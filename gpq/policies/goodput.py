@@ -48,8 +48,11 @@ class Goodput:
         }
         taken = {device: job for device, job in held_by(snapshot).items() if job in kept}
         waiting = [snapshot.jobs[name] for name in sorted(snapshot.jobs) if name not in kept and _ready(snapshot, name)]
-        offers = {job.id: supply(snapshot, job, taken) for job in waiting}
-        devices = {(node, device) for offer in offers.values() for node, ids in offer.items() for device in ids}
+        # The same for all who ask for the same, since none of them holds what is taken.
+        kinds = {(job.spec.gpu_type, job.spec.min_gpu_memory_mib): job for job in waiting}
+        offer_of = {kind: supply(snapshot, job, taken) for kind, job in kinds.items()}
+        offers = {job.id: offer_of[job.spec.gpu_type, job.spec.min_gpu_memory_mib] for job in waiting}
+        devices = {(node, device) for offer in offer_of.values() for node, ids in offer.items() for device in ids}
         for job in waiting:
             devices |= job.placement.devices if job.placement is not None else frozenset()
         choices = _choices(snapshot, waiting, offers)
@@ -102,8 +105,11 @@ def _power(utility: np.ndarray, p: float) -> np.ndarray:
 
 
 def _restart_factor(config: Config, job: Job, shape: Shape) -> float:
-    """f(n) = (H - R) / H for a running job that would change its shape, R its restart time; 1 otherwise."""
-    if job.placement is None or shape == job.placement.shape:
+    """f(n) = (H - R) / H where `shape` costs a restart, R its restart time, at most 1 / (1 + LEAST_GAIN); else 1.
+
+    A job that was stopped pays when it goes on, so that two jobs do not take turns at every round.
+    """
+    if job.attempt == 0 or (job.placement is not None and shape == job.placement.shape):
         return 1.0
     restart = job.restart_seconds if job.restart_seconds is not None else config.restart_seconds
     left = 1.0 - restart / config.hysteresis_seconds if config.hysteresis_seconds > 0 else 1.0

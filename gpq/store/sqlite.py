@@ -15,10 +15,8 @@ from gpq.core.events import EPHEMERAL, JOURNAL_VERSION, Event, Submitted
 from gpq.core.models import TERMINAL, Job, JobId, Snapshot
 from gpq.errors import GpqError, Refused, StoreFailed
 from gpq.store import disk, rows
-from gpq.store.migrations import APPLICATION_ID, migrate
-
-BUSY_SECONDS = 60.0  # wait this long for another process that reads or backs up the database
-CHECK_BYTES = 256 << 20  # a larger database is not read through at the start; its rows are checked as they are read
+from gpq.store.migrations import migrate
+from gpq.store.opening import PUT_META, check_mark, check_pages, connect, create, explained
 
 _PUT_JOB = (
     "INSERT INTO jobs (id, state, user, name, ended_at, checksum, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -26,7 +24,6 @@ _PUT_JOB = (
     " checksum = excluded.checksum, body = excluded.body"
 )
 _PUT_EVENT = "INSERT INTO events (at, kind, job, version, checksum, body) VALUES (?, ?, ?, ?, ?, ?)"
-_PUT_META = "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 _JOB_COLUMNS = "id, state, user, name, ended_at, checksum, body"
 
 
@@ -48,14 +45,14 @@ class SqliteStore:
             if not os.path.exists(path):
                 if os.path.exists(path + "-wal"):  # SQLite would play it into the new database
                     raise disk.damaged(path, "it is gone, and its log is still there")
-                _create(path, first_id)
-            _check_mark(path)
-            self._writer = _connect(path)
+                create(path, first_id)
+            check_mark(path)
+            self._writer = connect(path)
             with contextlib.ExitStack() as undo:
                 undo.callback(self._writer.close)
-                _check_pages(self._writer, path)
+                check_pages(self._writer, path)
                 migrate(self._writer)
-                self._reader = _connect(path)
+                self._reader = connect(path)
                 undo.callback(self._reader.close)
                 self._reader.execute("PRAGMA query_only = 1")
                 self.epoch = self._raise_epoch()
@@ -63,7 +60,7 @@ class SqliteStore:
                 (self._ended,) = self._reader.execute("SELECT count(*) FROM jobs WHERE ended_at IS NOT NULL").fetchone()
                 undo.pop_all()
         except sqlite3.Error as error:
-            raise _explained(error, path) from error
+            raise explained(error, path) from error
         self._reading = threading.Lock()
         self._reserve.take()
 
@@ -127,7 +124,7 @@ class SqliteStore:
             with self._transaction():
                 self._writer.executemany(_PUT_JOB, job_rows)
                 self._writer.executemany(_PUT_EVENT, event_rows)
-                self._writer.executemany(_PUT_META, meta)
+                self._writer.executemany(PUT_META, meta)
         except sqlite3.Error as error:
             if disk.is_full(error, os.path.dirname(self.path)):
                 return False
@@ -170,7 +167,7 @@ class SqliteStore:
     def _raise_epoch(self) -> int:
         self._writer.execute("BEGIN IMMEDIATE")
         (value,) = self._writer.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
-        self._writer.execute(_PUT_META, ("epoch", str(int(value) + 1)))
+        self._writer.execute(PUT_META, ("epoch", str(int(value) + 1)))
         self._writer.execute("COMMIT")
         return int(value) + 1
 
@@ -236,7 +233,7 @@ class SqliteStore:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(target + ".new")
         try:
-            source = _connect(self.path)
+            source = connect(self.path)
             with contextlib.closing(source):
                 source.execute("VACUUM INTO ?", (target + ".new",))
             os.replace(target + ".new", target)
@@ -254,7 +251,7 @@ class SqliteStore:
             with self._reading:
                 return self._reader.execute(query, tuple(values)).fetchall()
         except sqlite3.Error as error:
-            raise _explained(error, self.path) from error
+            raise explained(error, self.path) from error
 
     def _job(self, row: tuple[object, ...]) -> Job:
         *columns, checksum, body = row
@@ -282,65 +279,3 @@ def _event_row(event: Event) -> tuple[object, ...]:
     kind, body = type(event).__name__, rows.encode(event)
     job = getattr(event, "job", None)
     return (float(event.at), kind, job, JOURNAL_VERSION, rows.checksum(kind, body), body)
-
-
-def _connect(path: str) -> sqlite3.Connection:
-    """A connection that syncs its log at every commit. The writer's and the reader's are alike but for `query_only`."""
-    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-    try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA cache_size = -2048")  # KiB: history is read in passing, not kept
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _create(path: str, first_id: int) -> None:
-    """A new database appears whole or not at all: an empty file in its place is therefore always damage."""
-    new = path + ".new"
-    for left in (new, new + "-wal", new + "-shm"):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(left)
-    with contextlib.closing(_connect(new)) as connection:
-        os.chmod(new, 0o600)
-        migrate(connection)
-        connection.execute("BEGIN IMMEDIATE")
-        connection.executemany(_PUT_META, [("epoch", "0"), ("next_id", str(first_id))])
-        connection.execute("COMMIT")
-    descriptor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.rename(new, path)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _check_mark(path: str) -> None:
-    """Raises Refused for a file that is not ours. Reads the header itself: to open it in SQLite may change it."""
-    with open(path, "rb") as stream:
-        header = stream.read(100)
-    if not header:
-        raise disk.damaged(path, "it is empty")
-    if len(header) < 100 or header[:16] != b"SQLite format 3\0":
-        raise disk.damaged(path, "it is no database")
-    if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
-        raise disk.damaged(path, "it does not bear gpq's mark")
-
-
-def _check_pages(connection: sqlite3.Connection, path: str) -> None:
-    """Raises Refused for a database whose pages do not hang together."""
-    if os.path.getsize(path) <= CHECK_BYTES:
-        (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        if said != "ok":
-            raise disk.damaged(path, said.splitlines()[-1])
-
-
-def _explained(error: sqlite3.Error, path: str) -> GpqError:
-    """An error of SQLite's while opening or reading, as one line for the user."""
-    if disk.is_full(error, os.path.dirname(path)):
-        return disk.full(path)
-    if disk.is_damage(error):
-        return disk.damaged(path, str(error))
-    return Refused(f"the database {path} cannot be used: {error}", "see the daemon's log; the file was left as it is")

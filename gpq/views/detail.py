@@ -8,11 +8,11 @@ import msgspec
 
 from gpq.rpc.messages import AttemptView, EventView, JobDetail, JobView, PartView, SpecMessage
 from gpq.views import curve
-from gpq.views.plain import Column, cut, duration, number, safe, table, wrapped
+from gpq.views.plain import Column, duration, number, safe, table, wrapped
 from gpq.views.queue import percent, remark, where
 
 EVENTS = 12  # of the journal, the latest
-KEY = 16  # columns of the names on the left
+KEY = 17  # columns of the names on the left
 
 
 def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
@@ -23,10 +23,10 @@ def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
     text += _paragraph("now", _pairs(_running(answer), limit))
     text += _paragraph("goodput by number of GPUs", curve.lines(answer.curve, limit, bar))
     text += _paragraph("attempts", table(_attempts(answer.attempts), limit) if answer.attempts else [])
-    text += _paragraph("latest events", [cut(_event(event), limit or 1000) for event in answer.history[-EVENTS:]])
-    text += _paragraph(
-        "notices", [line for notice in answer.notices for line in wrapped(safe(notice), limit, "  - ", "    ")]
-    )
+    told = [line for event in answer.history[-EVENTS:] for line in wrapped(_event(event), limit, "  ", "      ")]
+    text += _paragraph("latest events", told)
+    noticed = [line for notice in answer.notices for line in wrapped(safe(notice), limit, "  - ", "    ")]
+    text += _paragraph("notices", noticed)
     return text
 
 
@@ -124,4 +124,4 @@ def _attempts(attempts: list[AttemptView]) -> list[Column]:
 
 
 def _event(event: EventView) -> str:
-    return f"  {safe(event.at)} {safe(event.kind)}: {safe(event.text)}"
+    return f"{safe(event.at)} {safe(event.kind)}: {safe(event.text)}"

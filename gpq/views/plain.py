@@ -62,7 +62,7 @@ def wrapped(text: str, limit: int, first: str = "", later: str = "") -> list[str
     """`text` in lines of at most `limit` columns (0 = one line), the first and the later ones indented so."""
     if not limit or width(first + text) <= limit:
         return [first + text]
-    room = max(limit - len(first), 8)
+    room = max(limit - max(len(first), len(later)), 8)
     found: list[str] = []
     line = ""
     for word in text.split(" "):

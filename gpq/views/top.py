@@ -5,6 +5,8 @@ Everything fits in the size it is given: what does not is counted in a last row,
 
 from __future__ import annotations
 
+from typing import Literal
+
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
@@ -25,26 +27,47 @@ STYLES = {
     "failed": "red",
     "timeout": "red",
 }
-NARROW = 100  # columns below which fairness and changes stand one below the other only when there is room
+COLUMNS = (  # of the goodput table, with the least width of the terminal at which they are shown
+    ("job", 0),
+    ("name", 0),
+    ("user", 64),
+    ("state", 0),
+    ("GPUs", 0),
+    ("batch", 64),
+    ("goodput", 40),
+    ("eff", 72),
+    ("done", 56),
+    ("ETA", 64),
+    ("thruput", 100),
+    ("restarts", 100),
+)
+SLIM = 64  # columns below which the two lower panels stand one below the other
 
 
 def frame(view: TopView, width: int, height: int | None) -> RenderableType:
     """One picture, `width` columns wide; `height` lines high, or as high as it must be (None)."""
     live = [job for job in view.jobs if job.state not in ENDED]
     rows = shares(height, devices=sum(len(node.devices) for node in view.nodes), jobs=len(live), users=len(view.users))
-    half = width // 2
-    below = Table.grid(expand=True, padding=0)
-    below.add_column(width=half)
-    below.add_column(width=width - half)
-    fairness = panel("fairness", fairness_table(view, live, rows[2]), rows[2])
-    changes = panel("last re-allocations", change_lines(view.changes, width - half - 4, rows[2]), rows[2])
-    below.add_row(fairness, changes)
     return Group(
         header(view, live, width),
-        panel("GPUs", device_table(view.nodes, rows[0]), rows[0]),
+        panel("GPUs", device_table(view.nodes, rows[0], width), rows[0]),
         panel("goodput", goodput_table(live, rows[1], width), rows[1]),
-        below,
+        *lower(view, live, width, rows[2]),
     )
+
+
+def lower(view: TopView, live: list[JobView], width: int, lines: int | None) -> list[RenderableType]:
+    """Fairness and changes, side by side where there is room; below `SLIM` columns only the changes, or both."""
+    half = width // 2 if width >= SLIM else width
+    fairness = panel("fairness", fairness_table(view, live, lines), lines)
+    changes = panel("last re-allocations", change_lines(view.changes, (width - half or width) - 4, lines), lines)
+    if width < SLIM:
+        return [fairness, changes] if lines is None else [changes]
+    side_by_side = Table.grid(expand=True, padding=0)
+    side_by_side.add_column(width=half)
+    side_by_side.add_column(width=width - half)
+    side_by_side.add_row(fairness, changes)
+    return [side_by_side]
 
 
 def shares(height: int | None, *, devices: int, jobs: int, users: int) -> tuple[int | None, int | None, int | None]:
@@ -81,32 +104,33 @@ def header(view: TopView, live: list[JobView], width: int) -> Text:
     return Text(plain.cut("  ".join(parts), width, plain.ellipsis()), style="bold", no_wrap=True)
 
 
-def grid(*titles: str, right: str = "") -> Table:
-    """A table without lines; columns whose titles stand in `right` (words) are aligned right."""
+def grid(*titles: str, right: str, give: str) -> Table:
+    """A table without lines; columns in `right` (words) are aligned right, the one named `give` takes or gives room."""
     table = Table(box=None, expand=True, padding=(0, 1, 0, 0), show_edge=False, header_style="dim", pad_edge=False)
     for title in titles:
-        table.add_column(
-            title, justify="right" if title in right.split() else "left", no_wrap=True, overflow="ellipsis"
-        )
+        side: Literal["left", "right"] = "right" if title in right.split() else "left"
+        ratio = 1 if title == give else None
+        table.add_column(title, justify=side, no_wrap=True, overflow="ellipsis", ratio=ratio)
     return table
 
 
-def device_table(nodes: list[NodeView], lines: int | None) -> RenderableType:
+def device_table(nodes: list[NodeView], lines: int | None, width: int) -> RenderableType:
     """A line a GPU; a line a server where that is too many."""
     if not nodes:
         return Text("no servers")
     table = Table(box=None, expand=True, padding=(0, 1, 0, 0), show_header=False, pad_edge=False)
-    for ratio in (None, None, None, None, None, 1):
-        table.add_column(no_wrap=True, overflow="ellipsis", ratio=ratio)
+    kept = (0, 1, 2, 3, 4, 5) if width >= SLIM else (0, 3, 5)  # of the cells of a line
+    for cell in kept:
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1 if cell == 5 else None)
     measured = any(device.utilisation is not None for node in nodes for device in node.devices)
     single = lines is None or sum(max(len(node.devices), 1) for node in nodes) <= lines
     shown = nodes if lines is None or single or len(nodes) <= lines else nodes[: lines - 1]
     for node in shown:
         if single and node.devices:
             for device in node.devices:
-                table.add_row(*_device(node, device, measured=measured))
+                table.add_row(*(_device(node, device, measured=measured)[cell] for cell in kept))
         else:
-            table.add_row(*_summary(node, measured=measured))
+            table.add_row(*(_summary(node, measured=measured)[cell] for cell in kept))
     if len(shown) < len(nodes):
         table.add_row(f"+{len(nodes) - len(shown)} servers")
     return table
@@ -118,7 +142,7 @@ def _device(node: NodeView, device: DeviceView, *, measured: bool) -> tuple[str 
     who = occupant(device)
     return (
         f"{safe(node.name)}:{device.index}",
-        safe(device.type),
+        safe(device.type).removeprefix("NVIDIA "),
         bar(device.utilisation) if measured else "",
         utilisation(device).rjust(4) if measured else "",
         memory(device),
@@ -156,26 +180,26 @@ def goodput_table(jobs: list[JobView], lines: int | None, width: int) -> Rendera
     """Running jobs first; columns that a narrow terminal has no room for are left out."""
     if not jobs:
         return Text("no jobs: gpq submit queues one")
-    wide = width >= NARROW
-    titles = ["job", "name", "user", "state", "GPUs", "batch", "goodput", "eff", "done", "ETA"]
-    titles += ["thruput", "restarts"] if wide else []
+    titles = [title for title, least in COLUMNS if width >= least]
     table = grid(*titles, right="job GPUs batch goodput eff done ETA thruput restarts", give="name")
     ordered = sorted(jobs, key=lambda job: (job.gpus == 0, job.id))
     shown = ordered if lines is None or len(jobs) + 1 <= lines else ordered[: max(lines - 2, 0)]
     for job in shown:
-        cells: list[str | Text] = [
-            str(job.id),
-            safe(job.name),
-            safe(job.user),
-            Text(safe(job.state), style=STYLES.get(job.state, "")),
-            str(job.gpus) if job.gpus else "-",
-            str(job.total_batch) if job.total_batch and job.gpus else "-",
-            number(job.goodput),
-            percent(job.efficiency),
-            percent(job.progress),
-            duration(job.eta_seconds),
-        ]
-        table.add_row(*cells, *([number(job.throughput), str(job.restarts)] if wide else []))
+        cells: dict[str, str | Text] = {
+            "job": str(job.id),
+            "name": safe(job.name),
+            "user": safe(job.user),
+            "state": Text(safe(job.state), style=STYLES.get(job.state, "")),
+            "GPUs": str(job.gpus) if job.gpus else "-",
+            "batch": str(job.total_batch) if job.total_batch and job.gpus else "-",
+            "goodput": number(job.goodput),
+            "eff": percent(job.efficiency),
+            "done": percent(job.progress),
+            "ETA": duration(job.eta_seconds),
+            "thruput": number(job.throughput),
+            "restarts": str(job.restarts),
+        }
+        table.add_row(*(cells[title] for title in titles))
     if len(shown) < len(ordered):
         table.add_row("", f"+{len(ordered) - len(shown)} more")
     return table

@@ -42,7 +42,17 @@ def nodes() -> list[m.NodeView]:
 
     def gpu(index: int, state: str, reason: str, held: int | None, running: list[m.ProcessView]) -> m.DeviceView:
         return m.DeviceView(
-            f"GPU-{index}", index, "cuda", "NVIDIA A100-SXM4-80GB", 81920, 20480, 97 if held else 0, state, reason, held, running
+            f"GPU-{index}",
+            index,
+            "cuda",
+            "NVIDIA A100-SXM4-80GB",
+            81920,
+            20480,
+            97 if held else 0,
+            state,
+            reason,
+            held,
+            running,
         )
 
     return [
@@ -62,7 +72,9 @@ def events() -> list[m.EventView]:
 
 
 def spec() -> m.SpecMessage:
-    return m.SpecMessage(argv=["/home/alice/train.py", "--epochs", "10"], cwd="/home/alice", level="script", name="train-1")
+    return m.SpecMessage(
+        argv=["/home/alice/train.py", "--epochs", "10"], cwd="/home/alice", level="script", name="train-1"
+    )
 
 
 def curve() -> list[m.CurvePoint]:
@@ -79,6 +91,12 @@ def detail(row: m.JobView) -> m.JobDetail:
         curve=curve(), noise_scale=812.0, model={"alpha_grad": 0.01, "beta_grad": 0.002}, rows=7, metrics={"loss": 0.125},
         checkpoints=4, restart_seconds=12.0, gpu_seconds=7200.0, notices=[], history=events(), learning_rate_rule="adascale",
     )  # fmt: skip
+
+
+def explanation(row: m.JobView) -> m.Explanation:
+    return m.Explanation(
+        row.id, row.state, "2 GPUs pay best", ["4 would give 1.46x"], ["it grows when others leave"], NOW, curve()
+    )
 
 
 def top() -> m.TopView:
@@ -107,7 +125,9 @@ class Made:
                 return detail(self._one(request.job))
             case m.Why():
                 row = self._one(request.job)
-                return m.Explanation(row.id, row.state, "2 GPUs pay best", ["4 would give 1.46x"], ["more users leave"], NOW, curve())
+                return m.Explanation(
+                    row.id, row.state, "2 GPUs pay best", ["4 would give 1.46x"], ["more users leave"], NOW, curve()
+                )
             case m.Nodes():
                 return m.NodeList(nodes())
             case m.Top():

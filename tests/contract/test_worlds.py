@@ -274,6 +274,15 @@ def test_reports_arrive_once_each_whatever_happens_to_the_agent(loop: Loop, home
     assert sorted(told) == sorted(f"n{i}" for i in range(200))
 
 
+def test_a_job_that_reports_and_ends_at_once_is_heard_to_its_end(loop: Loop, tmp_path: Path) -> None:
+    line = '{"kind":"metrics","step":1,"values":{"last":7}}'
+    order = loop.launch(shell(f"echo '{line}' >> $GPQ_RUN_DIR/report.jsonl; exit 4", tmp_path))
+    loop.exit_of(order.job)
+    kinds = [type(event) for event in loop.events]
+    assert kinds.index(Profiled) < kinds.index(Exited)
+    assert dict(loop.ended[order.job].profile.metrics) == {"last": 7.0}
+
+
 def test_what_the_daemon_does_not_know_is_left_alone_and_its_device_is_foreign(
     loop: Loop, live: LiveWorld, home: Path, tmp_path: Path
 ) -> None:

@@ -137,6 +137,15 @@ def test_a_missing_gradient_time_falls_back_on_the_step_time() -> None:
     assert float(gp.step_time(fitted, 1, 1, 32)) == pytest.approx(0.2, rel=0.02)
 
 
+@pytest.mark.parametrize("missing", [0.0, float("nan"), -1.0])
+def test_gradient_times_that_are_missing_among_several_replicas_do_not_mislead(missing: float) -> None:
+    rows = [
+        r if r.replicas == 1 else ProfileRow(r.nodes, r.replicas, r.atomic_batch, missing, r.step_time, r.weight)
+        for r in rows_of(TRUE[1], SHAPES, [8, 64], 0.02)
+    ]
+    assert np.median(relative_errors(fit(rows), rows_of(TRUE[1], UNSEEN, [8, 64]))) < 0.05
+
+
 row = st.integers(1, 64).flatmap(
     lambda k: st.builds(
         ProfileRow,

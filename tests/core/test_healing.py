@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpq.core.healing import Fate, expected, fate, is_lost
-from gpq.core.models import Exit, Job, JobId, JobState, NodeId, Snapshot, StopReason
+from gpq.core.healing import Fate, expected, fate, is_doomed, is_lost, leftovers
+from gpq.core.models import Exit, Job, JobId, JobState, NodeId, Placement, Snapshot, StopReason
 from tests.builders import job, on
 
 A, B = NodeId("a"), NodeId("b")
@@ -50,3 +50,21 @@ def test_only_what_ran_or_can_never_start_is_lost() -> None:
     assert not is_lost(fresh, A, start_possible=False)
     assert not is_lost(stopping, A, start_possible=True)
     assert is_lost(stopping, A, start_possible=False)
+
+
+def test_the_other_parts_of_an_attempt_that_failed_on_one_node_are_ended() -> None:
+    both = replace(running(), placement=Placement((*on("a", 0).parts, *on("b", 0).parts)), started_nodes=(A, B))
+    failed = replace(both, exits=((B, Exit(code=1)),))
+    assert leftovers(state(both), A) == []
+    assert leftovers(state(failed), B) == []
+    [stop] = leftovers(state(failed), A)
+    assert (stop.job, stop.attempt, stop.nodes, stop.mode) == (3, 2, (A,), "kill")
+    for fine in (Exit(code=0), Exit(code=143, stopped=True)):
+        assert not is_doomed(replace(both, exits=((B, fine),)))
+
+
+def test_a_part_that_never_started_is_given_up_once_another_was_refused() -> None:
+    both = replace(running(), placement=Placement((*on("a", 0).parts, *on("b", 0).parts)), started_nodes=())
+    refused = replace(both, exits=((B, Exit(code=None, lost=True)),))
+    assert not is_lost(refused, A, start_possible=True)
+    assert is_lost(refused, A, start_possible=False)

@@ -202,3 +202,21 @@ def test_jobs_go_to_every_server_and_each_device_is_given_once() -> None:
         (daemon.work / "go").touch()
         assert set(daemon.ended(*jobs).values()) == {("completed", 0)}
         assert sorted((daemon.work / "ran").read_text().split()) == sorted(map(str, jobs))
+
+
+PARTED = """
+import os, time
+open(f"rank{os.environ['RANK']}", "w").write(str(os.getpid()))
+if os.environ["RANK"] == "1":
+    raise SystemExit(5)
+time.sleep(600)
+"""
+
+
+def test_a_training_job_that_fails_on_one_server_is_ended_on_the_other() -> None:
+    with Daemon(nodes={"left": 1, "right": 1}) as daemon:
+        (daemon.work / "train.py").write_text(PARTED)
+        job = daemon.submit("train.py", level="script", min_gpus=2, max_gpus=2)
+        daemon.until(job, "failed", patience=3 * PATIENCE)
+        assert not psutil.pid_exists(pid_in(daemon.work / "rank0"))
+        assert len(daemon.detail(job).attempts[0].placement) == 2

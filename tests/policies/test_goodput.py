@@ -154,6 +154,40 @@ def test_several_nodes_are_taken_whole_and_only_by_scripts() -> None:
     assert counts(snapshot(node("a", 1), node("b", 1), job(1, spec_=signal))) == {}
 
 
+def test_pieces_of_nodes_are_powers_of_two_unless_there_is_only_one_node() -> None:
+    jobs = [job(i, profile=profile(GOOD)) for i in (1, 2, 3)]
+    assert sorted(counts(snapshot(node("a", 4), node("b", 4), *jobs)).values()) == [2, 2, 4]
+    assert sorted(counts(snapshot(node("a", 9), *jobs)).values()) == [3, 3, 3]
+
+
+def test_a_job_of_which_nothing_is_known_counts_as_short_and_one_that_runs_long_as_long() -> None:
+    tight = spec(gpus=2)
+    endless = replace(profile(GOOD, fraction=0.01), declared=replace(DECLARED, dataset_size=10_000_000))
+    long = job(1, profile=endless, spec_=tight)
+    assert set(counts(snapshot(node("a", 2), long, job(2, spec_=tight)))) == {2}
+    assert set(counts(snapshot(node("a", 2), long, job(2, spec_=tight, run_seconds=1e7)))) == {1}
+
+
+def test_two_jobs_of_unknown_length_do_not_take_turns_at_every_round() -> None:
+    tight = spec(gpus=2)
+    known = {"profile": profile(GOOD), "spec_": tight}
+    for service in (100.0, 600.0):
+        runs = running(1, on("a", 0, 1), since=-service / 2, **known)  # type: ignore[arg-type]
+        stopped = job(2, attempt=1, **known)  # type: ignore[arg-type]
+        assert set(counts(snapshot(node("a", 2), runs, stopped))) == {1}
+    runs = running(1, on("a", 0, 1), since=-5000.0, **known)  # type: ignore[arg-type]
+    assert set(counts(snapshot(node("a", 2), runs, job(2, attempt=1, **known)))) == {2}  # type: ignore[arg-type]
+
+
+def test_short_jobs_cannot_put_a_long_one_off_for_ever() -> None:
+    endless = replace(profile(GOOD, fraction=0.01), declared=replace(DECLARED, dataset_size=10_000_000))
+    tight = spec(gpus=2)
+    short = [job(i, profile=profile(GOOD, fraction=0.9), spec_=tight, at=999_000.0) for i in (2, 3, 4)]
+    for submitted, winner in ((998_000.0, {2}), (0.0, {1})):
+        long = job(1, profile=endless, spec_=tight, at=submitted)
+        assert set(counts(snapshot(node("a", 2), long, *short, now=1_000_000.0))) == winner
+
+
 def test_shapes_that_fit_the_sum_but_not_the_nodes_are_withdrawn() -> None:
     jobs = [job(i, profile=profile(GOOD), spec_=spec(gpus=2)) for i in (1, 2, 3)]
     here = snapshot(node("a", 3), node("b", 3), *jobs)

@@ -28,6 +28,7 @@ class Attempts:
         self._forgotten: Dict[str, bool] = {}
         self._keys: List[str] = []
         self._listed_at = -1
+        self._listed_early = True
         self._final: Dict[str, wire.AttemptInfo] = {}
         self._orders: Dict[str, wire.StartOrder] = {}
         self._orphans: Dict[str, Tuple[float, bool]] = {}
@@ -39,8 +40,10 @@ class Attempts:
     def keys(self) -> List[str]:
         """Attempts not forgotten. The folder is listed only when it has changed: it may hold years of attempts."""
         changed = os.stat(self.spool.attempts).st_mtime_ns
-        if changed != self._listed_at or time.time_ns() - changed < 2_000_000_000:
+        if changed != self._listed_at or self._listed_early:
             self._listed_at = changed
+            # A change within the clock's grain after this listing would leave the same time stamp.
+            self._listed_early = time.time_ns() - changed < 50_000_000
             self._keys = [key for key in self.spool.attempt_keys() if key not in self._forgotten]
         for key in self._keys:
             if os.path.exists(os.path.join(self.spool.folder(key), spool.FORGOTTEN)):

@@ -31,6 +31,7 @@ class Devices:
         owner_of: Callable[[int], str],
         holder_of: Callable[[str], str],
         probe_limit: float = PROBE_LIMIT,
+        probe_period: float = PERIOD,
         slots_if_none: bool = False,
     ) -> None:
         self.slots = slots
@@ -39,6 +40,7 @@ class Devices:
         self.owner_of = owner_of
         self.holder_of = holder_of
         self.limit = probe_limit
+        self.period = probe_period
         self.driver = ""
         self.error = ""
         self.known = not with_gpus
@@ -69,8 +71,8 @@ class Devices:
             self._advance()
         if self._child or len(self._stuck) > 1:
             return
-        period = PERIOD if self._gpus or self.error else IDLE_PERIOD
-        due = time.monotonic() - self._begun >= (period if since is None else HURRY_PERIOD)
+        period = self.period if self._gpus or self.error else max(self.period, IDLE_PERIOD)
+        due = time.monotonic() - self._begun >= (period if since is None else min(period, HURRY_PERIOD))
         if not self.known or (wanted and due) or (since is not None and (due or self._begun < since)):
             self._begin()
 
@@ -82,9 +84,10 @@ class Devices:
         self._begun = time.monotonic()
         self._answer = b""
         reading, writing = os.pipe()
+        agent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _probe_and_exit(writing, self._nvml)
+            _probe_and_exit(writing, agent, self._nvml)
         os.close(writing)
         os.set_blocking(reading, False)
         self._child, self._pipe = pid, reading
@@ -263,12 +266,11 @@ def _user(pid: int) -> str:
         return str(uid)
 
 
-def _probe_and_exit(writing: int, nvml: Any) -> None:
+def _probe_and_exit(writing: int, agent: int, nvml: Any) -> None:
     try:
         os.setpgid(0, 0)
-        null = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(null, stream)
+        procs.keep_only({writing})
+        procs.die_with_parent(agent)
         answer = gpus.probe(nvml)._asdict()
         data = json.dumps(answer).encode("utf-8")
         while data:

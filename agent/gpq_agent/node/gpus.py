@@ -12,6 +12,8 @@ import subprocess
 from types import ModuleType
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+from gpq_agent.node import procs
+
 MIB = 1 << 20
 SMI_FIELDS = "index,uuid,name,memory.total,memory.used,utilization.gpu,driver_version,mig.mode.current"
 MISMATCH = "the NVIDIA driver was updated and no longer fits its library; this node must reboot"
@@ -186,12 +188,14 @@ def probe_smi() -> Probe:
 
 
 def _smi(*arguments: str) -> Tuple[int, str]:
+    parent = os.getpid()
     done = subprocess.run(
         ("nvidia-smi", *arguments),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=dict(os.environ, LC_ALL="C"),
+        preexec_fn=lambda: procs.die_with_parent(parent),  # a single thread forks here
         check=False,
     )
     return done.returncode, done.stdout.decode("utf-8", "replace")

@@ -32,6 +32,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
             cores=cores,
             slots=options.slots,
             probe_limit=options.probe_limit,
+            probe_period=options.probe_period,
         )
     except (SpoolError, OSError, ValueError) as error:
         hint = getattr(error, "hint", "")
@@ -52,11 +53,12 @@ def parse(arguments: Optional[List[str]]) -> argparse.Namespace:
     parser.add_argument("--checkpoints", help="where jobs keep checkpoints, when not inside the spool")
     parser.add_argument("--cores", help="cores that CPU slots share, e.g. 0,1 or 0-7; all by default")
     parser.add_argument("--probe-limit", type=float, default=10.0, help="seconds that the GPU driver has to answer")
+    parser.add_argument("--probe-period", type=float, default=5.0, help="seconds between two looks at the GPUs")
     parser.add_argument(
         "--slots",
         type=_slots,
         default=0,
-        help="N CPU slots instead of GPUs; 0: GPUs only (default); auto: CPU slots if there is no GPU",
+        help="N CPU slots instead of GPUs; 0: GPUs only (default); auto: GPUs, or where there are none one CPU slot per core",
     )
     return parser.parse_args(arguments)
 

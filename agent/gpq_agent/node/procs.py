@@ -3,9 +3,13 @@
 A process is named by (boot id, pid, start time), never by a bare pid: pids are used again, after a reboot above all.
 """
 
+import contextlib
+import ctypes
 import os
 import signal
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
+
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
 
 class Process(NamedTuple):
@@ -149,3 +153,30 @@ def _send_checked(process: Process, number: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def keep_only(keep: Set[int]) -> None:
+    """/dev/null on the three standard streams, nothing else but `keep`: after a fork no pipe of the parent may stay open
+    in the child, or nobody would see the parent's end."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(null, stream)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in keep:
+            with contextlib.suppress(OSError):  # the listing's own descriptor
+                os.close(int(name))
+
+
+def become_subreaper() -> None:
+    """Be handed every descendant whose own parent ends. Raises OSError where the kernel has no such thing."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_NAME, b"gpq-shim", 0, 0, 0)
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "this kernel has no subreaper")
+
+
+def die_with_parent(parent: int) -> None:
+    """Be killed when the parent ends, however it ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:  # it ended before this took effect
+        os._exit(1)

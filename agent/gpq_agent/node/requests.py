@@ -35,7 +35,9 @@ class Watch(NamedTuple):
 class Agent:
     """Answers requests; holds those that must wait. Blocks nowhere for long."""
 
-    def __init__(self, place: Spool, base: Dict[str, str], cores: List[int], slots: int, probe_limit: float) -> None:
+    def __init__(
+        self, place: Spool, base: Dict[str, str], cores: List[int], slots: int, probe_limit: float, probe_period: float
+    ) -> None:
         self.spool = place
         self.base = base
         self.cores = cores
@@ -52,6 +54,7 @@ class Agent:
             owner_of=self.attempts.owner_of,
             holder_of=lambda device: self._holders.get(device, ""),
             probe_limit=probe_limit,
+            probe_period=probe_period,
             slots_if_none=slots < 0,
         )
         self.release = Release(self.devices)
@@ -315,7 +318,7 @@ def _key(message: Message) -> str:
 
 
 def _cpu_slots(count: int, cores: List[int]) -> List[wire.DeviceInfo]:
-    return slots.slots(min(len(cores), slots.AUTO_SLOTS) if count < 0 else count, cores)
+    return slots.slots(len(cores) if count < 0 else count, cores)
 
 
 def _digest(infos: List[wire.AttemptInfo], devices: List[wire.DeviceInfo]) -> str:

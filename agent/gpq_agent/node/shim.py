@@ -3,13 +3,11 @@
 It records first and lets the job go afterwards, so that no job ever runs without a record of it.
 """
 
-import contextlib
-import ctypes
 import os
 import signal
 import time
 import traceback
-from typing import Callable, Dict, List, Set
+from typing import Callable, Dict, List
 
 from gpq_agent import wire
 from gpq_agent.node import launch, procs
@@ -18,8 +16,6 @@ from gpq_agent.node.supervise import WAKE, Supervisor, write_exit
 from gpq_agent.node.tree import Tree
 
 WAKE_SIGNAL = signal.SIGUSR1
-PR_SET_NAME = 15
-PR_SET_CHILD_SUBREAPER = 36
 CRASH = "shim.err"  # traceback of a shim that failed, which would be a bug
 
 
@@ -59,24 +55,13 @@ def _detach(folder: str, lock: int, body: Callable[[int], None]) -> None:
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
         os.chdir("/")
-        _only_descriptors({lock})
+        procs.keep_only({lock})
         body(umask)
         code = 0
     except BaseException:
         _leave_trace(folder)
     finally:
         os._exit(code)
-
-
-def _only_descriptors(keep: Set[int]) -> None:
-    """/dev/null on the three standard streams, nothing else but `keep`: no pipe of the agent may stay open in here."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(null, stream)
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) not in keep:
-            with contextlib.suppress(OSError):  # the listing's own descriptor
-                os.close(int(name))
 
 
 def _leave_trace(folder: str) -> None:
@@ -91,10 +76,7 @@ def _start(place: Spool, order: wire.StartOrder, env: Dict[str, str], cores: Lis
     key = wire.attempt_key(order.job, order.attempt)
     folder = place.folder(key)
     wire.write_json(os.path.join(folder, wire.SHIM), procs.identity(os.getpid()))
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(PR_SET_NAME, b"gpq-shim", 0, 0, 0)
-    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "this kernel has no subreaper")
+    procs.become_subreaper()
     listen, go = os.pipe()
     child = os.fork()
     if child == 0:

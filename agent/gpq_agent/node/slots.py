@@ -5,8 +5,6 @@ from typing import List
 
 from gpq_agent import wire
 
-AUTO_SLOTS = 4
-
 
 def parse_cores(text: str) -> List[int]:
     """``0,2-4`` -> [0, 2, 3, 4]. Raises ValueError for anything else, and for cores that this process may not use."""

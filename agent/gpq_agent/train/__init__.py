@@ -26,6 +26,8 @@ What changes and what does not
       loss curve is the same on any number of replicas, up to rounding (without dropout or batch norm).
     * The loop body runs once per micro-batch. Where a step accumulates several, `optimizer.step()`, `zero_grad()` and
       `scheduler.step()` act on the last only, on the mean gradient of all of it. Clip with `job.clip_grad_norm_(1.0)`.
+    * To measure the gradient noise, a single replica splits one step in twenty into two micro-batches (early on, more);
+      the gradient of the step is the same. `fixed_batch=True` measures nothing.
     * A `scheduler.step()` in the loop advances by the gain of the step, in steps at the base batch; one after the loop
       counts once. The scheduler sees the base learning rate only.
     * An epoch is one pass: every example once, in an order that depends on the seed and the epoch, not on replicas. A

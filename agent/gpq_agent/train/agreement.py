@@ -68,6 +68,14 @@ class Agreement:
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._group)
         return [float(value) for value in tensor.tolist()]
 
+    def total(self, values: List[int]) -> List[int]:
+        """Elementwise sum over the replicas; all must call it at the same step, with as many values."""
+        if self._group is None:
+            return values
+        tensor = torch.tensor(values, dtype=torch.int64)
+        dist.all_reduce(tensor, group=self._group)
+        return [int(value) for value in tensor.tolist()]
+
     def _post(self) -> None:
         values = self._propose() if self._rank == 0 else Proposal()
         self._pending = torch.tensor(list(values), dtype=torch.int64)

@@ -20,9 +20,10 @@ from .checkpoint import CheckpointStore, MemoryRecord
 from .control import ControlReader
 from .environment import Environment, seconds_since_launch
 from .errors import GpqTrainError
+from .ledger import Ledger
 from .noise_scale import GradientProbe, NoiseScale
 from .progress import ProgressMeter
-from .publish import Publisher
+from .publish import Publisher, declaration
 from .report import Reporter
 from .restore import Parts
 from .sampler import SAMPLE_EVERY, GlobalSampler, Issued
@@ -50,6 +51,7 @@ class Engine:
         self.group = dist.new_group(backend="gloo") if environment.replicas > 1 else None
         self.agreement = Agreement(self.group, environment.rank, self._propose)
         self.meter = ProgressMeter()
+        self.ledger = Ledger()
         self.parts = Parts()
         self.evaluating = 0
         self.evaluation_failed = False  # in this micro-batch: it was not training that ran out of memory
@@ -112,16 +114,7 @@ class Engine:
         self._declared = True
         content = wire.Declared(level="resizable")
         if self._limits is not None and self._sampler is not None and self._rule is not None:
-            content = wire.Declared(
-                level="resizable" if self._limits.fixed else "adaptive",
-                batch_size=self._limits.base_batch,
-                max_batch_size=self._limits.max_batch,
-                max_atomic_batch=self._limits.max_local,
-                dataset_size=self._sampler.size,
-                epochs=self.meter.epochs,
-                rule=self._rule.name,
-                parameters=sum(parameter.numel() for parameter in self._model.parameters()),
-            )
+            content = declaration(self._limits, self._sampler.size, self.meter.epochs, self._rule.name, self._model)
         self.report.send("declared", content._asdict())
 
     # -- between steps -------------------------------------------------------------------------------------------------
@@ -214,7 +207,24 @@ class Engine:
         self.report.send("checkpoint", content)
         return True
 
+    def _count_examples(self) -> None:
+        """Hold what all replicas did since the last time against the order of the data. Collective."""
+        if self._sampler is not None:
+            totals = self.agreement.total(self.ledger.counted())
+            self.ledger.compare(totals, self._sampler.order(), self._sampler.cursor.consumed)
+
+    def close_epoch(self) -> None:
+        """The running epoch is over on every replica. Collective."""
+        self._count_examples()
+        if self._sampler is not None:
+            self.ledger.close(self._sampler.size)
+        self.log_ledger()
+
+    def log_ledger(self) -> None:
+        self.publisher.log({"gpq_epochs": self.ledger.epochs, "gpq_epochs_exact": self.ledger.exact})
+
     def _stop(self, kind: int) -> None:
+        self._count_examples()
         saved = self.save("stop") if self.environment.rank == 0 else False
         if not self.agreement.confirm(saved):
             if self.store is None:
@@ -300,6 +310,9 @@ class Engine:
         if not self._gate.acted or self.evaluating:
             self._times.spoil()
         self._times.end(synchronised=micro.last, tail=self._tail)
+        self.ledger.hand_out(micro.indices)
+        if micro.last:
+            self.ledger.step_done()
         self._gate.leave()
         self.micro = None
         if micro.last:

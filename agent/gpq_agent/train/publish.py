@@ -7,6 +7,7 @@ import torch
 from gpq_agent import wire
 
 from .agreement import Agreement
+from .batches import Limits
 from .noise_scale import NoiseScale
 from .report import Reporter
 from .timing import StepTimes
@@ -62,3 +63,17 @@ class Publisher:
                 step.number, step.total, step.squares,
             )  # fmt: skip
             self._report.send("timing", content._asdict())
+
+
+def declaration(limits: Limits, size: int, epochs: int, rule: str, model: torch.nn.Module) -> wire.Declared:
+    """What the script says of itself; `size`: examples of an epoch. With a fixed batch it is resizable, no more."""
+    return wire.Declared(
+        level="resizable" if limits.fixed else "adaptive",
+        batch_size=limits.base_batch,
+        max_batch_size=limits.max_batch,
+        max_atomic_batch=limits.max_local,
+        dataset_size=size,
+        epochs=epochs,
+        rule=rule,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+    )

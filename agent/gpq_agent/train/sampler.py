@@ -30,6 +30,7 @@ class Issued(NamedTuple):
 
     step: Step
     place: int
+    indices: List[int] = []  # examples that count, in order
 
     @property
     def last(self) -> bool:
@@ -94,6 +95,14 @@ class GlobalSampler:
         """The optimiser step is done."""
         self._cursor = Cursor(step.epoch, step.start + step.total)
 
+    def order(self) -> torch.Tensor:
+        """The order of the running epoch."""
+        if self._order[0] != self._cursor.epoch:
+            self._order = (
+                self._cursor.epoch, permutation(self.seed, self._cursor.epoch, self.size, self._shuffle)
+            )  # fmt: skip
+        return self._order[1]
+
     def state_dict(self) -> Dict[str, int]:
         return {"epoch": self._cursor.epoch, "consumed": self._cursor.consumed, "size": self.size, "seed": self.seed}
 
@@ -118,9 +127,7 @@ class GlobalSampler:
     def __iter__(self) -> Iterator[List[int]]:
         self._issued.clear()
         epoch, at = self._cursor
-        if self._order[0] != epoch:
-            self._order = (epoch, permutation(self.seed, epoch, self.size, self._shuffle))
-        order = self._order[1]
+        order = self.order()
         while at < self.size:
             step = shape_step(
                 epoch, at, self.size - at, self.configuration, self._replicas, self._rank, self._sample_now()
@@ -130,9 +137,10 @@ class GlobalSampler:
             share = block[self._rank :: self._replicas].tolist()
             begin = 0
             for index, count in enumerate(step.counts):
-                self._issued.append(Issued(step, index))
+                indices = share[begin : begin + count]
+                self._issued.append(Issued(step, index, indices))
                 # An empty micro-batch still has to take part in the all-reduce: repeat an example, with weight zero.
-                yield share[begin : begin + count] or [int(block[0])]
+                yield indices or [int(block[0])]
                 begin += count
             at += step.total
 

@@ -151,6 +151,7 @@ class Job:
         while sampler.cursor.epoch < count:
             epoch = sampler.cursor.epoch
             yield epoch
+            self._engine.close_epoch()
             if sampler.cursor.epoch == epoch:
                 sampler.seek(epoch + 1)
             if epoch + 1 < count:
@@ -269,6 +270,7 @@ class Job:
         self._engine.meter.schedules = [ScheduleClock() for _ in schedulers]
         parts.add("cursor", self._loader.sampler)
         parts.add("progress", self._engine.meter)
+        parts.add("ledger", self._engine.ledger)
         parts.add("noise", self._noise)
         parts.add("model", model)
         parts.add("optimizer", optimizer)
@@ -278,12 +280,14 @@ class Job:
             parts.add("scaler", scaler)
 
     def _restore(self) -> None:
+        assert self._loader is not None
         begin = time.perf_counter()
         state = choose_state(self._engine.store, self._engine.group, self.rank, self._engine.notice)
         if state is None:
             return
         try:
             self._engine.parts.restore(state)
+            self._engine.ledger.resume(self._loader.sampler.cursor.consumed)
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             if isinstance(error, GpqTrainError):
                 raise

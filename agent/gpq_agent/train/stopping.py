@@ -20,6 +20,7 @@ class Terminator:
 
     def __init__(self) -> None:
         self.requested = False
+        self._pid = os.getpid()
         self._armed = False
         self._previous: Any = None
 
@@ -35,8 +36,10 @@ class Terminator:
             signal.signal(signal.SIGTERM, self._previous if self._previous is not None else signal.SIG_DFL)
 
     def _on_signal(self, number: int, frame: Optional[FrameType]) -> None:
-        self.requested = True
         self.disarm()
+        if os.getpid() != self._pid:  # a process that the script forked: it has inherited the handler, not the job
+            os.kill(os.getpid(), number)
+        self.requested = True
 
 
 def leave_process(code: int) -> NoReturn:
@@ -44,6 +47,8 @@ def leave_process(code: int) -> NoReturn:
 
     Output is flushed and loader workers are ended; atexit handlers do not run.
     """
+    with contextlib.suppress(ValueError):  # only the main thread may, and only there can a handler get in our way
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for child in multiprocessing.active_children():
         child.terminate()
     for stream in (sys.stdout, sys.stderr):

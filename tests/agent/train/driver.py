@@ -43,6 +43,8 @@ def free_port() -> int:
 def run_replica(environment: Mapping[str, str], text: str) -> None:
     """Body of a forked replica."""
     os.environ.update(environment)
+    # A child of a fork server would start one of its own for every loader process, and import torch in each.
+    multiprocessing.set_start_method("fork", force=True)
     from . import script
 
     script.main(text)
@@ -51,7 +53,9 @@ def run_replica(environment: Mapping[str, str], text: str) -> None:
 class Attempt:
     """One attempt: `replicas` processes, and its own folder."""
 
-    def __init__(self, job: "TrainingJob", number: int, replicas: int, control: wire.Control | None) -> None:
+    def __init__(
+        self, job: "TrainingJob", number: int, replicas: int, control: wire.Control | None, shared_disk: bool
+    ) -> None:
         self.job = job
         self.number = number
         self.replicas = replicas
@@ -66,7 +70,7 @@ class Attempt:
         for rank in range(replicas):
             environment = {
                 wire.ENV_RUN_DIR: str(self.run_dir),
-                wire.ENV_CHECKPOINT_DIR: str(job.checkpoints),
+                wire.ENV_CHECKPOINT_DIR: str(job.checkpoints if shared_disk or not rank else job.folder / str(rank)),
                 wire.ENV_ATTEMPT: str(number),
                 "GPQ_REPORT_SECONDS": "0.5",
             }
@@ -139,8 +143,9 @@ class TrainingJob:
         self.text = json.dumps(asdict(self.settings))
         self.attempts: list[Attempt] = []
 
-    def start(self, replicas: int, control: wire.Control | None = None) -> Attempt:
-        attempt = Attempt(self, len(self.attempts) + 1, replicas, control)
+    def start(self, replicas: int, control: wire.Control | None = None, *, shared_disk: bool = True) -> Attempt:
+        """Without a shared disk every replica but rank 0 has a checkpoint directory of its own."""
+        attempt = Attempt(self, len(self.attempts) + 1, replicas, control, shared_disk)
         self.attempts.append(attempt)
         return attempt
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from gpq_agent import wire
+from gpq_agent.train.stopping import Terminator
 
-from .driver import TrainingJob, wait_until
+from .driver import DEADLINE, FORKSERVER, TrainingJob, wait_until
 
 Training = Callable[..., TrainingJob]
 
@@ -95,6 +96,19 @@ def test_a_killed_attempt_goes_on_from_its_last_checkpoint_and_the_end_is_saved(
     assert job.run(replicas=2).micros() == []
 
 
+def test_without_a_shared_disk_the_checkpoint_reaches_every_replica(training: Training) -> None:
+    settings = {"fixed": True, "optimizer": "adamw", "epochs": 2}
+    undisturbed = training(**settings)
+    undisturbed.run(replicas=1)
+    job = training(pace=0.01, **settings)
+    for _ in range(2):
+        attempt = job.start(replicas=2, shared_disk=False).after_micros(5)
+        assert attempt.stop() == [0, 0]
+    assert job.start(replicas=3, shared_disk=False).wait() == [0, 0, 0]
+    assert complete(job)
+    assert job.losses() == pytest.approx(undisturbed.losses(), rel=1e-4)
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_the_optimizers_moments_and_the_schedule_survive_unchanged(training: Training, optimizer: str) -> None:
     settings = {"fixed": True, "optimizer": optimizer, "epochs": 2}
@@ -116,6 +130,28 @@ def test_the_optimizers_moments_and_the_schedule_survive_unchanged(training: Tra
     assert restored["lr"] == saved["scheduler:0"]["_last_lr"]
     assert job.losses() == pytest.approx(undisturbed.losses(), rel=1e-4)
     assert [micro["rate"] for micro in rank_zero(job)] == [micro["rate"] for micro in rank_zero(undisturbed)]
+
+
+def test_a_process_forked_by_the_script_still_dies_of_sigterm() -> None:
+    process = FORKSERVER.Process(target=fork_and_terminate)
+    process.start()
+    process.join(DEADLINE)
+    assert process.exitcode == 0
+
+
+def fork_and_terminate() -> None:
+    terminator = Terminator()
+    terminator.arm()
+    child = os.fork()
+    if not child:
+        signal.pause()
+        os._exit(1)
+    os.kill(child, signal.SIGTERM)
+    _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGTERM
+    assert not terminator.requested
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert terminator.requested
 
 
 def newest(job: TrainingJob) -> Path:

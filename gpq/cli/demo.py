@@ -1,0 +1,109 @@
+"""`gpq demo`: three real training jobs on two embedded CPU servers, to the end, with the live table."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from gpq import demo as play
+from gpq.cli import output, values
+from gpq.cli.frame import Color, ColorChoice, Json, frame
+from gpq.rpc.messages import TopView
+from gpq.views.plain import safe
+
+app = frame()
+HOME = typer.Option("--home", metavar="DIR", help="Keep state and logs there instead of in a temporary folder.")
+TIMEOUT = typer.Option("--timeout", metavar="DURATION", help="Give up after this long.")
+
+Draw = Callable[[TopView, str], None]
+
+
+@app.command()
+def demo(
+    home: Annotated[str, HOME] = "",
+    timeout: Annotated[str, TIMEOUT] = "5m",
+    color: Color = ColorChoice.auto,
+    json: Json = False,
+) -> int:
+    """Train three jobs to the end on two embedded CPU servers, with a daemon of its own, and judge the outcome.
+
+    It passes when all three complete and reach their targets, one was resized while it ran, one changed its batch size
+    without a restart, and every epoch visited each sample exactly once. Your own queue is not touched.
+
+    \b
+    Example:
+      gpq demo
+      gpq demo --json --timeout 10m
+    """
+    seconds = values.seconds(timeout, "--timeout")
+    live = not json and sys.stdout.isatty()
+    with play.stage(home) as here, _picture(color.value) if live else _lines() as draw:
+        result = play.play(here, draw, timeout=seconds)
+    if json:
+        output.emit(result)
+    else:
+        output.say(*_summary(result))
+    return 0 if result.passed else 1
+
+
+@contextmanager
+def _picture(color: str) -> Iterator[Draw]:
+    """The live table, redrawn in place."""
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from gpq.views.top import frame as picture
+
+    console = output.screen(color)
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+
+        def draw(view: TopView, act: str) -> None:
+            shown = picture(view, console.width, console.height - 1)
+            live.update(Group(Text(f"gpq demo: {act}", style="bold cyan"), shown), refresh=True)
+
+        yield draw
+
+
+@contextmanager
+def _lines() -> Iterator[Draw]:
+    """Off a terminal: a line on stderr for each thing that happens."""
+    said: set[tuple[str, str]] = set()
+
+    def draw(view: TopView, act: str) -> None:
+        news = [("", f"-- {act}")]
+        news += [
+            (change.at, f"{change.at[11:19]}  job {change.job}: {change.text}") for change in reversed(view.changes)
+        ]
+        for key, line in news:
+            if (key, line) not in said:
+                said.add((key, line))
+                sys.stderr.write(safe(line) + "\n")
+        sys.stderr.flush()
+
+    yield draw
+
+
+def _summary(result: play.DemoResult) -> list[str]:
+    """The last lines: one per job, then one per promise."""
+    count = len(result.jobs)
+    lines = []
+    for job in result.jobs:
+        value = "nothing" if job.value is None else f"{job.value:.4g}"
+        lines.append(
+            f"{job.name}: {job.state} after {job.seconds:.0f} s, {job.metric} {value} (target {job.target:g}: "
+            f"{'reached' if job.reached else 'missed'}), resized {job.resizes}x, batch changed {job.batch_changes}x"
+        )
+    lines += [
+        f"{result.completed} of {count} jobs completed",
+        f"{result.targets_reached} of {count} targets reached",
+        f"{result.resized} of {count} jobs resized while running, continued from their checkpoints",
+        f"{result.batch_changed} of {count} jobs changed their batch size without a restart",
+        "no sample lost or repeated" if result.samples_exact else "samples were lost or repeated",
+        f"{'passed' if result.passed else 'FAILED'} in {result.seconds:.0f} s; logs in {result.home}",
+    ]
+    return lines

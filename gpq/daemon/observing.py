@@ -1,0 +1,160 @@
+"""What a node says against what the snapshot says -> events. Remembers what was told already; sends nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gpq_agent import wire
+
+from gpq.core.events import Event, Exited, NodeSeen, NodeSilent, Started
+from gpq.core.healing import Fate, expected, fate, is_lost
+from gpq.core.models import Job, JobId, Node, NodeId, NodeState, Seconds, Snapshot
+from gpq.daemon import sightings
+from gpq.daemon.clock import Clock, elapsed
+from gpq.daemon.reports import profiled
+
+log = logging.getLogger(__name__)
+
+Key = tuple[JobId, int]
+Info = Mapping[str, Any]  # a wire.AttemptInfo
+
+ALIVE = ("starting", "running", "orphan")
+ENDED = ("exited", "lost")
+SEEN: Seconds = 30.0  # news of a node without a difference, at most this often
+RETELL: Seconds = 30.0  # an event that changed nothing is told again, after this long
+
+
+class Observer:
+    """Of one node; used by that node's reader thread alone. `gpus`: the GPUs to use by UUID or index, empty for all."""
+
+    def __init__(self, node: NodeId, gpus: Sequence[str], clock: Clock) -> None:
+        self.node = node
+        self._gpus = tuple(gpus)
+        self._clock = clock
+        self._hello: Mapping[str, Any] = {}
+        self._told: Node | None = None  # what rounds know of the node; None: nothing, or that it is silent
+        self._told_at = 0.0
+        self._reason = ""  # of the silence that was told
+        self._offsets: dict[Key, int] = {}
+        self._announced: dict[tuple[str, JobId, int], Seconds] = {}
+        self._noted: set[str] = set()
+
+    @property
+    def is_up(self) -> bool:
+        return self._told is not None
+
+    def greeted(self, hello: Mapping[str, Any]) -> None:
+        """A new agent: everything may be told anew."""
+        self._hello = hello
+        self._announced.clear()
+
+    def silent(self, reason: str) -> list[Event]:
+        if self._told is None and reason == self._reason:
+            return []
+        self._told, self._reason = None, reason
+        return [NodeSilent(self._clock.now(), self.node, reason)]
+
+    def offsets(self, snapshot: Snapshot) -> dict[str, int]:
+        """By attempt: where the next report line begins. What was told counts, though it may not be committed yet."""
+        jobs = expected(snapshot, self.node)
+        live = {(job.id, job.attempt) for job in jobs}
+        self._offsets = {key: offset for key, offset in self._offsets.items() if key in live}
+        return {wire.attempt_key(job.id, job.attempt): self._offset(job) for job in jobs}
+
+    def _offset(self, job: Job) -> int:
+        return max(self._offsets.get((job.id, job.attempt), 0), job.report_offset)
+
+    def news(
+        self,
+        known: Mapping[Key, Info],
+        devices: Sequence[Info],
+        snapshot: Snapshot,
+        *,
+        asked: Mapping[str, int],
+        start_possible: Callable[[Key], bool],
+    ) -> tuple[list[Event], bool]:
+        """(events, is there more to read at once). `asked`: the offsets that this answer was asked with."""
+        events: list[Event] = []
+        more = False
+        waited_for = {(job.id, job.attempt) for job in expected(snapshot, self.node)}
+        for key, info in known.items():
+            drained = wire.attempt_key(*key) in asked and not info.get("report")
+            events += self.of_attempt(info, snapshot, drained=drained)
+            is_unread = info.get("report") or (info["state"] in ENDED and not drained)
+            more = more or bool(is_unread and key in waited_for)
+        events += self._missing(known, snapshot, start_possible)
+        events += self._of_node(devices, known, snapshot)
+        return events, more
+
+    def of_attempt(self, info: Info, snapshot: Snapshot, *, drained: bool) -> list[Event]:
+        """Events of one attempt. Its end is told only once its report was read to the end (`drained`)."""
+        job_id, attempt, state = JobId(info["job"]), int(info["attempt"]), info["state"]
+        key, now = (job_id, attempt), self._clock.now()
+        if fate(snapshot, self.node, *key) is not Fate.LIVE:
+            return []
+        job = snapshot.jobs[job_id]
+        events: list[Event] = []
+        if info.get("report_offset", 0) > self._offset(job):
+            self._offsets[key] = int(info["report_offset"])
+            events.append(profiled(now, job_id, attempt, self._offsets[key], info["report"]))
+        ran = state in ("running", "orphan") or info.get("pid") is not None
+        if ran and self.node not in job.started_nodes and self._is_new("Started", key):
+            events.append(Started(now, job_id, attempt, self.node))
+        if state in ENDED and drained and self._is_new("Exited", key):
+            end = sightings.exit_of(info.get("exit"), lost=state == "lost")
+            events.append(Exited(now, job_id, attempt, self.node, end))
+        if state == "orphan":
+            self.note(f"the shim of attempt {job_id}.{attempt} is gone, its processes live on and keep their devices")
+        return events
+
+    def _missing(
+        self, known: Mapping[Key, Info], snapshot: Snapshot, start_possible: Callable[[Key], bool]
+    ) -> list[Event]:
+        """Attempts that ought to be on the node, and are not, and cannot come any more."""
+        events: list[Event] = []
+        for job in expected(snapshot, self.node):
+            key = (job.id, job.attempt)
+            lost = key not in known and is_lost(job, self.node, start_possible=start_possible(key))
+            if lost and self._is_new("Exited", key):
+                end = sightings.exit_of(None, lost=True)
+                events.append(Exited(self._clock.now(), *key, self.node, end))
+        return events
+
+    def _of_node(self, devices: Sequence[Info], known: Mapping[Key, Info], snapshot: Snapshot) -> list[Event]:
+        strangers = {
+            device: wire.attempt_key(*key)
+            for key, info in known.items()
+            if info["state"] in ALIVE and fate(snapshot, self.node, *key) is Fate.STRANGER
+            for device in info.get("devices", ())
+        }
+        now = self._clock.now()
+        node = Node(
+            id=self.node,
+            state=NodeState.UP,
+            devices=sightings.devices_of(devices, strangers, self._gpus),
+            cores=int(self._hello.get("cores", 0)),
+            memory_mib=int(self._hello.get("memory_mib", 0)),
+            boot_id=str(self._hello.get("boot_id", "")),
+            seen_at=now,
+        )
+        if not sightings.differs(self._told, node) and elapsed() - self._told_at < SEEN:
+            return []
+        self._told, self._told_at, self._reason = node, elapsed(), ""
+        return [NodeSeen(now, node)]
+
+    def _is_new(self, kind: str, key: Key) -> bool:
+        """Was this not told lately? Told again after a while in case that it came to nothing."""
+        what = (kind, *key)
+        told = self._announced.get(what)
+        if told is not None and elapsed() - told < RETELL:
+            return False
+        self._announced[what] = elapsed()
+        return True
+
+    def note(self, line: str) -> None:
+        """For the log, once."""
+        if line not in self._noted:
+            self._noted.add(line)
+            log.warning("%s: %s", self.node, line)

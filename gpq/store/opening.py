@@ -1,0 +1,78 @@
+"""Opens and creates the database file, and refuses what is none, is damaged, or belongs to something else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+
+from gpq.errors import GpqError, Refused
+from gpq.store import disk
+from gpq.store.migrations import APPLICATION_ID, migrate
+
+BUSY_SECONDS = 60.0  # wait this long for another process that reads or backs up the database
+CHECK_BYTES = 256 << 20  # a larger database is not read through at the start; its rows are checked as they are read
+
+PUT_META = "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+
+
+def connect(path: str) -> sqlite3.Connection:
+    """A connection that syncs its log at every commit. The writer's and the reader's are alike but for `query_only`."""
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA cache_size = -2048")  # KiB: history is read in passing, not kept
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def create(path: str, first_id: int) -> None:
+    """A new database appears whole or not at all: an empty file in its place is therefore always damage."""
+    new = path + ".new"
+    for left in (new, new + "-wal", new + "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(left)
+    with contextlib.closing(connect(new)) as connection:
+        os.chmod(new, 0o600)
+        migrate(connection)
+        connection.execute("BEGIN IMMEDIATE")
+        connection.executemany(PUT_META, [("epoch", "0"), ("next_id", str(first_id))])
+        connection.execute("COMMIT")
+    descriptor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.rename(new, path)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def check_mark(path: str) -> None:
+    """Raises Refused for a file that is not ours. Reads the header itself: to open it in SQLite may change it."""
+    with open(path, "rb") as stream:
+        header = stream.read(100)
+    if not header:
+        raise disk.damaged(path, "it is empty")
+    if len(header) < 100 or header[:16] != b"SQLite format 3\0":
+        raise disk.damaged(path, "it is no database")
+    if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
+        raise disk.damaged(path, "it does not bear gpq's mark")
+
+
+def check_pages(connection: sqlite3.Connection, path: str) -> None:
+    """Raises Refused for a database whose pages do not hang together."""
+    if os.path.getsize(path) <= CHECK_BYTES:
+        (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if said != "ok":
+            raise disk.damaged(path, said.splitlines()[-1])
+
+
+def explained(error: sqlite3.Error, path: str) -> GpqError:
+    """An error of SQLite's while opening or reading, as one line for the user."""
+    if disk.is_full(error, os.path.dirname(path)):
+        return disk.full(path)
+    if disk.is_damage(error):
+        return disk.damaged(path, str(error))
+    return Refused(f"the database {path} cannot be used: {error}", "see the daemon's log; the file was left as it is")

@@ -1,0 +1,64 @@
+"""What the ledger calls exact is exact, and nothing else is."""
+
+from __future__ import annotations
+
+import torch
+from gpq_agent.train.ledger import Ledger
+from hypothesis import given
+from hypothesis import strategies as st
+
+ORDER = torch.randperm(50, generator=torch.Generator().manual_seed(1))
+
+
+def count(ledger: Ledger, indices: list[int]) -> None:
+    ledger.hand_out(indices)
+    ledger.step_done()
+
+
+def settle(ledgers: list[Ledger], end: int) -> None:
+    totals = [sum(values) for values in zip(*(each.counted() for each in ledgers), strict=True)]
+    for each in ledgers:
+        each.compare(totals, ORDER, end)
+
+
+@given(st.lists(st.integers(1, 20), max_size=8), st.integers(1, 3))
+def test_an_epoch_in_any_pieces_on_any_replicas_is_exact(pieces: list[int], replicas: int) -> None:
+    ledgers = [Ledger() for _ in range(replicas)]
+    at = 0
+    for piece in [*pieces, 50]:
+        end = min(at + piece, 50)
+        for rank, each in enumerate(ledgers):
+            count(each, ORDER[at:end].tolist()[rank::replicas])
+        settle(ledgers, end)
+        at = end
+    for each in ledgers:
+        each.close(50)
+        assert (each.epochs, each.exact) == (1, 1)
+
+
+@given(st.integers(0, 49), st.integers(0, 49))
+def test_a_sample_lost_repeated_or_swapped_is_noticed(lost: int, other: int) -> None:
+    for seen in (
+        [i for i in ORDER.tolist() if i != lost],
+        [*ORDER.tolist(), lost],
+        [other if i == lost else i for i in ORDER.tolist()],
+    ):
+        ledger = Ledger()
+        count(ledger, seen)
+        settle([ledger], 50)
+        ledger.close(50)
+        assert ledger.exact == int(sorted(seen) == list(range(50)))
+
+
+def test_a_resumed_epoch_is_exact_only_from_the_place_that_was_proven() -> None:
+    first = Ledger()
+    count(first, ORDER[:30].tolist())
+    settle([first], 30)
+    for consumed, exact in ((30, 1), (20, 0), (40, 0)):
+        again = Ledger()
+        again.load_state_dict(first.state_dict())
+        again.resume(consumed)
+        count(again, ORDER[consumed:].tolist())
+        settle([again], 50)
+        again.close(50)
+        assert again.exact == exact

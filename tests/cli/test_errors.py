@@ -1,0 +1,181 @@
+"""Bad input: one clear line and a hint on stderr, the right exit code, and nothing asked of the daemon."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpq.client import quick
+from gpq.rpc import messages
+from tests.cli.conftest import Gpq
+from tests.cli.served import Made
+
+BAD = [
+    (["submit"], "nothing to run"),
+    (["submit", "--gpus", "0", "--", "true"], "at least 1 GPU"),
+    (["submit", "--gpus", "4-2", "train.py"], "did you mean --gpus 2-4?"),
+    (["submit", "--gpus", "many", "train.py"], "no number of GPUs"),
+    (["submit", "--gpus", "1-4", "--", "true"], "fixed number"),
+    (["submit", "--gpus", "1-4", "--rigid", "train.py"], "one size"),
+    (["submit", "--time", "90", "--", "true"], "write 90s, 90m or 90h"),
+    (["submit", "--time", "soon", "--", "true"], "no duration"),
+    (["submit", "--min-gpu-memory", "40", "--", "true"], "write 40G"),
+    (["submit", "--name", "a\x1b[2Jb", "--", "true"], "is no name"),
+    (["submit", "--name", "x" * 65, "--", "true"], "is no name"),
+    (["submit", "--tag", "two words", "--", "true"], "is no name"),
+    (["submit", "--env", "1A=b", "--", "true"], "no assignment"),
+    (["submit", "--env", "NOT_SET_ANYWHERE", "--", "true"], "is not set here"),
+    (["submit", "--priority", "high", "--", "true"], "--priority"),
+    (["submit", "--retries", "-1", "--", "true"], "below 0"),
+    (["submit", "--signal", "USR1", "--", "true"], "needs --preemptible"),
+    (["submit", "--preemptible", "--signal", "KILL", "--", "true"], "cannot be caught"),
+    (["submit", "--preemptible", "train.py"], "checkpoints on a signal"),
+    (["submit", "--rigid", "--", "true"], "for training scripts"),
+    (["submit", "--atomic-batch-size", "9-3", "train.py"], "did you mean --atomic-batch-size 3-9?"),
+    (["submit", "--batch-size", "64", "--max-batch-size", "32", "train.py"], "below --batch-size"),
+    (["submit", "--cwd", "/nowhere", "--", "true"], "no such directory"),
+    (["submit", "--python", "/nowhere/python", "train.py"], "no such program"),
+    (["submit", "--gpsu", "2", "--", "true"], "did you mean"),
+    (["submit", "missing.py"], "no script missing.py"),
+    (["submit", "folder"], "is a directory"),
+    (["submit", "notes.txt"], "gpq submit -- notes.txt"),
+    (["submit", "nothing"], "gpq submit -- nothing"),
+    (["sumbit", "x"], "did you mean submit?"),
+    (["status", "--color", "pink"], "pink"),
+    (["status", "--user"], "requires an argument"),
+    (["cancel"], "missing"),
+    (["cancel", "1", "--timeout", "5"], "write 5s, 5m or 5h"),
+    (["top", "--interval", "0"], "out of range"),
+    (["completion", "tcsh"], "tcsh"),
+    (["daemon", "restart"], "restart"),
+    (["config", "check", "missing.toml"], "no file missing.toml"),
+    (["--frobnicate"], "no option"),
+]
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"), BAD, ids=[" ".join(argv)[:40].encode("unicode_escape").decode() for argv, _ in BAD]
+)
+def test_a_mistake_is_one_line_and_a_hint_and_changes_nothing(
+    gpq: Gpq, made: Made, home: Path, argv: list[str], said: str
+) -> None:
+    (home / "train.py").write_text("print('hello')\n")
+    (home / "notes.txt").write_text("buy milk\n")
+    (home / "folder").mkdir()
+    answer = gpq(*argv)
+    assert (answer.returncode, answer.stdout) == (2, ""), answer
+    problem, *hint = answer.stderr.splitlines()
+    assert problem.startswith("gpq: ")
+    assert len(hint) == 1
+    assert hint[0].startswith("hint: ")
+    assert said.lower() in answer.stderr.lower()
+    assert "\x1b" not in answer.stderr
+    assert made.asked == []
+
+
+def test_a_script_that_cannot_be_read_is_named(gpq: Gpq, made: Made) -> None:
+    answer = gpq("submit", "/proc/self/mem")  # even root cannot read its begin
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert "cannot read /proc/self/mem: Input/output error" in answer.stderr
+    assert made.asked == []
+
+
+def test_errors_of_the_daemon_keep_their_code_and_hint(gpq: Gpq, made: Made) -> None:
+    answer = gpq("show", "99")
+    assert (answer.returncode, answer.stdout) == (4, "")
+    assert answer.stderr == "gpq: there is no job 99\nhint: `gpq status` lists what there is\n"
+
+
+WITH_JSON = [["show", "99", "--json"], ["submit", "--json", "--gpus", "0", "--", "x"], ["status", "--json", "--nix"]]
+
+
+@pytest.mark.parametrize("argv", WITH_JSON)
+def test_with_json_errors_are_json_too(gpq: Gpq, made: Made, argv: list[str]) -> None:
+    answer = gpq(*argv)
+    assert answer.returncode in (2, 4)
+    assert answer.stderr == ""
+    assert set(json.loads(answer.stdout)) == {"error", "hint"}
+
+
+def test_a_jobs_own_json_option_is_not_ours(gpq: Gpq, made: Made) -> None:
+    answer = gpq("submit", "--gpus", "0", "--", "tool", "--json")
+    assert (answer.returncode, answer.stdout) == (2, "")
+
+
+@contextmanager
+def answering(home: Path, line: bytes) -> Iterator[None]:
+    """A socket that answers everything with one line."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(home / "gpq.sock"))
+        listener.listen(8)
+
+        def serve() -> None:
+            while True:
+                try:
+                    stream, _ = listener.accept()
+                except OSError:
+                    return
+                with stream:
+                    stream.recv(65536)
+                    stream.sendall(line)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+
+
+@pytest.mark.parametrize("argv", [["status"], ["status", "--recent", "5"], ["show", "1"], ["cancel", "1"], ["nodes"]])
+def test_a_daemon_of_another_version_is_said_to_be_one(gpq: Gpq, home: Path, argv: list[str]) -> None:
+    with answering(home, b'{"v":99,"program":"9.9.9","ok":true,"result":{}}\n'):
+        answer = gpq(*argv)
+    assert (answer.returncode, answer.stdout) == (3, "")
+    assert "9.9.9" in answer.stderr
+    assert "gpq daemon stop" in answer.stderr
+
+
+@pytest.mark.parametrize("line", [b"\xff\xfe\n", b"hello\n", b"[]\n", b"{} {}\n", b"{"])
+@pytest.mark.parametrize("argv", [["status"], ["show", "1"]])
+def test_something_else_on_the_socket_is_no_traceback(gpq: Gpq, home: Path, argv: list[str], line: bytes) -> None:
+    with answering(home, line):
+        answer = gpq(*argv)
+    assert answer.returncode == 3
+    assert answer.stderr.startswith("gpq: ")
+    assert "Traceback" not in answer.stderr
+
+
+def test_a_broken_configuration_is_named_with_line_and_column(gpq: Gpq, home: Path) -> None:
+    (home / "config.toml").write_text("interval = 5.0\npolicy = goodput\n")
+    for argv in (["config", "check"], ["config", "show"], ["status"], ["submit", "--", "true"]):
+        answer = gpq(*argv)
+        assert (answer.returncode, answer.stdout) == (2, ""), argv
+        assert "line 2, column 10" in answer.stderr
+    assert not (home / "gpq.db").exists()
+
+
+def test_the_doors_protocol_is_that_of_the_messages() -> None:
+    assert quick.VERSION == messages.VERSION
+
+
+@pytest.mark.parametrize("value", [{"a": [1, True, "ü\n\x00\u2028"], "b": {"c": ""}}, {}, {"x": [[], [0, -5]]}])
+def test_the_doors_json_is_json(value: dict[str, object]) -> None:
+    assert json.loads(quick.encode(value)) == value
+    assert quick.decode(quick.encode(value).encode()) == value
+
+
+def test_a_bug_shows_its_traceback(gpq: Gpq, home: Path) -> None:
+    with answering(home, b'{"v":1,"program":"0","ok":true,"result":{"jobs":[{"id":1}]}}\n'):
+        answer = gpq("status")
+    assert answer.returncode == 1
+    assert "KeyError" in answer.stderr
+
+
+def test_no_arguments_show_the_commands(gpq: Gpq) -> None:
+    said = gpq()
+    assert (said.returncode, said.stderr) == (0, "")
+    assert "submit" in said.stdout

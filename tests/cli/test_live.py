@@ -1,0 +1,177 @@
+"""The commands against a real daemon that runs real processes."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.cli.conftest import Gpq
+
+
+def ok(gpq: Gpq, *argv: str, **environ: str) -> str:
+    said = gpq(*argv, **environ)
+    assert said.returncode == 0, said
+    return said.stdout
+
+
+def wait_for_state(gpq: Gpq, job: str, state: str) -> dict[str, object]:
+    """The job's row once it has that state."""
+    until = time.monotonic() + 60
+    while True:
+        row: dict[str, object] = json.loads(ok(gpq, "status", job, "--json"))["jobs"][0]
+        if row["state"] == state:
+            return row
+        assert time.monotonic() < until, row
+
+
+def test_a_command_runs_and_its_code_comes_back(live: Gpq, home: Path) -> None:
+    assert ok(live, "submit", "--", "sh", "-c", "echo to $NAME; exit 7", "--wait", "--json") == "job 1 submitted\n"
+    assert live("wait", "1").returncode == 7
+    said = live("submit", "--env", "NAME=me", "--wait", "--", "sh", "-c", "echo to $NAME; kill -TERM $$")
+    assert said.returncode == 128 + signal.SIGTERM
+    assert "job 2 failed" in said.stdout
+    assert ok(live, "logs", "2") == "to me\n"
+    assert live("wait", "2", "1").returncode in (7, 143)
+
+
+def test_wait_gives_up_with_124_and_ctrl_c_with_130(live: Gpq) -> None:
+    ok(live, "submit", "--", "sleep", "1000")
+    said = live("wait", "1", "--timeout", "1s")
+    assert (said.returncode, said.stdout) == (124, "")
+    assert "job 1 did not end within 1 s" in said.stderr
+    command = [sys.executable, "-m", "gpq", "wait", "1"]
+    waiting = subprocess.Popen(command, env=live.environment, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 60
+    while b"gpq" not in Path(f"/proc/{waiting.pid}/cmdline").read_bytes() or not _connected(waiting.pid):
+        assert time.monotonic() < until
+    waiting.send_signal(signal.SIGINT)
+    assert waiting.communicate(timeout=60)[1] == ""
+    assert waiting.returncode == 130
+
+
+def _connected(pid: int) -> bool:
+    """Has the process a socket open? Then it waits for the daemon's answer."""
+    with contextlib.suppress(FileNotFoundError):  # one was closed while we looked
+        return any(os.readlink(link).startswith("socket:") for link in Path(f"/proc/{pid}/fd").iterdir())
+    return False
+
+
+def test_cancel_returns_when_no_process_is_left(live: Gpq, home: Path) -> None:
+    ok(live, "submit", "--", "sh", "-c", f"echo $$ > {home}/pid; trap '' TERM; setsid sleep 1000 & sleep 1000")
+    wait_for_state(live, "1", "running")
+    until = time.monotonic() + 60
+    while not (home / "pid").exists() or not (home / "pid").read_text().strip():
+        assert time.monotonic() < until
+    assert ok(live, "cancel", "1") == "job 1 cancelled: no process is left\n"
+    assert not Path(f"/proc/{(home / 'pid').read_text().strip()}").exists()
+    assert ok(live, "cancel", "1") == "job 1 had ended: nothing to cancel\n"
+
+
+def test_held_jobs_wait_until_released(live: Gpq) -> None:
+    ok(live, "submit", "--hold", "--name", "later", "--", "true")
+    assert wait_for_state(live, "later", "held")["id"] == 1
+    assert ok(live, "release", "later") == "job 1 released\n"
+    assert live("wait", "later").returncode == 0
+    said = live("hold", "later")
+    assert said.returncode == 5
+    assert said.stderr
+
+
+def test_more_gpus_than_exist_are_refused_and_nothing_is_queued(live: Gpq) -> None:
+    said = live("submit", "--gpus", "64", "--", "true")
+    assert (said.returncode, said.stdout) == (5, "")
+    assert said.stderr.startswith("gpq: ")
+    assert json.loads(ok(live, "status", "--json"))["jobs"] == []
+
+
+def test_a_dry_run_queues_nothing(live: Gpq) -> None:
+    assert ok(live, "submit", "--dry-run", "--", "true").startswith("would be ")
+    assert set(json.loads(ok(live, "submit", "--dry-run", "--json", "--", "true"))) >= {"state", "placement", "reasons"}
+    assert json.loads(ok(live, "status", "--json"))["jobs"] == []
+
+
+def test_every_reading_command_prints_json_only(live: Gpq) -> None:
+    ok(live, "submit", "--name", "one", "--", "echo", "hello")
+    live("wait", "1")
+    commands = [["status"], ["show", "1"], ["why", "1"], ["nodes"], ["top"], ["daemon", "status"], ["config", "show"]]
+    commands += [["config", "path"], ["config", "check"], ["wait", "1"], ["logs", "1"]]
+    for argv in commands:
+        said = live(*argv, "--json")
+        assert said.stderr == "", argv
+        for line in said.stdout.splitlines():
+            assert isinstance(json.loads(line), dict), argv
+
+
+def test_the_shell_environment_goes_along_but_its_secrets_do_not(live: Gpq) -> None:
+    asked = {
+        "HF_HOME": "/models",
+        "HF_TOKEN": "canary-1",
+        "AWS_SECRET_ACCESS_KEY": "canary-2",
+        "EDITOR": "vi",
+        "OMP_X": "3",
+    }
+    ok(live, "submit", "--", "env", **asked)
+    live("wait", "1")
+    seen = ok(live, "logs", "1")
+    assert "HF_HOME=/models" in seen
+    assert "OMP_X=3" in seen
+    assert "EDITOR" not in seen
+    assert "canary" not in seen
+    assert "canary" not in ok(live, "show", "1", "--json")
+    ok(live, "submit", "--env", "HF_TOKEN", "--", "env", HF_TOKEN="wanted")
+    live("wait", "2")
+    assert "HF_TOKEN=wanted" in ok(live, "logs", "2")
+
+
+def test_logs_follow_until_the_end(live: Gpq, home: Path) -> None:
+    ok(live, "submit", "--", "sh", "-c", f"echo one; while [ ! -e {home}/go ]; do sleep 0.1; done; echo two")
+    follower = subprocess.Popen(
+        [sys.executable, "-m", "gpq", "logs", "1", "-f"], env=live.environment, stdout=subprocess.PIPE, text=True
+    )
+    assert follower.stdout is not None
+    assert follower.stdout.readline() == "one\n"
+    (home / "go").touch()
+    assert follower.communicate(timeout=60)[0] == "two\n"
+    assert follower.returncode == 0
+
+
+def test_any_command_starts_the_daemon_and_jobs_outlive_it(gpq: Gpq) -> None:
+    assert gpq("daemon", "status").returncode == 3
+    try:
+        assert ok(gpq, "status") == "no jobs\n"
+        ok(gpq, "submit", "--", "sleep", "1000")
+        wait_for_state(gpq, "1", "running")
+        assert ok(gpq, "daemon", "stop") == "daemon stopped; jobs run on\n"
+        assert ok(gpq, "daemon", "stop") == "no daemon runs\n"
+        assert wait_for_state(gpq, "1", "running")["attempt"] == 1
+    finally:
+        gpq("cancel", "all")
+        gpq("daemon", "stop")
+
+
+def test_doctor_names_what_fails_with_its_fix(gpq: Gpq, home: Path) -> None:
+    said = gpq("doctor", "--json")
+    checks = {check["name"]: check for check in json.loads(said.stdout)["checks"]}
+    assert {"python", "config", "state", "daemon", "gpus", "torch", "shm", "clock", "socket"} <= set(checks)
+    assert (said.returncode == 1) == any(check["verdict"] == "fail" for check in checks.values())
+    assert checks["config"]["verdict"] == "ok"
+    (home / "config.toml").write_text("interval = -1\n")
+    long = str(home / ("x" * 120))
+    said = gpq("doctor", GPQ_HOME=long)
+    assert said.returncode == 1
+    assert "fail  config" in said.stdout
+    assert "fail  socket" in said.stdout
+    assert "fix: " in said.stdout
+    assert not Path(long).exists()
+
+
+def test_what_config_show_prints_is_a_configuration(gpq: Gpq, home: Path) -> None:
+    shown = ok(gpq, "config", "show")
+    (home / "again.toml").write_text(shown)
+    assert "is right" in ok(gpq, "config", "check", str(home / "again.toml"))
+    assert ok(gpq, "config", "show", GPQ_CONFIG=str(home / "again.toml")) == shown
+    assert ok(gpq, "config", "path") == f"{home}/config.toml\n"

@@ -1,0 +1,178 @@
+"""`gpq status`: through the door, at every width, in every encoding, and what comes from a job is never obeyed."""
+
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpq.rpc import messages
+from tests.cli.conftest import Gpq
+from tests.cli.served import EVIL, Made, job, serving
+
+TITLES = ["ID", "NAME", "USER", "STATE", "GPUS", "BATCH", "GOODPUT", "SPEEDUP", "DONE", "ETA", "AGE", "REASON"]
+FIRST = ["1", "train-1", "alice", "running", "a:0-1", "256", "123.4", "1.25x", "42%", "1h02m", "1h30m"]
+
+
+def test_the_table_shows_who_has_which_gpus(gpq: Gpq, made: Made) -> None:
+    said = gpq("status", COLUMNS="150")
+    assert said.returncode == 0, said.stderr
+    title, first, second, hidden = said.stdout.splitlines()
+    assert re.split("  +", title.strip()) == TITLES
+    assert re.split("  +", first.strip()) == FIRST
+    assert re.split("  +", second.strip())[3:] == ["pending", *"------", "1h30m", "waits for 2 GPUs: 8 in use"]
+    assert hidden == "and 7 more that ended: gpq status all"
+
+
+@pytest.mark.parametrize("columns", [10, 20, 40, 60, 80, 100, 200])
+def test_no_line_is_wider_than_the_terminal(gpq: Gpq, made: Made, columns: int) -> None:
+    said = gpq("status", "--recent", "20", COLUMNS=str(columns))
+    rows = [line for line in said.stdout.splitlines() if not line.startswith("and ")]
+    assert len(rows) == 3
+    assert max(map(len, rows)) <= columns
+
+
+def test_twenty_columns_still_tell_id_and_state(gpq: Gpq, made: Made) -> None:
+    rows = gpq("status", COLUMNS="20").stdout.splitlines()
+    assert [line.split()[::2] for line in rows[:2]] == [["ID", "STATE"], ["1", "running"]]  # the name between is cut
+
+
+def test_json_is_the_daemons_result_and_nothing_else(gpq: Gpq, made: Made) -> None:
+    said = gpq("status", "--json")
+    assert (said.returncode, said.stderr) == (0, "")
+    answer = json.loads(said.stdout)
+    assert answer["schema"] == messages.SCHEMA
+    assert [row["id"] for row in answer["jobs"]] == [1, 2]
+    assert answer["jobs"][0]["placement"] == [{"node": "a", "devices": ["GPU-0", "GPU-1"], "indices": [0, 1]}]
+
+
+def test_options_reach_the_daemon_by_the_door_and_by_typer_alike(gpq: Gpq, made: Made) -> None:
+    assert gpq("status", "3-7", "@", "-u", "bob", "--all").returncode == 0
+    assert gpq("status", "3-7", "@", "-u", "bob", "--all", "--recent", "20").returncode == 0
+    assert gpq("status", "--state", "running", "--state", "held").returncode == 0
+    assert gpq("status", "-a").returncode == 0
+    assert made.asked == [
+        messages.Status(["3-7", "@"], user="bob"),
+        messages.Status(["3-7", "@"], user="bob"),
+        messages.Status([], states=["running", "held"]),
+        messages.Status(["all"]),
+    ]
+
+
+def test_the_door_imports_nothing_that_costs(gpq: Gpq, made: Made) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "gpq", "status"]
+    said = subprocess.run(command, env=gpq.environment, capture_output=True, text=True, check=True)
+    imported = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines() if line.startswith("import time:")}
+    assert "gpq.cli.queue" in imported
+    assert not imported & {
+        "typer",
+        "rich",
+        "msgspec",
+        "dataclasses",
+        "argparse",
+        "re",
+        "json",
+        "socket",
+        "typing",
+        "subprocess",
+    }
+
+
+ENCODINGS = [{"LANG": "C", "LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1"}]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_any_encoding_will_do(gpq: Gpq, home: Path, encoding: dict[str, str]) -> None:
+    environ = {**gpq.environment, **encoding, "COLUMNS": "70"}
+    with serving(home, [job(1, "pending", name="nom", reason="Grüße … 漢字")]):
+        for argv in (["status"], ["status", "--json"], ["show", "1"], ["top", "--once"]):
+            said = subprocess.run([sys.executable, "-m", "gpq", *argv], env=environ, capture_output=True, check=False)
+            assert (said.returncode, said.stderr) == (0, b""), argv
+            assert b"nom" in said.stdout or argv == ["top", "--once"]
+
+
+def test_what_comes_from_a_job_is_escaped(gpq: Gpq, home: Path) -> None:
+    with serving(home, [job(1, name=EVIL, user=EVIL, reason=EVIL, state="pending")]):
+        for argv in (
+            ["status"],
+            ["status", "--recent", "5"],
+            ["show", "1"],
+            ["why", EVIL],
+            ["wait", "1", "--timeout", "1s"],
+        ):
+            said = gpq(*argv)
+            assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", said.stdout + said.stderr), argv
+        assert r"\x1b]52;c;" in gpq("status").stdout
+        assert r"\u202e" in gpq("status").stdout
+        assert gpq("status", "--json").stdout.isascii()
+
+
+def test_a_closed_pipe_is_no_error(gpq: Gpq, home: Path) -> None:
+    with serving(home, [job(number) for number in range(1, 3000)]):
+        for command in ("status", "status --json", "status --recent 20", "show 1", "top --once"):
+            said = subprocess.run(
+                ["bash", "-c", f"{sys.executable} -m gpq {command} | head -c 10; exit ${{PIPESTATUS[0]}}"],
+                env=gpq.environment, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            assert (said.returncode, said.stderr) == (0, ""), command
+
+
+def on_terminal(gpq: Gpq, *argv: str, keys: bytes = b"", **environ: str) -> bytes:
+    """What the command writes to a terminal of 80 columns; `keys` are pressed once it wrote something."""
+    master, slave = pty.openpty()
+    os.set_blocking(master, False)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gpq", *argv], env={**gpq.environment, "COLUMNS": "80", "LINES": "24", **environ},
+        stdin=slave, stdout=slave, stderr=slave,
+    )  # fmt: skip
+    os.close(slave)
+    written = b""
+    while True:
+        readable, _, _ = select.select([master], [], [], 60)
+        assert readable, written
+        try:
+            piece = os.read(master, 65536)
+        except OSError:  # EIO: the other end is closed
+            break
+        if not piece:
+            break
+        written += piece
+        if keys and b"goodput" in written:
+            os.write(master, keys)
+            keys = b""
+    os.close(master)
+    assert process.wait(60) == 0, written
+    return written
+
+
+def test_colour_is_for_terminals_without_no_color(gpq: Gpq, made: Made) -> None:
+    green = b"\x1b[32mrunning"
+    assert green in on_terminal(gpq, "status")
+    assert b"\x1b[" not in on_terminal(gpq, "status", NO_COLOR="1")
+    assert b"\x1b[" not in on_terminal(gpq, "status", TERM="dumb")
+    assert b"\x1b[" not in on_terminal(gpq, "status", "--color", "never")
+    assert "\x1b[" not in gpq("status").stdout
+    assert green.decode() in gpq("status", "--color=always").stdout
+    assert green.decode() in gpq("status", "--color", "always", NO_COLOR="1").stdout
+
+
+def test_logs_on_a_terminal_keep_colours_and_show_other_codes(gpq: Gpq, made: Made) -> None:
+    written = on_terminal(gpq, "logs", "1")
+    assert b"\x1b[31mred\x1b[0m" in written
+    assert b"\x1b]52" not in written
+    assert b"\\x1b]52;c;" in written
+    assert b"\x1b]52" in on_terminal(gpq, "logs", "1", "--raw")
+
+
+def test_top_fills_the_terminal_and_leaves_with_q(gpq: Gpq, made: Made) -> None:
+    written = on_terminal(gpq, "top", "--interval", "60", keys=b"q")
+    assert written.startswith(b"\x1b[?1049h")  # the alternate screen, and back
+    assert b"\x1b[?1049l" in written
+    for word in (b"GPUs", b"goodput", b"fairness", b"last re-allocations"):
+        assert word in written
+    assert not re.search(rb"\x1b\[[0-9;]*3[0-9]m", on_terminal(gpq, "top", keys=b"q", NO_COLOR="1"))

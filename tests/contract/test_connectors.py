@@ -1,0 +1,98 @@
+"""What every connector promises, on each of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from gpq_agent import wire
+
+from gpq.connectors.base import Channel, Connector
+from gpq.connectors.local import LocalConnector
+from gpq.errors import GpqError
+
+
+@pytest.fixture(params=[LocalConnector])
+def connector(request: pytest.FixtureRequest, tmp_path: Path) -> Connector:
+    made: Connector = request.param(errors=tmp_path / "errors")
+    return made
+
+
+@pytest.fixture
+def channel(connector: Connector) -> Iterator[Channel]:
+    opened = connector.spawn(["cat"])
+    yield opened
+    opened.close()
+
+
+def test_what_is_written_comes_back_and_closing_ends_the_process(channel: Channel) -> None:
+    content = os.urandom(50_000).replace(b"\n", b"") + b"\n"
+    channel.writer.write(content)
+    read = b""
+    while not read.endswith(b"\n"):
+        read += os.read(channel.reader.fileno(), 1 << 16)
+    assert read == content
+    channel.close()
+    channel.close()
+
+
+def test_reading_ends_when_the_process_does(connector: Connector) -> None:
+    channel = connector.spawn(["sh", "-c", "echo last words"])
+    assert channel.reader.read() in (b"last words\n", b"last words")
+    assert channel.reader.read() == b""
+    channel.close()
+
+
+def test_a_command_that_is_not_there_is_a_clear_error(connector: Connector) -> None:
+    with pytest.raises(GpqError, match="cannot start no-such-command"):
+        connector.spawn(["no-such-command"])
+
+
+def test_a_file_is_put_whole_or_not_at_all(connector: Connector, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    connector.put(b"one\0two", str(path))
+    connector.put(b"three", str(path))
+    assert path.read_bytes() == b"three"
+    with pytest.raises(GpqError, match="cannot write"):
+        connector.put(b"x", str(tmp_path / "missing" / "file"))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_process_is_out_of_reach_of_the_terminal_and_of_the_current_folder(connector: Connector) -> None:
+    code = "import os; print(os.getsid(0) == os.getpid(), os.getcwd(), sorted(os.listdir('/proc/self/fd')))"
+    channel = connector.spawn([sys.executable, "-c", code])
+    assert channel.reader.read() == b"True / ['0', '1', '2', '3']\n"
+    channel.close()
+
+
+def test_an_agent_starts_without_installation_and_its_path_is_not_the_jobs(tmp_path: Path) -> None:
+    """Also from within a job: what gpq sets for that one is left out, its mark above all."""
+    before = {"PATH": os.environ["PATH"], "PYTHONPATH": "/of/the/user", wire.ENV_MARK: "x:1.1", wire.ENV_JOB: "1"}
+    connector = LocalConnector(environment=before)
+    channel = connector.spawn(connector.agent_argv(["--spool", str(tmp_path / "spool"), "--slots", "1"]))
+    greeting = wire.decode(channel.reader.readline())
+    assert greeting["version"] == wire.VERSION
+    order = {
+        "job": 7,
+        "attempt": 1,
+        "argv": ["sh", "-c", 'echo "$PYTHONPATH|$GPQ_SAVED_PYTHONPATH|$GPQ_JOB_ID"'],
+        "cwd": str(tmp_path),
+        "env": {},
+        "devices": ["slot-0"],
+        "level": "black-box",
+    }
+    channel.writer.write(wire.encode({"v": wire.VERSION, "id": 1, "op": "start", "order": order}))
+    assert wire.decode(channel.reader.readline())["ok"]
+    seen = ""
+    while True:
+        watch = {"v": wire.VERSION, "id": 2, "op": "watch", "offsets": {}, "wait": 5, "seen": seen}
+        channel.writer.write(wire.encode(watch))
+        news = wire.decode(channel.reader.readline())
+        seen = news["digest"]
+        if news["attempts"][0]["state"] == "exited":
+            break
+    channel.close()
+    assert (tmp_path / "spool" / "attempts" / "7.1" / "log").read_text() == "/of/the/user||7\n"

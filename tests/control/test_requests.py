@@ -1,0 +1,202 @@
+"""Requests -> events or refusals, on snapshots: what may be asked of a job in which state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpq.control import requests
+from gpq.control.requests import changes, fits, hold, release, requeue
+from gpq.control.selectors import is_selector, resolve, single
+from gpq.core.events import CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked, Submitted
+from gpq.core.models import Job, JobId, JobSpec, JobState, Level, NodeState, Snapshot, Wish
+from gpq.errors import GpqError, NotFound, Refused, UsageError
+from gpq.store.memory import MemoryStore
+from tests import builders
+from tests.builders import DECLARED, black_box, node, on, spec
+
+NOW = 100.0
+SIGNAL = spec(level=Level.SIGNAL, up_to=1)
+
+
+def queued(number: int, of: JobSpec, **more: object) -> Job:
+    return builders.job(number, spec_=of, **more)  # type: ignore[arg-type]
+
+
+def running(number: int, of: JobSpec, **more: object) -> Job:
+    return queued(number, of, state=JobState.RUNNING, placement=on("a", 0), attempt=1, **more)
+
+
+def snapshot(*jobs: Job, **more: object) -> Snapshot:
+    return Snapshot(now=NOW, jobs={job.id: job for job in jobs}, next_id=10, **more)  # type: ignore[arg-type]
+
+
+DECLARING = replace(queued(1, spec()).profile, declared=DECLARED)
+HELD = queued(1, SIGNAL, state=JobState.HELD, wish=Wish.HOLD)
+
+
+@pytest.mark.parametrize(
+    ("judge", "job", "expected"),
+    [
+        (hold, queued(1, black_box()), HoldAsked),
+        (hold, running(1, SIGNAL), HoldAsked),
+        (hold, running(1, spec(), profile=DECLARING), HoldAsked),
+        (hold, running(1, spec()), "has not declared itself"),
+        (hold, running(1, black_box()), "cannot be stopped"),
+        (hold, HELD, str),
+        (hold, running(1, SIGNAL, wish=Wish.HOLD), str),
+        (hold, queued(1, SIGNAL, wish=Wish.CANCEL), "being cancelled"),
+        (release, HELD, ReleaseAsked),
+        (release, queued(1, SIGNAL, state=JobState.HELD), ReleaseAsked),
+        (release, running(1, SIGNAL, wish=Wish.HOLD), ReleaseAsked),
+        (release, running(1, SIGNAL), str),
+        (release, queued(1, SIGNAL, wish=Wish.CANCEL), "being cancelled"),
+        (requeue, running(1, SIGNAL), RequeueAsked),
+        (requeue, HELD, RequeueAsked),
+        (requeue, queued(1, SIGNAL), str),
+        (requeue, running(1, SIGNAL, wish=Wish.REQUEUE), str),
+        (requeue, running(1, black_box()), "cannot be stopped"),
+        (requeue, running(1, SIGNAL, wish=Wish.CANCEL), "being cancelled"),
+    ],
+)
+def test_what_may_be_asked_of_a_job(judge: object, job: Job, expected: type | str) -> None:
+    if isinstance(expected, str):
+        with pytest.raises(Refused, match=expected) as refusal:
+            judge(job, NOW, "ada")  # type: ignore[operator]
+        assert refusal.value.hint
+    else:
+        assert isinstance(judge(job, NOW, "ada"), expected)  # type: ignore[operator]
+
+
+def test_a_cancel_is_asked_once() -> None:
+    state = snapshot(queued(1, black_box()), queued(2, black_box(), wish=Wish.CANCEL))
+    wanted = [JobId(number) for number in (1, 2, 3)]
+    assert requests.cancel(state, wanted, NOW, "ada") == [CancelAsked(NOW, JobId(1), "ada")]
+
+
+def test_among_others_a_job_that_cannot_change_gets_a_line_and_the_others_change() -> None:
+    state = snapshot(queued(1, black_box()), running(2, black_box()))
+    events, answer = changes(state, [JobId(1), JobId(2)], [], hold, NOW, "ada")
+    assert events == [HoldAsked(NOW, JobId(1), "ada")]
+    assert answer.jobs == [1]
+    assert len(answer.unchanged) == 1
+    with pytest.raises(Refused):
+        changes(state, [JobId(2)], [], hold, NOW, "ada")
+
+
+def test_ended_jobs_are_requeued_as_copies_with_ids_of_their_own() -> None:
+    over = [queued(number, black_box(name=f"j{number}"), state=JobState.FAILED) for number in (1, 2)]
+    events, answer = changes(snapshot(), [JobId(1), JobId(2)], over, requeue, NOW, "ada")
+    assert [(event.job, event.spec.name) for event in events if isinstance(event, Submitted)] == [
+        (10, "j1"),
+        (11, "j2"),
+    ]
+    assert answer.jobs == [10, 11]
+    assert answer.unchanged[0] == "job 1 has ended; it is submitted again as job 10"
+    with pytest.raises(Refused, match="job 1 has ended"):
+        changes(snapshot(), [JobId(1)], over, hold, NOW, "ada")
+
+
+@pytest.mark.parametrize(
+    ("of", "refused"),
+    [
+        (black_box(4), False),
+        (black_box(5), True),  # no single server has them
+        (spec(gpus=6, up_to=6), False),  # a script may span servers
+        (spec(gpus=7, up_to=9), True),
+        (spec(gpus=1, up_to=900), False),  # the upper end is a wish
+        (black_box(1, gpu_type="a100"), False),
+        (black_box(3, gpu_type="v100"), True),
+        (black_box(1, min_gpu_memory_mib=50_000), True),
+    ],
+)
+def test_a_job_that_no_waiting_would_place_is_refused_naming_what_there_is(of: JobSpec, refused: bool) -> None:
+    state = snapshot(nodes={"a": node("a", 4), "b": node("b", 2, type="V100")})
+    if not refused:
+        fits(state, of, ["a", "b"])
+        return
+    with pytest.raises(Refused) as refusal:
+        fits(state, of, ["a", "b"])
+    assert refusal.value.hint == "there is: a: 4 x A100 (40000 MiB); b: 2 x V100 (40000 MiB)"
+
+
+def test_while_a_server_is_unknown_nothing_is_refused_for_want_of_gpus() -> None:
+    fits(snapshot(nodes={"a": node("a", 4)}), black_box(100), ["a", "b"])
+    silent = node("b", 0, state=NodeState.UNREACHABLE)
+    fits(snapshot(nodes={"a": node("a", 4), "b": silent}), black_box(100), ["a", "b"])
+
+
+def test_a_spec_survives_the_way_there_and_back() -> None:
+    message = requests.message_of(black_box(2, name="x", env=(("A", "b"),), tags=("t",)))
+    assert requests.message_of(requests.spec_of(message, "ana", 1000)) == message
+
+
+# -- selectors ---------------------------------------------------------------------------------------------------------
+
+
+def past(*jobs: Job) -> MemoryStore:
+    store = MemoryStore()
+    store.commit([], snapshot(), [replace(job, state=JobState.COMPLETED, ended_at=float(job.id)) for job in jobs])
+    return store
+
+
+LIVE = snapshot(*[queued(number, black_box(name=name)) for number, name in ((7, "a"), (8, "twin"), (9, "twin"))])
+PAST = past(*[queued(number, black_box(name=name)) for number, name in ((3, "old"), (4, "old"), (5, "resnet-50"))])
+
+
+@pytest.mark.parametrize(
+    ("selectors", "expected"),
+    [
+        (["7"], [7]),
+        (["3"], [3]),
+        (["@"], [9]),
+        (["@~2"], [7]),
+        (["4-8"], [4, 5, 7, 8]),
+        (["9,3-4"], [9, 3, 4]),
+        (["9", "9,@"], [9]),
+        (["a"], [7]),
+        (["twin"], [8, 9]),
+        (["old"], [4]),
+        (["all"], [7, 8, 9]),
+    ],
+)
+def test_selectors_name_jobs(selectors: list[str], expected: list[int]) -> None:
+    assert resolve(selectors, LIVE, PAST) == expected
+
+
+def test_a_single_one_of_several_is_the_newest() -> None:
+    assert single("twin", LIVE, PAST) == 9
+
+
+@pytest.mark.parametrize(
+    ("selector", "error", "said"),
+    [
+        ("1", NotFound, "there is no job 1"),
+        ("10", NotFound, "there is no job 10"),
+        ("@~20", NotFound, "no such job"),
+        ("0", NotFound, "there is no job 0"),
+        ("8-7", UsageError, "upwards"),
+        ("1-999999999", UsageError, "at most"),
+        ("", UsageError, "names no job"),
+        ("a b", UsageError, "names no job"),
+        ("\x1b[2J", UsageError, "names no job"),
+        ("resnet50", NotFound, "no job is named"),
+    ],
+)
+def test_what_names_no_job_is_an_error_with_a_hint(selector: str, error: type[GpqError], said: str) -> None:
+    with pytest.raises(error, match=said) as raised:
+        resolve([selector], LIVE, PAST)
+    assert raised.value.hint
+    assert "\x1b" not in raised.value.message
+
+
+def test_a_misspelt_name_lists_the_near_ones() -> None:
+    with pytest.raises(NotFound) as raised:
+        resolve(["resnet50"], LIVE, PAST)
+    assert "resnet-50" in raised.value.hint
+
+
+@pytest.mark.parametrize("word", ["all", "@", "@~3", "42", "3-7"])
+def test_words_with_a_meaning_cannot_be_names(word: str) -> None:
+    assert is_selector(word)

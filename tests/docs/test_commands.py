@@ -1,0 +1,54 @@
+"""The documents say what the program does: every command has an example, and the README's table is the program's own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from gpq.cli import reference
+from gpq.cli.commands import COMMANDS
+from gpq.cli.scripts import SCRIPTS
+from tests.cli.conftest import ROOT
+
+LEAVES = [path for path, _ in reference.leaves()]
+
+
+@pytest.mark.parametrize("path", ["README.md", "gpq/cli/grammar.py", *(f"completions/gpq.{each}" for each in SCRIPTS)])
+def test_what_is_made_from_the_commands_is_fresh(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert reference.BEGIN in (ROOT / "README.md").read_text()
+    assert reference.documents()[path] == (ROOT / path).read_text(), "python -m gpq.cli.reference --write"
+
+
+def test_the_table_names_every_command() -> None:
+    rows = reference.table()
+    for path in LEAVES:
+        assert f"| `gpq {path}" in rows
+
+
+def test_every_command_has_help_with_an_example_of_itself() -> None:
+    for path, command in reference.leaves():
+        help = command.help or ""
+        assert "Example:" in help, path
+        assert f"gpq {path}" in help.partition("Example:")[2] or path == "config path", path
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "daemon start", "config show"])
+def test_help_fits_eighty_columns_and_says_its_usage(name: str) -> None:
+    said = subprocess.run(
+        [sys.executable, "-m", "gpq", *name.split(), "--help"],
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}:{ROOT}/agent", "COLUMNS": "80", "LANG": "C.UTF-8"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert f"gpq {name}" in said.stdout
+    paragraphs = said.stdout.partition("Example:")
+    assert max(map(len, paragraphs[0].splitlines())) <= 80
+
+
+def test_options_have_help() -> None:
+    for path, command in reference.leaves():
+        for parameter in command.params:
+            if parameter.param_type_name == "option" and parameter.name != "help":
+                assert parameter.help, f"{path} {parameter.name}"

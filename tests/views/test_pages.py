@@ -1,0 +1,93 @@
+"""Pages at a fixed width, as they were when somebody last looked at them: tests/views/golden holds them.
+
+GPQ_GOLDEN=write rewrites them; look at the difference before you commit it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from gpq.cli.checks import Check
+from gpq.rpc import messages as m
+from gpq.views import checkup, curve, detail, explanation, nodes, queue, top
+from gpq.views.plain import width
+from tests.cli import served
+
+GOLDEN = Path(__file__).parent / "golden"
+CHECKS = [Check("python", "ok", "3.12.1"), Check("socket", "fail", "too long a path", "set GPQ_HOME to a shorter path")]
+
+
+def status(columns: int) -> list[str]:
+    ended = served.job(3, "failed", exit_status=137, reason="killed by signal KILL: out of memory", ended_at=served.NOW)
+    rows = [served.job(1), served.job(2, "pending"), ended]
+    return queue.lines(msgspec.to_builtins(m.JobList(rows, 3, hidden=2)), columns)
+
+
+def drawn(columns: int, height: int | None) -> list[str]:
+    sink = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    Console(file=sink, width=columns, height=height, color_system=None).print(top.frame(served.top(), columns, height))
+    sink.flush()
+    sink.seek(0)
+    return sink.read().splitlines()
+
+
+PAGES = {
+    "status-120": lambda: status(120),
+    "status-80": lambda: status(80),
+    "status-20": lambda: status(20),
+    "show-80": lambda: detail.lines(served.detail(served.job(1)), 80),
+    "show-40": lambda: detail.lines(served.detail(served.job(1)), 40),
+    "why-80": lambda: explanation.lines(served.explanation(served.job(1)), 80),
+    "nodes-100": lambda: nodes.lines(m.NodeList(served.nodes()), 100),
+    "nodes-60": lambda: nodes.lines(m.NodeList(served.nodes()), 60),
+    "doctor-60": lambda: checkup.lines(CHECKS, 60),
+    "top-80x24": lambda: drawn(80, 24),
+    "top-120": lambda: drawn(120, None),
+    "top-40x20": lambda: drawn(40, 20),
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_page_looks_as_it_did(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))  # the bars are of its encoding
+    text = "\n".join(line.rstrip() for line in PAGES[name]()) + "\n"
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("GPQ_GOLDEN") == "write":
+        GOLDEN.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_line_of_it_is_too_wide(name: str) -> None:
+    limit = int(name.rpartition("-")[2].partition("x")[0])
+    lines = (GOLDEN / f"{name}.txt").read_text().splitlines()
+    assert max(map(width, lines)) <= limit or name == "status-20"  # whose last line is a sentence
+
+
+@pytest.mark.parametrize(("columns", "height"), [(80, 24), (120, 40), (60, 20), (40, 16), (200, 60)])
+def test_the_live_view_fits_its_screen(columns: int, height: int) -> None:
+    big = m.TopView(
+        nodes=served.nodes() * 8, jobs=[served.job(number) for number in range(60)],
+        users=[m.UserShare(f"user-{n}", 1, 1, 0.1, 0.1, 1.0, 1.0, 1.0) for n in range(20)],
+        changes=served.events() * 20, policy="goodput", round_seconds=None, round_age=None, cluster_goodput=1.0, now=served.NOW,
+    )  # fmt: skip
+    for view in (served.top(), big, msgspec.structs.replace(big, nodes=[], jobs=[], users=[], changes=[])):
+        sink = io.StringIO()
+        Console(file=sink, width=columns, height=height, color_system=None).print(top.frame(view, columns, height))
+        lines = sink.getvalue().splitlines()
+        assert len(lines) <= height
+        assert max(map(width, lines)) <= columns
+
+
+def test_a_long_curve_is_thinned_but_keeps_its_ends_and_the_present() -> None:
+    points = [m.CurvePoint(gpus, float(gpus), 64 * gpus, float(gpus), gpus == 37) for gpus in range(1, 65)]
+    kept = [point.gpus for point in curve.thinned(points)]
+    assert {1, 37, 64} <= set(kept)
+    assert len(kept) <= curve.MOST

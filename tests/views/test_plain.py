@@ -1,0 +1,125 @@
+"""Escaping and fitting: nothing passes that a terminal would obey, nothing is wider than it may be."""
+
+import os
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpq.views import plain
+from gpq.views.queue import ranges
+from gpq.views.terminal import Filter
+from tests.cli.served import EVIL
+
+OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+
+
+@given(st.text())
+def test_safe_text_holds_nothing_a_terminal_obeys(text: str) -> None:
+    assert not OBEYED.search(plain.safe(text))
+    assert plain.safe(plain.safe(text)) == plain.safe(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("train", "train"),
+        ("a\nb\tc\rd", r"a\x0ab\x09c\x0dd"),
+        ("\x1b[31m", r"\x1b[31m"),
+        ("\x9b1m", r"\x9b1m"),
+        ("\u202egpj", r"\u202egpj"),
+        ("\U000e0041", r"\U000e0041"),
+        ("Grüße 漢字 🎉", "Grüße 漢字 🎉"),
+        ("\udc80", r"\udc80"),
+    ],
+)
+def test_escapes_look_like_this(text: str, shown: str) -> None:
+    assert plain.safe(text) == shown
+
+
+@given(st.text(), st.integers(1, 40))
+def test_cut_text_fits(text: str, columns: int) -> None:
+    assert plain.width(plain.cut(plain.safe(text), columns)) <= columns
+
+
+@given(
+    st.lists(st.tuples(st.text(max_size=30), st.text(max_size=30), st.text(max_size=30)), min_size=1, max_size=6),
+    st.integers(1, 100),
+)
+def test_a_table_is_never_wider_than_its_limit(rows: list[tuple[str, str, str]], limit: int) -> None:
+    columns = [
+        plain.Column("ID", [plain.safe(row[0]) for row in rows], 99, right=True),
+        plain.Column("NAME", [plain.safe(row[1]) for row in rows], 50, least=8),
+        plain.Column("REASON", [plain.safe(row[2]) for row in rows], 60, least=12),
+    ]
+    lines = plain.table(columns, limit)
+    assert len(lines) == len(rows) + 1
+    assert max(map(plain.width, lines)) <= limit
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8", exclude_categories=["Cc", "Cf", "Mn"])), st.integers(20, 60))
+def test_wrapped_lines_lose_no_word(text: str, limit: int) -> None:
+    lines = plain.wrapped(text, limit, "- ", "  ")
+    assert "".join("".join(line[2:] for line in lines).split()) == "".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(None, "-"), (-1, "0s"), (59.9, "59s"), (60, "1m00s"), (3725, "1h02m"), (360000, "4d04h")]
+)
+def test_durations(seconds: float | None, text: str) -> None:
+    assert plain.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "-"), (0.0521, "0.052"), (1.849, "1.85"), (42.06, "42.1"), (4210.4, "4210")]
+)
+def test_numbers(value: float | None, text: str) -> None:
+    assert plain.number(value) == text
+
+
+def test_ranges_of_indices() -> None:
+    assert ranges([3, 0, 1, 2, 7]) == "0-3,7"
+
+
+class TestLogs:
+    """What `gpq logs` lets through to a terminal."""
+
+    @staticmethod
+    def shown(*pieces: bytes) -> str:
+        screen = Filter()
+        return "".join(map(screen.feed, pieces))
+
+    def test_colours_pass_and_other_codes_are_shown(self) -> None:
+        assert self.shown(b"\x1b[1;31mred\x1b[0m\n") == "\x1b[1;31mred\x1b[0m\n"
+        assert self.shown(b"\x1b[2J\x1b]0;title\x07\n") == "\\x1b[2J\\x1b]0;title\\x07\n"
+        assert self.shown(b"\x1b]8;;http://x\x1b\\link\n") == "\\x1b]8;;http://x\\x1b\\link\n"
+        assert self.shown(b"\xff\n") == "\\xff\n"
+
+    def test_a_progress_bar_erases_what_it_overwrites(self) -> None:
+        assert self.shown(b"10%\r20%\r\n") == "10%\r\x1b[K20%\n"
+
+    def test_where_the_pieces_are_cut_makes_no_difference(self) -> None:
+        data = ("one\r\n" + EVIL + "\x1b[31mrot é漢\x1b[0m\rzwei\n").encode()
+        whole = self.shown(data, b"\n")
+        for size in range(1, 9):
+            assert self.shown(*(data[at : at + size] for at in range(0, len(data), size)), b"\n") == whole
+
+    @given(st.binary())
+    def test_only_colours_and_line_controls_ever_pass(self, data: bytes) -> None:
+        rest = re.sub("\x1b\\[[0-9;:]*m|\r\x1b\\[K|\n|\t", "", self.shown(data, b"."))
+        assert not OBEYED.search(rest)
+
+
+def test_the_width_is_that_of_columns_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "33")
+    assert plain.terminal_width() == 33
+    monkeypatch.setenv("COLUMNS", "nonsense")
+    assert plain.terminal_width() in (0, _real())
+
+
+def _real() -> int:
+    try:
+        return os.get_terminal_size(1).columns
+    except OSError:
+        return 0
