@@ -21,7 +21,8 @@ from .control import ControlReader
 from .environment import Environment, seconds_since_launch
 from .errors import GpqTrainError
 from .ledger import Ledger
-from .noise_scale import GradientProbe, NoiseScale
+from .noise_scale import NoiseScale
+from .probe import GradientProbe
 from .progress import ProgressMeter
 from .publish import Publisher, declaration
 from .report import Reporter
