@@ -20,7 +20,7 @@ test: $(VENV)/.dev  ## everything that CI runs: lint, types, import contracts, t
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 # Without PyTorch, so nothing that trains; a version that this machine does not have is named.
 VERSIONS ?= 3.10 3.12 3.13
