@@ -9,7 +9,13 @@ import sys
 
 def main() -> int:
     """The exit status of `gpq ARGV...`."""
-    argv = sys.argv[1:]
+    try:
+        return _through_the_door(sys.argv[1:])
+    except KeyboardInterrupt:  # the door answers this itself, once it is imported
+        return 130
+
+
+def _through_the_door(argv: list[str]) -> int:
     if argv[:1] == ["__complete"]:
         from gpq.cli.complete import answer
 

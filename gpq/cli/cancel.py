@@ -37,5 +37,7 @@ def cancel(
     else:
         output.say(*(f"job {job} cancelled: no process is left" for job in answer.cancelled))
         output.say(*(f"job {job} had ended: nothing to cancel" for job in answer.ended))
+        if not (answer.cancelled or answer.ended or answer.remaining):
+            output.say("no job to cancel")
         output.note(*(f"job {job} still has processes after {timeout}: `gpq why {job}`" for job in answer.remaining))
     return 1 if answer.remaining else 0

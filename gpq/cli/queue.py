@@ -6,6 +6,8 @@ from gpq.client import quick
 from gpq.views import plain
 from gpq.views.queue import lines
 
+EVERY = 1 << 40  # more than there can be
+
 
 def show(
     jobs: list[str],
@@ -18,7 +20,7 @@ def show(
     recent: int = 20,
 ) -> int:
     """Print the queue; its exit status. Starts a daemon when none runs."""
-    request = {"jobs": jobs or (["all"] if all else []), "recent": recent, "user": user, "states": states or []}
+    request = {"jobs": jobs, "recent": EVERY if all else recent, "user": user, "states": states or []}
     try:
         result = quick.ask("status", request)
     except quick.NobodyListens:

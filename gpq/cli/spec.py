@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 
 import msgspec
 
@@ -154,7 +155,7 @@ def directory(asked: str) -> str:
 def script(words: list[str], cwd: str) -> str:
     """The absolute path of the training script."""
     shown, path = words[0], os.path.join(cwd, os.path.expanduser(words[0]))
-    command = AS_COMMAND.format(" ".join(words[:2]) + (" ..." if len(words) > 2 else ""))
+    command = AS_COMMAND.format(shlex.join(words[:2]) + (" ..." if len(words) > 2 else ""))
     if os.path.isdir(path):
         raise UsageError(f"{shown} is a directory", "name the training script in it")
     if not os.path.exists(path):
@@ -180,8 +181,6 @@ def default_name(argv: list[str], level: str) -> str:
 
 
 def resume(text: str) -> list[str]:
-    import shlex
-
     try:
         return shlex.split(text)
     except ValueError as error:

@@ -43,10 +43,14 @@ class LocalChannel:
 
 class LocalConnector:
     """`errors`: file that the agent's own complaints are appended to, None to drop them. `environment`: of the agent
-    and so of the jobs, our own by default; what gpq sets for a job that we may run in ourselves is left out."""
+    and so of the jobs, our own by default; what gpq sets for a job that we may run in ourselves is left out.
+    `umask`: of both likewise; -1 is our own."""
 
-    def __init__(self, errors: Path | None = None, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, errors: Path | None = None, environment: Mapping[str, str] | None = None, umask: int = -1
+    ) -> None:
         self.errors = errors
+        self.umask = umask
         self.environment = dict(os.environ if environment is None else environment)
 
     @staticmethod
@@ -86,6 +90,7 @@ class LocalConnector:
                 cwd="/",
                 env=agent_environment(self.environment),
                 start_new_session=True,
+                umask=self.umask,
                 bufsize=0,
             )
         except OSError as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpq.control.controller import Controller
 from gpq.core.events import Launched
-from gpq.core.models import HOLDS_DEVICES, Job, JobId, NodeId
+from gpq.core.models import HOLDS_DEVICES, TERMINAL, Job, JobId, NodeId
 from gpq.daemon.deadlines import deadline, left
 from gpq.errors import NotFound, UsageError
 from gpq.ports import History
@@ -63,6 +63,8 @@ class LogReader:
             raise NotFound(f"attempt {attempt} of job {name} did not run on `{node}`", f"it ran on {', '.join(nodes)}")
         # Read before the log is: what is written before the end of an attempt is then surely seen.
         over = job.attempt > attempt or job.state not in HOLDS_DEVICES
+        if job.state in TERMINAL and job.first_started_at is None:  # its node refused it, and has nothing of it
+            raise NotFound(f"job {name} never started, so that there is no log", f"`gpq show {name}` says why")
         limit = min(max(request.limit, 1), MAX_PIECE)
         piece = self._tail(NodeId(node), name, attempt, request.offset, limit)
         data, offset = str(piece["data"]), int(piece["offset"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import gc
 import json
 import logging
@@ -45,11 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os._exit(0)
     ready = Ready(options.ready_fd)
     try:
-        _harden()
+        umask = _harden()
         disk.make_folder(paths.home())
         with contextlib.closing(DaemonLock()):
             _log_to_file(alone=options.detached)
-            return _serve(ready)
+            return _serve(ready, umask)
     except GpqError as error:
         if logging.getLogger().handlers:
             log.error("%s%s", error.message, f" ({error.hint})" if error.hint else "")
@@ -58,6 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ready.failed(error)
         return error.code
     except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            log.error("the disk is full: %s", error)
+            full = disk.full(paths.database())
+            ready.failed(full)
+            return full.code
         log.exception("the daemon ends by a bug")
         ready.failed(GpqError(f"the daemon failed as it started: {error!r:.200}", "see `gpq daemon logs`"))
         raise
@@ -88,13 +94,17 @@ class Ready:
         return True
 
 
-def _harden() -> None:
-    """Files for the owner alone, no core dump (it would hold every job's environment), no death by a closed pipe."""
-    os.umask(0o077)
+def _harden() -> int:
+    """Files for the owner alone, no core dump (it would hold every job's environment), no death by a closed pipe.
+
+    The umask before, for the jobs: what they write is shared as their user wants it.
+    """
+    umask = os.umask(0o077)
     daemon.restore_environment()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    return umask
 
 
 def _log_to_file(*, alone: bool) -> None:
@@ -111,7 +121,7 @@ def _log_to_file(*, alone: bool) -> None:
     logging.raiseExceptions = False  # a full disk stops the log, not the daemon
 
 
-def _serve(ready: Ready) -> int:
+def _serve(ready: Ready, umask: int) -> int:
     """From the first read of the configuration to the last close."""
     settings = config.load()
     core = Config(
@@ -125,7 +135,7 @@ def _serve(ready: Ready) -> int:
     ending = threading.Event()
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(contextlib.closing(SqliteStore(paths.database(), first_id=_first_id())))
-        world = LiveWorld(settings.nodes, paths.home())
+        world = LiveWorld(settings.nodes, paths.home(), umask=umask)
         stack.callback(world.close)
         controller = Controller(world, store, chosen, core)
         about = About(core, frozenset(settings.nodes), world.now(), store.epoch)

@@ -77,7 +77,9 @@ class NodeClient:
         self._refused_since: dict[Key, Seconds] = {}
 
     def start(self) -> None:
-        self._inbox([NodeSeen(self._clock.now(), Node(self.node, reason="not heard of yet"))])
+        self._inbox(
+            [NodeSeen(self._clock.now(), Node(self.node, reason="not heard of yet, the daemon started a moment ago"))]
+        )
         self._thread.start()
 
     def close(self) -> None:

@@ -232,7 +232,7 @@ class Service:
         return messages.JobList(
             reader.jobs([*recent, *live]),
             total=len(reader.snapshot.jobs) + ended,
-            hidden=max(ended - len(recent), 0),
+            hidden=0 if request.user or request.states else max(ended - len(recent), 0),
             now=narration.stamp(reader.now),
             warnings=reader.warnings(),
         )

@@ -29,8 +29,9 @@ _WAKE: tuple[Event, ...] = ()
 class LiveWorld:
     """`start` once the controller exists, `close` at the end: `wait` then answers None. Jobs live on."""
 
-    def __init__(self, nodes: Mapping[str, NodeConfig], home: str, clock: Clock | None = None) -> None:
+    def __init__(self, nodes: Mapping[str, NodeConfig], home: str, clock: Clock | None = None, umask: int = -1) -> None:
         self._clock = clock or Clock()
+        self._umask = umask  # of the jobs; -1: this process's own
         self._queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
         self._snapshot = Snapshot()
         self._over = False
@@ -44,7 +45,7 @@ class LiveWorld:
         if config.cores:
             arguments += ["--cores", ",".join(map(str, config.cores))]
         os.makedirs(spool, mode=0o700, exist_ok=True)
-        connector = LocalConnector(errors=Path(spool) / "agent.log")
+        connector = LocalConnector(errors=Path(spool) / "agent.log", umask=self._umask)
         argv = connector.agent_argv(arguments)
         return NodeClient(
             node,

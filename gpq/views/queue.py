@@ -12,7 +12,14 @@ ENDED = ("completed", "failed", "cancelled", "timeout")
 
 def where(parts: list[Row]) -> str:
     """`a:0-2,5 b:1`: nodes and device indices."""
-    return " ".join(f"{safe(part['node'])}:{ranges(part['indices'])}" for part in parts)
+    return " ".join(f"{safe(part['node'])}:{_which(part)}" for part in parts)
+
+
+def _which(part: Row) -> str:
+    """The indices; the names of devices whose server has not said yet which it has."""
+    if any(index < 0 for index in part["indices"]):
+        return ",".join(map(safe, part["devices"]))
+    return ranges(part["indices"])
 
 
 def ranges(indices: list[int]) -> str:
@@ -78,5 +85,5 @@ def lines(answer: Row, limit: int = 0, *, colour: bool = False, mark: str = "…
     drawn = table(columns(rows), limit, colour=colour, mark=mark) if rows else ["no jobs"]
     hidden = answer.get("hidden", 0)
     if hidden:
-        drawn.append(f"and {hidden} more that ended: gpq status all")
+        drawn.append(f"and {hidden} more that ended: gpq status --all")
     return drawn

@@ -41,6 +41,7 @@ COLUMNS = (  # of the goodput table, with the least width of the terminal at whi
     ("thruput", 100),
     ("restarts", 100),
 )
+WIDE = 140  # columns from which on the goodput table is only as wide as its cells: the eye must find its way back
 SLIM = 64  # columns below which the two lower panels stand one below the other
 
 
@@ -101,12 +102,14 @@ def header(view: TopView, live: list[JobView], width: int) -> Text:
     ]
     if view.round_seconds is not None:
         parts.append(f"round {1000 * view.round_seconds:.1f} ms, {duration(view.round_age)} ago")
+    while len(parts) > 3 and len("  ".join(parts)) > width:  # whole words, or none
+        parts.pop()
     return Text(plain.cut("  ".join(parts), width, plain.ellipsis()), style="bold", no_wrap=True)
 
 
-def grid(*titles: str, right: str, give: str) -> Table:
+def grid(*titles: str, right: str, give: str, expand: bool = True) -> Table:
     """A table without lines; columns in `right` (words) are aligned right, the one named `give` takes or gives room."""
-    table = Table(box=None, expand=True, padding=(0, 1, 0, 0), show_edge=False, header_style="dim", pad_edge=False)
+    table = Table(box=None, expand=expand, padding=(0, 1, 0, 0), show_edge=False, header_style="dim", pad_edge=False)
     for title in titles:
         side: Literal["left", "right"] = "right" if title in right.split() else "left"
         ratio = 1 if title == give else None
@@ -181,7 +184,9 @@ def goodput_table(jobs: list[JobView], lines: int | None, width: int) -> Rendera
     if not jobs:
         return Text("no jobs: gpq submit queues one")
     titles = [title for title, least in COLUMNS if width >= least]
-    table = grid(*titles, right="job GPUs batch goodput eff done ETA thruput restarts", give="name")
+    table = grid(
+        *titles, right="job GPUs batch goodput eff done ETA thruput restarts", give="name", expand=width < WIDE
+    )
     ordered = sorted(jobs, key=lambda job: (job.gpus == 0, job.id))
     shown = ordered if lines is None or len(jobs) + 1 <= lines else ordered[: max(lines - 2, 0)]
     for job in shown:
@@ -221,7 +226,7 @@ def fairness_table(view: TopView, jobs: list[JobView], lines: int | None) -> Ren
     total = sum(device.job is not None for node in view.nodes for device in node.devices)
     rows += [
         (
-            f" job {job.id}",
+            f" {job.id} {safe(job.name)}",
             str(job.gpus),
             percent(job.gpus / total if total else 0.0),
             number(job.speedup, "x"),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gpq.cli.queue import EVERY
 from gpq.rpc import messages
 from tests.cli.conftest import Gpq
 from tests.cli.served import EVIL, Made, job, serving
@@ -26,7 +27,7 @@ def test_the_table_shows_who_has_which_gpus(gpq: Gpq, made: Made) -> None:
     assert re.split("  +", title.strip()) == TITLES
     assert re.split("  +", first.strip()) == FIRST
     assert re.split("  +", second.strip())[3:] == ["pending", *"------", "1h30m", "waits for 2 GPUs: 8 in use"]
-    assert hidden == "and 7 more that ended: gpq status all"
+    assert hidden == "and 7 more that ended: gpq status --all"
 
 
 @pytest.mark.parametrize("columns", [10, 20, 40, 60, 80, 100, 200])
@@ -57,10 +58,10 @@ def test_options_reach_the_daemon_by_the_door_and_by_typer_alike(gpq: Gpq, made:
     assert gpq("status", "--state", "running", "--state", "held").returncode == 0
     assert gpq("status", "-a").returncode == 0
     assert made.asked == [
-        messages.Status(["3-7", "@"], user="bob"),
-        messages.Status(["3-7", "@"], user="bob"),
+        messages.Status(["3-7", "@"], recent=EVERY, user="bob"),
+        messages.Status(["3-7", "@"], recent=EVERY, user="bob"),
         messages.Status([], states=["running", "held"]),
-        messages.Status(["all"]),
+        messages.Status([], recent=EVERY),
     ]
 
 

@@ -5,7 +5,7 @@ from typing import Any, Callable, Iterator, Optional, Protocol
 from torch.utils.data import DataLoader, IterableDataset
 
 from .errors import GpqTrainError
-from .sampler import GlobalSampler, Issued
+from .sampler import Cursor, GlobalSampler, Issued
 
 
 class Boundaries(Protocol):
@@ -47,6 +47,7 @@ class Loader:
         self.dataset = dataset
         self.sampler = sampler
         self.counted = 0
+        self._given = Cursor(-1, 0)  # epoch of the present pass, and the micro-batches that it has given
         self._session = session
         self._data: Any = DataLoader(
             dataset,
@@ -60,13 +61,18 @@ class Loader:
         )
 
     def __len__(self) -> int:
-        """Micro-batches left in this epoch at the present batch size; it changes with the batch size."""
-        return len(self.sampler)
+        """Micro-batches of the present pass: those given and those left, at the present batch size.
+
+        So `total / len(loader)` after the loop is a mean, as with any loader, also in an epoch resumed in its midst.
+        """
+        epoch, given = self._given
+        return len(self.sampler) + (given if epoch == self.sampler.cursor.epoch else 0)
 
     def __iter__(self) -> Iterator[Any]:
         sampler = self.sampler
         if sampler.cursor.consumed >= sampler.size:  # a loop without job.epochs()
             sampler.seek(sampler.cursor.epoch + 1)
+        self._given = Cursor(sampler.cursor.epoch, 0)
         self._session.boundary()
         batches = iter(self._data)
         while sampler.cursor.consumed < sampler.size:
@@ -83,6 +89,7 @@ class Loader:
                 self._session.leave_micro(micro, abandoned=abandoned)
                 if micro.last:
                     sampler.consumed(micro.step)
+                    self._given = Cursor(self._given.epoch, self._given.consumed + len(micro.step.counts))
             if micro.last and sampler.cursor.consumed < sampler.size:
                 self._session.boundary()
 

@@ -1,0 +1,376 @@
+"""What users get wrong, and what goes wrong under them: the real command line against a real daemon.
+
+Each time: one clear line and a hint, the right exit code, and nothing changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from tests.cli.conftest import FIFO, Gpq
+from tests.e2e.harness import Daemon
+from tests.waiting import PATIENCE, wait_until
+
+Said = CompletedProcess[str]
+
+SCRIPT = """
+import sys, time, torch
+import gpq_agent.train as gpq
+
+class Stuck:
+    def state_dict(self): {inside}
+    def load_state_dict(self, state): pass
+
+job = gpq.init()
+x = torch.randn(64, 4)
+loader = job.loader(torch.utils.data.TensorDataset(x), batch_size=4)
+model = job.wrap(torch.nn.Linear(4, 1))
+model, optimizer, _ = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
+job.state(Stuck(), "stuck")
+for epoch in job.epochs(100000):
+    for (x,) in loader:
+        model(x).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(0.02)
+        print("step", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    """One for all rows that it has to survive."""
+    with Daemon(slots=2) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def gpq(daemon: Daemon) -> Gpq:
+    return Gpq(daemon.home)
+
+
+@pytest.fixture
+def mounted() -> Iterator[Path]:
+    """A small file system of its own, as the state directory; whoever is in it when the test ends is gone by then."""
+    path = Path(tempfile.mkdtemp(prefix="gpq-"))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=755", "tmpfs", str(path)], check=True)
+    try:
+        (path / "config.toml").write_text(FIFO)
+        yield path
+    finally:
+        subprocess.run(["mount", "-o", "remount,rw", str(path)], check=True)
+        subprocess.run(["umount", "-l", str(path)], check=True)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="gpq-"))
+    (path / "config.toml").write_text(FIFO)
+    yield path
+    Gpq(path)("daemon", "stop")
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def refused(said: Said, code: int, *parts: str) -> None:
+    """One line and a hint, no traceback, and nothing on stdout."""
+    assert (said.returncode, said.stdout) == (code, ""), said
+    problem, hint = said.stderr.splitlines()
+    assert problem.startswith("gpq: "), said
+    assert hint.startswith("hint: "), said
+    assert len(hint) > len("hint: ")
+    for part in parts:
+        assert part in said.stderr, said
+    assert all(character.isprintable() for line in (problem, hint) for character in line)
+
+
+def state(gpq: Gpq) -> tuple[object, ...]:
+    """What a command could have changed: the jobs and their attempts, and the number of entries of the journal."""
+    said = gpq("status", "--all", "--json")
+    assert said.returncode == 0, said
+    jobs = [(job["id"], job["attempt"]) for job in json.loads(said.stdout)["jobs"]]
+    with contextlib.closing(sqlite3.connect(f"file:{gpq.home}/gpq.db?mode=ro", uri=True)) as database:
+        submitted = database.execute("SELECT count(*) FROM events WHERE kind = 'Submitted'").fetchone()
+    return (jobs, submitted)
+
+
+def test_an_unknown_job_is_named_with_what_there_is(gpq: Gpq) -> None:
+    before = state(gpq)
+    for command in (["show"], ["why"], ["logs"], ["cancel"], ["hold"], ["release"], ["requeue"], ["wait"], ["status"]):
+        refused(gpq(*command, "999"), 4, "there is no job 999")
+        refused(gpq(*command, "nobody"), 4, "no job is named `nobody`")
+    assert state(gpq) == before
+
+
+def test_an_unknown_option_value_is_named_with_those_that_there_are(gpq: Gpq) -> None:
+    before = state(gpq)
+    refused(gpq("status", "--color", "pink"), 2, "pink", "auto", "always", "never")
+    refused(gpq("submit", "--priority", "high", "--", "true"), 2, "--priority", "integer")
+    refused(gpq("submit", "--preemptible", "--signal", "NOPE", "--", "true"), 2, "NOPE")
+    refused(gpq("status", "--state", "lost"), 2, "lost", "running")
+    assert state(gpq) == before
+
+
+def test_gpus_0_is_refused(gpq: Gpq) -> None:
+    before = state(gpq)
+    refused(gpq("submit", "--gpus", "0", "--", "true"), 2, "--gpus 0", "at least 1")
+    assert state(gpq) == before
+
+
+def test_gpus_4_2_is_answered_with_2_4(gpq: Gpq, daemon: Daemon) -> None:
+    (daemon.work / "train.py").write_text("print(1)\n")
+    before = state(gpq)
+    refused(gpq("submit", "--gpus", "4-2", "train.py", cwd=daemon.work), 2, "4-2", "did you mean --gpus 2-4?")
+    assert state(gpq) == before
+
+
+def test_more_gpus_than_exist_are_refused_with_what_there_is(gpq: Gpq, daemon: Daemon) -> None:
+    (daemon.work / "train.py").write_text("print(1)\n")
+    before = state(gpq)
+    for words in (["--", "true"], ["train.py"]):
+        refused(gpq("submit", "--gpus", "64", *words, cwd=daemon.work), 5, "64 GPUs", "local: 2 x cpu slot")
+    assert state(gpq) == before
+
+
+def test_a_script_that_does_not_exist_is_refused(gpq: Gpq) -> None:
+    before = state(gpq)
+    refused(gpq("submit", "nowhere.py"), 2, "no script nowhere.py")
+    assert state(gpq) == before
+
+
+def test_a_script_that_cannot_be_read_is_refused(gpq: Gpq, daemon: Daemon) -> None:
+    before = state(gpq)
+    refused(gpq("submit", "/proc/self/mem"), 2, "cannot read /proc/self/mem")  # not even root can
+    if os.geteuid() != 0:  # root reads everything else
+        locked = daemon.work / "locked.py"
+        locked.write_text("print(1)\n")
+        locked.chmod(0)
+        refused(gpq("submit", str(locked)), 2, "cannot read", "Permission denied")
+    assert state(gpq) == before
+
+
+def test_time_90_is_asked_for_its_unit(gpq: Gpq) -> None:
+    before = state(gpq)
+    refused(gpq("submit", "--time", "90", "--", "true"), 2, "--time 90", "90s, 90m or 90h")
+    assert state(gpq) == before
+
+
+def test_a_job_name_with_escape_sequences_never_reaches_the_terminal(gpq: Gpq) -> None:
+    before = state(gpq)
+    for name in ("a\x1b[2Jb", "\x1b]0;mine\x07", "a\nb", "a\u202eb"):
+        refused(gpq("submit", "--name", name, "--", "true"), 2, "is no name")
+        said = gpq("show", name)
+        assert said.returncode in (2, 4)
+        refused(said, said.returncode)
+    assert state(gpq) == before
+
+
+def test_a_broken_config_is_named_with_line_and_column_and_starts_nothing(home: Path) -> None:
+    gpq = Gpq(home)
+    for text, place in (
+        ("interval = 5.0\npolicy = goodput\n", "line 2, column 10"),
+        ("interval = 5.0\n[nodes.local\n", "line 2"),
+        ("interval = -5.0\n", "line 1, column 1"),
+        ("interval = 5.0\nintervall = 5.0\n", "line 2, column 1"),
+        ("[nodes.local]\nslots = 'two'\n", "line 2, column 1"),
+    ):
+        (home / "config.toml").write_text(text)
+        for argv in (
+            ["config", "check"],
+            ["config", "show"],
+            ["status"],
+            ["submit", "--", "true"],
+            ["daemon", "start"],
+        ):
+            refused(gpq(*argv), 2, place, "config.toml")
+    assert not (home / "gpq.db").exists()
+    assert gpq("daemon", "status").returncode == 3
+
+
+def test_a_daemon_of_another_version_is_refused_and_left_alone(home: Path) -> None:
+    gpq, heard = Gpq(home), list[bytes]()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(home / "gpq.sock"))
+        listener.listen()
+
+        def serve() -> None:
+            while True:
+                try:
+                    stream, _ = listener.accept()
+                except OSError:
+                    return
+                with stream:
+                    heard.append(stream.recv(1 << 16))
+                    stream.sendall(b'{"v":99,"program":"9.9.9","ok":true,"result":{}}\n')
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        commands = (["status"], ["show", "1"], ["nodes"], ["submit", "--", "true"], ["top"], ["logs", "1"])
+        for argv in commands:
+            refused(gpq(*argv), 3, "another version", "9.9.9", "gpq daemon stop")
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(PATIENCE)
+    assert len(heard) >= len(commands)
+    assert not (home / "gpq.db").exists()
+
+
+def fill(folder: Path) -> Path:
+    """Leave no byte free."""
+    filler = folder / "filler"
+    with open(filler, "wb", buffering=0) as stream, contextlib.suppress(OSError):
+        while stream.write(b"\0" * 4096):
+            pass
+    return filler
+
+
+def test_a_full_disk_refuses_a_submission_and_takes_it_once_there_is_room(mounted: Path) -> None:
+    gpq = Gpq(mounted)
+    try:
+        assert gpq("submit", "--", "true", cwd=Path("/tmp")).returncode == 0
+        assert gpq("wait", "1").returncode == 0
+        filler = fill(mounted)
+        number, accepted = 1, True
+        while accepted:  # what pages the database has left may still take some
+            said = gpq("submit", "--hold", "--env", f"X={'x' * 20000}", "--", "true", cwd=Path("/tmp"))
+            accepted = said.returncode == 0
+            number += accepted
+            assert number < 100
+        refused(said, 5, "the disk is full", str(mounted))
+        said = gpq("status", "--all", "--json")
+        assert [job["id"] for job in json.loads(said.stdout)["jobs"]] == list(range(1, number + 1))
+        filler.unlink()
+
+        def accepted_again() -> bool:
+            said = gpq("submit", "--hold", "--", "true", cwd=Path("/tmp"))
+            return said.stdout.startswith(f"job {number + 1} submitted")
+
+        wait_until(accepted_again, "the next submission gets the next number")
+    finally:
+        (mounted / "filler").unlink(missing_ok=True)
+        gpq("cancel", "all")
+        assert gpq("daemon", "stop").returncode == 0
+
+
+def test_a_disk_that_is_full_from_the_start_starts_no_daemon(mounted: Path) -> None:
+    filler = fill(mounted)
+    said = Gpq(mounted)("submit", "--", "true", cwd=Path("/tmp"))
+    refused(said, 5, "full", str(mounted))
+    filler.unlink()
+    assert not (mounted / "gpq.db").exists()
+    assert Gpq(mounted)("daemon", "status").returncode == 3
+
+
+def test_a_read_only_state_directory_is_refused_by_every_command(mounted: Path) -> None:
+    gpq = Gpq(mounted)
+    (mounted / "s").mkdir()
+    subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
+    for argv in (["status"], ["submit", "--", "true"], ["daemon", "start"], ["top"]):
+        for folder in (mounted / "s", mounted / "new"):
+            said = gpq(*argv, cwd=Path("/tmp"), GPQ_HOME=str(folder))
+            refused(said, 5, "cannot write in the state directory", str(folder), "Read-only file system", "GPQ_HOME")
+    assert list((mounted / "s").iterdir()) == []
+    said = gpq("doctor", cwd=Path("/tmp"), GPQ_HOME=str(mounted / "s"))
+    assert said.returncode == 1
+    assert "fail  state" in said.stdout
+
+
+@pytest.mark.parametrize("harm", ["head", "middle", "empty"])
+def test_a_corrupt_database_is_refused_and_kept(home: Path, harm: str) -> None:
+    gpq = Gpq(home)
+    for _ in range(5):
+        assert gpq("submit", "--hold", "--env", f"X={'x' * 5000}", "--", "true").returncode == 0
+    assert gpq("daemon", "stop").returncode == 0
+    database = home / "gpq.db"
+    content = bytearray(database.read_bytes())
+    if harm == "head":
+        content[:64] = b"\xaa" * 64
+    elif harm == "middle":
+        content[4096:] = b"\xaa" * len(content[4096:])
+    database.write_bytes(b"" if harm == "empty" else content)
+    damaged = database.read_bytes()
+    for argv in (["status"], ["submit", "--", "true"], ["daemon", "start"], ["cancel", "all"]):
+        refused(gpq(*argv), 5, str(database), "damaged", "left as it is")
+    assert database.read_bytes() == damaged
+    assert gpq("daemon", "status").returncode == 3
+
+
+# -- training scripts that do not do what they should ------------------------------------------------------------------
+
+
+def submit(gpq: Gpq, daemon: Daemon, name: str, text: str, *options: str) -> str:
+    (daemon.work / f"{name}.py").write_text(text)
+    said = gpq("submit", "--python", sys.executable, *options, f"{name}.py", cwd=daemon.work)
+    assert said.returncode == 0, said
+    return said.stdout.split()[1]
+
+
+def test_a_script_that_never_calls_the_library_gets_its_minimum_and_is_never_moved(gpq: Gpq, daemon: Daemon) -> None:
+    go = daemon.work / "go"
+    text = f"import os, time\nprint('alone', flush=True)\nwhile not os.path.exists({str(go)!r}): time.sleep(0.1)\n"
+    job = submit(gpq, daemon, "plain", text, "--gpus", "1-2")
+    daemon.until(int(job), "running")
+    assert "has not declared itself" in wait_until(lambda: gpq("why", job).stdout, "why answers")
+    refused(gpq("hold", job), 5, "has not declared itself")
+    go.touch()
+    assert gpq("wait", job).returncode == 0
+    assert gpq("logs", job).stdout == "alone\n"
+    detail = daemon.detail(int(job))
+    assert [len(part.devices) for one in detail.attempts for part in one.placement] == [1]
+
+
+def test_a_script_that_crashes_at_import_fails_at_once_with_its_traceback(gpq: Gpq, daemon: Daemon) -> None:
+    job = submit(gpq, daemon, "crash", "import a_module_that_nobody_has\n")
+    assert gpq("wait", job).returncode == 1
+    assert "ModuleNotFoundError: No module named 'a_module_that_nobody_has'" in gpq("logs", job).stdout
+    said = gpq("status", job)
+    assert "failed" in said.stdout
+    assert "exit 1" in said.stdout
+    detail = daemon.detail(int(job))
+    assert len(detail.attempts) == 1, "what fails by itself is not tried again unasked"
+
+
+def test_a_script_that_hangs_at_its_checkpoint_is_ended_after_its_grace(gpq: Gpq, daemon: Daemon) -> None:
+    job = submit(gpq, daemon, "hang", SCRIPT.format(inside="time.sleep(100000)"), "--grace", "2s", "--gpus", "1")
+    wait_until(lambda: "step" in gpq("logs", job).stdout, f"job {job} trains", 3 * PATIENCE)
+    detail = daemon.detail(int(job))
+    assert detail.job.state == "running"
+    said = gpq("cancel", job)
+    assert (said.returncode, said.stdout) == (0, f"job {job} cancelled: no process is left\n"), said
+    assert daemon.state(int(job)) == "cancelled"
+    assert gpq("nodes").stdout.count(f"job {job}") == 0
+
+
+def test_a_job_whose_directory_is_gone_fails_and_says_so_also_in_its_logs(gpq: Gpq, daemon: Daemon) -> None:
+    (daemon.work / "gone").mkdir()
+    job = gpq("submit", "--hold", "--", "true", cwd=daemon.work / "gone").stdout.split()[1]
+    (daemon.work / "gone").rmdir()
+    assert gpq("release", job).returncode == 0
+    assert gpq("wait", job).returncode == 1
+    assert f"no folder {daemon.work}/gone" in gpq("status", job).stdout
+    refused(gpq("logs", job), 4, f"job {job} never started", f"gpq show {job}")
+
+
+def test_jobs_have_the_umask_of_who_started_the_daemon_and_all_lists_those_that_ended(home: Path) -> None:
+    gpq, before = Gpq(home), os.umask(0o027)
+    try:
+        assert gpq("submit", "--", "sh", "-c", "umask").returncode == 0
+    finally:
+        os.umask(before)
+    assert gpq("wait", "1").returncode == 0
+    assert gpq("logs", "1").stdout.strip() == "0027"
+    for option in ("--all", "-a"):
+        assert [job["id"] for job in json.loads(gpq("status", option, "--json").stdout)["jobs"]] == [1]
