@@ -155,6 +155,8 @@ def _launched(job: Job, event: Launched) -> Job:
         resizes=job.resizes + (1 if resized else 0),
         last_replicas=event.placement.replicas,
         wish=Wish.RUN if job.wish is Wish.REQUEUE else job.wish,
+        # What the last attempt did says nothing of this one until it reports.
+        profile=replace(job.profile, atomic_batch=0, accum_steps=0, samples_per_second=0.0),
     )
 
 
@@ -167,7 +169,6 @@ def _of_attempt(job: Job, event: StopSent | Retuned | Started | StartRefused | E
                 stop=event.reason,
                 stop_sent_at=event.at if job.stop_sent_at is None else job.stop_sent_at,
                 stop_forced=event.reason is StopReason.CANCEL,
-                lost_since=job.lost_since if job.lost_since is not None else event.at,
             )
         case Retuned():
             return replace(job, order=event.order)
@@ -207,6 +208,7 @@ def _stopped(job: Job, event: Stopped) -> Job:
         _released(job, event.at),
         state=advance(job.state, event),
         exit=event.exit,
+        stop_seconds=max(event.at - job.stop_sent_at, 0.0) if job.stop_sent_at is not None else None,
         not_before=event.not_before,
         failures=job.failures + (1 if event.failed else 0),
         quick_failures=job.quick_failures + 1 if event.quick else 0,

@@ -254,8 +254,8 @@ class Job:
     failures: int = 0  # attempts that failed
     quick_failures: int = 0  # of those, the latest in a row that ended within quick_failure_seconds
     not_before: Seconds = 0.0  # waits after a failure
-    restart_seconds: Seconds | None = None  # measured: stop order to first step of the next attempt
-    lost_since: Seconds | None = None  # stop order of the restart now being measured
+    restart_seconds: Seconds | None = None  # measured: stopping, then launch to first step; not what it waited between
+    stop_seconds: Seconds | None = None  # what the stop took of the restart that is now being measured
     last_replicas: int = 0  # of the latest launch
     report_offset: int = 0  # of this attempt's report file: what lies before it is in `profile`
     profile: Profile = field(default_factory=Profile)
