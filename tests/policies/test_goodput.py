@@ -128,6 +128,20 @@ def test_a_restart_that_takes_long_is_paid_for_by_more() -> None:
     assert size(120.0) == 4
 
 
+def test_a_job_that_ends_before_a_restart_pays_off_is_let_be() -> None:
+    def size(fraction: float) -> int:
+        mine = running(1, on("a", 0, 1), profile=profile(GOOD, fraction=fraction), restart_seconds=20.0)
+        return counts(snapshot(node("a", 8), mine))[1]
+
+    assert size(0.1) == 8
+    assert size(0.99) == 2
+
+
+def test_a_job_that_is_about_to_end_is_not_made_to_give_way() -> None:
+    mine = running(1, on("a", 0, 1, 2, 3), profile=profile(GOOD, fraction=0.999), restart_seconds=20.0)
+    assert counts(snapshot(node("a", 4), mine, job(2, profile=profile(GOOD, fraction=0.01)))) == {1: 4}
+
+
 def test_what_must_not_be_moved_keeps_what_it_has() -> None:
     fixed = [
         running(1, on("a", 0), spec_=black_box()),
