@@ -116,7 +116,11 @@ def apply(job: Job, event: Event) -> Job:
                 return job
             return replace(job, wish=Wish.RUN, quick_failures=0, not_before=0.0)  # who releases it wants it now
         case RequeueAsked():
-            return replace(job, wish=Wish.REQUEUE) if job.wish is not Wish.CANCEL else job
+            if job.wish is Wish.CANCEL:
+                return job
+            # One that waits is where a requeue leads; its wish to be held may not have been followed yet.
+            wish = Wish.RUN if job.state is JobState.PENDING else Wish.REQUEUE
+            return replace(job, wish=wish, quick_failures=0, not_before=0.0)
         case Held():
             return notice(replace(job, state=advance(job.state, event), wish=Wish.HOLD), event.why)
         case Released():

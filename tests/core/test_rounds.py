@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpq.core.actions import Action, Launch, Stop
-from gpq.core.events import CancelAsked, Event, Exited, HoldAsked, Launched, ReleaseAsked, Submitted
-from gpq.core.models import Exit, Job, JobId, JobState, NodeId, Placement, Snapshot
+from gpq.core.events import CancelAsked, Event, Exited, HoldAsked, Launched, ReleaseAsked, RequeueAsked, Submitted
+from gpq.core.models import Exit, Job, JobId, JobState, NodeId, Placement, Snapshot, Wish
 from gpq.core.planning import plan, repeat
 from gpq.core.policy import Policy
 from gpq.core.rounds import Decision, decide, due, next_round, sanity
@@ -138,6 +139,22 @@ def test_hold_stops_a_resizable_job_and_release_lets_it_go_on() -> None:
     again = step(held, ReleaseAsked(9.0, JobId(1)))
     assert again.snapshot.jobs[JobId(1)].attempt == 2
     assert again.snapshot.jobs[JobId(1)].state is JobState.STARTING
+
+
+def test_wishes_that_come_in_one_breath_leave_no_job_behind() -> None:
+    asks = {"hold": HoldAsked, "release": ReleaseAsked, "requeue": RequeueAsked}
+    for names in product(asks, repeat=3):
+        for state in (JobState.PENDING, JobState.HELD):
+            mine = job(1, state=state, wish=Wish.HOLD if state is JobState.HELD else Wish.RUN)
+            after = step(snapshot(node("a"), mine), *(asks[name](0.0, JobId(1)) for name in names)).snapshot
+            left = after.jobs[JobId(1)].state
+            assert left is (JobState.HELD if names[-1] == "hold" else JobState.STARTING), (names, state)
+
+
+def test_a_requeued_job_that_had_failed_too_often_is_tried_again() -> None:
+    held = job(1, state=JobState.HELD, wish=Wish.HOLD, quick_failures=3)
+    state = step(snapshot(node("a"), held), RequeueAsked(0.0, JobId(1)), allocate=False).snapshot
+    assert step(state).snapshot.jobs[JobId(1)].state is JobState.STARTING
 
 
 def test_three_quick_failures_hold_a_job_that_has_tries_left() -> None:
