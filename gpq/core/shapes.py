@@ -19,6 +19,8 @@ from gpq.core.models import (
     NodeState,
     Shape,
     Snapshot,
+    StopReason,
+    Wish,
 )
 
 Supply = Mapping[NodeId, tuple[DeviceId, ...]]
@@ -33,14 +35,28 @@ def usable(device: Device, spec: JobSpec) -> bool:
     )
 
 
+def is_leaving(job: Job, snapshot: Snapshot) -> bool:
+    """Was it told to stop so that it goes on elsewhere? Then it counts as if it had stopped, and its devices as free:
+    where two jobs change places, the one that stops first would else be given back what it had. One that does not stop
+    within its grace is not counted upon."""
+    return (
+        job.state is JobState.STOPPING
+        and job.stop in (StopReason.RESIZE, StopReason.PREEMPT)
+        and job.wish is Wish.RUN
+        and job.stop_sent_at is not None
+        and snapshot.now - job.stop_sent_at < job.spec.grace
+    )
+
+
 def is_fixed(job: Job, snapshot: Snapshot) -> bool:
     """Must a job that holds devices keep exactly those in this round?"""
     if job.state not in HOLDS_DEVICES:
         return False
-    if job.state is not JobState.RUNNING or not job.movable or job.started_at is None:
-        return True
-    if snapshot.now - job.started_at < snapshot.config.settle_seconds:
-        return True
+    if not is_leaving(job, snapshot):
+        if job.state is not JobState.RUNNING or not job.movable or job.started_at is None:
+            return True
+        if snapshot.now - job.started_at < snapshot.config.settle_seconds:
+            return True
     # Silence is not death: what runs on a node that does not answer stays where it is.
     return any(
         (node := snapshot.nodes.get(name)) is None or node.state is NodeState.UNREACHABLE

@@ -24,6 +24,7 @@ from gpq.core.models import (
     Progress,
     Shape,
     Snapshot,
+    StopReason,
 )
 from gpq.core.placement import place
 from gpq.core.shapes import feasible, is_fixed, supply
@@ -140,6 +141,39 @@ def test_a_job_that_ends_before_a_restart_pays_off_is_let_be() -> None:
 def test_a_job_that_is_about_to_end_is_not_made_to_give_way() -> None:
     mine = running(1, on("a", 0, 1, 2, 3), profile=profile(GOOD, fraction=0.999), restart_seconds=20.0)
     assert counts(snapshot(node("a", 4), mine, job(2, profile=profile(GOOD, fraction=0.01)))) == {1: 4}
+
+
+def test_jobs_that_change_places_get_the_same_whichever_stops_first() -> None:
+    """Else the first to stop would be given back what it had, for ever."""
+
+    def leave(mine: Job, *, over: bool) -> Job:
+        if over:
+            return replace(mine, state=JobState.PENDING, placement=None, launched_at=None, started_at=None)
+        return replace(mine, state=JobState.STOPPING, stop=StopReason.RESIZE, stop_sent_at=-1.0)
+
+    large = running(1, on("a", 0, 1, 2, 3), profile=profile(POOR))
+    small = running(2, on("b", 0, 1), profile=profile(GOOD))
+    found = {
+        (first, second): counts(
+            snapshot(node("a", 4), node("b", 2), leave(large, over=first), leave(small, over=second))
+        )
+        for first in (True, False)
+        for second in (True, False)
+    }
+    assert set(map(str, found.values())) == {str(found[True, True])}
+    assert found[True, True][2] == 4
+
+
+def test_a_job_that_does_not_stop_within_its_grace_is_not_counted_upon() -> None:
+    stuck = running(
+        1,
+        on("a", 0, 1, 2, 3),
+        profile=profile(GOOD),
+        state=JobState.STOPPING,
+        stop=StopReason.RESIZE,
+        stop_sent_at=-500.0,
+    )
+    assert counts(snapshot(node("a", 4), node("b", 2), stuck, job(2, profile=profile(GOOD)))) == {1: 4, 2: 2}
 
 
 def test_what_must_not_be_moved_keeps_what_it_has() -> None:
