@@ -122,7 +122,7 @@ def apply(job: Job, event: Event) -> Job:
             wish = Wish.RUN if job.state is JobState.PENDING else Wish.REQUEUE
             return replace(job, wish=wish, quick_failures=0, not_before=0.0)
         case Held():
-            return notice(replace(job, state=advance(job.state, event), wish=Wish.HOLD), event.why)
+            return notice(replace(job, state=advance(job.state, event), wish=Wish.HOLD, target=None), event.why)
         case Released():
             return replace(job, state=advance(job.state, event), wish=Wish.RUN)
         case Launched():
@@ -153,6 +153,7 @@ def _launched(job: Job, event: Launched) -> Job:
         exits=(),
         stop=None,
         stop_sent_at=None,
+        target=None,
         stop_forced=False,
         report_offset=0,
         restarts=job.restarts + (1 if again else 0),
@@ -172,6 +173,7 @@ def _of_attempt(job: Job, event: StopSent | Retuned | Started | StartRefused | E
                 state=advance(job.state, event),
                 stop=event.reason,
                 stop_sent_at=event.at if job.stop_sent_at is None else job.stop_sent_at,
+                target=event.target,
                 stop_forced=event.reason is StopReason.CANCEL,
             )
         case Retuned():

@@ -245,6 +245,7 @@ class Job:
     exits: tuple[tuple[NodeId, Exit], ...] = ()  # of this attempt, as they come in
     stop: StopReason | None = None  # asked of this attempt
     stop_sent_at: Seconds | None = None
+    target: Shape | None = None  # what it was stopped to go on with, until it does
     stop_forced: bool = False  # a cancel that overtook a graceful stop
     exit: Exit | None = None  # of the latest attempt that ended
     service: float = 0.0  # GPU-seconds held by attempts that ended

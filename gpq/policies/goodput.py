@@ -70,13 +70,13 @@ def _choices(snapshot: Snapshot, jobs: list[Job], offers: Mapping[JobId, Supply]
     shares = shares_now(snapshot)
     options = {job.id: feasible(job, snapshot, offers[job.id]) for job in jobs}
     weight = weights(snapshot, options, shares)
+    # Where a job is being moved, it is: what stopped it stands, unless something is worth another restart.
     current = {
-        job.id: job.placement.shape for job in jobs if job.placement is not None and not is_leaving(job, snapshot)
+        job.id: job.placement.shape if job.placement is not None and not is_leaving(job, snapshot) else job.target
+        for job in jobs
     }
     return [
-        _choice(
-            snapshot.config, job, current.get(job.id), options[job.id], offers[job.id], shares[job.id], weight[job.id]
-        )
+        _choice(snapshot.config, job, current[job.id], options[job.id], offers[job.id], shares[job.id], weight[job.id])
         for job in jobs
     ]
 
@@ -91,7 +91,7 @@ def _choice(
     weight: float,
 ) -> _Choice:
     """Value of every shape within the growth cap; the shape it has comes first, then nothing, then by size."""
-    if current is not None and current not in options:
+    if job.placement is not None and current == job.placement.shape and current not in options:
         options = tuple(sorted({*options, current}, key=lambda shape: (shape.replicas, shape.nodes)))
     goodput = estimates.table(job, options)
     speeds = goodput.goodput if goodput is not None else np.zeros(len(options))

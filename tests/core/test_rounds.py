@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpq.core.actions import Action, Launch, Stop
 from gpq.core.events import CancelAsked, Event, Exited, HoldAsked, Launched, ReleaseAsked, RequeueAsked, Submitted
-from gpq.core.models import Exit, Job, JobId, JobState, NodeId, Placement, Snapshot, Wish
+from gpq.core.models import Exit, Job, JobId, JobState, NodeId, Placement, Shape, Snapshot, Wish
 from gpq.core.planning import plan, repeat
 from gpq.core.policy import Policy
 from gpq.core.rounds import Decision, decide, due, next_round, sanity
@@ -93,6 +94,18 @@ def test_a_job_that_fits_nowhere_waits_and_blocks_nobody() -> None:
     assert state.jobs[JobId(1)].state is JobState.PENDING
 
 
+class Fixed:
+    """A policy that always wants the same."""
+
+    name = "fixed"
+
+    def __init__(self, wanted: Mapping[JobId, Placement]) -> None:
+        self._wanted = wanted
+
+    def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Shape]:
+        return {job: placement.shape for job, placement in self._wanted.items()}
+
+
 def step(state: Snapshot, *events: Event, allocate: bool = True) -> Decision:
     return decide(state, events, Fifo(), allocate=allocate)
 
@@ -111,7 +124,9 @@ def test_a_launch_waits_until_the_devices_are_free() -> None:
     wanted: dict[JobId, Placement] = {JobId(1): on("a", 0), JobId(2): on("a", 1)}
     [stop] = plan(here, wanted)
     assert isinstance(stop, Stop)
-    assert stop.mode == "checkpoint"
+    assert (stop.mode, stop.target) == ("checkpoint", Shape(1))
+    decision = decide(here, [], Fixed(wanted), allocate=True)
+    assert decision.snapshot.jobs[JobId(1)].target == Shape(1)
 
 
 def test_cancelling_a_waiting_job_needs_no_round() -> None:

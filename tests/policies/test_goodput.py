@@ -164,6 +164,15 @@ def test_jobs_that_change_places_get_the_same_whichever_stops_first() -> None:
     assert found[True, True][2] == 4
 
 
+def test_a_job_goes_on_with_what_it_was_stopped_for() -> None:
+    def size(target: Shape | None) -> int:
+        mine = job(1, attempt=1, profile=profile(GOOD), restart_seconds=120.0, target=target)
+        return counts(snapshot(node("a", 6), mine))[1]
+
+    assert size(None) == 6
+    assert size(Shape(4)) == 4
+
+
 def test_a_job_that_does_not_stop_within_its_grace_is_not_counted_upon() -> None:
     stuck = running(
         1,
