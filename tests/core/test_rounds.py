@@ -11,7 +11,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpq.core.actions import Action, Launch, Stop
-from gpq.core.events import CancelAsked, Event, Exited, HoldAsked, Launched, ReleaseAsked, RequeueAsked, Submitted
+from gpq.core.events import (
+    CancelAsked,
+    Event,
+    Exited,
+    HoldAsked,
+    Launched,
+    Profiled,
+    ReleaseAsked,
+    RequeueAsked,
+    Submitted,
+    TimingSums,
+)
 from gpq.core.models import Exit, Job, JobId, JobState, NodeId, Placement, Shape, Snapshot, Wish
 from gpq.core.planning import plan, repeat
 from gpq.core.policy import Policy
@@ -154,6 +165,20 @@ def test_hold_stops_a_resizable_job_and_release_lets_it_go_on() -> None:
     again = step(held, ReleaseAsked(9.0, JobId(1)))
     assert again.snapshot.jobs[JobId(1)].attempt == 2
     assert again.snapshot.jobs[JobId(1)].state is JobState.STARTING
+
+
+def test_the_first_times_of_a_job_call_for_a_round_when_another_waits() -> None:
+    mine, other = running(1, on("a", 0), since=0.0), job(2)
+    times = Profiled(20.0, JobId(1), 1, 1, timings=(TimingSums(1, 1, 8, 0, 1, 1.0, 1, 1.0),))
+    here = replace(snapshot(node("a", 1), mine, other, now=20.0), round_at=20.0)
+    assert due(here, [times])
+    assert not due(replace(here, jobs={mine.id: mine}), [times])
+    told = replace(mine, profile=replace(mine.profile, samples_per_second=8.0))
+    assert not due(replace(here, jobs={mine.id: told, other.id: other}), [times])
+    assert [next_round(replace(here, now=5.0, round_at=5.0, jobs={1: each, 2: other})) for each in (mine, told)] == [
+        60.0,
+        15.0,
+    ]
 
 
 def test_wishes_that_come_in_one_breath_leave_no_job_behind() -> None:

@@ -185,6 +185,14 @@ def test_a_job_that_does_not_stop_within_its_grace_is_not_counted_upon() -> None
     assert counts(snapshot(node("a", 4), node("b", 2), stuck, job(2, profile=profile(GOOD)))) == {1: 4, 2: 2}
 
 
+def test_a_job_is_not_moved_before_it_told_its_times_here_unless_it_tells_none_for_long() -> None:
+    def fixed(since: float, speed: float) -> bool:
+        mine = running(1, on("a", 0), since=since, profile=replace(profile(GOOD), samples_per_second=speed))
+        return is_fixed(mine, snapshot(node("a", 4), mine))
+
+    assert [fixed(-10.0, 5.0), fixed(-20.0, 5.0), fixed(-20.0, 0.0), fixed(-70.0, 0.0)] == [True, False, True, False]
+
+
 def test_what_must_not_be_moved_keeps_what_it_has() -> None:
     fixed = [
         running(1, on("a", 0), spec_=black_box()),
