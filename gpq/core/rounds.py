@@ -123,7 +123,7 @@ def settle(snapshot: Snapshot) -> list[Event]:
 
 
 def due(snapshot: Snapshot, events: Sequence[Event]) -> bool:
-    """Is it time to allocate: the timer, a trigger, the first profile of a job, or devices that came or went?"""
+    """Is it time to allocate: the timer, a trigger, the first times of an attempt, or devices that came or went?"""
     if snapshot.now >= snapshot.round_at + snapshot.config.interval or snapshot.now < snapshot.round_at:
         return True
     for event in events:
@@ -147,8 +147,8 @@ def due(snapshot: Snapshot, events: Sequence[Event]) -> bool:
                 continue
             if event.declared is not None and job.profile.declared is None:
                 return True
-            if event.timings and job.profile.samples_per_second <= 0 and is_any_waiting(snapshot):
-                return True  # it may be moved from now on
+            if event.timings and job.profile.samples_per_second <= 0 and job.movable:
+                return True  # it may be moved from now on, and its size may have been a mistake
     return False
 
 
@@ -156,15 +156,11 @@ def _offer(devices: Sequence[Device]) -> list[tuple[str, str]]:
     return [(device.id, device.state) for device in devices]
 
 
-def is_any_waiting(snapshot: Snapshot) -> bool:
-    return any(job.state is JobState.PENDING for job in snapshot.jobs.values())
-
-
 def next_round(snapshot: Snapshot) -> float:
     """When the loop must wake at the latest: the timer, or earlier for a back-off, a time limit or a settling job
     that waiting jobs may need."""
     at = snapshot.round_at + snapshot.config.interval
-    waiting = is_any_waiting(snapshot)
+    waiting = any(job.state is JobState.PENDING for job in snapshot.jobs.values())
     for job in snapshot.jobs.values():
         if job.state is JobState.PENDING and job.not_before > snapshot.now:
             at = min(at, job.not_before)
