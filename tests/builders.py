@@ -69,7 +69,7 @@ def running(number: int, placement: Placement, *, since: float = -1000.0, declar
         "last_replicas": placement.replicas,
         "profile": Profile(declared=DECLARED) if declared else Profile(),
     }
-    return job(number, state=JobState.RUNNING, **{**fields, **more})
+    return job(number, **{"state": JobState.RUNNING, **fields, **more})
 
 
 def snapshot(*things: Job | Node, now: float = 0.0, **config: object) -> Snapshot:

@@ -185,7 +185,7 @@ def hold(job: Job, now: Seconds, by: str) -> Verdict:
     """Raises Refused for a running job that would lose its work."""
     if job.wish is Wish.CANCEL:
         raise Refused(f"job {job.id} is being cancelled", "`gpq requeue` submits it again once it has ended")
-    if job.wish is Wish.HOLD or (job.state is JobState.HELD and job.wish is Wish.RUN):
+    if job.wish is Wish.HOLD:
         return f"job {job.id} is held already"
     if job.state in HOLDS_DEVICES and not job.movable:
         raise Refused(f"job {job.id} runs, and {_immovable(job)}", f"`gpq cancel {job.id}` ends it")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpq.core.models import BatchOrder, JobId, JobSpec, NodeId, Placement, Seconds, StopReason
+from gpq.core.models import BatchOrder, JobId, JobSpec, NodeId, Placement, Seconds, Shape, StopReason
 
 # Master ports lie below Linux's ephemeral range (32768-60999), so no outgoing connection takes them by chance.
 FIRST_PORT, LAST_PORT = 20_000, 32_700
@@ -34,6 +34,7 @@ class Stop:
     mode: str  # "checkpoint" | "signal" | "kill", as in wire
     grace: Seconds
     why: str = ""
+    target: Shape | None = None  # of a resize: what the job shall go on with
 
 
 @dataclass(frozen=True, slots=True)

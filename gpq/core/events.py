@@ -20,6 +20,7 @@ from gpq.core.models import (
     Placement,
     Progress,
     Seconds,
+    Shape,
     StopReason,
 )
 
@@ -83,6 +84,7 @@ class StopSent:
     attempt: int
     reason: StopReason
     why: str = ""
+    target: Shape | None = None  # of a resize
 
 
 @dataclass(frozen=True, slots=True)

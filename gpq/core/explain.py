@@ -205,12 +205,15 @@ def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     silent = [
         name
         for name, _ in (job.placement.parts if job.placement else ())
-        if snapshot.nodes[name].state is not NodeState.UP
+        if (node := snapshot.nodes.get(name)) is None or node.state is not NodeState.UP
     ]
     if silent:
         return Explained(
             "its server does not answer",
             (f"{', '.join(silent)} is silent; that says nothing about the job, which keeps its GPUs",),
+            (
+                f"if that server is gone for good, take it out of config.toml, then `gpq cancel {job.id}` gives the job up",
+            ),
         )
     reasons: list[str] = []
     if not job.movable:

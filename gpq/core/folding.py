@@ -116,9 +116,13 @@ def apply(job: Job, event: Event) -> Job:
                 return job
             return replace(job, wish=Wish.RUN, quick_failures=0, not_before=0.0)  # who releases it wants it now
         case RequeueAsked():
-            return replace(job, wish=Wish.REQUEUE) if job.wish is not Wish.CANCEL else job
+            if job.wish is Wish.CANCEL:
+                return job
+            # One that waits is where a requeue leads; its wish to be held may not have been followed yet.
+            wish = Wish.RUN if job.state is JobState.PENDING else Wish.REQUEUE
+            return replace(job, wish=wish, quick_failures=0, not_before=0.0)
         case Held():
-            return notice(replace(job, state=advance(job.state, event), wish=Wish.HOLD), event.why)
+            return notice(replace(job, state=advance(job.state, event), wish=Wish.HOLD, target=None), event.why)
         case Released():
             return replace(job, state=advance(job.state, event), wish=Wish.RUN)
         case Launched():
@@ -149,12 +153,15 @@ def _launched(job: Job, event: Launched) -> Job:
         exits=(),
         stop=None,
         stop_sent_at=None,
+        target=None,
         stop_forced=False,
         report_offset=0,
         restarts=job.restarts + (1 if again else 0),
         resizes=job.resizes + (1 if resized else 0),
         last_replicas=event.placement.replicas,
         wish=Wish.RUN if job.wish is Wish.REQUEUE else job.wish,
+        # What the last attempt did says nothing of this one until it reports.
+        profile=replace(job.profile, atomic_batch=0, accum_steps=0, samples_per_second=0.0),
     )
 
 
@@ -166,8 +173,8 @@ def _of_attempt(job: Job, event: StopSent | Retuned | Started | StartRefused | E
                 state=advance(job.state, event),
                 stop=event.reason,
                 stop_sent_at=event.at if job.stop_sent_at is None else job.stop_sent_at,
+                target=event.target,
                 stop_forced=event.reason is StopReason.CANCEL,
-                lost_since=job.lost_since if job.lost_since is not None else event.at,
             )
         case Retuned():
             return replace(job, order=event.order)
@@ -207,6 +214,7 @@ def _stopped(job: Job, event: Stopped) -> Job:
         _released(job, event.at),
         state=advance(job.state, event),
         exit=event.exit,
+        stop_seconds=max(event.at - job.stop_sent_at, 0.0) if job.stop_sent_at is not None else None,
         not_before=event.not_before,
         failures=job.failures + (1 if event.failed else 0),
         quick_failures=job.quick_failures + 1 if event.quick else 0,

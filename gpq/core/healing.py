@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpq.core.actions import Stop
+from gpq.core.actions import Action, Stop
 from gpq.core.models import HOLDS_DEVICES, Job, JobId, NodeId, Snapshot, StopReason, Word
-from gpq.core.planning import CANCEL_GRACE
+from gpq.core.planning import CANCEL_GRACE, repeat
 
 
 class Fate(Word):
@@ -56,6 +56,13 @@ def leftovers(snapshot: Snapshot, node: NodeId) -> list[Stop]:
         for job in expected(snapshot, node)
         if is_doomed(job)
     ]
+
+
+def standing(snapshot: Snapshot, node: NodeId) -> list[Action]:
+    """All orders to `node` that still stand. A part of a doomed attempt is ended: no start, no checkpoint is said again."""
+    ending = leftovers(snapshot, node)
+    doomed = {stop.job for stop in ending}
+    return [*ending, *(action for action in repeat(snapshot, node) if action.job not in doomed)]
 
 
 def nodes_of(job: Job) -> tuple[NodeId, ...]:

@@ -75,18 +75,24 @@ def conclude(job: Job, now: Seconds, config: Config) -> Event:
     if job.stop is StopReason.CANCEL:
         return Succeeded(now, job.id, end) if finished and not end.asked else Cancelled(now, job.id, end)
     if job.stop is StopReason.TIME:
-        return Succeeded(now, job.id, end) if finished else TimeLimitReached(now, job.id, end)
+        # To exit with 0 at a TERM is manners, not success.
+        return Succeeded(now, job.id, end) if finished and end.asked != "kill" else TimeLimitReached(now, job.id, end)
     if finished:
         return Succeeded(now, job.id, end)
+    ran = now - job.launched_at if job.launched_at is not None else 0.0
+    quick = ran < config.quick_failure_seconds
+    again_at = now + config.retry_seconds * 2.0 ** min(job.quick_failures, 8)
     if end.stopped or (job.stop is StopReason.REQUEUE and not job.movable):
+        if job.stop is None and quick:  # nobody asked: one that always does this would start without end
+            return Stopped(now, job.id, end, quick=True, not_before=again_at)
         return Stopped(now, job.id, end)
-    if end.lost and (job.movable or not job.started_nodes or job.failures < job.spec.retries):
-        return Stopped(now, job.id, end)  # the node's fault: not counted against the job
+    whole = job.placement is not None and len(job.started_nodes) == len(job.placement.parts)
+    if end.lost and (job.movable or not whole or job.failures < job.spec.retries):
+        # The node's fault, and not counted as a failure; but a job that takes its node down each time is held in the end.
+        wait = again_at if job.stop is None else 0.0
+        return Stopped(now, job.id, end, quick=quick and whole and job.stop is None, not_before=wait)
     if job.stop is not None or job.failures < job.spec.retries:
-        wait = config.retry_seconds * 2.0 ** min(job.quick_failures, 8)
-        ran = now - job.launched_at if job.launched_at is not None else 0.0
-        quick = ran < config.quick_failure_seconds
-        return Stopped(now, job.id, end, failed=True, quick=quick, not_before=now + wait)
+        return Stopped(now, job.id, end, failed=True, quick=quick, not_before=again_at)
     return Failed(now, job.id, end)
 
 

@@ -245,6 +245,7 @@ class Job:
     exits: tuple[tuple[NodeId, Exit], ...] = ()  # of this attempt, as they come in
     stop: StopReason | None = None  # asked of this attempt
     stop_sent_at: Seconds | None = None
+    target: Shape | None = None  # what it was stopped to go on with, until it does
     stop_forced: bool = False  # a cancel that overtook a graceful stop
     exit: Exit | None = None  # of the latest attempt that ended
     service: float = 0.0  # GPU-seconds held by attempts that ended
@@ -254,8 +255,8 @@ class Job:
     failures: int = 0  # attempts that failed
     quick_failures: int = 0  # of those, the latest in a row that ended within quick_failure_seconds
     not_before: Seconds = 0.0  # waits after a failure
-    restart_seconds: Seconds | None = None  # measured: stop order to first step of the next attempt
-    lost_since: Seconds | None = None  # stop order of the restart now being measured
+    restart_seconds: Seconds | None = None  # measured: stopping, then launch to first step; not what it waited between
+    stop_seconds: Seconds | None = None  # what the stop took of the restart that is now being measured
     last_replicas: int = 0  # of the latest launch
     report_offset: int = 0  # of this attempt's report file: what lies before it is in `profile`
     profile: Profile = field(default_factory=Profile)

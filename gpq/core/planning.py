@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from gpq.core.actions import Action, Launch, Retune, Stop
 from gpq.core.events import Event, Launched, Retuned, StopSent
 from gpq.core.models import (
     HOLDS_DEVICES,
-    BatchOrder,
     Job,
     JobId,
     JobState,
@@ -64,7 +64,9 @@ def _change(job: Job, wanted: Placement | None, snapshot: Snapshot, why: str) ->
         if order is None or job.placement is None:
             return None
         return Retune(job.id, job.attempt, job.placement.parts[0][0], order, "more goodput with this batch")
-    return _stop(job, StopReason.PREEMPT if wanted is None else StopReason.RESIZE, why)
+    if wanted is None:
+        return _stop(job, StopReason.PREEMPT, why)
+    return replace(_stop(job, StopReason.RESIZE, why), target=wanted.shape)
 
 
 def wished_stop(job: Job, now: Seconds) -> Stop | None:
@@ -109,7 +111,7 @@ def issued(action: Action, now: Seconds) -> Event | None:
         case Launch():
             return Launched(now, action.job, action.attempt, action.placement, action.order, action.why)
         case Stop():
-            return StopSent(now, action.job, action.attempt, action.reason, action.why)
+            return StopSent(now, action.job, action.attempt, action.reason, action.why, action.target)
         case Retune():
             return Retuned(now, action.job, action.attempt, action.order, action.why)
         case _:
@@ -131,8 +133,3 @@ def repeat(snapshot: Snapshot, node: NodeId) -> list[Action]:
         elif job.order.seq > 0 and job.state is JobState.RUNNING and node == job.placement.parts[0][0]:
             actions.append(Retune(name, job.attempt, node, job.order, "said again"))
     return actions
-
-
-def order_for(job: Job, atomic_batch: int, accum_steps: int) -> BatchOrder:
-    """The job's next order."""
-    return BatchOrder(job.order.seq + 1, atomic_batch, accum_steps)

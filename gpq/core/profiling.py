@@ -34,8 +34,8 @@ def learn(job: Job, event: Profiled) -> Job:
         ),
     )
     restart = job.restart_seconds
-    if event.ready and job.lost_since is not None:
-        took = max(event.at - job.lost_since, 0.0)
+    if event.ready and job.stop_seconds is not None and job.launched_at is not None:
+        took = job.stop_seconds + max(event.at - job.launched_at, 0.0)
         restart = took if restart is None else 0.5 * (restart + took)
     notices = job.notices
     for line in event.notices:
@@ -45,7 +45,7 @@ def learn(job: Job, event: Profiled) -> Job:
         profile=profile,
         report_offset=event.offset,
         restart_seconds=restart,
-        lost_since=None if event.ready else job.lost_since,
+        stop_seconds=None if event.ready else job.stop_seconds,
         notices=notices,
     )
 
@@ -56,6 +56,7 @@ def _is_live_change(job: Job, event: Profiled) -> bool:
     return (
         order is not None
         and order.seq > 0
+        and job.profile.atomic_batch > 0
         and ((order.atomic_batch, order.accum_steps) != (job.profile.atomic_batch, job.profile.accum_steps))
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpq.core.actions import Action, Forget, Retune
+from gpq.core.actions import Action, Forget
 from gpq.core.events import TRIGGERS, Cancelled, Event, Exited, Held, NodeSeen, NodeSilent, Profiled, Released
 from gpq.core.explain import motives
 from gpq.core.folding import fold
@@ -23,9 +23,9 @@ from gpq.core.models import (
     Wish,
 )
 from gpq.core.placement import place
-from gpq.core.planning import issued, plan, time_left
+from gpq.core.planning import issued, plan, time_left, wished_stop
 from gpq.core.policy import Policy
-from gpq.core.shapes import held_by
+from gpq.core.shapes import held_by, settled_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ def decide(snapshot: Snapshot, events: Sequence[Event], policy: Policy, *, alloc
         actions = plan(snapshot, wanted, reasons)
         snapshot = replace(snapshot, round_at=snapshot.now)
     else:
-        keep = {job.id: job.placement for job in snapshot.jobs.values() if job.placement is not None}
-        actions = [action for action in plan(snapshot, keep) if not isinstance(action, Retune)]
+        wished = (wished_stop(snapshot.jobs[name], snapshot.now) for name in sorted(snapshot.jobs))
+        actions = [stop for stop in wished if stop is not None]
     orders = [event for action in actions if (event := issued(action, snapshot.now)) is not None]
     third = fold(snapshot, orders)
     ended = (*first.ended, *second.ended, *third.ended)
@@ -123,7 +123,7 @@ def settle(snapshot: Snapshot) -> list[Event]:
 
 
 def due(snapshot: Snapshot, events: Sequence[Event]) -> bool:
-    """Is it time to allocate: the timer, a trigger, the first profile of a job, or devices that came or went?"""
+    """Is it time to allocate: the timer, a trigger, the first times of an attempt, or devices that came or went?"""
     if snapshot.now >= snapshot.round_at + snapshot.config.interval or snapshot.now < snapshot.round_at:
         return True
     for event in events:
@@ -143,8 +143,12 @@ def due(snapshot: Snapshot, events: Sequence[Event]) -> bool:
                 return True
         if isinstance(event, Profiled):
             job = snapshot.jobs.get(event.job)
-            if job is not None and event.declared is not None and job.profile.declared is None:
+            if job is None:
+                continue
+            if event.declared is not None and job.profile.declared is None:
                 return True
+            if event.timings and job.profile.samples_per_second <= 0 and job.movable:
+                return True  # it may be moved from now on, and its size may have been a mistake
     return False
 
 
@@ -162,7 +166,7 @@ def next_round(snapshot: Snapshot) -> float:
             at = min(at, job.not_before)
         if job.state is JobState.RUNNING:
             at = min(at, snapshot.now + time_left(job, snapshot.now)) if job.stop is None else at
-            settled = (job.started_at or 0.0) + snapshot.config.settle_seconds
+            settled = settled_at(job, snapshot.config)
             if waiting and job.movable and settled > snapshot.now:
                 at = min(at, settled)
     return max(at, snapshot.now)

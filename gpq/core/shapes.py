@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from gpq.core.models import (
     HOLDS_DEVICES,
+    Config,
     Device,
     DeviceId,
     DeviceState,
@@ -17,9 +18,14 @@ from gpq.core.models import (
     Node,
     NodeId,
     NodeState,
+    Seconds,
     Shape,
     Snapshot,
+    StopReason,
+    Wish,
 )
+
+FIRST_TIMES = 4.0  # settle times within which a job is expected to tell its first step times
 
 Supply = Mapping[NodeId, tuple[DeviceId, ...]]
 
@@ -33,14 +39,35 @@ def usable(device: Device, spec: JobSpec) -> bool:
     )
 
 
+def is_leaving(job: Job, snapshot: Snapshot) -> bool:
+    """Was it told to stop so that it goes on elsewhere? Then it counts as if it had stopped, and its devices as free:
+    where two jobs change places, the one that stops first would else be given back what it had. One that does not stop
+    within its grace is not counted upon."""
+    return (
+        job.state is JobState.STOPPING
+        and job.stop in (StopReason.RESIZE, StopReason.PREEMPT)
+        and job.wish is Wish.RUN
+        and job.stop_sent_at is not None
+        and snapshot.now - job.stop_sent_at < job.spec.grace
+    )
+
+
+def settled_at(job: Job, config: Config) -> Seconds:
+    """From when on a running job may be moved again: it has run a while and, if it is elastic, told how fast it is here.
+    Without these times the last restart taught nothing. One that tells none for long is not waited for."""
+    unknown = job.elastic and job.profile.samples_per_second <= 0
+    return (job.started_at or 0.0) + config.settle_seconds * (FIRST_TIMES if unknown else 1.0)
+
+
 def is_fixed(job: Job, snapshot: Snapshot) -> bool:
     """Must a job that holds devices keep exactly those in this round?"""
     if job.state not in HOLDS_DEVICES:
         return False
-    if job.state is not JobState.RUNNING or not job.movable or job.started_at is None:
-        return True
-    if snapshot.now - job.started_at < snapshot.config.settle_seconds:
-        return True
+    if not is_leaving(job, snapshot):
+        if job.state is not JobState.RUNNING or not job.movable or job.started_at is None:
+            return True
+        if snapshot.now < settled_at(job, snapshot.config):
+            return True
     # Silence is not death: what runs on a node that does not answer stays where it is.
     return any(
         (node := snapshot.nodes.get(name)) is None or node.state is NodeState.UNREACHABLE

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from math import ceil, log2
 
 from gpq.core import estimates
+from gpq.core.goodput import GoodputTable
 from gpq.core.models import HOLDS_DEVICES, Job, JobId, Seconds, Shape, Snapshot
 
 UNKNOWN_SECONDS: Seconds = 60.0  # taken to remain of a job of which nothing is known: it is soon known
@@ -43,12 +44,17 @@ def weights(
 
 def seconds_at_best(job: Job, shapes: tuple[Shape, ...]) -> Seconds | None:
     """What is left of the declared length at the fastest shape; None when length or speed are not known."""
-    table, declared, progress = estimates.table(job, shapes), job.profile.declared, job.profile.progress
-    if table is None or declared is None or declared.dataset_size <= 0 or progress is None or progress.epochs <= 0:
-        return None
-    fastest = float(table.throughput.max())
-    left = (1.0 - min(progress.fraction, 1.0)) * declared.dataset_size * progress.epochs
-    return left / fastest if fastest > 0 else None
+    table = estimates.table(job, shapes)
+    return min((left for left in seconds_left(job, table) if left is not None), default=None) if table else None
+
+
+def seconds_left(job: Job, table: GoodputTable) -> list[Seconds | None]:
+    """What is left of the declared length, by shape of `table`; None where length or speed are not known."""
+    declared, progress = job.profile.declared, job.profile.progress
+    if declared is None or declared.dataset_size <= 0 or progress is None or progress.epochs <= 0:
+        return [None] * len(table.throughput)
+    examples = (1.0 - min(progress.fraction, 1.0)) * declared.dataset_size * progress.epochs
+    return [examples / speed if speed > 0 else None for speed in table.throughput.tolist()]
 
 
 def _or_guess(known: Seconds | None, job: Job, now: Seconds) -> Seconds:

@@ -18,9 +18,9 @@ from gpq_agent import wire
 from gpq.connectors.base import Connector
 from gpq.core.actions import Action, Forget, Launch, Retune, Stop
 from gpq.core.events import Event, NodeSeen, StartRefused
-from gpq.core.healing import Fate, fate, leftovers
+from gpq.core.healing import Fate, fate, standing
 from gpq.core.models import JobId, Node, NodeId, Seconds, Snapshot, StopReason
-from gpq.core.planning import CANCEL_GRACE, repeat
+from gpq.core.planning import CANCEL_GRACE
 from gpq.daemon import launching
 from gpq.daemon.clock import Clock, elapsed
 from gpq.daemon.link import Link, LinkLost, Reply
@@ -237,11 +237,9 @@ class NodeClient:
 
     def _heal(self, link: Link, known: Mapping[Key, Mapping[str, Any]], snapshot: Snapshot) -> None:
         """Say again what still stands and has had no effect, and let go of what is over."""
-        ending = leftovers(snapshot, self.node)
-        doomed = {stop.job for stop in ending}
-        for action in [*repeat(snapshot, self.node), *ending]:
+        for action in standing(snapshot, self.node):
             state = known.get((action.job, action.attempt), {}).get("state")
-            lacking = state in ALIVE if not isinstance(action, Launch) else state is None and action.job not in doomed
+            lacking = state is None if isinstance(action, Launch) else state in ALIVE
             if lacking and self._is_time(action):
                 self._say(link, action)
         for key, info in known.items():

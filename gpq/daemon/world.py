@@ -15,8 +15,8 @@ from gpq_agent import wire
 from gpq.config import NodeConfig
 from gpq.connectors.local import LocalConnector
 from gpq.core.actions import Action, Forget, Launch, Retune, Stop
-from gpq.core.events import Event
-from gpq.core.models import JobId, NodeId, Seconds, Snapshot
+from gpq.core.events import Event, Exited
+from gpq.core.models import Exit, JobId, NodeId, Seconds, Snapshot, StopReason
 from gpq.daemon.clock import Clock
 from gpq.daemon.node_client import NodeClient
 from gpq.errors import GpqError, NotFound
@@ -61,6 +61,11 @@ class LiveWorld:
     def start(self) -> None:
         for client in self._clients.values():
             client.start()
+        for _, job in sorted(self._snapshot.jobs.items()):
+            if job.stop_forced and job.placement is not None:
+                for node, _ in job.placement.parts:
+                    if node not in self._clients:
+                        self._give_up(node, job.id, job.attempt)
 
     def close(self) -> None:
         for client in self._clients.values():
@@ -109,6 +114,14 @@ class LiveWorld:
         for node in nodes:
             if (client := self._clients.get(node)) is not None:
                 client.order(action)
+            elif isinstance(action, Stop) and action.reason is StopReason.CANCEL:
+                self._give_up(node, action.job, action.attempt)
+
+    def _give_up(self, node: NodeId, job: JobId, attempt: int) -> None:
+        """A job that its user cancelled on a node that was taken out of the configuration: nobody will ever tell its end.
+        It is not started anywhere else, so nothing can run twice."""
+        end = Exit(code=None, lost=True, note=f"given up: node {node} is not in the configuration any more")
+        self._queue.put([Exited(self.now(), job, attempt, node, end)])
 
     # -- for the server's threads --------------------------------------------------------------------------------------
 

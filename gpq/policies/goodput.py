@@ -10,10 +10,10 @@ import numpy as np
 from gpq.core import estimates
 from gpq.core.fairness import shares_now, speed_at
 from gpq.core.knapsack import solve
-from gpq.core.models import HOLDS_DEVICES, Config, Job, JobId, JobState, Level, Shape, Snapshot, Wish
+from gpq.core.models import HOLDS_DEVICES, Config, Job, JobId, JobState, Level, Seconds, Shape, Snapshot, Wish
 from gpq.core.placement import place
-from gpq.core.shapes import Supply, feasible, held_by, is_fixed, supply
-from gpq.core.weights import weights
+from gpq.core.shapes import Supply, feasible, held_by, is_fixed, is_leaving, supply
+from gpq.core.weights import seconds_left, weights
 
 EPSILON = 1e-3  # what no GPUs at all are worth, in fair shares
 FIRST_START = 4  # GPUs, at most one node, of a script that was never profiled
@@ -70,16 +70,28 @@ def _choices(snapshot: Snapshot, jobs: list[Job], offers: Mapping[JobId, Supply]
     shares = shares_now(snapshot)
     options = {job.id: feasible(job, snapshot, offers[job.id]) for job in jobs}
     weight = weights(snapshot, options, shares)
-    return [_choice(snapshot.config, job, options[job.id], offers[job.id], shares[job.id], weight[job.id])
-            for job in jobs]  # fmt: skip
+    # Where a job is being moved, it is: what stopped it stands, unless something is worth another restart.
+    current = {
+        job.id: job.placement.shape if job.placement is not None and not is_leaving(job, snapshot) else job.target
+        for job in jobs
+    }
+    return [
+        _choice(snapshot.config, job, current[job.id], options[job.id], offers[job.id], shares[job.id], weight[job.id])
+        for job in jobs
+    ]
 
 
 def _choice(
-    config: Config, job: Job, options: tuple[Shape, ...], offer: Supply, share: float, weight: float
+    config: Config,
+    job: Job,
+    current: Shape | None,
+    options: tuple[Shape, ...],
+    offer: Supply,
+    share: float,
+    weight: float,
 ) -> _Choice:
     """Value of every shape within the growth cap; the shape it has comes first, then nothing, then by size."""
-    current = job.placement.shape if job.placement is not None else None
-    if current is not None and current not in options:
+    if job.placement is not None and current == job.placement.shape and current not in options:
         options = tuple(sorted({*options, current}, key=lambda shape: (shape.replicas, shape.nodes)))
     goodput = estimates.table(job, options)
     speeds = goodput.goodput if goodput is not None else np.zeros(len(options))
@@ -87,12 +99,14 @@ def _choice(
         speeds = np.array([float(shape.replicas) for shape in options])
     fair = speed_at([(s.replicas, v) for s, v in zip(options, speeds.tolist(), strict=True) if v > 0], share)
     cap = _cap(job, offer)
+    left = seconds_left(job, goodput) if goodput is not None else [None] * len(options)
     shapes: list[Shape | None] = [None]
     relative = [0.0]
-    for shape, speed in zip(options, speeds.tolist(), strict=True):
+    for shape, speed, seconds in zip(options, speeds.tolist(), left, strict=True):
         if speed > 0 and (shape == current or (shape.replicas <= cap and _tidy(shape, options, offer))):
             shapes.append(shape)
-            relative.append(speed / fair * _restart_factor(config, job, shape) if fair > 0 else 0.0)
+            rest = _restart_factor(config, job, current, shape, seconds)
+            relative.append(speed / fair * rest if fair > 0 else 0.0)
     values = [weight * bent for bent in _power(np.array(relative) + EPSILON, config.fairness_power).tolist()]
     order = sorted(range(len(shapes)), key=lambda i: (shapes[i] != current, i))
     return _Choice(job, tuple(shapes[i] for i in order), tuple(values[i] for i in order))
@@ -104,16 +118,19 @@ def _power(utility: np.ndarray, p: float) -> np.ndarray:
     return bent
 
 
-def _restart_factor(config: Config, job: Job, shape: Shape) -> float:
+def _restart_factor(config: Config, job: Job, current: Shape | None, shape: Shape, seconds: Seconds | None) -> float:
     """f(n) = (H - R) / H where `shape` costs a restart, R its restart time, at most 1 / (1 + LEAST_GAIN); else 1.
 
-    A job that was stopped pays when it goes on, so that two jobs do not take turns at every round.
+    A job that was stopped pays when it goes on, so that two jobs do not take turns at every round. One that would end in
+    `seconds` at this shape has no more than these to make up for the restart in.
     """
-    if job.attempt == 0 or (job.placement is not None and shape == job.placement.shape):
+    if job.attempt == 0 or shape == current:
         return 1.0
     restart = job.restart_seconds if job.restart_seconds is not None else config.restart_seconds
-    left = 1.0 - restart / config.hysteresis_seconds if config.hysteresis_seconds > 0 else 1.0
-    return min(max(left, 0.1), 1.0 / (1.0 + LEAST_GAIN))
+    left = max(1.0 - restart / config.hysteresis_seconds if config.hysteresis_seconds > 0 else 1.0, 0.1)
+    if seconds is not None and current is not None:
+        left = min(left, seconds / (seconds + restart))
+    return min(left, 1.0 / (1.0 + LEAST_GAIN))
 
 
 def _cap(job: Job, offer: Supply) -> int:

@@ -25,12 +25,14 @@ from gpq.core.models import (
     Job,
     JobId,
     JobSpec,
+    JobState,
     Level,
     NodeId,
     NodeState,
     Placement,
     Snapshot,
     StopReason,
+    Wish,
 )
 from gpq.core.planning import issued
 from gpq.daemon.world import LiveWorld
@@ -359,3 +361,23 @@ def test_a_log_is_read_through_the_node(loop: Loop, live: LiveWorld, tmp_path: P
     loop.exit_of(order.job)
     answer = live.tail(NODE, order.job, 1, 0, 100)
     assert answer["size"] == 6
+
+
+def test_a_cancelled_job_on_a_node_that_left_the_configuration_ends(home: Path) -> None:
+    placed = {"placement": Placement(((NodeId("gone"), (DeviceId("slot-0"),)),)), "attempt": 1, "launched_at": 0.0}
+    first = builders.job(1, state=JobState.STOPPING, stop=StopReason.CANCEL, stop_forced=True, **placed)
+    second = builders.job(2, state=JobState.RUNNING, wish=Wish.CANCEL, **placed)
+    world = LiveWorld({str(NODE): NodeConfig(slots=1)}, str(home))
+    loop = Loop(world)
+    loop.snapshot = builders.snapshot(first, second)
+    world.publish(loop.snapshot)
+    world.start()
+    try:
+        loop.until(lambda: JobId(1) in loop.ended, "the one that was cancelled before ends")
+        order = Stop(JobId(2), 1, (NodeId("gone"),), StopReason.CANCEL, "kill", 1.0)
+        loop.take([event for event in [issued(order, world.now())] if event is not None])
+        world.perform(order)
+        loop.until(lambda: JobId(2) in loop.ended, "the other one ends")
+    finally:
+        world.close()
+    assert {str(job.state) for job in loop.ended.values()} == {"cancelled"}

@@ -69,6 +69,11 @@ def test_what_may_be_asked_of_a_job(judge: object, job: Job, expected: type | st
         assert isinstance(judge(job, NOW, "ada"), expected)  # type: ignore[operator]
 
 
+def test_a_hold_after_a_release_in_the_same_breath_is_no_repetition() -> None:
+    assert isinstance(hold(queued(1, SIGNAL, state=JobState.HELD), NOW, "ada"), HoldAsked)
+    assert hold(queued(1, SIGNAL, state=JobState.HELD, wish=Wish.HOLD), NOW, "ada") == "job 1 is held already"
+
+
 def test_a_cancel_is_asked_once() -> None:
     state = snapshot(queued(1, black_box()), queued(2, black_box(), wish=Wish.CANCEL))
     wanted = [JobId(number) for number in (1, 2, 3)]

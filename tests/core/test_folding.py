@@ -77,15 +77,33 @@ def test_new_times_outweigh_old_ones_in_the_end() -> None:
     assert abs(now.profile.rows[0].step_time - 2.0) < 0.02
 
 
-def test_the_restart_cost_is_measured_from_the_stop_to_the_first_step() -> None:
+def test_the_restart_cost_is_stopping_and_starting_without_the_wait_between() -> None:
     now = running(1, on("a", 0))
     now = apply(now, facts.StopSent(100.0, now.id, 1, StopReason.RESIZE))
     now = apply(now, facts.Stopped(103.0, now.id, Exit(0, stopped=True)))
-    now = apply(now, facts.Launched(104.0, now.id, 2, on("a", 0, 1), BatchOrder(1, 32, 0)))
-    now = apply(now, facts.Started(105.0, now.id, 2, A))
-    now = apply(now, facts.Profiled(112.0, now.id, 2, 10, ready=True))
-    assert now.restart_seconds == 12.0
+    now = apply(now, facts.Launched(5000.0, now.id, 2, on("a", 0, 1), BatchOrder(1, 32, 0)))
+    now = apply(now, facts.Started(5001.0, now.id, 2, A))
+    now = apply(now, facts.Profiled(5008.0, now.id, 2, 10, ready=True))
+    assert now.restart_seconds == 11.0
     assert (now.restarts, now.resizes) == (1, 1)
+
+
+def test_a_new_attempt_begins_without_the_batch_and_the_speed_of_the_last() -> None:
+    sums = TimingSums(1, 1, 32, 0, accum_count=10, accum_sum=1.0, step_count=10, step_sum=2.0)
+    now = job(1)
+    for attempt, batch in ((1, 32), (2, 16)):
+        now = apply(now, facts.Launched(1.0, now.id, attempt, on("a", 0), BatchOrder(attempt, batch, 0)))
+        assert (now.profile.atomic_batch, now.profile.samples_per_second) == (0, 0.0)
+        now = apply(now, facts.Started(2.0, now.id, attempt, A))
+        report = facts.Profiled(3.0, now.id, attempt, 10, timings=(sums,), retuned=BatchOrder(attempt, batch, 0))
+        now = apply(now, report)
+        assert now.profile.batch_changes == 0, "the first batch of an attempt is no change"
+        now = apply(now, facts.Stopped(4.0, now.id, Exit(0, stopped=True)))
+    assert now.profile.atomic_batch == 16
+    live = apply(now, facts.Launched(5.0, now.id, 3, on("a", 0), BatchOrder(3, 16, 0)))
+    for offset, seq, batch in ((1, 3, 16), (2, 4, 64)):
+        live = apply(live, facts.Profiled(6.0, now.id, 3, offset, retuned=BatchOrder(seq, batch, 0)))
+    assert live.profile.batch_changes == 1
 
 
 def test_a_cancel_cannot_be_taken_back() -> None:

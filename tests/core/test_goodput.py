@@ -101,7 +101,7 @@ def test_synchronising_never_gets_cheaper_with_more_replicas_on_the_same_nodes(
 
 
 @given(params_of, stats_of, limits_of(), shapes)
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_the_chosen_batch_is_within_the_limits_and_no_candidate_is_better(
     params: gp.ThroughputParams, stats: gp.GradientStats | None, limits: gp.BatchLimits, shape: tuple[int, int]
 ) -> None:
@@ -122,7 +122,7 @@ def test_the_chosen_batch_is_within_the_limits_and_no_candidate_is_better(
 
 
 @given(params_of, stats_of, limits_of())
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 def test_the_table_equals_single_answers_and_the_formulas(
     params: gp.ThroughputParams, stats: gp.GradientStats | None, limits: gp.BatchLimits
 ) -> None:

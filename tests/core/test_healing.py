@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpq.core.healing import Fate, expected, fate, is_doomed, is_lost, leftovers
+from gpq.core.actions import Stop
+from gpq.core.healing import Fate, expected, fate, is_doomed, is_lost, leftovers, standing
 from gpq.core.models import Exit, Job, JobId, JobState, NodeId, Placement, Snapshot, StopReason
 from tests.builders import job, on
 
@@ -68,3 +69,17 @@ def test_a_part_that_never_started_is_given_up_once_another_was_refused() -> Non
     refused = replace(both, exits=((B, Exit(code=None, lost=True)),))
     assert not is_lost(refused, A, start_possible=True)
     assert is_lost(refused, A, start_possible=False)
+
+
+def test_a_part_of_a_failed_attempt_that_was_asked_to_checkpoint_is_ended_all_the_same() -> None:
+    both = replace(
+        running(),
+        placement=Placement((*on("a", 0).parts, *on("b", 0).parts)),
+        started_nodes=(A, B),
+        stop=StopReason.RESIZE,
+    )
+    assert [order.why for order in standing(state(both), A) if isinstance(order, Stop)] == ["said again"]
+    failed = replace(both, exits=((B, Exit(code=1)),))
+    assert [order.why for order in standing(state(failed), A) if isinstance(order, Stop)] == [
+        "it failed on another node"
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,8 @@ def ended(exit_: Exit, *, stop: StopReason | None = None, level: Level = Level.S
         (Exit(0, stopped=True, asked="kill"), StopReason.CANCEL, facts.Cancelled),
         (Exit(0), StopReason.CANCEL, facts.Succeeded),  # it ended by itself before the order came
         (Exit(None, signal=15, asked="checkpoint"), StopReason.TIME, facts.TimeLimitReached),
+        (Exit(0, asked="checkpoint"), StopReason.TIME, facts.Succeeded),  # it made it
+        (Exit(0, asked="kill"), StopReason.TIME, facts.TimeLimitReached),  # it only leaves politely
         (Exit(None, lost=True), None, facts.Stopped),  # the node rebooted: the job goes on from its checkpoint
     ],
 )
@@ -94,6 +97,31 @@ def test_an_attempt_that_was_refused_for_a_passing_reason_is_tried_again() -> No
     event = conclude(refused, 10.0, Config())
     assert isinstance(event, facts.Stopped)
     assert not event.failed
+
+
+def test_an_attempt_of_which_a_part_never_started_is_not_a_failure() -> None:
+    both = Placement((*on("a", 0).parts, *on("b", 0).parts))
+    exits = ((NodeId("b"), Exit(None, lost=True)), (NodeId("a"), Exit(None, signal=15)))
+    half = running(1, both, declared=False, started_nodes=(NodeId("a"),), exits=exits)
+    assert type(conclude(half, 10.0, Config())) is facts.Stopped
+    assert type(conclude(replace(half, started_nodes=(NodeId("a"), NodeId("b"))), 10.0, Config())) is facts.Failed
+
+
+@pytest.mark.parametrize("exit_", [Exit(75, stopped=True), Exit(None, lost=True)])
+def test_a_job_that_ends_at_once_again_and_again_waits_longer_and_is_held(exit_: Exit) -> None:
+    def end(ran: float, failures: int, stop: StopReason | None = None) -> facts.Stopped:
+        mine = running(
+            1, on("a", 0), since=0.0, spec_=spec(level=Level.SIGNAL), stop=stop, exits=((NodeId("a"), exit_),),
+            quick_failures=failures,
+        )  # fmt: skip
+        event = conclude(mine, ran, Config())
+        assert isinstance(event, facts.Stopped)
+        return event
+
+    assert [(end(2.0, n).quick, end(2.0, n).not_before) for n in (0, 1)] == [(True, 7.0), (True, 12.0)]
+    assert not end(100.0, 0).quick
+    asked = end(2.0, 0, StopReason.PREEMPT)
+    assert (asked.quick, asked.not_before) == (False, 0.0)
 
 
 def test_a_retry_waits_longer_each_time_and_only_failures_count() -> None:

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpq.core.actions import Action, Launch, Stop
-from gpq.core.events import CancelAsked, Event, Exited, HoldAsked, Launched, ReleaseAsked, Submitted
-from gpq.core.models import Exit, Job, JobId, JobState, NodeId, Placement, Snapshot
+from gpq.core.events import (
+    CancelAsked,
+    Event,
+    Exited,
+    HoldAsked,
+    Launched,
+    Profiled,
+    ReleaseAsked,
+    RequeueAsked,
+    Submitted,
+    TimingSums,
+)
+from gpq.core.models import Exit, Job, JobId, JobState, NodeId, Placement, Shape, Snapshot, Wish
 from gpq.core.planning import plan, repeat
 from gpq.core.policy import Policy
 from gpq.core.rounds import Decision, decide, due, next_round, sanity
@@ -21,13 +34,16 @@ from gpq.sim.world import SimWorld
 from tests.builders import black_box, command, job, node, on, program, running, snapshot, spec
 
 
-def simulate(world: SimWorld, rule: Policy, until: float = 1e6) -> tuple[dict[JobId, Job], list[Event]]:
+def simulate(
+    world: SimWorld, rule: Policy, until: float = 1e6, interval: float = 60.0
+) -> tuple[dict[JobId, Job], list[Event]]:
     """Run to the end; check the house rules after every round. (final jobs, journal)."""
-    state, ended, journal = snapshot(), {}, []
+    state, ended, journal = snapshot(interval=interval), {}, []
     while (events := world.wait(next_round(state))) is not None:
         assert world.clock < until, "it does not end"
+        wake = next_round(state)
         state = replace(state, now=world.now())
-        decision = decide(state, events, rule, allocate=due(state, events))
+        decision = decide(state, events, rule, allocate=due(state, events) or state.now >= wake)
         state = decision.snapshot
         assert sanity(state) == []
         check_ranges(state)
@@ -92,6 +108,18 @@ def test_a_job_that_fits_nowhere_waits_and_blocks_nobody() -> None:
     assert state.jobs[JobId(1)].state is JobState.PENDING
 
 
+class Fixed:
+    """A policy that always wants the same."""
+
+    name = "fixed"
+
+    def __init__(self, wanted: Mapping[JobId, Placement]) -> None:
+        self._wanted = wanted
+
+    def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Shape]:
+        return {job: placement.shape for job, placement in self._wanted.items()}
+
+
 def step(state: Snapshot, *events: Event, allocate: bool = True) -> Decision:
     return decide(state, events, Fifo(), allocate=allocate)
 
@@ -110,7 +138,9 @@ def test_a_launch_waits_until_the_devices_are_free() -> None:
     wanted: dict[JobId, Placement] = {JobId(1): on("a", 0), JobId(2): on("a", 1)}
     [stop] = plan(here, wanted)
     assert isinstance(stop, Stop)
-    assert stop.mode == "checkpoint"
+    assert (stop.mode, stop.target) == ("checkpoint", Shape(1))
+    decision = decide(here, [], Fixed(wanted), allocate=True)
+    assert decision.snapshot.jobs[JobId(1)].target == Shape(1)
 
 
 def test_cancelling_a_waiting_job_needs_no_round() -> None:
@@ -138,6 +168,35 @@ def test_hold_stops_a_resizable_job_and_release_lets_it_go_on() -> None:
     again = step(held, ReleaseAsked(9.0, JobId(1)))
     assert again.snapshot.jobs[JobId(1)].attempt == 2
     assert again.snapshot.jobs[JobId(1)].state is JobState.STARTING
+
+
+def test_the_first_times_of_an_attempt_call_for_a_round() -> None:
+    mine, other = running(1, on("a", 0), since=0.0), job(2)
+    times = Profiled(20.0, JobId(1), 1, 1, timings=(TimingSums(1, 1, 8, 0, 1, 1.0, 1, 1.0),))
+    here = replace(snapshot(node("a", 1), mine, other, now=20.0), round_at=20.0)
+    assert due(here, [times])
+    told = replace(mine, profile=replace(mine.profile, samples_per_second=8.0))
+    assert not due(replace(here, jobs={mine.id: told, other.id: other}), [times])
+    assert [next_round(replace(here, now=5.0, round_at=5.0, jobs={1: each, 2: other})) for each in (mine, told)] == [
+        60.0,
+        15.0,
+    ]
+
+
+def test_wishes_that_come_in_one_breath_leave_no_job_behind() -> None:
+    asks = {"hold": HoldAsked, "release": ReleaseAsked, "requeue": RequeueAsked}
+    for names in product(asks, repeat=3):
+        for state in (JobState.PENDING, JobState.HELD):
+            mine = job(1, state=state, wish=Wish.HOLD if state is JobState.HELD else Wish.RUN)
+            after = step(snapshot(node("a"), mine), *(asks[name](0.0, JobId(1)) for name in names)).snapshot
+            left = after.jobs[JobId(1)].state
+            assert left is (JobState.HELD if names[-1] == "hold" else JobState.STARTING), (names, state)
+
+
+def test_a_requeued_job_that_had_failed_too_often_is_tried_again() -> None:
+    held = job(1, state=JobState.HELD, wish=Wish.HOLD, quick_failures=3)
+    state = step(snapshot(node("a"), held), RequeueAsked(0.0, JobId(1)), allocate=False).snapshot
+    assert step(state).snapshot.jobs[JobId(1)].state is JobState.STARTING
 
 
 def test_three_quick_failures_hold_a_job_that_has_tries_left() -> None:

@@ -24,6 +24,7 @@ from gpq.core.models import (
     Progress,
     Shape,
     Snapshot,
+    StopReason,
 )
 from gpq.core.placement import place
 from gpq.core.shapes import feasible, is_fixed, supply
@@ -126,6 +127,70 @@ def test_a_restart_that_takes_long_is_paid_for_by_more() -> None:
 
     assert size(1.0) == 6
     assert size(120.0) == 4
+
+
+def test_a_job_that_ends_before_a_restart_pays_off_is_let_be() -> None:
+    def size(fraction: float) -> int:
+        mine = running(1, on("a", 0, 1), profile=profile(GOOD, fraction=fraction), restart_seconds=20.0)
+        return counts(snapshot(node("a", 8), mine))[1]
+
+    assert size(0.1) == 8
+    assert size(0.99) == 2
+
+
+def test_a_job_that_is_about_to_end_is_not_made_to_give_way() -> None:
+    mine = running(1, on("a", 0, 1, 2, 3), profile=profile(GOOD, fraction=0.999), restart_seconds=20.0)
+    assert counts(snapshot(node("a", 4), mine, job(2, profile=profile(GOOD, fraction=0.01)))) == {1: 4}
+
+
+def test_jobs_that_change_places_get_the_same_whichever_stops_first() -> None:
+    """Else the first to stop would be given back what it had, for ever."""
+
+    def leave(mine: Job, *, over: bool) -> Job:
+        if over:
+            return replace(mine, state=JobState.PENDING, placement=None, launched_at=None, started_at=None)
+        return replace(mine, state=JobState.STOPPING, stop=StopReason.RESIZE, stop_sent_at=-1.0)
+
+    large = running(1, on("a", 0, 1, 2, 3), profile=profile(POOR))
+    small = running(2, on("b", 0, 1), profile=profile(GOOD))
+    found = {
+        (first, second): counts(
+            snapshot(node("a", 4), node("b", 2), leave(large, over=first), leave(small, over=second))
+        )
+        for first in (True, False)
+        for second in (True, False)
+    }
+    assert set(map(str, found.values())) == {str(found[True, True])}
+    assert found[True, True][2] == 4
+
+
+def test_a_job_goes_on_with_what_it_was_stopped_for() -> None:
+    def size(target: Shape | None) -> int:
+        mine = job(1, attempt=1, profile=profile(GOOD), restart_seconds=120.0, target=target)
+        return counts(snapshot(node("a", 6), mine))[1]
+
+    assert size(None) == 6
+    assert size(Shape(4)) == 4
+
+
+def test_a_job_that_does_not_stop_within_its_grace_is_not_counted_upon() -> None:
+    stuck = running(
+        1,
+        on("a", 0, 1, 2, 3),
+        profile=profile(GOOD),
+        state=JobState.STOPPING,
+        stop=StopReason.RESIZE,
+        stop_sent_at=-500.0,
+    )
+    assert counts(snapshot(node("a", 4), node("b", 2), stuck, job(2, profile=profile(GOOD)))) == {1: 4, 2: 2}
+
+
+def test_a_job_is_not_moved_before_it_told_its_times_here_unless_it_tells_none_for_long() -> None:
+    def fixed(since: float, speed: float) -> bool:
+        mine = running(1, on("a", 0), since=since, profile=replace(profile(GOOD), samples_per_second=speed))
+        return is_fixed(mine, snapshot(node("a", 4), mine))
+
+    assert [fixed(-10.0, 5.0), fixed(-20.0, 5.0), fixed(-20.0, 0.0), fixed(-70.0, 0.0)] == [True, False, True, False]
 
 
 def test_what_must_not_be_moved_keeps_what_it_has() -> None:
