@@ -75,6 +75,7 @@ class Engine:
         self._scaler: Any = None
         self._declared = False
         self._ready = False
+        self._finished = False
         self._gain = 1.0
         self._tail = 0.0
         self._applied = 0  # seq of the order in force
@@ -247,6 +248,17 @@ class Engine:
         self.publish()
         saved = self.save("end") if self.environment.rank == 0 and self.store is not None else True
         self.agreement.confirm(saved)
+        self._finished = True
+
+    def abandon(self) -> None:
+        """The script has left its epochs early. Nobody looks for a stop any more, so SIGTERM had better end it."""
+        self._terminator.disarm()
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Keep these numbers for the next report; after the last one they go up at once."""
+        self.publisher.log(values)
+        if self._finished:
+            self.publisher.metrics(self.meter.steps)
 
     def out_of_memory(self) -> None:
         """The script is about to end because an allocation failed: let the next attempt ask for less."""
@@ -289,6 +301,8 @@ class Engine:
         assert self._limits is not None
         assert self._noise is not None
         step = micro.step
+        self.ledger.begin_step()
+        self._finished = False
         self._probe.arm(sampled=step.sampled, micro_batches=len(step.counts), batch=step.counts[0])
         self._gain = 1.0 if self._limits.fixed else max(self._noise.gain(step.total), 1.0)
         if step.configuration.seq > self._announced:
@@ -305,13 +319,17 @@ class Engine:
         assert self._gate is not None
         if abandoned and not self.evaluation_failed:
             self._abandoned = micro
+        if not abandoned and not micro.last:
+            self._gate.finish_backward()  # a script need not call anything of ours where a step only accumulates
         if not self._gate.acted or self.evaluating:
             self._times.spoil()
         self._times.end(synchronised=micro.last, tail=self._tail)
         self.ledger.hand_out(micro.indices)
         if micro.last:
             self.ledger.step_done()
-        self._gate.leave()
+        self._gate.leave(abandoned=abandoned)
+        if isinstance(self._model, DistributedDataParallel):
+            self._model.require_backward_grad_sync = True  # outside the loop the model is as the script made it
         self.micro = None
         if micro.last:
             seconds = time.perf_counter() - self._step_begin
