@@ -31,6 +31,7 @@ from .scaling import Rule
 from .stepping import StepGate
 from .stopping import EXIT_CODES, STOP_ORDERED, STOP_SIGNAL, Terminator, leave_process
 from .timing import StepClock, StepTimes
+from .weighing import GradientWeight
 
 AGREE_SECONDS = 0.05  # agree on orders about so often, at most once a step
 MAX_PAUSE = 50  # steps between agreements
@@ -71,6 +72,7 @@ class Engine:
         self._noise: Optional[NoiseScale] = None
         self._gate: Optional[StepGate] = None
         self._probe: Optional[GradientProbe] = None
+        self._weight: Optional[GradientWeight] = None  # in the probe's stead
         self._rule: Optional[Rule] = None
         self._scaler: Any = None
         self._declared = False
@@ -289,12 +291,19 @@ class Engine:
         if isinstance(self._model, DistributedDataParallel):
             # What DistributedDataParallel.no_sync() sets, without a block around the script's own code.
             self._model.require_backward_grad_sync = micro.last
-        self._probe.weight = step.weight(micro.place, replicas)
+        self._weigh(step.weight(micro.place, replicas))
         if self._scaler is not None and step.sampled:
             # The tensor itself: get_scale() would wait for the GPU.
             scale = getattr(self._scaler, "_scale", None)
             self._probe.grad_scale = self._scaler.get_scale() if scale is None else scale
         self._gate.enter(micro)
+
+    def _weigh(self, weight: float) -> None:
+        """The factor on the gradients of the coming backward passes. The probe applies it, as long as it can."""
+        assert self._probe is not None
+        if self._weight is not None:
+            self._weight.value, weight = weight, 1.0
+        self._probe.weight = weight
 
     def _begin_step(self, micro: Issued) -> None:
         assert self._probe is not None
@@ -303,6 +312,9 @@ class Engine:
         step = micro.step
         self.ledger.begin_step()
         self._finished = False
+        if self._probe.notice and self._weight is None:
+            self._weigh(1.0)
+            self._weight = GradientWeight(self._model)
         self._probe.arm(sampled=step.sampled, micro_batches=len(step.counts), batch=step.counts[0])
         self._gain = 1.0 if self._limits.fixed else max(self._noise.gain(step.total), 1.0)
         if step.configuration.seq > self._announced:
@@ -328,6 +340,8 @@ class Engine:
         if micro.last:
             self.ledger.step_done()
         self._gate.leave(abandoned=abandoned)
+        if micro.last:
+            self._weigh(1.0)  # what the script does between two steps is its own
         if isinstance(self._model, DistributedDataParallel):
             self._model.require_backward_grad_sync = True  # outside the loop the model is as the script made it
         self.micro = None
