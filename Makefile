@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test check format bench bench-fit bench-cli bench-round bench-overhead bench-daemon bench-exactness bench-noise chaos-daemon completions clean
+.PHONY: help demo test test-interpreters check format bench bench-fit bench-cli bench-round bench-overhead bench-daemon bench-exactness bench-noise chaos-daemon completions clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -20,7 +20,24 @@ test: $(VENV)/.dev  ## everything that CI runs: lint, types, import contracts, t
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
+
+# Without PyTorch, so nothing that trains; a version that this machine does not have is named.
+VERSIONS ?= 3.10 3.12 3.13
+
+test-interpreters:  ## the tests that need no PyTorch, on the other Pythons from 3.10 up that are found
+	@for version in $(VERSIONS); do \
+	  python=$$(for found in python$$version $(HOME)/.pyenv/versions/$$version.*/bin/python; do \
+	    "$$found" -c 'import sys; print(sys.executable)' 2>/dev/null && break; done); \
+	  if test -z "$$python"; then echo "no Python $$version here"; continue; fi; \
+	  echo "Python $$version: $$python"; \
+	  test -x $(VENV)-$$version/bin/python || "$$python" -m venv $(VENV)-$$version || exit 1; \
+	  $(VENV)-$$version/bin/python -m pip install --quiet --upgrade pip || exit 1; \
+	  $(VENV)-$$version/bin/python -m pip install --quiet --editable . --group test || exit 1; \
+	  $(VENV)-$$version/bin/python -m pytest -q $(WITHOUT_TORCH) || exit 1; \
+	done
+
+WITHOUT_TORCH := tests/core tests/policies tests/control tests/sim tests/views tests/contract/test_stores.py
 
 check: $(VENV)/.dev   ## the quick part: lint, types, import contracts, the core's tests
 	$(BIN)/ruff check .
@@ -66,7 +83,7 @@ chaos-daemon: $(VENV)/.dev  ## kill -9 the daemon 100 times under 300 jobs
 	$(BIN)/python benchmarks/chaos_daemon.py
 
 clean:           ## remove the environment and what tools left behind
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-3.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # -- environments: made once, made anew when what they are made from changes -------------------------------------------
 

@@ -21,7 +21,8 @@ from .control import ControlReader
 from .environment import Environment, seconds_since_launch
 from .errors import GpqTrainError
 from .ledger import Ledger
-from .noise_scale import GradientProbe, NoiseScale
+from .noise_scale import NoiseScale
+from .probe import GradientProbe
 from .progress import ProgressMeter
 from .publish import Publisher, declaration
 from .report import Reporter
@@ -33,7 +34,7 @@ from .stopping import EXIT_CODES, STOP_ORDERED, STOP_SIGNAL, Terminator, leave_p
 from .timing import StepClock, StepTimes
 from .weighing import GradientWeight
 
-AGREE_SECONDS = 0.05  # agree on orders about so often, at most once a step
+AGREE_SECONDS = 0.2  # agree on orders about so often, at most once a step
 MAX_PAUSE = 50  # steps between agreements
 SAMPLE_COST = 0.005  # share of the training time that gradient statistics may take
 SAMPLE_RANGE = (5, 50)  # steps
@@ -315,7 +316,9 @@ class Engine:
         if self._probe.notice and self._weight is None:
             self._weigh(1.0)
             self._weight = GradientWeight(self._model)
-        self._probe.arm(sampled=step.sampled, micro_batches=len(step.counts), batch=step.counts[0])
+        micro_batches = len(step.counts)
+        batch = step.total / (micro_batches * self.environment.replicas)  # the mean: a split batch may have odd halves
+        self._probe.arm(sampled=step.sampled, micro_batches=micro_batches, batch=batch)
         self._gain = 1.0 if self._limits.fixed else max(self._noise.gain(step.total), 1.0)
         if step.configuration.seq > self._announced:
             self._announced = step.configuration.seq

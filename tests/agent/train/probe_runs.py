@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from gpq_agent.train.noise_scale import GradientProbe, NoiseScale
+from gpq_agent.train.noise_scale import NoiseScale
+from gpq_agent.train.probe import GradientProbe
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel

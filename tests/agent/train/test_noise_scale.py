@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 import torch.multiprocessing
-from gpq_agent.train.noise_scale import GradientProbe, NoiseScale
+from gpq_agent.train.noise_scale import NoiseScale
+from gpq_agent.train.probe import GradientProbe
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
