@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-interpreters check format bench bench-fit bench-cli bench-round bench-overhead bench-daemon chaos-daemon completions clean
+.PHONY: help demo test test-interpreters check format bench bench-fit bench-cli bench-round bench-overhead bench-daemon bench-exactness bench-noise chaos-daemon completions clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -56,7 +56,7 @@ completions: $(VENV)/.dev  ## write anew what is made from the commands: complet
 # TRACES is a folder of public measurements in the layout of the OSDI'21 artifact.
 TRACES ?= ../shared/traces/osdi21
 
-bench: bench-fit bench-round bench-cli bench-daemon bench-overhead  ## every benchmark, with its bar
+bench: bench-fit bench-round bench-cli bench-daemon bench-overhead bench-exactness bench-noise  ## every benchmark, with its bar
 
 bench-fit: $(VENV)/.dev  ## error and time of the throughput fit: make bench-fit TRACES=DIR
 	$(BIN)/python benchmarks/fit_accuracy.py --traces $(TRACES)
@@ -72,6 +72,12 @@ bench-daemon: $(VENV)/.dev  ## memory and start of a daemon with 10,000 finished
 
 bench-overhead: $(VENV)/.dev  ## the training library against plain DDP
 	$(BIN)/python benchmarks/overhead.py
+
+bench-exactness: $(VENV)/.dev  ## samples and losses over ten forced resizes
+	$(BIN)/python benchmarks/exactness.py
+
+bench-noise: $(VENV)/.dev  ## the noise scale against exact per-sample statistics
+	$(BIN)/python benchmarks/noise_scale.py
 
 chaos-daemon: $(VENV)/.dev  ## kill -9 the daemon 100 times under 300 jobs
 	$(BIN)/python benchmarks/chaos_daemon.py

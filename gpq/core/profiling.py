@@ -79,18 +79,23 @@ def with_overrides(declared: Declared, spec: JobSpec) -> Declared:
 
 
 def merge(rows: tuple[ProfileRow, ...], timings: tuple[TimingSums, ...]) -> tuple[ProfileRow, ...]:
-    """Rows with new sums mixed in, sorted by (nodes, replicas, atomic batch)."""
+    """Rows with new sums mixed in, sorted by (nodes, replicas, atomic batch). `grad_time` is 0 while none was measured
+    (a GPU without accumulation, a model with a communication hook of its own): the step times count all the same."""
     table = {(row.nodes, row.replicas, row.atomic_batch): row for row in rows}
     for sums in timings:
-        if sums.accum_count <= 0 or sums.step_count <= 0:
+        if sums.step_count <= 0:
             continue
         key = (sums.nodes, sums.replicas, sums.atomic_batch)
         old = table.get(key)
         weight = float(sums.step_count)
-        grad, step = sums.accum_sum / sums.accum_count, sums.step_sum / sums.step_count
+        grad = sums.accum_sum / sums.accum_count if sums.accum_count > 0 else 0.0
+        step = sums.step_sum / sums.step_count
         if old is not None:
             past = min(old.weight, MAX_WEIGHT)
-            grad = (past * old.grad_time + weight * grad) / (past + weight)
+            if grad > 0 and old.grad_time > 0:
+                grad = (past * old.grad_time + weight * grad) / (past + weight)
+            else:
+                grad = grad or old.grad_time
             step = (past * old.step_time + weight * step) / (past + weight)
             weight += past
         table[key] = ProfileRow(*key, grad_time=grad, step_time=step, weight=weight)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gpq.core import events as facts
+from gpq.core import fitting, goodput
 from gpq.core.events import TimingSums
 from gpq.core.folding import apply, fold
 from gpq.core.models import BatchOrder, Exit, JobId, JobState, NodeId, Placement, StopReason, Wish
@@ -67,6 +70,22 @@ def test_a_report_is_counted_once() -> None:
     [row] = once.profile.rows
     assert (row.grad_time, row.step_time, row.weight) == (0.1, 0.2, 10.0)
     assert once.profile.samples_per_second == 160.0
+
+
+def test_steps_without_a_gradient_time_are_learnt_and_fitted() -> None:
+    now = running(1, on("a", 0))
+    alone = TimingSums(1, 1, 32, 0, accum_count=50, accum_sum=5.0, step_count=50, step_sum=5.0)
+    unseen = TimingSums(1, 2, 32, 0, accum_count=0, accum_sum=0.0, step_count=50, step_sum=6.0)
+    now = apply(now, facts.Profiled(5.0, now.id, 1, 400, timings=(alone, unseen)))
+    [_, pair] = now.profile.rows
+    assert (pair.grad_time, pair.step_time, pair.weight) == (0.0, 0.12, 50.0)
+    params = fitting.fit(now.profile.rows)
+    assert params is not None
+    assert float(goodput.step_time(params, 1, 2, 32)) == pytest.approx(0.12, rel=0.05)
+    seen = TimingSums(1, 2, 32, 0, accum_count=50, accum_sum=4.5, step_count=50, step_sum=6.0)
+    now = apply(now, facts.Profiled(6.0, now.id, 1, 500, timings=(seen,)))
+    now = apply(now, facts.Profiled(7.0, now.id, 1, 600, timings=(unseen,)))
+    assert now.profile.rows[1].grad_time == 0.09, "what is not known is not averaged in"
 
 
 def test_new_times_outweigh_old_ones_in_the_end() -> None:

@@ -67,5 +67,5 @@ def _parse(content: Any) -> Optional[wire.Control]:
             atomic_batch=int(content.get("atomic_batch", 0)),
             accum_steps=int(content.get("accum_steps", 0)),
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None

@@ -32,6 +32,7 @@ from .scaling import Rule
 from .stepping import StepGate
 from .stopping import EXIT_CODES, STOP_ORDERED, STOP_SIGNAL, Terminator, leave_process
 from .timing import StepClock, StepTimes
+from .weighing import GradientWeight
 
 AGREE_SECONDS = 0.2  # agree on orders about so often, at most once a step
 MAX_PAUSE = 50  # steps between agreements
@@ -72,10 +73,12 @@ class Engine:
         self._noise: Optional[NoiseScale] = None
         self._gate: Optional[StepGate] = None
         self._probe: Optional[GradientProbe] = None
+        self._weight: Optional[GradientWeight] = None  # in the probe's stead
         self._rule: Optional[Rule] = None
         self._scaler: Any = None
         self._declared = False
         self._ready = False
+        self._finished = False
         self._gain = 1.0
         self._tail = 0.0
         self._applied = 0  # seq of the order in force
@@ -248,6 +251,17 @@ class Engine:
         self.publish()
         saved = self.save("end") if self.environment.rank == 0 and self.store is not None else True
         self.agreement.confirm(saved)
+        self._finished = True
+
+    def abandon(self) -> None:
+        """The script has left its epochs early. Nobody looks for a stop any more, so SIGTERM had better end it."""
+        self._terminator.disarm()
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Keep these numbers for the next report; after the last one they go up at once."""
+        self.publisher.log(values)
+        if self._finished:
+            self.publisher.metrics(self.meter.steps)
 
     def out_of_memory(self) -> None:
         """The script is about to end because an allocation failed: let the next attempt ask for less."""
@@ -278,18 +292,30 @@ class Engine:
         if isinstance(self._model, DistributedDataParallel):
             # What DistributedDataParallel.no_sync() sets, without a block around the script's own code.
             self._model.require_backward_grad_sync = micro.last
-        self._probe.weight = step.weight(micro.place, replicas)
+        self._weigh(step.weight(micro.place, replicas))
         if self._scaler is not None and step.sampled:
             # The tensor itself: get_scale() would wait for the GPU.
             scale = getattr(self._scaler, "_scale", None)
             self._probe.grad_scale = self._scaler.get_scale() if scale is None else scale
         self._gate.enter(micro)
 
+    def _weigh(self, weight: float) -> None:
+        """The factor on the gradients of the coming backward passes. The probe applies it, as long as it can."""
+        assert self._probe is not None
+        if self._weight is not None:
+            self._weight.value, weight = weight, 1.0
+        self._probe.weight = weight
+
     def _begin_step(self, micro: Issued) -> None:
         assert self._probe is not None
         assert self._limits is not None
         assert self._noise is not None
         step = micro.step
+        self.ledger.begin_step()
+        self._finished = False
+        if self._probe.notice and self._weight is None:
+            self._weigh(1.0)
+            self._weight = GradientWeight(self._model)
         micro_batches = len(step.counts)
         batch = step.total / (micro_batches * self.environment.replicas)  # the mean: a split batch may have odd halves
         self._probe.arm(sampled=step.sampled, micro_batches=micro_batches, batch=batch)
@@ -308,13 +334,19 @@ class Engine:
         assert self._gate is not None
         if abandoned and not self.evaluation_failed:
             self._abandoned = micro
+        if not abandoned and not micro.last:
+            self._gate.finish_backward()  # a script need not call anything of ours where a step only accumulates
         if not self._gate.acted or self.evaluating:
             self._times.spoil()
         self._times.end(synchronised=micro.last, tail=self._tail)
         self.ledger.hand_out(micro.indices)
         if micro.last:
             self.ledger.step_done()
-        self._gate.leave()
+        self._gate.leave(abandoned=abandoned)
+        if micro.last:
+            self._weigh(1.0)  # what the script does between two steps is its own
+        if isinstance(self._model, DistributedDataParallel):
+            self._model.require_backward_grad_sync = True  # outside the loop the model is as the script made it
         self.micro = None
         if micro.last:
             seconds = time.perf_counter() - self._step_begin

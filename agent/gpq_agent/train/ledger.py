@@ -28,6 +28,10 @@ class Ledger:
         """The script was given these examples."""
         self._held.extend(indices)
 
+    def begin_step(self) -> None:
+        """A new step: what was handed out for one that the script left in the middle went into none."""
+        self._held = []
+
     def step_done(self) -> None:
         """What was handed out since the last step has gone into one."""
         held, self._held = self._held, []

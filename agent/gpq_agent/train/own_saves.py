@@ -13,6 +13,7 @@ from .checkpoint import KEEP, sync_folder
 from .errors import GpqTrainError
 
 RECORD = "saved.json"
+PREFIX = "save-"
 
 
 class OwnSaves:
@@ -41,13 +42,14 @@ class OwnSaves:
     def commit(self, step: int) -> str:
         """The save in `next_path` is complete and training would go on at `step`: make both durable, drop old saves."""
         path = self.next_path()
-        for name in sorted(os.listdir(path)):
-            descriptor = os.open(os.path.join(path, name), os.O_RDONLY)
+        for name in files_below(path):
+            descriptor = os.open(name, os.O_RDONLY)
             try:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-        sync_folder(path)
+        for name, _, _ in os.walk(path):
+            sync_folder(name)
         folder = os.path.dirname(path)
         sync_folder(folder)
         complete = [self._name(), *self._complete]
@@ -55,9 +57,26 @@ class OwnSaves:
         wire.write_json(os.path.join(folder, RECORD), content)
         for name in complete[KEEP:]:
             shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
-        self._complete = complete[:KEEP]
-        self._number += 1
+        self.advance()
         return path
 
+    def advance(self) -> None:
+        """The save in `next_path` is complete: the next one has a folder of its own. On replicas that do not commit."""
+        self._complete = [self._name(), *self._complete][:KEEP]
+        self._number += 1
+
+    def sweep(self) -> None:
+        """Remove saves that an earlier attempt did not complete: with other replicas, files of theirs would remain."""
+        if self._folder is None or not os.path.isdir(self._folder):
+            return
+        for name in os.listdir(self._folder):
+            if name.startswith(PREFIX) and name not in self._complete:
+                shutil.rmtree(os.path.join(self._folder, name), ignore_errors=True)
+
     def _name(self) -> str:
-        return "save-{}".format(self._number + 1)
+        return "{}{}".format(PREFIX, self._number + 1)
+
+
+def files_below(folder: str) -> List[str]:
+    """Paths of all files in a folder and those in it."""
+    return [os.path.join(path, name) for path, _, names in os.walk(folder) for name in sorted(names)]

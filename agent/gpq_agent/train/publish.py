@@ -1,6 +1,7 @@
 """Turns measurements into report lines: timing, noise, progress, metrics. Runs at agreed steps, on every replica."""
 
-from typing import Any, Dict, Optional, Tuple
+import math
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 import torch
 
@@ -8,6 +9,7 @@ from gpq_agent import wire
 
 from .agreement import Agreement
 from .batches import Limits
+from .errors import GpqTrainError
 from .noise_scale import NoiseScale
 from .report import Reporter
 from .timing import StepTimes
@@ -23,10 +25,28 @@ class Publisher:
         self._replicas = replicas
         self._metrics: Dict[str, Any] = {}
 
-    def log(self, values: Dict[str, Any]) -> None:
-        """Keep the newest of each; tensors stay where they are until they are published."""
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Keep the newest of each; tensors stay where they are until they are published. Raises GpqTrainError."""
         for name, value in values.items():
-            self._metrics[name] = value.detach() if isinstance(value, torch.Tensor) else value
+            if isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_complex():
+                self._metrics[name] = value.detach()
+                continue
+            try:
+                self._metrics[name] = float(value)
+            except (TypeError, ValueError, OverflowError, RuntimeError):
+                shape = " of shape {}".format(tuple(value.shape)) if isinstance(value, torch.Tensor) else ""
+                raise GpqTrainError(
+                    "job.log({}=...) needs one number, not a {}{}".format(name, type(value).__name__, shape),
+                    "give it a float or a tensor of one element",
+                ) from None
+
+    def metrics(self, step: int) -> None:
+        """Send what was logged since the last time; what is not finite is left out."""
+        if self._metrics and self._report.active:
+            values = {name: float(value) for name, value in sorted(self._metrics.items())}
+            finite = {name: value for name, value in values.items() if math.isfinite(value)}
+            self._report.send("metrics", {"step": step, "values": finite})
+        self._metrics.clear()
 
     def publish(
         self, times: StepTimes, current: Tuple[int, int], noise: Optional[NoiseScale], progress: wire.Progress
@@ -41,11 +61,7 @@ class Publisher:
             content = wire.Noise(noise.sqr, noise.var, noise.samples, noise.biased, noise.preconditioned, noise.capped)
             self._report.send("noise", content._asdict())
         self._report.send("progress", progress._asdict())
-        if self._metrics:
-            values = {name: float(value) for name, value in sorted(self._metrics.items())}
-            self._metrics.clear()
-            finite = {name: value for name, value in values.items() if abs(value) < float("inf")}
-            self._report.send("metrics", {"step": progress.step, "values": finite})
+        self.metrics(progress.step)
 
     def _timing(self, times: StepTimes, current: Tuple[int, int]) -> None:
         flushed = times.flush()

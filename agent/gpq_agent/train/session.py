@@ -19,7 +19,7 @@ from .environment import Environment, bind_cores, open_device, open_group, read_
 from .errors import GpqTrainError
 from .loader import Loader, dataset_size
 from .noise_scale import NoiseScale
-from .own_saves import OwnSaves
+from .own_saves import OwnSaves, files_below
 from .restore import choose_state, reseed, unwrapped
 from .sampler import GlobalSampler
 from .scaling import make_rule
@@ -42,6 +42,8 @@ class Job:
         self._seed = seed
         self._engine = Engine(environment, device, environ)
         self._own = OwnSaves(environment.checkpoint_dir)
+        if self.rank == 0:
+            self._own.sweep()
         self._engine.meter.steps = self._own.start_step
         self._noise: Optional[NoiseScale] = None
         self._limits: Optional[Limits] = None
@@ -150,7 +152,11 @@ class Job:
         self._engine.meter.epochs = count
         while sampler.cursor.epoch < count:
             epoch = sampler.cursor.epoch
-            yield epoch
+            try:
+                yield epoch
+            except GeneratorExit:
+                self._engine.abandon()
+                raise
             self._engine.close_epoch()
             if sampler.cursor.epoch == epoch:
                 sampler.seek(epoch + 1)
@@ -170,8 +176,7 @@ class Job:
 
     def log(self, **values: Any) -> None:
         """Report numbers (or tensors of one element) by name; the newest of each goes up with the statistics."""
-        if self.rank == 0:
-            self._engine.publisher.log(values)
+        self._engine.log(values)  # on every replica, so that none fails alone; only rank 0 reports
 
     @contextmanager
     def eval(self) -> Iterator[None]:
@@ -240,9 +245,11 @@ class Job:
         if self.rank == 0:
             begin = time.perf_counter()
             path = self._own.commit(next_step)
-            size = sum(os.path.getsize(os.path.join(path, name)) for name in os.listdir(path))
+            size = sum(os.path.getsize(name) for name in files_below(path))
             content = {"step": next_step, "seconds": time.perf_counter() - begin, "bytes": size, "why": "periodic"}
             self._engine.report.send("checkpoint", content)
+        else:
+            self._own.advance()
         self._engine.meter.steps = next_step
         self._engine.agreement.confirm(success=True)
 

@@ -36,6 +36,7 @@ class StepGate:
         self._finished = False  # the backward of this micro-batch is accounted for
         self._acted = False  # step() was called in this micro-batch
         self._may_clear = True
+        self._partial = False  # the gradients are those of a step that was left half accumulated
         self._saved_rates: List[Any] = []
         self._wrap_optimizer()
 
@@ -52,9 +53,16 @@ class StepGate:
         self._micro = micro
         self._finished = self._acted = False
         self._may_clear = micro.place == 0
+        if self._partial and micro.place == 0:
+            self._optimizer.zero_grad()
+            self._partial = False
 
-    def leave(self) -> None:
-        """The body of the loop is over for this micro-batch."""
+    def leave(self, *, abandoned: bool) -> None:
+        """The body of the loop is over for this micro-batch; `abandoned`: by a break or an error.
+
+        A step that was left half accumulated never happens: its gradients may not go into the next one.
+        """
+        self._partial = abandoned and self._micro is not None and not self._micro.last
         self._micro = None
 
     def finish_backward(self) -> None:
@@ -107,8 +115,11 @@ class StepGate:
             if gate._micro is None:
                 plain.step(self, *args, **kwargs)
             elif gate._micro.last and gate._acted:
+                # How many steps a run has depends on its batches; OneCycleLR raises at the first too many.
+                end = getattr(self, "total_steps", None)
                 for _ in range(due()):
-                    plain.step(self, *args, **kwargs)
+                    if end is None or self.last_epoch < end:
+                        plain.step(self, *args, **kwargs)
 
         scheduler.__class__ = type(plain.__name__, (plain,), {"step": step, "__module__": plain.__module__})
 

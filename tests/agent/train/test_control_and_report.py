@@ -33,6 +33,8 @@ def test_only_newer_orders_for_this_attempt_are_obeyed(tmp_path: Path) -> None:
             write(tmp_path, **ignored)
             reader.poll()
             assert reader.order == wire.Control(attempt=2, seq=1, atomic_batch=4), ignored
+        (tmp_path / wire.CONTROL).write_bytes(b'{"attempt": 2, "seq": 1e999}')
+        reader.poll()
         (tmp_path / wire.CONTROL).write_bytes(b'{"attempt": 2, "seq": 9')
         reader.poll()
         assert reader.order is not None

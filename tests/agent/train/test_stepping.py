@@ -1,6 +1,7 @@
 """The loop body of one replica, in this process: optimizer, schedulers, clipping and loss scaling act once per step."""
 
 import copy
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from gpq_agent import wire
 from gpq_agent.train.environment import Environment
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.sampler import permutation
@@ -227,6 +229,71 @@ def test_leaving_the_loop_early_leaves_an_ordinary_optimizer_behind() -> None:
     assert not same(model, before)
 
 
+def test_a_step_left_half_accumulated_goes_into_no_other_step() -> None:
+    data, this = Examples(48), job()
+    loader = this.loader(data, batch_size=24, max_local_batch=8, fixed_batch=True)
+    model = network()
+    model, optimizer, _ = this.prepare(model, adam(model))
+    for epoch in this.epochs(2):
+        for x, y in loader:
+            clear_last(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
+            if epoch == 0:
+                break  # in the first of three micro-batches
+    expected = network()
+    reference = adam(expected)
+    order = permutation(0, 1, 48, shuffle=True)
+    for start in (0, 24):
+        index = order[start : start + 24]
+        clear_first(expected, reference, lambda: torch.nn.functional.mse_loss(expected(data.x[index]), data.y[index]))  # noqa: B023
+    assert same(model, expected)
+    assert (this._engine.ledger.epochs, this._engine.ledger.exact) == (2, 1)
+
+
+@pytest.mark.parametrize("total_steps", [40, 12])
+def test_a_schedule_of_limited_length_outlasts_steps_that_count_for_more(total_steps: int) -> None:
+    this = job()
+    loader = this.loader(Examples(64), batch_size=8, max_batch_size=24, max_local_batch=24)
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=total_steps)
+    this.prepare(model, optimizer, scheduler, rule="linear")
+    this._noise.observe(1.0, 0.5, batch=8, count=2)
+    loader.sampler.configure(loader.sampler.configuration._replace(atomic_batch=24, total=24))
+    for _ in this.epochs(5):
+        for x, y in loader:
+            clear_last(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
+            scheduler.step()
+    assert scheduler.last_epoch <= total_steps
+    assert this.progress.base_steps > 12
+
+
+def test_leaving_the_epochs_early_gives_sigterm_its_usual_meaning_back(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    this = Job(Environment(checkpoint_dir=str(tmp_path)), torch.device("cpu"), 0, {})
+    loader = this.loader(Examples(20), batch_size=10)
+    model = network()
+    model, optimizer, _ = this.prepare(model, adam(model))
+    for _ in this.epochs(5):
+        for x, y in loader:
+            clear_last(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
+        assert signal.getsignal(signal.SIGTERM) != before
+        break
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_what_is_logged_after_the_last_epoch_is_reported(tmp_path: Path) -> None:
+    this = Job(Environment(run_dir=str(tmp_path)), torch.device("cpu"), 0, {})
+    loader = this.loader(Examples(20), batch_size=10)
+    model = network()
+    model, optimizer, _ = this.prepare(model, adam(model))
+    for _ in this.epochs(1):
+        for x, y in loader:
+            clear_last(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
+    this.log(accuracy=torch.tensor([0.75]), diverged=float("nan"), steps=2)
+    lines = [wire.decode(line) for line in (tmp_path / wire.REPORT).read_bytes().splitlines()]
+    assert [line["values"] for line in lines if line["kind"] == "metrics"][-1] == {"accuracy": 0.75, "steps": 2.0}
+
+
 @pytest.mark.parametrize(
     ("misuse", "message"),
     [
@@ -243,6 +310,11 @@ def test_leaving_the_loop_early_leaves_an_ordinary_optimizer_behind() -> None:
         (lambda this: next(this.epochs(3)), "needs job.loader"),
         (lambda this: this.state(object()), "no state_dict"),
         (lambda this: this.save_path, "no checkpoint directory"),
+        (
+            lambda this: this.log(loss=torch.zeros(2, 3)),
+            r"log\(loss=...\) needs one number, not a Tensor of shape \(2, 3\)",
+        ),
+        (lambda this: this.log(phase="warm"), "needs one number, not a str"),
     ],
 )
 def test_misuse_is_one_clear_line(misuse: Callable[[Job], Any], message: str) -> None:

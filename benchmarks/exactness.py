@@ -1,0 +1,97 @@
+"""Ten forced resizes and live batch changes: samples visited per epoch, and the loss curve against the undisturbed run's.
+
+    python benchmarks/exactness.py           # exits 1 if a sample is lost or repeated, or a loss is off by over 1e-4
+
+Two jobs are moved: one with a fixed total batch, whose curve is compared, and one whose batch grows as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "agent")]
+os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])  # for the replicas
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from tests.agent.train.driver import Attempt, TrainingJob, wait_until  # noqa: E402
+
+BAR = 1e-4
+FIXED = {"size": 1003, "epochs": 8, "batch": 12, "max_local": 12, "fixed": True}
+GROWING = {"size": 2003, "epochs": 4, "batch": 10, "max_batch": 40, "max_local": 20, "workers": 1, "optimizer": "adamw"}
+FIXED_ORDERS = ((5, 0), (3, 0), (12, 0))  # (atomic batch, accumulation steps)
+GROWING_ORDERS = ((7, 1), (13, 0), (4, 1))
+
+
+def disturb(job: TrainingJob, resizes: int, orders: tuple[tuple[int, int], ...]) -> int:
+    """Move the job between one and two replicas so often, with a live change in each attempt; how many took effect."""
+    changes = 0
+    for number in range(resizes):
+        attempt: Attempt = job.start(replicas=1 + number % 2)
+        attempt.after_micros(6)
+        atomic, accum = orders[number % len(orders)]
+        attempt.order(atomic_batch=atomic, accum_steps=accum)
+        wait_until(lambda: attempt.reports("retuned") or not attempt.alive, "the live change")  # noqa: B023
+        changes += len(attempt.reports("retuned"))
+        if attempt.stop() != [0] * attempt.replicas:
+            raise SystemExit(f"attempt {number + 1} did not stop as asked")
+    job.run(replicas=1)
+    return changes
+
+
+def visits(job: TrainingJob) -> list[tuple[int, int]]:
+    """(samples missed, samples repeated) of each epoch."""
+    found = []
+    for epoch in range(job.settings.epochs):
+        counts = Counter(job.visits().get(epoch, []))
+        missed = sum(1 for index in range(job.settings.size) if not counts[index])
+        found.append((missed, sum(count - 1 for count in counts.values())))
+    return found
+
+
+def deviation(job: TrainingJob, undisturbed: TrainingJob) -> float:
+    """Largest relative difference of the mean loss of a step; infinite when the steps are not the same ones."""
+    losses, expected = job.losses(), undisturbed.losses()
+    if list(losses) != list(expected):
+        return float("inf")
+    return max(abs(losses[step] - loss) / abs(loss) for step, loss in expected.items())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--resizes", type=int, default=10)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        calm = TrainingJob(Path(folder, "calm"), **FIXED)
+        calm.run(replicas=1)
+        moved = TrainingJob(Path(folder, "moved"), pace=0.004, **FIXED)
+        growing = TrainingJob(Path(folder, "growing"), pace=0.01, **GROWING)
+        try:
+            changes = disturb(moved, options.resizes, FIXED_ORDERS), disturb(growing, options.resizes, GROWING_ORDERS)
+            exact = visits(moved), visits(growing)
+            worst = deviation(moved, calm)
+            steps = len(calm.losses())
+        finally:
+            for job in (calm, moved, growing):
+                job.close()
+    good = worst <= BAR and not any(missed or repeated for job in exact for missed, repeated in job)
+    if options.json:
+        print(json.dumps({"changes": changes, "visits": exact, "deviation": worst, "bar": BAR, "good": good}))
+        return 0 if good else 1
+    for name, settings, count, epochs in zip(("fixed", "growing"), (FIXED, GROWING), changes, exact, strict=True):
+        print(f"{name} batch: {options.resizes} resizes, {count} live batch changes")
+        for epoch, (missed, repeated) in enumerate(epochs):
+            print(f"  epoch {epoch}: {settings['size']} samples, {missed} missed, {repeated} repeated")
+    print(f"largest relative deviation of a loss over {steps} steps: {worst:.1e}, at most {BAR:.0e}")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

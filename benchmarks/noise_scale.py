@@ -1,0 +1,69 @@
+"""Noise scale: what the probe measures over 2,000 steps at frozen weights, over exact per-sample statistics.
+
+    python benchmarks/noise_scale.py         # exits 1 where a trace is off by over 5 % or a squared gradient by over 10 %
+
+One replica, two and four (processes that talk over gloo); SGD and AdamW; with and without accumulation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "agent")]
+os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])  # for the replicas
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch.multiprocessing  # noqa: E402
+
+from tests.agent.train import probe_runs  # noqa: E402
+
+BARS = {"var": 0.05, "sqr": 0.10}
+
+
+def measure(replicas: int) -> dict[str, dict[str, float]]:
+    """Ratios of estimated to exact statistics by variant."""
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        torch.multiprocessing.spawn(probe_runs.accuracy, (replicas, folder, port), nprocs=replicas)
+        results: dict[str, dict[str, float]] = json.loads(Path(folder, "0.json").read_text())
+    return {name: results[name] for name in sorted(results) if name != "behaviour"}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--replicas", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    rows = []
+    for replicas in options.replicas:
+        for name, result in measure(replicas).items():
+            optimizer, micro = name.split("-")
+            good = all(abs(result[key] - 1.0) <= bar for key, bar in BARS.items())
+            rows.append(
+                {"replicas": replicas, "optimizer": optimizer, "accumulated": int(micro), **result, "good": good}
+            )
+    if options.json:
+        print(json.dumps(rows))
+    else:
+        print(f"estimated over exact, {probe_runs.STEPS} steps at frozen weights, {probe_runs.EXAMPLES} samples")
+        print("K  optimizer  accumulated  trace  squared gradient")
+        for row in rows:
+            mark = "" if row["good"] else "  MISSED"
+            print(
+                f"{row['replicas']:<2} {row['optimizer']:<10} {row['accumulated']:<12} {row['var']:.3f}  {row['sqr']:.3f}"
+                + mark
+            )
+    return 0 if all(row["good"] for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

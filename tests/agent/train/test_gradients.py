@@ -1,0 +1,160 @@
+"""The gradient of every step on several replicas is that of one process over the same examples, to rounding."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from gpq_agent.train.environment import Environment
+from gpq_agent.train.sampler import permutation
+from gpq_agent.train.session import Job
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from .driver import DEADLINE, FORKSERVER, free_port
+
+SIZE = 47
+MODES = ("plain", "at-step", "compiled", "unused", "own-hook", "bucket-view", "scaler", "clip", "two-losses")
+VARIANTS = (
+    (47, 64),
+    (11, 2),
+    (13, 3),
+    (1, 1),
+)  # (total batch, most examples at once): tails, empty and uneven shares
+
+
+class Net(nn.Module):
+    """Regression in double precision; `idle` gets no gradient where `skip` says so."""
+
+    def __init__(self, *, skip: bool) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.body = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 1)).double()
+        self.idle = nn.Linear(5, 1).double()
+        self.skip = skip
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        answer: torch.Tensor = self.body(x)
+        return answer if self.skip else answer + self.idle(x)
+
+
+def data() -> torch.utils.data.TensorDataset:
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(SIZE, 5, generator=generator, dtype=torch.float64)
+    return torch.utils.data.TensorDataset(x, x.prod(dim=1, keepdim=True).tanh())
+
+
+def flat(model: nn.Module) -> torch.Tensor:
+    return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in model.parameters()])
+
+
+def expected(skip: bool, start: int, total: int) -> torch.Tensor:
+    """One process, the whole batch of the step at once."""
+    reference = Net(skip=skip)
+    x, y = data().tensors
+    index = permutation(0, 0, SIZE, shuffle=True)[start : start + total]
+    nn.functional.mse_loss(reference(x[index]), y[index]).backward()
+    return flat(reference)
+
+
+def wrapped(mode: str, net: Net) -> nn.Module:
+    # Several buckets, but where the compiler cuts the model after DDP's own.
+    options: dict[str, Any] = {} if mode == "compiled" else {"bucket_cap_mb": 0.0001}
+    if mode == "unused":
+        options["find_unused_parameters"] = True
+    if mode == "bucket-view":
+        options["gradient_as_bucket_view"] = True
+    model = DistributedDataParallel(net, **options)
+    if mode == "own-hook":
+        model.register_comm_hook(None, allreduce_hook)
+    return model
+
+
+def worst_error(rank: int, replicas: int, mode: str, batch: int, local: int, fixed: bool) -> float:
+    """Largest relative error of a step's gradient over an epoch at frozen weights."""
+    skip = mode == "unused"
+    job = Job(Environment(rank=rank, replicas=replicas, launched=True), torch.device("cpu"), 0, {})
+    loader = job.loader(data(), batch_size=batch, max_local_batch=local, fixed_batch=fixed)
+    net = Net(skip=skip)
+    if mode == "compiled":
+        net.forward = torch.compile(net.forward, backend="aot_eager")  # type: ignore[method-assign]
+    model = wrapped(mode, net)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0) if mode == "scaler" else None
+    job.prepare(model, optimizer, scaler=scaler)
+    worst, start = 0.0, 0
+    for _ in job.epochs(1):
+        for x, y in loader:
+            loss = nn.functional.mse_loss(model(x), y)
+            if mode == "two-losses":
+                (0.25 * loss).backward()
+                loss = 0.75 * nn.functional.mse_loss(model(x), y)
+            (scaler.scale(loss) if scaler else loss).backward()
+            if mode == "clip":
+                job.clip_grad_norm_(1e6)
+            if mode == "at-step" and not job.at_step:
+                continue
+            if scaler is None:
+                optimizer.step()
+            else:
+                scaler.unscale_(optimizer)
+                scaler.step(optimizer)
+                scaler.update()
+            if job.at_step:
+                micro = job._engine.micro
+                assert micro is not None
+                right = expected(skip, start, micro.step.total)
+                if mode != "two-losses" or start > 0:  # it takes a step to notice
+                    worst = max(worst, float((flat(net) - right).norm() / right.norm()))
+                start += micro.step.total
+            optimizer.zero_grad()
+    assert start == SIZE
+    assert not isinstance(model, DistributedDataParallel) or model.require_backward_grad_sync
+    return worst
+
+
+def replica(rank: int, replicas: int, port: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
+    dist.init_process_group("gloo", rank=rank, world_size=replicas)
+    errors = {
+        f"{mode} {batch}/{local} {'fixed' if fixed else 'adaptive'}": worst_error(
+            rank, replicas, mode, batch, local, fixed
+        )
+        for mode in MODES
+        for batch, local in VARIANTS
+        for fixed in (True, False)
+    }
+    Path(folder, f"{rank}.json").write_text(json.dumps(errors))
+    dist.destroy_process_group()
+
+
+@contextmanager
+def replicas_of(count: int, folder: Path) -> Iterator[list[Any]]:
+    port = free_port()
+    processes = [FORKSERVER.Process(target=replica, args=(rank, count, port, str(folder))) for rank in range(count)]
+    for process in processes:
+        process.start()
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def test_every_step_has_the_gradient_of_one_process_over_its_examples(tmp_path: Path) -> None:
+    count = 3
+    with replicas_of(count, tmp_path) as processes:
+        for process in processes:
+            process.join(DEADLINE)
+        assert [process.exitcode for process in processes] == [0] * count
+    for rank in range(count):
+        errors = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert len(errors) == len(MODES) * len(VARIANTS) * 2
+        assert {name: error for name, error in errors.items() if not error < 1e-6} == {}, f"replica {rank}"
