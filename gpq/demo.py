@@ -46,8 +46,22 @@ class Part:
 
 CAST = (
     Part("chargpt", "chargpt/train.py", ("--epochs", "4"), "held_out_loss", 2.0, higher=False),
-    Part("digits", "digits/train.py", ("--epochs", "25"), "accuracy", 0.97, higher=True),
-    Part("digits-narrow", "digits/train.py", ("--epochs", "25", "--width", "32"), "accuracy", 0.97, higher=True),
+    Part(
+        "digits",
+        "digits/train.py",
+        ("--epochs", "25", "--batch-size", "8", "--lr", "0.02"),
+        "accuracy",
+        0.97,
+        higher=True,
+    ),
+    Part(
+        "digits-narrow",
+        "digits/train.py",
+        ("--epochs", "25", "--width", "32", "--batch-size", "8", "--lr", "0.02"),
+        "accuracy",
+        0.97,
+        higher=True,
+    ),
 )
 
 

@@ -18,11 +18,12 @@ class Launch:
     placement: Placement
     order: BatchOrder
     why: str = ""
+    salt: int = 0  # of this daemon: two daemons on one machine have jobs of the same numbers
 
     @property
     def port(self) -> int:
         """A port of this attempt alone: neighbours in time get other ones, so none is reused at once."""
-        return FIRST_PORT + (self.job * 61 + self.attempt * 7) % (LAST_PORT - FIRST_PORT)
+        return FIRST_PORT + (self.salt + self.job * 61 + self.attempt * 7) % (LAST_PORT - FIRST_PORT)
 
 
 @dataclass(frozen=True, slots=True)

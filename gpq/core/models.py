@@ -350,6 +350,7 @@ class Config:
     retry_seconds: Seconds = 5.0  # wait after a failed attempt, doubled each time
     quick_failure_seconds: Seconds = 30.0  # an attempt that fails sooner counts towards the hold
     max_quick_failures: int = 3
+    port_salt: int = 0  # shifts master ports, so that daemons beside each other use different ones
 
 
 @dataclass(frozen=True, slots=True)

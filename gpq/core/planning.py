@@ -48,9 +48,8 @@ def plan(snapshot: Snapshot, wanted: Mapping[JobId, Placement], why: Mapping[Job
             placement = wanted.get(name)
             if placement is not None and not placement.devices & held and snapshot.now >= job.not_before:
                 held |= placement.devices
-                launches.append(
-                    Launch(name, job.attempt + 1, job.spec, placement, first_order(job, placement), why.get(name, ""))
-                )
+                order, salt = first_order(job, placement), snapshot.config.port_salt
+                launches.append(Launch(name, job.attempt + 1, job.spec, placement, order, why.get(name, ""), salt))
         elif job.state is JobState.RUNNING:
             change = _change(job, wanted.get(name), snapshot, why.get(name, ""))
             if change is not None:
@@ -127,7 +126,8 @@ def repeat(snapshot: Snapshot, node: NodeId) -> list[Action]:
         if job.placement is None or node not in _nodes(job) or any(known == node for known, _ in job.exits):
             continue
         if job.state is JobState.STARTING and node not in job.started_nodes:
-            actions.append(Launch(name, job.attempt, job.spec, job.placement, job.order))
+            salt = snapshot.config.port_salt
+            actions.append(Launch(name, job.attempt, job.spec, job.placement, job.order, salt=salt))
         if job.stop is not None:
             actions.append(_stop(job, job.stop, "said again"))
         elif job.order.seq > 0 and job.state is JobState.RUNNING and node == job.placement.parts[0][0]:

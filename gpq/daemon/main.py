@@ -14,6 +14,7 @@ import resource
 import signal
 import sys
 import threading
+import zlib
 from collections.abc import Iterator, Sequence
 
 import gpq
@@ -130,6 +131,7 @@ def _serve(ready: Ready, umask: int) -> int:
         fairness_power=settings.fairness_power,
         restart_seconds=settings.restart_seconds,
         settle_seconds=settings.settle_seconds,
+        port_salt=zlib.crc32(f"{os.getuid()}:{paths.home()}".encode()),
     )
     chosen = policy(core.policy)
     ending = threading.Event()
