@@ -64,7 +64,7 @@ def complaint(error: Exception, name: str) -> Exception:
         close = ", ".join(sorted(error.possibilities or ()))  # type: ignore[attr-defined]
         hint = f"did you mean {close}?" if close else f"`{path} --help` lists the options"
         return UsageError(f"{path} has no option {option}", hint)
-    said = " ".join(error.format_message().split()).rstrip(".")
+    said = " ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": ")
     return UsageError(f"{path}: {said[:1].lower()}{said[1:]}", f"`{path} --help` has examples")
 
 

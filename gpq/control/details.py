@@ -66,7 +66,9 @@ def attempts(reader: Reader, journal: Sequence[facts.Event]) -> list[AttemptView
             stop = str(event.reason)
         elif isinstance(event, ENDS) and found and found[-1].ended_at is None:
             last = found[-1]
-            outcome = " ".join(word for word in (type(event).__name__.lower(), f"({stop})" if stop else "") if word)
+            failed = isinstance(event, facts.Stopped) and event.failed
+            word = "failed, queued again" if failed else type(event).__name__.lower()
+            outcome = f"{word} ({stop})" if stop else word
             found[-1] = AttemptView(
                 last.attempt, last.placement, last.launched_at, narration.stamp(event.at), outcome, last.why
             )

@@ -124,7 +124,8 @@ def _news_line(event: facts.Event) -> str:
         case facts.Failed():
             return f"failed: {exit_line(event.exit)}"
         case facts.Stopped():
-            return f"attempt over, queued again: {exit_line(event.exit)}"
+            said = "attempt failed, queued again" if event.failed else "attempt over, queued again"
+            return f"{said}: {exit_line(event.exit)}"
         case facts.Cancelled():
             return "cancelled"
         case facts.TimeLimitReached():

@@ -19,7 +19,7 @@ def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
     """Everything, in paragraphs."""
     job = answer.job
     text = wrapped(_head(job), limit)
-    text += _pairs(_asked(answer.spec), limit)
+    text += _pairs(_asked(answer.spec, job.level), limit)
     text += _paragraph("now", _pairs(_running(answer), limit))
     text += _paragraph("goodput by number of GPUs", curve.lines(answer.curve, limit, bar))
     text += _paragraph("attempts", table(_attempts(answer.attempts), limit) if answer.attempts else [])
@@ -46,14 +46,14 @@ def places(parts: list[PartView]) -> str:
     return where(msgspec.to_builtins(parts))
 
 
-def _asked(spec: SpecMessage) -> dict[str, str]:
-    """What was asked, defaults left out."""
+def _asked(spec: SpecMessage, level: str) -> dict[str, str]:
+    """What was asked, defaults left out. `level`: what a script showed to be."""
     most = f" to {spec.max_gpus}" if spec.max_gpus > spec.min_gpus else " to whatever pays" if not spec.max_gpus else ""
     pairs = {
         "command": shlex.join(spec.argv),
         "directory": spec.cwd,
         "kind": {"black-box": "command, never moved", "signal": f"checkpoints on {spec.signal}"}.get(
-            spec.level, "script"
+            spec.level, "script" if level == "script" else f"script, {level}"
         ),
         "GPUs": f"{spec.min_gpus}{most}" + (", rigid" if spec.rigid else ""),
         "GPU type": spec.gpu_type,
@@ -73,14 +73,14 @@ def _asked(spec: SpecMessage) -> dict[str, str]:
 
 def _running(answer: JobDetail) -> dict[str, str]:
     job = answer.job
-    steps = f"{job.atomic_batch} x {job.gpus or 1} GPU x {job.accum_steps + 1} passes"
+    steps = f"{job.atomic_batch} x {job.gpus or 1} GPU x {counted(job.accum_steps + 1, 'pass', 'passes')}"
     pairs = {
         "submitted": job.submitted_at,
         "started": job.started_at or "",
         "ended": job.ended_at or "",
         "run time": duration(job.run_seconds) if job.started_at else "",
         "GPU time": duration(answer.gpu_seconds) if answer.gpu_seconds else "",
-        "progress": f"{percent(job.progress)}, {duration(job.eta_seconds)} left" if job.progress is not None else "",
+        "progress": _progress(job),
         "total batch": f"{job.total_batch} = {steps}" if job.total_batch else "",
         "goodput": f"{number(job.goodput)} examples/s" if job.goodput is not None else "",
         "throughput": f"{number(job.throughput)} examples/s" if job.throughput is not None else "",
@@ -90,22 +90,35 @@ def _running(answer: JobDetail) -> dict[str, str]:
         if job.rho is not None
         else "",
         "noise scale": f"{number(answer.noise_scale)} examples" if answer.noise_scale is not None else "",
-        "profile": f"{answer.rows} configurations measured" if answer.rows else "",
+        "profile": f"{counted(answer.rows, 'configuration', 'configurations')} measured" if answer.rows else "",
         "model": " ".join(f"{key}={value:.4g}" for key, value in sorted(answer.model.items())),
         "learning rate": answer.learning_rate_rule,
-        "metrics": " ".join(f"{key}={value:.6g}" for key, value in sorted(answer.metrics.items())),
+        "metrics": " ".join(
+            f"{key}={value:.6g}" for key, value in sorted(answer.metrics.items()) if not key.startswith("gpq_")
+        ),
         "checkpoints": str(answer.checkpoints) if answer.checkpoints else "",
         "restarts": _restarts(answer),
     }
     return {key: safe(value) for key, value in pairs.items() if value}
 
 
+def _progress(job: JobView) -> str:
+    if job.progress is None:
+        return ""
+    return percent(job.progress) + (f", {duration(job.eta_seconds)} left" if job.eta_seconds is not None else "")
+
+
 def _restarts(answer: JobDetail) -> str:
     job = answer.job
     if not job.restarts and not job.batch_changes:
         return ""
+    changes = counted(job.batch_changes, "batch change", "batch changes")
     cost = f", {duration(answer.restart_seconds)} each" if answer.restart_seconds is not None else ""
-    return f"{job.restarts} ({job.resizes} with another number of GPUs{cost}); {job.batch_changes} batch changes without one"
+    return f"{job.restarts} ({job.resizes} with another number of GPUs{cost}); {changes} without one"
+
+
+def counted(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
 
 
 def _pairs(pairs: dict[str, str], limit: int) -> list[str]:

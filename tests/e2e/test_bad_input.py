@@ -374,3 +374,11 @@ def test_jobs_have_the_umask_of_who_started_the_daemon_and_all_lists_those_that_
     assert gpq("logs", "1").stdout.strip() == "0027"
     for option in ("--all", "-a"):
         assert [job["id"] for job in json.loads(gpq("status", option, "--json").stdout)["jobs"]] == [1]
+
+
+def test_an_attempt_that_failed_and_is_tried_again_is_not_said_to_have_stopped(gpq: Gpq, daemon: Daemon) -> None:
+    job = gpq("submit", "--retries", "1", "--", "sh", "-c", "exit 3").stdout.split()[1]
+    assert gpq("wait", job).returncode == 3
+    detail = daemon.detail(int(job))
+    assert [one.outcome for one in detail.attempts] == ["failed, queued again", "failed"]
+    assert any("attempt failed, queued again: exit 3" in event.text for event in detail.history)
