@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from zlib import crc32
 
 from gpq.core.models import BatchOrder, JobId, JobSpec, NodeId, Placement, Seconds, Shape, StopReason
 
@@ -21,8 +22,10 @@ class Launch:
 
     @property
     def port(self) -> int:
-        """A port of this attempt alone: neighbours in time get other ones, so none is reused at once."""
-        return FIRST_PORT + (self.job * 61 + self.attempt * 7) % (LAST_PORT - FIRST_PORT)
+        """A port of this attempt alone: neighbours in time get other ones, so none is reused at once. Other daemons on
+        the same server count their jobs from 1 as well, so whose job it is and what it runs shift it."""
+        shift = crc32(repr((self.spec.uid, self.spec.cwd, self.spec.argv, self.spec.env)).encode())
+        return FIRST_PORT + (shift + self.job * 61 + self.attempt * 7) % (LAST_PORT - FIRST_PORT)
 
 
 @dataclass(frozen=True, slots=True)
