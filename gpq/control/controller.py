@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from gpq.core.events import Event, NodeSeen, NodeSilent
 from gpq.core.fairness import MeanShare, advance
 from gpq.core.folding import fold
+from gpq.core.healing import not_from_the_future
 from gpq.core.models import Config, JobId, Seconds, Snapshot
 from gpq.core.policy import Policy
 from gpq.core.rounds import Decision, Round, decide, due, next_round
@@ -36,7 +37,7 @@ class Controller:
         self.world = world
         self.store = store
         self.policy = policy
-        self.snapshot: Snapshot = replace(store.load(), now=world.now(), config=config)
+        self.snapshot: Snapshot = not_from_the_future(replace(store.load(), now=world.now(), config=config))
         self.last_round: Round | None = None
         # Shares averaged over lives, for finish-time fairness; counted anew from the start of the daemon.
         self.mean_shares: Mapping[JobId, MeanShare] = {}

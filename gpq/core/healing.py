@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpq.core.actions import Action, Stop
-from gpq.core.models import HOLDS_DEVICES, Job, JobId, NodeId, Snapshot, StopReason, Word
+from gpq.core.lifecycle import MOST_DOUBLINGS
+from gpq.core.models import HOLDS_DEVICES, Job, JobId, NodeId, Seconds, Snapshot, StopReason, Word
 from gpq.core.planning import CANCEL_GRACE, repeat
 
 
@@ -63,6 +66,32 @@ def standing(snapshot: Snapshot, node: NodeId) -> list[Action]:
     ending = leftovers(snapshot, node)
     doomed = {stop.job for stop in ending}
     return [*ending, *(action for action in repeat(snapshot, node) if action.job not in doomed)]
+
+
+def not_from_the_future(snapshot: Snapshot) -> Snapshot:
+    """The snapshot of an earlier daemon, whose clock went ahead of ours: what it put later than now is put at now.
+
+    Else a job would not be moved, or not tried again, before the clock has caught up, be it a year.
+    """
+    now, longest = snapshot.now, snapshot.config.retry_seconds * 2.0**MOST_DOUBLINGS
+
+    def at_most(at: Seconds | None) -> Seconds | None:
+        return None if at is None else min(at, now)
+
+    def healed(job: Job) -> Job:
+        after = replace(
+            job,
+            submitted_at=min(job.submitted_at, now),
+            launched_at=at_most(job.launched_at),
+            started_at=at_most(job.started_at),
+            first_started_at=at_most(job.first_started_at),
+            stop_sent_at=at_most(job.stop_sent_at),
+            not_before=min(job.not_before, now + longest),
+        )
+        return job if after == job else after  # what did not change need not be written again
+
+    jobs = {name: healed(job) for name, job in snapshot.jobs.items()}
+    return replace(snapshot, jobs=jobs, round_at=min(snapshot.round_at, now))
 
 
 def nodes_of(job: Job) -> tuple[NodeId, ...]:

@@ -23,6 +23,8 @@ from gpq.core.events import (
 )
 from gpq.core.models import Config, Exit, Job, JobState, Level, Seconds, StopReason
 
+MOST_DOUBLINGS = 8  # of the wait after a failure
+
 _ENDS: Mapping[type, JobState] = {
     Succeeded: JobState.COMPLETED,
     Failed: JobState.FAILED,
@@ -81,7 +83,7 @@ def conclude(job: Job, now: Seconds, config: Config) -> Event:
         return Succeeded(now, job.id, end)
     ran = now - job.launched_at if job.launched_at is not None else 0.0
     quick = ran < config.quick_failure_seconds
-    again_at = now + config.retry_seconds * 2.0 ** min(job.quick_failures, 8)
+    again_at = now + config.retry_seconds * 2.0 ** min(job.quick_failures, MOST_DOUBLINGS)
     if end.stopped or (job.stop is StopReason.REQUEUE and not job.movable):
         if job.stop is None and quick:  # nobody asked: one that always does this would start without end
             return Stopped(now, job.id, end, quick=True, not_before=again_at)

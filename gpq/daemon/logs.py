@@ -9,7 +9,7 @@ from gpq.control.controller import Controller
 from gpq.core.events import Launched
 from gpq.core.models import HOLDS_DEVICES, TERMINAL, Job, JobId, NodeId
 from gpq.daemon.deadlines import deadline, left
-from gpq.errors import NotFound, UsageError
+from gpq.errors import GpqError, NotFound, UsageError
 from gpq.ports import History
 from gpq.rpc.messages import LogChunk, Logs
 
@@ -61,12 +61,18 @@ class LogReader:
         node = request.node or nodes[0]
         if node not in nodes:
             raise NotFound(f"attempt {attempt} of job {name} did not run on `{node}`", f"it ran on {', '.join(nodes)}")
-        # Read before the log is: what is written before the end of an attempt is then surely seen.
-        over = job.attempt > attempt or job.state not in HOLDS_DEVICES
+        # Read before the log is: what is written before the end of an attempt is then surely seen. The journal may know
+        # of a launch that this snapshot does not.
+        over = job.attempt > attempt or (job.attempt == attempt and job.state not in HOLDS_DEVICES)
         if job.state in TERMINAL and job.first_started_at is None:  # its node refused it, and has nothing of it
             raise NotFound(f"job {name} never started, so that there is no log", f"`gpq show {name}` says why")
         limit = min(max(request.limit, 1), MAX_PIECE)
-        piece = self._tail(NodeId(node), name, attempt, request.offset, limit)
+        try:
+            piece = self._tail(NodeId(node), name, attempt, request.offset, limit)
+        except GpqError:
+            if over or (job.attempt == attempt and node in job.started_nodes):
+                raise
+            return LogChunk(attempt, node, "", request.offset, False, numbers, nodes, str(job.state))  # it is to start
         data, offset = str(piece["data"]), int(piece["offset"])
         ended = over and offset >= int(piece["size"])
         return LogChunk(attempt, node, data, offset, ended, numbers, nodes, str(job.state))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpq.core.actions import Stop
-from gpq.core.healing import Fate, expected, fate, is_doomed, is_lost, leftovers, standing
+from gpq.core.healing import Fate, expected, fate, is_doomed, is_lost, leftovers, not_from_the_future, standing
 from gpq.core.models import Exit, Job, JobId, JobState, NodeId, Placement, Snapshot, StopReason
-from tests.builders import job, on
+from tests.builders import job, on, snapshot
 
 A, B = NodeId("a"), NodeId("b")
 
@@ -83,3 +83,16 @@ def test_a_part_of_a_failed_attempt_that_was_asked_to_checkpoint_is_ended_all_th
     assert [order.why for order in standing(state(failed), A) if isinstance(order, Stop)] == [
         "it failed on another node"
     ]
+
+
+def test_a_clock_that_was_set_back_between_two_daemons_stops_no_job() -> None:
+    ahead = replace(running(), submitted_at=90.0, launched_at=9e9, started_at=9e9)
+    waiting = job(4, not_before=9e9)
+    soon = job(5, not_before=103.0)
+    old = snapshot(ahead, waiting, soon, now=100.0)
+    healed = not_from_the_future(replace(old, round_at=9e9))
+    assert healed.round_at == 100.0
+    mine = healed.jobs[ahead.id]
+    assert (mine.submitted_at, mine.launched_at, mine.started_at) == (90.0, 100.0, 100.0)
+    assert healed.jobs[waiting.id].not_before <= 100.0 + 3600.0
+    assert healed.jobs[soon.id].not_before == 103.0
