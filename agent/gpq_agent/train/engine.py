@@ -6,7 +6,7 @@ Acts alike on every replica, because it acts only on what all have agreed on. Kn
 import os
 import sys
 import time
-from typing import Any, Mapping, NoReturn, Optional
+from typing import Any, Mapping, NoReturn, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -80,7 +80,7 @@ class Engine:
         self._ready = False
         self._finished = False
         self._gain = 1.0
-        self._tail = 0.0
+        self._tail: Optional[Tuple[Any, ...]] = None
         self._applied = 0  # seq of the order in force
         self._announced = 0  # seq of the order last reported as in effect
         self._retry_at = 0.0
@@ -362,11 +362,11 @@ class Engine:
         assert self._probe is not None
         self._probe.after_backward(last=last)
         if not last or self.environment.replicas == 1:
-            self._tail = 0.0  # nothing to wait for
-        elif self._device.type == "cpu" and self._probe.last_ready > 0.0:
-            self._tail = time.perf_counter() - self._probe.last_ready
+            self._tail = ()  # nothing to wait for
+        elif self._probe.last_ready is None:
+            self._tail = None
         else:
-            self._tail = -1.0  # the host's clock says nothing of when a GPU was ready
+            self._tail = (self._probe.last_ready, self._times.clock.mark())
 
     def _lr_factor(self) -> float:
         assert self._rule is not None

@@ -4,6 +4,7 @@ Refuses nothing: with an empty environment it describes one replica that nobody 
 """
 
 import os
+import sys
 import time
 from datetime import timedelta
 from typing import List, Mapping, NamedTuple, Optional
@@ -82,6 +83,15 @@ def open_group(environment: Environment, device: torch.device) -> bool:
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend=backend, timeout=GROUP_TIMEOUT)
     return True
+
+
+def close_group() -> None:
+    """At exit: close the default process group, unless an error ends this replica.
+
+    The others then wait for it in a collective; NCCL would wait for them here, and the launcher for this replica's end.
+    """
+    if dist.is_initialized() and not hasattr(sys, "last_type"):
+        dist.destroy_process_group()
 
 
 def seconds_since_launch() -> float:

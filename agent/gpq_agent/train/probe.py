@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .noise_scale import NoiseScale
 from .preconditioner import Preconditioner, is_adam
+from .timing import StepClock
 
 
 class GradientProbe:
@@ -29,13 +30,14 @@ class GradientProbe:
     def __init__(self, model: torch.nn.Module, optimizer: Any, scale: NoiseScale, replicas: int) -> None:
         self.scale = scale
         self.grad_scale: Any = 1.0
-        self.last_ready = 0.0  # perf_counter; 0.0 with one replica
+        self.last_ready: Any = None  # mark of a StepClock; None with one replica
         self.cost = 0.0  # seconds of this thread that the latest sampled step spent on statistics
         self.notice = ""  # why the probe has switched itself off
         self._replicas = replicas
         self._weight = 1.0
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._device = self._parameters[0].device if self._parameters else torch.device("cpu")
+        self._clock = StepClock(self._device)
         self._dtype = torch.float32 if self._device.type == "mps" else torch.float64
         self._adam = Preconditioner(optimizer, self._parameters) if is_adam(optimizer) else None
         self._group: Any = getattr(model, "process_group", None)
@@ -58,7 +60,7 @@ class GradientProbe:
             return
         if getattr(model, "find_unused_parameters", False):
             self._switch_off("the model is wrapped with find_unused_parameters=True")
-        self._average = dist.get_backend(self._group) == "nccl"
+        self._average = averages(dist.get_backend(self._group), self._device.type)
         try:
             model.register_comm_hook(state=self, hook=_communicate)
             self._hooked = True
@@ -153,8 +155,9 @@ class GradientProbe:
     # -- several replicas ----------------------------------------------------------------------------------------------
 
     def _bucket_ready(self, bucket: Any) -> Any:
-        self.last_ready = perf_counter()
         buffer, index = bucket.buffer(), bucket.index()
+        if bucket.is_last():
+            self.last_ready = self._clock.mark()
         if index in self._seen:
             self._switch_off("a step has more than one backward pass")
         self._seen.add(index)
@@ -311,6 +314,11 @@ class GradientProbe:
     def _switch_off(self, reason: str) -> None:
         self.notice = "gradient noise is not measured: {}".format(reason)
         self._sampled = False
+
+
+def averages(backend: str, device_type: str) -> bool:
+    """Can the backend of a group ("nccl", or by device "cpu:gloo,cuda:nccl") average while it reduces on this device?"""
+    return device_type == "cuda" and not {"nccl", "cuda:nccl"}.isdisjoint(backend.split(","))
 
 
 def _communicate(

@@ -8,14 +8,13 @@ from contextlib import contextmanager
 from typing import Any, Iterator, List, Mapping, NoReturn, Optional, Tuple
 
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from gpq_agent import wire
 
 from .batches import Limits, starting
 from .engine import Engine
-from .environment import Environment, bind_cores, open_device, open_group, read_environment
+from .environment import Environment, bind_cores, close_group, open_device, open_group, read_environment
 from .errors import GpqTrainError
 from .loader import Loader, dataset_size
 from .noise_scale import NoiseScale
@@ -334,7 +333,7 @@ def init(*, seed: int = 0, checkpoint_dir: Optional[str] = None) -> Job:
     problem = bind_cores(environment.cores)
     device = open_device(environment)
     if open_group(environment, device) and device.type == "cuda":
-        atexit.register(dist.destroy_process_group)  # NCCL complains otherwise
+        atexit.register(close_group)  # NCCL complains otherwise
     torch.manual_seed(seed)
     job = Job(environment, device, seed, os.environ)
     if problem:

@@ -4,7 +4,7 @@ On a GPU times are taken between CUDA events on the training stream and read lat
 """
 
 import time
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -65,7 +65,7 @@ class StepTimes:
 
     def __init__(self, clock: StepClock) -> None:
         self.clock = clock
-        self._waiting: List[Tuple[Tuple[int, int], bool, Any, Any, float]] = []
+        self._waiting: List[Tuple[Tuple[int, int], bool, Any, Any, Optional[Tuple[Any, ...]]]] = []
         self._accum: Dict[Tuple[int, int], List[float]] = {}
         self._step: Dict[Tuple[int, int], List[float]] = {}
         self._current: Tuple[int, int] = (0, 0)
@@ -89,8 +89,9 @@ class StepTimes:
         """Something that is not training happened within this step."""
         self._spoiled = True
 
-    def end(self, *, synchronised: bool, tail: float) -> None:
-        """The micro-batch is done. `tail`: seconds of it after the last local gradient; negative if not measured."""
+    def end(self, *, synchronised: bool, tail: Optional[Tuple[Any, ...]]) -> None:
+        """The micro-batch is done. `tail`: marks of the last local gradient and of the end of its synchronisation; empty
+        if there was nothing to wait for, None if not measured."""
         if not self._spoiled and self._begin is not None:
             self._waiting.append((self._current, synchronised, self._begin, self.clock.mark(), tail))
 
@@ -104,8 +105,9 @@ class StepTimes:
                 continue
             seconds = self.clock.seconds(begin, end)
             (self._step if synchronised else self._accum).setdefault(key, []).append(seconds)
-            if synchronised and key[1] == 0 and tail >= 0.0:
-                self._accum.setdefault(key, []).append(max(seconds - tail, 0.0))
+            if synchronised and key[1] == 0 and tail is not None:
+                waited = self.clock.seconds(*tail) if tail else 0.0
+                self._accum.setdefault(key, []).append(max(seconds - waited, 0.0))
         self._waiting = left
         keys = sorted(set(self._accum) | set(self._step))
         result = [(key, sums(self._accum.get(key, [])), sums(self._step.get(key, []))) for key in keys]

@@ -4,12 +4,15 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from gpq_agent import wire
 from gpq_agent.train.agreement import Agreement, Proposal
+from gpq_agent.train.batches import Configuration
 from gpq_agent.train.control import ControlReader
 from gpq_agent.train.environment import read_environment
+from gpq_agent.train.probe import averages
 from gpq_agent.train.report import Reporter
-from gpq_agent.train.timing import sums, trim
+from gpq_agent.train.timing import WARM_UP, StepClock, StepTimes, sums, trim
 
 from .driver import wait_until
 
@@ -82,6 +85,61 @@ def test_outliers_do_not_count_in_the_sums() -> None:
     assert sums([0.5, 0.5]) == (2, 1.0, 0.5)
     assert sums([]) == (0, 0.0, 0.0)
     assert trim([1.0, 1.0, 1.0, 1.0, 1.05]) == [1.0, 1.0, 1.0, 1.0, 1.05], "five per cent is no outlier"
+
+
+class Events(StepClock):
+    """As on a GPU: a mark is an object, and when it was reached is known later."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("cpu"))
+        self.reached: list[float] = []
+        self.known = 0
+
+    def mark(self) -> int:
+        return len(self.reached) - 1
+
+    def ready(self, mark: int) -> bool:
+        return mark < self.known
+
+    def seconds(self, begin: int, end: int) -> float:
+        return self.reached[end] - self.reached[begin]
+
+
+def test_times_between_events_are_summed_once_these_are_reached_with_what_was_waited_for_left_out() -> None:
+    clock = Events()
+    times = StepTimes(clock)
+    tails: list[bool | None] = [True] * (WARM_UP + 1) + [True, None, False]
+    for number, tail in enumerate(tails):
+        times.begin(Configuration(1, 8, 0, 16), first=True, usable=True)
+        marks = []
+        for moment in (0.0, 6.0, 8.0, 10.0):  # fetched, last gradient, synchronised, done
+            clock.reached.append(100.0 * number + moment)
+            marks.append(clock.mark())
+            if moment == 0.0:
+                times.start()
+        waited = (marks[1], marks[2]) if tail else ()
+        times.end(synchronised=True, tail=None if tail is None else waited)
+    assert times.flush() == []
+    clock.known = len(clock.reached)
+    [(key, gradients, steps)] = times.flush()
+    assert key == (8, 0)
+    assert (steps.number, steps.total) == (4, 40.0)
+    assert (gradients.number, gradients.total) == (3, 8.0 + 8.0 + 10.0)
+    assert times.flush() == []
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "can"),
+    [
+        ("nccl", "cuda", True),
+        ("cpu:gloo,cuda:nccl", "cuda", True),
+        ("cpu:gloo,cuda:nccl", "cpu", False),
+        ("gloo", "cuda", False),
+        ("cpu:gloo,cuda:gloo", "cuda", False),
+    ],
+)
+def test_averaging_is_left_to_nccl_where_the_gradients_are_its_business(backend: str, device: str, can: bool) -> None:
+    assert averages(backend, device) == can
 
 
 def test_the_environment_of_torchrun_and_of_gpq_is_understood() -> None:

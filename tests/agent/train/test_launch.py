@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import gpq_agent
+import pytest
 from gpq_agent import wire
 
 from .driver import DEADLINE, TrainingJob, free_port, wait_until
@@ -93,6 +94,39 @@ def test_under_torchrun_and_gpq_a_stop_order_ends_the_launcher_with_zero(trainin
 def reported(run_dir: Path) -> str:
     path = run_dir / wire.REPORT
     return path.read_text() if path.exists() else ""
+
+
+CLOSING = """
+import atexit, os, sys
+import torch.distributed as dist
+from gpq_agent.train.environment import close_group
+
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=0, world_size=1)
+atexit.register(lambda: print("open" if dist.is_initialized() else "closed"))
+atexit.register(close_group)
+if sys.argv[2] == "fails":
+    raise ValueError("as a script may")
+"""
+
+
+@pytest.mark.parametrize(("way", "group"), [("ends", "closed"), ("fails", "open")])
+def test_the_group_is_closed_at_the_end_but_not_awaited_after_an_error(tmp_path: Path, way: str, group: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CLOSING, str(tmp_path / "store"), way],
+        env=environment(), capture_output=True, text=True, timeout=DEADLINE, check=False,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1] == group, done.stderr
+
+
+def test_a_script_that_runs_alone_prints_nothing_of_ours(training: Training) -> None:
+    job = training(epochs=2)
+    command = [sys.executable, "-m", "tests.agent.train.script", job.text]
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=DEADLINE, check=True, cwd=job.folder
+    )
+    assert (done.stdout, done.stderr) == ("", "")
+    assert {path.name for path in job.folder.iterdir()} == {"out", "checkpoints"}
+    assert list(job.checkpoints.iterdir()) == []
 
 
 def test_a_loop_of_its_own_saves_by_itself_and_goes_on_where_it_was(tmp_path: Path) -> None:
