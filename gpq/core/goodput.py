@@ -244,8 +244,8 @@ def goodput_table(
 def candidate_batches(limits: BatchLimits, replicas: NDArray[np.int64]) -> tuple[Array, Array, NDArray[np.bool_]]:
     """(m, s, feasible), each shapes x candidates: total batches M0..max, cut into the fewest micro-batches that fit.
 
-    One replica that exceeds M0 takes at least two micro-batches, where accumulation is allowed: from a single gradient
-    there is no unbiased noise scale. Rounding up may exceed the maximum; then the atomic batch is rounded down, and
+    One replica need not accumulate to exceed M0, as in Pollux, which has no unbiased noise scale from a single gradient:
+    the training library splits a batch now and then instead. Rounding up may exceed the maximum; then the atomic batch is rounded down, and
     where that falls below M0 the candidate is infeasible.
     """
     k = replicas[:, None].astype(np.float64)
@@ -258,8 +258,6 @@ def candidate_batches(limits: BatchLimits, replicas: NDArray[np.int64]) -> tuple
         accum = np.zeros_like(local)
         if limits.accumulation:
             accum = np.maximum(np.ceil(local / limits.max_atomic - _SLACK) - 1.0, 0.0)
-            alone = (k == 1) & (local > limits.base * (1.0 + _SLACK))
-            accum = np.where(alone, np.maximum(accum, 1.0), accum)
         atomic = np.ceil(local / (accum + 1.0) - _SLACK)
         atomic = np.minimum(atomic, np.floor(limits.maximum / (k * (accum + 1.0)) + _SLACK))
     total = k * atomic * (accum + 1.0)
