@@ -245,8 +245,8 @@ def candidate_batches(limits: BatchLimits, replicas: NDArray[np.int64]) -> tuple
     """(m, s, feasible), each shapes x candidates: total batches M0..max, cut into the fewest micro-batches that fit.
 
     One replica need not accumulate to exceed M0, as in Pollux, which has no unbiased noise scale from a single gradient:
-    the training library splits a batch now and then instead. Rounding up may exceed the maximum; then the atomic batch is rounded down, and
-    where that falls below M0 the candidate is infeasible.
+    the training library splits a batch now and then instead. Rounding up may exceed the maximum; then the atomic batch
+    is rounded down, and where that falls below M0 the candidate is infeasible.
     """
     k = replicas[:, None].astype(np.float64)
     if limits.maximum <= limits.base:

@@ -137,15 +137,13 @@ def test_the_table_equals_single_answers_and_the_formulas(
             assert one.goodput == pytest.approx(float(direct), rel=1e-9)
 
 
-def test_one_replica_accumulates_as_soon_as_it_exceeds_the_base_batch() -> None:
-    params = gp.ThroughputParams(
-        1.0, 1e-6, 0.0, 0.0, 0.0, 0.0, 1.0
-    )  # a micro-batch costs one second, whatever its size
+def test_one_replica_accumulates_only_what_does_not_fit_at_once() -> None:
+    params = gp.ThroughputParams(1.0, 1e-6, 0.0, 0.0, 0.0, 0.0, 1.0)  # a micro-batch takes a second, whatever its size
     noisy = gp.GradientStats(1e-6, 1e6)  # every batch is efficient: the fastest is best
     choice = gp.best_batch(params, noisy, gp.BatchLimits(64, 512, 1, 512, True), 1, 1)
-    assert (choice.atomic_batch, choice.accum_steps) == (256, 1)
-    choice = gp.best_batch(params, noisy, gp.BatchLimits(64, 100, 1, 512, True), 1, 1)
-    assert choice.total_batch == 64, "100 in two seconds is slower than 64 in one"
+    assert (choice.atomic_batch, choice.accum_steps) == (512, 0)
+    choice = gp.best_batch(params, noisy, gp.BatchLimits(64, 512, 1, 100, True), 1, 1)
+    assert (choice.atomic_batch, choice.accum_steps) == (100, 0), "a second micro-batch would cost a second second"
 
 
 def test_without_statistics_the_batch_stays_at_the_base() -> None:

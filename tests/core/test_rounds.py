@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpq.core.actions import FIRST_PORT, LAST_PORT, Action, Launch, Stop
+from gpq.core.actions import Action, Launch, Stop
 from gpq.core.events import (
     CancelAsked,
     Event,
@@ -23,7 +23,7 @@ from gpq.core.events import (
     Submitted,
     TimingSums,
 )
-from gpq.core.models import BatchOrder, Exit, Job, JobId, JobState, NodeId, Placement, Shape, Snapshot, Wish
+from gpq.core.models import Exit, Job, JobId, JobState, NodeId, Placement, Shape, Snapshot, Wish
 from gpq.core.planning import plan, repeat
 from gpq.core.policy import Policy
 from gpq.core.rounds import Decision, decide, due, next_round, sanity
@@ -240,13 +240,3 @@ def test_orders_are_said_again_to_a_node_that_may_have_missed_them() -> None:
 def test_an_attempt_that_is_over_is_forgotten_by_its_node() -> None:
     here = snapshot(node("a"), running(1, on("a", 0)))
     assert kinds(step(here, Exited(1.0, JobId(1), 1, NodeId("a"), Exit(0))).actions) == ["Forget"]
-
-
-def test_first_jobs_of_two_users_on_one_server_get_different_ports() -> None:
-    ports = set()
-    for uid in (1000, 1001):
-        for attempt in (1, 2):
-            what = Launch(JobId(1), attempt, replace(black_box(), uid=uid), on("a", 0), BatchOrder())
-            assert FIRST_PORT <= what.port < LAST_PORT
-            ports.add(what.port)
-    assert len(ports) == 4
