@@ -86,13 +86,13 @@ GOLDEN: list[tuple[Scenario, str, float, float, int]] = [  # policy, interval, m
     (two_that_end_almost_together, "fifo", 60.0, 850, 0),
     (servers_of_unequal_size, "goodput", 60.0, 550, 14),
     (servers_of_unequal_size, "goodput", 5.0, 550, 14),
-    (servers_of_unequal_size, "fifo", 60.0, 1060, 0),
-    (commands_among_training, "goodput", 60.0, 207, 17),
+    (servers_of_unequal_size, "fifo", 60.0, 1003, 0),
+    (commands_among_training, "goodput", 60.0, 205, 15),
     (commands_among_training, "goodput", 5.0, 207, 17),
     (commands_among_training, "fifo", 60.0, 314, 0),
     (a_busy_lab, "goodput", 60.0, 402, 23),
-    (a_busy_lab, "goodput", 5.0, 402, 23),
-    (a_busy_lab, "fifo", 60.0, 413, 0),
+    (a_busy_lab, "goodput", 5.0, 397, 26),
+    (a_busy_lab, "fifo", 60.0, 404, 0),
 ]
 
 
