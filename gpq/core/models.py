@@ -195,6 +195,7 @@ class Profile:
     progress: Progress | None = None
     atomic_batch: int = 0  # in use now, as reported
     accum_steps: int = 0
+    order_seq: int = 0  # of the latest order that took effect, perhaps bounded by what the script allows
     batch_changes: int = 0  # that took effect without a restart
     samples_per_second: float = 0.0  # latest measured throughput
     metrics: tuple[tuple[str, float], ...] = ()  # latest of job.log

@@ -25,6 +25,7 @@ def learn(job: Job, event: Profiled) -> Job:
         progress=event.progress or profile.progress,
         atomic_batch=retuned.atomic_batch if retuned else profile.atomic_batch,
         accum_steps=retuned.accum_steps if retuned else profile.accum_steps,
+        order_seq=retuned.seq if retuned else profile.order_seq,
         batch_changes=profile.batch_changes + (1 if retuned and _is_live_change(job, event) else 0),
         samples_per_second=throughput(event.timings[-1]) if event.timings else profile.samples_per_second,
         metrics=_merged_metrics(profile, event),

@@ -21,14 +21,17 @@ def retune(job: Job, config: Config) -> BatchOrder | None:
     profile, placement = job.profile, job.placement
     if placement is None or job.stop is not None or profile.atomic_batch <= 0:
         return None
-    ordered = (job.order.atomic_batch, job.order.accum_steps)
     in_use = (profile.atomic_batch, profile.accum_steps)
-    if job.order.atomic_batch > 0 and ordered != in_use:
+    if job.order.seq > profile.order_seq:
         return None
     total = placement.replicas * profile.atomic_batch * (profile.accum_steps + 1)
     choice = estimates.best_batch(job, placement.shape, at_most=int(total * config.batch_growth))
     now = estimates.goodput_of(job, placement.shape, *in_use)
-    if choice is None or now is None or (choice.atomic_batch, choice.accum_steps) == in_use:
+    if choice is None or now is None:
+        return None
+    # What was ordered last and came out otherwise is more than the script allows: it is not ordered again.
+    ordered = (job.order.atomic_batch, job.order.accum_steps)
+    if (choice.atomic_batch, choice.accum_steps) in (in_use, ordered):
         return None
     if choice.goodput <= (1.0 + config.batch_hysteresis) * now:
         return None
