@@ -289,15 +289,20 @@ class Engine:
             if not self._declared:
                 self.declare()
             self._begin_step(micro)
-        if isinstance(self._model, DistributedDataParallel):
-            # What DistributedDataParallel.no_sync() sets, without a block around the script's own code.
-            self._model.require_backward_grad_sync = micro.last
+        self._synchronise(micro.last)
         self._weigh(step.weight(micro.place, replicas))
         if self._scaler is not None and step.sampled:
             # The tensor itself: get_scale() would wait for the GPU.
             scale = getattr(self._scaler, "_scale", None)
             self._probe.grad_scale = self._scaler.get_scale() if scale is None else scale
         self._gate.enter(micro)
+
+    def _synchronise(self, wanted: bool) -> None:
+        """What DistributedDataParallel.no_sync() sets, without a block around the script's own code. Setting an attribute
+        of a module is slow, so only where it changes."""
+        model = self._model
+        if isinstance(model, DistributedDataParallel) and model.require_backward_grad_sync != wanted:
+            model.require_backward_grad_sync = wanted
 
     def _weigh(self, weight: float) -> None:
         """The factor on the gradients of the coming backward passes. The probe applies it, as long as it can."""
@@ -345,8 +350,7 @@ class Engine:
         self._gate.leave(abandoned=abandoned)
         if micro.last:
             self._weigh(1.0)  # what the script does between two steps is its own
-        if isinstance(self._model, DistributedDataParallel):
-            self._model.require_backward_grad_sync = True  # outside the loop the model is as the script made it
+        self._synchronise(True)  # outside the loop the model is as the script made it
         self.micro = None
         if micro.last:
             seconds = time.perf_counter() - self._step_begin
