@@ -54,11 +54,12 @@ completions: $(VENV)/.dev  ## write anew what is made from the commands: complet
 	$(BIN)/python -m gpq.cli.reference --write
 
 # TRACES is a folder of public measurements in the layout of the OSDI'21 artifact.
-TRACES ?= ../shared/traces/osdi21
+TRACES ?=
 
 bench: bench-fit bench-round bench-cli bench-daemon bench-overhead bench-exactness bench-noise  ## every benchmark, with its bar
 
 bench-fit: $(VENV)/.dev  ## error and time of the throughput fit: make bench-fit TRACES=DIR
+	@test -n "$(TRACES)" || { echo "say where the traces are: make bench-fit TRACES=DIR" >&2; exit 2; }
 	$(BIN)/python benchmarks/fit_accuracy.py --traces $(TRACES)
 
 bench-round: $(VENV)/.dev  ## time of a round for 64 GPUs and 30 jobs
