@@ -40,7 +40,7 @@ from gpq.ports import World
 from gpq.sim.programs import Program
 from gpq.sim.world import SimWorld
 from tests import builders
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import PATIENCE, pid_in, wait_until
 
 NODE = NodeId("a")
 
@@ -298,7 +298,7 @@ def test_what_the_daemon_does_not_know_is_left_alone_and_its_device_is_foreign(
         other.nodes_up()
         states = {device.id: device.state for device in other.snapshot.nodes[NODE].devices}
         assert states == {"slot-0": DeviceState.FOREIGN, "slot-1": DeviceState.OK}
-        assert psutil.pid_exists(int((tmp_path / "pid").read_text()))
+        assert psutil.pid_exists(pid_in(tmp_path / "pid"))
         other.take(loop.events)  # and now it knows: the job is its own again
         other.stop(order.job, "kill")
         other.exit_of(order.job)
@@ -311,9 +311,9 @@ def test_an_attempt_whose_end_is_recorded_is_forgotten_or_killed(
 ) -> None:
     order = loop.launch(shell("echo $$ > pid; exec sleep 600", tmp_path))
     loop.until(lambda: loop.has(Started), "it runs")
+    pid = pid_in(tmp_path / "pid")
     loop.take([StartRefused(live.now(), order.job, 1, NODE, "as if it had been refused", transient=False)])
     assert order.job in loop.ended
-    pid = int((tmp_path / "pid").read_text())
     wait_until(lambda: not psutil.pid_exists(pid), "it is killed")
     folder = home / "nodes" / "a" / "attempts" / wire.attempt_key(order.job, 1)
     wait_until((folder / "forgotten").exists, "it is forgotten")

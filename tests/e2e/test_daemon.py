@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
 
 from gpq.rpc.messages import Cancel, CancelResult, Changed, Hold, Release, Requeue
 from tests.e2e.harness import Daemon
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import PATIENCE, pid_in, wait_until
 
 
 @pytest.fixture
 def daemon() -> Iterator[Daemon]:
     with Daemon(slots=2) as running:
         yield running
-
-
-def pid_in(path: Path) -> int:
-    return int(wait_until(lambda: path.exists() and path.read_text().strip(), f"a pid in {path.name}"))
 
 
 def test_jobs_run_and_end_with_their_own_exit_codes(daemon: Daemon) -> None:
