@@ -27,7 +27,7 @@ x = torch.randn(settings["size"], 8, generator=generator)
 y = x.prod(dim=1, keepdim=True).tanh() + torch.randn(len(x), 1, generator=generator)
 data = torch.utils.data.TensorDataset(torch.arange(len(x)), x, y)
 fixed = settings["fixed"]
-loader = job.loader(data, batch_size=16, max_batch_size=16 if fixed else 256, max_local_batch=128, fixed_batch=fixed)
+loader = job.loader(data, batch_size=16, max_batch_size=16 if fixed else 64, max_local_batch=128, fixed_batch=fixed)
 torch.manual_seed(1)
 model = job.wrap(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
@@ -125,9 +125,10 @@ def visited(daemon: Daemon, name: str, size: int, epochs: int) -> bool:
 
 def test_a_job_grows_gives_back_and_changes_its_batch_and_every_epoch_is_exact() -> None:
     with Daemon(slots=2, policy="goodput", interval=1.0, settle_seconds=0.5, restart_seconds=1.0) as daemon:
-        size, epochs = 1600, 4
+        size, epochs = 3200, 4
         (daemon.work / "adaptive.slow").touch()
-        job = train(daemon, "adaptive", size=size, epochs=epochs, pace=0.02, fixed=False, gpus=2, until=150)
+        # With the largest batch there are 200 steps: 75 seconds of slow ones, enough for all that it is to live through.
+        job = train(daemon, "adaptive", size=size, epochs=epochs, pace=0.02, fixed=False, gpus=2, until=50)
         wait_until(lambda: any(line[5] == 2 for line in lines(daemon, "adaptive")), "it trains on both", LONG)
         wait_until(lambda: daemon.detail(job).job.batch_changes > 0, "its batch changes as it runs", LONG)
         box = daemon.shell("while [ ! -e go ]; do sleep 0.05; done")
