@@ -273,8 +273,19 @@ class Attempts:
         rank, old = STOP_RANK[mode], STOP_RANK[str(before["mode"])]
         return rank > old or (rank == old and grace <= float(before["grace"]))
 
+    def tend(self, infos: List[wire.AttemptInfo]) -> None:
+        """Stops that nobody heard, since the shim was killed as they came: another takes its place now."""
+        for info in infos:
+            key = wire.attempt_key(info.job, info.attempt)
+            if info.state != "orphan" or self._read(key, wire.STOP) is None:
+                continue
+            if not procs.lives(self._read(key, wire.SHIM), self.boot):
+                with contextlib.suppress(OSError, SpoolError), self.spool.lock():
+                    self._adopt(key)  # or at the next look
+
     def _adopt(self, key: str) -> None:
-        """The shim was killed: another takes its place to do what stop.json says. Under the spool's lock."""
+        """The shim was killed: another takes its place to do what stop.json says. Under the spool's lock. Not while the
+        lock is held: a first process that has yet to exec has it from its shim."""
         order, started = self.order(key), self._read(key, wire.STARTED)
         lock = os.open(os.path.join(self.spool.folder(key), spool.LOCK), os.O_RDWR | os.O_CREAT, 0o600)
         try:

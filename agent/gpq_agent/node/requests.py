@@ -122,7 +122,9 @@ class Agent:
         """Look at every attempt anew."""
         infos = []
         holders: Dict[str, str] = {}
-        for info in self.attempts.all():
+        known = self.attempts.all()
+        self.attempts.tend(known)
+        for info in known:
             key = wire.attempt_key(info.job, info.attempt)
             order = self.attempts.order(key)
             held = order.devices if order else []

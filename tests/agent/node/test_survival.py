@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -83,6 +84,18 @@ def test_an_orphan_is_reported_and_can_be_killed_whole(node: NodeAgent) -> None:
     record = node.ended(key)
     assert (record["code"], record["signal"], record["asked"]) == (None, None, "kill")
     assert "exit code is not known" in record["note"]
+    assert survivors(node.spool, key) == []
+
+
+def test_a_stop_that_comes_while_the_shim_dies_is_obeyed_all_the_same(node: NodeAgent) -> None:
+    key = node.start(1, ["sleep", "600"])
+    node.wait_for(key, "running")
+    kill_shim(node, key)
+    node.wait_for(key, "orphan")
+    with open(node.folder(key) / "lock") as lock:  # as a first process has it that has not come to its exec yet
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert node.ask("stop", attempt=key, mode="kill", grace=0.1)["attempt"]["state"] == "orphan"
+    assert node.ended(key)["asked"] == "kill"
     assert survivors(node.spool, key) == []
 
 
