@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Sequence
 
 import torch
 
+TOGETHER = 1024  # examples that are added up at once
 WRAP = 1 << 52  # sums are kept below this, so that those of two thousand replicas fit 64 bits
 
 
@@ -22,6 +23,7 @@ class Ledger:
         self._proven = 0  # examples of the running epoch's order, from its start, that are proven visited once
         self._begin = 0  # where the part that is counted now began
         self._held: List[int] = []  # of the step in hand
+        self._stepped: List[int] = []  # of steps since, not added up yet
         self._sums = [0, 0, 0]  # number, sum, sum of squares
 
     def hand_out(self, indices: Sequence[int]) -> None:
@@ -34,12 +36,19 @@ class Ledger:
 
     def step_done(self) -> None:
         """What was handed out since the last step has gone into one."""
-        held, self._held = self._held, []
-        for place, value in enumerate((len(held), sum(held), sum(map(mul, held, held)))):
+        self._stepped += self._held
+        self._held = []
+        if len(self._stepped) >= TOGETHER:
+            self._add_up()
+
+    def _add_up(self) -> None:
+        stepped, self._stepped = self._stepped, []
+        for place, value in enumerate((len(stepped), sum(stepped), sum(map(mul, stepped, stepped)))):
             self._sums[place] = (self._sums[place] + value) % WRAP
 
     def counted(self) -> List[int]:
         """This replica's sums; those of all replicas, added up, go into `compare`."""
+        self._add_up()
         return list(self._sums)
 
     def compare(self, totals: Sequence[int], order: torch.Tensor, end: int) -> None:
@@ -60,7 +69,7 @@ class Ledger:
     def resume(self, consumed: int) -> None:
         """Counting goes on at this place of the running epoch: that of the checkpoint."""
         self._begin = consumed
-        self._held = []
+        self._held, self._stepped = [], []
         self._sums = [0, 0, 0]
 
     def state_dict(self) -> Dict[str, int]:

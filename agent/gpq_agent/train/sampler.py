@@ -15,6 +15,7 @@ from .errors import GpqTrainError
 
 # A step is sampled for the gradient noise scale this often; the session tunes it to what sampling costs here.
 SAMPLE_EVERY = 20
+AHEAD = 4096  # examples of the order that are converted at once
 EARLY_SAMPLES = 20  # so many first, one step in two, while the window is empty
 
 
@@ -128,19 +129,23 @@ class GlobalSampler:
         self._issued.clear()
         epoch, at = self._cursor
         order = self.order()
+        ahead: List[int] = []  # a part of the order that starts at `begun`, as Python's own integers
+        begun = at
         while at < self.size:
             step = shape_step(
                 epoch, at, self.size - at, self.configuration, self._replicas, self._rank, self._sample_now()
             )
             self._samples_issued += step.sampled
-            block = order[at : at + step.total]
-            share = block[self._rank :: self._replicas].tolist()
+            if at + step.total > begun + len(ahead):
+                begun, ahead = at, order[at : at + max(step.total, AHEAD)].tolist()
+            place = at - begun
+            share = ahead[place + self._rank : place + step.total : self._replicas]
             begin = 0
             for index, count in enumerate(step.counts):
                 indices = share[begin : begin + count]
                 self._issued.append(Issued(step, index, indices))
                 # An empty micro-batch still has to take part in the all-reduce: repeat an example, with weight zero.
-                yield indices or [int(block[0])]
+                yield indices or [ahead[place]]
                 begin += count
             at += step.total
 

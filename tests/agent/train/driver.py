@@ -54,7 +54,13 @@ class Attempt:
     """One attempt: `replicas` processes, and its own folder."""
 
     def __init__(
-        self, job: "TrainingJob", number: int, replicas: int, control: wire.Control | None, shared_disk: bool
+        self,
+        job: "TrainingJob",
+        number: int,
+        replicas: int,
+        control: wire.Control | None,
+        shared_disk: bool,
+        brake: int | None,
     ) -> None:
         self.job = job
         self.number = number
@@ -65,6 +71,8 @@ class Attempt:
         if control is not None:
             wire.write_json(str(self.run_dir / wire.CONTROL), control._asdict())
             self._seq = control.seq
+        if brake is not None:
+            (job.out / f"brake.{number}").write_text(str(brake))
         port = str(free_port())
         self.processes = []
         for rank in range(replicas):
@@ -143,9 +151,17 @@ class TrainingJob:
         self.text = json.dumps(asdict(self.settings))
         self.attempts: list[Attempt] = []
 
-    def start(self, replicas: int, control: wire.Control | None = None, *, shared_disk: bool = True) -> Attempt:
-        """Without a shared disk every replica but rank 0 has a checkpoint directory of its own."""
-        attempt = Attempt(self, len(self.attempts) + 1, replicas, control, shared_disk)
+    def start(
+        self,
+        replicas: int,
+        control: wire.Control | None = None,
+        *,
+        shared_disk: bool = True,
+        brake: int | None = None,
+    ) -> Attempt:
+        """Without a shared disk every replica but rank 0 has a checkpoint directory of its own. `brake`: micro-batches
+        after which it is slow, so that it is still there when a busy machine comes round to stop it."""
+        attempt = Attempt(self, len(self.attempts) + 1, replicas, control, shared_disk, brake)
         self.attempts.append(attempt)
         return attempt
 

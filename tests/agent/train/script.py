@@ -14,6 +14,8 @@ from typing import Any
 import gpq_agent.train as gpq
 import torch
 
+SLOW = 0.3  # seconds of a micro-batch beyond the brake
+
 
 @dataclass
 class Settings:
@@ -74,11 +76,16 @@ def main(text: str) -> None:
     if job.rank == 0:
         restored = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "lr": scheduler.get_last_lr()}
         torch.save(restored, os.path.join(settings.out, f"restored.{job.attempt}.pt"))
+    brake = os.path.join(settings.out, f"brake.{job.attempt}")
+    swift = int(open(brake).read()) if os.path.exists(brake) else -1  # noqa: SIM115
+    micros = 0
     path = os.path.join(settings.out, f"visits.{job.attempt}.{job.rank}")
     with open(path, "w", buffering=1) as stream:
         for epoch in job.epochs(settings.epochs):
             for index, x, y in loader:
-                end = time.monotonic() + settings.pace
+                micros += 1
+                pace = SLOW if 0 <= swift < micros else settings.pace
+                end = time.monotonic() + pace
                 loss = torch.nn.functional.mse_loss(model(x), y)
                 loss.backward()
                 step = job.step
@@ -92,7 +99,7 @@ def main(text: str) -> None:
                     with job.eval(), torch.no_grad():
                         job.log(validation=torch.nn.functional.mse_loss(model(data.x), data.y))
                 while time.monotonic() < end:
-                    time.sleep(settings.pace / 4)
+                    time.sleep(pace / 4)
             job.log(loss=loss.item())
     with open(os.path.join(settings.out, f"finished.{job.attempt}.{job.rank}"), "w") as stream:
         stream.write(json.dumps({"replicas": job.replicas, "step": job.step}))

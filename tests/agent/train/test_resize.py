@@ -22,7 +22,7 @@ def test_ten_resizes_and_live_batch_changes_visit_each_example_of_each_epoch_onc
     undisturbed.run(replicas=1)
     job = training(pace=0.004, **settings)
     for number in range(10):
-        attempt = job.start(replicas=1 + number % 2)
+        attempt = job.start(replicas=1 + number % 2, brake=8)
         attempt.after_micros(8)
         attempt.order(atomic_batch=(5, 3, 12)[number % 3])
         wait_until(lambda: attempt.reports("retuned") or not attempt.alive, "the live change")  # noqa: B023
@@ -40,7 +40,7 @@ def test_ten_resizes_and_live_batch_changes_visit_each_example_of_each_epoch_onc
 def test_three_uneven_replicas_growing_batches_and_prefetching_visit_each_example_once(training: Training) -> None:
     job = training(size=600, epochs=4, batch=10, max_batch=70, max_local=9, workers=1, optimizer="adamw", pace=0.004)
     for replicas, (atomic, accum) in ((3, (7, 1)), (2, (9, 2)), (3, (4, 0))):
-        attempt = job.start(replicas).after_micros(6)
+        attempt = job.start(replicas, brake=6).after_micros(6)
         sequence = attempt.order(atomic_batch=atomic, accum_steps=accum)
         wait_until(lambda: attempt.reports("retuned"), "the live change")  # noqa: B023
         retuned = attempt.reports("retuned")[0]

@@ -45,7 +45,7 @@ def test_orders_of_another_attempt_are_ignored(training: Training) -> None:
 def test_stops_amid_accumulation_and_evaluation_with_loader_processes_running(training: Training) -> None:
     job = training(size=150, epochs=2, max_local=3, batch=12, workers=2, pace=0.01, evaluate=True, optimizer="adamw")
     for replicas in (1, 2):
-        attempt = job.start(replicas).after_micros(15)
+        attempt = job.start(replicas, brake=15).after_micros(15)
         assert attempt.stop() == [0] * replicas
         counts = {len(attempt.micros(rank)) for rank in range(replicas)}
         assert len(counts) == 1, "all replicas stop at the same micro-batch"
@@ -56,7 +56,7 @@ def test_stops_amid_accumulation_and_evaluation_with_loader_processes_running(tr
 
 def test_sigterm_checkpoints_too_and_is_told_apart_by_the_exit_code(training: Training) -> None:
     job = training(pace=0.01)
-    attempt = job.start(replicas=2).after_micros(5)
+    attempt = job.start(replicas=2, brake=5).after_micros(5)
     for process in attempt.processes:
         os.kill(int(process.pid or 0), signal.SIGTERM)
     assert attempt.wait() == [143, 143]
@@ -86,10 +86,10 @@ def test_a_stop_whose_checkpoint_cannot_be_written_is_refused_until_it_can(train
 
 def test_a_killed_attempt_goes_on_from_its_last_checkpoint_and_the_end_is_saved(training: Training) -> None:
     job = training(pace=0.01, epochs=2)
-    stopped = job.start(replicas=2).after_micros(4)
+    stopped = job.start(replicas=2, brake=4).after_micros(4)
     assert stopped.stop() == [0, 0]
     reached = len(stopped.micros())
-    job.start(replicas=1).after_micros(3).kill()
+    job.start(replicas=1, brake=3).after_micros(3).kill()
     again = job.run(replicas=1)
     assert again.micros()[0]["step"] == reached, "what the killed attempt did is done again"
     assert [line["why"] for line in again.reports("checkpoint")] == ["end"]
@@ -103,7 +103,7 @@ def test_without_a_shared_disk_the_checkpoint_reaches_every_replica(training: Tr
     undisturbed.run(replicas=1)
     job = training(pace=0.01, **settings)
     for _ in range(2):
-        attempt = job.start(replicas=2, shared_disk=False).after_micros(5)
+        attempt = job.start(replicas=2, shared_disk=False, brake=5).after_micros(5)
         assert attempt.stop() == [0, 0]
     assert job.start(replicas=3, shared_disk=False).wait() == [0, 0, 0]
     assert complete(job)
@@ -116,7 +116,7 @@ def test_the_optimizers_moments_and_the_schedule_survive_unchanged(training: Tra
     undisturbed = training(**settings)
     undisturbed.run(replicas=1)
     job = training(pace=0.01, **settings)
-    attempt = job.start(replicas=1).after_micros(8)
+    attempt = job.start(replicas=1, brake=8).after_micros(8)
     assert attempt.stop() == [0]
     saved = torch.load(newest(job) / "state.pt", weights_only=True)
     last = job.run(replicas=1)
