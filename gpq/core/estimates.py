@@ -6,8 +6,10 @@ Reads a job's profile; None everywhere means "not known yet", never zero.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+
+import numpy as np
 
 from gpq.core.fitting import fit
 from gpq.core.goodput import (
@@ -16,6 +18,7 @@ from gpq.core.goodput import (
     GoodputTable,
     GradientStats,
     ThroughputParams,
+    columns_of,
     efficiency,
     goodput,
     goodput_table,
@@ -41,12 +44,25 @@ def fitted(rows: tuple[ProfileRow, ...]) -> ThroughputParams | None:
     return fit(rows)
 
 
-def model_of(profile: Profile) -> Model | None:
+def model_of(profile: Profile, gpu_type: str = "") -> Model | None:
     """None until the script has declared a batch and one configuration was timed."""
     if profile.declared is None or not profile.rows:
         return None
-    limits, params = limits_of(profile.declared), fitted(profile.rows)
+    limits, params = limits_of(profile.declared, gpu_type), fitted(rows_on(profile.rows, gpu_type))
     return Model(params, stats_of(profile.noise), limits) if limits is not None and params is not None else None
+
+
+@lru_cache(maxsize=8192)
+def rows_on(rows: tuple[ProfileRow, ...], gpu_type: str) -> tuple[ProfileRow, ...]:
+    """Rows measured on one type. Where there are none, those of the type with most weight, as if it were as fast
+    (`transfer.informed` puts scaled rows in before); also where no type is asked for."""
+    weights: dict[str, float] = {}
+    for row in rows:
+        weights[row.gpu_type] = weights.get(row.gpu_type, 0.0) + row.weight
+    if len(weights) <= 1:
+        return rows
+    wanted = gpu_type if gpu_type in weights else max(sorted(weights), key=lambda name: weights[name])
+    return tuple(row for row in rows if row.gpu_type == wanted)
 
 
 @lru_cache(maxsize=4096)
@@ -58,26 +74,42 @@ def _table(model: Model, shapes: tuple[Shape, ...]) -> GoodputTable:
 
 def table(job: Job, shapes: Sequence[Shape]) -> GoodputTable | None:
     """Best batch and goodput of every shape, None while the job has no model."""
-    model = model_of(job.profile)
-    return _table(model, tuple(shapes)) if model is not None and shapes else None
+    if not shapes or model_of(job.profile, shapes[0].gpu_type) is None:
+        return None
+    return _tables(job.profile, tuple(shapes))
+
+
+def _tables(profile: Profile, shapes: tuple[Shape, ...]) -> GoodputTable:
+    """One table of shapes of several types, each type's by its own model; in the order of `shapes`."""
+    types = list(dict.fromkeys(shape.gpu_type for shape in shapes))
+    parts = []
+    for name in types:
+        model = model_of(profile, name)
+        assert model is not None  # rows_on finds some for every type
+        parts.append(_table(model, tuple(shape for shape in shapes if shape.gpu_type == name)))
+    if len(parts) == 1:
+        return parts[0]
+    order = np.argsort(
+        np.concatenate([[i for i, shape in enumerate(shapes) if shape.gpu_type == name] for name in types])
+    )
+    return GoodputTable(*(np.concatenate(columns)[order] for columns in zip(*map(columns_of, parts), strict=True)))
 
 
 def best_batch(job: Job, shape: Shape, at_most: int | None = None) -> BatchChoice | None:
     """The best batch at `shape`, its total at most `at_most`; None when not known or none fits."""
-    model = model_of(job.profile)
+    model = model_of(job.profile, shape.gpu_type)
     if model is None:
         return None
     limits = model.limits
     if at_most is not None:
-        maximum = max(min(limits.maximum, at_most), limits.base)
-        limits = BatchLimits(limits.base, maximum, limits.min_atomic, limits.max_atomic, limits.accumulation)
+        limits = replace(limits, maximum=max(min(limits.maximum, at_most), limits.base))
     choice = _table(Model(model.params, model.stats, limits), (shape,)).choice(0)
     return choice if choice.goodput > 0 else None
 
 
 def goodput_of(job: Job, shape: Shape, atomic_batch: int, accum_steps: int) -> float | None:
     """Modelled goodput of one batch at one shape, examples of the base batch's worth per second."""
-    model = model_of(job.profile)
+    model = model_of(job.profile, shape.gpu_type)
     if model is None:
         return None
     value = goodput(
@@ -97,7 +129,8 @@ class Now:
 
 def now_of(job: Job) -> Now | None:
     """None when the job does not run or has reported nothing yet."""
-    model, profile, placement = model_of(job.profile), job.profile, job.placement
+    profile, placement = job.profile, job.placement
+    model = model_of(profile, placement.gpu_type) if placement is not None else None
     if model is None or placement is None or profile.atomic_batch <= 0:
         return None
     total = placement.replicas * profile.atomic_batch * (profile.accum_steps + 1)

@@ -21,6 +21,7 @@ from gpq.core.models import (
     Wish,
 )
 from gpq.core.shapes import feasible, gpu_range, held_by, is_fixed, nodes_up, supply, usable
+from gpq.core.tuning import typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +84,8 @@ def _gain(job: Job, wanted: Placement) -> str:
 
 def _ratio(job: Job, wanted: Placement) -> float | None:
     """Modelled goodput of `wanted` over that of the present shape, or of the last one; None when not known."""
-    before = job.placement.shape if job.placement else Shape(job.last_replicas, 1)
-    points = estimates.curve(job, [before, wanted.shape]) if before.replicas else ()
+    before = typed(job.placement) if job.placement else Shape(job.last_replicas, 1, wanted.gpu_type)
+    points = estimates.curve(job, [before, typed(wanted)]) if before.replicas else ()
     if len(points) != 2 or points[0].goodput <= 0:
         return None
     return points[1].goodput / points[0].goodput

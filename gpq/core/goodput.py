@@ -70,6 +70,9 @@ class BatchLimits:
     min_atomic: int
     max_atomic: int
     accumulation: bool = True
+    accumulate_alone: bool = (
+        False  # one replica exceeds the base only with s >= 1 (Pollux, which has no noise scale else)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +112,32 @@ class GoodputTable:
         )
 
 
-def limits_of(declared: Declared) -> BatchLimits | None:
+def columns_of(table: GoodputTable) -> tuple[NDArray[Any], ...]:
+    """The arrays of a table, in the order of its fields."""
+    return (
+        table.nodes,
+        table.replicas,
+        table.atomic_batch,
+        table.accum_steps,
+        table.goodput,
+        table.throughput,
+        table.efficiency,
+    )
+
+
+def limits_of(declared: Declared, gpu_type: str = "") -> BatchLimits | None:
     """The limits that a script declared; a job that is not adaptive keeps its batch. None: no batch was declared."""
     base = declared.batch_size
     if base <= 0:
         return None
     maximum = max(base, declared.max_batch_size) if declared.adaptive else base
-    largest = declared.max_atomic_batch if declared.max_atomic_batch > 0 else maximum
-    smallest = min(max(declared.min_atomic_batch, 1), largest)
-    return BatchLimits(base, maximum, smallest, largest, declared.accumulation)
+    least, most = declared.min_atomic_batch, declared.max_atomic_batch
+    for name, low, high in declared.atomic_by_type:
+        if name == gpu_type:
+            least, most = low, high
+    largest = most if most > 0 else maximum
+    smallest = min(max(least, 1), largest)
+    return BatchLimits(base, maximum, smallest, largest, declared.accumulation, declared.accumulate_alone)
 
 
 def stats_of(noise: Noise | None) -> GradientStats | None:
@@ -244,9 +264,9 @@ def goodput_table(
 def candidate_batches(limits: BatchLimits, replicas: NDArray[np.int64]) -> tuple[Array, Array, NDArray[np.bool_]]:
     """(m, s, feasible), each shapes x candidates: total batches M0..max, cut into the fewest micro-batches that fit.
 
-    One replica need not accumulate to exceed M0, as in Pollux, which has no unbiased noise scale from a single gradient:
-    the training library splits a batch now and then instead. Rounding up may exceed the maximum; then the atomic batch
-    is rounded down, and where that falls below M0 the candidate is infeasible.
+    One replica need not accumulate to exceed M0, as in Pollux, which has no unbiased noise scale from a single gradient
+    (`accumulate_alone`): the training library splits a batch now and then instead. Rounding up may exceed the maximum;
+    then the atomic batch is rounded down, and where that falls below M0 the candidate is infeasible.
     """
     k = replicas[:, None].astype(np.float64)
     if limits.maximum <= limits.base:
@@ -258,6 +278,8 @@ def candidate_batches(limits: BatchLimits, replicas: NDArray[np.int64]) -> tuple
         accum = np.zeros_like(local)
         if limits.accumulation:
             accum = np.maximum(np.ceil(local / limits.max_atomic - _SLACK) - 1.0, 0.0)
+        if limits.accumulate_alone:
+            accum = np.where((k == 1) & (local > limits.base + _SLACK), np.maximum(accum, 1.0), accum)
         atomic = np.ceil(local / (accum + 1.0) - _SLACK)
         atomic = np.minimum(atomic, np.floor(limits.maximum / (k * (accum + 1.0)) + _SLACK))
     total = k * atomic * (accum + 1.0)

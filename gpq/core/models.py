@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NewType
+from typing import NewType, Protocol
 
 Seconds = float
 JobId = NewType("JobId", int)
@@ -98,7 +98,8 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How many GPUs, over how many nodes (Pollux's K, N), of which type ("" = any)."""
+    """How many GPUs, over how many nodes (Pollux's K, N), of which type. The type is named where there are several types
+    of devices (`shapes.is_mixed`), and is "" where all are of one."""
 
     replicas: int
     nodes: int = 1
@@ -106,10 +107,27 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """A shape whose nodes a policy chose itself: (node, how many of its GPUs), sorted by node. Of one type of GPUs."""
+
+    parts: tuple[tuple[NodeId, int], ...]
+    gpu_type: str = ""
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(sum(count for _, count in self.parts), len(self.parts), self.gpu_type)
+
+
+Allotment = Shape | Layout
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
-    """Exactly which devices: (node, its devices), sorted by node. Node rank is the position."""
+    """Exactly which devices: (node, its devices), sorted by node. Node rank is the position. `gpu_type` follows from the
+    devices (all of one type) and does not count when two placements are compared."""
 
     parts: tuple[tuple[NodeId, tuple[DeviceId, ...]], ...]
+    gpu_type: str = field(default="", compare=False)
 
     @property
     def replicas(self) -> int:
@@ -150,6 +168,8 @@ class Declared:
     accumulation: bool = True
     rule: str = ""
     parameters: int = 0
+    accumulate_alone: bool = False  # one replica exceeds the base batch only by accumulation, as in Pollux
+    atomic_by_type: tuple[tuple[str, int, int], ...] = ()  # (GPU type, least, most) where they differ by type
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +182,7 @@ class ProfileRow:
     grad_time: Seconds  # one forward and backward without synchronisation
     step_time: Seconds  # the micro-batch that synchronises, optimiser included
     weight: float
+    gpu_type: str = ""  # of the devices it was measured on; "" where that is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +207,14 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class LossPoint:
+    """Mean training loss around one moment. `base_steps`: progress in steps of the base batch."""
+
+    base_steps: float
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """Everything that was measured of a job."""
 
@@ -201,6 +230,7 @@ class Profile:
     metrics: tuple[tuple[str, float], ...] = ()  # latest of job.log
     checkpoints: int = 0
     checkpoint_seconds: Seconds = 0.0  # of the latest
+    losses: tuple[LossPoint, ...] = ()  # thinned, oldest first (profiling.MAX_LOSSES)
 
     @property
     def max_replicas(self) -> int:
@@ -352,6 +382,36 @@ class Config:
     quick_failure_seconds: Seconds = 30.0  # an attempt that fails sooner counts towards the hold
     max_quick_failures: int = 3
     port_salt: int = 0  # shifts master ports, so that daemons beside each other use different ones
+    seed: int = 0  # of policies that search at random
+    events: bool = True  # a round also when something happens, not by the timer alone
+    # What `goodput` uses beyond Pollux; each may be switched off (`make bench-policy` shows what it gives):
+    by_user: bool = True  # fair shares by user first, then by job; off: by job
+    use_length: bool = True  # what is left of declared lengths
+    fairness_floor: bool = True  # who falls far short of the fair share counts for more
+    use_priors: bool = True  # profiles of earlier jobs of the same program
+    measured_restart: bool = True  # each job's own restart time; off: `restart_seconds` for all
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """What earlier jobs of a program taught: their profile rows, the noise scale at their start, their most replicas."""
+
+    rows: tuple[ProfileRow, ...] = ()
+    noise: Noise | None = None
+    max_replicas: int = 0
+
+
+class Oracle(Protocol):
+    """What a simulator lets a policy know that no job could tell. Live there is none: policies then use estimates."""
+
+    @property
+    def remaining_steps(self) -> float:
+        """Optimiser steps still to do at the batch that the job asked for."""
+        ...
+
+    def step_seconds(self, shape: Shape) -> Seconds | None:
+        """True time of one of these steps at a packed `shape`; None where it cannot run."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,3 +424,5 @@ class Snapshot:
     jobs: Mapping[JobId, Job] = field(default_factory=dict)
     next_id: int = 1  # ids are never reused
     round_at: Seconds = 0.0  # of the last allocation
+    priors: Mapping[str, Prior] = field(default_factory=dict)  # by `priors.program_of`
+    oracles: Mapping[JobId, Oracle] = field(default_factory=dict)  # of the simulator alone

@@ -20,7 +20,7 @@ from gpq.core.models import (
     StopReason,
     Wish,
 )
-from gpq.core.shapes import held_by, is_fixed
+from gpq.core.shapes import held_by, is_fixed, shape_on
 from gpq.core.tuning import first_order, retune
 
 CANCEL_GRACE: Seconds = 10.0  # between TERM and KILL of a job that the user gave up
@@ -65,7 +65,7 @@ def _change(job: Job, wanted: Placement | None, snapshot: Snapshot, why: str) ->
         return Retune(job.id, job.attempt, job.placement.parts[0][0], order, "more goodput with this batch")
     if wanted is None:
         return _stop(job, StopReason.PREEMPT, why)
-    return replace(_stop(job, StopReason.RESIZE, why), target=wanted.shape)
+    return replace(_stop(job, StopReason.RESIZE, why), target=shape_on(wanted, snapshot))
 
 
 def wished_stop(job: Job, now: Seconds) -> Stop | None:

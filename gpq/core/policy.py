@@ -1,20 +1,27 @@
-"""The Policy protocol: who gets how many GPUs. Pure: same snapshot, same answer."""
+"""The Policy protocol: who gets how many GPUs. Same snapshots, same answers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Protocol
 
-from gpq.core.models import JobId, Shape, Snapshot
+from gpq.core.models import Allotment, JobId, Shape, Snapshot
 
 
 class Policy(Protocol):
-    """`allocate` names a feasible shape (shapes.feasible) for each job that ought to run now; absent = nothing now.
+    """`allocate` names a feasible shape (shapes.feasible), or the nodes as well (Layout), for each job that ought to run
+    now; absent = nothing now.
 
-    A job that `shapes.is_fixed` must be given its present shape.
+    A job that `shapes.is_fixed` must be given its present shape. A policy may keep what it computed between two calls (a
+    warm start, time shares so far), never a fact: with a new instance it decides as if it had just been switched on.
     """
 
     @property
     def name(self) -> str: ...
 
-    def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Shape]: ...
+    def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]: ...
+
+
+def shape_of(allotment: Allotment) -> Shape:
+    """The shape, whether or not the nodes are named."""
+    return allotment if isinstance(allotment, Shape) else allotment.shape

@@ -20,7 +20,7 @@ def learn(job: Job, event: Profiled) -> Job:
     profile = replace(
         profile,
         declared=declared,
-        rows=merge(profile.rows, event.timings),
+        rows=merge(profile.rows, event.timings, job.placement.gpu_type if job.placement else ""),
         noise=event.noise or profile.noise,
         progress=event.progress or profile.progress,
         atomic_batch=retuned.atomic_batch if retuned else profile.atomic_batch,
@@ -79,14 +79,14 @@ def with_overrides(declared: Declared, spec: JobSpec) -> Declared:
     )
 
 
-def merge(rows: tuple[ProfileRow, ...], timings: tuple[TimingSums, ...]) -> tuple[ProfileRow, ...]:
-    """Rows with new sums mixed in, sorted by (nodes, replicas, atomic batch). `grad_time` is 0 while none was measured
+def merge(rows: tuple[ProfileRow, ...], timings: tuple[TimingSums, ...], gpu_type: str = "") -> tuple[ProfileRow, ...]:
+    """Rows with new sums mixed in, sorted by (type, nodes, replicas, atomic batch). `grad_time` is 0 while none was measured
     (a GPU without accumulation, a model with a communication hook of its own): the step times count all the same."""
-    table = {(row.nodes, row.replicas, row.atomic_batch): row for row in rows}
+    table = {(row.gpu_type, row.nodes, row.replicas, row.atomic_batch): row for row in rows}
     for sums in timings:
         if sums.step_count <= 0:
             continue
-        key = (sums.nodes, sums.replicas, sums.atomic_batch)
+        key = (gpu_type, sums.nodes, sums.replicas, sums.atomic_batch)
         old = table.get(key)
         weight = float(sums.step_count)
         grad = sums.accum_sum / sums.accum_count if sums.accum_count > 0 else 0.0
@@ -99,7 +99,7 @@ def merge(rows: tuple[ProfileRow, ...], timings: tuple[TimingSums, ...]) -> tupl
                 grad = grad or old.grad_time
             step = (past * old.step_time + weight * step) / (past + weight)
             weight += past
-        table[key] = ProfileRow(*key, grad_time=grad, step_time=step, weight=weight)
+        table[key] = ProfileRow(*key[1:], grad, step, weight, gpu_type)
     return tuple(table[key] for key in sorted(table))
 
 

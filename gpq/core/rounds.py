@@ -24,7 +24,7 @@ from gpq.core.models import (
 )
 from gpq.core.placement import place
 from gpq.core.planning import issued, plan, time_left, wished_stop
-from gpq.core.policy import Policy
+from gpq.core.policy import Policy, shape_of
 from gpq.core.shapes import held_by, settled_at
 
 
@@ -61,8 +61,9 @@ def decide(snapshot: Snapshot, events: Sequence[Event], policy: Policy, *, alloc
     wanted: dict[JobId, Placement] = {}
     done: Round | None = None
     if allocate:
-        allocation = dict(policy.allocate(snapshot))
-        wanted = place(snapshot, allocation)
+        allotted = policy.allocate(snapshot)
+        wanted = place(snapshot, allotted)
+        allocation = {name: shape_of(allotment) for name, allotment in allotted.items()}
         reasons = motives(snapshot, allocation, wanted)
         done = Round(snapshot.now, allocation, wanted, reasons)
         actions = plan(snapshot, wanted, reasons)
@@ -126,6 +127,8 @@ def due(snapshot: Snapshot, events: Sequence[Event]) -> bool:
     """Is it time to allocate: the timer, a trigger, the first times of an attempt, or devices that came or went?"""
     if snapshot.now >= snapshot.round_at + snapshot.config.interval or snapshot.now < snapshot.round_at:
         return True
+    if not snapshot.config.events:
+        return False
     for event in events:
         if isinstance(event, (*TRIGGERS, Exited)):
             return True
@@ -160,6 +163,8 @@ def next_round(snapshot: Snapshot) -> float:
     """When the loop must wake at the latest: the timer, or earlier for a back-off, a time limit or a settling job
     that waiting jobs may need."""
     at = snapshot.round_at + snapshot.config.interval
+    if not snapshot.config.events:
+        return max(at, snapshot.now)
     waiting = any(job.state is JobState.PENDING for job in snapshot.jobs.values())
     for job in snapshot.jobs.values():
         if job.state is JobState.PENDING and job.not_before > snapshot.now:

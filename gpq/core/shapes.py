@@ -18,6 +18,7 @@ from gpq.core.models import (
     Node,
     NodeId,
     NodeState,
+    Placement,
     Seconds,
     Shape,
     Snapshot,
@@ -104,6 +105,33 @@ def nodes_up(snapshot: Snapshot) -> list[Node]:
     return [snapshot.nodes[name] for name in sorted(snapshot.nodes) if snapshot.nodes[name].state is NodeState.UP]
 
 
+def is_mixed(snapshot: Snapshot) -> bool:
+    """Are there several types of devices? Then shapes name theirs, and no job gets two of them."""
+    return len(gpu_types(snapshot)) > 1
+
+
+def gpu_types(snapshot: Snapshot) -> tuple[str, ...]:
+    """Types of the devices of nodes that answer, sorted."""
+    return tuple(sorted({device.type for node in nodes_up(snapshot) for device in node.devices}))
+
+
+def by_type(available: Supply, snapshot: Snapshot) -> dict[str, Supply]:
+    """`available` split by the type of its devices, sorted; under "" where all are of one type."""
+    if not is_mixed(snapshot):
+        return {"": available}
+    found: dict[str, dict[NodeId, tuple[DeviceId, ...]]] = {}
+    for node, ids in available.items():
+        types = {device.id: device.type for device in snapshot.nodes[node].devices}
+        for name in sorted({types[device] for device in ids}):
+            found.setdefault(name, {})[node] = tuple(device for device in ids if types[device] == name)
+    return {name: found[name] for name in sorted(found)}
+
+
+def shape_on(placement: Placement, snapshot: Snapshot) -> Shape:
+    """The shape of a placement as a round would name it."""
+    return Shape(placement.replicas, len(placement.parts), placement.gpu_type if is_mixed(snapshot) else "")
+
+
 def gpu_range(job: Job, total: int) -> tuple[int, int]:
     """(fewest, most) GPUs the job may have; `total` is what the cluster could give it.
 
@@ -126,16 +154,24 @@ def gpu_range(job: Job, total: int) -> tuple[int, int]:
 
 def feasible(job: Job, snapshot: Snapshot, available: Supply | None = None) -> tuple[Shape, ...]:
     """Shapes, fewest GPUs first, that fit on `available` (default: `supply`). Scripts alone may span nodes, and then
-    take whole nodes, largest first, so that at most one node is shared."""
+    take whole nodes, largest first, so that at most one node is shared. Of several types: each type's shapes, by type."""
     available = supply(snapshot, job) if available is None else available
+    return tuple(
+        shape for name, part in by_type(available, snapshot).items() for shape in _feasible_of(job, part, name)
+    )
+
+
+def _feasible_of(job: Job, available: Supply, gpu_type: str) -> list[Shape]:
     counts = sorted((len(devices) for devices in available.values()), reverse=True)
     fewest, most = gpu_range(job, sum(counts))
     largest = counts[0] if counts else 0
-    shapes = [Shape(k) for k in range(fewest, min(most, largest) + 1)]
+    shapes = [Shape(k, 1, gpu_type) for k in range(fewest, min(most, largest) + 1)]
     if job.spec.level is Level.SCRIPT:
         reached = largest
         for nodes, count in enumerate(counts[1:], 2):
-            reached += count
+            before, reached = reached, reached + count
+            if max(before, largest) < fewest < reached:  # its least lies between whole nodes: part of the last one
+                shapes.append(Shape(fewest, nodes, gpu_type))
             if max(fewest, largest + 1) <= reached <= most:
-                shapes.append(Shape(reached, nodes))
-    return tuple(shapes)
+                shapes.append(Shape(reached, nodes, gpu_type))
+    return shapes

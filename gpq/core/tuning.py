@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from gpq.core import estimates
-from gpq.core.models import BatchOrder, Config, Job, Placement
+from gpq.core.models import BatchOrder, Config, Job, Placement, Shape
+
+
+def typed(placement: Placement) -> Shape:
+    """Its shape with its type, so that the batch is chosen by what was measured on that type."""
+    return Shape(placement.replicas, len(placement.parts), placement.gpu_type)
 
 
 def first_order(job: Job, placement: Placement) -> BatchOrder:
     """The batch for a new attempt: the best for its shape, within the growth limit; the library's own choice while
     nothing is known."""
-    choice = estimates.best_batch(job, placement.shape)
+    choice = estimates.best_batch(job, typed(placement))
     if choice is None:
         return BatchOrder(job.order.seq + 1)
     return BatchOrder(job.order.seq + 1, choice.atomic_batch, choice.accum_steps)
@@ -25,8 +30,8 @@ def retune(job: Job, config: Config) -> BatchOrder | None:
     if job.order.seq > profile.order_seq:
         return None
     total = placement.replicas * profile.atomic_batch * (profile.accum_steps + 1)
-    choice = estimates.best_batch(job, placement.shape, at_most=int(total * config.batch_growth))
-    now = estimates.goodput_of(job, placement.shape, *in_use)
+    choice = estimates.best_batch(job, typed(placement), at_most=int(total * config.batch_growth))
+    now = estimates.goodput_of(job, typed(placement), *in_use)
     if choice is None or now is None:
         return None
     # What was ordered last and came out otherwise is more than the script allows: it is not ordered again.

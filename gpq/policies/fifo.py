@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpq.core.models import HOLDS_DEVICES, DeviceId, JobId, JobState, NodeId, Shape, Snapshot
-from gpq.core.shapes import feasible, held_by, supply
+from gpq.core.shapes import feasible, held_by, shape_on, supply
 
 
 class Fifo:
@@ -20,7 +20,7 @@ class Fifo:
         for name in sorted(snapshot.jobs):
             job = snapshot.jobs[name]
             if job.state in HOLDS_DEVICES and job.placement is not None:
-                allocation[name] = job.placement.shape
+                allocation[name] = shape_on(job.placement, snapshot)
         waiting = [job for job in snapshot.jobs.values() if job.state is JobState.PENDING]
         for job in sorted(waiting, key=lambda job: (-job.spec.priority, job.submitted_at, job.id)):
             if snapshot.now < job.not_before:

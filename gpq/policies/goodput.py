@@ -12,7 +12,7 @@ from gpq.core.fairness import shares_now, speed_at
 from gpq.core.knapsack import solve
 from gpq.core.models import HOLDS_DEVICES, Config, Job, JobId, JobState, Level, Seconds, Shape, Snapshot, Wish
 from gpq.core.placement import place
-from gpq.core.shapes import Supply, feasible, held_by, is_fixed, is_leaving, supply
+from gpq.core.shapes import Supply, feasible, held_by, is_fixed, is_leaving, shape_on, supply
 from gpq.core.weights import seconds_left, weights
 
 EPSILON = 1e-3  # what no GPUs at all are worth, in fair shares
@@ -42,7 +42,7 @@ class Goodput:
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Shape]:
         kept = {
-            job.id: job.placement.shape
+            job.id: shape_on(job.placement, snapshot)
             for job in snapshot.jobs.values()
             if job.placement is not None and (job.wish is not Wish.RUN or is_fixed(job, snapshot))
         }
@@ -72,7 +72,9 @@ def _choices(snapshot: Snapshot, jobs: list[Job], offers: Mapping[JobId, Supply]
     weight = weights(snapshot, options, shares)
     # Where a job is being moved, it is: what stopped it stands, unless something is worth another restart.
     current = {
-        job.id: job.placement.shape if job.placement is not None and not is_leaving(job, snapshot) else job.target
+        job.id: shape_on(job.placement, snapshot)
+        if job.placement is not None and not is_leaving(job, snapshot)
+        else job.target
         for job in jobs
     }
     return [
@@ -91,7 +93,12 @@ def _choice(
     weight: float,
 ) -> _Choice:
     """Value of every shape within the growth cap; the shape it has comes first, then nothing, then by size."""
-    if job.placement is not None and current == job.placement.shape and current not in options:
+    if (
+        job.placement is not None
+        and current is not None
+        and current not in options
+        and current.replicas == job.replicas
+    ):
         options = tuple(sorted({*options, current}, key=lambda shape: (shape.replicas, shape.nodes)))
     goodput = estimates.table(job, options)
     speeds = goodput.goodput if goodput is not None else np.zeros(len(options))

@@ -1,23 +1,62 @@
-"""Policies by name. A policy is imported when it is asked for, not before."""
+"""Policies by name, with one sentence each. A policy is imported when it is asked for, not before."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import import_module
 
 from gpq.core.policy import Policy
 from gpq.errors import UsageError
 
-POLICIES = {
-    "goodput": ("gpq.policies.goodput", "Goodput"),
-    "fifo": ("gpq.policies.fifo", "Fifo"),
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """`gang`: every job gets exactly the GPUs that it asked for. `own_batch`: it keeps the batch that it asked for, since
+    the policy knows nothing of statistical efficiency (a simulated job then has its tuned batch)."""
+
+    module: str
+    attribute: str
+    sentence: str
+    gang: bool = False
+    own_batch: bool = False
+
+
+POLICIES: dict[str, Entry] = {
+    "goodput": Entry("gpq.policies.goodput", "Goodput", "most goodput for all, in fair shares, found exactly"),
+    "pollux": Entry("gpq.policies.pollux", "Pollux", "the genetic search of Pollux (OSDI'21) for the fairest goodput"),
+    "sia": Entry("gpq.policies.sia", "Sia", "normalised goodput over GPU types as an integer programme (Sia, SOSP'23)"),
+    "optimus": Entry(
+        "gpq.policies.optimus", "Optimus", "the next GPU to the job it brings nearest to its end", own_batch=True
+    ),
+    "slaq": Entry("gpq.policies.slaq", "Slaq", "GPUs to the jobs whose loss falls fastest (SoCC'17)", own_batch=True),
+    "tiresias": Entry(
+        "gpq.policies.tiresias", "Tiresias", "least attained service first, in two queues (NSDI'19)", True, True
+    ),
+    "themis": Entry("gpq.policies.themis", "Themis", "the worst finish-time fairness first (NSDI'20)", True, True),
+    "gavel": Entry("gpq.policies.gavel", "Gavel", "most effective throughput over GPU types (OSDI'20)", True, True),
+    "gavel-max-min": Entry(
+        "gpq.policies.gavel", "GavelMaxMin", "Gavel: the least served job is served best", True, True
+    ),
+    "gavel-ftf": Entry("gpq.policies.gavel", "GavelFtf", "Gavel: the worst finish-time fairness is least", True, True),
+    "gavel-makespan": Entry("gpq.policies.gavel", "GavelMakespan", "Gavel: the last job ends soonest", True, True),
+    "srtf": Entry("gpq.policies.srtf", "Srtf", "shortest remaining time first", True, True),
+    "backfill": Entry(
+        "gpq.policies.backfill", "Backfill", "first come, first served; gaps filled from behind", True, True
+    ),
+    "fifo": Entry("gpq.policies.fifo", "Fifo", "first come, first served, no overtaking", True, True),
 }
 
 
-def policy(name: str) -> Policy:
+def entry(name: str) -> Entry:
     """Raises UsageError for a name that is none, listing those that are."""
     try:
-        module, attribute = POLICIES[name]
+        return POLICIES[name]
     except KeyError:
         raise UsageError(f"unknown policy `{name}`", f"known are {', '.join(POLICIES)}") from None
-    made: Policy = getattr(import_module(module), attribute)()
+
+
+def policy(name: str) -> Policy:
+    """A new instance. Raises UsageError for a name that is none."""
+    found = entry(name)
+    made: Policy = getattr(import_module(found.module), found.attribute)()
     return made

@@ -1,0 +1,195 @@
+"""The board of a round: which devices are still to be given, counted by node so that thousands of nodes cost little."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpq.core.models import (
+    Allotment,
+    Device,
+    DeviceId,
+    Job,
+    JobSpec,
+    Layout,
+    NodeId,
+    Placement,
+    Shape,
+    Snapshot,
+)
+from gpq.core.shapes import nodes_up, usable
+
+Counts = NDArray[np.int64]
+_MUST_WAIT = 1 << 20  # more than any node has devices: a node where the job can start at once comes before any other
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What makes two jobs equal when it comes to devices: type asked for, least memory, type of the shape."""
+
+    asked: str
+    memory_mib: int
+    gpu_type: str
+
+
+@dataclass(slots=True)
+class _Supply:
+    """Of one kind: the positions that suit it in each node (None: all), and how many of them are free, and idle."""
+
+    suited: list[frozenset[int] | None]
+    free: Counts
+    idle: Counts  # free in this round and held by nobody now
+
+
+class Board:
+    """Devices not yet given in this round, and which nodes already carry a multi-node job."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.nodes = nodes_up(snapshot)
+        self.index = {node.id: i for i, node in enumerate(self.nodes)}
+        self.position = [{device.id: k for k, device in enumerate(node.devices)} for node in self.nodes]
+        self.free: list[set[int]] = [set(range(len(node.devices))) for node in self.nodes]
+        self.busy: list[set[int]] = [set() for _ in self.nodes]
+        self.spanned = np.zeros(len(self.nodes), dtype=bool)
+        self._kinds: dict[Kind, _Supply] = {}
+        for job in snapshot.jobs.values():
+            for node, devices in job.placement.parts if job.placement else ():
+                at = self.index.get(node)
+                if at is not None:
+                    self.busy[at].update(self.position[at][d] for d in devices if d in self.position[at])
+
+    def kind(self, spec: JobSpec, gpu_type: str) -> Kind:
+        return Kind(spec.gpu_type, spec.min_gpu_memory_mib, gpu_type)
+
+    def take(self, placement: Placement) -> None:
+        """These devices are given."""
+        for at, positions in self._parts(placement):
+            self.free[at] -= positions
+            self._recount(at)
+            if len(placement.parts) > 1:
+                self.spanned[at] = True
+
+    def give(self, placement: Placement) -> None:
+        """These devices are to be given again (of a single-node placement)."""
+        for at, positions in self._parts(placement):
+            self.free[at] |= positions
+            self._recount(at)
+
+    def suits(self, kind: Kind, at: int) -> set[int]:
+        """Free positions of one node that suit the kind."""
+        suited = self._supply(kind).suited[at]
+        return self.free[at] if suited is None else self.free[at] & suited
+
+    def counts(self, kind: Kind) -> Counts:
+        """Free devices that suit the kind, by node."""
+        return self._supply(kind).free
+
+    def all_suit(self, kind: Kind, placement: Placement) -> bool:
+        """Would every device of a placement suit the kind?"""
+        suited = self._supply(kind).suited
+        return all((mask := suited[at]) is None or positions <= mask for at, positions in self._parts(placement))
+
+    def find(self, job: Job, wanted: Allotment) -> Placement | None:
+        """Devices for one job: its own first, then idle ones, then the fullest node that still fits (best fit)."""
+        if isinstance(wanted, Layout):
+            return self._find_layout(job, wanted)
+        kind = self.kind(job.spec, wanted.gpu_type)
+        own = self._own(job)
+        return self._find_one(kind, wanted, own) if wanted.nodes == 1 else self._find_several(kind, wanted, own)
+
+    def _find_one(self, kind: Kind, shape: Shape, own: dict[int, set[int]]) -> Placement | None:
+        here = self._supply(kind)
+        fitting = [at for at in own if here.free[at] >= shape.replicas]
+        if fitting:
+            best = min(fitting, key=lambda at: (self._at_once(kind, at, own) < shape.replicas, here.free[at], at))
+        else:
+            if not len(here.free):
+                return None
+            cost = np.where(here.free >= shape.replicas, here.free + _MUST_WAIT * (here.idle < shape.replicas), -1)
+            cost = np.where(cost < 0, np.iinfo(np.int64).max, cost)
+            best = int(np.argmin(cost))
+            if here.free[best] < shape.replicas:
+                return None
+        return self._placement([(best, shape.replicas)], kind, own)
+
+    def _find_several(self, kind: Kind, shape: Shape, own: dict[int, set[int]]) -> Placement | None:
+        free = self._supply(kind).free
+        open_nodes = np.flatnonzero((free > 0) & ~self.spanned)
+        order = sorted(open_nodes.tolist(), key=lambda at: (-free[at], at not in own, at))
+        parts: list[tuple[int, int]] = []
+        missing = shape.replicas
+        for at in order[: shape.nodes]:
+            parts.append((at, min(missing, int(free[at]))))
+            missing -= parts[-1][1]
+            if missing == 0:
+                break
+        if missing or len(parts) != shape.nodes:
+            return None
+        return self._placement(parts, kind, own)
+
+    def _find_layout(self, job: Job, layout: Layout) -> Placement | None:
+        kind, own = self.kind(job.spec, layout.gpu_type), self._own(job)
+        parts = [(self.index.get(node, -1), count) for node, count in layout.parts]
+        if any(at < 0 or len(self.suits(kind, at)) < count for at, count in parts):
+            return None
+        return self._placement(parts, kind, own)
+
+    def _placement(self, parts: Sequence[tuple[int, int]], kind: Kind, own: dict[int, set[int]]) -> Placement:
+        found: list[tuple[NodeId, tuple[DeviceId, ...]]] = []
+        gpu_type = ""
+        for at, count in sorted(parts):
+            mine, node = own.get(at, set()), self.nodes[at]
+            suited = sorted(self.suits(kind, at), key=lambda k: (k not in mine, k in self.busy[at] - mine, k))
+            chosen = sorted(suited[:count])
+            found.append((node.id, tuple(node.devices[k].id for k in chosen)))
+            gpu_type = node.devices[chosen[0]].type
+        return Placement(tuple(found), gpu_type)
+
+    def _own(self, job: Job) -> dict[int, set[int]]:
+        return dict(self._parts(job.placement)) if job.placement is not None else {}
+
+    def _at_once(self, kind: Kind, at: int, own: dict[int, set[int]]) -> int:
+        """Free devices there that are idle or the job's own."""
+        return len(self.suits(kind, at) - (self.busy[at] - own.get(at, set())))
+
+    def _parts(self, placement: Placement) -> list[tuple[int, set[int]]]:
+        found = []
+        for node, devices in placement.parts:
+            at = self.index.get(node)
+            if at is not None:
+                found.append((at, {self.position[at][d] for d in devices if d in self.position[at]}))
+        return found
+
+    def _supply(self, kind: Kind) -> _Supply:
+        known = self._kinds.get(kind)
+        if known is None:
+            suited = [self._suited(node.devices, kind) for node in self.nodes]
+            zeros = np.zeros(len(self.nodes), dtype=np.int64)
+            known = self._kinds[kind] = _Supply(suited, zeros, zeros.copy())
+            for at in range(len(self.nodes)):
+                self._count(known, at)
+        return known
+
+    def _suited(self, devices: Sequence[Device], kind: Kind) -> frozenset[int] | None:
+        asks = _asks(kind)
+        fitting = frozenset(
+            k for k, d in enumerate(devices) if usable(d, asks) and (not kind.gpu_type or d.type == kind.gpu_type)
+        )
+        return None if len(fitting) == len(devices) else fitting
+
+    def _recount(self, at: int) -> None:
+        for supply in self._kinds.values():
+            self._count(supply, at)
+
+    def _count(self, supply: _Supply, at: int) -> None:
+        suited = supply.suited[at]
+        free = self.free[at] if suited is None else self.free[at] & suited
+        supply.free[at] = len(free)
+        supply.idle[at] = len(free - self.busy[at])
+
+
+def _asks(kind: Kind) -> JobSpec:
+    return JobSpec((), "", "", 0, gpu_type=kind.asked, min_gpu_memory_mib=kind.memory_mib)
