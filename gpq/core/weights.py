@@ -54,7 +54,8 @@ def seconds_left(job: Job, table: GoodputTable) -> list[Seconds | None]:
     if declared is None or declared.dataset_size <= 0 or progress is None or progress.epochs <= 0:
         return [None] * len(table.throughput)
     examples = (1.0 - min(progress.fraction, 1.0)) * declared.dataset_size * progress.epochs
-    return [examples / speed if speed > 0 else None for speed in table.throughput.tolist()]
+    speeds = table.goodput if declared.statistical else table.throughput
+    return [examples / speed if speed > 0 else None for speed in speeds.tolist()]
 
 
 def _or_guess(known: Seconds | None, job: Job, now: Seconds) -> Seconds:

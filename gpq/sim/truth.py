@@ -73,3 +73,4 @@ class Task:
     user: str = "user"
     gpu_type: str = ""
     restart: Seconds = 30.0  # each start or move: GPUs held, no progress
+    slowdown: float = 1.0  # of its true progress against its measured steps (the calibration of an artifact)
