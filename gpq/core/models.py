@@ -169,7 +169,9 @@ class Declared:
     rule: str = ""
     parameters: int = 0
     accumulate_alone: bool = False  # one replica exceeds the base batch only by accumulation, as in Pollux
-    statistical: bool = False  # its length counts examples of the base batch's worth (AdaptDL), not passes over the data
+    statistical: bool = (
+        False  # its length counts examples of the base batch's worth (AdaptDL), not passes over the data
+    )
     atomic_by_type: tuple[tuple[str, int, int], ...] = ()  # (GPU type, least, most) where they differ by type
 
 

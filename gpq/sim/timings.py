@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable
+from math import fsum
 from pathlib import Path
 
 import numpy as np
@@ -109,12 +110,12 @@ class StepTimes:
         return float(pair[0]), float(pair[1])
 
     def _inside(self, placement: Counts) -> list[float]:
-        sizes = sorted({size for _, _, size in self._points})
+        sizes = sorted({size for (_, _, size), _ in self._points})
         return [size for size in sizes if not np.isnan(self._at(placement, size)[0])]
 
     def _refusal(self, placement: Counts, problem: str) -> NotMeasured:
-        nodes = max(nodes for nodes, _, _ in self._points)
-        replicas = max(replicas for _, replicas, _ in self._points)
+        nodes = max(nodes for (nodes, _, _), _ in self._points)
+        replicas = max(replicas for (_, replicas, _), _ in self._points)
         hint = f"measurements reach to {replicas} GPUs on {nodes} {'node' if nodes == 1 else 'nodes'}"
         return NotMeasured(f"{self.name} {problem}", f"{hint}; choose a cluster or GPU type within them")
 
@@ -131,27 +132,25 @@ def _curves(table: Table) -> dict[Counts, Curve]:
     return {placement: (sorted(pairs), [pairs[m] for m in sorted(pairs)]) for placement, pairs in rows.items()}
 
 
-def _points(curves: dict[Counts, Curve], scalability: Table) -> dict[Point, Pair]:
-    """Means over the placements of the same nodes and replicas, then what else was measured of larger ones."""
+def _points(curves: dict[Counts, Curve], scalability: Table) -> list[tuple[Point, Pair]]:
+    """Means over the placements of the same nodes and replicas, then what else was measured, mostly of larger ones. What
+    is there twice stays twice, as in the published simulators: without it ties in the triangulation fall otherwise."""
     groups: dict[Point, list[Pair]] = defaultdict(list)
-    for placement in sorted(curves):
-        for size, pair in zip(*curves[placement], strict=True):
+    for placement, curve in curves.items():
+        for size, pair in zip(*curve, strict=True):
             groups[len(placement), sum(placement), size].append(pair)
-    points = {}
-    for point in sorted(groups):
-        step, sync = np.mean(np.array(groups[point]), axis=0)
-        points[point] = (float(step), float(sync))
+    points = [(point, _mean(groups[point])) for point in sorted(groups)]
     numbers = scalability.numbers
-    seen: set[Point] = set()
     for i in range(len(scalability)):
         point = (int(numbers["num_nodes"][i]), int(numbers["num_replicas"][i]), float(numbers["local_bsz"][i]))
         if point[0] > point[1]:
             raise scalability.wrong(i, f"num_nodes is {point[0]}, more than num_replicas, {point[1]}")
-        if point in seen:
-            raise scalability.wrong(i, f"{point[1]} replicas on {point[0]} nodes with this local_bsz are there twice")
-        seen.add(point)
-        points.setdefault(point, _pair(scalability, i))
+        points.append((point, _pair(scalability, i)))
     return points
+
+
+def _mean(pairs: list[Pair]) -> Pair:
+    return fsum(step for step, _ in pairs) / len(pairs), fsum(sync for _, sync in pairs) / len(pairs)
 
 
 def _pair(table: Table, i: int) -> Pair:
@@ -161,14 +160,15 @@ def _pair(table: Table, i: int) -> Pair:
     return step, sync
 
 
-def _interpolator(points: dict[Point, Pair]) -> Callable[[Point], NDArray[np.float64]]:
+def _interpolator(points: list[tuple[Point, Pair]]) -> Callable[[Point], NDArray[np.float64]]:
     """Piecewise linear on a Delaunay triangulation, in the measurements' own units as published. Points that span no
     volume (one node only, say) have none, and all answers are NaN."""
     from scipy.interpolate import LinearNDInterpolator
     from scipy.spatial import QhullError
 
     try:
-        linear = LinearNDInterpolator(np.array(list(points), dtype=np.float64), np.array(list(points.values())))
+        where, pairs = (np.array(part, dtype=np.float64) for part in zip(*points, strict=True))
+        linear = LinearNDInterpolator(where, pairs)
     except QhullError:
         return lambda point: np.full(2, np.nan)
     return lambda point: np.asarray(linear(point), dtype=np.float64)

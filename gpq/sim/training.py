@@ -96,7 +96,7 @@ class Training:
         low, high, part = self._bracket(total_batch)
         first = float(np.interp(progress, low.progress, low.best))
         best = first + part * (float(np.interp(progress, high.progress, high.best)) - first)
-        return (best - self._goal) / (self._worst - self._goal)
+        return abs(best - self._goal) / abs(self._worst - self._goal)
 
     def _bracket(self, total_batch: float) -> tuple[Run, Run, float]:
         """The runs at the measured batches on both sides, and how far it is from the first to the second."""
