@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-interpreters check format bench bench-fit bench-cli bench-round bench-overhead bench-daemon bench-exactness bench-noise chaos-daemon completions clean
+.PHONY: help demo test test-interpreters check format bench bench-fit bench-cli bench-round bench-policy bench-overhead bench-daemon bench-exactness bench-noise chaos-daemon completions clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -53,8 +53,10 @@ format: $(VENV)/.dev  ## rewrite the code in the house style
 completions: $(VENV)/.dev  ## write anew what is made from the commands: completions/, the table in README.md
 	$(BIN)/python -m gpq.cli.reference --write
 
-# TRACES is a folder of public measurements in the layout of the OSDI'21 artifact.
+# TRACES is a folder of public measurements in the layout of the OSDI'21 artifact; for bench-policy the folder above it.
 TRACES ?=
+# Processes that simulate.
+JOBS ?= 1
 
 bench: bench-fit bench-round bench-cli bench-daemon bench-overhead bench-exactness bench-noise  ## every benchmark, with its bar
 
@@ -64,6 +66,10 @@ bench-fit: $(VENV)/.dev  ## error and time of the throughput fit: make bench-fit
 
 bench-round: $(VENV)/.dev  ## time of a round for 64 GPUs and 30 jobs
 	$(BIN)/python benchmarks/round.py
+
+bench-policy: $(VENV)/.dev  ## policies on public workloads, an hour or so: make bench-policy TRACES=DIR (with osdi21/ and sia/)
+	@test -n "$(TRACES)" || { echo "say where the traces are: make bench-policy TRACES=DIR" >&2; exit 2; }
+	$(BIN)/python benchmarks/policy.py --traces $(TRACES) --jobs-parallel $(JOBS) $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 
 bench-cli: $(VENV)/.dev  ## CPU time of status, completion and submit over `python -c pass`
 	$(BIN)/python benchmarks/cli.py

@@ -25,7 +25,9 @@ class Ruleset(str, Enum):
     sia = "sia"
 
 
-WORKLOADS = typer.Argument(metavar="[FILE.csv]...", help="Workloads: name, time, application, num_replicas, batch_size.")
+WORKLOADS = typer.Argument(
+    metavar="[FILE.csv]...", help="Workloads: name, time, application, num_replicas, batch_size."
+)
 TRACES = typer.Option("--traces", metavar="PATH", help="Folder of measurements, one folder for each application.")
 NODES = typer.Option(
     "--nodes", metavar="NxG[:TYPE],...", help="Cluster: 16x4, or 6x4:t4,2x8:a100. Repeat it to compare. [default: 16x4]"
@@ -163,7 +165,12 @@ def _bar(runs: Sequence[compare.Run]) -> Iterator[compare.Progress | None]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:.0f}%"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("simulating", total=len(runs))
 

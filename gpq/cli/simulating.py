@@ -98,7 +98,9 @@ def _setting(kind: type, value: str, word: str) -> float | int | bool:
 
 
 def _wrong(word: str, hint: str = "write a number") -> bool:
-    raise UsageError(f"--set {word}: no value that fits", f"{hint}, as in --set fairness_power=0.25 --set use_length=off")
+    raise UsageError(
+        f"--set {word}: no value that fits", f"{hint}, as in --set fairness_power=0.25 --set use_length=off"
+    )
 
 
 def published(paths: Sequence[str], traces: str, sia: bool, restart: float | None) -> list[Source]:

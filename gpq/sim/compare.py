@@ -31,7 +31,9 @@ from gpq.sim.truth import Task
 
 LOOK_SECONDS = 0.2  # between two looks at how far the other processes are
 
-Progress = Callable[[Sequence[float]], None]  # gets the share of each run that is done, 0 to 1, in the order of the runs
+Progress = Callable[
+    [Sequence[float]], None
+]  # gets the share of each run that is done, 0 to 1, in the order of the runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def blocks(runs: Sequence[Run], outcomes: Sequence[Outcome]) -> list[Block]:
 
 def check(sources: Sequence[Source], clusters: Sequence[Cluster], policies: Sequence[str]) -> None:
     """Can every job run on every cluster under every policy? Raises UsageError about the first that cannot."""
-    gang = any([entry(policy).gang for policy in policies])  # a list: every name is looked up
+    gang = any(entry(policy).gang for policy in policies)
     for source in sources:
         for task in source.tasks():
             for cluster in clusters:
@@ -110,17 +112,23 @@ def check(sources: Sequence[Source], clusters: Sequence[Cluster], policies: Sequ
 def _misfit(task: Task, nodes: Sequence[Node], *, whole: bool) -> str:
     """Why the job can run nowhere, or cannot have all the GPUs that it asks for; "" where it can."""
     counts = Counter(device.type for node in nodes for device in node.devices)
-    for gpu_type in sorted(counts):
-        try:
-            task.truth.limits(gpu_type)
-        except UsageError as error:
-            return error.message
+    unknown = next(filter(None, (_unmeasured(task, gpu_type) for gpu_type in sorted(counts))), "")
+    if unknown:
+        return unknown
     fitting = {kind: count for kind, count in counts.items() if task.gpu_type.lower() in kind.lower()}
     if not fitting:
         return f"it asks for GPUs of type {task.gpu_type}"
     most, least = max(fitting.values()), task.replicas if whole else 1
     of_type = " of one type" if len(fitting) > 1 else ""
     return f"it asks for {least} GPUs, and there are {most}{of_type}" if least > most else ""
+
+
+def _unmeasured(task: Task, gpu_type: str) -> str:
+    try:
+        task.truth.limits(gpu_type)
+    except UsageError as error:
+        return error.message
+    return ""
 
 
 def _refusal(source: Source, task: Task, problem: str) -> UsageError:

@@ -20,7 +20,6 @@ from gpq.core.models import (
     Device,
     DeviceId,
     Job,
-
     LossPoint,
     Node,
     NodeId,
@@ -255,5 +254,3 @@ def nodes_of(views: Sequence[NodeView]) -> tuple[Node, ...]:
         for view in sorted(views, key=lambda view: view.name)
         if view.devices
     )
-
-

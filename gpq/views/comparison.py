@@ -63,7 +63,10 @@ def picture(blocks: Sequence[Block], width: int) -> RenderableType:
             parts.append(Text())
         parts.append(_table(block.rows, cluster, width))
         if len(block.means) < len(block.rows):
-            parts += [Text(), Text("means over the runs of each policy; RHO MAX and ROUND MAX: their worst", style="dim")]
+            parts += [
+                Text(),
+                Text("means over the runs of each policy; RHO MAX and ROUND MAX: their worst", style="dim"),
+            ]
             parts.append(_table(block.means, cluster, width))
     return Group(*parts)
 

@@ -29,7 +29,9 @@ def check(path: str) -> None:
     """Raises UsageError for what could not be drawn or written: to be asked before hours of simulation."""
     ending = os.path.splitext(path)[1].lower()
     if ending not in FORMATS:
-        raise UsageError(f"--plot {path}: cannot draw {ending or 'a file without an ending'}", "write FILE.svg or FILE.png")
+        raise UsageError(
+            f"--plot {path}: cannot draw {ending or 'a file without an ending'}", "write FILE.svg or FILE.png"
+        )
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
         raise UsageError(f"--plot {path}: cannot write in {folder}", "name a folder that is there and writable")
@@ -88,6 +90,7 @@ def _completion(axes: Axes, groups: dict[str, list[Outcome]]) -> None:
 def _fairness(axes: Axes, groups: dict[str, list[Outcome]]) -> None:
     for label, outcomes in groups.items():
         _ecdf(axes, [job.rho for outcome in outcomes for job in outcome.jobs if job.rho is not None], label)
+    axes.set_xscale("log")
     axes.axvline(1.0, color="black", linewidth=0.8, linestyle="--")
     axes.set_xlabel("finish-time fairness (1 = as with a fair share)")
 
@@ -103,6 +106,7 @@ def _gpus(axes: Axes, label: str, outcome: Outcome) -> None:
     moments, held = gpus_over_time(jobs)
     axes.stackplot(moments / HOUR, held, step="post", linewidth=0.0)
     axes.set_ylim(0, outcome.gpus)
+    axes.margins(x=0.01)
     axes.set_title(f"{label}: {outcome.workload}", fontsize=9.0)
     axes.set_xlabel("time (h)")
     axes.set_ylabel("GPUs by job")
