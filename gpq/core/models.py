@@ -212,6 +212,7 @@ class LossPoint:
 
     base_steps: float
     loss: float
+    weight: float = 1.0  # reports that are averaged in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +232,7 @@ class Profile:
     checkpoints: int = 0
     checkpoint_seconds: Seconds = 0.0  # of the latest
     losses: tuple[LossPoint, ...] = ()  # thinned, oldest first (profiling.MAX_LOSSES)
+    early_noise: Noise | None = None  # the first usable one: the noise scale grows while a model learns
 
     @property
     def max_replicas(self) -> int:
