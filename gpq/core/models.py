@@ -426,5 +426,5 @@ class Snapshot:
     jobs: Mapping[JobId, Job] = field(default_factory=dict)
     next_id: int = 1  # ids are never reused
     round_at: Seconds = 0.0  # of the last allocation
-    priors: Mapping[str, Prior] = field(default_factory=dict)  # by `priors.program_of`
+    priors: Mapping[str, Prior] = field(default_factory=dict)  # by `priors.program_of`, those learnt last at the end
     oracles: Mapping[JobId, Oracle] = field(default_factory=dict)  # of the simulator alone
