@@ -9,7 +9,7 @@ from gpq.core.models import Declared, Job, JobSpec, LossPoint, Noise, Profile, P
 
 # Steps beyond this many count for no more, so that a row follows a machine that changed (pollux.md 1.15.9).
 MAX_WEIGHT = 500.0
-MAX_LOSSES = 128  # points kept of a loss curve
+MAX_LOSSES = 64  # points kept of a loss curve: they are written with every report of the job
 MAX_NOTICES = 12
 
 
