@@ -38,9 +38,7 @@ class Correction:
         """What a predicted step time is to be multiplied by, for each shape."""
         if not self.weights:
             return np.ones(len(replicas))
-        kernel = _kernel(
-            np.log2(replicas), nodes > 1, np.array(self.doublings), np.array(self.across)
-        )
+        kernel = _kernel(np.log2(replicas), nodes > 1, np.array(self.doublings), np.array(self.across))
         found: Array = np.exp(kernel @ np.array(self.weights))
         return found
 

@@ -63,12 +63,11 @@ def test_two_kinds_are_solved_as_exactly(lists: list[list[tuple[int, float, int]
 
 @given(st.lists(st.lists(typed_option, max_size=4), max_size=4), st.integers(0, 7), st.integers(0, 7))
 @settings(deadline=None)
-def test_prices_fit_and_their_bound_holds(
-    lists: list[list[tuple[int, float, int]]], first: int, second: int
-) -> None:
+def test_prices_fit_and_their_bound_holds(lists: list[list[tuple[int, float, int]]], first: int, second: int) -> None:
     items = [typed([(0, 0.0, 0), *options]) for options in lists]  # with nothing as an option, as every job has it
     best, answer = best_of_all(items, (first, second)), solve(items, (first, second), exact=False)
-    assert answer is not None and best is not None
+    assert answer is not None
+    assert best is not None
     check(items, (first, second), answer)
     assert answer.value <= best + 1e-9 <= answer.bound + 2e-9
 
@@ -81,7 +80,8 @@ def test_prices_come_close_to_the_optimum_of_many_jobs() -> None:
         for scale, power in zip(rng.uniform(0.5, 2, 200), rng.uniform(0.3, 0.95, 200), strict=True)
     ]
     exact, priced = solve(items, (512,), exact=True), solve(items, (512,), exact=False)
-    assert exact is not None and priced is not None
+    assert exact is not None
+    assert priced is not None
     assert exact.value * 0.999 <= priced.value <= exact.value + 1e-9
     assert priced.gap <= 0.002 * exact.value
 
