@@ -16,6 +16,7 @@ COMMANDS = {
     "daemon": ("gpq.cli.daemon", "start, stop and look at the daemon"),
     "doctor": ("gpq.cli.doctor", "check this machine, each line with its fix"),
     "config": ("gpq.cli.config", "show and check the configuration"),
+    "simulate": ("gpq.cli.simulate", "compare policies on a workload, or on your own jobs, in simulated time"),
     "demo": ("gpq.cli.demo", "three real training jobs on two small CPU servers, live"),
     "completion": ("gpq.cli.completion", "print the completion script of a shell"),
 }

@@ -140,7 +140,8 @@ class Running:
         goal = self.task.truth.progress(self.epoch + 1)
         if self.epoch + 1 < self.task.truth.epochs:
             return float("inf")
-        return self.waiting + max(float(round((goal - self.progress) / self.speed(interference))), 0.0)
+        # Never 0: `advance` rounds what is left to whole seconds, and of less than half a one would make nothing, for ever.
+        return self.waiting + max(float(ceil((goal - self.progress) / self.speed(interference))), 1.0)
 
     def start(self, placement: Placement | None, restart: Seconds) -> None:
         """Give it these GPUs, or none."""

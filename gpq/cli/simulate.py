@@ -1,0 +1,174 @@
+"""`gpq simulate`: policies compared on published workloads or on the lab's own jobs, in simulated time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from gpq.cli import output, simulating, values
+from gpq.cli.frame import Color, ColorChoice, frame
+from gpq.errors import UsageError
+from gpq.sim import compare
+from gpq.sim.rules import Rules
+from gpq.sim.sources import Source
+
+app = frame()
+
+
+class Ruleset(str, Enum):
+    osdi21 = "osdi21"
+    sia = "sia"
+
+
+WORKLOADS = typer.Argument(metavar="[FILE.csv]...", help="Workloads: name, time, application, num_replicas, batch_size.")
+TRACES = typer.Option("--traces", metavar="PATH", help="Folder of measurements, one folder for each application.")
+NODES = typer.Option(
+    "--nodes", metavar="NxG[:TYPE],...", help="Cluster: 16x4, or 6x4:t4,2x8:a100. Repeat it to compare. [default: 16x4]"
+)
+POLICY = typer.Option("--policy", metavar="NAME,...", help="Policies to compare.")
+INTERVAL = typer.Option("--interval", metavar="SECONDS", help="Between two rounds.")
+RESTART = typer.Option(
+    "--restart", metavar="SECONDS", help="Cost of each start and move. [default: 30; sia: by application]"
+)
+INTERFERENCE = typer.Option(
+    "--interference", metavar="SHARE", help="Slowdown of jobs over several nodes that share a node."
+)
+KNOWN = typer.Option("--known-length/--unknown-length", help="Jobs declare how long they are.")
+PRIORS = typer.Option("--priors/--no-priors", help="Jobs start from profiles of earlier ones of the same program.")
+EVENTS = typer.Option("--events/--no-events", help="Rounds also when a job arrives, ends or first reports.")
+NOISE = typer.Option("--noise", metavar="SHARE", help="Relative error of what jobs measure.")
+SEED = typer.Option("--seed", metavar="N,...", help="Of all chance; a list runs each.")
+PARALLEL = typer.Option("--jobs-parallel", metavar="N", min=1, help="Processes that simulate.")
+RULES = typer.Option("--rules", metavar="osdi21|sia", help="Whose charges: those of Pollux's or Sia's simulator.")
+SET = typer.Option("--set", metavar="KEY=VALUE", help="A switch of the policy, as use_length=off; may be repeated.")
+HISTORY = typer.Option("--history", help="Replay your own jobs from the store instead of a file.")
+SINCE = typer.Option("--since", metavar="DURATION", help="With --history: only jobs submitted since, as 30d.")
+CSV = typer.Option("--csv", help="Print one CSV line for each run.")
+PLOT = typer.Option("--plot", metavar="FILE", help="Draw completion times, fairness and GPUs: FILE.svg or FILE.png.")
+JSON = typer.Option("--json", help="Print JSON only.")
+
+
+@app.command()
+def simulate(
+    workloads: Annotated[list[str] | None, WORKLOADS] = None,
+    traces: Annotated[str, TRACES] = "",
+    nodes: Annotated[list[str] | None, NODES] = None,
+    policy: Annotated[str, POLICY] = "goodput",
+    interval: Annotated[float, INTERVAL] = 60.0,
+    restart: Annotated[float | None, RESTART] = None,
+    interference: Annotated[float, INTERFERENCE] = 0.0,
+    known_length: Annotated[bool, KNOWN] = False,
+    priors: Annotated[bool, PRIORS] = False,
+    events: Annotated[bool, EVENTS] = False,
+    noise: Annotated[float, NOISE] = 0.0,
+    seed: Annotated[str, SEED] = "0",
+    jobs_parallel: Annotated[int, PARALLEL] = 1,
+    rules: Annotated[Ruleset, RULES] = Ruleset.osdi21,
+    setting: Annotated[list[str] | None, SET] = None,
+    history: Annotated[bool, HISTORY] = False,
+    since: Annotated[str, SINCE] = "",
+    plot: Annotated[str, PLOT] = "",
+    csv: Annotated[bool, CSV] = False,
+    color: Color = ColorChoice.auto,
+    json: Annotated[bool, JSON] = False,
+) -> None:
+    """Compare policies on a workload in simulated time, with the policy code of the daemon.
+
+    MEAN, MEDIAN and P99 are completion times. RHO is finish-time fairness: completion time over that of the job alone
+    on its share; at most 1 is fair. --history replays your own jobs, on your own cluster unless --nodes names others.
+
+    \b
+    Example:
+      gpq simulate workload-1.csv --traces traces --policy goodput,fifo
+      gpq simulate w.csv --traces t --nodes 6x4:t4,2x8:a100 --rules sia --json
+      gpq simulate --history --since 30d --nodes 2x4 --nodes 2x5
+    """
+    if csv and json:
+        raise UsageError("--csv and --json do not go together", "choose one of them")
+    made = Rules(
+        nodes=(),
+        interval=simulating.within(interval, "--interval", 0.0, 86_400.0, above=True),
+        interference=simulating.within(interference, "--interference", 0.0, 0.99),
+        known_length=known_length,
+        priors=priors,
+        events=events,
+        noise=simulating.within(noise, "--noise", 0.0, 10.0),
+        profiled=rules is Ruleset.sia,
+        config=simulating.settings(setting or []),
+    )
+    if restart is not None:
+        simulating.within(restart, "--restart", 0.0, 86_400.0)
+    if plot:
+        _check_plot(plot)
+    names, numbers = simulating.policies(policy), simulating.seeds(seed)
+    if history:
+        _no_files(workloads or [], traces, rules)
+        span = values.seconds(since, "--since") if since else None
+        own = simulating.own_jobs(span, restart)
+        if own.left_out:
+            output.note(simulating.left_out(own))
+        sources: list[Source] = [own]
+        machines = simulating.named_clusters(nodes) if nodes else [simulating.own_cluster()]
+    else:
+        if since:
+            raise UsageError("--since is for --history", "leave it out, or replay your own jobs with --history")
+        sources = simulating.published(workloads or [], traces, rules is Ruleset.sia, restart)
+        machines = simulating.named_clusters(nodes or [simulating.DEFAULT_NODES])
+    compare.check(sources, machines, names)
+    runs = compare.plan(names, sources, machines, simulating.RulesFor(made), numbers)
+    with _bar(runs) as progress:
+        outcomes = compare.run_all(runs, jobs_parallel, progress)
+    _show(compare.blocks(runs, outcomes), plot, csv=csv, color=color.value, json=json)
+
+
+def _no_files(workloads: Sequence[str], traces: str, rules: Ruleset) -> None:
+    for given, option in ((workloads, "a workload file"), (traces, "--traces"), (rules is Ruleset.sia, "--rules sia")):
+        if given:
+            raise UsageError(f"{option} does not go with --history", "--history replays the jobs of your own store")
+
+
+def _check_plot(path: str) -> None:
+    from gpq.views import plot
+
+    plot.check(path)
+
+
+def _show(blocks: list[compare.Block], plot: str, *, csv: bool, color: str, json: bool) -> None:
+    from gpq.views import comparison
+
+    if plot:
+        from gpq.views import plot as figure
+
+        figure.draw(blocks, plot)
+    if json:
+        output.emit(comparison.document(blocks))
+    elif csv:
+        sys.stdout.write(comparison.csv_text(blocks))
+    else:
+        console = output.console(color)
+        console.print(comparison.picture(blocks, console.width))
+
+
+@contextmanager
+def _bar(runs: Sequence[compare.Run]) -> Iterator[compare.Progress | None]:
+    """On a terminal: how many of the jobs of all runs have ended, and when the rest will have."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("simulating", total=len(runs))
+
+        def progress(shares: Sequence[float]) -> None:
+            done = sum(share >= 1.0 for share in shares)
+            bar.update(task, completed=sum(shares), description=f"simulating {done}/{len(runs)}")
+
+        yield progress

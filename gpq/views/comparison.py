@@ -1,0 +1,107 @@
+"""What simulated runs came to: a table for people, CSV and JSON for programs. Compares nothing itself: `outcomes` did."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gpq.sim.compare import Block
+from gpq.sim.outcomes import Summary
+from gpq.views.plain import Column, duration, fit, number, safe
+from gpq.views.queue import percent
+
+SCHEMA = 1
+GAP = 2  # columns between two columns
+
+
+def columns(rows: Sequence[Summary], cluster: str = "") -> list[Column]:
+    """On a narrow terminal the columns go in this order: TOOK, ROUND MAX, ROUND, JOBS, GOODPUT, GPU H, RESTARTS, MEDIAN,
+    RHO P95, RHO>1, MAKESPAN, P99, SEED, RHO MAX, CLUSTER; the rest stays. Times are completion times, submission to end."""
+    several_seeds = len({row.seed for row in rows}) > 1
+    return [
+        Column("CLUSTER", [safe(cluster)] * len(rows) if cluster else ["-"] * len(rows), 90, least=6),
+        Column("POLICY", [safe(row.policy) for row in rows], 99),
+        Column("WORKLOAD", [safe(row.workload) for row in rows], 98, least=8),
+        Column("SEED", [str(row.seed) if several_seeds else "-" for row in rows], 85, right=True),
+        Column("JOBS", [str(row.jobs) for row in rows], 33, right=True),
+        Column("MEAN", [duration(row.avg_jct) for row in rows], 97, right=True),
+        Column("MEDIAN", [duration(row.p50_jct) for row in rows], 60, right=True),
+        Column("P99", [duration(row.p99_jct) for row in rows], 80, right=True),
+        Column("MAKESPAN", [duration(row.makespan) for row in rows], 75, right=True),
+        Column("RHO P95", [number(row.rho_p95) for row in rows], 65, right=True),
+        Column("RHO MAX", [number(row.rho_max) for row in rows], 88, right=True),
+        Column("RHO>1", [percent(row.rho_above_1) for row in rows], 70, right=True),
+        Column("RESTARTS", [f"{row.restarts_per_job:.1f}" for row in rows], 50, right=True),
+        Column("GPU H", [number(row.gpu_hours) for row in rows], 45, right=True),
+        Column("GOODPUT", [number(row.goodput, "x") for row in rows], 40, right=True),
+        Column("ROUND", [f"{number(row.round_ms_median)}ms" for row in rows], 32, right=True),
+        Column("ROUND MAX", [f"{number(row.round_ms_max)}ms" for row in rows], 31, right=True),
+        Column("TOOK", [took(row.wall_s) for row in rows], 30, right=True),
+    ]
+
+
+def took(seconds: float) -> str:
+    """Of a short run the tenths count."""
+    return f"{seconds:.1f}s" if seconds < 10 else duration(seconds)
+
+
+def picture(blocks: Sequence[Block], width: int) -> RenderableType:
+    """For each cluster the runs, then the mean of each policy where there are several runs of it. The least mean
+    completion time is green."""
+    several = len(blocks) > 1
+    parts: list[RenderableType] = []
+    for block in blocks:
+        cluster = block.cluster if several else ""
+        if parts:
+            parts.append(Text())
+        parts.append(_table(block.rows, cluster, width))
+        if len(block.means) < len(block.rows):
+            parts += [Text(), Text("means over the runs of each policy; RHO MAX and ROUND MAX: their worst", style="dim")]
+            parts.append(_table(block.means, cluster, width))
+    return Group(*parts)
+
+
+def _table(rows: Sequence[Summary], cluster: str, width: int) -> Table:
+    shown = fit(columns(rows, cluster), width)
+    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
+    for column in shown:
+        right = "right" if column.right else "left"
+        table.add_column(column.title, justify=right, width=column.size, no_wrap=True)  # type: ignore[arg-type]
+    best = {min(part, key=lambda row: row.avg_jct) for part in _by_workload(rows)} if len(rows) > 1 else set()
+    for index, row in enumerate(rows):
+        table.add_row(*(column.cells[index] for column in shown), style="green" if row in best else "")
+    return table
+
+
+def _by_workload(rows: Sequence[Summary]) -> list[list[Summary]]:
+    names = dict.fromkeys(row.workload for row in rows)
+    return [[row for row in rows if row.workload == name] for name in names]
+
+
+def document(blocks: Sequence[Block]) -> dict[str, Any]:
+    """`gpq simulate --json`: seconds, shares from 0 to 1, milliseconds where the name says so."""
+    runs = [{"cluster": block.cluster, **asdict(row)} for block in blocks for row in block.rows]
+    means = []
+    for block in blocks:
+        for row in block.means:
+            count = sum(run.policy == row.policy for run in block.rows)
+            figures = {key: value for key, value in asdict(row).items() if key not in ("workload", "seed")}
+            means.append({"cluster": block.cluster, "runs": count, **figures})
+    return {"schema": SCHEMA, "runs": runs, "means": means}
+
+
+def csv_text(blocks: Sequence[Block]) -> str:
+    """One line a run, with the names and units of the JSON; an empty cell where nothing is known."""
+    rows = document(blocks)["runs"]
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue()
