@@ -215,6 +215,7 @@ class LossPoint:
 
     base_steps: float
     loss: float
+    weight: float = 1.0  # reports that are averaged in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +235,7 @@ class Profile:
     checkpoints: int = 0
     checkpoint_seconds: Seconds = 0.0  # of the latest
     losses: tuple[LossPoint, ...] = ()  # thinned, oldest first (profiling.MAX_LOSSES)
+    early_noise: Noise | None = None  # the first usable one: the noise scale grows while a model learns
 
     @property
     def max_replicas(self) -> int:
@@ -427,5 +429,5 @@ class Snapshot:
     jobs: Mapping[JobId, Job] = field(default_factory=dict)
     next_id: int = 1  # ids are never reused
     round_at: Seconds = 0.0  # of the last allocation
-    priors: Mapping[str, Prior] = field(default_factory=dict)  # by `priors.program_of`
+    priors: Mapping[str, Prior] = field(default_factory=dict)  # by `priors.program_of`, those learnt last at the end
     oracles: Mapping[JobId, Oracle] = field(default_factory=dict)  # of the simulator alone

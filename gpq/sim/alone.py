@@ -96,6 +96,8 @@ def _candidates(truth: Truth, kind: str, counts: tuple[int, ...]) -> tuple[list[
     pairs = {(float(m), float(s)) for m, s, ok in zip(atomic[0], accum[0], feasible[0], strict=True) if ok}
     totals, seconds = [], []
     for m, s in sorted(pairs):
+        if sum(counts) == 1 and s == 0 and m > truth.base_batch:
+            continue  # alone it accumulates, as it does in the run
         try:
             step, sync = truth.times(counts, m, kind)
         except NotMeasured:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -37,6 +37,7 @@ from gpq.core.models import (
 )
 from gpq.core.placement import place
 from gpq.core.policy import Policy
+from gpq.core.priors import remember
 from gpq.core.tuning import typed
 from gpq.errors import Refused
 from gpq.policies.registry import Entry, entry, policy
@@ -116,7 +117,7 @@ class Replay:
         self.now: Seconds = 0.0
         self.guests: dict[JobId, _Guest] = {}
         self.ended: dict[JobId, _Guest] = {}
-        self.priors: dict[str, Prior] = {}
+        self.priors: Mapping[str, Prior] = {}
         self.round_seconds: list[Seconds] = []
         self.types = sorted({device.type for node in rules.nodes for device in node.devices})
         sizes: dict[str, int] = {}
@@ -202,11 +203,7 @@ class Replay:
         guest.sizes.append((guest.running.ended_at, 0))
         self.left -= 1
         if self.config.use_priors:
-            from gpq.core.priors import absorb, program_of
-
-            job = self._seen(guest)
-            key = program_of(job)
-            self.priors = {**self.priors, key: absorb(self.priors.get(key, Prior()), job)}
+            self.priors = remember(self.priors, [self._seen(guest)])
 
     # -- what the policy sees ------------------------------------------------------------------------------------------
 
@@ -263,7 +260,7 @@ class Replay:
         profile = job.profile
         if guest.seen != running.measured:
             rows = tuple(running.rows[key] for key in sorted(running.rows))
-            profile = replace(profile, rows=rows, noise=running.noise)
+            profile = replace(profile, rows=rows, noise=running.noise, early_noise=profile.early_noise or running.noise)
             guest.seen = running.measured
         if self.rules.known_length:
             epochs = running.task.truth.epochs
