@@ -26,7 +26,7 @@ def columns(rows: Sequence[Summary], cluster: str = "") -> list[Column]:
     RHO P95, RHO>1, MAKESPAN, P99, SEED, RHO MAX, CLUSTER; the rest stays. Times are completion times, submission to end."""
     several_seeds = len({row.seed for row in rows}) > 1
     return [
-        Column("CLUSTER", [safe(cluster)] * len(rows) if cluster else ["-"] * len(rows), 90, least=6),
+        Column("CLUSTER", [safe(cluster)] * len(rows) if cluster else ["-"] * len(rows), 90, least=7),
         Column("POLICY", [safe(row.policy) for row in rows], 99),
         Column("WORKLOAD", [safe(row.workload) for row in rows], 98, least=8),
         Column("SEED", [str(row.seed) if several_seeds else "-" for row in rows], 85, right=True),

@@ -1,0 +1,51 @@
+"""Reading the jobs of a database beside its writer: all of them, and nothing changes."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from gpq.errors import NotFound, Refused
+from gpq.store.reader import read_jobs
+from gpq.store.sqlite import SqliteStore
+from tests.contract.test_stores import end, spec, submit
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "state" / "gpq.db")
+
+
+def test_all_jobs_are_read_while_the_writer_goes_on(path: str) -> None:
+    with closing(SqliteStore(path)) as store:
+        first, second = submit(store, spec("first"), spec("second"))
+        end(store, first, 9.0)
+        assert [(job.name, str(job.state)) for job in read_jobs(path)] == [("first", "completed"), ("second", "pending")]
+        assert read_jobs(path)[1] == second
+        submit(store, spec("third"))  # the writer's epoch still holds
+        assert len(read_jobs(path)) == 3
+    assert [job.name for job in read_jobs(path)] == ["first", "second", "third"]
+
+
+def test_what_is_missing_damaged_or_newer_is_said_so(path: str, tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="no history"):
+        read_jobs(path)
+    with closing(SqliteStore(path)) as store:
+        submit(store, spec("kept"))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE jobs SET body = replace(body, 'kept', 'tepk')")
+        connection.commit()
+    with pytest.raises(Refused, match="damaged"):
+        read_jobs(path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("INSERT INTO migrations (version, name) VALUES (99, 'later')")
+        connection.commit()
+    with pytest.raises(Refused, match="newer gpq"):
+        read_jobs(path)
+    other = tmp_path / "notes.db"
+    other.write_text("buy milk")
+    with pytest.raises(Refused, match="no database"):
+        read_jobs(str(other))

@@ -1,0 +1,143 @@
+"""What is shown of simulated runs: fits every width, says all in JSON and CSV, and the figure is the same each time."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from gpq.errors import UsageError
+from gpq.sim.compare import Block
+from gpq.sim.outcomes import JobOutcome, Outcome, Summary
+from gpq.views import comparison, plot
+from tests.cli.served import EVIL
+
+TO_GO = ("TOOK", "ROUND MAX", "ROUND", "JOBS", "GOODPUT", "GPU H", "RESTARTS", "MEDIAN", "RHO P95", "RHO>1", "MAKESPAN",
+         "P99", "SEED", "RHO MAX", "CLUSTER")  # fmt: skip
+
+
+def job(name: str, at: float, took: float, gpus: int = 2, rho: float | None = 0.9) -> JobOutcome:
+    return JobOutcome(name, "tiny", "ana", at, at + 10, at + took, 1, took * gpus, rho, ((at + 10, gpus), (at + 20, 1)))
+
+
+def outcome(policy: str = "goodput", workload: str = "w", seed: int = 0, slower: float = 1.0) -> Outcome:
+    jobs = (job("a", 0.0, 100.0 * slower), job("b", 50.0, 300.0 * slower, rho=1.3), job("c", 60.0, 200.0, rho=None))
+    return Outcome(policy, workload, seed, 8, jobs, (0.001, 0.003, 0.002), 3.5, 1.25)
+
+
+def blocks(*clusters: str) -> list[Block]:
+    runs = tuple(outcome(policy, workload, seed, slower)
+                 for policy, slower in (("goodput", 1.0), ("fifo", 2.0)) for workload in ("v", "w") for seed in (0, 1))  # fmt: skip
+    return [Block(cluster, runs) for cluster in clusters]
+
+
+def drawn(found: list[Block], width: int, *, colour: bool = False) -> list[str]:
+    stream = io.StringIO()
+    system = "standard" if colour else None
+    console = Console(file=stream, width=width, force_terminal=colour, color_system=system)  # type: ignore[arg-type]
+    console.print(comparison.picture(found, width))
+    return stream.getvalue().splitlines()
+
+
+def titles(lines: list[str]) -> list[str]:
+    return re.split(r" {2,}", lines[0].strip())
+
+
+def test_columns_go_in_the_stated_order_and_no_line_is_wider_than_the_terminal() -> None:
+    found = blocks("1x4", "2x4")
+    full = titles(drawn(found, 300))
+    assert set(TO_GO) <= set(full)
+    gone: list[str] = []
+    for width in range(220, 20, -3):
+        lines = drawn(found, width)
+        assert max(map(len, lines)) <= width
+        gone += [title for title in full if title not in titles(lines) and title not in gone]
+    assert tuple(gone[: len(TO_GO)]) == TO_GO
+
+
+def test_means_follow_where_there_are_several_runs_of_a_policy() -> None:
+    lines = drawn(blocks("1x4"), 200)
+    assert sum(line.startswith("POLICY") for line in lines) == 2
+    assert any("4 runs" in line for line in lines)
+    assert "CLUSTER" not in lines[0]
+    one = drawn([Block("1x4", (outcome(), outcome("fifo")))], 200)
+    assert sum(line.startswith("POLICY") for line in one) == 1
+    assert "SEED" not in one[0]
+
+
+def test_figures_have_units() -> None:
+    [head, row] = drawn([Block("1x4", (outcome(),))], 200)
+    cells = dict(zip(titles([head]), re.split(r" {2,}", row.strip()), strict=True))
+    assert cells == {
+        "POLICY": "goodput", "WORKLOAD": "w", "JOBS": "3", "MEAN": "3m20s", "MEDIAN": "3m20s", "P99": "4m58s",
+        "MAKESPAN": "5m50s", "RHO P95": "1.28", "RHO MAX": "1.30", "RHO>1": "50%", "RESTARTS": "1.0", "GPU H": "0.333",
+        "GOODPUT": "3.50x", "ROUND": "2.00ms", "ROUND MAX": "3.00ms", "TOOK": "1.2s",
+    }  # fmt: skip
+
+
+def test_the_least_mean_of_a_workload_is_green() -> None:
+    lines = drawn([Block("1x4", (outcome(), outcome("fifo", slower=2.0)))], 200, colour=True)
+    assert "\x1b[32m" in lines[1]
+    assert "\x1b[32m" not in lines[2]
+
+
+def test_names_are_escaped() -> None:
+    text = "\n".join(drawn([Block("1x4", (outcome(workload=EVIL), outcome("fifo", workload="v")))], 300))
+    assert "\x1b" not in text
+    assert "\\x1b" in text
+
+
+def test_json_has_every_figure_of_every_run_and_the_means() -> None:
+    found = comparison.document(blocks("1x4", "2x4"))
+    assert found["schema"] == 1
+    assert len(found["runs"]) == 16
+    names = {field.name for field in fields(Summary)}
+    assert all(set(run) == {"cluster", *names} for run in found["runs"])
+    assert [(mean["cluster"], mean["policy"], mean["runs"]) for mean in found["means"]] == [
+        ("1x4", "goodput", 4), ("1x4", "fifo", 4), ("2x4", "goodput", 4), ("2x4", "fifo", 4),
+    ]  # fmt: skip
+    assert found["means"][1]["avg_jct"] == pytest.approx(sum(run["avg_jct"] for run in found["runs"][4:8]) / 4)
+
+
+def test_csv_says_the_same_as_json() -> None:
+    found = blocks("1x4", "2x4")
+    rows = list(csv.DictReader(io.StringIO(comparison.csv_text(found))))
+    runs = comparison.document(found)["runs"]
+    assert [{key: str(value) for key, value in run.items()} for run in runs] == rows
+
+
+def test_gpus_over_time_are_those_of_each_job_until_its_end() -> None:
+    moments, held = plot.gpus_over_time([job("a", 0.0, 100.0), job("b", 50.0, 300.0, gpus=4)])
+    assert moments.tolist() == [10.0, 20.0, 60.0, 70.0, 100.0, 350.0]
+    assert held.tolist() == [[2, 1, 1, 1, 0, 0], [0, 0, 4, 1, 1, 0]]
+
+
+@pytest.mark.parametrize("ending", ["svg", "png"])
+def test_the_same_runs_give_the_same_figure(tmp_path: Path, ending: str) -> None:
+    pytest.importorskip("matplotlib")
+    for name in ("a", "b"):
+        plot.draw(blocks("1x4", "2x4"), str(tmp_path / f"{name}.{ending}"))
+    first, second = ((tmp_path / f"{name}.{ending}").read_bytes() for name in ("a", "b"))
+    assert first == second
+    assert first.startswith(b"\x89PNG" if ending == "png" else b"<?xml")
+    plot.draw(blocks("1x4"), str(tmp_path / f"c.{ending}"))
+    assert (tmp_path / f"c.{ending}").read_bytes() != first
+
+
+@pytest.mark.parametrize(("path", "said"), [("x.pdf", "cannot draw .pdf"), ("x", "without an ending"),
+                                            ("/nowhere/x.svg", "cannot write in /nowhere")])  # fmt: skip
+def test_a_figure_that_cannot_be_is_refused_before_anything_runs(path: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        plot.check(path)
+
+
+def test_without_matplotlib_one_line_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plot, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="needs matplotlib") as caught:
+        plot.check(str(tmp_path / "x.svg"))
+    assert caught.value.hint == "pip install 'goodput-queue[plot]'"
