@@ -25,9 +25,7 @@ class Ruleset(str, Enum):
     sia = "sia"
 
 
-WORKLOADS = typer.Argument(
-    metavar="[FILE.csv]...", help="Workloads: name, time, application, num_replicas, batch_size."
-)
+WORKLOADS = typer.Argument(metavar="[FILE]...", help="CSV: name, time, application, num_replicas, batch_size.")
 TRACES = typer.Option("--traces", metavar="PATH", help="Folder of measurements, one folder for each application.")
 NODES = typer.Option(
     "--nodes", metavar="NxG[:TYPE],...", help="Cluster: 16x4, or 6x4:t4,2x8:a100. Repeat it to compare. [default: 16x4]"

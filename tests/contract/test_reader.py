@@ -23,7 +23,10 @@ def test_all_jobs_are_read_while_the_writer_goes_on(path: str) -> None:
     with closing(SqliteStore(path)) as store:
         first, second = submit(store, spec("first"), spec("second"))
         end(store, first, 9.0)
-        assert [(job.name, str(job.state)) for job in read_jobs(path)] == [("first", "completed"), ("second", "pending")]
+        assert [(job.name, str(job.state)) for job in read_jobs(path)] == [
+            ("first", "completed"),
+            ("second", "pending"),
+        ]
         assert read_jobs(path)[1] == second
         submit(store, spec("third"))  # the writer's epoch still holds
         assert len(read_jobs(path)) == 3

@@ -16,7 +16,9 @@ from tests.sim.measurements import WORKLOAD, tiny, workload
 
 
 def source(folder: Path, *rows: str, charges: Charges | None = None, name: str = "w") -> Published:
-    return Published(name, str(workload(folder / f"{name}.csv", *rows)), str(tiny(folder / "traces")), charges or Charges())
+    return Published(
+        name, str(workload(folder / f"{name}.csv", *rows)), str(tiny(folder / "traces")), charges or Charges()
+    )
 
 
 def rules(found: compare.Cluster, seed: int) -> Rules:
@@ -65,7 +67,7 @@ def test_progress_reaches_the_end(tmp_path: Path) -> None:
 def test_an_error_in_a_process_comes_out_as_it_was(tmp_path: Path) -> None:
     runs = compare.plan(["fifo"], [source(tmp_path), source(tmp_path, name="v")], clusters("2x4"), rules)
     (tmp_path / "v.csv").write_text(WORKLOAD + "\nx,0,tiny,1,32\ny,nan,tiny,1,32\n")
-    with pytest.raises(UsageError, match="v.csv row 3") as caught:
+    with pytest.raises(UsageError, match=r"v\.csv row 3") as caught:
         compare.run_all(runs, 2)
     assert caught.value.hint
 
@@ -95,9 +97,9 @@ def test_a_category_keeps_the_batch_or_the_gpus_too(tmp_path: Path) -> None:
 def test_only_gangs_need_all_the_gpus_they_ask_for(tmp_path: Path) -> None:
     jobs = [source(tmp_path, "a,0,tiny,1,32", "b,0,tiny,4,32")]
     compare.check(jobs, clusters("1x2"), ["goodput"])
-    with pytest.raises(UsageError, match=r"w.csv row 3: job b does not fit 1x2: it asks for 4 GPUs, and there are 2"):
+    with pytest.raises(UsageError, match=r"w\.csv row 3: job b does not fit 1x2: it asks for 4 GPUs, and there are 2"):
         compare.check(jobs, clusters("1x4", "1x2"), ["goodput", "fifo"])
-    with pytest.raises(UsageError, match="row 2: .*no measurements on GPU type h100"):
+    with pytest.raises(UsageError, match=r"row 2: .*no measurements on GPU type h100"):
         compare.check(jobs, clusters("1x4:h100"), ["goodput"])
 
 

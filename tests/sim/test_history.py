@@ -118,9 +118,7 @@ def test_a_replayed_job_takes_what_it_took() -> None:
 
 def test_more_gpus_would_have_helped() -> None:
     jobs = [ended(number, at=10.0 * number, profile=profile(1.0, 20_000.0)) for number in range(1, 5)]
-    few, many = (
-        replay("goodput", history(jobs, NOW).tasks(), Rules(parse(nodes))).jobs for nodes in ("1x2", "1x4")
-    )
+    few, many = (replay("goodput", history(jobs, NOW).tasks(), Rules(parse(nodes))).jobs for nodes in ("1x2", "1x4"))
     assert sum(job.completion_seconds for job in many) < 0.8 * sum(job.completion_seconds for job in few)
 
 

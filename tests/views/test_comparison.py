@@ -31,9 +31,13 @@ def outcome(policy: str = "goodput", workload: str = "w", seed: int = 0, slower:
 
 
 def blocks(*clusters: str) -> list[Block]:
-    runs = tuple(outcome(policy, workload, seed, slower)
-                 for policy, slower in (("goodput", 1.0), ("fifo", 2.0)) for workload in ("v", "w") for seed in (0, 1))  # fmt: skip
-    return [Block(cluster, runs) for cluster in clusters]
+    runs = [
+        outcome(policy, workload, seed, slower)
+        for policy, slower in (("goodput", 1.0), ("fifo", 2.0))
+        for workload in ("v", "w")
+        for seed in (0, 1)
+    ]
+    return [Block(cluster, tuple(runs)) for cluster in clusters]
 
 
 def drawn(found: list[Block], width: int, *, colour: bool = False) -> list[str]:
