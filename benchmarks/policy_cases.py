@@ -125,13 +125,14 @@ class Bench:
 
 
 def progress_of(count: int) -> compare.Progress:
-    last = [-1.0]
+    """A line on stderr whenever another run has ended."""
+    told = [0]
 
     def progress(shares: Sequence[float]) -> None:
-        done = sum(shares)
-        if done >= last[0] + 0.1 or done == count:
-            last[0] = done
-            print(f"\r{done:.1f} of {count} runs", end="" if done < count else "\n", file=sys.stderr, flush=True)
+        done = sum(share >= 1.0 for share in shares)
+        if done > told[0]:
+            told[0] = done
+            print(f"{done} of {count} runs", file=sys.stderr, flush=True)
 
     return progress
 
