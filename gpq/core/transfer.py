@@ -12,7 +12,7 @@ from functools import lru_cache
 from statistics import median
 
 from gpq.core.goodput import limits_of
-from gpq.core.models import Declared, Job, JobId, ProfileRow, Shape, Snapshot
+from gpq.core.models import Declared, Job, JobId, ProfileRow, Snapshot
 from gpq.core.shapes import gpu_types
 
 SCALED_WEIGHT = 1.0  # at most, of a scaled row, in steps: what was measured there counts for more
@@ -22,13 +22,12 @@ Pair = tuple[str, str]
 Ratios = Mapping[Pair, float]
 
 
-def informed(snapshot: Snapshot, *, profiled: bool = False) -> Snapshot:
+def informed(snapshot: Snapshot) -> Snapshot:
     """The snapshot with rows for the types that jobs do not know yet; the same object where there is nothing to add.
 
     A type without rows gets those of the type that the job knows best, times the ratio of the two types; one on which
-    only one replica was timed gets the rows of several replicas. The ratio: the job's own; with `profiled` what the
-    simulator tells (it stands for Sia's short run of each job on one GPU of each type); the median of jobs that declared
-    the same; the median of all; else 1. What is scaled keeps its number of replicas and of nodes.
+    only one replica was timed gets the rows of several replicas. The ratio: the job's own; the median of jobs that
+    declared the same; the median of all; else 1. What is scaled keeps its number of replicas and of nodes.
     """
     types = gpu_types(snapshot)
     if len(types) <= 1:
@@ -42,7 +41,7 @@ def informed(snapshot: Snapshot, *, profiled: bool = False) -> Snapshot:
             continue
         rows = list(job.profile.rows)
         for target, source in _gaps(job.profile.rows, types):
-            ratio = _ratio(snapshot, job, (target, source), known, profiled)
+            ratio = _ratio(job, (target, source), known)
             rows += _scaled(job.profile.rows, declared, target, source, ratio)
         if len(rows) > len(job.profile.rows):
             jobs[name] = replace(job, profile=replace(job.profile, rows=tuple(rows)))
@@ -94,21 +93,11 @@ def _known(snapshot: Snapshot) -> dict[Declared | None, dict[Pair, float]]:
     return {group: {pair: median(found) for pair, found in pairs.items()} for group, pairs in seen.items()}
 
 
-def _ratio(
-    snapshot: Snapshot,
-    job: Job,
-    pair: Pair,
-    known: Mapping[Declared | None, Mapping[Pair, float]],
-    profiled: bool,
-) -> float:
-    own = ratios(job.profile.rows).get(pair)
-    if own is None and profiled and job.id in snapshot.oracles:
-        times = [snapshot.oracles[job.id].step_seconds(Shape(1, 1, name)) for name in pair]
-        if times[0] and times[1]:
-            own = times[0] / times[1]
-    if own is None:
-        own = known.get(job.profile.declared, {}).get(pair, known[None].get(pair))
-    return 1.0 if own is None else own
+def _ratio(job: Job, pair: Pair, known: Mapping[Declared | None, Mapping[Pair, float]]) -> float:
+    for found in (ratios(job.profile.rows), known.get(job.profile.declared, {}), known[None]):
+        if pair in found:
+            return found[pair]
+    return 1.0
 
 
 @lru_cache(maxsize=4096)

@@ -27,7 +27,7 @@ class Sia:
     name = "sia"
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
-        here = informed(snapshot, profiled=True)
+        here = informed(snapshot)
         round_ = contest(here)
         rows = [_row(job, here, round_) for job in round_.jobs]
         weights = [PRIORITY_FACTOR ** min(max(job.spec.priority, -10), 10) for job in round_.jobs]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
@@ -26,9 +26,9 @@ def mixed(*jobs: Job) -> Snapshot:
     return snapshot(node("a", type="A100"), node("t", type="T4"), *jobs)
 
 
-def added(here: Snapshot, number: int = 1, *, profiled: bool = False) -> tuple[ProfileRow, ...]:
+def added(here: Snapshot, number: int = 1) -> tuple[ProfileRow, ...]:
     name = JobId(number)
-    return informed(here, profiled=profiled).jobs[name].profile.rows[len(here.jobs[name].profile.rows) :]
+    return informed(here).jobs[name].profile.rows[len(here.jobs[name].profile.rows) :]
 
 
 def test_one_type_or_nothing_to_add_is_the_very_same_snapshot() -> None:
@@ -82,22 +82,3 @@ def test_rows_outside_the_limits_of_the_type_are_not_invented() -> None:
     assert [each.atomic_batch for each in added(here)] == [32]
     here = mixed(job(1, profile=Profile(declared=small, rows=rows[1:])))
     assert [each.atomic_batch for each in added(here)] == [128], "one that is too large tells more than none"
-
-
-@dataclass(frozen=True)
-class Told:
-    """What the simulator would tell."""
-
-    times: dict[str, float]
-    remaining_steps: float = 100.0
-
-    def step_seconds(self, shape: Shape) -> float | None:
-        return self.times.get(shape.gpu_type)
-
-
-def test_a_profiled_job_has_the_true_ratio_of_single_gpus() -> None:
-    here = replace(mixed(seen(1, row("T4", 0.4))), oracles={JobId(1): Told({"A100": 1.0, "T4": 5.0})})
-    assert added(here)[0].step_time == pytest.approx(0.4)
-    assert added(here, profiled=True)[0].step_time == pytest.approx(0.08)
-    unknown = replace(here, oracles={JobId(1): Told({"T4": 5.0})})
-    assert added(unknown, profiled=True)[0].step_time == pytest.approx(0.4)
