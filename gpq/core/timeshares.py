@@ -7,7 +7,7 @@ sum_j d_j X[j, g] <= N_g for every type. R_j(X) = sum_g R[j, g] X[j, g] is its t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,16 +44,14 @@ class Programme:
         return float(found[-1]), found[:-1]
 
     def max_min_fairness(self) -> Shares:
-        """max min_j d_j R_j(X) / R_j(X_equal): the least served job is served best; and what is left over among all."""
+        """max min_j d_j R_j(X) / R_j(X_equal): the least served job is served best."""
         scale = self.gpus / self.throughput(self._equal())
-        level, _ = self.max_min(scale)
-        jobs = [j for j, _ in self.pairs]
-        return self._shares(self._solve(scale[jobs] * self.speed, scale, (1.0 - 1e-6) * level))
+        return self._spread(scale, self.max_min(scale)[0])
 
     def least_makespan(self) -> Shares:
         """min T with R_j(X) T >= W_j: as max 1 / T it is linear, so no bisection is needed."""
-        _, found = self.max_min(1.0 / np.array([demand.steps for demand in self.demands]))
-        return self._shares(found)
+        scale = 1.0 / np.array([demand.steps for demand in self.demands])
+        return self._spread(scale, self.max_min(scale)[0])
 
     def finish_time_fairness(self) -> Shares:
         """min max_j (t_j + W_j / R_j(X)) / T_iso_j: age and what is left, over all its steps on a 1/J share of each type.
@@ -65,15 +63,19 @@ class Programme:
         alone = self.throughput(self._isolated())
         ideal = np.array([demand.total for demand in self.demands]) / alone
         low, high = float(np.max(age / ideal)), float(np.max((age + steps / alone) / ideal))
-        best = self._isolated()
         while high - low > TOLERANCE * high:
             rho = (low + high) / 2.0
-            slack, found = self.max_min((rho * ideal - age) / steps)
-            if slack >= 1.0:
-                high, best = rho, found
+            if self.max_min((rho * ideal - age) / steps)[0] >= 1.0:
+                high = rho
             else:
                 low = rho
-        return self._shares(best)
+        return self._spread((high * ideal - age) / steps, 1.0)
+
+    def _spread(self, scale: Array, level: float) -> Shares:
+        """Of all X that reach the level, the one that gives away what is left where it helps most (not in the paper, which
+        leaves to the solver which optimum it is)."""
+        jobs = [j for j, _ in self.pairs]
+        return self._shares(self._solve(scale[jobs] * self.speed, scale, (1.0 - 1e-6) * level))
 
     def throughput(self, shares: Array) -> Array:
         """R_j of shares by pair."""
@@ -139,6 +141,7 @@ class Ledger:
     jobs: frozenset[JobId] = frozenset()
     seen_at: Seconds | None = None
     seconds: dict[tuple[JobId, str], Seconds] = field(default_factory=dict)
+    totals: dict[JobId, float] = field(default_factory=dict)  # the most steps that a job was seen to need
 
     def credit(self, snapshot: Snapshot) -> None:
         """The time since the last round to those who have held devices since then."""
@@ -152,6 +155,12 @@ class Ledger:
                     held = now - max(self.seen_at, job.launched_at)
                     self.seconds[key] = self.seconds.get(key, 0.0) + max(held, 0.0)
         self.seen_at = now
+
+    def whole(self, demands: Sequence[Demand]) -> tuple[Demand, ...]:
+        """With the steps done since a job was first seen counted in, where nothing tells how many it has done."""
+        seen = {demand.job: max(demand.total, self.totals.get(demand.job, 0.0)) for demand in demands}
+        self.totals = {name: steps for name, steps in {**self.totals, **seen}.items() if name in self.jobs}
+        return tuple(replace(demand, total=seen[demand.job]) for demand in demands)
 
     def priority(self, shares: Shares, interval: Seconds) -> dict[tuple[JobId, str], float]:
         """X / f: what it is to have over its part of the time that the type was given out so far, both counted from half

@@ -27,7 +27,7 @@ class Gavel:
         here = informed(snapshot)
         round_ = contest(here)
         self._ledger.credit(here)
-        asked = demands(here, round_.jobs, round_.parts)
+        asked = self._ledger.whole(demands(here, round_.jobs, round_.parts))
         if not asked:
             return dict(round_.kept)
         shares = self._shares(Programme(asked, round_.capacity))

@@ -69,7 +69,8 @@ def configurations(job: Job, snapshot: Snapshot, round_: Contest) -> list[Shape]
 def _row(job: Job, snapshot: Snapshot, round_: Contest) -> list[tuple[Shape, float]]:
     """What each shape within the growth cap costs. While nothing is known, least shapes alone, of every type alike."""
     now, least = current(job, snapshot), job.spec.min_gpus
-    most = max(least, GROWTH * job.profile.max_replicas) if job.spec.level is Level.SCRIPT else least
+    grown = job.attempt > 0 and job.spec.level is Level.SCRIPT  # it starts with its least, whatever is known
+    most = max(least, GROWTH * job.profile.max_replicas) if grown else least
     shapes = [s for s in configurations(job, snapshot, round_) if s.replicas <= most or s == now]
     if now is not None and job.placement is not None and now not in shapes and now.replicas == job.replicas:
         shapes.append(now)  # on devices that do not count as usable any more

@@ -107,3 +107,15 @@ def test_the_account_is_of_what_the_snapshots_say_and_begins_anew_with_another_s
     assert ledger.seconds == {(JobId(1), ""): 60.0, (JobId(2), ""): 30.0}
     ledger.credit(snapshot(here, running(1, on("n", 0), since=0.0), now=220.0))
     assert ledger.seconds == {}
+
+
+def test_steps_done_since_a_job_was_seen_count_for_its_whole() -> None:
+    ledger = Ledger()
+    ledger.credit(snapshot(job(1), job(2)))
+    assert [each.total for each in ledger.whole([demand(1, 1.0, 1.0, steps=90.0)])] == [90.0]
+    assert [each.total for each in ledger.whole([demand(2, 1.0, 1.0, steps=5.0)])] == [5.0]
+    after = ledger.whole([demand(1, 1.0, 1.0, steps=20.0), demand(2, 1.0, 1.0, steps=4.0, total=50.0)])
+    assert [(each.steps, each.total) for each in after] == [(20.0, 90.0), (4.0, 50.0)]
+    ledger.credit(snapshot(job(2)))
+    ledger.whole([])
+    assert ledger.totals == {JobId(2): 50.0}

@@ -133,10 +133,21 @@ def labs(draw: st.DrawFn) -> Snapshot:
     kinds = {name: draw(st.sampled_from([FAST, SLOW])) for name in "abc"}
     nodes = [node(name, draw(st.integers(1, 5)), type=kind) for name, kind in kinds.items()]
     free = {each.id: list(range(len(each.devices))) for each in nodes}
+    both = node("m", 4, type=FAST)  # with two types, one of them of devices with less memory
+    small = tuple(replace(each, type=SLOW, memory_mib=10_000) for each in both.devices[:2])
+    nodes.append(replace(both, devices=(*small, *both.devices[2:])))
     jobs: list[Job] = []
     for number in range(1, draw(st.integers(1, 7)) + 1):
         least = draw(st.integers(1, 3))
-        asked = st.sampled_from([spec(gpus=least), spec(gpus=least, up_to=4), black_box(least), spec(gpu_type="a100")])
+        asked = st.sampled_from(
+            [
+                spec(gpus=least),
+                spec(gpus=least, up_to=4),
+                black_box(least),
+                spec(gpu_type="a100"),
+                spec(gpus=least, min_gpu_memory_mib=20_000),
+            ]
+        )
         what, seen = draw(asked), draw(st.sampled_from([Profile(), KNOWN, profile(*rows(SLOW, 1, 2, times=3.0))]))
         where = draw(st.sampled_from(sorted(free)))
         if draw(st.booleans()) and len(free[where]) >= what.min_gpus and what.gpu_type in kinds[where].casefold():
