@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,21 +18,23 @@ from gpq.core.models import (
     Layout,
     Level,
     NodeId,
+    Placement,
     Shape,
     Snapshot,
     Wish,
 )
 from gpq.core.placement import place
-from gpq.core.shapes import Supply, by_type, held_by, is_fixed, is_leaving, shape_on, supply
+from gpq.core.shapes import Supply, by_type, feasible, gpu_range, held_by, is_fixed, is_leaving, is_mixed, supply
 
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """`kept`: jobs that keep what they have. `jobs`: those to decide on, by id, with what each of them could use
-    (`offers`, and the same by type: `parts`) and what there is for all of them (`capacity`: devices by type)."""
+    """`kept`: jobs that keep what they have. `jobs`: those to decide on, by id, with the shape that each has (`current`),
+    what it could use (`offers`, by type: `parts`), and what there is for all (`capacity`: devices by type)."""
 
     kept: Mapping[JobId, Shape]
     jobs: tuple[Job, ...]
+    current: Mapping[JobId, Shape | None]  # of one on the way to another shape, that one
     offers: Mapping[JobId, Supply]
     parts: Mapping[JobId, Mapping[str, Supply]]
     capacity: Mapping[str, int]
@@ -40,8 +42,9 @@ class Contest:
 
 def contest(snapshot: Snapshot) -> Contest:
     """Fixed jobs, and those that are to end, keep; running ones and waiting ones that may start contend."""
+    mixed = is_mixed(snapshot)
     kept = {
-        name: shape_on(job.placement, snapshot)
+        name: _shape(job.placement, mixed)
         for name, job in sorted(snapshot.jobs.items())
         if job.placement is not None and (job.wish is not Wish.RUN or is_fixed(job, snapshot))
     }
@@ -56,12 +59,18 @@ def contest(snapshot: Snapshot) -> Contest:
             devices.setdefault(name, set()).update((node, device) for node, ids in part.items() for device in ids)
     for job in jobs:  # it may stay on a device on which nothing new starts
         if job.placement is not None:
-            name = shape_on(job.placement, snapshot).gpu_type
+            name = _shape(job.placement, mixed).gpu_type
             devices.setdefault(name, set()).update(job.placement.devices)
     kind_of = {job.id: (job.spec.gpu_type, job.spec.min_gpu_memory_mib) for job in jobs}
     return Contest(
         kept,
         jobs,
+        {
+            job.id: _shape(job.placement, mixed)
+            if job.placement is not None and not is_leaving(job, snapshot)
+            else job.target
+            for job in jobs
+        },
         {name: offer_of[kind] for name, kind in kind_of.items()},
         {name: parts_of[kind] for name, kind in kind_of.items()},
         {name: len(devices[name]) for name in sorted(devices)},
@@ -74,11 +83,30 @@ def _ready(job: Job, snapshot: Snapshot) -> bool:
     return job.state is JobState.PENDING and job.wish is Wish.RUN and snapshot.now >= job.not_before
 
 
-def current(job: Job, snapshot: Snapshot) -> Shape | None:
-    """The shape that it has; where it is on the way to another one, that one."""
-    if job.placement is not None and not is_leaving(job, snapshot):
-        return shape_on(job.placement, snapshot)
-    return job.target
+def _shape(placement: Placement, mixed: bool) -> Shape:
+    """`shapes.shape_on`, without a look at all devices each time."""
+    return Shape(placement.replicas, len(placement.parts), placement.gpu_type if mixed else "")
+
+
+def configurations(snapshot: Snapshot, round_: Contest) -> dict[JobId, list[Shape]]:
+    """Powers of two within a node, whole nodes, and the least that the job may have: about N + log2 R of a type."""
+    known: dict[tuple[object, ...], list[Shape]] = {}
+    found = {}
+    for job in round_.jobs:
+        # Alike for all jobs with the same devices and the same range of sizes.
+        alike = (job.spec.gpu_type, job.spec.min_gpu_memory_mib, job.spec.level, gpu_range(job, 1 << 30))
+        if alike not in known:
+            whole = {name: {len(ids) for ids in part.values()} for name, part in round_.parts[job.id].items()}
+            known[alike] = [
+                shape
+                for shape in feasible(job, snapshot, round_.offers[job.id])
+                if shape.nodes > 1
+                or shape.replicas & (shape.replicas - 1) == 0
+                or shape.replicas == job.spec.min_gpus
+                or shape.replicas in whole[shape.gpu_type]
+            ]
+        found[job.id] = known[alike]
+    return found
 
 
 def fewest_nodes(replicas: int, offer: Supply, level: Level) -> int | None:
@@ -107,7 +135,12 @@ def pack(
         placement = snapshot.jobs[name].placement
         if placement is not None:
             board.take(placement)
-    stay = [name for name in sorted(wanted) if _may_stay(snapshot.jobs[name], wanted[name], snapshot, loose)]
+    mixed = is_mixed(snapshot)
+    stay = [
+        name
+        for name in sorted(wanted)
+        if not is_leaving(snapshot.jobs[name], snapshot) and _has(snapshot.jobs[name], wanted[name], mixed, loose)
+    ]
     reserved = np.zeros(len(board.nodes), dtype=np.int64)
     for name in stay:
         _reserve(board, snapshot.jobs[name], reserved, 1)
@@ -129,6 +162,23 @@ def pack(
     return _honoured(snapshot, found)
 
 
+def seated(snapshot: Snapshot, round_: Contest, turns: Sequence[tuple[JobId, Shape]]) -> dict[JobId, Allotment]:
+    """Gangs in their turns while devices of the type are left; who finds no nodes there is passed over in this turn."""
+    passed: set[int] = set()
+    while True:
+        left = dict(round_.capacity)
+        wanted: dict[JobId, tuple[int, Shape]] = {}
+        for turn, (name, shape) in enumerate(turns):
+            if turn not in passed and name not in wanted and shape.replicas <= left.get(shape.gpu_type, 0):
+                wanted[name] = (turn, shape)
+                left[shape.gpu_type] -= shape.replicas
+        found = pack(snapshot, round_.kept, {name: shape for name, (_, shape) in wanted.items()}, loose=True)
+        lost = [turn for name, (turn, _) in wanted.items() if name not in found]
+        if not lost:
+            return found
+        passed.add(max(lost))
+
+
 def _honoured(snapshot: Snapshot, found: dict[JobId, Allotment]) -> dict[JobId, Allotment]:
     """Less what `place` has no room for after all: within a node it may hand out the devices in another order."""
     while True:
@@ -140,10 +190,10 @@ def _honoured(snapshot: Snapshot, found: dict[JobId, Allotment]) -> dict[JobId, 
             del found[name]
 
 
-def _may_stay(job: Job, shape: Shape, snapshot: Snapshot, loose: bool) -> bool:
-    if job.placement is None or is_leaving(job, snapshot):
+def _has(job: Job, shape: Shape, mixed: bool, loose: bool) -> bool:
+    if job.placement is None:
         return False
-    here = shape_on(job.placement, snapshot)
+    here = _shape(job.placement, mixed)
     return (here.replicas, here.gpu_type) == (shape.replicas, shape.gpu_type) and (loose or here.nodes == shape.nodes)
 
 

@@ -8,7 +8,7 @@ from gpq.core.demand import Demand, demands
 from gpq.core.models import Allotment, JobId, Seconds, Shape, Snapshot
 from gpq.core.timeshares import Ledger, Programme, Shares
 from gpq.core.transfer import informed
-from gpq.core.vacancies import Contest, contest, current, pack
+from gpq.core.vacancies import Contest, contest, seated
 
 
 class Gavel:
@@ -31,13 +31,15 @@ class Gavel:
         if not asked:
             return dict(round_.kept)
         shares = self._shares(Programme(asked, round_.capacity))
-        return _seat(here, round_, asked, self._order(here, asked, shares))
+        return seated(here, round_, self._order(here, round_, asked, shares))
 
     def _shares(self, programme: Programme) -> Shares:
         return programme.most_throughput()
 
-    def _order(self, snapshot: Snapshot, asked: Sequence[Demand], shares: Shares) -> list[tuple[JobId, str]]:
-        """(job, type), the first to be seated first: those in the middle of their round, then by X / f, X, where it is."""
+    def _order(
+        self, snapshot: Snapshot, round_: Contest, asked: Sequence[Demand], shares: Shares
+    ) -> list[tuple[JobId, Shape]]:
+        """The first to be seated first: those in the middle of their round, then by X / f, X, and where it is."""
         interval, now = snapshot.config.interval, snapshot.now
         begins = self._round_at is None or not self._round_at <= now < self._round_at + interval * (1.0 - 1e-9)
         if begins:
@@ -46,34 +48,14 @@ class Gavel:
         keys: dict[tuple[JobId, str], tuple[float, ...]] = {}
         for demand in asked:
             job = snapshot.jobs[demand.job]
-            shape = current(job, snapshot)
+            shape = round_.current[job.id]
             for kind, speed in demand.speeds.items():
                 stays = shape is not None and (shape.replicas, shape.gpu_type) == (demand.gpus, kind)
                 share = shares[job.id][kind]
                 rank = (-priority[job.id, kind], -share, not stays, -job.spec.priority, job.submitted_at, -speed)
                 keys[job.id, kind] = (begins or not stays, *rank)
-        return sorted(keys, key=lambda key: (keys[key], key))
-
-
-def _seat(
-    snapshot: Snapshot, round_: Contest, asked: Sequence[Demand], order: Sequence[tuple[JobId, str]]
-) -> dict[JobId, Allotment]:
-    """Each in its turn on the type of its turn while devices are left; who finds no nodes there is passed over."""
-    shapes = {demand.job: demand.shapes for demand in asked}
-    passed: set[tuple[JobId, str]] = set()
-    while True:
-        left, wanted = dict(round_.capacity), dict[JobId, Shape]()
-        for name, kind in order:
-            shape = shapes[name][kind]
-            if name not in wanted and (name, kind) not in passed and shape.replicas <= left[kind]:
-                wanted[name] = shape
-                left[kind] -= shape.replicas
-        found = pack(snapshot, round_.kept, wanted, loose=True)
-        lost = [(name, kind) for name, kind in order if name in wanted and name not in found]
-        lost = [(name, kind) for name, kind in lost if wanted[name].gpu_type == kind]
-        if not lost:
-            return found
-        passed.add(lost[-1])
+        shapes = {demand.job: demand.shapes for demand in asked}
+        return [(name, shapes[name][kind]) for name, kind in sorted(keys, key=lambda key: (keys[key], key))]
 
 
 class GavelMaxMin(Gavel):

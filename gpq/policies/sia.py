@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gpq.core import estimates
 from gpq.core.assignment import Option, cheapest
 from gpq.core.models import Allotment, Job, JobId, Level, Shape, Snapshot
-from gpq.core.shapes import feasible
 from gpq.core.transfer import informed
-from gpq.core.vacancies import Contest, contest, current, pack
+from gpq.core.vacancies import configurations, contest, pack
 from gpq.core.weights import PRIORITY_FACTOR
 
 POWER = -0.5  # p: of the normalised goodput; -infinity would be max-min, 1 the plain sum
@@ -29,7 +28,8 @@ class Sia:
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
         here = informed(snapshot)
         round_ = contest(here)
-        rows = [_row(job, here, round_) for job in round_.jobs]
+        possible = configurations(here, round_)
+        rows = [_row(job, here, possible[job.id], round_.current[job.id]) for job in round_.jobs]
         weights = [PRIORITY_FACTOR ** min(max(job.spec.priority, -10), 10) for job in round_.jobs]
         found: dict[JobId, Allotment] = {}
         for _ in range(REPAIRS):
@@ -53,41 +53,31 @@ class Sia:
         return found
 
 
-def configurations(job: Job, snapshot: Snapshot, round_: Contest) -> list[Shape]:
-    """Powers of two within a node, whole nodes, and the least that the job may have: about N + log2 R of a type."""
-    whole = {name: {len(ids) for ids in part.values()} for name, part in round_.parts[job.id].items()}
-    return [
-        shape
-        for shape in feasible(job, snapshot, round_.offers[job.id])
-        if shape.nodes > 1
-        or shape.replicas & (shape.replicas - 1) == 0
-        or shape.replicas == job.spec.min_gpus
-        or shape.replicas in whole[shape.gpu_type]
-    ]
-
-
-def _row(job: Job, snapshot: Snapshot, round_: Contest) -> list[tuple[Shape, float]]:
+def _row(job: Job, snapshot: Snapshot, possible: Sequence[Shape], now: Shape | None) -> list[tuple[Shape, float]]:
     """What each shape within the growth cap costs. While nothing is known, least shapes alone, of every type alike."""
-    now, least = current(job, snapshot), job.spec.min_gpus
+    least = job.spec.min_gpus
     grown = job.attempt > 0 and job.spec.level is Level.SCRIPT  # it starts with its least, whatever is known
     most = max(least, GROWTH * job.profile.max_replicas) if grown else least
-    shapes = [s for s in configurations(job, snapshot, round_) if s.replicas <= most or s == now]
+    shapes = [shape for shape in possible if shape.replicas <= most or shape == now]
     if now is not None and job.placement is not None and now not in shapes and now.replicas == job.replicas:
         shapes.append(now)  # on devices that do not count as usable any more
-    table = estimates.table(job, shapes)
-    if table is None or not table.goodput.any():
-        gains = [float(least) if shape.replicas == least or shape == now else 0.0 for shape in shapes]
-    else:
-        speeds = table.goodput.tolist()
-        unit = min(speed for speed in speeds if speed > 0)
-        gains = [least * speed / unit for speed in speeds]
     factor = restart_factor(job, snapshot)
     row = []
-    for shape, gain in zip(shapes, gains, strict=True):
+    for shape, gain in zip(shapes, _gains(job, shapes, now), strict=True):
         kept = gain * (1.0 if now is None or shape == now else factor)
         if kept > 0:
             row.append((shape, min(round(kept**POWER, 2), MOST_COST) - (STAY if shape == now else 0.0)))
     return row
+
+
+def _gains(job: Job, shapes: Sequence[Shape], now: Shape | None) -> list[float]:
+    """G: goodput over the least of them, times the least GPUs."""
+    table, least = estimates.table(job, shapes), job.spec.min_gpus
+    if table is None or not table.goodput.any():
+        return [float(least) if shape.replicas == least or shape == now else 0.0 for shape in shapes]
+    speeds = table.goodput.tolist()
+    unit = min(speed for speed in speeds if speed > 0)
+    return [least * speed / unit for speed in speeds]
 
 
 def restart_factor(job: Job, snapshot: Snapshot) -> float:

@@ -11,7 +11,7 @@ from gpq.core.models import DeviceState, JobId, Layout, Level, NodeState, Shape,
 from gpq.core.models import JobState as State
 from gpq.core.placement import place
 from gpq.core.shapes import is_fixed, supply
-from gpq.core.vacancies import contest, current, fewest_nodes, pack
+from gpq.core.vacancies import contest, fewest_nodes, pack
 from tests.builders import black_box, job, node, on, running, snapshot, spec
 
 
@@ -70,8 +70,7 @@ def test_who_contends() -> None:
     assert dict(found.kept) == {2: Shape(1)}
     assert [int(each.id) for each in found.jobs] == [1, 4]
     assert found.capacity == {"": 3}
-    assert current(leaving, here) == Shape(2)
-    assert current(ending, here) == Shape(1)
+    assert found.current == {1: Shape(2), 4: None}
 
 
 def test_fewest_nodes() -> None:

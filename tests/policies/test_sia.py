@@ -13,8 +13,8 @@ from gpq.core.models import Job, JobId, Level, Noise, Profile, ProfileRow, Shape
 from gpq.core.placement import place
 from gpq.core.policy import shape_of
 from gpq.core.shapes import is_fixed, shape_on
-from gpq.core.vacancies import contest
-from gpq.policies.sia import Sia, configurations, restart_factor
+from gpq.core.vacancies import configurations, contest
+from gpq.policies.sia import Sia, restart_factor
 from tests.builders import DECLARED, PARAMS, black_box, job, node, on, running, snapshot, spec
 
 FAST, SLOW = "A100", "T4"
@@ -56,14 +56,15 @@ def shapes(here: Snapshot) -> dict[int, Shape]:
 def test_a_new_job_starts_with_one_gpu_and_doubles() -> None:
     assert shapes(mixed(job(1)))[1].replicas == 1
     for most, counts in ((2, (1,)), (4, (1, 2)), (8, (1, 2, 4))):
-        here = snapshot(node("a", 8, type=FAST), job(1, profile=profile(*rows(FAST, *counts))))
+        here = snapshot(node("a", 8, type=FAST), job(1, profile=profile(*rows(FAST, *counts)), attempt=1))
+        assert shapes(replace(here, jobs={JobId(1): replace(here.jobs[JobId(1)], attempt=0)})) == {1: Shape(1)}
         assert shapes(here) == {1: Shape(most)}
 
 
 def test_the_configurations_are_powers_of_two_and_whole_nodes_of_each_type() -> None:
     many = [node(f"t{i}", 4, type=SLOW) for i in range(3)]
     here = snapshot(node("a", 6, type=FAST), *many, job(1, profile=KNOWN))
-    found = configurations(here.jobs[JobId(1)], here, contest(here))
+    found = configurations(here, contest(here))[JobId(1)]
     assert [(s.gpu_type, s.nodes, s.replicas) for s in found] == [
         *((FAST, 1, k) for k in (1, 2, 4, 6)),
         *((SLOW, 1, k) for k in (1, 2, 4)),
@@ -91,11 +92,11 @@ def test_the_fast_type_goes_to_whom_it_helps_most() -> None:
 
 def test_what_is_known_of_one_type_is_carried_over_to_the_other() -> None:
     once = profile(*rows(FAST, 1), *rows(SLOW, 1, 2, 4, times=4.0))
-    assert shapes(mixed(job(1, profile=once, spec_=spec(up_to=4))))[1] == Shape(4, 1, FAST)
+    assert shapes(mixed(job(1, profile=once, spec_=spec(up_to=4), attempt=1)))[1] == Shape(4, 1, FAST)
 
 
 def test_one_type_works_as_well_and_no_gpu_stays_free() -> None:
-    jobs = [job(n, profile=profile(*rows("", 1, 2, 4))) for n in range(1, 6)]
+    jobs = [job(n, profile=profile(*rows("", 1, 2, 4)), attempt=1) for n in range(1, 6)]
     found = shapes(snapshot(node("a", 4), node("b", 4), *jobs))
     assert sum(shape.replicas for shape in found.values()) == 8
     assert shapes(snapshot(node("a", 4), node("b", 4), jobs[0])) == {1: Shape(8, 2)}
@@ -116,7 +117,7 @@ def test_who_cannot_be_resized_gets_what_was_asked_for_and_the_type_that_was_ask
         job(1, spec_=black_box(3)),
         job(2, spec_=spec(level=Level.SIGNAL, gpus=2), profile=KNOWN),
         job(3, spec_=spec(gpus=2, rigid=True), profile=KNOWN),
-        job(4, spec_=spec(gpu_type="t4", up_to=2), profile=KNOWN),
+        job(4, spec_=spec(gpu_type="t4", up_to=2), profile=KNOWN, attempt=1),
     )
     found = shapes(here)
     assert [found[n].replicas for n in (1, 2, 3)] == [3, 2, 2]
