@@ -10,11 +10,13 @@ from gpq.core.timeshares import Ledger, Programme, Shares
 from gpq.core.transfer import informed
 from gpq.core.vacancies import Contest, contest, seated
 
+ROUND: Seconds = 360.0  # as published: time is shared by restarts, which shorter turns would spend all of it on
+
 
 class Gavel:
     """The most throughput, summed over jobs. Each gang has exactly the GPUs that it asked for, of one type.
 
-    A round lasts `interval`; until its end who runs stays, and what becomes free goes to the next in order.
+    A round lasts `interval`, at least ROUND; until its end who runs stays, and what becomes free goes to the next.
     """
 
     name = "gavel"
@@ -40,11 +42,11 @@ class Gavel:
         self, snapshot: Snapshot, round_: Contest, asked: Sequence[Demand], shares: Shares
     ) -> list[tuple[JobId, Shape]]:
         """The first to be seated first: those in the middle of their round, then by X / f, X, and where it is."""
-        interval, now = snapshot.config.interval, snapshot.now
-        begins = self._round_at is None or not self._round_at <= now < self._round_at + interval * (1.0 - 1e-9)
+        length, now = max(snapshot.config.interval, ROUND), snapshot.now
+        begins = self._round_at is None or not self._round_at <= now < self._round_at + length * (1.0 - 1e-9)
         if begins:
             self._round_at = now
-        priority = self._ledger.priority(shares, interval)
+        priority = self._ledger.priority(shares, length)
         keys: dict[tuple[JobId, str], tuple[float, ...]] = {}
         for demand in asked:
             job = snapshot.jobs[demand.job]

@@ -12,12 +12,11 @@ from gpq.core.models import Job, JobId, JobState, Oracle, Profile, Shape, Snapsh
 from gpq.core.placement import place
 from gpq.core.policy import shape_of
 from gpq.core.shapes import is_fixed, shape_on
-from gpq.policies.gavel import Gavel, GavelFtf, GavelMakespan, GavelMaxMin
+from gpq.policies.gavel import ROUND, Gavel, GavelFtf, GavelMakespan, GavelMaxMin
 from tests.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
 from tests.policies.test_sia import FAST, KNOWN, SLOW, labs, profile, rows
 
 EVERY = [Gavel, GavelMaxMin, GavelFtf, GavelMakespan]
-ROUND = 360.0
 TOLD = Profile(declared=DECLARED)  # so that they may be moved
 
 
@@ -82,7 +81,7 @@ def test_rounds_add_up_to_the_shares(kind: type[Gavel]) -> None:
 
 def test_a_round_is_not_cut_short_and_what_becomes_free_is_given_out_at_once() -> None:
     told = Told({"": 0.2})
-    here = snapshot(node("a", 1), job(1, profile=TOLD), job(2, profile=TOLD), interval=ROUND)
+    here = snapshot(node("a", 1), job(1, profile=TOLD), job(2, profile=TOLD), interval=60.0)
     here = replace(here, oracles=dict.fromkeys(here.jobs, told))
     policy = GavelMaxMin()
     here = after(policy, here, 100.0)
