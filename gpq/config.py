@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,11 +46,22 @@ class FileConfig:
     restart_seconds: float = 30.0
     grace: float = 120.0  # default of `gpq submit --grace`
     settle_seconds: float = 15.0
+    seed: int = 0  # of policies that search at random
+    events: bool = True  # a round also when something happens; off: by the timer alone
+    by_user: bool = True  # this and what follows: what `goodput` uses beyond Pollux (gpq.core.models.Config)
+    use_length: bool = True
+    fairness_floor: bool = True
+    use_priors: bool = True
+    measured_restart: bool = True
     nodes: dict[str, NodeConfig] = field(default_factory=lambda: {"local": NodeConfig()})
 
 
-def load(path: str | None = None) -> FileConfig:
-    """The checked configuration; the defaults when there is no file. Raises UsageError naming line and column."""
+def load(path: str | None = None, *, policies: Collection[str] = (), cores: Collection[int] = ()) -> FileConfig:
+    """The checked configuration; the defaults when there is no file. Raises UsageError naming line and column.
+
+    `policies` are those that there are, `cores` those of this machine; without them neither is checked (this floor knows
+    no policy, and what is submitted from inside a job may use few cores).
+    """
     path = path or paths.config()
     try:
         with open(path, encoding="utf-8") as stream:
@@ -60,10 +72,12 @@ def load(path: str | None = None) -> FileConfig:
         return FileConfig()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {path}: {error}", "make it a readable UTF-8 file") from None
-    return parse(text, path)
+    return parse(text, path, policies=policies, cores=cores)
 
 
-def parse(text: str, path: str = "config.toml") -> FileConfig:
+def parse(
+    text: str, path: str = "config.toml", *, policies: Collection[str] = (), cores: Collection[int] = ()
+) -> FileConfig:
     """As `load`, from the text. Raises UsageError."""
     try:
         tree = tomllib.loads(text)
@@ -75,6 +89,11 @@ def parse(text: str, path: str = "config.toml") -> FileConfig:
         raise _located(str(error), text, path) from None
     _check_keys(tree, text, path)
     _check_values(config, text, path)
+    if policies and config.policy not in policies:
+        hint = f"known are {', '.join(policies)}; `gpq config policies` says what they do"
+        raise _error(f"unknown policy `{config.policy}`", ["policy"], text, path, hint)
+    if cores:
+        _check_cores(config, cores, text, path)
     return config
 
 
@@ -88,14 +107,18 @@ def _located(problem: str, text: str, path: str) -> UsageError:
 
 
 def _error(problem: str, keys: list[str], text: str, path: str, hint: str = "") -> UsageError:
-    key = keys[-1] if keys and keys[-1] != "..." else (keys[0] if keys else "")
-    for number, line in enumerate(text.splitlines(), 1):
-        column = line.find(key) if key else -1
-        if column >= 0 and not line.lstrip().startswith("#"):
-            return UsageError(
-                f"{path}: {problem} (at line {number}, column {column + 1})", hint or "`gpq config check` tries again"
-            )
-    return UsageError(f"{path}: {problem}", hint or "`gpq config check` tries again")
+    """`keys` lead to the value: the place is that of the last one, looked for behind those before it."""
+    lines = text.splitlines()
+    number, column, found = 0, 0, False
+    for key in keys:
+        word = re.compile(rf"(?<![\w-]){re.escape(key)}(?![\w-])")
+        for index in range(number, len(lines)):
+            at = word.search(lines[index], column if index == number else 0)
+            if at and not lines[index].lstrip().startswith("#"):
+                number, column, found = index, at.start(), True
+                break
+    place = f" (at line {number + 1}, column {column + 1})" if found else ""
+    return UsageError(f"{path}: {problem}{place}", hint or "`gpq config check` tries again")
 
 
 def _check_keys(tree: dict[str, Any], text: str, path: str) -> None:
@@ -104,12 +127,11 @@ def _check_keys(tree: dict[str, Any], text: str, path: str) -> None:
         if key not in known:
             raise _error(f"unknown key `{key}`", [key], text, path, f"known are {', '.join(sorted(known))}")
     known = set(NodeConfig.__dataclass_fields__)
+    hint = f"known are {', '.join(sorted(known))}"
     for name, node in tree.get("nodes", {}).items():
         for key in node:
             if key not in known:
-                raise _error(
-                    f"unknown key `{key}` in nodes.{name}", [key], text, path, f"known are {', '.join(sorted(known))}"
-                )
+                raise _error(f"unknown key `{key}` in nodes.{name}", ["nodes", name, key], text, path, hint)
 
 
 def _check_values(config: FileConfig, text: str, path: str) -> None:
@@ -119,12 +141,31 @@ def _check_values(config: FileConfig, text: str, path: str) -> None:
             raise _error(f"{key} must be above 0", [key], text, path)
     if not -10 <= config.fairness_power <= 1:
         raise _error("fairness_power must lie between -10 and 1", ["fairness_power"], text, path)
+    if config.seed < 0:
+        raise _error("seed must be 0 or above", ["seed"], text, path)
     if not config.nodes:
         raise _error("no node is configured", ["nodes"], text, path, "add a table such as [nodes.local]")
     for name, node in config.nodes.items():
         if not NODE_NAME.fullmatch(name):
             raise _error(f"`{name}` is no node name", [name], text, path, "letters, digits, dot, dash and underscore")
         if node.connector != "local":
-            raise _error(f"unknown connector `{node.connector}`", ["connector"], text, path, "known is: local")
+            raise _error(
+                f"unknown connector `{node.connector}`", ["nodes", name, "connector"], text, path, "known is: local"
+            )
         if node.slots is not None and not 0 <= node.slots <= 1024:
-            raise _error(f"nodes.{name}.slots must lie between 0 and 1024", ["slots"], text, path)
+            raise _error(f"nodes.{name}.slots must lie between 0 and 1024", ["nodes", name, "slots"], text, path)
+
+
+def _check_cores(config: FileConfig, cores: Collection[int], text: str, path: str) -> None:
+    for name, node in config.nodes.items():
+        if len(set(node.cores)) < len(node.cores):
+            raise _error(f"nodes.{name}.cores names a core twice", ["nodes", name, "cores"], text, path)
+        missing = [str(core) for core in node.cores if core not in cores]
+        if missing:
+            raise _error(
+                f"nodes.{name}.cores: no core {', '.join(missing)} may be used here",
+                ["nodes", name, "cores"],
+                text,
+                path,
+                f"those that may be used are {', '.join(map(str, sorted(cores)))}",
+            )

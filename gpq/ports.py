@@ -32,7 +32,7 @@ class Store(Protocol):
     """Durable memory. One writer."""
 
     def load(self) -> Snapshot:
-        """The state as of the last commit: live jobs and the next id; nodes and config are not remembered."""
+        """The state as of the last commit: live jobs, priors and the next id; nodes and config are not remembered."""
 
     def commit(self, events: Sequence[Event], snapshot: Snapshot, ended: Sequence[Job] = ()) -> None:
         """All or nothing, durable on return. `ended` are the jobs that left `snapshot.jobs` with these events.

@@ -177,8 +177,9 @@ REPORT_KINDS = (
     "retuned",  # {"atomic_batch", "accum_steps", "lr_factor", "seq"}: an order took effect
     "checkpoint",  # {"step", "seconds", "bytes", "why": "periodic" | "stop" | "end"}
     "metrics",  # {"step", "values": {name: float}}: what job.log was given
+    "loss",  # mean of the metric `loss` since the last one: a Loss
     "notice",  # {"message"}: a line for the user, e.g. out of memory at an atomic batch, and what was done
-)
+)  # A kind that the daemon does not know is skipped: a new one needs no new VERSION.
 
 
 class Declared(NamedTuple):
@@ -235,6 +236,13 @@ class Progress(NamedTuple):
     step: int  # optimiser steps so far
     base_steps: float
     fraction: float  # of the declared length, 0 to 1
+
+
+class Loss(NamedTuple):
+    """A point of the loss curve: the mean over a report's window, at the mean progress of what was logged in it."""
+
+    base_steps: float  # as in Progress; steps of the script where it has no loader of ours
+    loss: float
 
 
 # -- helpers -----------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import gpq
 from gpq import config, paths
 from gpq.cli import environment
 from gpq.errors import DaemonUnreachable, GpqError
+from gpq.policies.registry import POLICIES
 
 MIN_FREE_MIB = 200
 LONGEST_SOCKET = 107  # bytes, sockaddr_un
@@ -55,7 +56,7 @@ def interpreter() -> Check:
 def configuration() -> Check:
     path = paths.config()
     try:
-        config.load()
+        config.load(policies=POLICIES, cores=os.sched_getaffinity(0))
     except GpqError as error:
         return Check("config", "fail", error.message, error.hint)
     return Check("config", "ok", f"{path} is right" if os.path.exists(path) else f"no {path}: the defaults hold")

@@ -1,8 +1,9 @@
-"""`gpq config`: what holds, whether the file is right, and where it is. Never writes it."""
+"""`gpq config`: what holds, whether the file is right, where it is, and which policies there are. Never writes it."""
 
 from __future__ import annotations
 
 import json as encoder
+import os
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -12,6 +13,9 @@ from gpq import config as configuration
 from gpq import paths
 from gpq.cli import output
 from gpq.cli.frame import Json, frame
+from gpq.errors import UsageError
+from gpq.policies.registry import POLICIES
+from gpq.views import plain
 
 app = frame()
 FILE = typer.Argument(metavar="[FILE]", help="Another file than the one in use.")
@@ -30,7 +34,7 @@ def show(json: Json = False) -> None:
     Example:
       gpq config show > ~/.config/gpq/config.toml
     """
-    tree = asdict(configuration.load())
+    tree = asdict(configuration.load(policies=POLICIES))
     if json:
         output.emit(tree)
     else:
@@ -46,15 +50,11 @@ def check(file: Annotated[str, FILE] = "", json: Json = False) -> None:
       gpq config check
       gpq config check new.toml
     """
-    import os
-
-    from gpq.errors import UsageError
-
     path = os.path.abspath(file) if file else paths.config()
     there = os.path.exists(path)
     if file and not there:
         raise UsageError(f"no file {file}", "`gpq config path` tells which one is in use")
-    configuration.load(path)
+    configuration.load(path, policies=POLICIES, cores=os.sched_getaffinity(0))
     if json:
         output.emit({"path": path, "exists": there, "ok": True})
     else:
@@ -73,6 +73,25 @@ def path(json: Json = False) -> None:
         output.emit({"path": paths.config()})
     else:
         output.say(paths.config())
+
+
+@app.command()
+def policies(json: Json = False) -> None:
+    """The policies that `policy` in the file may name, one sentence each; `*` marks the one it names.
+
+    \b
+    Example:
+      gpq config policies
+    """
+    chosen = configuration.load().policy
+    if json:
+        rows = [{"name": name, "sentence": each.sentence, "chosen": name == chosen} for name, each in POLICIES.items()]
+        output.emit({"policies": rows})
+        return
+    room, limit = max(map(len, POLICIES)), plain.terminal_width()
+    for name, each in POLICIES.items():
+        mark = "*" if name == chosen else " "
+        output.say(*plain.wrapped(each.sentence, limit, f"{mark} {name:{room}}  ", " " * (room + 4)))
 
 
 def toml(tree: dict[str, Any], prefix: str = "") -> list[str]:

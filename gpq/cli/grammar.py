@@ -178,6 +178,12 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--json": ("Print JSON only, as the daemon answered.", ""),
         },
     ),
+    "config policies": (
+        "",
+        {
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
     "demo": (
         "",
         {

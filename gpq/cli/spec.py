@@ -36,8 +36,8 @@ class Asked(msgspec.Struct, frozen=True):
     signal: str = ""
     grace: str = ""
     resume_args: str = ""
-    batch_size: int = 0
-    max_batch_size: int = 0
+    batch_size: int | None = None
+    max_batch_size: int | None = None
     atomic_batch_size: str = ""
     env: list[str] = []
     cwd: str = ""
@@ -50,13 +50,13 @@ def build(asked: Asked) -> SpecMessage:
         raise UsageError("nothing to run", "gpq submit train.py, or gpq submit --gpus 1 -- COMMAND")
     if any("\0" in word for word in asked.words):
         raise UsageError("the command holds a NUL character", "no program can be started with one")
-    for option, count in (
-        ("--retries", asked.retries),
-        ("--batch-size", asked.batch_size),
-        ("--max-batch-size", asked.max_batch_size),
+    for option, count, least in (
+        ("--retries", asked.retries, 0),
+        ("--batch-size", asked.batch_size, 1),
+        ("--max-batch-size", asked.max_batch_size, 1),
     ):
-        if count < 0:
-            raise UsageError(f"{option} {count} is below 0", "write a whole number, 0 or above")
+        if count is not None and count < least:
+            raise UsageError(f"{option} {count} is below {least}", f"write a whole number, {least} or above")
     cwd = directory(asked.cwd)
     environ = dict(os.environ)
     level = "black-box" if asked.black_box else "script"
@@ -86,8 +86,8 @@ def build(asked: Asked) -> SpecMessage:
         signal=values.signal_name(asked.signal) if asked.signal else "TERM",
         grace=values.seconds(asked.grace, "--grace") if asked.grace else configured_grace(),
         resume_argv=resume(asked.resume_args),
-        batch_size=asked.batch_size,
-        max_batch_size=asked.max_batch_size,
+        batch_size=asked.batch_size or 0,
+        max_batch_size=asked.max_batch_size or 0,
         min_atomic_batch=low_batch,
         max_atomic_batch=high_batch,
         tags=[values.name(tag, "--tag") for tag in asked.tags],

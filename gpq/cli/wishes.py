@@ -39,8 +39,10 @@ Grace = Annotated[str, _option("--grace", metavar="DURATION", help="From the sig
 ResumeArgs = Annotated[
     str, _option("--resume-args", metavar="ARGS", help='Added from the second start on, such as "--resume auto".')
 ]
-BatchSize = Annotated[int, _option("--batch-size", metavar="N", help="Base total batch size, instead of the script's.")]
-MaxBatchSize = Annotated[int, _option("--max-batch-size", metavar="N", help="Largest total batch size.")]
+BatchSize = Annotated[
+    int | None, _option("--batch-size", metavar="N", help="Base total batch size, instead of the script's.")
+]
+MaxBatchSize = Annotated[int | None, _option("--max-batch-size", metavar="N", help="Largest total batch size.")]
 AtomicBatchSize = Annotated[
     str, _option("--atomic-batch-size", metavar="A-B", help="Range of the batch on one GPU in one pass.")
 ]

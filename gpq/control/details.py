@@ -15,7 +15,7 @@ from gpq.core.explain import explain
 from gpq.core.models import TERMINAL, Job, Shape
 from gpq.core.shapes import feasible
 from gpq.ports import History
-from gpq.rpc.messages import AttemptView, CurvePoint, Explanation, JobDetail, Words
+from gpq.rpc.messages import AttemptView, CurvePoint, Explanation, JobDetail, LossView, Words
 
 CHANGES = (facts.Launched, facts.StopSent, facts.Retuned, facts.Held, facts.Stopped)
 ENDS = (
@@ -46,6 +46,7 @@ def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetai
         notices=list(job.notices),
         history=[narration.event_view(event) for event in journal[-HISTORY_LINES:]],
         learning_rate_rule=profile.declared.rule if profile.declared else "",
+        losses=[LossView(point.base_steps, point.loss) for point in profile.losses],
     )
 
 

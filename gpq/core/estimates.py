@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from gpq.core.correction import Correction, correction
 from gpq.core.fitting import fit
 from gpq.core.goodput import (
     BatchChoice,
@@ -36,6 +37,7 @@ class Model:
     params: ThroughputParams
     stats: GradientStats | None
     limits: BatchLimits
+    correction: Correction
 
 
 @lru_cache(maxsize=4096)
@@ -48,8 +50,11 @@ def model_of(profile: Profile, gpu_type: str = "") -> Model | None:
     """None until the script has declared a batch and one configuration was timed."""
     if profile.declared is None or not profile.rows:
         return None
-    limits, params = limits_of(profile.declared, gpu_type), fitted(rows_on(profile.rows, gpu_type))
-    return Model(params, stats_of(profile.noise), limits) if limits is not None and params is not None else None
+    rows = rows_on(profile.rows, gpu_type)
+    limits, params = limits_of(profile.declared, gpu_type), fitted(rows)
+    if limits is None or params is None:
+        return None
+    return Model(params, stats_of(profile.noise), limits, correction(rows, params))
 
 
 @lru_cache(maxsize=8192)
@@ -67,9 +72,10 @@ def rows_on(rows: tuple[ProfileRow, ...], gpu_type: str) -> tuple[ProfileRow, ..
 
 @lru_cache(maxsize=4096)
 def _table(model: Model, shapes: tuple[Shape, ...]) -> GoodputTable:
-    return goodput_table(
-        model.params, model.stats, model.limits, [s.nodes for s in shapes], [s.replicas for s in shapes]
-    )
+    nodes = np.array([shape.nodes for shape in shapes], dtype=np.int64)
+    replicas = np.array([shape.replicas for shape in shapes], dtype=np.int64)
+    factor = model.correction.factor(nodes, replicas)
+    return goodput_table(model.params, model.stats, model.limits, nodes, replicas, factor)
 
 
 def table(job: Job, shapes: Sequence[Shape]) -> GoodputTable | None:
@@ -103,7 +109,7 @@ def best_batch(job: Job, shape: Shape, at_most: int | None = None) -> BatchChoic
     limits = model.limits
     if at_most is not None:
         limits = replace(limits, maximum=max(min(limits.maximum, at_most), limits.base))
-    choice = _table(Model(model.params, model.stats, limits), (shape,)).choice(0)
+    choice = _table(replace(model, limits=limits), (shape,)).choice(0)
     return choice if choice.goodput > 0 else None
 
 

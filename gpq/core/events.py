@@ -14,6 +14,7 @@ from gpq.core.models import (
     Exit,
     JobId,
     JobSpec,
+    LossPoint,
     Node,
     NodeId,
     Noise,
@@ -196,6 +197,7 @@ class Profiled:
     retuned: BatchOrder | None = None  # this order took effect
     checkpoint_seconds: Seconds | None = None
     metrics: tuple[tuple[str, float], ...] = ()
+    losses: tuple[LossPoint, ...] = ()
     notices: tuple[str, ...] = ()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from gpq.core import profiling
+from gpq.core import priors, profiling
 from gpq.core.events import (
     CancelAsked,
     Cancelled,
@@ -86,7 +86,9 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
                 jobs[job.id] = after
                 if after is not job and isinstance(event, Exited | StartRefused) and _all_parts_over(after):
                     todo.append(conclude(after, event.at, snapshot.config))
-    return Folded(replace(snapshot, jobs=jobs, nodes=nodes, next_id=next_id), tuple(journal), tuple(ended))
+    learnt = priors.remember(snapshot.priors, ended)
+    now = replace(snapshot, jobs=jobs, nodes=nodes, next_id=next_id, priors=learnt)
+    return Folded(now, tuple(journal), tuple(ended))
 
 
 def _fold_node(nodes: dict[NodeId, Node], event: NodeSeen | NodeSilent | NodeRemoved) -> None:

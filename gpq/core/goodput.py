@@ -236,8 +236,12 @@ def goodput_table(
     limits: BatchLimits,
     nodes: Sequence[int] | NDArray[np.int64],
     replicas: Sequence[int] | NDArray[np.int64],
+    factor: Array | None = None,
 ) -> GoodputTable:
-    """`best_batch` of every (nodes[i], replicas[i]), vectorised. Of equal goodput: the smallest batch."""
+    """`best_batch` of every (nodes[i], replicas[i]), vectorised. Of equal goodput: the smallest batch.
+
+    `factor`: what predicted times are multiplied by, for each shape (`correction`).
+    """
     n, k = np.asarray(nodes, dtype=np.int64), np.asarray(replicas, dtype=np.int64)
     atomic, accum, feasible = candidate_batches(limits, k)
     rows = np.arange(len(k))
@@ -245,6 +249,8 @@ def goodput_table(
     total = kk * atomic * (accum + 1.0)
     compute = params.alpha_c + params.beta_c * atomic
     speed = total / (accum * compute + overlapped(params.gamma, compute, sync_time(params, n, k)[:, None]))
+    if factor is not None:
+        speed = speed / factor[:, None]
     value = np.where(feasible, speed * efficiency(stats, limits.base, total), 0.0)
     best = np.argmax(value, axis=1)
     found = value[rows, best] > 0

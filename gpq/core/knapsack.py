@@ -1,38 +1,206 @@
-"""Exact multiple-choice knapsack: one option of each item, sizes within a capacity, the sum of values greatest."""
+"""Multiple-choice knapsack: one option of each item, sizes within capacities, the sum of values greatest.
+
+Exact by a dynamic programme up to a lab's size (Sinha and Zoltners 1979); beyond it by prices, with a bound on what the
+optimum could be worth more. Deterministic: of equal values the option that stands first in its item.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-Option = tuple[int, float]  # (size >= 0, value)
+Array = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+EXACT_STATES = 40_000  # of a dynamic programme: products of capacities + 1
+EXACT_WORK = 4_000_000  # items x states
+PRICE_STEPS = 80  # of the search for prices
 
 
-def solve(items: Sequence[Sequence[Option]], capacity: int) -> list[int] | None:
-    """The chosen option of each item, by its position; None when no choice of sizes fits.
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Options of one item: the size of each, its value, and which capacity it takes from (all 0 where there is one)."""
 
-    Dynamic programme over the capacity used, O(items x options x capacity), one numpy operation per item (Sinha and
-    Zoltners, 1979). Deterministic: of equal values the option that stands first in its item.
-    """
+    sizes: Ints
+    values: Array
+    kinds: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The option of each item by position, the sum of their values, and what no choice can exceed."""
+
+    picked: list[int]
+    value: float
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        """Of the optimum, at most this is missing, in units of value."""
+        return max(self.bound - self.value, 0.0)
+
+
+def item(options: Sequence[tuple[int, float]]) -> Item:
+    """Of (size, value) pairs, for one capacity."""
+    sizes = np.array([size for size, _ in options], dtype=np.int64)
+    return Item(sizes, np.array([value for _, value in options], dtype=np.float64), np.zeros_like(sizes))
+
+
+def solve(items: Sequence[Item], capacities: Sequence[int], *, exact: bool | None = None) -> Answer | None:
+    """None when no choice of sizes fits. `exact`: which way; default by the size of the problem."""
+    states = int(np.prod([capacity + 1 for capacity in capacities], dtype=np.float64))
+    if exact is None:
+        exact = states <= EXACT_STATES and len(items) * states <= EXACT_WORK
+    if not exact:
+        return _by_prices(items, capacities)
+    return _line(items, capacities[0]) if len(capacities) == 1 else _grid(items, capacities)
+
+
+def _line(items: Sequence[Item], capacity: int) -> Answer | None:
+    """Dynamic programme over one capacity, one numpy operation an item."""
     used = np.arange(capacity + 1)
-    best = np.zeros(capacity + 1)
+    # Slot 0 stands for "does not fit": what is taken from before it is minus infinity.
+    best = np.concatenate([[-np.inf], np.zeros(capacity + 1)])
     choices: list[NDArray[np.intp]] = []
-    for options in items:
-        sizes = np.array([size for size, _ in options])
-        values = np.array([value for _, value in options])
-        before = used[None, :] - sizes[:, None]
-        reached = np.where(before >= 0, best[np.maximum(before, 0)] + values[:, None], -np.inf)
-        choice = np.argmax(reached, axis=0)
+    before: dict[bytes, Ints] = {}
+    for each in items:
+        key = each.sizes.tobytes()
+        sources = before.get(key)
+        if sources is None:
+            sources = before[key] = np.maximum(used[None, :] - each.sizes[:, None] + 1, 0)
+        reached = best[sources]
+        reached += each.values[:, None]
+        choice = reached.argmax(axis=0)
         choices.append(choice)
-        best = reached[choice, used]
+        best[1:] = reached[choice, used]
     left = capacity
-    if not np.isfinite(best[left]):
+    if not np.isfinite(best[-1]):
         return None
     picked: list[int] = []
-    for options, choice in zip(reversed(items), reversed(choices), strict=True):
+    for each, choice in zip(reversed(items), reversed(choices), strict=True):
         option = int(choice[left])
         picked.append(option)
-        left -= options[option][0]
-    return picked[::-1]
+        left -= int(each.sizes[option])
+    return Answer(picked[::-1], float(best[-1]), float(best[-1]))
+
+
+def _grid(items: Sequence[Item], capacities: Sequence[int]) -> Answer | None:
+    """The same over several capacities at once: states are what is used of each."""
+    shape = tuple(capacity + 1 for capacity in capacities)
+    best = np.zeros(shape)
+    choices: list[NDArray[np.int16]] = []
+    for each in items:
+        reached = np.full(shape, -np.inf)
+        choice = np.zeros(shape, dtype=np.int16)
+        for option in range(len(each.sizes)):
+            size, axis = int(each.sizes[option]), int(each.kinds[option])
+            if size > capacities[axis]:
+                continue
+            to = (slice(None),) * axis + (slice(size, None),)
+            source = (slice(None),) * axis + (slice(0, shape[axis] - size),)
+            worth = best[source] + each.values[option]
+            better = worth > reached[to]
+            np.copyto(reached[to], worth, where=better)
+            np.copyto(choice[to], np.int16(option), where=better)
+        best = reached
+        choices.append(choice)
+    left = list(capacities)
+    if not np.isfinite(best[tuple(left)]):
+        return None
+    picked: list[int] = []
+    for each, taken in zip(reversed(items), reversed(choices), strict=True):
+        option = int(taken[tuple(left)])
+        picked.append(option)
+        left[int(each.kinds[option])] -= int(each.sizes[option])
+    return Answer(picked[::-1], float(best[tuple(capacities)]), float(best[tuple(capacities)]))
+
+
+def _by_prices(items: Sequence[Item], capacities: Sequence[int]) -> Answer | None:
+    """Lagrangian relaxation: at a price a GPU of each kind every item picks for itself; the least sum over all prices
+    bounds the optimum (Fisher 1981). The picks are then made to fit, and what is left over is given away greedily."""
+    sizes, values, kinds = _padded(items)
+    room = np.array(capacities, dtype=np.float64)
+    prices, bound = _prices(sizes, values, kinds, room)
+    picked = np.argmax(values - prices[kinds] * sizes, axis=1)
+    if not _make_fit(picked, sizes, values, kinds, room):
+        return None
+    _fill(picked, sizes, values, kinds, room)
+    value = float(values[np.arange(len(picked)), picked].sum())
+    return Answer(picked.tolist(), value, max(bound, value))
+
+
+def _padded(items: Sequence[Item]) -> tuple[Ints, Array, Ints]:
+    width = max((len(each.sizes) for each in items), default=1)
+    sizes = np.zeros((len(items), width), dtype=np.int64)
+    values = np.full((len(items), width), -np.inf)
+    kinds = np.zeros((len(items), width), dtype=np.int64)
+    for row, each in enumerate(items):
+        count = len(each.sizes)
+        sizes[row, :count], values[row, :count], kinds[row, :count] = each.sizes, each.values, each.kinds
+    return sizes, values, kinds
+
+
+def _prices(sizes: Ints, values: Array, kinds: Ints, room: Array) -> tuple[Array, float]:
+    """Prices of least bound: coordinate by coordinate by bisection (exact for one kind), then that bound."""
+    prices = np.zeros(len(room))
+    rows = np.arange(len(sizes))
+    spread = np.where(np.isfinite(values), values, 0.0)
+    top = float(spread.max(initial=0.0) - spread.min(initial=0.0)) + 1e-9
+    rounds = 1 if len(room) == 1 else 4
+    for _ in range(rounds):
+        for kind in range(len(room)):
+            low, high = 0.0, top
+            for _ in range(PRICE_STEPS // (1 if rounds == 1 else 2)):
+                prices[kind] = 0.5 * (low + high)
+                pick = np.argmax(values - prices[kinds] * sizes, axis=1)
+                used = float((sizes[rows, pick] * (kinds[rows, pick] == kind)).sum())
+                low, high = (prices[kind], high) if used > room[kind] else (low, prices[kind])
+                if high - low <= 1e-12 * top:
+                    break
+            prices[kind] = high
+    bound = float(np.max(values - prices[kinds] * sizes, axis=1, initial=-np.inf).sum() + prices @ room)
+    return prices, bound
+
+
+def _make_fit(picked: Ints, sizes: Ints, values: Array, kinds: Ints, room: Array) -> bool:
+    """Take back what costs least a GPU until every kind fits, in place; False where that is not possible."""
+    rows = np.arange(len(picked))
+    for kind in range(len(room)):
+        while True:
+            mine = kinds[rows, picked] == kind
+            over = float((sizes[rows, picked] * mine).sum()) - room[kind]
+            if over <= 0:
+                break
+            now_size, now_value = sizes[rows, picked], values[rows, picked]
+            less = now_size[:, None] - np.where(kinds == kind, sizes, 0)
+            allowed = mine[:, None] & (less > 0) & np.isfinite(values) & ((kinds == kind) | (sizes == 0))
+            loss = np.where(allowed, (now_value[:, None] - values) / np.maximum(np.minimum(less, over), 1), np.inf)
+            best = int(np.argmin(loss))
+            if not np.isfinite(loss.flat[best]):
+                return False
+            row, column = divmod(best, sizes.shape[1])
+            picked[row] = column
+    return True
+
+
+def _fill(picked: Ints, sizes: Ints, values: Array, kinds: Ints, room: Array) -> None:
+    """Give what is left to whoever gains most by a GPU, one change of one item at a time, in place."""
+    rows = np.arange(len(picked))
+    used = np.array([(sizes[rows, picked] * (kinds[rows, picked] == kind)).sum() for kind in range(len(room))])
+    left = room - used
+    for _ in range(len(picked)):
+        now_size, now_kind = sizes[rows, picked], kinds[rows, picked]
+        back = np.where(kinds == now_kind[:, None], now_size[:, None], 0)
+        need = sizes - back
+        gain = np.where(need <= left[kinds], values - values[rows, picked][:, None], -np.inf)
+        rate = np.where(gain > 1e-12, gain / np.maximum(need, 1), -np.inf)
+        best = int(np.argmax(rate))
+        if not np.isfinite(rate.flat[best]):
+            return
+        row, column = divmod(best, sizes.shape[1])
+        left[kinds[row, picked[row]]] += sizes[row, picked[row]]
+        left[kinds[row, column]] -= sizes[row, column]
+        picked[row] = column

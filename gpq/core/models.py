@@ -169,6 +169,9 @@ class Declared:
     rule: str = ""
     parameters: int = 0
     accumulate_alone: bool = False  # one replica exceeds the base batch only by accumulation, as in Pollux
+    statistical: bool = (
+        False  # its length counts examples of the base batch's worth (AdaptDL), not passes over the data
+    )
     atomic_by_type: tuple[tuple[str, int, int], ...] = ()  # (GPU type, least, most) where they differ by type
 
 
@@ -212,6 +215,7 @@ class LossPoint:
 
     base_steps: float
     loss: float
+    weight: float = 1.0  # reports that are averaged in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +235,7 @@ class Profile:
     checkpoints: int = 0
     checkpoint_seconds: Seconds = 0.0  # of the latest
     losses: tuple[LossPoint, ...] = ()  # thinned, oldest first (profiling.MAX_LOSSES)
+    early_noise: Noise | None = None  # the first usable one: the noise scale grows while a model learns
 
     @property
     def max_replicas(self) -> int:
@@ -424,5 +429,5 @@ class Snapshot:
     jobs: Mapping[JobId, Job] = field(default_factory=dict)
     next_id: int = 1  # ids are never reused
     round_at: Seconds = 0.0  # of the last allocation
-    priors: Mapping[str, Prior] = field(default_factory=dict)  # by `priors.program_of`
+    priors: Mapping[str, Prior] = field(default_factory=dict)  # by `priors.program_of`, those learnt last at the end
     oracles: Mapping[JobId, Oracle] = field(default_factory=dict)  # of the simulator alone

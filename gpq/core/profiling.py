@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpq.core.events import Profiled, TimingSums
-from gpq.core.models import Declared, Job, JobSpec, Profile, ProfileRow
+from gpq.core.models import Declared, Job, JobSpec, LossPoint, Noise, Profile, ProfileRow
 
 # Steps beyond this many count for no more, so that a row follows a machine that changed (pollux.md 1.15.9).
 MAX_WEIGHT = 500.0
+MAX_LOSSES = 64  # points kept of a loss curve: they are written with every report of the job
 MAX_NOTICES = 12
 
 
@@ -22,6 +23,7 @@ def learn(job: Job, event: Profiled) -> Job:
         declared=declared,
         rows=merge(profile.rows, event.timings, job.placement.gpu_type if job.placement else ""),
         noise=event.noise or profile.noise,
+        early_noise=profile.early_noise or (event.noise if event.noise and is_usable(event.noise) else None),
         progress=event.progress or profile.progress,
         atomic_batch=retuned.atomic_batch if retuned else profile.atomic_batch,
         accum_steps=retuned.accum_steps if retuned else profile.accum_steps,
@@ -29,6 +31,7 @@ def learn(job: Job, event: Profiled) -> Job:
         batch_changes=profile.batch_changes + (1 if retuned and _is_live_change(job, event) else 0),
         samples_per_second=throughput(event.timings[-1]) if event.timings else profile.samples_per_second,
         metrics=_merged_metrics(profile, event),
+        losses=with_losses(profile.losses, event.losses),
         checkpoints=profile.checkpoints + (1 if event.checkpoint_seconds is not None else 0),
         checkpoint_seconds=(
             event.checkpoint_seconds if event.checkpoint_seconds is not None else profile.checkpoint_seconds
@@ -66,6 +69,37 @@ def _merged_metrics(profile: Profile, event: Profiled) -> tuple[tuple[str, float
     if not event.metrics:
         return profile.metrics
     return tuple(sorted({**dict(profile.metrics), **dict(event.metrics)}.items()))
+
+
+def is_usable(noise: Noise) -> bool:
+    """Does it tell the noise scale, not only a bound of it?"""
+    return noise.samples > 0 and noise.sqr > 0 and noise.var > 0 and not noise.capped
+
+
+def with_losses(curve: tuple[LossPoint, ...], new: tuple[LossPoint, ...]) -> tuple[LossPoint, ...]:
+    """The curve with `new` at its end, at most MAX_LOSSES points. Where it is full, the two neighbours that stand for the
+    fewest reports become one, so that all points come to stand for about equally many.
+
+    Progress that went back (an attempt went on from an earlier checkpoint) takes back what came after.
+    """
+    if not new:
+        return curve
+    points = list(curve)
+    for point in new:
+        while points and points[-1].base_steps >= point.base_steps:
+            points.pop()
+        points.append(point)
+        if len(points) > MAX_LOSSES:
+            at = min(range(len(points) - 1), key=lambda i: points[i].weight + points[i + 1].weight)
+            points[at : at + 2] = [_joined(points[at], points[at + 1])]
+    return tuple(points)
+
+
+def _joined(one: LossPoint, other: LossPoint) -> LossPoint:
+    weight = one.weight + other.weight
+    at = (one.base_steps * one.weight + other.base_steps * other.weight) / weight
+    loss = (one.loss * one.weight + other.loss * other.weight) / weight
+    return LossPoint(round(at, 1), float(f"{loss:.6g}"), weight)  # short numbers: it is written with every report
 
 
 def with_overrides(declared: Declared, spec: JobSpec) -> Declared:

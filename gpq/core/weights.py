@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil, log2
 
-from gpq.core import estimates
+import numpy as np
+from numpy.typing import NDArray
+
+from gpq.core.candidates import Candidate
 from gpq.core.goodput import GoodputTable
-from gpq.core.models import HOLDS_DEVICES, Job, JobId, Seconds, Shape, Snapshot
+from gpq.core.models import HOLDS_DEVICES, Config, Job, JobId, Seconds
 
 UNKNOWN_SECONDS: Seconds = 60.0  # taken to remain of a job of which nothing is known: it is soon known
 SERVICE_KNEE = 4000.0  # GPU-seconds that make no difference yet
@@ -17,44 +20,59 @@ PRIORITY_FACTOR = 4.0  # one step of priority
 
 
 def weights(
-    snapshot: Snapshot, options: Mapping[JobId, tuple[Shape, ...]], shares: Mapping[JobId, float]
+    candidates: Sequence[Candidate],
+    left: Mapping[JobId, Seconds],
+    shares: Mapping[JobId, float],
+    now: Seconds,
+    config: Config,
 ) -> dict[JobId, float]:
-    """Weights of the jobs in `options`, their possible shapes.
+    """Weights of the jobs. `left`: seconds to the declared end at the best shape, of those whose end is known.
 
     Where at least one length is known: rank / J, the job that needs the longest ranked 1 (only the order counts, so
     that one very long job does not swamp the rest; compare heSRPT, Berg et al. 2020), and more for a job that got far
     less than its share so far, so that short ones cannot put it off for ever. Else (service + 4000)^-0.4, least attained
     service first. Both times the fair share (so that users count, not their number of jobs) and priority.
     """
-    jobs = [snapshot.jobs[name] for name in options]
-    needed = {job.id: seconds_at_best(job, options[job.id]) for job in jobs}
-    if any(seconds is not None for seconds in needed.values()):
-        ranks = _ranks({job.id: _or_guess(needed[job.id], job, snapshot.now) for job in jobs})
-        urgency = {job.id: ranks[job.id] * _deficit(job, options[job.id], shares[job.id], snapshot.now) for job in jobs}
+    if not candidates:
+        return {}
+    if left:
+        ranks = _ranks({each.job.id: _or_guess(left.get(each.job.id), each.job, now) for each in candidates})
+        urgency = {
+            each.job.id: ranks[each.job.id]
+            * (_deficit(each, shares[each.job.id], now) if config.fairness_floor else 1.0)
+            for each in candidates
+        }
     else:
-        urgency = {job.id: (1.0 + job.service_at(snapshot.now) / SERVICE_KNEE) ** -SERVICE_POWER for job in jobs}
-    mean = sum(shares[job.id] for job in jobs) / len(jobs) if jobs else 1.0
+        urgency = {
+            each.job.id: (1.0 + each.job.service_at(now) / SERVICE_KNEE) ** -SERVICE_POWER for each in candidates
+        }
+    mean = sum(shares[each.job.id] for each in candidates) / len(candidates)
     return {
-        job.id: urgency[job.id]
-        * (shares[job.id] / mean if mean > 0 else 1.0)
-        * PRIORITY_FACTOR ** min(max(job.spec.priority, -10), 10)
-        for job in jobs
+        each.job.id: urgency[each.job.id]
+        * (shares[each.job.id] / mean if mean > 0 else 1.0)
+        * PRIORITY_FACTOR ** min(max(each.job.spec.priority, -10), 10)
+        for each in candidates
     }
 
 
-def seconds_at_best(job: Job, shapes: tuple[Shape, ...]) -> Seconds | None:
-    """What is left of the declared length at the fastest shape; None when length or speed are not known."""
-    table = estimates.table(job, shapes)
-    return min((left for left in seconds_left(job, table) if left is not None), default=None) if table else None
+def seconds_left(job: Job, table: GoodputTable | None, options: int) -> NDArray[np.float64]:
+    """What is left of the declared length, by shape of `table`; infinite where length or speed are not known."""
+    examples = examples_left(job)
+    if table is None or examples is None:
+        return np.full(options, np.inf)
+    assert job.profile.declared is not None
+    speeds = table.goodput if job.profile.declared.statistical else table.throughput
+    with np.errstate(divide="ignore"):
+        found: NDArray[np.float64] = np.where(speeds > 0, examples / speeds, np.inf)
+    return found
 
 
-def seconds_left(job: Job, table: GoodputTable) -> list[Seconds | None]:
-    """What is left of the declared length, by shape of `table`; None where length or speed are not known."""
+def examples_left(job: Job) -> float | None:
+    """Of the declared length; None where none was declared or nothing is known of how far it is."""
     declared, progress = job.profile.declared, job.profile.progress
     if declared is None or declared.dataset_size <= 0 or progress is None or progress.epochs <= 0:
-        return [None] * len(table.throughput)
-    examples = (1.0 - min(progress.fraction, 1.0)) * declared.dataset_size * progress.epochs
-    return [examples / speed if speed > 0 else None for speed in table.throughput.tolist()]
+        return None
+    return (1.0 - min(progress.fraction, 1.0)) * declared.dataset_size * progress.epochs
 
 
 def _or_guess(known: Seconds | None, job: Job, now: Seconds) -> Seconds:
@@ -69,9 +87,11 @@ def _or_guess(known: Seconds | None, job: Job, now: Seconds) -> Seconds:
     return float(UNKNOWN_SECONDS * 2.0 ** ceil(log2(spent / UNKNOWN_SECONDS) - 1e-9))
 
 
-def _deficit(job: Job, shapes: tuple[Shape, ...], share: float, now: Seconds) -> float:
+def _deficit(candidate: Candidate, share: float, now: Seconds) -> float:
     """1, or how many times beyond DEFICIT its service falls short of its share (what it cannot use left out)."""
-    entitled = min(share, shapes[-1].replicas if shapes else 0) * max(now - job.submitted_at, 0.0)
+    job, options = candidate.job, candidate.options
+    usable = max((shape.replicas for shape in options), default=0)
+    entitled = min(share, usable) * max(now - job.submitted_at, 0.0)
     return max(1.0, (entitled + SERVICE_KNEE) / (job.service_at(now) + SERVICE_KNEE) / DEFICIT)
 
 

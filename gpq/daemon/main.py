@@ -25,7 +25,7 @@ from gpq.daemon.server import Server
 from gpq.daemon.service import About, Service
 from gpq.daemon.world import LiveWorld
 from gpq.errors import GpqError
-from gpq.policies.registry import policy
+from gpq.policies.registry import POLICIES, policy
 from gpq.store import disk
 from gpq.store.lock import DaemonLock
 from gpq.store.sqlite import SqliteStore
@@ -124,13 +124,20 @@ def _log_to_file(*, alone: bool) -> None:
 
 def _serve(ready: Ready, umask: int) -> int:
     """From the first read of the configuration to the last close."""
-    settings = config.load()
+    settings = config.load(policies=POLICIES)
     core = Config(
         interval=settings.interval,
         policy=settings.policy,
         fairness_power=settings.fairness_power,
         restart_seconds=settings.restart_seconds,
         settle_seconds=settings.settle_seconds,
+        seed=settings.seed,
+        events=settings.events,
+        by_user=settings.by_user,
+        use_length=settings.use_length,
+        fairness_floor=settings.fairness_floor,
+        use_priors=settings.use_priors,
+        measured_restart=settings.measured_restart,
         port_salt=zlib.crc32(f"{os.getuid()}:{paths.home()}".encode()),
     )
     chosen = policy(core.policy)

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpq.core.events import Profiled, TimingSums
-from gpq.core.models import BatchOrder, Declared, JobId, Noise, Progress, Seconds
+from gpq.core.models import BatchOrder, Declared, JobId, LossPoint, Noise, Progress, Seconds
 
 log = logging.getLogger(__name__)
 
 MAX_NOTICE = 500  # characters kept of a line for the user
+MAX_LOSS = 1e30  # beyond it training has diverged, and sums would overflow
 
 
 def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> Profiled:
@@ -24,6 +25,7 @@ def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> P
     found: dict[str, Any] = {}
     timings: list[TimingSums] = []
     metrics: dict[str, float] = {}
+    losses: list[LossPoint] = []
     notices: list[str] = []
     for line in text.splitlines():
         if not line.strip():
@@ -35,6 +37,8 @@ def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> P
                 timings.append(_timing(message))
             elif kind == "metrics":
                 metrics.update({str(k): _number(v) for k, v in message["values"].items() if v is not None})
+            elif kind == "loss":
+                losses.append(_loss(message))
             elif kind == "notice":
                 notices.append(str(message["message"])[:MAX_NOTICE])
             elif kind in _READERS:
@@ -49,6 +53,7 @@ def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> P
         offset,
         timings=tuple(timings),
         metrics=tuple(metrics.items()),
+        losses=tuple(losses),
         notices=tuple(notices),
         **found,
     )
@@ -99,6 +104,13 @@ def _declared(message: Mapping[str, Any]) -> Declared:
         rule=str(message.get("rule", "")),
         parameters=_count(message.get("parameters", 0)),
     )
+
+
+def _loss(message: Mapping[str, Any]) -> LossPoint:
+    point = LossPoint(base_steps=_positive(message["base_steps"]), loss=_number(message["loss"]))
+    if max(point.base_steps, abs(point.loss)) > MAX_LOSS:
+        raise ValueError(f"{point} is beyond {MAX_LOSS}")
+    return point
 
 
 def _noise(message: Mapping[str, Any]) -> Noise:

@@ -234,6 +234,13 @@ class CurvePoint(msgspec.Struct, frozen=True):
     current: bool = False
 
 
+class LossView(msgspec.Struct, frozen=True):
+    """Mean training loss around one moment of progress, in steps at the base batch."""
+
+    base_steps: float
+    loss: float
+
+
 class AttemptView(msgspec.Struct, frozen=True):
     attempt: int
     placement: list[PartView]
@@ -260,6 +267,7 @@ class JobDetail(msgspec.Struct, frozen=True):
     notices: list[str]
     history: list[EventView]
     learning_rate_rule: str = ""
+    losses: list[LossView] = []  # of the metric `loss`, thinned, oldest first
     schema: int = SCHEMA
 
 

@@ -73,3 +73,5 @@ class Task:
     user: str = "user"
     gpu_type: str = ""
     restart: Seconds = 30.0  # each start or move: GPUs held, no progress
+    rigid: bool = False  # exactly `replicas`, whatever the policy
+    slowdown: float = 1.0  # of its true progress against its measured steps (the calibration of an artifact)

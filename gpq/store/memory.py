@@ -26,7 +26,9 @@ class MemoryStore:
             raise ValueError(f"jobs {sorted(gone)} left the snapshot without an outcome")
         self._journal.extend(event for event in events if not isinstance(event, EPHEMERAL))
         self._ended.extend(ended)
-        self._state = replace(Snapshot(), jobs=snapshot.jobs, next_id=snapshot.next_id, round_at=snapshot.round_at)
+        self._state = replace(
+            Snapshot(), jobs=snapshot.jobs, next_id=snapshot.next_id, round_at=snapshot.round_at, priors=snapshot.priors
+        )
 
     def history(
         self,

@@ -29,7 +29,15 @@ def m001_jobs_events_meta(connection: sqlite3.Connection) -> None:
     connection.execute("CREATE INDEX events_kind ON events (kind, seq)")
 
 
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (m001_jobs_events_meta,)
+def m002_priors(connection: sqlite3.Connection) -> None:
+    """What earlier jobs of each program taught."""
+    connection.execute(
+        "CREATE TABLE priors (key TEXT PRIMARY KEY, checksum INTEGER NOT NULL, body TEXT NOT NULL,"
+        " updated_at REAL NOT NULL)"
+    )
+
+
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (m001_jobs_events_meta, m002_priors)
 
 
 def version_of(connection: sqlite3.Connection) -> int:

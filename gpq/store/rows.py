@@ -1,4 +1,4 @@
-"""Jobs and events as text: JSON, with a checksum that a flipped byte does not survive. Knows no SQL."""
+"""Jobs, events and priors as text: JSON, with a checksum that a flipped byte does not survive. Knows no SQL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args
 import msgspec
 
 from gpq.core.events import Event
-from gpq.core.models import Job
+from gpq.core.models import Job, Prior
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ class Damaged(ValueError):
     """A row is not what was written."""
 
 
-def encode(thing: Job | Event) -> str:
+def encode(thing: Job | Event | Prior) -> str:
     """JSON; a number that is none (a diverged loss) is written NaN or Infinity, as Python's json reads it."""
     return json.dumps(msgspec.to_builtins(thing), separators=(",", ":"), ensure_ascii=False)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from gpq.core.events import EPHEMERAL, JOURNAL_VERSION, Event, Submitted
 from gpq.core.models import TERMINAL, Job, JobId, Snapshot
 from gpq.errors import GpqError, Refused, StoreFailed
-from gpq.store import disk, rows
+from gpq.store import disk, priors, rows
 from gpq.store.migrations import migrate
 from gpq.store.opening import PUT_META, check_mark, check_pages, connect, create, explained
 
@@ -24,6 +24,7 @@ _PUT_JOB = (
     " checksum = excluded.checksum, body = excluded.body"
 )
 _PUT_EVENT = "INSERT INTO events (at, kind, job, version, checksum, body) VALUES (?, ?, ?, ?, ?, ?)"
+Writes = Sequence[tuple[str, Sequence[tuple[object, ...]]]]  # statements with their rows
 _JOB_COLUMNS = "id, state, user, name, ended_at, checksum, body"
 
 
@@ -86,45 +87,41 @@ class SqliteStore:
             )
             if old != new
         ]
-        if changed or ended or journal or meta:
-            job_rows = [_job_row(job, snapshot.now) for job in (*changed, *ended)]
-            self._write(job_rows, [_event_row(event) for event in journal], meta, journal)
-        self._state = Snapshot(jobs=snapshot.jobs, next_id=snapshot.next_id, round_at=snapshot.round_at)
+        learnt, forgotten = priors.changes(before.priors, snapshot.priors, snapshot.now)
+        if changed or ended or journal or meta or learnt or forgotten:
+            writes: Writes = [
+                (_PUT_JOB, [_job_row(job, snapshot.now) for job in (*changed, *ended)]),
+                (_PUT_EVENT, [_event_row(event) for event in journal]),
+                (PUT_META, meta),
+                (priors.PUT, learnt),
+                (priors.DROP, forgotten),
+            ]
+            self._write(writes, adds=any(isinstance(event, Submitted) for event in journal))
+        self._state = Snapshot(
+            jobs=snapshot.jobs, next_id=snapshot.next_id, round_at=snapshot.round_at, priors=snapshot.priors
+        )
         self._ended += len(ended)
 
-    def _write(
-        self,
-        job_rows: Sequence[tuple[object, ...]],
-        event_rows: Sequence[tuple[object, ...]],
-        meta: Sequence[tuple[str, str]],
-        journal: Sequence[Event],
-    ) -> None:
-        """One transaction. On a full disk new jobs are refused, and all else may use the reserve."""
-        adds = any(isinstance(event, Submitted) for event in journal)
+    def _write(self, writes: Writes, *, adds: bool) -> None:
+        """One transaction. On a full disk new jobs (`adds`) are refused, and all else may use the reserve."""
         if adds and not self._reserve.take():
             raise disk.full(self.path)
-        if not self._try_write(job_rows, event_rows, meta):
+        if not self._try_write(writes):
             if adds:
                 raise disk.full(self.path)
             self._reserve.release()
             self._make_room()
-            if not self._try_write(job_rows, event_rows, meta):
+            if not self._try_write(writes):
                 raise disk.full(self.path)
         if not self._reserve.held:  # else the log would eat what the database needs to take the log in
             self._make_room()
 
-    def _try_write(
-        self,
-        job_rows: Sequence[tuple[object, ...]],
-        event_rows: Sequence[tuple[object, ...]],
-        meta: Sequence[tuple[str, str]],
-    ) -> bool:
+    def _try_write(self, writes: Writes) -> bool:
         """False when the disk is full, and nothing was written."""
         try:
             with self._transaction():
-                self._writer.executemany(_PUT_JOB, job_rows)
-                self._writer.executemany(_PUT_EVENT, event_rows)
-                self._writer.executemany(PUT_META, meta)
+                for statement, values in writes:
+                    self._writer.executemany(statement, values)
         except sqlite3.Error as error:
             if disk.is_full(error, os.path.dirname(self.path)):
                 return False
@@ -178,7 +175,10 @@ class SqliteStore:
         (last,) = self._reader.execute("SELECT coalesce(max(id), 0) FROM jobs").fetchone()
         try:
             return Snapshot(
-                jobs=jobs, next_id=max(int(meta["next_id"]), last + 1), round_at=float(meta.get("round_at", 0.0))
+                jobs=jobs,
+                next_id=max(int(meta["next_id"]), last + 1),
+                round_at=float(meta.get("round_at", 0.0)),
+                priors=priors.read(self._reader, self._writer),
             )
         except (KeyError, ValueError) as error:
             raise disk.damaged(self.path, f"table meta: {error}") from None

@@ -7,7 +7,7 @@ import shlex
 import msgspec
 
 from gpq.rpc.messages import AttemptView, EventView, JobDetail, JobView, PartView, SpecMessage
-from gpq.views import curve
+from gpq.views import curve, losses
 from gpq.views.plain import Column, duration, number, safe, table, wrapped
 from gpq.views.queue import percent, remark, where
 
@@ -22,6 +22,7 @@ def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
     text += _pairs(_asked(answer.spec, job.level), limit)
     text += _paragraph("now", _pairs(_running(answer), limit))
     text += _paragraph("goodput by number of GPUs", curve.lines(answer.curve, limit, bar))
+    text += _paragraph("loss", losses.lines(answer.losses, limit, bar))
     text += _paragraph("attempts", table(_attempts(answer.attempts), limit) if answer.attempts else [])
     told = [line for event in answer.history[-EVENTS:] for line in wrapped(_event(event), limit, "  ", "      ")]
     text += _paragraph("latest events", told)

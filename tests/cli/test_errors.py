@@ -37,6 +37,8 @@ BAD = [
     (["submit", "--rigid", "--", "true"], "for training scripts"),
     (["submit", "--atomic-batch-size", "9-3", "train.py"], "did you mean --atomic-batch-size 3-9?"),
     (["submit", "--batch-size", "64", "--max-batch-size", "32", "train.py"], "below --batch-size"),
+    (["submit", "--batch-size", "0", "train.py"], "--batch-size 0 is below 1"),
+    (["submit", "--max-batch-size=0", "train.py"], "--max-batch-size 0 is below 1"),
     (["submit", "--cwd", "/nowhere", "--", "true"], "no such directory"),
     (["submit", "--python", "/nowhere/python", "train.py"], "no such program"),
     (["submit", "--gpsu", "2", "--", "true"], "did you mean"),
@@ -156,6 +158,26 @@ def test_a_broken_configuration_is_named_with_line_and_column(gpq: Gpq, home: Pa
         assert (answer.returncode, answer.stdout) == (2, ""), argv
         assert "line 2, column 10" in answer.stderr
     assert not (home / "gpq.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('policy = "best"', "unknown policy `best` (at line 2, column 1)"),
+        (
+            "[nodes.local]\ncores = [0, 99999]",
+            "nodes.local.cores: no core 99999 may be used here (at line 3, column 1)",
+        ),
+    ],
+)
+def test_what_only_this_machine_or_this_gpq_can_refuse_is_named_by_config_check(
+    gpq: Gpq, home: Path, line: str, said: str
+) -> None:
+    (home / "config.toml").write_text(f"interval = 5.0\n{line}\n")
+    answer = gpq("config", "check")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert said in answer.stderr
+    assert answer.stderr.count("\n") == 2
 
 
 def test_the_doors_protocol_is_that_of_the_messages() -> None:

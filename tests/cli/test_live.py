@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+from gpq.policies.registry import POLICIES
 from tests.cli.conftest import Gpq
 
 
@@ -97,8 +98,9 @@ def test_a_dry_run_queues_nothing(live: Gpq) -> None:
 def test_every_reading_command_prints_json_only(live: Gpq) -> None:
     ok(live, "submit", "--name", "one", "--", "echo", "hello")
     live("wait", "1")
+    assert "policy    fifo," in ok(live, "daemon", "status")
     commands = [["status"], ["show", "1"], ["why", "1"], ["nodes"], ["top"], ["daemon", "status"], ["config", "show"]]
-    commands += [["config", "path"], ["config", "check"], ["wait", "1"], ["logs", "1"]]
+    commands += [["config", "path"], ["config", "check"], ["config", "policies"], ["wait", "1"], ["logs", "1"]]
     for argv in commands:
         said = live(*argv, "--json")
         assert said.stderr == "", argv
@@ -167,6 +169,17 @@ def test_doctor_names_what_fails_with_its_fix(gpq: Gpq, home: Path) -> None:
     assert "fail  socket" in said.stdout
     assert "fix: " in said.stdout
     assert not Path(long).exists()
+
+
+def test_the_policies_are_listed_and_the_chosen_one_is_marked(gpq: Gpq, home: Path) -> None:
+    lines = ok(gpq, "config", "policies", COLUMNS="200").splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("*")] == ["fifo"]
+    assert lines[0].split(maxsplit=1) == ["goodput", POLICIES["goodput"].sentence]
+    assert len(lines) == len(POLICIES)
+    (home / "config.toml").write_text('policy = "best"\n')
+    told = json.loads(ok(gpq, "config", "policies", "--json"))["policies"]
+    assert [row["name"] for row in told] == list(POLICIES)
+    assert not any(row["chosen"] for row in told)
 
 
 def test_what_config_show_prints_is_a_configuration(gpq: Gpq, home: Path) -> None:

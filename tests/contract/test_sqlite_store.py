@@ -23,7 +23,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from gpq.core.events import Event, Launched, Submitted, Succeeded
-from gpq.core.models import BatchOrder, Exit, Job, JobId, JobState, NodeId, Placement, Snapshot
+from gpq.core.models import (
+    BatchOrder,
+    Exit,
+    Job,
+    JobId,
+    JobState,
+    NodeId,
+    Noise,
+    Placement,
+    Prior,
+    ProfileRow,
+    Snapshot,
+)
 from gpq.errors import GpqError, Refused, StoreFailed
 from gpq.store import disk
 from gpq.store.migrations import MIGRATIONS, migrate
@@ -55,6 +67,50 @@ def test_only_changed_jobs_are_written(path: str) -> None:
         one = replace(state.jobs[JobId(7)], notices=("changed",))
         store.commit([], replace(state, jobs={**state.jobs, one.id: one}))
         assert store._writer.total_changes - before == 1
+
+
+LEARNT = Prior((ProfileRow(1, 2, 32, 0.1, 0.2, 40.0, "A100"),), Noise(1.0, 8.0, 640), 2)
+
+
+def test_priors_survive_a_reopen_the_latest_at_the_end(path: str) -> None:
+    with closing(SqliteStore(path)) as store:
+        store.commit([], replace(store.load(), priors={"ana:/ä.py:1:2": LEARNT, "b": Prior(), "c": Prior()}, now=1.0))
+        store.commit([], replace(store.load(), priors={"b": Prior(), "ana:/ä.py:1:2": LEARNT}, now=2.0))
+    with closing(SqliteStore(path)) as store:
+        known = dict(store.load().priors)
+        assert known == {"ana:/ä.py:1:2": LEARNT, "b": Prior()}
+        again = replace(known.pop("ana:/ä.py:1:2"), max_replicas=8)
+        store.commit([], replace(store.load(), priors={**known, "ana:/ä.py:1:2": again}, now=3.0))
+    with closing(SqliteStore(path)) as store:
+        assert list(store.load().priors)[-1] == "ana:/ä.py:1:2"
+        assert store.load().priors["ana:/ä.py:1:2"] == again
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE priors SET body = replace(body, '0.2', '0.3') WHERE key = 'bad'",
+        "UPDATE priors SET key = 'worse' WHERE key = 'bad'",
+        "UPDATE priors SET body = CAST(x'ff00ff' AS TEXT) WHERE key = 'bad'",
+        "UPDATE priors SET updated_at = 9e9 WHERE key = 'bad'",
+    ],
+)
+def test_a_damaged_prior_is_dropped_with_a_notice_and_nothing_else_is(
+    path: str, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(SqliteStore(path)) as store:
+        store.commit([], replace(store.load(), priors={"bad": LEARNT, "good": LEARNT}, now=1.0))
+        [job] = submit(store, spec("kept"))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(damage)
+    with closing(SqliteStore(path)) as store:
+        assert store.load().priors == {"good": LEARNT}
+        assert store.load().jobs == {job.id: job}
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    caplog.clear()
+    with closing(SqliteStore(path)) as store:
+        assert store.load().priors == {"good": LEARNT}
+    assert not caplog.records, "said once"
 
 
 def test_a_commit_without_news_does_not_touch_the_disk(path: str) -> None:
@@ -160,16 +216,16 @@ def test_a_backup_is_a_whole_database(path: str, tmp_path: Path) -> None:
 
 
 def test_a_migration_that_fails_leaves_no_trace(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def m002_breaks(connection: sqlite3.Connection) -> None:
+    def m999_breaks(connection: sqlite3.Connection) -> None:
         connection.execute("CREATE TABLE half (a)")
         raise RuntimeError("power cut")
 
     with closing(SqliteStore(path)) as store:
         submit(store, spec("kept"))
-    monkeypatch.setattr("gpq.store.migrations.MIGRATIONS", (*MIGRATIONS, m002_breaks))
+    monkeypatch.setattr("gpq.store.migrations.MIGRATIONS", (*MIGRATIONS, m999_breaks))
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         with pytest.raises(RuntimeError):
-            migrate(connection, upto=2)
+            migrate(connection, upto=len(MIGRATIONS) + 1)
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     assert "half" not in tables
     with closing(SqliteStore(path)) as store:
@@ -184,6 +240,8 @@ def test_a_database_of_every_release_opens(database: Path, path: str) -> None:
         assert [job.name for job in store.load().jobs.values()] == ["waits", "runs"]
         assert [job.name for job in store.history()] == ["failed", "done"]
         assert len(store.events()) >= 8
+        assert store.load().priors == {}
+        store.commit([], replace(store.load(), priors={"learnt": LEARNT}))
         assert submit(store, spec("new"))[0].id == 5
 
 

@@ -10,7 +10,21 @@ from pathlib import Path
 import pytest
 
 from gpq.core.events import Failed, Launched, NodeSeen, Profiled, Submitted, Succeeded
-from gpq.core.models import BatchOrder, Exit, Job, JobId, JobSpec, JobState, Node, NodeId, Placement, Profile
+from gpq.core.models import (
+    BatchOrder,
+    Exit,
+    Job,
+    JobId,
+    JobSpec,
+    JobState,
+    Node,
+    NodeId,
+    Noise,
+    Placement,
+    Prior,
+    Profile,
+    ProfileRow,
+)
 from gpq.store.memory import MemoryStore
 from gpq.store.sqlite import SqliteStore
 
@@ -83,6 +97,14 @@ def test_a_metric_that_is_no_number_survives(store: AnyStore) -> None:
     values = dict(kept.profile.metrics)
     assert math.isnan(values["loss"])
     assert values["norm"] == math.inf
+
+
+def test_priors_are_kept_as_they_are_and_those_that_left_are_gone(store: AnyStore) -> None:
+    one = Prior((ProfileRow(1, 2, 32, 0.1, 0.2, 40.0, "A100"),), Noise(1.0, 8.0, 640), 2)
+    store.commit([], replace(store.load(), priors={"a": one, "b": Prior()}, now=1.0))
+    store.commit([], replace(store.load(), priors={"a": replace(one, max_replicas=4), "c": one}, now=2.0))
+    submit(store, spec())
+    assert store.load().priors == {"a": replace(one, max_replicas=4), "c": one}
 
 
 def test_an_ended_job_leaves_the_state_and_enters_history(store: AnyStore) -> None:

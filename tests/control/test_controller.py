@@ -5,19 +5,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
 from queue import Empty, SimpleQueue
 
 import pytest
 
 from gpq.control.controller import Controller
 from gpq.core.actions import Action, Launch
-from gpq.core.events import CancelAsked, Event, NodeSeen, Submitted
-from gpq.core.models import Config, Job, JobId, Snapshot
+from gpq.core.events import CancelAsked, Event, Exited, NodeSeen, Profiled, Started, Submitted, TimingSums
+from gpq.core.models import Config, Exit, Job, JobId, NodeId, Noise, Snapshot
+from gpq.core.priors import informed, program_of
 from gpq.errors import DaemonUnreachable, GpqError, NotFound, Refused, StoreFailed
 from gpq.policies.fifo import Fifo
 from gpq.store.memory import MemoryStore
-from tests.builders import black_box, node
+from gpq.store.sqlite import SqliteStore
+from tests.builders import DECLARED, black_box, job, node, spec
 from tests.waiting import PATIENCE, wait_until
 
 
@@ -156,6 +160,27 @@ def test_what_the_store_refuses_is_not_acknowledged_and_facts_are_kept(
         store.trouble = None
         wait_until(lambda: 1 in controller.snapshot.jobs, "the fact is committed")
         assert controller.ask(submit) == 2
+
+
+def test_what_a_job_taught_is_known_to_the_next_daemon(world: Desk, tmp_path: Path) -> None:
+    path, one, here = str(tmp_path / "gpq.db"), JobId(1), NodeId("a")
+    timing = TimingSums(1, 1, 32, 0, accum_count=50, accum_sum=5.0, step_count=50, step_sum=6.0)
+    told = Profiled(2.0, one, 1, 10, DECLARED, timings=(timing,), noise=Noise(1.0, 500.0, 640))
+    with closing(SqliteStore(path)) as store:
+        controller = Controller(world, store, Fifo(), Config(policy="fifo"))
+        controller.step([NodeSeen(1.0, node("a")), Submitted(1.0, one, spec())])
+        controller.step([Started(1.5, one, 1, here), told])
+        controller.step([Exited(3.0, one, 1, here, Exit(0))])
+        assert one not in controller.snapshot.jobs
+        taught = controller.snapshot.priors
+    with closing(SqliteStore(path)) as store:
+        reborn = Controller(world, store, Fifo(), Config(policy="fifo"))
+        assert reborn.snapshot.priors == taught
+        fresh = job(2)
+        fresh = replace(fresh, profile=replace(fresh.profile, declared=DECLARED))
+        helped = informed(fresh, reborn.snapshot.priors[program_of(fresh)])
+        assert [(row.gpu_type, row.step_time) for row in helped.profile.rows] == [("A100", 0.12)]
+        assert helped.profile.noise == Noise(1.0, 500.0, 640)
 
 
 @pytest.mark.parametrize("when", ["asking", "later"])

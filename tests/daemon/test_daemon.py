@@ -87,7 +87,7 @@ def test_shutdown_answers_and_ends_it(served: Daemon) -> None:
     [
         ("interval = 'soon'", 2, "line 1, column 1"),
         ("interval = 5\nnodez = 3", 2, "line 2"),
-        ("policy = 'magic'", 2, "unknown policy"),
+        ("interval = 5\npolicy = 'magic'", 2, "unknown policy `magic` (at line 2, column 1)"),
         ("[nodes.a]\nconnector = 'pigeon'", 2, "unknown connector"),
     ],
 )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpq.core.events import TimingSums
-from gpq.core.models import BatchOrder, Declared, JobId, Noise, Progress
+from gpq.core.models import BatchOrder, Declared, JobId, LossPoint, Noise, Progress
 from gpq.daemon.reports import profiled
 
 
@@ -36,6 +36,9 @@ def test_every_kind_of_report_finds_its_place() -> None:
             {"kind": "checkpoint", "step": 40, "seconds": 0.25, "bytes": 10, "why": "periodic"},
             {"kind": "metrics", "step": 40, "values": {"loss": 1.5}},
             {"kind": "metrics", "step": 41, "values": {"loss": 1.25, "bad": None}},
+            {"kind": "loss", **wire.Loss(40.5, 1.375)._asdict()},
+            {"kind": "loss", **wire.Loss(44.5, 1.25)._asdict()},
+            {"kind": "of a later version", "anything": 1},
             {"kind": "notice", "message": "less memory than thought"},
         ),
     )
@@ -48,6 +51,7 @@ def test_every_kind_of_report_finds_its_place() -> None:
     assert event.retuned == BatchOrder(3, 64, 1)
     assert event.checkpoint_seconds == 0.25
     assert event.metrics == (("loss", 1.25),)
+    assert event.losses == (LossPoint(40.5, 1.375), LossPoint(44.5, 1.25))
     assert event.notices == ("less memory than thought",)
 
 
@@ -61,6 +65,10 @@ def test_a_line_that_makes_no_sense_is_skipped_and_the_others_count() -> None:
 def test_numbers_that_are_none_never_reach_a_fit() -> None:
     bad = '{"kind":"noise","sqr":NaN,"var":1.0,"samples":1}\n{"kind":"noise","sqr":1.0,"var":Infinity,"samples":1}\n'
     assert profiled(0.0, JobId(1), 1, 9, bad).noise is None
+    bad = '{"kind":"loss","base_steps":1.0,"loss":NaN}\n{"kind":"loss","base_steps":-1,"loss":1.0}\n'
+    bad += '{"kind":"loss","base_steps":1,"loss":-1e300}\n'
+    good = '{"kind":"loss","base_steps":2.0,"loss":0.5}'
+    assert profiled(0.0, JobId(1), 1, 9, bad + good).losses == (LossPoint(2.0, 0.5),)
 
 
 json_values = st.recursive(
@@ -68,7 +76,9 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=6,
 )
-names = sorted({*wire.Timing._fields, *wire.Noise._fields, *wire.Progress._fields, *wire.Declared._fields})
+names = sorted(
+    {*wire.Timing._fields, *wire.Loss._fields, *wire.Noise._fields, *wire.Progress._fields, *wire.Declared._fields}
+)
 messages = st.fixed_dictionaries(
     {"kind": st.sampled_from(wire.REPORT_KINDS)},
     optional=dict.fromkeys([*names, "values", "message", "seconds", "seq"], json_values),
@@ -81,4 +91,5 @@ def test_no_report_can_raise_or_bring_in_what_is_not_a_finite_number(found: list
     event = profiled(0.0, JobId(1), 1, 7, text)
     assert event.offset == 7
     assert all(math.isfinite(value) for _, value in event.metrics)
+    assert all(math.isfinite(point.loss) and math.isfinite(point.base_steps) for point in event.losses)
     assert all(math.isfinite(sums.step_sum) for sums in event.timings)

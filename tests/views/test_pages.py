@@ -15,7 +15,7 @@ from rich.console import Console
 
 from gpq.cli.checks import Check
 from gpq.rpc import messages as m
-from gpq.views import checkup, curve, detail, explanation, nodes, queue, top
+from gpq.views import checkup, curve, detail, explanation, losses, nodes, queue, top
 from gpq.views.plain import width
 from tests.cli import served
 
@@ -84,6 +84,16 @@ def test_the_live_view_fits_its_screen(columns: int, height: int) -> None:
         lines = sink.getvalue().splitlines()
         assert len(lines) <= height
         assert max(map(width, lines)) <= columns
+
+
+def test_a_loss_curve_says_where_it_came_from_and_is_drawn_where_the_terminal_can() -> None:
+    points = [m.LossView(10.0 * step, 4.0 - step) for step in range(4)]
+    assert losses.lines(points, 0) == ["  4 -> 1 over 30 base steps", "  █▆▃▁"]
+    assert losses.lines(points, 4)[-1] == "  █▁"
+    assert losses.lines(points, 0, "#") == ["  4 -> 1 over 30 base steps"]
+    assert losses.lines(points[:1], 0) == ["  4 after 0 base steps"]
+    assert losses.lines([], 0) == []
+    assert losses.spark([2.0, 2.0], 10) == "▁▁"
 
 
 def test_a_long_curve_is_thinned_but_keeps_its_ends_and_the_present() -> None:

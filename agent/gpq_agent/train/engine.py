@@ -259,7 +259,8 @@ class Engine:
 
     def log(self, values: Mapping[str, Any]) -> None:
         """Keep these numbers for the next report; after the last one they go up at once."""
-        self.publisher.log(values)
+        meter = self.meter
+        self.publisher.log(values, meter.base_steps if self._sampler is not None else float(meter.steps))
         if self._finished:
             self.publisher.metrics(self.meter.steps)
 

@@ -1,4 +1,4 @@
-"""Turns measurements into report lines: timing, noise, progress, metrics. Runs at agreed steps, on every replica."""
+"""Turns measurements into report lines: timing, noise, progress, metrics, losses. Runs at agreed steps, on every replica."""
 
 import math
 from typing import Any, Dict, Mapping, Optional, Tuple
@@ -10,6 +10,7 @@ from gpq_agent import wire
 from .agreement import Agreement
 from .batches import Limits
 from .errors import GpqTrainError
+from .losses import METRIC, LossWindow
 from .noise_scale import NoiseScale
 from .report import Reporter
 from .timing import StepTimes
@@ -24,9 +25,11 @@ class Publisher:
         self._nodes = nodes
         self._replicas = replicas
         self._metrics: Dict[str, Any] = {}
+        self._losses = LossWindow()
 
-    def log(self, values: Mapping[str, Any]) -> None:
-        """Keep the newest of each; tensors stay where they are until they are published. Raises GpqTrainError."""
+    def log(self, values: Mapping[str, Any], base_steps: float = 0.0) -> None:
+        """Keep the newest of each, and the mean of the loss, logged at `base_steps` of progress; tensors stay where they
+        are until they are published. Raises GpqTrainError."""
         for name, value in values.items():
             if isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_complex():
                 self._metrics[name] = value.detach()
@@ -39,14 +42,19 @@ class Publisher:
                     "job.log({}=...) needs one number, not a {}{}".format(name, type(value).__name__, shape),
                     "give it a float or a tensor of one element",
                 ) from None
+        if METRIC in values and self._report.active:
+            self._losses.add(self._metrics[METRIC], base_steps)
 
     def metrics(self, step: int) -> None:
-        """Send what was logged since the last time; what is not finite is left out."""
+        """Send what was logged since the last time; what is not finite is left out, and so is a mean over it."""
         if self._metrics and self._report.active:
             values = {name: float(value) for name, value in sorted(self._metrics.items())}
             finite = {name: value for name, value in values.items() if math.isfinite(value)}
             self._report.send("metrics", {"step": step, "values": finite})
         self._metrics.clear()
+        loss = self._losses.close()
+        if loss is not None:
+            self._report.send("loss", loss._asdict())
 
     def publish(
         self, times: StepTimes, current: Tuple[int, int], noise: Optional[NoiseScale], progress: wire.Progress

@@ -174,7 +174,10 @@ class Job:
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
     def log(self, **values: Any) -> None:
-        """Report numbers (or tensors of one element) by name; the newest of each goes up with the statistics."""
+        """Report numbers (or tensors of one element) by name; the newest of each goes up with the statistics.
+
+        The one named `loss` makes the job's loss curve, a mean per report.
+        """
         self._engine.log(values)  # on every replica, so that none fails alone; only rank 0 reports
 
     @contextmanager

@@ -1,0 +1,127 @@
+"""What earlier jobs of the same program taught: absorbed when a job ends, lent to the next one until it has measured itself.
+
+Nothing can be lent to a script before it has declared itself: only then is it known to be the same program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from posixpath import join, normpath
+
+from gpq.core.models import Job, Level, Noise, Prior, ProfileRow
+
+MAX_PRIORS = 1000  # programs remembered, the latest to end a job
+MAX_ROWS = 64  # of one program, the best known
+KEPT_WEIGHT = 100.0  # steps beyond this many count for no more, so that a row follows a machine that changed
+LENT_WEIGHT = 20.0  # steps that a lent row counts for: soon less than what the job measures itself
+NOISE_MEMORY = 3.0  # past jobs weigh at most so many times what the newest does
+
+Key = tuple[str, int, int, int]
+
+
+def program_of(job: Job) -> str:
+    """The key of what this job trains: its user, the script's path, the number of parameters, the base batch.
+
+    "" while that is not known: of a command always, of a script until it has declared itself.
+    """
+    declared = job.profile.declared
+    if job.spec.level is not Level.SCRIPT or declared is None or not job.spec.argv:
+        return ""
+    path = normpath(join(job.spec.cwd, job.spec.argv[0]))
+    return f"{job.spec.user}:{path}:{declared.parameters}:{declared.batch_size}"
+
+
+def absorb(prior: Prior, job: Job) -> Prior:
+    """`prior` with the profile of one more job of the program mixed in."""
+    before = {_key(row): row for row in prior.rows}
+    new = {_key(row): _mixed(before.get(_key(row)), row) for row in job.profile.rows}
+    # Of rows with equal weights those that were measured last are kept.
+    best = sorted({**new, **{key: row for key, row in before.items() if key not in new}}.values(), key=_heaviest)
+    return Prior(
+        rows=tuple(sorted(best[:MAX_ROWS], key=_key)),
+        noise=_mean_noise(prior.noise, job.profile.early_noise),
+        max_replicas=most_replicas(job, prior),
+    )
+
+
+def remember(priors: Mapping[str, Prior], ended: Iterable[Job]) -> Mapping[str, Prior]:
+    """`priors` with what jobs that ended have taught, at most MAX_PRIORS, those learnt last at the end; the same object
+    when they taught nothing."""
+    known: dict[str, Prior] | None = None
+    for job in ended:
+        key = program_of(job)
+        if not key or not (job.profile.rows or job.profile.early_noise):
+            continue
+        known = dict(priors) if known is None else known
+        known[key] = absorb(known.pop(key, Prior()), job)
+    if known is None:
+        return priors
+    for key in list(known)[: max(len(known) - MAX_PRIORS, 0)]:
+        del known[key]
+    return known
+
+
+def informed(job: Job, prior: Prior | None) -> Job:
+    """The job as it would be had it also measured what `prior` holds: rows of configurations that it has none of, and the
+    noise scale while it has none. The same object where there is nothing to add or the script has not declared itself."""
+    profile = job.profile
+    if prior is None or profile.declared is None:
+        return job
+    rows = _joined(profile.rows, prior.rows)
+    noise = profile.noise or prior.noise
+    if rows is profile.rows and noise is profile.noise:
+        return job
+    return replace(job, profile=replace(profile, rows=rows, noise=noise))
+
+
+def most_replicas(job: Job, prior: Prior | None) -> int:
+    """The most replicas that this job or an earlier one of the program was measured with; 0 = none."""
+    return max(job.profile.max_replicas, prior.max_replicas if prior is not None else 0)
+
+
+def _key(row: ProfileRow) -> Key:
+    return row.gpu_type, row.nodes, row.replicas, row.atomic_batch
+
+
+def _heaviest(row: ProfileRow) -> float:
+    return -row.weight
+
+
+def _mixed(old: ProfileRow | None, new: ProfileRow) -> ProfileRow:
+    """Weighted means; a `grad_time` of 0 was never measured and does not count (profiling.merge)."""
+    new = replace(new, weight=min(new.weight, KEPT_WEIGHT))
+    if old is None:
+        return new
+    weight = old.weight + new.weight
+    grad = new.grad_time or old.grad_time
+    if old.grad_time > 0 and new.grad_time > 0:
+        grad = (old.weight * old.grad_time + new.weight * new.grad_time) / weight
+    step = (old.weight * old.step_time + new.weight * new.step_time) / weight
+    return replace(new, grad_time=grad, step_time=step, weight=min(weight, KEPT_WEIGHT))
+
+
+def _mean_noise(old: Noise | None, new: Noise | None) -> Noise | None:
+    """Means of both statistics by examples seen: their ratio, not the mean of ratios, is what estimates the noise scale
+    (McCandlish et al. 2018, appendix A)."""
+    if old is None or new is None:
+        return old or new
+    if old.biased != new.biased:
+        return old if new.biased else new
+    past = min(float(old.samples), NOISE_MEMORY * new.samples)
+    total = past + new.samples
+    return Noise(
+        sqr=(past * old.sqr + new.samples * new.sqr) / total,
+        var=(past * old.var + new.samples * new.var) / total,
+        samples=round(total),
+        biased=new.biased,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _joined(own: tuple[ProfileRow, ...], lent: tuple[ProfileRow, ...]) -> tuple[ProfileRow, ...]:
+    """Own rows, and lent ones of other configurations with at most LENT_WEIGHT; `own` itself where there are none."""
+    measured = {_key(row) for row in own}
+    more = [replace(row, weight=min(row.weight, LENT_WEIGHT)) for row in lent if _key(row) not in measured]
+    return tuple(sorted((*own, *more), key=_key)) if more else own

@@ -1,0 +1,203 @@
+"""What every shape is worth to every job: goodput over that of the fair share, less what a restart costs, bent and weighted.
+
+    V_j(n) = w_j (eps + f_j(n) g_j(n) / g_j(fair share))^p
+
+Jobs with the same options are valued together, as rows of one matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpq.core.candidates import Candidate, asks_for
+from gpq.core.goodput import GoodputTable
+from gpq.core.models import Config, JobId, Shape
+
+EPSILON = 1e-3  # what no GPUs at all are worth, in fair shares
+FIRST_START = 4  # GPUs, at most one node, of a script that was never profiled
+GROWTH = 4  # times the replicas that were profiled: farther the model has not earned trust
+LEAST_GAIN = 0.05  # a move must promise this much, however quick the restart: estimates are no better than that
+LEAST_FACTOR = 0.1  # of a restart, however long it takes
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Valued:
+    """The shapes a job may be given now (None: nothing) and what each is worth; the present one first, then nothing."""
+
+    job: JobId
+    shapes: tuple[Shape | None, ...]
+    values: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Candidates with the same options and offer: rows; the options: columns."""
+
+    rows: Sequence[Candidate]
+    tables: Sequence[GoodputTable | None]
+    most_profiled: Sequence[int]
+
+    @property
+    def options(self) -> tuple[Shape, ...]:
+        return self.rows[0].options
+
+
+def groups_of(
+    candidates: Sequence[Candidate],
+    tables: Mapping[JobId, GoodputTable | None],
+    most_profiled: Mapping[JobId, int],
+) -> list[Group]:
+    found: dict[tuple[int, tuple[Shape, ...]], list[Candidate]] = {}
+    for each in candidates:
+        if each.options:
+            found.setdefault((id(each.offer), each.options), []).append(each)
+    return [
+        Group(rows, [tables[row.job.id] for row in rows], [most_profiled[row.job.id] for row in rows])
+        for rows in found.values()
+    ]
+
+
+def speeds_of(group: Group) -> Array:
+    """Goodput, rows x options; of a job of which nothing is known: as if it scaled perfectly."""
+    replicas = np.array([float(shape.replicas) for shape in group.options])
+    return np.stack([replicas if table is None or not table.goodput.any() else table.goodput for table in group.tables])
+
+
+def value(
+    group: Group,
+    config: Config,
+    shares: Mapping[JobId, float],
+    weights: Mapping[JobId, float],
+    left: Array,
+    capacities: Mapping[str, int],
+) -> list[Valued]:
+    """`left`: seconds to the declared end, rows x options, infinite where that is not known."""
+    speeds = speeds_of(group)
+    share = np.array([shares[row.job.id] for row in group.rows])
+    fair = fair_speeds(speeds, group.options, share, capacities)
+    is_current = np.array([[shape == row.current for shape in group.options] for row in group.rows])
+    allowed = (speeds > 0) & (is_current | (_within_cap(group) & _tidy(group)[None, :]))
+    relative = np.where(fair[:, None] > 0, speeds / np.where(fair > 0, fair, 1.0)[:, None], 0.0)
+    relative = relative * _restart_factors(group, config, is_current, left)
+    weight = np.array([weights[row.job.id] for row in group.rows])
+    bent = weight[:, None] * bend(relative + EPSILON, config.fairness_power)
+    nothing = weight * float(bend(np.array([EPSILON]), config.fairness_power)[0])
+    return [_valued(row, group.options, allowed[i], bent[i], float(nothing[i])) for i, row in enumerate(group.rows)]
+
+
+def _valued(row: Candidate, options: tuple[Shape, ...], allowed: Mask, values: Array, nothing: float) -> Valued:
+    open_ = np.flatnonzero(allowed).tolist()
+    current = next((i for i in open_ if options[i] == row.current), None) if row.current is not None else None
+    order = [i for i in open_ if i != current]
+    if current is None:
+        return Valued(row.job.id, (None, *(options[i] for i in order)), np.concatenate([[nothing], values[order]]))
+    return Valued(
+        row.job.id,
+        (options[current], None, *(options[i] for i in order)),
+        np.concatenate([[values[current], nothing], values[order]]),
+    )
+
+
+def bend(utility: Array, p: float) -> Array:
+    """u^p for p > 0, log u for p = 0, -u^p for p < 0: always growing, the more bent the smaller p is."""
+    bent: Array = np.log(utility) if p == 0 else np.sign(p) * utility**p
+    return bent
+
+
+def fair_speeds(speeds: Array, options: tuple[Shape, ...], share: Array, capacities: Mapping[str, int]) -> Array:
+    """Goodput on the fair share, by row. Of several types: on the same share of each, the mean by their GPUs."""
+    total = sum(capacities.values())
+    found = np.zeros(len(speeds))
+    weight = 0.0
+    for name, count in capacities.items():
+        columns = [i for i, shape in enumerate(options) if shape.gpu_type == name]
+        if not columns or total == 0:
+            continue
+        part = count / total
+        counts = np.array([float(options[i].replicas) for i in columns])
+        found += part * _interpolated(speeds[:, columns], counts, share * part)
+        weight += part
+    return found / weight if weight > 0 else found
+
+
+def _interpolated(speeds: Array, counts: Array, share: Array) -> Array:
+    """`fairness.speed_at` of every row: linear between the shapes around the share, never falling; from nothing to the
+    first shape that it can have, as if it had that one for part of the time."""
+    best = np.maximum.accumulate(speeds, axis=1)
+    rows = np.arange(len(speeds))
+    first = np.argmax(best > 0, axis=1)
+    known = best[rows, first] > 0
+    above = np.searchsorted(counts, share)
+    above = np.maximum(above, first)
+    inside = above < len(counts)
+    high = np.minimum(above, len(counts) - 1)
+    low = high - 1
+    has_low = inside & (low >= first) & (high > 0)
+    low_count = np.where(has_low, counts[np.maximum(low, 0)], 0.0)
+    low_speed = np.where(has_low, best[rows, np.maximum(low, 0)], 0.0)
+    part = (share - low_count) / np.maximum(counts[high] - low_count, 1e-12)
+    between = low_speed + part * (best[rows, high] - low_speed)
+    return np.where(known, np.where(inside, between, best[rows, -1]), 0.0)
+
+
+def _within_cap(group: Group) -> Mask:
+    replicas = np.array([shape.replicas for shape in group.options])
+    caps = [
+        asks_for(row.job) or max(row.job.spec.min_gpus, min(FIRST_START, row.offer.node_size), GROWTH * most)
+        for row, most in zip(group.rows, group.most_profiled, strict=True)
+    ]
+    found: Mask = replicas[None, :] <= np.array(caps)[:, None]
+    return found
+
+
+def _tidy(group: Group) -> Mask:
+    """Among several nodes, parts of a node are powers of two (or all that a job may have): the pieces then fit together
+    and nodes are not left with crumbs. On one node every number is tidy."""
+    offer, options = group.rows[0].offer, group.options
+    if offer.nodes <= 1:
+        return np.ones(len(options), dtype=bool)
+    ends = set()
+    for name in {shape.gpu_type for shape in options}:
+        own = [shape for shape in options if shape.gpu_type == name]
+        ends |= {own[0], own[-1]}
+    return np.array(
+        [
+            shape.nodes > 1
+            or shape in ends
+            or shape.replicas & (shape.replicas - 1) == 0
+            or (shape.gpu_type, shape.replicas) in offer.sizes
+            for shape in options
+        ]
+    )
+
+
+def _restart_factors(group: Group, config: Config, is_current: Mask, left: Array) -> Array:
+    """f(n) = (H - R) / H where a shape costs a restart, R its restart time, at most 1 / (1 + LEAST_GAIN); else 1.
+
+    A job that was stopped pays when it goes on, so that two jobs do not take turns at every round. One that would end in
+    `left` seconds at a shape has no more than these to make up for the restart in.
+    """
+    horizon = config.hysteresis_seconds
+    restart = np.array(
+        [
+            row.job.restart_seconds
+            if row.job.restart_seconds is not None and config.measured_restart
+            else config.restart_seconds
+            for row in group.rows
+        ]
+    )
+    factor = np.maximum(1.0 - restart / horizon, LEAST_FACTOR) if horizon > 0 else np.ones(len(restart))
+    runs = np.array([row.current is not None for row in group.rows])
+    ends = np.where(np.isfinite(left) & runs[:, None], left, 0.0)
+    pays_off = np.where(ends > 0, ends / (ends + restart[:, None]), 1.0)
+    factors = np.minimum(np.minimum(factor[:, None], pays_off), 1.0 / (1.0 + LEAST_GAIN))
+    never_ran = np.array([row.job.attempt == 0 for row in group.rows])
+    found: Array = np.where(is_current | never_ran[:, None], 1.0, factors)
+    return found

@@ -1,0 +1,40 @@
+"""The cluster of a simulation from a short text: "16x4", "6x4:t4,3x8:rtx,2x8:a100". Refuses empty and absurd ones."""
+
+from __future__ import annotations
+
+import re
+
+from gpq.core.models import Device, DeviceId, Node, NodeId, NodeState
+from gpq.errors import UsageError
+
+PART = re.compile(r"([0-9]{1,7})x([0-9]{1,7})(?::([A-Za-z0-9][A-Za-z0-9._-]*))?", re.ASCII)
+MOST_GPUS = 100_000
+MEMORY_MIB = 16_000  # of every GPU; the traces' batch limits say what fits, not this
+HINT = "write NODESxGPUS[:TYPE], separated by commas, as in 16x4 or 6x4:t4,2x8:a100"
+
+
+def parse(text: str) -> tuple[Node, ...]:
+    """The nodes, up and empty, named n00, n01... in the order of the text, so that sorting keeps it."""
+    groups = [_group(part.strip()) for part in text.split(",")]
+    gpus = sum(nodes * each for nodes, each, _ in groups)
+    if gpus > MOST_GPUS:
+        raise UsageError(f"the cluster {text} has {gpus} GPUs, at most {MOST_GPUS} can be simulated", HINT)
+    width = max(len(str(sum(nodes for nodes, _, _ in groups) - 1)), 2)
+    shapes = [(each, gpu_type) for nodes, each, gpu_type in groups for _ in range(nodes)]
+    return tuple(_node(f"n{i:0{width}}", each, gpu_type) for i, (each, gpu_type) in enumerate(shapes))
+
+
+def _group(part: str) -> tuple[int, int, str]:
+    """(nodes, GPUs on each, their type)."""
+    match = PART.fullmatch(part)
+    if match is None:
+        raise UsageError(f"cannot read {part!r} as nodes and GPUs", HINT)
+    nodes, gpus = int(match[1]), int(match[2])
+    if not nodes or not gpus:
+        raise UsageError(f"{part} has no {'GPUs' if nodes else 'nodes'}", HINT)
+    return nodes, gpus, match[3] or ""
+
+
+def _node(name: str, gpus: int, gpu_type: str) -> Node:
+    devices = tuple(Device(DeviceId(f"{name}:{i}"), i, "cuda", gpu_type, MEMORY_MIB) for i in range(gpus))
+    return Node(NodeId(name), NodeState.UP, devices=devices)

@@ -1,0 +1,45 @@
+"""What the simulator tells policies that were published with an oracle (Optimus+Oracle, Gavel): true times, true work left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from gpq.core.models import Seconds, Shape
+from gpq.sim.running import Running
+
+_SLACK = 1e-8
+
+
+@dataclass(frozen=True, slots=True)
+class TrueOracle:
+    """Of one job, at the batch that it asked for. Answers for packed shapes: full nodes of `node_size`, then the rest."""
+
+    job: Running
+    node_size: dict[str, int]  # GPUs of a node, by type ("" where there is one type)
+
+    @property
+    def remaining_steps(self) -> float:
+        """Optimiser steps to the end at the batch asked for."""
+        truth, batch = self.job.task.truth, self._total()
+        return truth.iterations(batch, truth.epochs) - truth.iterations(batch, self.job.epoch)
+
+    def step_seconds(self, shape: Shape) -> Seconds | None:
+        truth, batch, gpu_type = self.job.task.truth, self._total(), shape.gpu_type
+        least, most = truth.limits(gpu_type)
+        local = ceil(batch / shape.replicas - _SLACK)
+        accum = ceil(local / most - _SLACK) - 1
+        if shape.replicas == 1:
+            accum = max(accum, 1)
+        atomic = ceil(local / (accum + 1) - _SLACK)
+        if atomic < least:
+            return None
+        size = self.node_size.get(gpu_type) or max(self.node_size.values())
+        counts = [size] * (shape.replicas // size)
+        rest = shape.replicas - sum(counts)
+        step, sync = truth.times(tuple([*counts, rest] if rest else counts), atomic, gpu_type)
+        return (step + accum * (step - sync)) * self.job.task.slowdown
+
+    def _total(self) -> int:
+        truth = self.job.task.truth
+        return self.job.fixed_batch or self.job.task.batch_size or truth.base_batch

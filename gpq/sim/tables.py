@@ -1,0 +1,120 @@
+"""Strict CSV: columns of numbers and words, or one line that names the file, the row and what is wrong there.
+
+Guesses nothing: no missing cell, no NaN, no rounding. Row numbers are lines of the file; the header is row 1.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpq.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What its cells must be: words, or finite numbers, perhaps whole, from `least` (itself excluded if `above`)."""
+
+    name: str
+    text: bool = False
+    whole: bool = False
+    least: float = -math.inf
+    above: bool = False
+    default: str = ""  # of a column that may be missing; "" = it may not
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    path: Path
+    rows: tuple[int, ...]  # of each record, its line in the file
+    numbers: dict[str, NDArray[np.float64]]
+    texts: dict[str, list[str]]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def wrong(self, index: int, problem: str, hint: str = "") -> UsageError:
+        """The error to raise about record `index` (from 0)."""
+        return at(self.path, self.rows[index], problem, hint)
+
+
+def at(path: Path, row: int, problem: str, hint: str = "") -> UsageError:
+    return UsageError(f"{path.name} row {row}: {problem}", hint or f"correct {path}")
+
+
+def read(path: str | Path, columns: Sequence[Column]) -> Table:
+    """The named columns; others may be there and are not looked at. Blank lines are skipped, cells are stripped."""
+    path = Path(path)
+    header, records = _records(path)
+    missing = [column.name for column in columns if column.name not in header and not column.default]
+    if missing:
+        names = ", ".join(missing)
+        raise UsageError(f"{path.name} has no column {names}", f"the first line of {path} must name it")
+    rows = tuple(row for row, _ in records)
+    numbers: dict[str, NDArray[np.float64]] = {}
+    texts: dict[str, list[str]] = {}
+    for column in columns:
+        place = header.index(column.name) if column.name in header else None
+        cells = [column.default if place is None else record[place] for _, record in records]
+        if column.text:
+            texts[column.name] = [_word(path, row, column, cell) for row, cell in zip(rows, cells, strict=True)]
+        else:
+            values = [_number(path, row, column, cell) for row, cell in zip(rows, cells, strict=True)]
+            numbers[column.name] = np.array(values, dtype=np.float64)
+    return Table(path, rows, numbers, texts)
+
+
+def _records(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """The header and (row, cells) of what follows it."""
+    lines: list[tuple[int, list[str]]] = []
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as stream:
+            reader = csv.reader(stream, strict=True)
+            for record in reader:
+                cells = [cell.strip() for cell in record]
+                if any(cells):
+                    lines.append((reader.line_num, cells))
+    except FileNotFoundError:
+        raise UsageError(f"there is no file {path}", "check the path") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path.name} is no UTF-8 text", f"{path} must be a CSV file") from None
+    except csv.Error as error:
+        raise UsageError(f"{path.name} is no CSV file: {error}", f"correct {path}") from None
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", "name a readable CSV file") from None
+    if len(lines) < 2:
+        raise UsageError(f"{path.name} has no rows", f"{path} needs a line of column names and at least one of values")
+    header = lines[0][1]
+    twice = sorted({name for name in header if header.count(name) > 1})
+    if twice:
+        raise at(path, lines[0][0], f"column {twice[0]} is there twice")
+    for row, cells in lines[1:]:
+        if len(cells) != len(header):
+            raise at(path, row, f"the number of cells is {len(cells)}, must be {len(header)}")
+    return header, lines[1:]
+
+
+def _word(path: Path, row: int, column: Column, cell: str) -> str:
+    if not cell:
+        raise at(path, row, f"{column.name} is empty")
+    return cell
+
+
+def _number(path: Path, row: int, column: Column, cell: str) -> float:
+    try:
+        value = float(cell) if "_" not in cell else math.nan  # Python takes 1_000
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise at(path, row, f"{column.name} is {cell!r}, must be a number")
+    if column.whole and value != int(value):
+        raise at(path, row, f"{column.name} is {cell}, must be a whole number")
+    if value < column.least or (column.above and value == column.least):
+        raise at(path, row, f"{column.name} is {cell}, must be {'>' if column.above else '>='} {column.least:g}")
+    return value

@@ -1,0 +1,74 @@
+"""The table of priors: what earlier jobs taught. A damaged row costs what it taught and nothing else: gpq starts without it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+from collections.abc import Mapping
+
+from gpq.core.models import Prior, Seconds
+from gpq.store import rows
+
+PUT = (
+    "INSERT INTO priors (key, checksum, body, updated_at) VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET"
+    " checksum = excluded.checksum, body = excluded.body, updated_at = excluded.updated_at"
+)
+DROP = "DELETE FROM priors WHERE key = ?"
+# As bytes: a text that is none would else be an error of the whole query.
+_READ = (
+    "SELECT rowid, CAST(key AS BLOB), checksum, CAST(body AS BLOB), updated_at FROM priors ORDER BY updated_at, rowid"
+)
+
+Row = tuple[object, ...]
+
+log = logging.getLogger(__name__)
+
+
+def changes(before: Mapping[str, Prior], after: Mapping[str, Prior], now: Seconds) -> tuple[list[Row], list[Row]]:
+    """Rows for PUT and for DROP that turn the one into the other."""
+    if before is after:
+        return [], []
+    put = [_row(key, prior, now) for key, prior in after.items() if before.get(key) is not prior]
+    return put, [(key,) for key in before if key not in after]
+
+
+def _row(key: str, prior: Prior, now: Seconds) -> Row:
+    body, at = rows.encode(prior), float(now)
+    return key, rows.checksum(key, at, body), body, at
+
+
+def read(reader: sqlite3.Connection, writer: sqlite3.Connection) -> dict[str, Prior]:
+    """All that are sound, the oldest first. The others are taken out, with a line in the log."""
+    found: dict[str, Prior] = {}
+    damaged: list[Row] = []
+    for number, *columns in reader.execute(_READ).fetchall():
+        known = _sound(*columns)
+        if known is None:
+            damaged.append((number,))
+        else:
+            found[known[0]] = known[1]
+    with contextlib.suppress(sqlite3.Error):  # they can wait for another start
+        writer.executemany("DELETE FROM priors WHERE rowid = ?", damaged)
+    return found
+
+
+def _sound(*columns: object) -> tuple[str, Prior] | None:
+    try:
+        return _decoded(*columns)
+    except rows.Damaged as error:
+        log.warning("what earlier jobs of a program taught is damaged and was dropped: %s", error)
+        return None
+
+
+def _decoded(key: object, checksum: object, body: object, at: object) -> tuple[str, Prior]:
+    """Key and prior. Raises Damaged."""
+    if not isinstance(key, bytes) or not isinstance(body, bytes):
+        raise rows.Damaged("a row lacks its text")
+    try:
+        name, text = key.decode(), body.decode()
+    except UnicodeDecodeError as error:
+        raise rows.Damaged(str(error)) from None
+    if rows.checksum(name, at, text) != checksum:
+        raise rows.Damaged(f"{name!r} has another checksum")
+    return name, rows.decode(text, Prior)

@@ -1,0 +1,59 @@
+"""The file becomes settings, or an error that says where it is."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from gpq.config import FileConfig, parse
+from gpq.core.models import Config
+from gpq.errors import UsageError
+
+OWN = {"grace", "nodes"}  # what the core has no use for
+
+
+def test_the_defaults_are_those_of_the_core() -> None:
+    for each in fields(FileConfig):
+        if each.name not in OWN:
+            assert getattr(FileConfig(), each.name) == getattr(Config(), each.name), each.name
+
+
+def test_switches_and_the_seed_are_read() -> None:
+    names = ("events", "by_user", "use_length", "fairness_floor", "use_priors", "measured_restart")
+    config = parse("seed = 7\n" + "".join(f"{name} = false\n" for name in names))
+    assert config.seed == 7
+    assert not any(getattr(config, name) for name in names)
+
+
+TWO_NODES = """\
+# cores = [7] in a comment
+[nodes.a]
+cores = [0, 1]
+[nodes.b]
+slots = 2
+cores = {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("seed = -1\n", "seed must be 0 or above (at line 1, column 1)"),
+        ("events = 1\n", "events: Expected `bool`, got `int` (at line 1, column 1)"),
+        ('restart_seconds = 9.0\npolicy = "best"\n', "unknown policy `best` (at line 2, column 1)"),
+        (TWO_NODES.format("[1, 99]"), "nodes.b.cores: no core 99 may be used here (at line 6, column 1)"),
+        (TWO_NODES.format("[1, 1]"), "nodes.b.cores names a core twice (at line 6, column 1)"),
+        ('nodes.a = {slots = 1, connector = "pigeon"}\n', "unknown connector `pigeon` (at line 1, column 23)"),
+        ("[nodes.a]\nslots = 1\n[nodes.b]\nslots = 9999\n", "between 0 and 1024 (at line 4, column 1)"),
+    ],
+)
+def test_a_mistake_is_placed(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        parse(text, policies=["goodput", "fifo"], cores=[0, 1])
+    assert said in refusal.value.message
+    assert refusal.value.hint
+
+
+def test_policies_and_cores_are_not_checked_where_they_are_not_known() -> None:
+    assert parse('policy = "best"\n[nodes.a]\ncores = [99]\n').policy == "best"
