@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpq.core.knapsack import solve
+from gpq.core.knapsack import item, solve
 
 GAP = 1e-4  # relative, at which the search may end (Sia's artefact)
 # A limit of time would make the answer depend on the machine's load: the search tree is bounded by its nodes instead.
@@ -35,12 +35,12 @@ def cheapest(rows: Sequence[Sequence[Option]], idle: Sequence[float], capacity: 
         return [None] * len(rows)
     if len(types) == 1:
         items = [
-            [(0, 0.0), *((row[i].size, bound - row[i].cost) for i in kept)]
+            item([(0, 0.0), *((row[i].size, bound - row[i].cost) for i in kept)])
             for row, kept, bound in zip(rows, useful, idle, strict=True)
         ]
-        picked = solve(items, capacity.get(types[0], 0))
-        assert picked is not None  # nothing at all always fits
-        return [kept[at - 1] if at else None for kept, at in zip(useful, picked, strict=True)]
+        answer = solve(items, [capacity.get(types[0], 0)], exact=True)
+        assert answer is not None  # nothing at all always fits
+        return [kept[at - 1] if at else None for kept, at in zip(useful, answer.picked, strict=True)]
     return _integer_programme(rows, useful, idle, types, capacity)
 
 
