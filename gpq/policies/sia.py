@@ -1,0 +1,87 @@
+"""Sia (SOSP'23): normalised goodput over few shapes of every GPU type, chosen by an integer programme."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gpq.core import estimates
+from gpq.core.assignment import Option, cheapest
+from gpq.core.models import Allotment, Job, JobId, Level, Shape, Snapshot
+from gpq.core.transfer import informed
+from gpq.core.vacancies import configurations, contest, pack
+from gpq.core.weights import PRIORITY_FACTOR
+
+POWER = -0.5  # p: of the normalised goodput; -infinity would be max-min, 1 the plain sum
+IDLE_COST = 1.1  # lambda_n: of a job without GPUs; above 1, what the least useful shape costs
+MOST_COST = 3000.0
+STAY = 1e-3  # less than costs are rounded to: of equal shapes the one that a job has
+GROWTH = 2  # times the replicas that were profiled, at most
+REPAIRS = 12  # times that shapes which found no room are withdrawn
+
+
+class Sia:
+    """min sum over jobs of G(shape)^p, or lambda_n for none: G is goodput over that of the job's slowest shape, times
+    the restart factor for every shape but the one it has."""
+
+    name = "sia"
+
+    def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
+        here = informed(snapshot)
+        round_ = contest(here)
+        possible = configurations(here, round_)
+        rows = [_row(job, here, possible[job.id], round_.current[job.id]) for job in round_.jobs]
+        weights = [PRIORITY_FACTOR ** min(max(job.spec.priority, -10), 10) for job in round_.jobs]
+        found: dict[JobId, Allotment] = {}
+        for _ in range(REPAIRS):
+            options = [
+                [Option(shape.gpu_type, shape.replicas, weight * cost) for shape, cost in row]
+                for row, weight in zip(rows, weights, strict=True)
+            ]
+            picked = cheapest(options, [IDLE_COST * weight for weight in weights], round_.capacity)
+            chosen = [
+                (job.id, row[at][0]) for job, row, at in zip(round_.jobs, rows, picked, strict=True) if at is not None
+            ]
+            found = pack(here, round_.kept, dict(chosen))
+            lost = {name: shape for name, shape in chosen if name not in found}
+            if not lost:
+                break
+            worst = max(lost, key=lambda name: (lost[name].replicas, -here.jobs[name].spec.priority, name))
+            rows = [
+                [(shape, cost) for shape, cost in row if job.id != worst or shape != lost[worst]]
+                for job, row in zip(round_.jobs, rows, strict=True)
+            ]
+        return found
+
+
+def _row(job: Job, snapshot: Snapshot, possible: Sequence[Shape], now: Shape | None) -> list[tuple[Shape, float]]:
+    """What each shape within the growth cap costs. While nothing is known, least shapes alone, of every type alike."""
+    least = job.spec.min_gpus
+    grown = job.attempt > 0 and job.spec.level is Level.SCRIPT  # it starts with its least, whatever is known
+    most = max(least, GROWTH * job.profile.max_replicas) if grown else least
+    shapes = [shape for shape in possible if shape.replicas <= most or shape == now]
+    if now is not None and job.placement is not None and now not in shapes and now.replicas == job.replicas:
+        shapes.append(now)  # on devices that do not count as usable any more
+    factor = restart_factor(job, snapshot)
+    row = []
+    for shape, gain in zip(shapes, _gains(job, shapes, now), strict=True):
+        kept = gain * (1.0 if now is None or shape == now else factor)
+        if kept > 0:
+            row.append((shape, min(round(kept**POWER, 2), MOST_COST) - (STAY if shape == now else 0.0)))
+    return row
+
+
+def _gains(job: Job, shapes: Sequence[Shape], now: Shape | None) -> list[float]:
+    """G: goodput over the least of them, times the least GPUs."""
+    table, least = estimates.table(job, shapes), job.spec.min_gpus
+    if table is None or not table.goodput.any():
+        return [float(least) if shape.replicas == least or shape == now else 0.0 for shape in shapes]
+    speeds = table.goodput.tolist()
+    unit = min(speed for speed in speeds if speed > 0)
+    return [least * speed / unit for speed in speeds]
+
+
+def restart_factor(job: Job, snapshot: Snapshot) -> float:
+    """r = (T - N S) / (T + S) of age T, N restarts so far and S seconds each; 1 while T < S."""
+    cost = job.restart_seconds if job.restart_seconds is not None else snapshot.config.restart_seconds
+    age = snapshot.now - job.submitted_at
+    return max(age - job.restarts * cost, 0.0) / (age + cost) if age >= cost and age + cost > 0 else 1.0
