@@ -1,0 +1,28 @@
+"""Shortest remaining time first: the least mean completion time where lengths are known; gangs, pre-empted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpq.core.gangs import arrival, contenders, seat_all
+from gpq.core.lengths import Lengths
+from gpq.core.models import Allotment, Job, JobId, Seconds, Snapshot
+
+
+class Srtf:
+    """Who would end soonest goes first: what is left of it and, if it does not run, a restart (`Lengths.to_end`).
+
+    Jobs of unknown length come last, in the order of their submission. Each gets its gang if it still fits.
+    """
+
+    name = "srtf"
+
+    def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
+        lengths = Lengths(snapshot)
+
+        def rank(job: Job) -> tuple[int, Seconds, float, JobId]:
+            priority, submitted, number = arrival(job)
+            left = lengths.to_end(job)
+            return priority, float("inf") if left is None else left, submitted, number
+
+        return seat_all(snapshot, sorted(contenders(snapshot), key=rank))

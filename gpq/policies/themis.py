@@ -1,0 +1,41 @@
+"""Themis (Mahajan et al., NSDI'20): whoever is treated worst goes first; gangs, with leases of one round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpq.core.fairness import active, devices_up, finish_time_fairness
+from gpq.core.gangs import arrival, contenders, seat_all
+from gpq.core.lengths import Lengths
+from gpq.core.models import Allotment, Job, JobId, Seconds, Snapshot
+
+
+class Themis:
+    """The worst finish-time fairness rho = (age + remaining) / (time alone on a 1/J share) is offered GPUs first.
+
+    Remaining is at the gang's size. Alone, a job whose gang is larger than its share would have it for part of the time.
+    Of unknown length: as much is to come as the service it attained (in seconds of its gang). Never started: the worst.
+    """
+
+    name = "themis"
+
+    def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
+        lengths = Lengths(snapshot)
+        share = devices_up(snapshot) / max(len(active(snapshot)), 1)
+
+        def rank(job: Job) -> tuple[int, float, float, JobId]:
+            priority, submitted, number = arrival(job)
+            return priority, -rho(job, snapshot.now, lengths.left(job), share), submitted, number
+
+        return seat_all(snapshot, sorted(contenders(snapshot), key=rank))
+
+
+def rho(job: Job, now: Seconds, left: Seconds | None, share: float) -> float:
+    """Finish-time fairness if the job had its gang from now on; `share`: GPUs that it would have alone."""
+    served = job.service_at(now) / job.spec.min_gpus
+    if served <= 0:
+        return float("inf")
+    remaining = served if left is None else left
+    alone = (served + remaining) * max(job.spec.min_gpus / share, 1.0) if share > 0 else None
+    found = finish_time_fairness(now - job.submitted_at, remaining, alone)
+    return found if found is not None else float("inf")

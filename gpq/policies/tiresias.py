@@ -1,0 +1,27 @@
+"""Tiresias (Gu et al., NSDI'19): least attained service first, in two queues; gangs, pre-empted by those before them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpq.core.gangs import arrival, contenders, seat_all
+from gpq.core.models import Allotment, Job, JobId, Snapshot
+
+DEMOTED_AT = 16 * 3600.0  # GPU-seconds of attained service, as in the Pollux artifact's Tiresias
+
+
+class Tiresias:
+    """Jobs with less than 16 GPU-hours of attained service go before the others; within a queue, who was submitted first.
+
+    In that order each gets its gang if it still fits, so later ones fill gaps. Nobody returns to the first queue.
+    Gangs are put on the emptiest nodes, as the artifact puts them.
+    """
+
+    name = "tiresias"
+
+    def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
+        def rank(job: Job) -> tuple[int, bool, float, JobId]:
+            priority, submitted, number = arrival(job)
+            return priority, job.service_at(snapshot.now) >= DEMOTED_AT, submitted, number
+
+        return seat_all(snapshot, sorted(contenders(snapshot), key=rank), spread=True)
