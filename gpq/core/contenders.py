@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpq.core.models import HOLDS_DEVICES, Job, JobId, JobState, Level, Shape, Snapshot, Wish
-from gpq.core.shapes import Supply, by_type, gpu_range, is_fixed, is_mixed, shape_on, supply
+from gpq.core.shapes import Supply, by_type, gpu_range, is_fixed, shape_on, supply
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,35 +56,36 @@ def field_of(snapshot: Snapshot) -> Field:
     }
     kinds = {(job.spec.gpu_type, job.spec.min_gpu_memory_mib): job for job in waiting}
     offers = {kind: by_type(supply(snapshot, job, taken), snapshot) for kind, job in kinds.items()}
-    return Field(kept, tuple(_contenders(snapshot, waiting, offers)))
+    return Field(kept, tuple(_contenders(waiting, offers)))
 
 
 def _would_get_again(job: Job, snapshot: Snapshot) -> bool:
-    assert job.placement is not None
-    offer = supply(snapshot, job, {})
-    return all(set(devices) <= set(offer.get(node, ())) for node, devices in job.placement.parts)
+    return any(_holds(job, offer) for offer in by_type(supply(snapshot, job, {}), snapshot).values())
 
 
-def _contenders(
-    snapshot: Snapshot, jobs: Sequence[Job], offers: Mapping[tuple[str, int], Mapping[str, Supply]]
-) -> list[Contender]:
-    """Each on its type: a job that holds GPUs stays on theirs, another goes where most are still free (those that hold
-    some come first, so that free is what they leave)."""
+def _holds(job: Job, offer: Supply) -> bool:
+    """Are all devices that it has of this offer?"""
+    parts = job.placement.parts if job.placement is not None else ()
+    return all(set(devices) <= set(offer.get(node, ())) for node, devices in parts)
+
+
+def _contenders(jobs: Sequence[Job], offers: Mapping[tuple[str, int], Mapping[str, Supply]]) -> list[Contender]:
+    """Each on its type: a job that holds GPUs stays on theirs, another goes where most are left by those, by the jobs
+    that have no choice, and by those before it."""
+    able = {}
+    for job in jobs:
+        types = offers[job.spec.gpu_type, job.spec.min_gpu_memory_mib]
+        able[job.id] = {name: offer for name, offer in types.items() if _can_have(job, offer) and _holds(job, offer)}
     taken: dict[str, int] = {}
     found: dict[JobId, Contender] = {}
-    for job in sorted(jobs, key=lambda job: job.placement is None):
-        types = offers[job.spec.gpu_type, job.spec.min_gpu_memory_mib]
-        able = {name: offer for name, offer in types.items() if _can_have(job, offer)}
-        if job.placement is not None:
-            here = job.placement.gpu_type if is_mixed(snapshot) else ""
-            able = {name: offer for name, offer in able.items() if name == here}
-        if not able:
-            continue
-        home = max(able, key=lambda name: _total(able[name]) - taken.get(name, 0))
-        taken[home] = taken.get(home, 0) + (job.replicas or job.spec.min_gpus)
-        least, most = gpu_range(job, _total(able[home]))
-        spreads = job.spec.level is Level.SCRIPT
-        found[job.id] = Contender(job, home, able[home], max(least, 1), max(most, 1), spreads)
+    for job in sorted(jobs, key=lambda job: (job.placement is None, len(able[job.id]) > 1)):
+        types = able[job.id]
+        if types:
+            home = max(types, key=lambda name: _total(types[name]) - taken.get(name, 0))
+            taken[home] = taken.get(home, 0) + (job.replicas or job.spec.min_gpus)
+            least, most = gpu_range(job, _total(types[home]))
+            spreads = job.spec.level is Level.SCRIPT
+            found[job.id] = Contender(job, home, types[home], max(least, 1), max(most, 1), spreads)
     return [found[job.id] for job in jobs if job.id in found]
 
 

@@ -13,17 +13,20 @@ Floats = NDArray[np.float64]
 def fronts(values: Floats) -> NDArray[np.intp]:
     """Of each row of `values` (n x 2) the front, 0 = nobody is as good in both and better in one. O(n log n): in the
     order of the first value, a front dominates a point if the least second value it has seen is no larger."""
-    unique, inverse = np.unique(values, axis=0, return_inverse=True)
+    order = np.lexsort((values[:, 1], values[:, 0]))
+    front = 0
     least: list[float] = []
-    found = np.empty(len(unique), dtype=np.intp)
-    for i, second in enumerate(unique[:, 1].tolist()):
-        front = bisect_right(least, second)
-        if front == len(least):
-            least.append(second)
-        else:
-            least[front] = second
-        found[i] = front
-    return found[inverse.reshape(-1)]
+    found: list[int] = []
+    before: list[float] = []
+    for point in values[order].tolist():
+        if point != before:
+            front = bisect_right(least, point[1])
+            least[front : front + 1] = [point[1]]
+            before = point
+        found.append(front)
+    ranks = np.empty(len(values), dtype=np.intp)
+    ranks[order] = found
+    return ranks
 
 
 def crowding(values: Floats, front: NDArray[np.intp]) -> Floats:

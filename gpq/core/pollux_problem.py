@@ -16,7 +16,7 @@ from gpq.core.models import Allotment, Config, Job, JobId, Layout, NodeId, Shape
 from gpq.core.pareto import Floats
 from gpq.core.policy import shape_of
 from gpq.core.pollux_model import PolluxParams, best_batches, fit
-from gpq.core.pollux_search import Ints, Problem
+from gpq.core.pollux_search import Problem
 from gpq.core.shapes import is_mixed, nodes_up, shape_on
 
 FLOOR = 1e-3  # utility of a job without GPUs
@@ -165,9 +165,7 @@ def problem_of(
     return problem, nodes
 
 
-def _tables(
-    snapshot: Snapshot, contenders: Sequence[Contender], share: Share, most: int
-) -> tuple[Floats, Floats]:
+def _tables(snapshot: Snapshot, contenders: Sequence[Contender], share: Share, most: int) -> tuple[Floats, Floats]:
     speedup = np.stack([speedups(c.job, c.gpu_type, share, most) for c in contenders])
     factor = np.array([restart_factor(c.job, snapshot.now, snapshot.config) for c in contenders])
     utility = np.stack([speedup, speedup * factor[:, None, None]], axis=1) * share.scale

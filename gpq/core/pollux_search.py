@@ -20,7 +20,8 @@ POPULATION = 100
 GENERATIONS = 100  # the first is the start itself
 CROSSOVER = 0.9  # of the pairs exchange jobs
 RESET, SHRINK = 0.1, 0.1  # of the rows go back to what is; of the rows lose each element with the same probability
-TRIES = 4  # passes of a generation to find as many new ones as there are places
+TRIES = 4  # passes of a generation to find new states, until there are
+ENOUGH = 90  # of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,9 @@ class Problem:
     most: Ints  # J
     most_nodes: Ints  # J
     spanned: Bools  # N: carries a job of several nodes that is not to be moved
-    cost: Floats  # J x 2 (changed) x 2 (on several nodes) x K + 1: 1 / (utility + 1e-3), of which the mean is to be least
+    cost: (
+        Floats  # J x 2 (changed) x 2 (on several nodes) x K + 1: 1 / (utility + 1e-3), of which the mean is to be least
+    )
     speedup: Floats  # J x 2 x K + 1
     others: tuple[float, int] = (0.0, 0)  # summed cost and number of the jobs that are not to be moved
 
@@ -80,7 +83,7 @@ def _children(problem: Problem, states: Ints, values: Floats, lonely: Floats, lu
         children = _new(repair(problem, _mutate(problem, _cross(pairs, luck), luck), luck), keys)[:missing]
         found.append(children)
         missing -= len(children)
-        if missing <= 0:
+        if POPULATION - missing >= ENOUGH:
             break
     return np.concatenate(found)
 
@@ -197,17 +200,23 @@ def repair(problem: Problem, states: Ints, luck: Generator) -> Ints:
     at, node = np.nonzero(states.sum(axis=1, dtype=np.int16) > problem.capacity)
     if len(at):
         summed = np.minimum(states[at, :, node].cumsum(axis=1), problem.capacity[node][:, None])
-        states[at, :, node] = np.diff(summed, axis=1, prepend=0)
+        states[at, :, node] = _steps(summed)
     states[states.sum(axis=2, dtype=np.int16) < problem.least] = 0
     return states
 
 
 def _trim(rows: Ints, most: Ints, most_nodes: Ints, luck: Generator) -> Ints:
     """Rows cut to their most replicas and nodes, the nodes visited at random."""
-    order = np.argsort(luck.random(rows.shape), axis=1)
-    shuffled = np.take_along_axis(rows, order, axis=1)
-    shuffled = np.diff(np.minimum(shuffled.cumsum(axis=1), most[:, None]), axis=1, prepend=0)
+    order = np.argsort(luck.random(rows.shape, dtype=np.float32), axis=1)
+    at = np.arange(len(rows))[:, None]
+    shuffled = _steps(np.minimum(rows[at, order].cumsum(axis=1), most[:, None]))
     shuffled[(shuffled > 0).cumsum(axis=1) > most_nodes[:, None]] = 0
     cut = np.zeros_like(rows)
-    np.put_along_axis(cut, order, shuffled.astype(rows.dtype), axis=1)
+    cut[at, order] = shuffled
     return cut
+
+
+def _steps(sums: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The rows whose running sums these are, in place."""
+    sums[:, 1:] -= sums[:, :-1].copy()
+    return sums

@@ -70,7 +70,9 @@ class Pollux:
         jobs = tuple(contender.job.id for contender in rivals)
         best, front = search(problem, _mapped(self._fronts.get(gpu_type), jobs, nodes), luck)
         self._fronts[gpu_type] = _Front(jobs, tuple(nodes), front)
-        rows = {job: [(nodes[at], int(row[at])) for at in np.flatnonzero(row)] for job, row in zip(jobs, best, strict=True)}
+        rows = {
+            job: [(nodes[at], int(row[at])) for at in np.flatnonzero(row)] for job, row in zip(jobs, best, strict=True)
+        }
         return {job: Layout(tuple(parts), gpu_type) for job, parts in rows.items() if parts}
 
     def _present(self, contender: Contender, snapshot: Snapshot) -> Layout | None:
@@ -98,6 +100,9 @@ def _mapped(front: _Front | None, jobs: Sequence[JobId], nodes: Sequence[NodeId]
         here = [(at, row[job]) for at, job in enumerate(jobs) if job in row]
         there = [(at, column[node]) for at, node in enumerate(nodes) if node in column]
         if here and there:
-            new, old = np.ix_([a for a, _ in here], [a for a, _ in there]), np.ix_([b for _, b in here], [b for _, b in there])
+            new, old = (
+                np.ix_([a for a, _ in here], [a for a, _ in there]),
+                np.ix_([b for _, b in here], [b for _, b in there]),
+            )
             states[:, new[0], new[1]] = front.states[:, old[0], old[1]]
     return states
