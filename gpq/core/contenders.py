@@ -18,7 +18,7 @@ class Contender:
     offer: Supply
     least: int  # GPUs, at least 1
     most: int
-    spreads: bool  # may have GPUs of several nodes
+    spreads: bool  # may have GPUs of several nodes: who can be resized, and scripts that fit on no single one
 
     @property
     def gang(self) -> bool:
@@ -84,7 +84,8 @@ def _contenders(jobs: Sequence[Job], offers: Mapping[tuple[str, int], Mapping[st
             home = max(types, key=lambda name: _total(types[name]) - taken.get(name, 0))
             taken[home] = taken.get(home, 0) + (job.replicas or job.spec.min_gpus)
             least, most = gpu_range(job, _total(types[home]))
-            spreads = job.spec.level is Level.SCRIPT
+            widest = max(len(devices) for devices in types[home].values())
+            spreads = least < most or least > widest
             found[job.id] = Contender(job, home, types[home], max(least, 1), max(most, 1), spreads)
     return [found[job.id] for job in jobs if job.id in found]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil
 
@@ -16,7 +16,7 @@ from gpq.core.models import Allotment, Config, Job, JobId, Layout, NodeId, Shape
 from gpq.core.pareto import Floats
 from gpq.core.policy import shape_of
 from gpq.core.pollux_model import PolluxParams, best_batches, fit
-from gpq.core.pollux_search import Problem
+from gpq.core.pollux_search import Ints, Problem
 from gpq.core.shapes import is_mixed, nodes_up, shape_on
 
 FLOOR = 1e-3  # utility of a job without GPUs
@@ -38,6 +38,26 @@ class Share:
     def scale(self) -> float:
         """Speedups are counted in nodes: one replica at perfect speedup over the share is N / G."""
         return self.nodes / self.gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """The Pareto front of the last search: states x jobs x nodes."""
+
+    jobs: tuple[JobId, ...] = ()
+    nodes: tuple[NodeId, ...] = ()
+    states: Ints = field(default_factory=lambda: np.zeros((0, 0, 0), dtype=np.int16))
+
+    def mapped(self, jobs: Sequence[JobId], nodes: Sequence[NodeId]) -> Ints:
+        """Its states for these jobs and nodes, by their names: the new ones have nothing, what is gone is dropped."""
+        states = np.zeros((len(self.states), len(jobs), len(nodes)), dtype=np.int16)
+        rows = [at for at, job in enumerate(jobs) if job in self.jobs]
+        columns = [at for at, node in enumerate(nodes) if node in self.nodes]
+        old = np.ix_([self.jobs.index(jobs[at]) for at in rows], [self.nodes.index(nodes[at]) for at in columns])
+        new = np.ix_(rows, columns)
+        if rows and columns:
+            states[:, new[0], new[1]] = self.states[:, old[0], old[1]]
+        return states
 
 
 def shares(snapshot: Snapshot, types: Mapping[JobId, str]) -> dict[str, Share]:

@@ -20,7 +20,7 @@ POPULATION = 100
 GENERATIONS = 100  # the first is the start itself
 CROSSOVER = 0.9  # of the pairs exchange jobs
 RESET, SHRINK = 0.1, 0.1  # of the rows go back to what is; of the rows lose each element with the same probability
-TRIES = 4  # passes of a generation to find new states, until there are
+TRIES = 2  # passes of a generation to find new states, until there are
 ENOUGH = 90  # of them
 
 

@@ -8,22 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpq.core.contenders import Contender, field_of
-from gpq.core.models import Allotment, Job, JobId, Layout, NodeId, Shape, Snapshot
+from gpq.core.models import Allotment, Job, JobId, Layout, Shape, Snapshot
 from gpq.core.placement import place
-from gpq.core.pollux_problem import Share, objective, problem_of, shares
-from gpq.core.pollux_search import Ints, search
+from gpq.core.pollux_problem import Front, Share, objective, problem_of, shares
+from gpq.core.pollux_search import search
 from gpq.core.shapes import is_leaving
 
 __all__ = ["Pollux", "objective"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Front:
-    """The last Pareto front of one type of GPUs: states x jobs x nodes."""
-
-    jobs: tuple[JobId, ...]
-    nodes: tuple[NodeId, ...]
-    states: Ints
 
 
 @dataclass(slots=True)
@@ -35,7 +26,7 @@ class Pollux:
     """
 
     name = "pollux"
-    _fronts: dict[str, _Front] = field(default_factory=dict)
+    _fronts: dict[str, Front] = field(default_factory=dict)
     _chosen: dict[JobId, Layout] = field(default_factory=dict)
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
@@ -68,8 +59,8 @@ class Pollux:
         present = {c.job.id: layout for c in rivals if (layout := self._present(c, snapshot)) is not None}
         problem, nodes = problem_of(snapshot, rivals, present, kept, share)
         jobs = tuple(contender.job.id for contender in rivals)
-        best, front = search(problem, _mapped(self._fronts.get(gpu_type), jobs, nodes), luck)
-        self._fronts[gpu_type] = _Front(jobs, tuple(nodes), front)
+        best, front = search(problem, self._fronts.get(gpu_type, Front()).mapped(jobs, nodes), luck)
+        self._fronts[gpu_type] = Front(jobs, tuple(nodes), front)
         rows = {
             job: [(nodes[at], int(row[at])) for at in np.flatnonzero(row)] for job, row in zip(jobs, best, strict=True)
         }
@@ -89,20 +80,3 @@ class Pollux:
 def _order(job: Job, now: float) -> tuple[int, float, float, int]:
     """Who has had least comes first; a higher priority before that."""
     return -job.spec.priority, job.service_at(now), job.submitted_at, job.id
-
-
-def _mapped(front: _Front | None, jobs: Sequence[JobId], nodes: Sequence[NodeId]) -> Ints:
-    """The states of a front for these jobs and nodes; those that are new have nothing, what is gone is dropped."""
-    states = np.zeros((len(front.states) if front else 0, len(jobs), len(nodes)), dtype=np.int16)
-    if front is not None:
-        row = {job: at for at, job in enumerate(front.jobs)}
-        column = {node: at for at, node in enumerate(front.nodes)}
-        here = [(at, row[job]) for at, job in enumerate(jobs) if job in row]
-        there = [(at, column[node]) for at, node in enumerate(nodes) if node in column]
-        if here and there:
-            new, old = (
-                np.ix_([a for a, _ in here], [a for a, _ in there]),
-                np.ix_([b for _, b in here], [b for _, b in there]),
-            )
-            states[:, new[0], new[1]] = front.states[:, old[0], old[1]]
-    return states
