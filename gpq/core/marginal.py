@@ -76,7 +76,7 @@ def _seated(
             board.take(placement)
             layouts[contender.job.id] = _layout(placement, contender.gpu_type)
     rest = [c for c in contenders if c.job.id in found and c.job.id not in layouts]
-    rest.sort(key=lambda c: (c.spreads, found[c.job.id] if c.spreads else -found[c.job.id]))
+    rest.sort(key=lambda c: found[c.job.id] if c.spreads or found[c.job.id] == 1 else -found[c.job.id])
     for contender in rest:
         wanted = _emptiest(board, contender, found[contender.job.id])
         placement = board.find(contender.job, wanted) if wanted is not None else None

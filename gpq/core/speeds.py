@@ -7,30 +7,31 @@ from collections.abc import Callable
 from gpq.core import convergence
 from gpq.core.contenders import Contender
 from gpq.core.estimates import model_of
-from gpq.core.goodput import BatchLimits, iteration_time
+from gpq.core.goodput import BatchLimits, iteration_time, limits_of
 from gpq.core.models import Job, Oracle, Seconds, Shape
 
-_SLACK = 1e-8  # of the rounding up
 UNKNOWN_EPOCH = 0.1  # of the steps done so far: what counts as an epoch where none was declared
 
 StepSeconds = Callable[[int], Seconds | None]
 
 
 def step_seconds(contender: Contender, oracle: Oracle | None) -> StepSeconds:
-    """Seconds of a step of the batch asked for on so many GPUs, packed on the largest nodes; None where not known."""
+    """Seconds of a step of the batch asked for on so many GPUs, packed on the largest nodes; None where it is not
+    known, or where less than the least atomic batch would be left for each."""
     sizes = sorted((len(devices) for devices in contender.offer.values()), reverse=True)
     model = model_of(contender.job.profile, contender.gpu_type) if oracle is None else None
+    declared = contender.job.profile.declared
+    limits = limits_of(declared, contender.gpu_type) if declared is not None else None
 
     def seconds(replicas: int) -> Seconds | None:
         shape = _packed(replicas, sizes, contender.gpu_type)
-        if shape is None:
+        if shape is None or (limits is not None and replicas * limits.min_atomic > limits.base):
             return None
         if oracle is not None:
             return oracle.step_seconds(shape)
-        batch = _split(model.limits, replicas) if model is not None else None
-        if model is None or batch is None:
+        if model is None:
             return None
-        return float(iteration_time(model.params, shape.nodes, shape.replicas, *batch))
+        return float(iteration_time(model.params, shape.nodes, shape.replicas, *_split(model.limits, replicas)))
 
     return seconds
 
@@ -44,12 +45,11 @@ def _packed(replicas: int, sizes: list[int], gpu_type: str) -> Shape | None:
     return None
 
 
-def _split(limits: BatchLimits, replicas: int) -> tuple[int, int] | None:
-    """(atomic batch, accumulation steps) of the base batch on so many replicas; None: it cannot be split so far."""
+def _split(limits: BatchLimits, replicas: int) -> tuple[int, int]:
+    """(atomic batch, accumulation steps) of the base batch on so many replicas."""
     local = -(-limits.base // replicas)
     micro = -(-local // limits.max_atomic) if limits.accumulation else 1
-    atomic = -(-local // micro)
-    return (atomic, micro - 1) if limits.min_atomic <= atomic <= limits.max_atomic else None
+    return -(-local // micro), micro - 1
 
 
 def remaining_steps(job: Job, oracle: Oracle | None) -> float:
