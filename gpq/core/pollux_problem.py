@@ -9,7 +9,7 @@ from math import ceil
 
 import numpy as np
 
-from gpq.core.contenders import Contender
+from gpq.core.contenders import Contender, Field, field_of
 from gpq.core.estimates import rows_on
 from gpq.core.goodput import BatchLimits, GradientStats, limits_of, stats_of
 from gpq.core.models import Allotment, Config, Job, JobId, Layout, NodeId, Shape, Snapshot
@@ -17,7 +17,7 @@ from gpq.core.pareto import Floats
 from gpq.core.policy import shape_of
 from gpq.core.pollux_model import PolluxParams, best_batches, fit
 from gpq.core.pollux_search import Ints, Problem
-from gpq.core.shapes import is_mixed, nodes_up, shape_on
+from gpq.core.shapes import gpu_types, is_mixed, nodes_up, shape_on
 
 FLOOR = 1e-3  # utility of a job without GPUs
 GROWTH = 2  # times the replicas that were profiled
@@ -60,14 +60,15 @@ class Front:
         return states
 
 
-def shares(snapshot: Snapshot, types: Mapping[JobId, str]) -> dict[str, Share]:
-    """By type; `types`: of each job that has or wants some. Devices count whether or not they can be used now."""
+def shares(snapshot: Snapshot, entrants: Field) -> dict[str, Share]:
+    """By type of GPUs. Devices of nodes that answer count whether or not they can be used now."""
+    homes = [contender.gpu_type for contender in entrants.contenders]
+    homes += [shape.gpu_type for shape in entrants.kept.values()]
     found = {}
-    for name in sorted(set(types.values())):
-        counts = [sum(d.type == name or not is_mixed(snapshot) for d in node.devices) for node in nodes_up(snapshot)]
+    for name in sorted({*(gpu_types(snapshot) if is_mixed(snapshot) else ("",)), *homes}):
+        counts = [sum(d.type == name or not name for d in node.devices) for node in nodes_up(snapshot)]
         gpus = max(sum(counts), 1)
-        jobs = sum(other == name for other in types.values())
-        found[name] = Share(max(sum(count > 0 for count in counts), 1), gpus, ceil(gpus / jobs))
+        found[name] = Share(max(sum(count > 0 for count in counts), 1), gpus, ceil(gpus / max(homes.count(name), 1)))
     return found
 
 
@@ -111,23 +112,22 @@ def growth_cap(contender: Contender) -> int:
 
 
 def objective(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> float:
-    """Pollux's fitness of an allocation, whoever chose it: the harmonic mean of the jobs' utilities. All jobs that hold
-    GPUs or are named count; what is not named gets nothing."""
-    jobs = [snapshot.jobs[name] for name in sorted(snapshot.jobs)]
-    present = {job.id: shape_on(job.placement, snapshot) for job in jobs if job.placement is not None}
-    named = {job.id: shape_of(allocation[job.id]) for job in jobs if job.id in allocation}
-    types = {job.id: {**present, **named}[job.id].gpu_type for job in jobs if job.id in {**present, **named}}
-    share = shares(snapshot, types)
-    costs = [0.0]
-    for job in jobs:
-        if job.id in types:
-            shape = named.get(job.id, Shape(0, 0))
-            table = speedups(job, types[job.id], share[types[job.id]], shape.replicas)
-            utility = float(table[int(shape.nodes > 1), shape.replicas]) * share[types[job.id]].scale
-            if _differs(snapshot, job, allocation.get(job.id)):
-                utility *= restart_factor(job, snapshot.now, snapshot.config)
-            costs.append(1.0 / (utility + FLOOR))
-    return (len(costs) - 1) / sum(costs) if len(costs) > 1 else 0.0
+    """Pollux's fitness of an allocation, whoever chose it: the harmonic mean of the utilities of all jobs that hold GPUs
+    or could have some now. What is not named gets nothing."""
+    entrants = field_of(snapshot)
+    share = shares(snapshot, entrants)
+    costs = []
+    for name in sorted({*entrants.kept, *(contender.job.id for contender in entrants.contenders)}):
+        job, wanted = snapshot.jobs[name], allocation.get(name)
+        utility = 0.0
+        if wanted is not None:
+            shape = shape_of(wanted)
+            table = speedups(job, shape.gpu_type, share[shape.gpu_type], shape.replicas)
+            utility = float(table[int(shape.nodes > 1), shape.replicas]) * share[shape.gpu_type].scale
+        if _differs(snapshot, job, wanted):
+            utility *= restart_factor(job, snapshot.now, snapshot.config)
+        costs.append(1.0 / (utility + FLOOR))
+    return len(costs) / sum(costs) if costs else 0.0
 
 
 def _differs(snapshot: Snapshot, job: Job, wanted: Allotment | None) -> bool:

@@ -32,9 +32,7 @@ class Pollux:
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
         entrants = field_of(snapshot)
         contenders = sorted(entrants.contenders, key=lambda c: _order(c.job, snapshot.now))
-        types = {contender.job.id: contender.gpu_type for contender in contenders}
-        types.update((name, shape.gpu_type) for name, shape in entrants.kept.items())
-        share = shares(snapshot, types)
+        share = shares(snapshot, entrants)
         chosen: dict[JobId, Layout] = {}
         for number, gpu_type in enumerate(sorted(share)):
             rivals = [contender for contender in contenders if contender.gpu_type == gpu_type]

@@ -97,6 +97,7 @@ def test_the_objective_is_the_harmonic_mean_of_speedups_in_nodes_less_what_resta
     kept, started = 2 / 4 * 2 / 8, 1 / 4 * 2 / 8 * 90 / 120
     plan = {JobId(1): Shape(2), JobId(2): Layout(((node("b").id, 1),))}
     assert objective(here, plan) == pytest.approx(2 / (1 / (kept + 1e-3) + 1 / (started + 1e-3)))
+    assert objective(here, {JobId(1): Shape(2)}) == pytest.approx(2 / (1 / (kept + 1e-3) + 1 / 1e-3))
     assert restart_factor(replace(young, restarts=5), 90.0, here.config) == 0.0
 
 
