@@ -1,0 +1,36 @@
+"""Optimus (EuroSys'18) as Pollux's artifact has it: the next GPU to the job that it brings nearest to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpq.core.contenders import Contender, field_of
+from gpq.core.marginal import Gain, counts, seats
+from gpq.core.models import Allotment, JobId, Snapshot
+from gpq.core.speeds import remaining_steps, step_seconds
+
+
+class Optimus:
+    """Everybody's least first, in the order of submission; then one GPU at a time to the largest (T(K) - T(K+1)) Q, T the
+    time of a step of the job's own batch, Q the steps that it has left, as long as anybody gains.
+
+    A job whose count stays is not moved; what a restart costs is not considered (published so).
+    """
+
+    name = "optimus"
+
+    def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
+        field = field_of(snapshot)
+        found = counts(field.contenders, {c.job.id: _gain(c, snapshot) for c in field.contenders})
+        return {**field.kept, **seats(snapshot, field.contenders, found, field.kept)}
+
+
+def _gain(contender: Contender, snapshot: Snapshot) -> Gain:
+    oracle = snapshot.oracles.get(contender.job.id)
+    left, seconds = remaining_steps(contender.job, oracle), step_seconds(contender, oracle)
+
+    def gain(replicas: int) -> float:
+        now, then = seconds(replicas), seconds(replicas + 1)
+        return (now - then) * left if now is not None and then is not None else 0.0
+
+    return gain

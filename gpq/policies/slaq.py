@@ -1,0 +1,51 @@
+"""SLAQ (SoCC'17): GPUs to the jobs whose loss falls fastest, so that a cluster's quality rises soonest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpq.core import convergence
+from gpq.core.contenders import Contender, field_of
+from gpq.core.marginal import Gain, counts, seats
+from gpq.core.models import Allotment, JobId, Snapshot
+from gpq.core.speeds import step_seconds, steps_done
+
+
+class Slaq:
+    """Everybody's least first, the fastest falling loss before the others; then one GPU at a time to the job whose loss
+    it lets fall most until the next round, in units of the largest change of that loss so far.
+
+    A job without a loss curve counts as if all of its loss were still to be gained, so new jobs come first. Jobs that
+    have nearly converged get little, by design; what a restart costs is not considered.
+    """
+
+    name = "slaq"
+
+    def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
+        field = field_of(snapshot)
+        falls = {c.job.id: _fall(c, snapshot) for c in field.contenders}
+        order = sorted(field.contenders, key=lambda c: (-c.job.spec.priority, -falls[c.job.id](c.least) / c.least))
+        found = counts(order, {name: _gain(fall) for name, fall in falls.items()})
+        return {**field.kept, **seats(snapshot, order, found, field.kept)}
+
+
+def _fall(contender: Contender, snapshot: Snapshot) -> Gain:
+    """The share of its loss that so many GPUs take off in a round; without a curve k / (k + 1), as if
+    one GPU took off half of it."""
+    job = contender.job
+    curve = convergence.fit(job.profile.losses)
+    seconds, done = step_seconds(contender, snapshot.oracles.get(job.id)), steps_done(job)
+
+    def fall(replicas: int) -> float:
+        if curve is None:
+            return replicas / (replicas + 1.0)
+        step = seconds(replicas)
+        if step is None:
+            return 0.0
+        return curve.gained(done, snapshot.config.interval / step)
+
+    return fall
+
+
+def _gain(fall: Gain) -> Gain:
+    return lambda replicas: fall(replicas + 1) - fall(replicas)
