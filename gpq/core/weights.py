@@ -8,9 +8,10 @@ from math import ceil, log2
 import numpy as np
 from numpy.typing import NDArray
 
+from gpq.core import estimates
 from gpq.core.candidates import Candidate
 from gpq.core.goodput import GoodputTable
-from gpq.core.models import HOLDS_DEVICES, Config, Job, JobId, Seconds
+from gpq.core.models import HOLDS_DEVICES, Config, Job, JobId, Seconds, Shape
 
 UNKNOWN_SECONDS: Seconds = 60.0  # taken to remain of a job of which nothing is known: it is soon known
 SERVICE_KNEE = 4000.0  # GPU-seconds that make no difference yet
@@ -65,6 +66,12 @@ def seconds_left(job: Job, table: GoodputTable | None, options: int) -> NDArray[
     with np.errstate(divide="ignore"):
         found: NDArray[np.float64] = np.where(speeds > 0, examples / speeds, np.inf)
     return found
+
+
+def seconds_at_best(job: Job, shapes: tuple[Shape, ...]) -> Seconds | None:
+    """What is left of the declared length at the fastest shape; None when length or speed are not known."""
+    times = seconds_left(job, estimates.table(job, shapes), len(shapes))
+    return float(times.min()) if len(times) and np.isfinite(times).any() else None
 
 
 def examples_left(job: Job) -> float | None:

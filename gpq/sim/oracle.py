@@ -7,6 +7,7 @@ from math import ceil
 
 from gpq.core.models import Seconds, Shape
 from gpq.sim.running import Running
+from gpq.sim.timings import NotMeasured
 
 _SLACK = 1e-8
 
@@ -26,7 +27,13 @@ class TrueOracle:
 
     def step_seconds(self, shape: Shape) -> Seconds | None:
         truth, batch, gpu_type = self.job.task.truth, self._total(), shape.gpu_type
-        least, most = truth.limits(gpu_type)
+        size = self.node_size.get(gpu_type) or max(self.node_size.values())
+        rest = shape.replicas % size
+        counts = (size,) * (shape.replicas // size) + ((rest,) if rest else ())
+        try:
+            least, most = truth.measured(counts, gpu_type)
+        except NotMeasured:
+            return None
         local = ceil(batch / shape.replicas - _SLACK)
         accum = ceil(local / most - _SLACK) - 1
         if shape.replicas == 1:
@@ -34,10 +41,7 @@ class TrueOracle:
         atomic = ceil(local / (accum + 1) - _SLACK)
         if atomic < least:
             return None
-        size = self.node_size.get(gpu_type) or max(self.node_size.values())
-        counts = [size] * (shape.replicas // size)
-        rest = shape.replicas - sum(counts)
-        step, sync = truth.times(tuple([*counts, rest] if rest else counts), atomic, gpu_type)
+        step, sync = truth.times(counts, atomic, gpu_type)
         return (step + accum * (step - sync)) * self.job.task.slowdown
 
     def _total(self) -> int:

@@ -275,7 +275,14 @@ class Replay:
         running = guest.running
         if running.fixed_batch or running.placement is None:
             return None
-        choice = estimates.best_batch(self._seen(guest), typed(running.placement))
+        job = self._seen(guest)
+        bounds = running.bounds()
+        if bounds != running.task.truth.limits(running.gpu_type):  # the measurements do not reach as far as the limits
+            assert job.profile.declared is not None
+            least, most = bounds
+            here = replace(job.profile.declared, min_atomic_batch=least, max_atomic_batch=most, atomic_by_type=())
+            job = replace(job, profile=replace(job.profile, declared=here))
+        choice = estimates.best_batch(job, typed(running.placement))
         return (choice.atomic_batch, choice.accum_steps) if choice is not None else None
 
     # -- rounds --------------------------------------------------------------------------------------------------------

@@ -52,13 +52,17 @@ class Running:
     def base_choice(self) -> Batch:
         """The batch before anything is known: the one asked for, or the base batch, split as it must be."""
         truth = self.task.truth
-        least, most = truth.limits(self.gpu_type)
+        least, most = self.bounds()
         total = self.fixed_batch or max(truth.base_batch, least * self.replicas)
         local = ceil(total / self.replicas - _SLACK)
         accum = ceil(local / most - _SLACK) - 1
         if self.fixed_batch and self.replicas == 1 and total > truth.base_batch:
             accum = max(accum, 1)  # a single gradient has no noise scale of its own (Pollux)
         return self._capped((ceil(local / (accum + 1) - _SLACK), accum))
+
+    def bounds(self) -> tuple[int, int]:
+        """(least, most) atomic batch on the GPUs that it has."""
+        return self.task.truth.measured(self.counts, self.gpu_type)
 
     def set_batch(self, wanted: Batch | None) -> None:
         self.batch = self.base_choice() if self.fixed_batch or wanted is None else self._capped(wanted)

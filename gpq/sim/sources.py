@@ -128,6 +128,9 @@ class KeptBatch:
     def limits(self, gpu_type: str = "") -> tuple[int, int]:
         return self.application.limits(gpu_type)
 
+    def measured(self, counts: tuple[int, ...], gpu_type: str = "") -> tuple[int, int]:
+        return self.application.measured(counts, gpu_type)
+
     def times(self, counts: tuple[int, ...], atomic: float, gpu_type: str = "") -> tuple[Seconds, Seconds]:
         return self.application.times(counts, atomic, gpu_type)
 

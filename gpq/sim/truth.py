@@ -44,6 +44,10 @@ class Truth(Protocol):
         """
         ...
 
+    def measured(self, counts: tuple[int, ...], gpu_type: str = "") -> tuple[int, int]:
+        """(least, most) atomic batch within the limits that `times` can answer for on these GPUs."""
+        ...
+
     def stats(self, total_batch: float, epoch: int) -> tuple[float, float]:
         """(|E g|^2, tr(Cov g) / base batch): of the gradient of one base batch, during `epoch` (0-based)."""
         ...
