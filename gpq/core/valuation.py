@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from gpq.core.candidates import Candidate, asks_for
 from gpq.core.goodput import GoodputTable
-from gpq.core.models import Config, JobId, Shape
+from gpq.core.models import Config, JobId, Seconds, Shape
 
 EPSILON = 1e-3  # what no GPUs at all are worth, in fair shares
 FIRST_START = 4  # GPUs, at most one node, of a script that was never profiled
 GROWTH = 4  # times the replicas that were profiled: farther the model has not earned trust
 LEAST_GAIN = 0.05  # a move must promise this much, however quick the restart: estimates are no better than that
-LEAST_FACTOR = 0.1  # of a restart, however long it takes
+LEAST_FACTOR = 0.7  # of a restart, however long it takes
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -73,6 +73,7 @@ def speeds_of(group: Group) -> Array:
 def value(
     group: Group,
     config: Config,
+    now: Seconds,
     shares: Mapping[JobId, float],
     weights: Mapping[JobId, float],
     left: Array,
@@ -85,7 +86,7 @@ def value(
     is_current = np.array([[shape == row.current for shape in group.options] for row in group.rows])
     allowed = (speeds > 0) & (is_current | (_within_cap(group) & _tidy(group)[None, :]))
     relative = np.where(fair[:, None] > 0, speeds / np.where(fair > 0, fair, 1.0)[:, None], 0.0)
-    relative = relative * _restart_factors(group, config, is_current, left)
+    relative = relative * _restart_factors(group, config, now, is_current, left)
     weight = np.array([weights[row.job.id] for row in group.rows])
     bent = weight[:, None] * bend(relative + EPSILON, config.fairness_power)
     nothing = weight * float(bend(np.array([EPSILON]), config.fairness_power)[0])
@@ -178,9 +179,11 @@ def _tidy(group: Group) -> Mask:
     )
 
 
-def _restart_factors(group: Group, config: Config, is_current: Mask, left: Array) -> Array:
+def _restart_factors(group: Group, config: Config, now: Seconds, is_current: Mask, left: Array) -> Array:
     """f(n) = (H - R) / H where a shape costs a restart, R its restart time, at most 1 / (1 + LEAST_GAIN); else 1.
 
+    The horizon H is how long a move may take to pay: longer for jobs that restart slowly (f is LEAST_FACTOR at least, or
+    they would never be moved), but no job is trusted to last much longer than it has lasted (Lindy's law).
     A job that was stopped pays when it goes on, so that two jobs do not take turns at every round. One that would end in
     `left` seconds at a shape has no more than these to make up for the restart in.
     """
@@ -194,6 +197,8 @@ def _restart_factors(group: Group, config: Config, is_current: Mask, left: Array
         ]
     )
     factor = np.maximum(1.0 - restart / horizon, LEAST_FACTOR) if horizon > 0 else np.ones(len(restart))
+    lasted = np.array([max(now - row.job.submitted_at, 0.0) for row in group.rows]) + horizon
+    factor = np.minimum(factor, lasted / (lasted + restart))
     runs = np.array([row.current is not None for row in group.rows])
     ends = np.where(np.isfinite(left) & runs[:, None], left, 0.0)
     pays_off = np.where(ends > 0, ends / (ends + restart[:, None]), 1.0)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gpq.core import transfer
 from gpq.core.candidates import Candidate, Field, field_of
 from gpq.core.fairness import shares_now
 from gpq.core.knapsack import Item, solve
@@ -32,6 +33,7 @@ class Goodput:
     name: str = "goodput"
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Shape]:
+        snapshot = transfer.informed(snapshot)
         found = field_of(snapshot)
         self.memory.forget_others(snapshot.jobs)
         return {**found.kept, **_solve(snapshot, found, self._valued(snapshot, found))}
@@ -56,7 +58,7 @@ class Goodput:
         valued: dict[JobId, Valued] = {}
         for group in groups_of(known, tables, most):
             times = np.stack([left[row.job.id] for row in group.rows])
-            for each in value(group, config, shares, weight, times, found.capacities):
+            for each in value(group, config, snapshot.now, shares, weight, times, found.capacities):
                 valued[each.job] = each
         return [valued[name] for name in sorted(valued)]
 

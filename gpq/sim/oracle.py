@@ -21,9 +21,11 @@ class TrueOracle:
 
     @property
     def remaining_steps(self) -> float:
-        """Optimiser steps to the end at the batch asked for."""
+        """Optimiser steps at the batch asked for, from the end of the epoch that is under way (as in the artifact), at least
+        one."""
         truth, batch = self.job.task.truth, self._total()
-        return truth.iterations(batch, truth.epochs) - truth.iterations(batch, self.job.epoch)
+        done = truth.iterations(batch, min(self.job.epoch + 1, truth.epochs))
+        return max(truth.iterations(batch, truth.epochs) - done, 1.0)
 
     def step_seconds(self, shape: Shape) -> Seconds | None:
         truth, batch, gpu_type = self.job.task.truth, self._total(), shape.gpu_type
@@ -38,7 +40,7 @@ class TrueOracle:
         accum = ceil(local / most - _SLACK) - 1
         if shape.replicas == 1:
             accum = max(accum, 1)
-        atomic = ceil(local / (accum + 1) - _SLACK)
+        atomic = min(ceil(local / (accum + 1) - _SLACK), max(truth.max_batch, batch) // (shape.replicas * (accum + 1)))
         if atomic < least:
             return None
         step, sync = truth.times(counts, atomic, gpu_type)
