@@ -112,6 +112,30 @@ def test_the_devices_of_a_job_that_is_leaving_are_given_to_others() -> None:
     assert seated(late, 2) == {1: Shape(2)}
 
 
+def test_a_job_that_is_leaving_does_not_claim_the_place_that_it_had() -> None:
+    leaving = running(1, on("a", 0), state=JobState.STOPPING, stop=StopReason.RESIZE, stop_sent_at=-1.0)
+    here = snapshot(node("a", 4), node("b", 1), leaving, job(2, spec_=black_box(4)))
+    assert seated(here, 1, 2) == {1: layout(b=1), 2: layout(a=4)}
+
+
+def test_what_who_moved_over_leaves_behind_is_given_to_others() -> None:
+    two = spec(gpus=2)
+    here = snapshot(
+        node("a", 2),
+        node("b", 2),
+        job(1, spec_=two),
+        running(2, on("a", 0)),
+        running(3, on("b", 0, 1), spec_=two),
+        job(4),
+    )
+    assert seated(here, 1, 2, 4, 3) == {1: layout(b=2), 2: Shape(1), 4: layout(a=1)}
+
+
+def test_the_emptiest_node_is_the_one_that_is_so_when_all_have_been_heard() -> None:
+    here = snapshot(node("a", 4), node("b", 4), job(1, spec_=spec(gpus=2)), running(2, on("a", 3)))
+    assert seated(here, 1, 2, spread=True) == {1: layout(b=2), 2: Shape(1)}
+
+
 def test_a_gang_is_of_one_type_the_one_with_most_devices_free() -> None:
     nodes = node("a", 2, type="T4"), node("b", 3, type="A100"), node("c", 2, type="T4")
     here = snapshot(*nodes, job(1, spec_=spec(gpus=4)), job(2, spec_=spec(gpus=3)), job(3))
@@ -120,6 +144,7 @@ def test_a_gang_is_of_one_type_the_one_with_most_devices_free() -> None:
         2: Layout(((NodeId("b"), 3),), "A100"),
     }
     assert seated(snapshot(*nodes, job(1, spec_=spec(gpus=5))), 1) == {}
+    assert seated(snapshot(*nodes, job(1)), 1) == {1: Layout(((NodeId("a"), 1),), "T4")}
 
 
 class TooLarge:

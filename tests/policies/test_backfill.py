@@ -46,3 +46,5 @@ def test_nothing_that_runs_is_moved_and_one_that_never_fits_holds_up_nobody() ->
     mine = running(1, on("a", 0, 1), spec_=spec(gpus=1, up_to=2))
     here = snapshot(node("a", 4), mine, job(2, spec_=spec(gpus=9)), job(3, at=1.0, spec_=spec(gpus=2)))
     assert named(Backfill(), told(here, {1: 100.0, 3: 1e9})) == {1, 3}
+    here = snapshot(node("a", 4), mine, job(2, spec_=spec(gpus=9)), job(3, at=1.0, spec_=spec(gpus=4)), job(4, at=2.0))
+    assert named(Backfill(), told(here, {1: 100.0, 3: 10.0, 4: 1e9})) == {1}
