@@ -31,6 +31,7 @@ Claim = frozenset[tuple[NodeId, DeviceId]]
 Free = dict[NodeId, set[DeviceId]]
 Parts = dict[str, dict[NodeId, frozenset[DeviceId]]]  # by type, then node: what a kind of jobs may use
 NOTHING: Claim = frozenset()
+NONE_FREE: AbstractSet[DeviceId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,8 @@ def seat_all(snapshot: Snapshot, order: Iterable[Job], *, spread: bool = False) 
 class Seats:
     """Who sits where. A job that was admitted is not displaced by those that come later.
 
-    What runs keeps its devices if it is admitted. Who waits is seated for the time being, on devices that nobody holds
-    if there are enough, and is moved when a later job wants to keep what it has; the seats are final with `allotments`.
+    What runs keeps its devices if it is admitted. Who waits is seated for the time being, and sits down
+    elsewhere when a later job wants to keep what it has; the seats are final with `allotments`.
     """
 
     def __init__(self, snapshot: Snapshot, *, keep_running: bool = False, spread: bool = False) -> None:
@@ -95,6 +96,7 @@ class Seats:
         self._snapshot = snapshot
         self._spread = spread
         self._final = keep_running
+        self._mixed = is_mixed(snapshot)
         self._kinds: dict[tuple[str, int], Parts] = {}
         self._free: Free = {node.id: {device.id for device in node.devices} for node in nodes_up(snapshot)}
         self._kept: dict[JobId, Placement] = {}
@@ -104,7 +106,8 @@ class Seats:
             if job.placement is not None and (keep_running or not _is_open(job, snapshot)):
                 self._kept[name] = job.placement
                 _take(self._free, job.placement.devices)
-        self._rest = {node: set(devices) for node, devices in self._free.items()}
+        self._rest = _less(self._free, ())
+        self._sitter: dict[tuple[NodeId, DeviceId], JobId] = {}
         held = held_by(snapshot)
         self._idle = {node: {d for d in ids if (node, d) not in held} for node, ids in self._free.items()}
 
@@ -112,14 +115,10 @@ class Seats:
         """Does its gang still fit, on other devices than those to `avoid`? Then it is seated."""
         if job.placement is not None and self._keep(job, job.placement):
             return True
-        rest = _less(self._rest, avoid)
-        idle = {node: rest[node] & devices for node, devices in self._idle.items()}
-        seat = self._find(job, idle) or self._find(job, rest)
-        if seat is None:
-            return False
-        self._seated[job.id] = seat
-        _take(self._rest, seat.claim)
-        return True
+        seat = self._sit(job, _less(self._rest, avoid) if avoid else self._rest)
+        if seat is not None:
+            self._settle(job.id, seat)
+        return seat is not None
 
     def could_ever(self, job: Job) -> bool:
         """Would it fit if it were alone?"""
@@ -127,60 +126,81 @@ class Seats:
 
     def later(self, job: Job, freed: Iterable[JobId]) -> Claim | None:
         """Devices on which it will fit once the `freed` jobs are gone; None while it does not fit."""
-        free = {node: set(devices) for node, devices in self._rest.items()}
+        free = _less(self._rest, ())
         for name in freed:
-            for node, device in self._kept[name].devices if name in self._kept else self._seated[name].claim:
-                if node in free:
-                    free[node].add(device)
+            _give(free, self._kept[name].devices if name in self._kept else self._seated[name].claim)
         seat = self._find(job, free)
         return seat.claim if seat is not None else None
 
     def allotments(self) -> dict[JobId, Allotment]:
         """The shapes of those that keep what they have, and layouts of the others."""
-        seated = self._seated if self._final else (self._reseat(self._free) or self._seated)
+        order = list(self._seated)
+        seated = None if self._final else self._reseat(order, _less(self._free, ()))
         found: dict[JobId, Allotment] = {name: shape_on(p, self._snapshot) for name, p in self._kept.items()}
-        found |= {name: seat.layout for name, seat in seated.items()}
+        found |= {name: seat.layout for name, seat in (self._seated if seated is None else seated).items()}
         return _placeable(self._snapshot, found)
 
     def _keep(self, job: Job, placement: Placement) -> bool:
-        """Let a running gang stay; those seated on its devices sit down elsewhere."""
+        """Let a running gang stay; those seated on its devices sit down elsewhere, if there is room."""
         if placement.replicas != job.spec.min_gpus or is_leaving(job, self._snapshot):
             return False
-        if any(placement.devices & seat.claim for seat in self._seated.values()):
-            seated = self._reseat(_less(self._free, placement.devices))
-            if seated is None:
-                return False
-            self._seated = seated
+        displaced = {self._sitter[device] for device in placement.devices if device in self._sitter}
+        rest = _less(self._rest, placement.devices)
+        for name in displaced:
+            _give(rest, self._seated[name].claim - placement.devices)
+        order = [name for name in self._seated if name in displaced] if displaced else []
+        seated = self._reseat(order, rest)
+        if seated is None:
+            return False
+        for name in order:
+            claim = self._seated[name].claim
+            _give(self._rest, claim)
+            for device in claim:
+                del self._sitter[device]
         self._kept[job.id] = placement
         _take(self._free, placement.devices)
-        self._rest = {node: set(devices) for node, devices in self._free.items()}
-        for seat in self._seated.values():
-            _take(self._rest, seat.claim)
+        _take(self._rest, placement.devices)
+        for name, seat in seated.items():
+            self._settle(name, seat)
         return True
 
-    def _reseat(self, free: Free) -> dict[JobId, Seat] | None:
-        """All that are seated, anew, in the order in which they were admitted; None if they do not fit."""
-        free = {node: set(devices) for node, devices in free.items()}
+    def _settle(self, name: JobId, seat: Seat) -> None:
+        self._seated[name] = seat
+        self._sitter.update(dict.fromkeys(seat.claim, name))
+        _take(self._rest, seat.claim)
+
+    def _reseat(self, order: Iterable[JobId], free: Free) -> dict[JobId, Seat] | None:
+        """These jobs, one after the other, on `free` (which is used up); None if they do not fit."""
         seated: dict[JobId, Seat] = {}
-        for name in self._seated:
-            seat = self._find(self._snapshot.jobs[name], free)
+        for name in order:
+            seat = self._sit(self._snapshot.jobs[name], free)
             if seat is None:
                 return None
             seated[name] = seat
             _take(free, seat.claim)
         return seated
 
+    def _sit(self, job: Job, free: Free) -> Seat | None:
+        """Where nobody has to leave first, if that takes no more nodes and the policy does not want it spread."""
+        seat = self._find(job, free)
+        if seat is None or self._spread:
+            return seat
+        at_once = self._find(job, {node: ids & self._idle[node] for node, ids in free.items()})
+        return at_once if at_once is not None and len(at_once.parts) <= len(seat.parts) else seat
+
     def _find(self, job: Job, free: Mapping[NodeId, set[DeviceId]]) -> Seat | None:
         """On the type with most free devices, on one node if it can be, else for a script on the emptiest nodes."""
+        if sum(map(len, free.values())) < job.spec.min_gpus:
+            return None
         offers = []
         for gpu_type, part in self._usable(job).items():
-            here = {node: ids & free[node] for node, ids in part.items() if node in free}
+            here = {node: found for node, ids in part.items() if (found := ids & free.get(node, NONE_FREE))}
             offers.append((-sum(map(len, here.values())), gpu_type, here))
-        for available, gpu_type, here in sorted(offers, key=lambda offer: offer[:2]):
-            if -available >= job.spec.min_gpus:
-                nodes = _nodes(job, {node: len(ids) for node, ids in here.items() if ids}, self._spread)
-                seat = Seat(tuple((n, self._pick(n, here[n], count)) for n, count in nodes), gpu_type)
-                if nodes and self._runs(job, seat.layout.shape):
+        for _, gpu_type, here in sorted(offers, key=lambda offer: offer[:2]):
+            nodes = _nodes(job, {node: len(ids) for node, ids in here.items()}, self._spread)
+            if nodes:
+                seat = Seat(tuple((node, self._pick(node, here[node], count)) for node, count in nodes), gpu_type)
+                if self._runs(job, seat.layout.shape):
                     return seat
         return None
 
@@ -202,7 +222,7 @@ class Seats:
     def _runs(self, job: Job, shape: Shape) -> bool:
         """Where types differ, a batch may be too large for the memory of one; only a simulator knows beforehand."""
         oracle = self._snapshot.oracles.get(job.id)
-        return oracle is None or not is_mixed(self._snapshot) or oracle.step_seconds(shape) is not None
+        return oracle is None or not self._mixed or oracle.step_seconds(shape) is not None
 
 
 def _nodes(job: Job, counts: Mapping[NodeId, int], spread: bool) -> list[tuple[NodeId, int]]:
@@ -235,6 +255,12 @@ def _take(free: Free, claim: Iterable[tuple[NodeId, DeviceId]]) -> None:
     for node, device in claim:
         if node in free:
             free[node].discard(device)
+
+
+def _give(free: Free, claim: Iterable[tuple[NodeId, DeviceId]]) -> None:
+    for node, device in claim:
+        if node in free:
+            free[node].add(device)
 
 
 def _less(free: Free, claim: Iterable[tuple[NodeId, DeviceId]]) -> Free:

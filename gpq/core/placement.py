@@ -51,7 +51,8 @@ def place(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[Job
 
 def _same(placement: Placement, wanted: Allotment | None, snapshot: Snapshot) -> bool:
     if isinstance(wanted, Layout):
-        return tuple((node, len(devices)) for node, devices in placement.parts) == wanted.parts
+        counts = tuple((node, len(devices)) for node, devices in placement.parts)
+        return counts == wanted.parts and wanted.gpu_type in ("", placement.gpu_type)
     return wanted is not None and wanted == shape_on(placement, snapshot)
 
 

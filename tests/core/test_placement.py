@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpq.core.models import DeviceState, JobId, JobState, NodeState, Profile, Shape, Snapshot
+from gpq.core.models import DeviceState, JobId, JobState, Layout, NodeId, NodeState, Profile, Shape, Snapshot
 from gpq.core.placement import place
 from gpq.core.shapes import feasible, supply
 from tests.builders import DECLARED, black_box, job, node, on, running, snapshot
@@ -118,3 +118,11 @@ def test_no_device_is_given_twice_and_shapes_are_as_wished(case: tuple[Snapshot,
             assert placement.shape == wanted[name]
             assert all(set(devices) <= set(supply(here, each)[at]) for at, devices in placement.parts)
     assert placed == place(here, wanted)
+
+
+def test_a_layout_of_another_type_on_the_same_node_is_another_place() -> None:
+    machine = node("a", 2)
+    machine = replace(machine, devices=(machine.devices[0], replace(machine.devices[1], type="T4")))
+    mine = running(1, replace(on("a", 0), gpu_type="A100"))
+    wanted = {JobId(1): Layout(((NodeId("a"), 1),), "T4")}
+    assert place(snapshot(machine, mine), wanted) == {JobId(1): on("a", 1)}

@@ -1,0 +1,29 @@
+"""First come, first served: nobody is overtaken and nothing is moved."""
+
+from __future__ import annotations
+
+from gpq.core.models import JobId, Shape
+from gpq.policies.fifo import Fifo
+from tests.builders import black_box, job, node, on, running, snapshot, spec
+from tests.policies.gang_cases import named
+
+
+def test_who_does_not_fit_stops_the_queue() -> None:
+    here = snapshot(node("a", 4), job(1, spec_=spec(gpus=3)), job(2, at=1.0, spec_=spec(gpus=2)), job(3, at=2.0))
+    assert named(Fifo(), here) == {1}
+
+
+def test_priority_then_submission_decides() -> None:
+    two = spec(gpus=2)
+    jobs = job(1, at=5.0, spec_=two), job(2, at=1.0, spec_=two), job(3, at=9.0, spec_=spec(gpus=2, priority=1))
+    assert named(Fifo(), snapshot(node("a", 4), *jobs)) == {2, 3}
+
+
+def test_who_fits_nowhere_or_may_not_start_yet_blocks_nobody() -> None:
+    jobs = job(1, spec_=black_box(5)), job(2, not_before=60.0, spec_=spec(gpus=4)), job(3, at=1.0)
+    assert named(Fifo(), snapshot(node("a", 4), node("b", 4), *jobs)) == {3}
+
+
+def test_what_runs_keeps_what_it_has_of_whatever_size() -> None:
+    here = snapshot(node("a", 4), running(1, on("a", 0, 1, 2), service=1e9), job(2, spec_=spec(priority=9, gpus=2)))
+    assert Fifo().allocate(here) == {JobId(1): Shape(3)}
