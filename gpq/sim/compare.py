@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gpq.core.models import Node
-from gpq.errors import GpqError, UsageError
+from gpq.errors import GpqError, Refused, UsageError
 from gpq.policies.registry import entry
 from gpq.sim.outcomes import Outcome, Summary, means, summary
 from gpq.sim.replay import replay
@@ -157,7 +157,10 @@ def _tell(shares: list[float], index: int, progress: Progress | None, share: flo
 
 
 def _run(run: Run, watch: Callable[[float], None]) -> Outcome:
-    return replay(run.policy, run.source.tasks(), run.rules, workload=run.source.name, watch=watch)
+    try:
+        return replay(run.policy, run.source.tasks(), run.rules, workload=run.source.name, watch=watch)
+    except Refused as error:
+        raise Refused(f"{run.policy} on {run.source.name}: {error.message}", error.hint) from None
 
 
 # -- several processes -------------------------------------------------------------------------------------------------

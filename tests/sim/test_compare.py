@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpq.errors import UsageError
+from gpq.errors import Refused, UsageError
 from gpq.sim import cluster, compare
 from gpq.sim.outcomes import Outcome
 from gpq.sim.rules import Rules
@@ -70,6 +70,14 @@ def test_an_error_in_a_process_comes_out_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"v\.csv row 3") as caught:
         compare.run_all(runs, 2)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_what_was_not_measured_names_policy_and_workload(tmp_path: Path, processes: int) -> None:
+    jobs = [source(tmp_path, "a,0,tiny,7,32", name=name) for name in ("v", "w")]
+    runs = compare.plan(["fifo"], jobs, clusters("1x8"), rules)
+    with pytest.raises(Refused, match=r"^fifo on [vw]: tiny was not measured on 7 GPUs of 1 node"):
+        compare.run_all(runs, processes)
 
 
 def test_what_sia_charges_is_by_application(tmp_path: Path) -> None:
