@@ -121,7 +121,12 @@ def goodput_of(job: Job, shape: Shape, atomic_batch: int, accum_steps: int) -> f
     value = goodput(
         model.params, model.stats, model.limits.base, shape.nodes, shape.replicas, atomic_batch, accum_steps
     )
-    return float(value)
+    return float(value) / _factor(model, shape.nodes, shape.replicas)
+
+
+def _factor(model: Model, nodes: int, replicas: int) -> float:
+    """What the correction multiplies a predicted time by."""
+    return float(model.correction.factor(np.array([nodes]), np.array([replicas]))[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +145,11 @@ def now_of(job: Job) -> Now | None:
     if model is None or placement is None or profile.atomic_batch <= 0:
         return None
     total = placement.replicas * profile.atomic_batch * (profile.accum_steps + 1)
-    speed = profile.samples_per_second or float(
-        throughput(model.params, len(placement.parts), placement.replicas, profile.atomic_batch, profile.accum_steps)
-    )
+    nodes, replicas = len(placement.parts), placement.replicas
+    speed = profile.samples_per_second
+    if not speed:
+        modelled = float(throughput(model.params, nodes, replicas, profile.atomic_batch, profile.accum_steps))
+        speed = modelled / _factor(model, nodes, replicas)
     effective = min(float(efficiency(model.stats, model.limits.base, total)), 1.0)
     return Now(speed, effective, speed * effective)
 

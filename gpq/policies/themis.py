@@ -1,4 +1,4 @@
-"""Themis (Mahajan et al., NSDI'20): whoever is treated worst goes first; gangs, with leases of one round."""
+"""Themis (Mahajan et al., NSDI'20): whoever is treated worst goes first; gangs, on leases."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from gpq.core.fairness import active, devices_up, finish_time_fairness
 from gpq.core.gangs import arrival, contenders, seat_all
 from gpq.core.lengths import Lengths
 from gpq.core.models import Allotment, Job, JobId, Seconds, Snapshot
+
+LEASE: Seconds = 900.0  # a job that was given its GPUs keeps them so long (the paper leases for tens of minutes)
 
 
 class Themis:
@@ -23,9 +25,10 @@ class Themis:
         lengths = Lengths(snapshot)
         share = devices_up(snapshot) / max(len(active(snapshot)), 1)
 
-        def rank(job: Job) -> tuple[int, float, float, JobId]:
+        def rank(job: Job) -> tuple[bool, int, float, float, JobId]:
             priority, submitted, number = arrival(job)
-            return priority, -rho(job, snapshot.now, lengths.left(job), share), submitted, number
+            leased = job.launched_at is not None and snapshot.now - job.launched_at < LEASE
+            return not leased, priority, -rho(job, snapshot.now, lengths.left(job), share), submitted, number
 
         return seat_all(snapshot, sorted(contenders(snapshot), key=rank))
 

@@ -150,7 +150,8 @@ class Running:
     def start(self, placement: Placement | None, restart: Seconds) -> None:
         """Give it these GPUs, or none."""
         self.placement = placement
-        self.counts = tuple(len(devices) for _, devices in placement.parts) if placement else ()
+        counts = (len(devices) for _, devices in placement.parts) if placement else ()
+        self.counts = tuple(sorted(counts, reverse=True))  # fullest node first, as the artifact lists them
         self.gpu_type = placement.gpu_type if placement else ""
         self.waiting = restart if placement else 0.0
 

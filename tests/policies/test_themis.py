@@ -42,3 +42,12 @@ def test_what_runs_goes_on_until_somebody_is_treated_worse() -> None:
 
     assert goes_on(100.0) == {1}
     assert goes_on(10.0) == {2}
+
+
+def test_a_lease_is_not_taken_back_before_it_ends() -> None:
+    def named_at(since: float) -> set[int]:
+        mine = running(1, on("a", 0, 1), since=since, spec_=TWO)
+        return named(Themis(), snapshot(node("a", 2), mine, job(2, at=-9.0, spec_=TWO)))
+
+    assert named_at(-800.0) == {1}
+    assert named_at(-1000.0) == {2}
