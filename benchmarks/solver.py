@@ -29,8 +29,8 @@ from round import Rng, cluster, profile, truth
 from gpq.core import goodput as gp
 from gpq.core.events import TimingSums
 from gpq.core.knapsack import Item, solve
-from gpq.core.models import Job, JobId, JobSpec, JobState, Level, Noise, Profile, Snapshot
-from gpq.core.profiling import merge
+from gpq.core.models import BatchOrder, Job, JobId, JobSpec, JobState, Level, Noise, Profile, Snapshot
+from gpq.core.profiling import merge, rested
 from gpq.core.rounds import decide
 from gpq.policies.registry import policy
 
@@ -57,15 +57,19 @@ def lab(gpus: int, jobs: int, rng: Rng) -> tuple[Snapshot, dict[JobId, gp.Throug
             max_gpus=1 if command else 0,
         )
         known = not command and number % 10 != 1
-        seen = profile(params[name], int(rng.choice([1, 4, 8, 16])), rng) if known else Profile()
+        seen = rested(profile(params[name], int(rng.choice([1, 4, 8, 16])), rng)) if known else Profile()
         live[name] = Job(name, spec, submitted_at=-3600.0, profile=seen, service=float(rng.uniform(0, 1e5)))
     return Snapshot(now=0.0, nodes=cluster(gpus // NODE, NODE), jobs=live), params
 
 
 def later(
-    snapshot: Snapshot, placements: dict[JobId, Any], params: dict[JobId, gp.ThroughputParams], rng: Rng
+    snapshot: Snapshot,
+    decided: Snapshot,
+    placements: dict[JobId, Any],
+    params: dict[JobId, gp.ThroughputParams],
+    rng: Rng,
 ) -> Snapshot:
-    """A minute on: what was placed runs and has reported."""
+    """A minute on: what was placed runs, with the batch that was ordered, and has reported."""
     jobs = {}
     for name, job in snapshot.jobs.items():
         placement = placements.get(name)
@@ -81,28 +85,36 @@ def later(
             launched_at=began,
             started_at=began,
             last_replicas=placement.replicas,
-            profile=reported(job.profile, params[name], placement, rng),
+            order=decided.jobs[name].order,
+            profile=reported(job.profile, params[name], placement, decided.jobs[name].order, rng),
         )
     return replace(snapshot, now=snapshot.now + 60.0, jobs=jobs)
 
 
-def reported(seen: Profile, params: gp.ThroughputParams, placement: Any, rng: Rng) -> Profile:
+def reported(seen: Profile, params: gp.ThroughputParams, placement: Any, order: BatchOrder, rng: Rng) -> Profile:
     if not seen.rows:
         return seen
     nodes, replicas = len(placement.parts), placement.replicas
     here = [row for row in seen.rows if (row.nodes, row.replicas) == (nodes, replicas)]
-    atomic = here[0].atomic_batch if here and rng.random() > 0.05 else int(rng.choice([24, 48, 96]))
+    atomic = order.atomic_batch or (here[0].atomic_batch if here else 32)
+    if rng.random() < 0.05:
+        atomic = int(rng.choice([24, 48, 96]))
     error = float(np.exp(0.03 * rng.standard_normal()))
     grad = float(gp.grad_time(params, atomic)) * error
     step = max(float(gp.step_time(params, nodes, replicas, atomic)) * error, grad)
     sums = TimingSums(nodes, replicas, atomic, 0, STEPS, grad * STEPS, STEPS, step * STEPS)
     assert seen.noise is not None
     drift = float(np.exp(0.01 * rng.standard_normal()))
-    return replace(
-        seen,
-        rows=merge(seen.rows, (sums,)),
-        noise=Noise(seen.noise.sqr, seen.noise.var * drift, seen.noise.samples),
-        samples_per_second=replicas * atomic / step,
+    return rested(
+        replace(
+            seen,
+            rows=merge(seen.rows, (sums,)),
+            noise=Noise(seen.noise.sqr, seen.noise.var * drift, seen.noise.samples),
+            samples_per_second=replicas * atomic / step,
+            atomic_batch=atomic,
+            accum_steps=order.accum_steps,
+            order_seq=order.seq,
+        )
     )
 
 
@@ -120,7 +132,7 @@ def measure(gpus: int, jobs: int, rounds: int, rivals: bool) -> dict[str, Any]:
         used.append(sum(placement.replicas for placement in placements.values()))
         moved += sum(placements.get(name) != job.placement for name, job in snapshot.jobs.items() if job.placement)
         programmes.append(programme(chooser, snapshot))
-        last, snapshot = snapshot, later(snapshot, placements, params, rng)
+        last, snapshot = snapshot, later(snapshot, decision.snapshot, placements, params, rng)
     items, capacities = programmes[-1]
     found = solve(items, capacities)
     assert found is not None
