@@ -90,14 +90,14 @@ GOLDEN: list[tuple[Scenario, str, float, float, int]] = [  # policy, interval, m
     (two_that_end_almost_together, "goodput", 60.0, 850, 0),
     (two_that_end_almost_together, "goodput", 5.0, 850, 0),
     (two_that_end_almost_together, "fifo", 60.0, 850, 0),
-    (servers_of_unequal_size, "goodput", 60.0, 552, 13),
-    (servers_of_unequal_size, "goodput", 5.0, 546, 13),
+    (servers_of_unequal_size, "goodput", 60.0, 540, 11),
+    (servers_of_unequal_size, "goodput", 5.0, 535, 11),
     (servers_of_unequal_size, "fifo", 60.0, 1003, 0),
     (commands_among_training, "goodput", 60.0, 205, 15),
     (commands_among_training, "goodput", 5.0, 205, 16),
     (commands_among_training, "fifo", 60.0, 314, 0),
-    (a_busy_lab, "goodput", 60.0, 402, 23),
-    (a_busy_lab, "goodput", 5.0, 401, 23),
+    (a_busy_lab, "goodput", 60.0, 389, 17),
+    (a_busy_lab, "goodput", 5.0, 389, 17),
     (a_busy_lab, "fifo", 60.0, 404, 0),
 ]
 
