@@ -37,7 +37,7 @@ class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time_limit: float | None = None
     retries: int = 0
     signal: str = "TERM"
-    grace: float = 120.0
+    grace: float | None = None  # None: as config.toml says
     resume_argv: list[str] = []
     batch_size: int = 0
     max_batch_size: int = 0
@@ -394,4 +394,5 @@ class DaemonInfo(msgspec.Struct, frozen=True):
     round_ms_median: float | None
     memory_mib: float
     nodes: dict[str, str]  # name -> state
+    config_changed: bool = False  # config.toml is not the one that it read as it started
     schema: int = SCHEMA

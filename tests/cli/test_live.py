@@ -155,6 +155,25 @@ def test_any_command_starts_the_daemon_and_jobs_outlive_it(gpq: Gpq) -> None:
         gpq("daemon", "stop")
 
 
+def test_a_file_that_was_broken_since_the_start_is_noticed_and_in_nobodys_way(gpq: Gpq, home: Path) -> None:
+    (home / "config.toml").write_text("grace = 33.0\n[nodes.local]\nslots = 2\n")
+    ok(gpq, "daemon", "start")
+    try:
+        assert gpq("daemon", "status").stderr == ""
+        (home / "config.toml").write_text("grace = soon\n")
+        ok(gpq, "submit", "--wait", "--", "true")
+        assert "completed" in ok(gpq, "status")
+        assert json.loads(ok(gpq, "show", "1", "--json"))["spec"]["grace"] == 33.0
+        assert "config.toml changed since the daemon started: `gpq daemon stop`" in gpq("daemon", "status").stderr
+        [said] = [check for check in json.loads(gpq("doctor", "--json").stdout)["checks"] if check["name"] == "daemon"]
+        assert (said["verdict"], "config.toml changed" in said["said"]) == ("warn", True)
+    finally:
+        gpq("daemon", "stop")
+    stopped = gpq("status")
+    assert (stopped.returncode, stopped.stdout) == (2, "")
+    assert "config.toml: Invalid value (at line 1, column 9)" in stopped.stderr.splitlines()[0]
+
+
 def test_doctor_names_what_fails_with_its_fix(gpq: Gpq, home: Path) -> None:
     said = gpq("doctor", "--json")
     checks = {check["name"]: check for check in json.loads(said.stdout)["checks"]}
