@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpq.core.planning import CANCEL_GRACE
 from gpq.rpc import messages
 from tests.cli.conftest import Gpq
 from tests.cli.served import Made
@@ -115,6 +116,7 @@ def test_cancel_tells_what_is_proven_and_what_is_not(gpq: Gpq, made: Made) -> No
     assert said.stdout == "job 1 cancelled: no process is left\njob 2 had ended: nothing to cancel\n"
     assert said.stderr == "note: job 3 still has processes after 7s: `gpq why 3`\n"
     assert made.asked == [messages.Cancel(["1", "2", "3"], wait=7.0)]
+    assert f"after {CANCEL_GRACE:.0f} s KILL" in " ".join(gpq("cancel", "--help").stdout.split())
 
 
 @pytest.mark.parametrize(("command", "done"), [("hold", "held"), ("release", "released"), ("requeue", "requeued")])
