@@ -177,8 +177,8 @@ def _never_fits(snapshot: Snapshot, job: Job, fewest: int) -> Explained | None:
         )
     silent = [name for name in sorted(snapshot.nodes) if snapshot.nodes[name].state is not NodeState.UP]
     if silent:
-        lines = (_silence(snapshot.nodes[name]) for name in silent)
-        return Explained("servers do not answer", (f"it may fit once {', '.join(silent)} answers again", *lines))
+        blamed = [_silence(snapshot.nodes[name]) for name in silent]
+        return Explained("servers do not answer", (f"it may fit once {', '.join(silent)} answers again", *blamed))
     most = max((len(node.devices) for node in snapshot.nodes.values()), default=0)
     where = "on one server" if spec.level is not Level.SCRIPT else "on all servers together"
     return Explained(

@@ -230,7 +230,7 @@ class CurvePoint(msgspec.Struct, frozen=True):
     gpus: int
     goodput: float
     total_batch: int
-    speedup: float  # over one GPU
+    speedup: float  # over the first point, that of the fewest GPUs
     current: bool = False
 
 
@@ -267,6 +267,7 @@ class JobDetail(msgspec.Struct, frozen=True):
     notices: list[str]
     history: list[EventView]
     learning_rate_rule: str = ""
+    fair_share: float | None = None  # GPUs that a fair share would be now; `job.speedup` is over its goodput
     losses: list[LossView] = []  # of the metric `loss`, thinned, oldest first
     schema: int = SCHEMA
 
