@@ -63,6 +63,15 @@ def test_a_command_has_a_fixed_size_and_a_script_may_grow(gpq: Gpq, made: Made, 
     assert (signalled.level, signalled.signal, signalled.grace) == ("signal", "USR1", None)
 
 
+def test_submit_imports_neither_typer_nor_policies_nor_what_they_compute_with(gpq: Gpq, made: Made) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "gpq", "submit", "--", "true"]
+    said = subprocess.run(command, env=gpq.environment, capture_output=True, text=True, check=True)
+    imported = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines() if line.startswith("import time:")}
+    assert "gpq.cli.spec" in imported
+    dear = {"typer", "rich", "numpy", "scipy", "matplotlib", "gpq.config", "gpq.policies", "gpq.core.models"}
+    assert not imported & dear
+
+
 def test_units_become_seconds_and_mib(gpq: Gpq, made: Made) -> None:
     found = asked(gpq, made, "--time", "1h30m", "--min-gpu-memory", "40G", "--", "true")
     assert (found.time_limit, found.min_gpu_memory_mib) == (5400.0, 40960)
