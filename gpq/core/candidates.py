@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gpq.core.models import HOLDS_DEVICES, Job, JobId, JobState, Level, NodeId, Shape, Snapshot, Wish
 from gpq.core.shapes import Supply, feasible, held_by, is_fixed, is_leaving, is_mixed, shape_on, supply
 
@@ -24,13 +27,23 @@ class Offer:
         return len(self.devices)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Options:
+    """Shapes that jobs may choose from, with what is asked of them often. One object for equal questions in a round."""
+
+    shapes: tuple[Shape, ...]
+    offer: Offer
+    index: Mapping[Shape, int]
+    replicas: NDArray[np.int64]
+    tidy: NDArray[np.bool_]
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A job to decide on. `current` is the shape it has, or was stopped to go on with."""
 
     job: Job
-    options: tuple[Shape, ...]
-    offer: Offer
+    options: Options
     current: Shape | None
 
 
@@ -43,8 +56,9 @@ class Field:
     capacities: Mapping[str, int]
 
 
-def field_of(snapshot: Snapshot) -> Field:
-    """Everything that is to be decided in this round."""
+def field_of(snapshot: Snapshot, reach: Mapping[JobId, int] | None = None) -> Field:
+    """Everything that is to be decided in this round. `reach`: no shape with more replicas than this is looked at, but the
+    one that the job has; default: all shapes are."""
     kept = {
         job.id: shape_on(job.placement, snapshot)
         for job in snapshot.jobs.values()
@@ -55,8 +69,10 @@ def field_of(snapshot: Snapshot) -> Field:
     # The same for all who ask for the same, since none of them holds what is taken.
     kinds = {_kind(job): job for job in waiting}
     offers = {kind: _offer(snapshot, supply(snapshot, job, taken)) for kind, job in kinds.items()}
-    shapes: dict[tuple[object, ...], tuple[Shape, ...]] = {}
-    candidates = [_candidate(snapshot, job, offers[_kind(job)], shapes) for job in waiting]
+    menu = _Menu(snapshot)
+    candidates = [
+        menu.candidate(job, offers[_kind(job)], reach.get(job.id) if reach is not None else None) for job in waiting
+    ]
     return Field(kept, tuple(candidates), _capacities(snapshot, offers, waiting))
 
 
@@ -86,24 +102,71 @@ def _offer(snapshot: Snapshot, devices: Supply) -> Offer:
     return Offer(devices, max((count for _, count in sizes), default=0), frozenset(sizes))
 
 
-def _candidate(
-    snapshot: Snapshot, job: Job, offer: Offer, shapes: dict[tuple[object, ...], tuple[Shape, ...]]
-) -> Candidate:
-    spec, declared = job.spec, job.profile.declared
-    key = (
-        id(offer), spec.level, spec.rigid, spec.min_gpus, spec.max_gpus,
-        declared and (declared.adaptive, declared.batch_size, declared.max_batch_size, declared.min_atomic_batch),
-    )  # fmt: skip
-    options = shapes.get(key)
-    if options is None:
-        options = shapes[key] = feasible(job, snapshot, offer.devices)
-    current = job.target
-    if job.placement is not None and not is_leaving(job, snapshot):
-        current = shape_on(job.placement, snapshot)
-        if current not in options:
-            options = tuple(sorted((*options, current), key=lambda each: (each.gpu_type, each.replicas, each.nodes)))
-            options = shapes.setdefault((options,), options)
-    return Candidate(job, options, offer, current)
+class _Menu:
+    """Options by what they depend on."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self._all: dict[tuple[object, ...], tuple[Shape, ...]] = {}
+        self._options: dict[tuple[object, ...], Options] = {}
+
+    def candidate(self, job: Job, offer: Offer, reach: int | None) -> Candidate:
+        spec, declared = job.spec, job.profile.declared
+        key = (
+            id(offer), spec.level, spec.rigid, spec.min_gpus, spec.max_gpus,
+            declared and (declared.adaptive, declared.batch_size, declared.max_batch_size, declared.min_atomic_batch),
+        )  # fmt: skip
+        bounded = (*key, reach)
+        options = self._options.get(bounded)
+        if options is None:
+            shapes = self._all.get(key)
+            if shapes is None:
+                shapes = self._all[key] = feasible(job, self.snapshot, offer.devices)
+            if reach is not None:
+                shapes = tuple(shape for shape in shapes if shape.replicas <= reach)
+            options = self._options[bounded] = _options(shapes, offer)
+        if job.placement is None or is_leaving(job, self.snapshot):
+            return Candidate(job, options, job.target)
+        current = shape_on(job.placement, self.snapshot)
+        if current not in options.index:
+            wider = (*key, reach, current)
+            if wider not in self._options:
+                shapes = (*options.shapes, current)
+                order = sorted(shapes, key=lambda each: (each.gpu_type, each.replicas, each.nodes))
+                self._options[wider] = _options(tuple(order), offer)
+            options = self._options[wider]
+        return Candidate(job, options, current)
+
+
+def _options(shapes: tuple[Shape, ...], offer: Offer) -> Options:
+    return Options(
+        shapes,
+        offer,
+        {shape: column for column, shape in enumerate(shapes)},
+        np.array([shape.replicas for shape in shapes], dtype=np.int64),
+        _tidy(shapes, offer),
+    )
+
+
+def _tidy(shapes: tuple[Shape, ...], offer: Offer) -> NDArray[np.bool_]:
+    """Among several nodes, parts of a node are powers of two (or all that a job may have): the pieces then fit together
+    and nodes are not left with crumbs. On one node every number is tidy."""
+    if offer.nodes <= 1:
+        return np.ones(len(shapes), dtype=bool)
+    ends = set()
+    for name in {shape.gpu_type for shape in shapes}:
+        own = [shape for shape in shapes if shape.gpu_type == name]
+        ends |= {own[0], own[-1]}
+    return np.array(
+        [
+            shape.nodes > 1
+            or shape in ends
+            or shape.replicas & (shape.replicas - 1) == 0
+            or (shape.gpu_type, shape.replicas) in offer.sizes
+            for shape in shapes
+        ],
+        dtype=bool,
+    )
 
 
 def _capacities(snapshot: Snapshot, offers: Mapping[Kind, Offer], waiting: list[Job]) -> dict[str, int]:

@@ -27,7 +27,7 @@ from gpq.core.goodput import (
     stats_of,
     throughput,
 )
-from gpq.core.models import Job, Profile, ProfileRow, Shape
+from gpq.core.models import Declared, Job, Noise, Profile, ProfileRow, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,34 @@ def fitted(rows: tuple[ProfileRow, ...]) -> ThroughputParams | None:
     return fit(rows)
 
 
+Asked = tuple[tuple[ProfileRow, ...], Declared, Noise | None]
+
+MODELS = 16_384  # remembered
+_models: dict[
+    tuple[int, int, int, str], tuple[Asked, Model | None]
+] = {}  # what was asked is held, so its ids stay its own
+
+
 def model_of(profile: Profile, gpu_type: str = "") -> Model | None:
     """None until the script has declared a batch and one configuration was timed."""
-    if profile.declared is None or not profile.rows:
+    basis, declared, noise = profile.basis, profile.declared, profile.noise_basis
+    if declared is None or not basis:
         return None
-    rows = rows_on(profile.rows, gpu_type)
-    limits, params = limits_of(profile.declared, gpu_type), fitted(rows)
+    key = (id(basis), id(declared), id(noise), gpu_type)
+    known = _models.get(key)
+    if known is None:
+        if len(_models) >= MODELS:
+            _models.clear()
+        known = _models[key] = ((basis, declared, noise), _model(basis, declared, noise, gpu_type))
+    return known[1]
+
+
+def _model(basis: tuple[ProfileRow, ...], declared: Declared, noise: Noise | None, gpu_type: str) -> Model | None:
+    rows = rows_on(basis, gpu_type)
+    limits, params = limits_of(declared, gpu_type), fitted(rows)
     if limits is None or params is None:
         return None
-    return Model(params, stats_of(profile.noise), limits, correction(rows, params))
+    return Model(params, stats_of(noise), limits, correction(rows, params))
 
 
 @lru_cache(maxsize=8192)
@@ -70,7 +89,7 @@ def rows_on(rows: tuple[ProfileRow, ...], gpu_type: str) -> tuple[ProfileRow, ..
     return tuple(row for row in rows if row.gpu_type == wanted)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=16384)
 def _table(model: Model, shapes: tuple[Shape, ...]) -> GoodputTable:
     nodes = np.array([shape.nodes for shape in shapes], dtype=np.int64)
     replicas = np.array([shape.replicas for shape in shapes], dtype=np.int64)
@@ -118,10 +137,13 @@ def goodput_of(job: Job, shape: Shape, atomic_batch: int, accum_steps: int) -> f
     model = model_of(job.profile, shape.gpu_type)
     if model is None:
         return None
-    value = goodput(
-        model.params, model.stats, model.limits.base, shape.nodes, shape.replicas, atomic_batch, accum_steps
-    )
-    return float(value) / _factor(model, shape.nodes, shape.replicas)
+    return _goodput(model, shape.nodes, shape.replicas, atomic_batch, accum_steps)
+
+
+@lru_cache(maxsize=8192)
+def _goodput(model: Model, nodes: int, replicas: int, atomic_batch: int, accum_steps: int) -> float:
+    value = goodput(model.params, model.stats, model.limits.base, nodes, replicas, atomic_batch, accum_steps)
+    return float(value) / _factor(model, nodes, replicas)
 
 
 def _factor(model: Model, nodes: int, replicas: int) -> float:

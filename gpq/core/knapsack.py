@@ -16,7 +16,7 @@ Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 EXACT_STATES = 40_000  # of a dynamic programme: products of capacities + 1
-EXACT_WORK = 4_000_000  # items x states
+EXACT_WORK = 500_000  # items x states
 PRICE_STEPS = 80  # of the search for prices
 
 

@@ -235,11 +235,25 @@ class Profile:
     checkpoints: int = 0
     checkpoint_seconds: Seconds = 0.0  # of the latest
     losses: tuple[LossPoint, ...] = ()  # thinned, oldest first (profiling.MAX_LOSSES)
+    model_rows: tuple[ProfileRow, ...] = ()  # `rows` and `noise` as they were when the model was last made anew: they
+    model_noise: Noise | None = (
+        None  # follow once something has changed by more than a measurement is worth (profiling)
+    )
     early_noise: Noise | None = None  # the first usable one: the noise scale grows while a model learns
 
     @property
     def max_replicas(self) -> int:
         return max((row.replicas for row in self.rows), default=0)
+
+    @property
+    def basis(self) -> tuple[ProfileRow, ...]:
+        """The rows that the throughput model rests on."""
+        return self.model_rows or self.rows
+
+    @property
+    def noise_basis(self) -> Noise | None:
+        """The noise scale that goodput rests on."""
+        return self.model_noise or self.noise
 
 
 @dataclass(frozen=True, slots=True)

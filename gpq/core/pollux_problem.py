@@ -77,9 +77,9 @@ def speedups(job: Job, gpu_type: str, share: Share, most: int) -> Floats:
     the share): perfect, K / K_f; also a job that is not elastic, since it never chooses."""
     declared = job.profile.declared
     limits = limits_of(declared, gpu_type) if declared is not None and job.elastic else None
-    params = fit(rows_on(job.profile.rows, gpu_type)) if limits is not None else None
+    params = fit(rows_on(job.profile.basis, gpu_type)) if limits is not None else None
     if limits is not None and params is not None:
-        table = _modelled(params, stats_of(job.profile.noise), limits, share.replicas, most)
+        table = _modelled(params, stats_of(job.profile.noise_basis), limits, share.replicas, most)
         if table is not None:
             return table
     return np.tile(np.arange(most + 1) / share.replicas, (2, 1))

@@ -69,11 +69,11 @@ def informed(job: Job, prior: Prior | None) -> Job:
     profile = job.profile
     if prior is None or profile.declared is None:
         return job
-    rows = _joined(profile.rows, prior.rows)
-    noise = profile.noise or prior.noise
-    if rows is profile.rows and noise is profile.noise:
+    rows = _joined(profile.basis, prior.rows)
+    noise = profile.noise_basis or prior.noise
+    if rows is profile.basis and noise is profile.noise_basis:
         return job
-    return replace(job, profile=replace(profile, rows=rows, noise=noise))
+    return replace(job, profile=replace(profile, model_rows=rows, model_noise=noise))
 
 
 def most_replicas(job: Job, prior: Prior | None) -> int:

@@ -11,6 +11,10 @@ from gpq.core.models import Declared, Job, JobSpec, LossPoint, Noise, Profile, P
 MAX_WEIGHT = 500.0
 MAX_LOSSES = 64  # points kept of a loss curve: they are written with every report of the job
 MAX_NOTICES = 12
+TIME_TOLERANCE = 0.03  # share by which a mean may move before the model is made anew: it errs by more itself
+NOISE_TOLERANCE = 0.05  # share of the noise scale
+WEIGHT_TOLERANCE = 2.0  # times as many steps
+WELL_KNOWN = 50.0  # steps from which on a weight says no more
 
 
 def learn(job: Job, event: Profiled) -> Job:
@@ -37,6 +41,7 @@ def learn(job: Job, event: Profiled) -> Job:
             event.checkpoint_seconds if event.checkpoint_seconds is not None else profile.checkpoint_seconds
         ),
     )
+    profile = rested(profile)
     restart = job.restart_seconds
     if event.ready and job.stop_seconds is not None and job.launched_at is not None:
         took = job.stop_seconds + max(event.at - job.launched_at, 0.0)
@@ -52,6 +57,38 @@ def learn(job: Job, event: Profiled) -> Job:
         stop_seconds=None if event.ready else job.stop_seconds,
         notices=notices,
     )
+
+
+def rested(profile: Profile) -> Profile:
+    """The profile with its model's basis brought up to date, where that is called for: a new configuration, a time that
+    moved by TIME_TOLERANCE, a weight that tells more. So that steady reports do not ask for a new fit each."""
+    rows = profile.model_rows if _rows_alike(profile.model_rows, profile.rows) else profile.rows
+    noise = profile.model_noise if _noise_alike(profile.model_noise, profile.noise) else profile.noise
+    if rows is profile.model_rows and noise is profile.model_noise:
+        return profile
+    return replace(profile, model_rows=rows, model_noise=noise)
+
+
+def _rows_alike(old: tuple[ProfileRow, ...], new: tuple[ProfileRow, ...]) -> bool:
+    return len(old) == len(new) and all(a is b or _row_alike(a, b) for a, b in zip(old, new, strict=True))
+
+
+def _row_alike(old: ProfileRow, new: ProfileRow) -> bool:
+    return (
+        (old.nodes, old.replicas, old.atomic_batch, old.gpu_type)
+        == (new.nodes, new.replicas, new.atomic_batch, new.gpu_type)
+        and abs(new.step_time - old.step_time) <= TIME_TOLERANCE * old.step_time
+        and abs(new.grad_time - old.grad_time) <= TIME_TOLERANCE * old.grad_time
+        and (min(old.weight, new.weight) >= WELL_KNOWN or new.weight <= WEIGHT_TOLERANCE * old.weight)
+    )
+
+
+def _noise_alike(old: Noise | None, new: Noise | None) -> bool:
+    """Only the noise scale, var / sqr, counts."""
+    if old is None or new is None or min(old.samples, new.samples) <= 0:
+        return old is new
+    before, after = old.var * new.sqr, new.var * old.sqr
+    return abs(after - before) <= NOISE_TOLERANCE * abs(before) and (old.sqr > 0) == (new.sqr > 0)
 
 
 def _is_live_change(job: Job, event: Profiled) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from gpq.core.models import (
     HOLDS_DEVICES,
@@ -102,7 +103,29 @@ def supply(snapshot: Snapshot, job: Job, taken: Mapping[tuple[NodeId, DeviceId],
 
 
 def nodes_up(snapshot: Snapshot) -> list[Node]:
-    return [snapshot.nodes[name] for name in sorted(snapshot.nodes) if snapshot.nodes[name].state is NodeState.UP]
+    return list(_look(snapshot.nodes).up)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What is asked of the nodes many times in a round."""
+
+    nodes: Mapping[NodeId, Node]
+    up: tuple[Node, ...]
+    types: tuple[str, ...]
+
+
+_latest: list[_Look] = []  # the answer for the nodes that were asked about last, which are not changed but replaced
+
+
+def _look(nodes: Mapping[NodeId, Node]) -> _Look:
+    known = _latest[-1] if _latest else None
+    if known is None or known.nodes is not nodes or len(known.nodes) != len(nodes):
+        up = tuple(nodes[name] for name in sorted(nodes) if nodes[name].state is NodeState.UP)
+        types = tuple(sorted({device.type for node in up for device in node.devices}))
+        known = _Look(nodes, up, types)
+        _latest[:] = [known]
+    return known
 
 
 def is_mixed(snapshot: Snapshot) -> bool:
@@ -112,7 +135,7 @@ def is_mixed(snapshot: Snapshot) -> bool:
 
 def gpu_types(snapshot: Snapshot) -> tuple[str, ...]:
     """Types of the devices of nodes that answer, sorted."""
-    return tuple(sorted({device.type for node in nodes_up(snapshot) for device in node.devices}))
+    return _look(snapshot.nodes).types
 
 
 def by_type(available: Supply, snapshot: Snapshot) -> dict[str, Supply]:

@@ -39,12 +39,12 @@ def informed(snapshot: Snapshot) -> Snapshot:
         declared = job.profile.declared
         if declared is None or not job.profile.rows:
             continue
-        rows = list(job.profile.rows)
-        for target, source in _gaps(job.profile.rows, types):
-            ratio = _ratio(job, (target, source), known)
-            rows += _scaled(job.profile.rows, declared, target, source, ratio)
-        if len(rows) > len(job.profile.rows):
-            jobs[name] = replace(job, profile=replace(job.profile, rows=tuple(rows)))
+        own = job.profile.basis
+        rows = own
+        for target, source in _gaps(own, types):
+            rows += _scaled(own, declared, target, source, _ratio(job, (target, source), known))
+        if len(rows) > len(own):
+            jobs[name] = replace(job, profile=replace(job.profile, model_rows=rows))
     return replace(snapshot, jobs={**snapshot.jobs, **jobs}) if jobs else snapshot
 
 
@@ -84,7 +84,7 @@ def _quotients(first: list[tuple[int, float]], second: list[tuple[int, float]]) 
 def _known(snapshot: Snapshot) -> dict[Declared | None, dict[Pair, float]]:
     """Medians over the jobs that declared the same, and under None over all jobs and priors."""
     seen: dict[Declared | None, dict[Pair, list[float]]] = {None: {}}
-    profiles = [(job.profile.declared, job.profile.rows) for _, job in sorted(snapshot.jobs.items())]
+    profiles = [(job.profile.declared, job.profile.basis) for _, job in sorted(snapshot.jobs.items())]
     profiles += [(None, prior.rows) for _, prior in sorted(snapshot.priors.items())]
     for declared, rows in profiles:
         for pair, ratio in ratios(rows).items() if rows else ():
@@ -94,7 +94,7 @@ def _known(snapshot: Snapshot) -> dict[Declared | None, dict[Pair, float]]:
 
 
 def _ratio(job: Job, pair: Pair, known: Mapping[Declared | None, Mapping[Pair, float]]) -> float:
-    for found in (ratios(job.profile.rows), known.get(job.profile.declared, {}), known[None]):
+    for found in (ratios(job.profile.basis), known.get(job.profile.declared, {}), known[None]):
         if pair in found:
             return found[pair]
     return 1.0

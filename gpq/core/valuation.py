@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpq.core.candidates import Candidate, asks_for
+from gpq.core.candidates import Candidate, Options, asks_for
 from gpq.core.goodput import GoodputTable
-from gpq.core.models import Config, JobId, Seconds, Shape
+from gpq.core.models import Config, Job, JobId, Seconds, Shape
 
 EPSILON = 1e-3  # what no GPUs at all are worth, in fair shares
 FIRST_START = 4  # GPUs, at most one node, of a script that was never profiled
@@ -45,7 +45,7 @@ class Group:
     most_profiled: Sequence[int]
 
     @property
-    def options(self) -> tuple[Shape, ...]:
+    def options(self) -> Options:
         return self.rows[0].options
 
 
@@ -54,10 +54,10 @@ def groups_of(
     tables: Mapping[JobId, GoodputTable | None],
     most_profiled: Mapping[JobId, int],
 ) -> list[Group]:
-    found: dict[tuple[int, tuple[Shape, ...]], list[Candidate]] = {}
+    found: dict[int, list[Candidate]] = {}
     for each in candidates:
-        if each.options:
-            found.setdefault((id(each.offer), each.options), []).append(each)
+        if each.options.shapes:
+            found.setdefault(id(each.options), []).append(each)
     return [
         Group(rows, [tables[row.job.id] for row in rows], [most_profiled[row.job.id] for row in rows])
         for rows in found.values()
@@ -66,7 +66,7 @@ def groups_of(
 
 def speeds_of(group: Group) -> Array:
     """Goodput, rows x options; of a job of which nothing is known: as if it scaled perfectly."""
-    replicas = np.array([float(shape.replicas) for shape in group.options])
+    replicas = group.options.replicas.astype(np.float64)
     return np.stack([replicas if table is None or not table.goodput.any() else table.goodput for table in group.tables])
 
 
@@ -82,26 +82,28 @@ def value(
     """`left`: seconds to the declared end, rows x options, infinite where that is not known."""
     speeds = speeds_of(group)
     share = np.array([shares[row.job.id] for row in group.rows])
-    fair = fair_speeds(speeds, group.options, share, capacities)
-    is_current = np.array([[shape == row.current for shape in group.options] for row in group.rows])
-    allowed = (speeds > 0) & (is_current | (_within_cap(group) & _tidy(group)[None, :]))
+    options = group.options
+    fair = fair_speeds(speeds, options.shapes, share, capacities)
+    column = np.array([options.index.get(row.current, -1) if row.current is not None else -1 for row in group.rows])
+    is_current = column[:, None] == np.arange(len(options.shapes))[None, :]
+    allowed = (speeds > 0) & (is_current | (_within_cap(group) & options.tidy[None, :]))
     relative = np.where(fair[:, None] > 0, speeds / np.where(fair > 0, fair, 1.0)[:, None], 0.0)
     relative = relative * _restart_factors(group, config, now, is_current, left)
     weight = np.array([weights[row.job.id] for row in group.rows])
     bent = weight[:, None] * bend(relative + EPSILON, config.fairness_power)
     nothing = weight * float(bend(np.array([EPSILON]), config.fairness_power)[0])
-    return [_valued(row, group.options, allowed[i], bent[i], float(nothing[i])) for i, row in enumerate(group.rows)]
+    return [_valued(row, int(column[i]), allowed[i], bent[i], float(nothing[i])) for i, row in enumerate(group.rows)]
 
 
-def _valued(row: Candidate, options: tuple[Shape, ...], allowed: Mask, values: Array, nothing: float) -> Valued:
-    open_ = np.flatnonzero(allowed).tolist()
-    current = next((i for i in open_ if options[i] == row.current), None) if row.current is not None else None
-    order = [i for i in open_ if i != current]
-    if current is None:
-        return Valued(row.job.id, (None, *(options[i] for i in order)), np.concatenate([[nothing], values[order]]))
+def _valued(row: Candidate, current: int, allowed: Mask, values: Array, nothing: float) -> Valued:
+    shapes = row.options.shapes
+    order: list[int] = np.flatnonzero(allowed).tolist()
+    if current < 0 or not allowed[current]:
+        return Valued(row.job.id, (None, *[shapes[i] for i in order]), np.concatenate([[nothing], values[order]]))
+    order.remove(current)
     return Valued(
         row.job.id,
-        (options[current], None, *(options[i] for i in order)),
+        (shapes[current], None, *[shapes[i] for i in order]),
         np.concatenate([[values[current], nothing], values[order]]),
     )
 
@@ -149,34 +151,15 @@ def _interpolated(speeds: Array, counts: Array, share: Array) -> Array:
 
 
 def _within_cap(group: Group) -> Mask:
-    replicas = np.array([shape.replicas for shape in group.options])
-    caps = [
-        asks_for(row.job) or max(row.job.spec.min_gpus, min(FIRST_START, row.offer.node_size), GROWTH * most)
-        for row, most in zip(group.rows, group.most_profiled, strict=True)
-    ]
-    found: Mask = replicas[None, :] <= np.array(caps)[:, None]
+    node = group.options.offer.node_size
+    caps = [growth_cap(row.job, node, most) for row, most in zip(group.rows, group.most_profiled, strict=True)]
+    found: Mask = group.options.replicas[None, :] <= np.array(caps)[:, None]
     return found
 
 
-def _tidy(group: Group) -> Mask:
-    """Among several nodes, parts of a node are powers of two (or all that a job may have): the pieces then fit together
-    and nodes are not left with crumbs. On one node every number is tidy."""
-    offer, options = group.rows[0].offer, group.options
-    if offer.nodes <= 1:
-        return np.ones(len(options), dtype=bool)
-    ends = set()
-    for name in {shape.gpu_type for shape in options}:
-        own = [shape for shape in options if shape.gpu_type == name]
-        ends |= {own[0], own[-1]}
-    return np.array(
-        [
-            shape.nodes > 1
-            or shape in ends
-            or shape.replicas & (shape.replicas - 1) == 0
-            or (shape.gpu_type, shape.replicas) in offer.sizes
-            for shape in options
-        ]
-    )
+def growth_cap(job: Job, node_size: int, most_profiled: int) -> int:
+    """Most replicas that it may be given now."""
+    return asks_for(job) or max(job.spec.min_gpus, min(FIRST_START, node_size), GROWTH * most_profiled)
 
 
 def _restart_factors(group: Group, config: Config, now: Seconds, is_current: Mask, left: Array) -> Array:

@@ -12,11 +12,11 @@ from gpq.core.candidates import Candidate, Field, field_of
 from gpq.core.fairness import shares_now
 from gpq.core.knapsack import Item, solve
 from gpq.core.memory import Memory
-from gpq.core.models import JobId, Shape, Snapshot
+from gpq.core.models import JobId, Prior, Shape, Snapshot
 from gpq.core.placement import place
 from gpq.core.priors import informed, most_replicas, program_of
-from gpq.core.valuation import Valued, groups_of, value
-from gpq.core.weights import seconds_left, weights
+from gpq.core.valuation import Valued, groups_of, growth_cap, value
+from gpq.core.weights import examples_left, seconds_left, weights
 
 REPAIRS = 12  # times that shapes which cannot be placed together are withdrawn
 
@@ -34,41 +34,62 @@ class Goodput:
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Shape]:
         snapshot = transfer.informed(snapshot)
-        found = field_of(snapshot)
-        self.memory.forget_others(snapshot.jobs)
-        return {**found.kept, **_solve(snapshot, found, self._valued(snapshot, found))}
+        found, valued = self._valued(snapshot)
+        return {**found.kept, **_solve(snapshot, found, valued)}
 
-    def _valued(self, snapshot: Snapshot, found: Field) -> list[Valued]:
+    def programme(self, snapshot: Snapshot) -> tuple[list[Item], list[int]]:
+        """The knapsack of a round (items, capacities), before anything that finds no place is withdrawn."""
+        found, valued = self._valued(transfer.informed(snapshot))
+        kinds = {name: number for number, name in enumerate(found.capacities)}
+        return [_item(each, kinds) for each in valued], list(found.capacities.values())
+
+    def _valued(self, snapshot: Snapshot) -> tuple[Field, list[Valued]]:
         config = snapshot.config
-        known = [_with_priors(each, snapshot) for each in found.candidates]
-        priors = {
-            each.job.id: snapshot.priors.get(program_of(each.job)) if config.use_priors else None for each in known
-        }
-        tables = {each.job.id: self.memory.table(each.job, each.options) for each in known}
-        most = {each.job.id: most_replicas(each.job, priors[each.job.id]) for each in known}
-        left = {
-            each.job.id: seconds_left(each.job, tables[each.job.id], len(each.options))
-            if config.use_length
-            else np.full(len(each.options), np.inf)
-            for each in known
-        }
-        ends = {name: float(times.min()) for name, times in left.items() if len(times) and np.isfinite(times).any()}
+        self.memory.forget_others(snapshot.jobs)
         shares = shares_now(snapshot)
+        priors = _priors(snapshot)
+        most = {name: most_replicas(job, priors.get(name)) for name, job in snapshot.jobs.items()}
+        found = field_of(snapshot, _reach(snapshot, most, shares))
+        known = [_with_prior(each, priors.get(each.job.id)) for each in found.candidates]
+        tables = {each.job.id: self.memory.table(each.job, each.options.shapes) for each in known}
+        left = {
+            each.job.id: seconds_left(each.job, tables[each.job.id], len(each.options.shapes))
+            for each in known
+            if config.use_length and examples_left(each.job) is not None
+        }
+        ends = {name: float(times.min(initial=np.inf)) for name, times in left.items()}
+        ends = {name: seconds for name, seconds in ends.items() if seconds < np.inf}
         weight = weights(known, ends, shares, snapshot.now, config)
         valued: dict[JobId, Valued] = {}
         for group in groups_of(known, tables, most):
-            times = np.stack([left[row.job.id] for row in group.rows])
+            never = np.full(len(group.options.shapes), np.inf)
+            times = np.stack([left.get(row.job.id, never) for row in group.rows])
             for each in value(group, config, snapshot.now, shares, weight, times, found.capacities):
                 valued[each.job] = each
-        return [valued[name] for name in sorted(valued)]
+        return found, [valued[name] for name in sorted(valued)]
 
 
-def _with_priors(candidate: Candidate, snapshot: Snapshot) -> Candidate:
-    """What earlier jobs of the program taught counts as if the job had measured it."""
+def _priors(snapshot: Snapshot) -> dict[JobId, Prior]:
+    """What earlier jobs of its program taught, by job; empty where that is not to be used."""
     if not snapshot.config.use_priors or not snapshot.priors:
-        return candidate
-    job = informed(candidate.job, snapshot.priors.get(program_of(candidate.job)))
-    return candidate if job is candidate.job else Candidate(job, candidate.options, candidate.offer, candidate.current)
+        return {}
+    found = {name: snapshot.priors.get(program_of(job)) for name, job in snapshot.jobs.items()}
+    return {name: prior for name, prior in found.items() if prior is not None}
+
+
+def _reach(snapshot: Snapshot, most: Mapping[JobId, int], shares: Mapping[JobId, float]) -> dict[JobId, int]:
+    """Replicas beyond which no shape of a job matters: its growth cap and its fair share, to the next power of two."""
+    node = max((len(each.devices) for each in snapshot.nodes.values()), default=0)
+    return {
+        name: max(growth_cap(job, node, most[name]), node, 1 << int(shares.get(name, 0.0)).bit_length())
+        for name, job in snapshot.jobs.items()
+    }
+
+
+def _with_prior(candidate: Candidate, prior: Prior | None) -> Candidate:
+    """What earlier jobs of the program taught counts as if the job had measured it."""
+    job = informed(candidate.job, prior)
+    return candidate if job is candidate.job else Candidate(job, candidate.options, candidate.current)
 
 
 def _solve(snapshot: Snapshot, found: Field, valued: Sequence[Valued]) -> dict[JobId, Shape]:

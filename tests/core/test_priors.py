@@ -83,18 +83,18 @@ def test_a_new_job_has_a_model_from_its_first_moment_and_its_own_rows_win() -> N
     assert curve(fresh, [Shape(1), Shape(2)]) == ()
     helped = informed(fresh, prior)
     assert [point.gpus for point in curve(helped, [Shape(1), Shape(2)])] == [1, 2]
-    assert helped.profile.noise == Noise(1.0, 500.0, 1000)
+    assert helped.profile.noise_basis == Noise(1.0, 500.0, 1000)
     batch = best_batch(helped, Shape(2))
     assert batch is not None
     assert batch.total_batch > 64, "the lent noise scale lets it grow"
-    assert all(each.weight <= priors.LENT_WEIGHT for each in helped.profile.rows)
+    assert all(each.weight <= priors.LENT_WEIGHT for each in helped.profile.basis)
     own = replace(fresh, profile=replace(fresh.profile, rows=(row(1, 0.9, weight=3.0),), noise=Noise(2.0, 1.0, 9)))
     mixed = informed(own, prior)
-    assert [each for each in mixed.profile.rows if (each.replicas, each.atomic_batch) == (1, 32)] == [
+    assert [each for each in mixed.profile.basis if (each.replicas, each.atomic_batch) == (1, 32)] == [
         row(1, 0.9, weight=3.0)
     ]
-    assert mixed.profile.noise == Noise(2.0, 1.0, 9)
-    assert len(mixed.profile.rows) == 5
+    assert mixed.profile.noise_basis == Noise(2.0, 1.0, 9)
+    assert len(mixed.profile.basis) == 5
     assert (most_replicas(own, prior), most_replicas(own, None)) == (4, 1)
 
 

@@ -28,7 +28,7 @@ def mixed(*jobs: Job) -> Snapshot:
 
 def added(here: Snapshot, number: int = 1) -> tuple[ProfileRow, ...]:
     name = JobId(number)
-    return informed(here).jobs[name].profile.rows[len(here.jobs[name].profile.rows) :]
+    return informed(here).jobs[name].profile.basis[len(here.jobs[name].profile.rows) :]
 
 
 def test_one_type_or_nothing_to_add_is_the_very_same_snapshot() -> None:
@@ -44,7 +44,7 @@ def test_one_replica_on_both_types_scales_what_several_replicas_took() -> None:
         ProfileRow(1, 4, 64, pytest.approx(0.12), pytest.approx(0.15), SCALED_WEIGHT, "A100"),  # type: ignore[arg-type]
     )
     known = informed(here).jobs[JobId(1)]
-    assert known.profile.rows[:3] == here.jobs[JobId(1)].profile.rows
+    assert known.profile.basis[:3] == here.jobs[JobId(1)].profile.rows
     fast, slow = (estimates.best_batch(known, Shape(4, 1, name)) for name in ("A100", "T4"))
     assert fast is not None
     assert slow is not None

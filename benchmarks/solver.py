@@ -1,0 +1,227 @@
+"""How long a whole round takes, from reports to plan, at four sizes; against the genetic search and HiGHS. Exits 1 over a bar.
+
+    python benchmarks/solver.py [--sizes 64x30,256x100,1024x1000,10000x10000] [--rounds 9] [--no-rivals] [--out FILE]
+
+A synthetic lab in the middle of its day: adaptive training jobs of four users, some new, some waiting, a few commands. In
+every round each running job has reported another 30 steps where it is (step times 3% off) and a new noise scale; one in
+twenty runs in a configuration that it never ran in before. `cold` is the first round: nothing is known from before.
+
+A round is fold, allocate, place and plan (`core.rounds.decide`), in CPU milliseconds of one core, the median of the rounds.
+Objective: Pollux's (the mean of speedups bent by p = -1), of the plan of `goodput` with Pollux's power and of the genetic
+search on the same snapshots. HiGHS solves the very programme that `goodput` solved in that round (same values, same sizes).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from round import Rng, cluster, profile, truth
+
+from gpq.core import goodput as gp
+from gpq.core.events import TimingSums
+from gpq.core.knapsack import Item, solve
+from gpq.core.models import BatchOrder, Job, JobId, JobSpec, JobState, Level, Noise, Profile, Snapshot
+from gpq.core.profiling import merge, rested
+from gpq.core.rounds import decide
+from gpq.policies.registry import policy
+
+BARS = {(64, 30): 5.0, (256, 100): 20.0, (1024, 1000): 150.0, (10_000, 10_000): 2000.0}  # CPU ms
+NODE = 4
+STEPS = 30  # of one report
+RIVALS_UP_TO = 256  # GPUs: the genetic search takes minutes beyond
+GENETIC_ROUNDS = 3
+
+
+def lab(gpus: int, jobs: int, rng: Rng) -> tuple[Snapshot, dict[JobId, gp.ThroughputParams]]:
+    """Everybody waits, but most have been running before."""
+    live, params = {}, {}
+    for number in range(1, jobs + 1):
+        name = JobId(number)
+        params[name] = truth(rng)
+        command = number % 20 == 0
+        spec = JobSpec(
+            ("train.py",),
+            "/",
+            f"user{number % 4}",
+            1000,
+            Level.BLACK_BOX if command else Level.SCRIPT,
+            max_gpus=1 if command else 0,
+        )
+        known = not command and number % 10 != 1
+        seen = rested(profile(params[name], int(rng.choice([1, 4, 8, 16])), rng)) if known else Profile()
+        live[name] = Job(name, spec, submitted_at=-3600.0, profile=seen, service=float(rng.uniform(0, 1e5)))
+    return Snapshot(now=0.0, nodes=cluster(gpus // NODE, NODE), jobs=live), params
+
+
+def later(
+    snapshot: Snapshot,
+    decided: Snapshot,
+    placements: dict[JobId, Any],
+    params: dict[JobId, gp.ThroughputParams],
+    rng: Rng,
+) -> Snapshot:
+    """A minute on: what was placed runs, with the batch that was ordered, and has reported."""
+    jobs = {}
+    for name, job in snapshot.jobs.items():
+        placement = placements.get(name)
+        if placement is None:
+            jobs[name] = replace(job, placement=None, state=JobState.PENDING, launched_at=None, started_at=None)
+            continue
+        began = job.launched_at if job.placement == placement and job.launched_at is not None else snapshot.now - 30.0
+        jobs[name] = replace(
+            job,
+            placement=placement,
+            state=JobState.RUNNING,
+            attempt=1,
+            launched_at=began,
+            started_at=began,
+            last_replicas=placement.replicas,
+            order=decided.jobs[name].order,
+            profile=reported(job.profile, params[name], placement, decided.jobs[name].order, rng),
+        )
+    return replace(snapshot, now=snapshot.now + 60.0, jobs=jobs)
+
+
+def reported(seen: Profile, params: gp.ThroughputParams, placement: Any, order: BatchOrder, rng: Rng) -> Profile:
+    if not seen.rows:
+        return seen
+    nodes, replicas = len(placement.parts), placement.replicas
+    here = [row for row in seen.rows if (row.nodes, row.replicas) == (nodes, replicas)]
+    atomic = order.atomic_batch or (here[0].atomic_batch if here else 32)
+    if rng.random() < 0.05:
+        atomic = int(rng.choice([24, 48, 96]))
+    error = float(np.exp(0.03 * rng.standard_normal()))
+    grad = float(gp.grad_time(params, atomic)) * error
+    step = max(float(gp.step_time(params, nodes, replicas, atomic)) * error, grad)
+    sums = TimingSums(nodes, replicas, atomic, 0, STEPS, grad * STEPS, STEPS, step * STEPS)
+    assert seen.noise is not None
+    drift = float(np.exp(0.01 * rng.standard_normal()))
+    return rested(
+        replace(
+            seen,
+            rows=merge(seen.rows, (sums,)),
+            noise=Noise(seen.noise.sqr, seen.noise.var * drift, seen.noise.samples),
+            samples_per_second=replicas * atomic / step,
+            atomic_batch=atomic,
+            accum_steps=order.accum_steps,
+            order_seq=order.seq,
+        )
+    )
+
+
+def measure(gpus: int, jobs: int, rounds: int, rivals: bool) -> dict[str, Any]:
+    rng = np.random.default_rng([gpus, jobs])
+    chooser = policy("goodput")
+    snapshot, params = lab(gpus, jobs, rng)
+    spent, used, moved, programmes = [], [], 0, []
+    for _ in range(rounds + 1):
+        began = time.process_time()
+        decision = decide(snapshot, (), chooser, allocate=True)
+        spent.append((time.process_time() - began) * 1e3)
+        assert decision.round is not None
+        placements = dict(decision.round.placements)
+        used.append(sum(placement.replicas for placement in placements.values()))
+        moved += sum(placements.get(name) != job.placement for name, job in snapshot.jobs.items() if job.placement)
+        programmes.append(programme(chooser, snapshot))
+        last, snapshot = snapshot, later(snapshot, decision.snapshot, placements, params, rng)
+    items, capacities = programmes[-1]
+    found = solve(items, capacities)
+    assert found is not None
+    figures: dict[str, Any] = {
+        "gpus": gpus,
+        "jobs": jobs,
+        "cold_ms": spent[0],
+        "median_ms": median(spent[1:]),
+        "max_ms": max(spent[1:]),
+        "bar_ms": BARS.get((gpus, jobs)),
+        "gpus_used": float(np.mean(used)),
+        "moved_a_round": moved / (rounds + 1),
+        "gap": found.gap / max(abs(found.value), 1e-12),
+        "solver_ms": timed(lambda: solve(items, capacities)),
+    }
+    if rivals and gpus <= RIVALS_UP_TO:
+        figures |= against_highs(items, capacities[0], found.value) | against_search(last)
+    return figures
+
+
+def programme(chooser: Any, snapshot: Snapshot) -> tuple[list[Item], list[int]]:
+    """The knapsack of this round, as `goodput` states it before any repair."""
+    return chooser.programme(snapshot)  # type: ignore[no-any-return]
+
+
+def timed(work: Any) -> float:
+    began = time.process_time()
+    work()
+    return (time.process_time() - began) * 1e3
+
+
+def against_highs(items: Sequence[Item], capacity: int, value: float) -> dict[str, Any]:
+    """The same programme by HiGHS (scipy.optimize.milp)."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array
+
+    values = np.concatenate([each.values for each in items])
+    sizes = np.concatenate([each.sizes for each in items])
+    rows = np.repeat(np.arange(len(items)), [len(each.sizes) for each in items])
+    one = csr_array((np.ones(len(values)), (rows, np.arange(len(values)))), shape=(len(items), len(values)))
+    constraints = [LinearConstraint(one, 1, 1), LinearConstraint(sizes[None, :], 0, capacity)]
+    began = time.process_time()
+    answer = milp(
+        -values, integrality=np.ones(len(values)), bounds=Bounds(0, 1), constraints=constraints,
+        options={"mip_rel_gap": 0.0},
+    )  # fmt: skip
+    spent = (time.process_time() - began) * 1e3
+    return {"highs_ms": spent, "value_over_highs": value / -float(answer.fun)}
+
+
+def against_search(snapshot: Snapshot) -> dict[str, Any]:
+    """Pollux's objective of both plans, and the time of the search."""
+    from gpq.policies.pollux import objective
+
+    alike = replace(snapshot, config=replace(snapshot.config, fairness_power=-1.0))
+    spent, ratios = [], []
+    for seed in range(GENETIC_ROUNDS):
+        here = replace(alike, config=replace(alike.config, seed=seed))
+        search, mine = policy("pollux"), policy("goodput")
+        began = time.process_time()
+        theirs = search.allocate(here)
+        spent.append((time.process_time() - began) * 1e3)
+        ratios.append(objective(here, mine.allocate(here)) / objective(here, theirs))
+    return {"search_ms": median(spent), "objective_over_search": min(ratios)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", default=",".join(f"{gpus}x{jobs}" for gpus, jobs in BARS), help="GPUSxJOBS,...")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--no-rivals", action="store_true", help="leave out the genetic search and HiGHS")
+    parser.add_argument("--out", type=Path, help="write the figures there as JSON")
+    options = parser.parse_args()
+    passed, results = True, []
+    for size in options.sizes.split(","):
+        gpus, jobs = (int(part) for part in size.split("x"))
+        figures = measure(gpus, jobs, options.rounds, not options.no_rivals)
+        results.append(figures)
+        bar = figures["bar_ms"]
+        good = (bar is None or figures["median_ms"] <= bar) and figures.get("objective_over_search", 1.0) >= 1.0 - 1e-9
+        passed = passed and good
+        print(f"{gpus} GPUs, {jobs} jobs: {'' if good else 'MISSED '}")
+        for name, figure in figures.items():
+            print(f"  {name:22} {figure:.6g}" if isinstance(figure, float | int) else f"  {name:22} {figure}")
+        sys.stdout.flush()
+    if options.out:
+        options.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
