@@ -1,4 +1,4 @@
-"""The documents name what there is: every policy, every key of the file, every file of the core, the policies and the simulator."""
+"""The documents name what there is: every policy, every key of the file, every file of the core and the simulator."""
 
 from __future__ import annotations
 
