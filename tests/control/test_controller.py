@@ -179,8 +179,8 @@ def test_what_a_job_taught_is_known_to_the_next_daemon(world: Desk, tmp_path: Pa
         fresh = job(2)
         fresh = replace(fresh, profile=replace(fresh.profile, declared=DECLARED))
         helped = informed(fresh, reborn.snapshot.priors[program_of(fresh)])
-        assert [(row.gpu_type, row.step_time) for row in helped.profile.rows] == [("A100", 0.12)]
-        assert helped.profile.noise == Noise(1.0, 500.0, 640)
+        assert [(row.gpu_type, row.step_time) for row in helped.profile.basis] == [("A100", 0.12)]
+        assert helped.profile.noise_basis == Noise(1.0, 500.0, 640)
 
 
 @pytest.mark.parametrize("when", ["asking", "later"])
