@@ -5,6 +5,7 @@ Flag > environment > file > default. The daemon reads the file at its start.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import sys
@@ -23,6 +24,15 @@ else:
     import tomli as tomllib
 
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+CHECK = "correct it; `gpq config check` tries again"
+KINDS = {
+    "float": "a number",
+    "int": "a whole number",
+    "bool": "true or false",
+    "str": "a text in quotes",
+    "array": "a list in square brackets",
+    "object": "a table",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +85,15 @@ def load(path: str | None = None, *, policies: Collection[str] = (), cores: Coll
     return parse(text, path, policies=policies, cores=cores)
 
 
+def fingerprint() -> str:
+    """Of the file in use: another one once its content is another; "" where there is none that can be read."""
+    try:
+        with open(paths.config(), "rb") as stream:
+            return hashlib.sha256(stream.read()).hexdigest()
+    except OSError:
+        return ""
+
+
 def parse(
     text: str, path: str = "config.toml", *, policies: Collection[str] = (), cores: Collection[int] = ()
 ) -> FileConfig:
@@ -82,11 +101,11 @@ def parse(
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: {error}", "see `gpq config show` for a file that is right") from None
+        raise UsageError(f"{path}: {error}", CHECK) from None
     try:
         config = msgspec.convert(tree, FileConfig, strict=True)
     except msgspec.ValidationError as error:
-        raise _located(str(error), text, path) from None
+        raise _located(str(error), tree, text, path) from None
     _check_keys(tree, text, path)
     _check_values(config, text, path)
     if policies and config.policy not in policies:
@@ -97,13 +116,26 @@ def parse(
     return config
 
 
-def _located(problem: str, text: str, path: str) -> UsageError:
+def _located(problem: str, tree: dict[str, Any], text: str, path: str) -> UsageError:
     """A validation message with the line of the key it is about."""
+    if "`$.nodes[...]" in problem:  # which of them is left out there
+        wrong = next(name for name, node in tree["nodes"].items() if _is_wrong(node))
+        problem = problem.replace("[...]", f".{wrong}", 1)
     where = re.search(r"at `\$\.?([^`]*)`", problem)
     keys = re.findall(r"[A-Za-z0-9_-]+", where.group(1)) if where else []
     said = problem.split(" - at `")[0]
     name = ".".join(keys) or "file"
-    return _error(f"{name}: {said}", keys, text, path)
+    wanted = re.match(r"Expected `(\w+)", said)
+    kind = KINDS.get(wanted.group(1)) if wanted is not None else None
+    return _error(f"{name} must be {kind}" if kind else f"{name}: {said}", keys, text, path)
+
+
+def _is_wrong(node: object) -> bool:
+    try:
+        msgspec.convert(node, NodeConfig, strict=True)
+    except msgspec.ValidationError:
+        return True
+    return False
 
 
 def _error(problem: str, keys: list[str], text: str, path: str, hint: str = "") -> UsageError:
@@ -118,7 +150,7 @@ def _error(problem: str, keys: list[str], text: str, path: str, hint: str = "") 
                 number, column, found = index, at.start(), True
                 break
     place = f" (at line {number + 1}, column {column + 1})" if found else ""
-    return UsageError(f"{path}: {problem}{place}", hint or "`gpq config check` tries again")
+    return UsageError(f"{path}: {problem}{place}", hint or CHECK)
 
 
 def _check_keys(tree: dict[str, Any], text: str, path: str) -> None:

@@ -40,7 +40,16 @@ cores = {}
     ("text", "said"),
     [
         ("seed = -1\n", "seed must be 0 or above (at line 1, column 1)"),
-        ("events = 1\n", "events: Expected `bool`, got `int` (at line 1, column 1)"),
+        ("events = 1\n", "events must be true or false (at line 1, column 1)"),
+        ('interval = "soon"\n', "interval must be a number (at line 1, column 1)"),
+        ("[nodes.a]\nslots = 1.5\n", "nodes.a.slots must be a whole number (at line 2, column 1)"),
+        ("[nodes.a]\ncores = 3\n", "nodes.a.cores must be a list in square brackets (at line 2, column 1)"),
+        (
+            "[nodes.a]\nslots = 1\n[nodes.b-1]\nslots = '1'\n",
+            "nodes.b-1.slots must be a whole number (at line 4, column 1)",
+        ),
+        ("[nodes.a]\npython = 3\n", "nodes.a.python must be a text in quotes (at line 2, column 1)"),
+        ("nodes = 3\n", "nodes must be a table (at line 1, column 1)"),
         ('restart_seconds = 9.0\npolicy = "best"\n', "unknown policy `best` (at line 2, column 1)"),
         (TWO_NODES.format("[1, 99]"), "nodes.b.cores: no core 99 may be used here (at line 6, column 1)"),
         (TWO_NODES.format("[1, 1]"), "nodes.b.cores names a core twice (at line 6, column 1)"),

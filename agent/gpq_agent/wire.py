@@ -120,8 +120,9 @@ OPS = (
 )
 
 # Kinds of a refusal: "wrong" (asked again it is refused again), "busy" (a port, a device, a full disk: try again later),
-# "expired" (the start order came too late: send a new one).
-REFUSALS = ("wrong", "busy", "expired")
+# "expired" (the start order came too late: send a new one); and two that a shell has exit codes for, 127 and 126:
+# "not-found" (no such command), "not-executable" (it cannot be run). All but "busy" and "expired" are for good.
+REFUSALS = ("wrong", "busy", "expired", "not-found", "not-executable")
 
 
 class AttemptInfo(NamedTuple):

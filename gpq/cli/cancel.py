@@ -24,6 +24,7 @@ def cancel(
 ) -> int:
     """Stop jobs for good, first gracefully. Returns when it is proven that no process of them is left on any GPU.
 
+    Its processes get TERM, and those that are left after 10 s KILL; `gpq hold` lets a job write a checkpoint instead.
     Ctrl-C ends the waiting, not the cancelling. Exit code 1 when something was still there after the timeout.
 
     \b

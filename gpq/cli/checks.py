@@ -141,9 +141,14 @@ def daemon() -> Check:
         return Check("daemon", "warn", said, "`gpq daemon stop`: the next command starts the new one, jobs run on")
     down = sorted(name for name, state in info.nodes.items() if state == "unreachable")
     if down:
+        said = f"pid {info.pid} runs, and cannot reach {', '.join(down)}"
+        if info.config_changed:
+            said += f"; {daemon_control.CHANGED}"
         return Check(
-            "daemon", "warn", f"pid {info.pid} runs, and cannot reach {', '.join(down)}", "`gpq nodes` says why"
+            "daemon", "warn", said, "`gpq nodes` says why" if not info.config_changed else daemon_control.RESTART
         )
+    if info.config_changed:
+        return Check("daemon", "warn", f"pid {info.pid} runs; {daemon_control.CHANGED}", daemon_control.RESTART)
     return Check("daemon", "ok", f"pid {info.pid} runs, version {info.version}")
 
 

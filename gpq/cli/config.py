@@ -54,7 +54,11 @@ def check(file: Annotated[str, FILE] = "", json: Json = False) -> None:
     there = os.path.exists(path)
     if file and not there:
         raise UsageError(f"no file {file}", "`gpq config path` tells which one is in use")
-    configuration.load(path, policies=POLICIES, cores=os.sched_getaffinity(0))
+    try:
+        configuration.load(path, policies=POLICIES, cores=os.sched_getaffinity(0))
+    except UsageError as error:  # the hint need not name the command that gives it
+        hint = "correct it; without a file the defaults hold" if error.hint == configuration.CHECK else error.hint
+        raise UsageError(error.message, hint) from None
     if json:
         output.emit({"path": path, "exists": there, "ok": True})
     else:

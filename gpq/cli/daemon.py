@@ -70,6 +70,8 @@ def status(json: Json = False) -> None:
         f"  servers   {', '.join(f'{name} {state}' for name, state in sorted(info.nodes.items())) or 'none'}",
         f"  memory    {info.memory_mib:.0f} MiB",
     )
+    if info.config_changed:
+        output.note(f"{daemon_control.CHANGED}: {daemon_control.RESTART}")
 
 
 @app.command()

@@ -68,7 +68,7 @@ def run(asked: spec.Asked, *, hold: bool, wait: bool, dry_run: bool, json: bool)
     if wait:
         from gpq.cli.wait import until_ended
 
-        return until_ended([str(answer.id)], None, quiet=json)
+        return until_ended([str(answer.id)], None, quiet=json, say_why=True)
     return 0
 
 

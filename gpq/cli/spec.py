@@ -8,12 +8,10 @@ import shlex
 
 import msgspec
 
-from gpq import paths
 from gpq.cli import environment, values
 from gpq.errors import UsageError
 from gpq.rpc.messages import SpecMessage
 
-DEFAULT_GRACE = 120.0  # seconds; as in gpq.config, a test holds the two together
 PYTHON_LINE = re.compile(rb"#!.*\bpython")
 AS_COMMAND = "to run it as it is, on a fixed number of GPUs: gpq submit -- {}"
 
@@ -84,7 +82,7 @@ def build(asked: Asked) -> SpecMessage:
         time_limit=values.seconds(asked.time, "--time") if asked.time else None,
         retries=asked.retries,
         signal=values.signal_name(asked.signal) if asked.signal else "TERM",
-        grace=values.seconds(asked.grace, "--grace") if asked.grace else configured_grace(),
+        grace=values.seconds(asked.grace, "--grace") if asked.grace else None,
         resume_argv=resume(asked.resume_args),
         batch_size=asked.batch_size or 0,
         max_batch_size=asked.max_batch_size or 0,
@@ -185,12 +183,3 @@ def resume(text: str) -> list[str]:
         return shlex.split(text)
     except ValueError as error:
         raise UsageError(f"--resume-args {text}: {error}", "quote it as a shell would read it") from None
-
-
-def configured_grace() -> float:
-    """Of config.toml; the reader of that file is imported only where there is one."""
-    if not os.environ.get("GPQ_CONFIG") and not os.path.exists(paths.config()):
-        return DEFAULT_GRACE
-    from gpq import config
-
-    return config.load().grace

@@ -16,6 +16,7 @@ from gpq.views.queue import ENDED, remark
 
 app = frame()
 SLICE = 30.0  # seconds that one request blocks
+SUSPENSE = 5.0  # seconds after which a job that has not started is worth a remark
 
 
 @app.command()
@@ -36,11 +37,17 @@ def wait(
     return until_ended(jobs, values.seconds(timeout, "--timeout") if timeout else None, as_json=json)
 
 
-def until_ended(jobs: list[str], seconds: float | None, *, as_json: bool = False, quiet: bool = False) -> int:
-    """The first exit status that is not 0, by id. Raises TimedOut after so many `seconds`."""
+def until_ended(
+    jobs: list[str], seconds: float | None, *, as_json: bool = False, quiet: bool = False, say_why: bool = False
+) -> int:
+    """The first exit status that is not 0, by id. Raises TimedOut after so many `seconds`.
+
+    `say_why`: of what has not started soon it is said once, on stderr, why not.
+    """
     until = None if seconds is None else time.monotonic() + seconds
     while True:
-        left = SLICE if until is None else min(SLICE, until - time.monotonic())
+        longest = SUSPENSE if say_why else SLICE
+        left = longest if until is None else min(longest, until - time.monotonic())
         with connect() as connection:
             answer = connection.call(messages.Wait(jobs, wait=max(left, 0.0)), messages.JobList)
         open_jobs = [job.id for job in answer.jobs if job.state not in ENDED]
@@ -48,12 +55,22 @@ def until_ended(jobs: list[str], seconds: float | None, *, as_json: bool = False
             break
         if until is not None and time.monotonic() >= until:
             raise TimedOut(f"{output.jobs(open_jobs)} did not end within {seconds:g} s", "they run on: `gpq status`")
+        if say_why:
+            output.note(*waiting(answer))
+            say_why = False
         jobs = [str(job.id) for job in answer.jobs]  # a selector such as `all` means what it meant at first
     if as_json:
         output.emit(answer)
     elif not quiet:
         output.say(*(_ended(job) for job in answer.jobs))
     return next((status for job in answer.jobs if (status := code(job))), 0)
+
+
+def waiting(answer: messages.JobList) -> list[str]:
+    """Why those wait that do, and which servers are to blame."""
+    pending = [job for job in answer.jobs if job.state == "pending" and job.reason]
+    said = [f"job {job.id} waits: {job.reason}; `gpq why {job.id}` says more" for job in pending]
+    return [*said, *answer.warnings] if said else []
 
 
 def code(job: messages.JobView) -> int:

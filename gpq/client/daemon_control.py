@@ -17,6 +17,8 @@ from gpq.rpc.messages import Cancel, CancelResult, DaemonInfo, Info, Shutdown
 from gpq.store.lock import owner_of, start_time
 
 STOP_SECONDS = 40.0
+CHANGED = "config.toml changed since the daemon started"
+RESTART = "`gpq daemon stop`, and the next command starts it with the new file; jobs run on"
 
 
 def start() -> bool:

@@ -17,6 +17,9 @@ class Channel(Protocol):
     def writer(self) -> BinaryIO:
         """What it is told; unbuffered. Raises BrokenPipeError once it is gone."""
 
+    def last_words(self) -> str:
+        """The last line that the process complained of, "" where it did not; for when it has ended."""
+
     def close(self) -> None:
         """End the process: closes its input, which it takes as the end, and does not wait for ever. May be repeated."""
 

@@ -16,18 +16,33 @@ from gpq.connectors.base import Channel
 from gpq.errors import GpqError
 
 SAVED_PATH = "GPQ_SAVED_PYTHONPATH"  # the agent gives it back to the jobs
+MOST_WORDS = 4096  # bytes of the complaints that are looked at
+LONGEST_LINE = 300  # characters of the last of them
 CLOSE_PATIENCE = 5.0  # seconds that a process has to end after its input was closed
 
 
 class LocalChannel:
-    """Pipes to a child process."""
+    """Pipes to a child process, whose complaints go to the file `errors` from the byte `complaints` on."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], errors: Path | None = None, complaints: int = 0) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         self.process = process
+        self.errors = errors
+        self.complaints = complaints
         self.reader: BinaryIO = process.stdout  # type: ignore[assignment]
         self.writer: BinaryIO = process.stdin  # type: ignore[assignment]
+
+    def last_words(self) -> str:
+        if self.errors is None:
+            return ""
+        try:
+            with open(self.errors, "rb") as stream:
+                stream.seek(max(self.complaints, os.fstat(stream.fileno()).st_size - MOST_WORDS))
+                lines = stream.read().decode("utf-8", "replace").splitlines()
+        except OSError:  # the file was taken away: nothing is known
+            return ""
+        return next((line.strip()[:LONGEST_LINE] for line in reversed(lines) if line.strip()), "")
 
     def close(self) -> None:
         """Close both pipes and collect the process; what does not end by itself is killed (jobs are not: shims own them)."""
@@ -81,6 +96,7 @@ class LocalConnector:
             if self.errors is None
             else os.open(self.errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         )
+        complaints = os.fstat(errors).st_size if self.errors is not None else 0
         try:
             process = subprocess.Popen(
                 argv,
@@ -98,7 +114,7 @@ class LocalConnector:
         finally:
             if self.errors is not None:
                 os.close(errors)
-        return LocalChannel(process)
+        return LocalChannel(process, self.errors, complaints)
 
 
 def agent_environment(environment: Mapping[str, str]) -> dict[str, str]:

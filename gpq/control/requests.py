@@ -34,8 +34,8 @@ MAX_BATCH = 1 << 40
 SIGNALS = frozenset(each.name.removeprefix("SIG") for each in signal.Signals) - {"KILL", "STOP", "CHLD"}
 
 
-def spec_of(message: SpecMessage, user: str, uid: int) -> JobSpec:
-    """The checked spec. Raises UsageError."""
+def spec_of(message: SpecMessage, user: str, uid: int, grace: Seconds) -> JobSpec:
+    """The checked spec; `grace` is that of a job which asks for none. Raises UsageError."""
     try:
         level = Level(message.level)
     except ValueError:
@@ -50,6 +50,7 @@ def spec_of(message: SpecMessage, user: str, uid: int) -> JobSpec:
     fields = {name: getattr(message, name) for name in message.__struct_fields__ if name not in ("level", "env")}
     for name in ("argv", "resume_argv", "tags"):
         fields[name] = tuple(fields[name])
+    fields["grace"] = grace if message.grace is None else message.grace
     if level is not Level.SCRIPT:
         fields["max_gpus"] = message.min_gpus
     return JobSpec(**fields, level=level, env=tuple(sorted(message.env.items())), user=user, uid=uid)

@@ -154,6 +154,7 @@ class StartRefused:
     node: NodeId
     reason: str
     transient: bool  # e.g. the port was taken: try again; else the job is at fault
+    code: int | None = None  # where a shell has an exit code for the reason
 
 
 @dataclass(frozen=True, slots=True)

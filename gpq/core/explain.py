@@ -14,6 +14,7 @@ from gpq.core.models import (
     JobId,
     JobState,
     Level,
+    Node,
     NodeState,
     Placement,
     Shape,
@@ -119,7 +120,7 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     if not up:
         return Explained(
             "no server answers",
-            ("no server has answered yet",),
+            tuple(_silence(node) for _, node in sorted(snapshot.nodes.items())) or ("no server has answered yet",),
             ("`gpq nodes` shows why, `gpq doctor` how to mend it",),
         )
     fewest, _ = gpu_range(job, max((len(node.devices) for node in up), default=0))
@@ -146,7 +147,9 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     remedies = []
     fixed = [owner for owner in holders if not snapshot.jobs[owner].movable]
     if fixed:
-        remedies.append(f"it may start when {_list(fixed)} ends: gpq may not move what runs there")
+        remedies.append(
+            f"it may start when {_list(fixed)} {'ends' if len(fixed) == 1 else 'end'}: gpq may not move what runs there"
+        )
     return Explained("waits for GPUs", tuple(reasons), tuple(remedies))
 
 
@@ -174,7 +177,8 @@ def _never_fits(snapshot: Snapshot, job: Job, fewest: int) -> Explained | None:
         )
     silent = [name for name in sorted(snapshot.nodes) if snapshot.nodes[name].state is not NodeState.UP]
     if silent:
-        return Explained("servers do not answer", (f"it may fit once {', '.join(silent)} answers again",))
+        blamed = [_silence(snapshot.nodes[name]) for name in silent]
+        return Explained("servers do not answer", (f"it may fit once {', '.join(silent)} answers again", *blamed))
     most = max((len(node.devices) for node in snapshot.nodes.values()), default=0)
     where = "on one server" if spec.level is not Level.SCRIPT else "on all servers together"
     return Explained(
@@ -182,6 +186,11 @@ def _never_fits(snapshot: Snapshot, job: Job, fewest: int) -> Explained | None:
         (f"it asks for {gpus(fewest)} {where}; the largest server has {most}",),
         (f"`gpq cancel {job.id}` and submit it with fewer GPUs",),
     )
+
+
+def _silence(node: Node) -> str:
+    what = "does not answer" if node.state is NodeState.UNREACHABLE else f"is {node.state}"
+    return f"server {node.id} {what}{': ' + node.reason if node.reason else ''}"
 
 
 def _suits(device: Device, job: Job) -> bool:

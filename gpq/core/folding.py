@@ -183,7 +183,7 @@ def _of_attempt(job: Job, event: StopSent | Retuned | Started | StartRefused | E
         case Started():
             return _started(job, event)
         case StartRefused():
-            end = Exit(code=None, note=event.reason, ended_at=event.at, lost=event.transient)
+            end = Exit(code=event.code, note=event.reason, ended_at=event.at, lost=event.transient)
             return _exited(job, event.node, end)
         case Exited():
             end = event.exit

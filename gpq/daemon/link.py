@@ -111,7 +111,8 @@ class Link:
             except OSError as error:
                 raise LinkLost(f"cannot read from the node agent: {error.strerror}") from None
             if not chunk:
-                raise LinkLost("the node agent ended")
+                said = self._channel.last_words()
+                raise LinkLost(f"the node agent ended: {said}" if said else "the node agent ended")
             *whole, rest = chunk.split(b"\n")
             for part in whole:
                 yield b"".join([*pieces, part])

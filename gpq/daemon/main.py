@@ -124,6 +124,7 @@ def _log_to_file(*, alone: bool) -> None:
 
 def _serve(ready: Ready, umask: int) -> int:
     """From the first read of the configuration to the last close."""
+    fingerprint = config.fingerprint()
     settings = config.load(policies=POLICIES)
     core = Config(
         interval=settings.interval,
@@ -147,7 +148,7 @@ def _serve(ready: Ready, umask: int) -> int:
         world = LiveWorld(settings.nodes, paths.home(), umask=umask)
         stack.callback(world.close)
         controller = Controller(world, store, chosen, core)
-        about = About(core, frozenset(settings.nodes), world.now(), store.epoch)
+        about = About(core, frozenset(settings.nodes), world.now(), store.epoch, settings.grace, fingerprint)
         service = Service(controller, store, world.tail, about, ending.set)
         server = Server(paths.socket(), service.handle)
         stack.callback(server.close)

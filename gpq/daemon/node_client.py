@@ -35,6 +35,7 @@ START_EXPIRY: Seconds = 20.0  # a start order that comes later than this is refu
 REPEAT: Mapping[type[Action], Seconds] = {Launch: 5.0, Stop: 30.0, Retune: 60.0, Forget: 30.0}  # while of no effect
 REFUSED_PATIENCE: Seconds = 10.0  # a start refused for a passing reason is tried again this long
 REMEMBER: Seconds = 120.0  # longer than any of the above
+SHELL_CODES = {"not-found": 127, "not-executable": 126}  # of refusals
 FIRST_BACKOFF, LAST_BACKOFF = 0.1, 30.0
 
 
@@ -135,7 +136,8 @@ class NodeClient:
         if kind == "expired" or (kind == "busy" and elapsed() - since < REFUSED_PATIENCE):
             return
         log.info("%s: attempt %d.%d is refused: %s", self.node, launch.job, launch.attempt, reason)
-        self._tell([StartRefused(self._clock.now(), *key, self.node, reason, transient=kind == "busy")])
+        code = SHELL_CODES.get(kind)
+        self._tell([StartRefused(self._clock.now(), *key, self.node, reason, transient=kind == "busy", code=code)])
 
     def _log_refusal(self, what: str, key: str, reply: Reply) -> None:
         if not reply.get("ok") and not reply.get("lost"):

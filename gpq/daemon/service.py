@@ -12,6 +12,7 @@ import msgspec
 
 import gpq
 from gpq import paths
+from gpq.config import fingerprint
 from gpq.control import details, narration, requests
 from gpq.control.answers import Reader
 from gpq.control.controller import Controller
@@ -42,6 +43,8 @@ class About:
     nodes: frozenset[str]  # configured
     started_at: float
     epoch: int
+    grace: float  # of jobs that ask for none
+    fingerprint: str  # of config.toml as it was read
 
 
 class Service:
@@ -93,7 +96,7 @@ class Service:
     # -- changes -------------------------------------------------------------------------------------------------------
 
     def _submit(self, request: messages.Submit, peer: Peer) -> msgspec.Struct:
-        spec = requests.spec_of(request.spec, peer.user, peer.uid)
+        spec = requests.spec_of(request.spec, peer.user, peer.uid, self._about.grace)
         if spec.min_gpus > 1 or spec.gpu_type or spec.min_gpu_memory_mib:
             self._wait_for_nodes()
         requests.fits(self._controller.snapshot, spec, self._about.nodes)
@@ -323,6 +326,7 @@ class Service:
             round_ms_median=statistics.median(took) * 1000 if took else None,
             memory_mib=_resident_mib(),
             nodes={str(node.id): str(node.state) for _, node in sorted(snapshot.nodes.items())},
+            config_changed=fingerprint() != about.fingerprint,
         )
 
 

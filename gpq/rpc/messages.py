@@ -37,7 +37,7 @@ class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time_limit: float | None = None
     retries: int = 0
     signal: str = "TERM"
-    grace: float = 120.0
+    grace: float | None = None  # None: as config.toml says
     resume_argv: list[str] = []
     batch_size: int = 0
     max_batch_size: int = 0
@@ -230,7 +230,7 @@ class CurvePoint(msgspec.Struct, frozen=True):
     gpus: int
     goodput: float
     total_batch: int
-    speedup: float  # over one GPU
+    speedup: float  # over the first point, that of the fewest GPUs
     current: bool = False
 
 
@@ -267,6 +267,7 @@ class JobDetail(msgspec.Struct, frozen=True):
     notices: list[str]
     history: list[EventView]
     learning_rate_rule: str = ""
+    fair_share: float | None = None  # GPUs that a fair share would be now; `job.speedup` is over its goodput
     losses: list[LossView] = []  # of the metric `loss`, thinned, oldest first
     schema: int = SCHEMA
 
@@ -394,4 +395,5 @@ class DaemonInfo(msgspec.Struct, frozen=True):
     round_ms_median: float | None
     memory_mib: float
     nodes: dict[str, str]  # name -> state
+    config_changed: bool = False  # config.toml is not the one that it read as it started
     schema: int = SCHEMA

@@ -21,7 +21,7 @@ def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
     text = wrapped(_head(job), limit)
     text += _pairs(_asked(answer.spec, job.level), limit)
     text += _paragraph("now", _pairs(_running(answer), limit))
-    text += _paragraph("goodput by number of GPUs", curve.lines(answer.curve, limit, bar))
+    text += _paragraph("goodput by number of GPUs, 1x = fewest", curve.lines(answer.curve, limit, bar))
     text += _paragraph("loss", losses.lines(answer.losses, limit, bar))
     text += _paragraph("attempts", table(_attempts(answer.attempts), limit) if answer.attempts else [])
     told = [line for event in answer.history[-EVENTS:] for line in wrapped(_event(event), limit, "  ", "      ")]
@@ -86,7 +86,7 @@ def _running(answer: JobDetail) -> dict[str, str]:
         "goodput": f"{number(job.goodput)} examples/s" if job.goodput is not None else "",
         "throughput": f"{number(job.throughput)} examples/s" if job.throughput is not None else "",
         "efficiency": percent(job.efficiency) if job.efficiency is not None else "",
-        "speedup": f"{number(job.speedup)}x that of a fair share" if job.speedup is not None else "",
+        "speedup": _speedup(answer),
         "fairness": f"rho {number(job.rho)} (1 = as fast as with a fair share, lower is better)"
         if job.rho is not None
         else "",
@@ -101,6 +101,14 @@ def _running(answer: JobDetail) -> dict[str, str]:
         "restarts": _restarts(answer),
     }
     return {key: safe(value) for key, value in pairs.items() if value}
+
+
+def _speedup(answer: JobDetail) -> str:
+    """Not to be mixed up with that of the curve, which is over the fewest GPUs: a fair share may be less than one."""
+    if answer.job.speedup is None:
+        return ""
+    share = f" ({number(answer.fair_share)} GPUs now)" if answer.fair_share is not None else ""
+    return f"{number(answer.job.speedup)}x that of a fair share{share}"
 
 
 def _progress(job: JobView) -> str:

@@ -17,7 +17,7 @@ def lines(answer: Explanation, limit: int, bar: str = "█") -> list[str]:
         for remedy in answer.remedies:
             text += wrapped(safe(remedy), limit, "  - ", "    ")
     if answer.curve:
-        text += ["", "goodput by number of GPUs:", *curve.lines(answer.curve, limit, bar)]
+        text += ["", "goodput by number of GPUs, 1x = fewest:", *curve.lines(answer.curve, limit, bar)]
     if answer.round_at:
         text += ["", f"decided by the round of {safe(answer.round_at)}"]
     return text

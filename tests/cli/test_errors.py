@@ -157,6 +157,7 @@ def test_a_broken_configuration_is_named_with_line_and_column(gpq: Gpq, home: Pa
         answer = gpq(*argv)
         assert (answer.returncode, answer.stdout) == (2, ""), argv
         assert "line 2, column 10" in answer.stderr
+        assert ("gpq config check" in answer.stderr) is (argv != ["config", "check"])
     assert not (home / "gpq.db").exists()
 
 

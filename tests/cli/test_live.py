@@ -155,6 +155,46 @@ def test_any_command_starts_the_daemon_and_jobs_outlive_it(gpq: Gpq) -> None:
         gpq("daemon", "stop")
 
 
+def test_a_file_that_was_broken_since_the_start_is_noticed_and_in_nobodys_way(gpq: Gpq, home: Path) -> None:
+    (home / "config.toml").write_text("grace = 33.0\n[nodes.local]\nslots = 2\n")
+    ok(gpq, "daemon", "start")
+    try:
+        assert gpq("daemon", "status").stderr == ""
+        (home / "config.toml").write_text("grace = soon\n")
+        ok(gpq, "submit", "--wait", "--", "true")
+        assert "completed" in ok(gpq, "status")
+        assert json.loads(ok(gpq, "show", "1", "--json"))["spec"]["grace"] == 33.0
+        assert "config.toml changed since the daemon started: `gpq daemon stop`" in gpq("daemon", "status").stderr
+        [said] = [check for check in json.loads(gpq("doctor", "--json").stdout)["checks"] if check["name"] == "daemon"]
+        assert (said["verdict"], "config.toml changed" in said["said"]) == ("warn", True)
+    finally:
+        gpq("daemon", "stop")
+    stopped = gpq("status")
+    assert (stopped.returncode, stopped.stdout) == (2, "")
+    assert "config.toml: Invalid value (at line 1, column 9)" in stopped.stderr.splitlines()[0]
+
+
+def test_a_server_whose_agent_cannot_start_is_said_why_wherever_one_asks(gpq: Gpq, home: Path) -> None:
+    (home / "config.toml").write_text("[nodes.local]\nslots = 1\ncores = [99999]\n")
+    ok(gpq, "daemon", "start")
+    said = "the node agent ended: no core 99999 may be used here"
+    try:
+        command = [sys.executable, "-m", "gpq", "submit", "--wait", "--", "true"]
+        waiting = subprocess.Popen(
+            command, env=gpq.environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert waiting.stderr is not None
+        assert waiting.stderr.readline() == "note: job 1 waits: no server answers; `gpq why 1` says more\n"
+        assert waiting.stderr.readline() == f"note: server local does not answer: {said}\n"
+        [server] = json.loads(ok(gpq, "nodes", "--json"))["nodes"]
+        assert server["reason"] == said
+        assert said in " ".join(ok(gpq, "why", "1").split())
+        ok(gpq, "cancel", "1")
+        assert waiting.communicate(timeout=60)[1] == ""
+    finally:
+        gpq("daemon", "stop")
+
+
 def test_doctor_names_what_fails_with_its_fix(gpq: Gpq, home: Path) -> None:
     said = gpq("doctor", "--json")
     checks = {check["name"]: check for check in json.loads(said.stdout)["checks"]}

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpq.cli import spec
-from gpq.config import FileConfig
+from gpq.core.planning import CANCEL_GRACE
 from gpq.rpc import messages
 from tests.cli.conftest import Gpq
 from tests.cli.served import Made
@@ -61,7 +60,16 @@ def test_a_command_has_a_fixed_size_and_a_script_may_grow(gpq: Gpq, made: Made, 
     fixed = asked(gpq, made, "--gpus", "2", "--rigid", "train.py")
     assert (fixed.min_gpus, fixed.max_gpus, fixed.rigid) == (2, 2, True)
     signalled = asked(gpq, made, "--preemptible", "--signal", "USR1", "--", "old")
-    assert (signalled.level, signalled.signal, signalled.grace) == ("signal", "USR1", 120.0)
+    assert (signalled.level, signalled.signal, signalled.grace) == ("signal", "USR1", None)
+
+
+def test_submit_imports_neither_typer_nor_policies_nor_what_they_compute_with(gpq: Gpq, made: Made) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "gpq", "submit", "--", "true"]
+    said = subprocess.run(command, env=gpq.environment, capture_output=True, text=True, check=True)
+    imported = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines() if line.startswith("import time:")}
+    assert "gpq.cli.spec" in imported
+    dear = {"typer", "rich", "numpy", "scipy", "matplotlib", "gpq.config", "gpq.policies", "gpq.core.models"}
+    assert not imported & dear
 
 
 def test_units_become_seconds_and_mib(gpq: Gpq, made: Made) -> None:
@@ -95,10 +103,11 @@ def test_the_environment_is_an_allow_list_and_secrets_must_be_named(gpq: Gpq, ma
     assert (found["HF_TOKEN"], found["X"]) == ("canary", "a b=c")
 
 
-def test_the_default_grace_is_the_configurations(gpq: Gpq, made: Made, home: Path) -> None:
-    assert FileConfig().grace == spec.DEFAULT_GRACE
-    (home / "config.toml").write_text("grace = 33.0\n")
-    assert asked(gpq, made, "--", "true").grace == 33.0
+def test_a_grace_that_is_not_asked_for_is_the_daemons_to_choose_whatever_the_file_says_now(
+    gpq: Gpq, made: Made, home: Path
+) -> None:
+    (home / "config.toml").write_text("grace = soon\n")
+    assert asked(gpq, made, "--", "true").grace is None
     assert asked(gpq, made, "--grace", "5s", "--preemptible", "--", "true").grace == 5.0
 
 
@@ -116,6 +125,7 @@ def test_cancel_tells_what_is_proven_and_what_is_not(gpq: Gpq, made: Made) -> No
     assert said.stdout == "job 1 cancelled: no process is left\njob 2 had ended: nothing to cancel\n"
     assert said.stderr == "note: job 3 still has processes after 7s: `gpq why 3`\n"
     assert made.asked == [messages.Cancel(["1", "2", "3"], wait=7.0)]
+    assert f"after {CANCEL_GRACE:.0f} s KILL" in " ".join(gpq("cancel", "--help").stdout.split())
 
 
 @pytest.mark.parametrize(("command", "done"), [("hold", "held"), ("release", "released"), ("requeue", "requeued")])

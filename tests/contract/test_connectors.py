@@ -46,6 +46,14 @@ def test_reading_ends_when_the_process_does(connector: Connector) -> None:
     channel.close()
 
 
+def test_the_last_line_of_its_complaints_is_kept_and_none_of_those_before_it(connector: Connector) -> None:
+    for complaints, last in (("echo one >&2; echo two >&2; echo >&2", "two"), ("true", "")):
+        channel = connector.spawn(["sh", "-c", complaints])
+        assert channel.reader.read() == b""
+        assert channel.last_words() == last
+        channel.close()
+
+
 def test_a_command_that_is_not_there_is_a_clear_error(connector: Connector) -> None:
     with pytest.raises(GpqError, match="cannot start no-such-command"):
         connector.spawn(["no-such-command"])

@@ -236,6 +236,7 @@ def test_a_command_that_does_not_exist_is_refused_for_good(loop: Loop, tmp_path:
     [refusal] = [event for event in loop.events if isinstance(event, StartRefused)]
     assert "no-such-command" in refusal.reason
     assert not refusal.transient
+    assert refusal.code == 127
 
 
 def test_a_killed_agent_is_replaced_and_its_job_does_not_notice(loop: Loop, home: Path, tmp_path: Path) -> None:

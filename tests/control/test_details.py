@@ -6,13 +6,29 @@ from dataclasses import replace
 
 from gpq.control.answers import Reader
 from gpq.control.details import detail
-from gpq.core.models import LossPoint
+from gpq.core.fairness import fairness_by_job
+from gpq.core.models import JobId, LossPoint, Profile, ProfileRow
 from gpq.rpc.messages import LossView
-from tests.builders import node, on, running, snapshot
+from gpq.views.detail import lines
+from tests.builders import DECLARED, job, node, on, running, snapshot
 
 
 def test_the_loss_curve_of_a_job_is_in_its_detail() -> None:
-    job = running(1, on("a", 0))
-    job = replace(job, profile=replace(job.profile, losses=(LossPoint(10.0, 2.5), LossPoint(25.0, 1.5, weight=3.0))))
-    told = detail(Reader(snapshot(node("a"), job), None, 0.0), job, [])
+    one = running(1, on("a", 0))
+    one = replace(one, profile=replace(one.profile, losses=(LossPoint(10.0, 2.5), LossPoint(25.0, 1.5, weight=3.0))))
+    told = detail(Reader(snapshot(node("a"), one), None, 0.0), one, [])
     assert told.losses == [LossView(10.0, 2.5), LossView(25.0, 1.5)]
+
+
+def test_a_share_of_less_than_one_gpu_is_told_since_one_gpu_then_counts_as_a_speedup() -> None:
+    rows = tuple(ProfileRow(1, k, 64, 0.08, 0.08 + 0.01 * k, 100.0) for k in (1, 2))
+    profile = Profile(declared=DECLARED, rows=rows, atomic_batch=64)
+    here = snapshot(node("a", 1), running(1, on("a", 0), profile=profile), *(job(number) for number in (2, 3, 4)))
+    told = detail(Reader(here, None, 0.0, fairness_by_job(here, {})), here.jobs[JobId(1)], [])
+    assert told.fair_share == 0.25
+    assert told.job.speedup is not None
+    assert abs(told.job.speedup - 4.0) < 0.5
+    assert [point.speedup for point in told.curve] == [1.0]
+    page = "\n".join(lines(told, 80))
+    assert "x that of a fair share (0.250 GPUs now)" in page
+    assert "goodput by number of GPUs, 1x = fewest" in page

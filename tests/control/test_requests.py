@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from gpq.control import requests
 from gpq.control.requests import changes, fits, hold, release, requeue
@@ -12,6 +13,7 @@ from gpq.control.selectors import is_selector, resolve, single
 from gpq.core.events import CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked, Submitted
 from gpq.core.models import Job, JobId, JobSpec, JobState, Level, NodeState, Snapshot, Wish
 from gpq.errors import GpqError, NotFound, Refused, UsageError
+from gpq.rpc.messages import SpecMessage
 from gpq.store.memory import MemoryStore
 from tests import builders
 from tests.builders import DECLARED, black_box, node, on, spec
@@ -134,7 +136,13 @@ def test_while_a_server_is_unknown_nothing_is_refused_for_want_of_gpus() -> None
 
 def test_a_spec_survives_the_way_there_and_back() -> None:
     message = requests.message_of(black_box(2, name="x", env=(("A", "b"),), tags=("t",)))
-    assert requests.message_of(requests.spec_of(message, "ana", 1000)) == message
+    assert requests.message_of(requests.spec_of(message, "ana", 1000, 60.0)) == message
+
+
+def test_the_daemons_grace_is_that_of_who_asks_for_none() -> None:
+    asked = SpecMessage(["true"], "/tmp", "black-box")
+    assert requests.spec_of(asked, "ana", 1000, 33.0).grace == 33.0
+    assert requests.spec_of(structs.replace(asked, grace=5.0), "ana", 1000, 33.0).grace == 5.0
 
 
 # -- selectors ---------------------------------------------------------------------------------------------------------

@@ -57,12 +57,17 @@ def test_a_gpu_out_of_use_is_named_with_its_reason() -> None:
 
 def test_without_servers_it_says_so_and_where_to_look() -> None:
     assert "gpq nodes" in said(why(snapshot(job(1))))
-    assert "no server answers" in said(why(snapshot(node("a", state=NodeState.UNREACHABLE), job(1))))
+    silent = replace(node("a", state=NodeState.UNREACHABLE), reason="the node agent ended: no core 99 may be used here")
+    assert "no server answers" in said(why(snapshot(silent, job(1))))
+    assert "server a does not answer: the node agent ended: no core 99" in said(why(snapshot(silent, job(1))))
+    assert "no core 99" in said(why(snapshot(silent, node("b", 1), job(1, spec_=black_box(2)))))
 
 
 def test_what_may_not_be_moved_is_named_as_the_remedy() -> None:
     answer = why(snapshot(node("a", 1), running(2, on("a", 0), spec_=black_box()), job(1)))
     assert any("job 2 ends" in remedy for remedy in answer.remedies)
+    two = [running(number, on("a", number - 2), spec_=black_box()) for number in (2, 3)]
+    assert any("jobs 2, 3 end:" in remedy for remedy in why(snapshot(node("a", 2), *two, job(1))).remedies)
 
 
 def profiled(number: int) -> Job:

@@ -76,6 +76,15 @@ def test_a_job_runs_and_its_end_log_and_history_are_told(served: Daemon) -> None
     assert served.call(Why(str(job)), Explanation).headline.startswith("failed: exit 3")
 
 
+@pytest.mark.parametrize(("command", "code"), [("no-such-command", 127), ("/etc/passwd", 126)])
+def test_what_cannot_be_run_ends_as_a_shell_would_say_it(served: Daemon, command: str, code: int) -> None:
+    job = served.submit(command)
+    [ended] = served.call(Wait([str(job)]), JobList).jobs
+    assert (ended.state, ended.exit_status) == ("failed", code)
+    assert ended.reason.startswith(f"exit {code}: ")
+    assert command in ended.reason
+
+
 def test_a_log_is_read_while_the_job_writes_it(served: Daemon) -> None:
     job = served.submit("sh", "-c", "echo first; sleep 1; echo second")
     said, offset = b"", 0

@@ -92,11 +92,14 @@ def _check_command(command: str, cwd: str, path: str) -> None:
     if "/" in command:
         full = os.path.join(cwd, command)
         if not os.path.exists(full):
-            raise SpoolError("no command {} on this node".format(full), "check the path, or give it in full")
+            raise SpoolError(
+                "no command {} on this node".format(full), "check the path, or give it in full", "not-found"
+            )
         if os.path.isdir(full) or not os.access(full, os.X_OK):
-            raise SpoolError("{} cannot be executed".format(full), "chmod +x it, or name its interpreter first")
+            hint = "chmod +x it, or name its interpreter first"
+            raise SpoolError("{} cannot be executed".format(full), hint, "not-executable")
     elif shutil.which(command, path=path) is None:
-        raise SpoolError("no command {} in PATH on this node".format(command), "give its full path")
+        raise SpoolError("no command {} in PATH on this node".format(command), "give its full path", "not-found")
 
 
 def _check_port(port: int) -> None:

@@ -36,7 +36,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
         )
     except (SpoolError, OSError, ValueError) as error:
         hint = getattr(error, "hint", "")
-        sys.stderr.write("gpq node agent: {}\n{}".format(error, hint and hint + "\n"))
+        sys.stderr.write("{}{}\n".format(error, hint and "; " + hint))
         return 2
     output = os.dup(1)
     os.set_inheritable(output, False)

@@ -13,8 +13,10 @@ def parse_cores(text: str) -> List[int]:
         first, dash, last = part.strip().partition("-")
         cores.extend(range(int(first), int(last if dash else first) + 1))
     missing = sorted(set(cores) - os.sched_getaffinity(0))
-    if missing or not cores or len(set(cores)) != len(cores):
-        raise ValueError("cores {} are not there, or not once".format(missing or text))
+    if missing:
+        raise ValueError("no core {} may be used here".format(", ".join(map(str, missing))))
+    if not cores or len(set(cores)) != len(cores):
+        raise ValueError("cores {} names one twice, or none".format(text))
     return cores
 
 

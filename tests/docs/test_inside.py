@@ -1,0 +1,39 @@
+"""The documents name what there is: every policy, every key of the file, every file of the core and the simulator."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+
+import pytest
+
+from gpq.config import FileConfig, NodeConfig, parse
+from gpq.policies.registry import POLICIES
+from tests.cli.conftest import ROOT
+
+README = (ROOT / "README.md").read_text()
+[EXAMPLE] = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+INSIDE = (ROOT / "gpq" / "README.md").read_text()
+
+
+def test_the_table_of_policies_is_the_registrys() -> None:
+    rows = [
+        f"| `{name}` | {each.sentence} | {'gang' if each.gang else 'elastic'} |\n" for name, each in POLICIES.items()
+    ]
+    assert "|---|---|---|\n" + "".join(rows) + "\n" in README
+
+
+@pytest.mark.parametrize("key", [each.name for kind in (FileConfig, NodeConfig) for each in fields(kind)])
+def test_every_key_of_the_file_is_in_the_example(key: str) -> None:
+    assert re.search(rf"^(# )?{key} = |^\[{key}\.", EXAMPLE, re.MULTILINE), f"README.md says nothing of {key}"
+
+
+@pytest.mark.parametrize("room", ["core", "sim"])
+def test_the_house_tour_names_every_file(room: str) -> None:
+    rows = [line.split("|")[1] for line in INSIDE.splitlines() if line.startswith(f"| `{room}/")]
+    told = {name.rpartition("/")[2] for row in rows for name in re.findall(r"`([a-z_/]+\.py)`", row)}
+    assert told == {path.name for path in (ROOT / "gpq" / room).glob("*.py")} - {"__init__.py"}
+
+
+def test_what_the_example_sets_are_the_defaults() -> None:
+    assert parse(EXAMPLE, policies=POLICIES) == FileConfig()
