@@ -16,7 +16,7 @@ demo: $(VENV)/.train  ## install, then three real training jobs on two embedded 
 	$(BIN)/gpq demo
 
 demo-policies: $(VENV)/.train  ## the demo under every policy, one line each: a minute or two a policy
-	@failed=; for policy in $${ONLY:-$$($(BIN)/python -c 'from gpq.policies.registry import POLICIES; print(*POLICIES)')}; do \
+	@failed=; for policy in $(or $(ONLY),$$($(BIN)/python -c 'from gpq.policies.registry import POLICIES; print(*POLICIES)')); do \
 	  if said=$$($(BIN)/gpq demo --policy $$policy 2>&1); then echo "$$said" | tail -n 1; \
 	  else failed="$$failed $$policy"; echo "$$policy: FAILED"; echo "$$said" | tail -n 12; fi; \
 	done; test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
