@@ -10,7 +10,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -197,21 +197,29 @@ def _act(here: Stage, waiting: list[Part], done: int) -> str:
 
 
 def judge(here: Stage) -> DemoResult:
-    """What each job reached, from what the daemon recorded of it. A resize is asked of policies that resize jobs alone, a
-    new batch of those that know what one is worth."""
-    traits = entry(here.policy)
+    """What each job reached, from what the daemon recorded of it."""
     results = [_result(here, part) for part in CAST]
-    completed = sum(result.state == "completed" for result in results)
-    resized = sum(result.resizes > 0 for result in results)
-    changed = sum(result.batch_changes > 0 for result in results)
-    exact = all(result.samples_exact for result in results)
-    reached = sum(result.reached for result in results)
-    passed = completed == reached == len(CAST) and exact
-    passed &= (traits.gang or resized > 0) and (traits.own_batch or changed > 0)
-    seconds = time.monotonic() - here.started
     return DemoResult(
-        completed, results, resized, changed, exact, reached, seconds, str(here.home), here.policy, passed
+        sum(result.state == "completed" for result in results),
+        results,
+        sum(result.resizes > 0 for result in results),
+        sum(result.batch_changes > 0 for result in results),
+        all(result.samples_exact for result in results),
+        sum(result.reached for result in results),
+        time.monotonic() - here.started,
+        str(here.home),
+        here.policy,
+        passed(here.policy, results),
     )
+
+
+def passed(policy: str, jobs: Sequence[JobResult]) -> bool:
+    """Did every job do what it came for? A resize is asked of policies that resize jobs alone, a new batch of those that
+    know what one is worth."""
+    traits = entry(policy)
+    done = all(job.state == "completed" and job.reached and job.samples_exact for job in jobs)
+    resized = traits.gang or any(job.resizes > 0 for job in jobs)
+    return done and resized and (traits.own_batch or any(job.batch_changes > 0 for job in jobs))
 
 
 def _result(here: Stage, part: Part) -> JobResult:
