@@ -7,13 +7,19 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-interpreters check format bench bench-fit bench-cli bench-round bench-policy bench-overhead bench-daemon bench-exactness bench-noise chaos-daemon completions clean
+.PHONY: help demo demo-policies test test-interpreters check format bench bench-fit bench-cli bench-round bench-policy bench-overhead bench-daemon bench-exactness bench-noise chaos-daemon completions clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 demo: $(VENV)/.train  ## install, then three real training jobs on two embedded CPU servers, to the end
 	$(BIN)/gpq demo
+
+demo-policies: $(VENV)/.train  ## the demo under every policy, one line each: a minute or two a policy
+	@failed=; for policy in $(or $(ONLY),$$($(BIN)/python -c 'from gpq.policies.registry import POLICIES; print(*POLICIES)')); do \
+	  if said=$$($(BIN)/gpq demo --policy $$policy 2>&1); then echo "$$said" | tail -n 1; \
+	  else failed="$$failed $$policy"; echo "$$policy: FAILED"; echo "$$said" | tail -n 12; fi; \
+	done; test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
 
 test: $(VENV)/.dev  ## everything that CI runs: lint, types, import contracts, tests
 	$(BIN)/ruff check .

@@ -10,7 +10,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -19,17 +19,19 @@ import msgspec
 
 from gpq.client import connection, daemon_control
 from gpq.errors import GpqError, Refused
+from gpq.policies.registry import entry
 from gpq.rpc.messages import JobDetail, JobList, Show, SpecMessage, Status, Submit, Submitted, Top, TopView
 
 SERVERS = ("alpha", "beta")
 CONFIG = """\
 # Of `gpq demo`: two embedded servers with one CPU slot each, and short intervals, so that there is something to see.
+policy = "{policy}"
 interval = 4.0
 settle_seconds = 4.0
 restart_seconds = 6.0
 grace = 60.0
 """
-ALONE_SECONDS = 45.0  # at most this long the first job has both servers to itself
+ALONE_SECONDS = 45.0  # at most this long the first job has both servers to itself, where it may grow
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +81,18 @@ class DemoResult(msgspec.Struct, frozen=True):
     targets_reached: int
     seconds: float
     home: str
+    policy: str
     passed: bool
     schema: int = 1
 
 
 @dataclass
 class Stage:
-    """The private daemon's folder and the jobs on it."""
+    """The private daemon's folder, its policy and the jobs on it."""
 
     home: Path
     examples: Path
+    policy: str
     ids: dict[str, int] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
 
@@ -115,17 +119,19 @@ def check_training() -> None:
 
 
 @contextlib.contextmanager
-def stage(home: str = "") -> Iterator[Stage]:
-    """A daemon of its own in `home` (default: a new temporary folder); it and its jobs are gone afterwards."""
+def stage(home: str = "", policy: str = "goodput") -> Iterator[Stage]:
+    """A daemon of its own in `home` (default: a new temporary folder); it and its jobs are gone afterwards. Raises
+    UsageError for an unknown policy."""
+    entry(policy)
     check_training()
     folder = Path(home or tempfile.mkdtemp(prefix="gpq-demo-")).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "config.toml"
-    config.write_text(CONFIG + "".join(_server(index) for index in range(len(SERVERS))))
+    config.write_text(CONFIG.format(policy=policy) + "".join(_server(index) for index in range(len(SERVERS))))
     kept = {name: os.environ.get(name) for name in ("GPQ_HOME", "GPQ_CONFIG")}
     os.environ.update(GPQ_HOME=str(folder), GPQ_CONFIG=str(config))
     try:
-        yield Stage(folder, examples_folder())
+        yield Stage(folder, examples_folder(), policy)
     finally:
         with contextlib.suppress(GpqError):
             daemon_control.stop(jobs=True)
@@ -162,16 +168,17 @@ def play(here: Stage, draw: Callable[[TopView, str], None], *, timeout: float, p
     first, *others = CAST
     submit(here, first)
     waiting = list(others)
+    wanted = 1 if entry(here.policy).gang else len(SERVERS)  # GPUs that the first job has before the others come
     while True:
         view = connection.call(Top(), TopView)
         rows = {job.id: job for job in view.jobs}
         lead = rows.get(here.ids[first.name])
         alone = time.monotonic() - here.started
-        if waiting and (lead is None or lead.gpus >= len(SERVERS) or alone > ALONE_SECONDS):
+        if waiting and (lead is None or lead.gpus >= wanted or alone > ALONE_SECONDS):
             submit(here, waiting.pop(0))
         cast = connection.call(Status([str(number) for number in here.ids.values()]), JobList)
         done = sum(job.ended_at is not None for job in cast.jobs)
-        draw(view, _act(waiting, done, len(here.ids)))
+        draw(view, _act(here, waiting, done))
         if not waiting and done == len(CAST):
             return judge(here)
         if alone > timeout:
@@ -179,8 +186,10 @@ def play(here: Stage, draw: Callable[[TopView, str], None], *, timeout: float, p
         time.sleep(pause)
 
 
-def _act(waiting: list[Part], done: int, submitted: int) -> str:
-    if submitted == 1:
+def _act(here: Stage, waiting: list[Part], done: int) -> str:
+    if waiting and entry(here.policy).gang:
+        return "jobs arrive: each gets the one GPU that it asked for"
+    if len(here.ids) == 1:
         return "one job alone: it grows onto both servers"
     if waiting:
         return "others arrive: it gives a server back"
@@ -190,15 +199,27 @@ def _act(waiting: list[Part], done: int, submitted: int) -> str:
 def judge(here: Stage) -> DemoResult:
     """What each job reached, from what the daemon recorded of it."""
     results = [_result(here, part) for part in CAST]
-    completed = sum(result.state == "completed" for result in results)
-    resized = sum(result.resizes > 0 for result in results)
-    changed = sum(result.batch_changes > 0 for result in results)
-    exact = all(result.samples_exact for result in results)
-    reached = sum(result.reached for result in results)
-    passed = completed == reached == len(CAST) and resized > 0 and changed > 0 and exact
     return DemoResult(
-        completed, results, resized, changed, exact, reached, time.monotonic() - here.started, str(here.home), passed
+        sum(result.state == "completed" for result in results),
+        results,
+        sum(result.resizes > 0 for result in results),
+        sum(result.batch_changes > 0 for result in results),
+        all(result.samples_exact for result in results),
+        sum(result.reached for result in results),
+        time.monotonic() - here.started,
+        str(here.home),
+        here.policy,
+        passed(here.policy, results),
     )
+
+
+def passed(policy: str, jobs: Sequence[JobResult]) -> bool:
+    """Did every job do what it came for? A resize is asked of policies that resize jobs alone, a new batch of those that
+    know what one is worth."""
+    traits = entry(policy)
+    done = all(job.state == "completed" and job.reached and job.samples_exact for job in jobs)
+    resized = traits.gang or any(job.resizes > 0 for job in jobs)
+    return done and resized and (traits.own_batch or any(job.batch_changes > 0 for job in jobs))
 
 
 def _result(here: Stage, part: Part) -> JobResult:

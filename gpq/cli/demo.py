@@ -16,6 +16,7 @@ from gpq.rpc.messages import TopView
 from gpq.views.plain import safe
 
 app = frame()
+POLICY = typer.Option("--policy", metavar="POLICY", help="Of the daemon; `gpq config policies` lists them.")
 HOME = typer.Option("--home", metavar="DIR", help="Keep state and logs there instead of in a temporary folder.")
 TIMEOUT = typer.Option("--timeout", metavar="DURATION", help="Give up after this long.")
 
@@ -24,6 +25,7 @@ Draw = Callable[[TopView, str], None]
 
 @app.command()
 def demo(
+    policy: Annotated[str, POLICY] = "goodput",
     home: Annotated[str, HOME] = "",
     timeout: Annotated[str, TIMEOUT] = "5m",
     color: Color = ColorChoice.auto,
@@ -31,17 +33,19 @@ def demo(
 ) -> int:
     """Train three jobs to the end on two embedded CPU servers, with a daemon of its own, and judge the outcome.
 
-    It passes when all three complete and reach their targets, one was resized while it ran, one changed its batch size
-    without a restart, and every epoch visited each sample exactly once. Your own queue is not touched.
+    It passes when all three complete and reach their targets, every epoch visited each sample exactly once, one was
+    resized while it ran (if the policy resizes jobs), and one changed its batch size without a restart (if the policy
+    knows what that is worth). Your own queue is not touched.
 
     \b
     Example:
       gpq demo
+      gpq demo --policy tiresias
       gpq demo --json --timeout 10m
     """
     seconds = values.seconds(timeout, "--timeout")
     live = not json and sys.stdout.isatty()
-    with play.stage(home) as here, _picture(color.value) if live else _lines() as draw:
+    with play.stage(home, policy) as here, _picture(color.value) if live else _lines() as draw:
         result = play.play(here, draw, timeout=seconds)
     if json:
         output.emit(result)
@@ -104,6 +108,6 @@ def _summary(result: play.DemoResult) -> list[str]:
         f"{result.resized} of {count} jobs resized while running, continued from their checkpoints",
         f"{result.batch_changed} of {count} jobs changed their batch size without a restart",
         "no sample lost or repeated" if result.samples_exact else "samples were lost or repeated",
-        f"{'passed' if result.passed else 'FAILED'} in {result.seconds:.0f} s; logs in {result.home}",
+        f"{'passed' if result.passed else 'FAILED'} under {result.policy} in {result.seconds:.0f} s; logs in {result.home}",
     ]
     return lines

@@ -13,12 +13,14 @@ from typing import Any
 from gpq.cli.app import command
 from gpq.cli.commands import COMMANDS
 from gpq.cli.scripts import SCRIPTS
+from gpq.policies.registry import POLICIES
 
 BEGIN, END = "<!-- commands: python -m gpq.cli.reference -->", "<!-- /commands -->"
 KINDS = {"JOB": "jobs", "NODE": "nodes", "USER": "users", "PATH": "files", "FILE": "files"}
 CHOICES = {
     "STATE": ("pending", "held", "starting", "running", "stopping", "completed", "failed", "cancelled", "timeout"),
     "SIGNAL": ("USR1", "USR2", "TERM", "INT", "HUP"),
+    "POLICY": tuple(POLICIES),
 }
 
 

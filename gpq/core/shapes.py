@@ -159,7 +159,7 @@ def gpu_range(job: Job, total: int) -> tuple[int, int]:
     """(fewest, most) GPUs the job may have; `total` is what the cluster could give it.
 
     A script that has not declared itself gets its minimum: if it never calls the library, more replicas would only
-    repeat its work.
+    repeat its work. What is declared leaves at least the least atomic batch for each of the most.
     """
     spec = job.spec
     if spec.level is not Level.SCRIPT or spec.rigid:
@@ -168,10 +168,9 @@ def gpu_range(job: Job, total: int) -> tuple[int, int]:
         return spec.min_gpus, spec.min_gpus
     most = min(spec.max_gpus or total, total)
     declared = job.profile.declared
-    if declared.adaptive and declared.max_batch_size > 0:
-        most = min(most, max(declared.max_batch_size // max(declared.min_atomic_batch, 1), 1))
-    elif declared.batch_size > 0:
-        most = min(most, declared.batch_size)
+    largest = declared.max_batch_size if declared.adaptive and declared.max_batch_size > 0 else declared.batch_size
+    if largest > 0:
+        most = min(most, max(largest // max(declared.min_atomic_batch, 1), 1))
     return spec.min_gpus, max(most, spec.min_gpus)
 
 

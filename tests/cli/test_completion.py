@@ -35,6 +35,7 @@ def offered(gpq: Gpq, shell: str, *words: str) -> tuple[int, list[str]]:
         (["cancel", "1,"], ["1,1", "1,2"]),
         (["logs", "1", "--node", ""], ["1", "2"]),  # asks for nodes; the made daemon has one list
         (["completion", ""], ["bash", "zsh", "fish"]),
+        (["demo", "--policy", "s"], ["sia", "slaq", "srtf"]),
         (["submit", "--signal", "USR"], ["USR1", "USR2"]),
         (["nonsense", ""], []),
         (["daemon", "nonsense", ""], []),

@@ -53,6 +53,7 @@ BAD = [
     (["cancel", "1", "--timeout", "5"], "write 5s, 5m or 5h"),
     (["top", "--interval", "0"], "out of range"),
     (["completion", "tcsh"], "tcsh"),
+    (["demo", "--policy", "fastest"], "unknown policy `fastest`"),
     (["daemon", "restart"], "restart"),
     (["config", "check", "missing.toml"], "no file missing.toml"),
     (["--frobnicate"], "no option"),

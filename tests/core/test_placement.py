@@ -72,6 +72,13 @@ def test_a_script_that_never_declared_itself_gets_its_minimum() -> None:
     assert feasible(job(1), snapshot(node("a", 4))) == (Shape(1),)
 
 
+def test_every_gpu_gets_at_least_the_least_atomic_batch() -> None:
+    for adaptive, most in ((False, 3), (True, 6)):
+        declared = replace(DECLARED, adaptive=adaptive, batch_size=32, max_batch_size=64, min_atomic_batch=10)
+        found = feasible(job(1, profile=Profile(declared=declared)), snapshot(node("a", 8)))
+        assert found == tuple(Shape(k) for k in range(1, most + 1))
+
+
 def test_a_silent_node_offers_nothing_new_and_keeps_what_it_has() -> None:
     silent = node("a", 2, state=NodeState.UNREACHABLE)
     before = snapshot(silent, running(1, on("a", 0)), job(2))

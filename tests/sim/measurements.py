@@ -22,12 +22,23 @@ def step_times(counts: Sequence[int], atomic: int) -> tuple[float, float]:
     return 0.02 + 0.002 * atomic + sync, sync
 
 
-def tiny(folder: Path, name: str = "tiny", *, steps: int = 1000, kinds: Sequence[str] = ("",)) -> Path:
-    """Three epochs of `steps` base steps each; alone on one GPU a base step takes 84 ms."""
+def tiny(
+    folder: Path,
+    name: str = "tiny",
+    *,
+    steps: int = 1000,
+    kinds: Sequence[str] = ("",),
+    noise: float = 4.0,
+    speed: float = 1.0,
+    syncs: float = 1.0,
+) -> Path:
+    """Three epochs of `steps` base steps each; alone on one GPU a base step takes 84 ms / `speed`. The noise scale is
+    `noise` base batches in the first epoch; synchronising takes `syncs` times as long as in `step_times`."""
     rows = []
     for counts in PLACEMENTS:
         for atomic in ATOMIC:
             step, sync = step_times(counts, atomic)
+            step, sync = (step - sync) / speed + syncs * sync, syncs * sync
             rows.append(f"{''.join(map(str, counts))},{atomic},{step},{sync}")
     for kind in kinds:
         suffix = f"-{kind}" if kind else ""
@@ -35,7 +46,7 @@ def tiny(folder: Path, name: str = "tiny", *, steps: int = 1000, kinds: Sequence
         write(folder / name / f"scalability{suffix}.csv", SCALABILITY)
     for batch in BATCHES:
         lines = [
-            f"{steps * (epoch + 1)},{steps * 32 * (epoch + 1) // batch},{0.3 * (epoch + 1)},1.0,{4.0 * (epoch + 1)}"
+            f"{steps * (epoch + 1)},{steps * 32 * (epoch + 1) // batch},{0.3 * (epoch + 1)},1.0,{noise * (epoch + 1)}"
             for epoch in range(EPOCHS)
         ]
         write(folder / name / f"validation-{batch}.csv", (HEADER, *lines))

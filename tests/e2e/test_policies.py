@@ -1,0 +1,42 @@
+"""Every policy runs the daemon: real jobs, more of them than there are GPUs, come to their ends, and training is exact."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gpq.policies.registry import POLICIES
+from tests.e2e.harness import ROOT, Daemon
+from tests.e2e.test_training import LONG, train, visited
+from tests.waiting import wait_until
+
+
+def status(daemon: Daemon) -> dict[str, object]:
+    """What `gpq daemon status` says of it."""
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'agent'}", "GPQ_HOME": str(daemon.home)}
+    command = [sys.executable, "-m", "gpq", "daemon", "status", "--json"]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    found: dict[str, object] = json.loads(said.stdout)
+    return found
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_jobs_come_to_their_ends_under(policy: str) -> None:
+    with Daemon(slots=2, policy=policy, interval=1.0, settle_seconds=0.5) as daemon:
+        assert status(daemon)["policy"] == policy
+        box = daemon.shell("echo box >> ran; while [ ! -e go ]; do sleep 0.05; done")
+        job = train(daemon, "trained", size=800, epochs=2, pace=0.0, fixed=False, gpus=2)
+        daemon.until(box, "running")
+        wait_until(lambda: list(daemon.work.glob("trained.*")), "it trains beside the box", LONG)
+        later = daemon.shell("echo later >> ran")
+        (daemon.work / "go").touch()
+        detail = daemon.until(job, "completed", "failed", patience=LONG)
+        assert detail.job.state == "completed", daemon.log(job, detail.job.attempt)
+        assert detail.metrics["gpq_epochs"] == detail.metrics["gpq_epochs_exact"] == 2
+        assert visited(daemon, "trained", 800, 2)
+        assert daemon.ended(box, later) == {box: ("completed", 0), later: ("completed", 0)}
+        assert (daemon.work / "ran").read_text() == "box\nlater\n"
