@@ -17,7 +17,7 @@ demo: $(VENV)/.train  ## install, then three real training jobs on two embedded 
 
 demo-policies: $(VENV)/.train  ## the demo under every policy, one line each: a minute or two a policy
 	@failed=; for policy in $(or $(ONLY),$$($(BIN)/python -c 'from gpq.policies.registry import POLICIES; print(*POLICIES)')); do \
-	  if said=$$($(BIN)/gpq demo --policy $$policy 2>&1); then echo "$$said" | tail -n 1; \
+	  if said=$$($(BIN)/gpq demo --policy $$policy --timeout 15m 2>&1); then echo "$$said" | tail -n 1; \
 	  else failed="$$failed $$policy"; echo "$$policy: FAILED"; echo "$$said" | tail -n 12; fi; \
 	done; test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
 
@@ -43,7 +43,7 @@ test-interpreters:  ## the tests that need no PyTorch, on the other Pythons from
 	  $(VENV)-$$version/bin/python -m pytest -q $(WITHOUT_TORCH) || exit 1; \
 	done
 
-WITHOUT_TORCH := tests/core tests/policies tests/control tests/sim tests/views tests/contract/test_stores.py
+WITHOUT_TORCH := tests/core tests/policies tests/control tests/sim tests/views tests/contract/test_stores.py tests/test_config.py tests/test_demo.py
 
 check: $(VENV)/.dev   ## the quick part: lint, types, import contracts, the core's tests
 	$(BIN)/ruff check .
