@@ -21,7 +21,7 @@ EPSILON = 1e-3  # what no GPUs at all are worth, in fair shares
 FIRST_START = 4  # GPUs, at most one node, of a script that was never profiled
 GROWTH = 4  # times the replicas that were profiled: farther the model has not earned trust
 LEAST_GAIN = 0.05  # a move must promise this much, however quick the restart: estimates are no better than that
-LEAST_FACTOR = 0.7  # of a restart, however long it takes
+LEAST_FACTOR = 0.65  # of a restart, however long it takes
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -11,8 +11,8 @@ from gpq.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`gang`: every job gets exactly the GPUs that it asked for. `own_batch`: it keeps the batch that it asked for, since
-    the policy knows nothing of statistical efficiency (a simulated job then has its tuned batch)."""
+    """`gang`: every job gets exactly the GPUs that it asked for. `own_batch`: the policy knows nothing of statistical
+    efficiency, so a simulated job keeps the batch that it asked for; live, gpq goes on choosing batches."""
 
     module: str
     attribute: str

@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
@@ -140,6 +141,25 @@ def _refusal(source: Source, task: Task, problem: str) -> UsageError:
 
 def run_all(runs: Sequence[Run], processes: int = 1, progress: Progress | None = None) -> list[Outcome]:
     """The outcomes, in the order of the runs. An error in one of them, like Ctrl-C, ends all."""
+    with _without_chatter():
+        return _all(runs, processes, progress)
+
+
+@contextmanager
+def _without_chatter() -> Iterator[None]:
+    """HiGHS now and then writes a line of its own to the standard output, past Python: it would spoil what is printed."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _all(runs: Sequence[Run], processes: int, progress: Progress | None) -> list[Outcome]:
     if min(processes, len(runs)) > 1:
         return _in_processes(runs, min(processes, len(runs)), progress)
     shares = [0.0] * len(runs)

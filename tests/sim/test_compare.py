@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,3 +121,10 @@ def test_blocks_hold_the_runs_of_one_cluster_and_their_means(tmp_path: Path) -> 
         [mean] = block.means
         assert [row.workload for row in block.rows] == ["v", "w"]
         assert mean.avg_jct == pytest.approx(sum(row.avg_jct for row in block.rows) / 2)
+
+
+def test_what_a_solver_writes_past_python_does_not_reach_the_output(capfd: pytest.CaptureFixture[str]) -> None:
+    with compare._without_chatter():
+        os.write(1, b"a line of a library\n")
+    os.write(1, b"ours\n")
+    assert capfd.readouterr().out == "ours\n"
