@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo demo-policies test test-interpreters check format bench bench-fit bench-cli bench-round bench-policy bench-overhead bench-daemon bench-exactness bench-noise chaos-daemon completions clean
+.PHONY: help demo demo-policies test test-interpreters check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-daemon bench-exactness bench-noise chaos-daemon completions clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -64,11 +64,14 @@ TRACES ?=
 # Processes that simulate.
 JOBS ?= 1
 
-bench: bench-fit bench-round bench-cli bench-daemon bench-overhead bench-exactness bench-noise  ## every benchmark, with its bar
+bench: bench-fit bench-round bench-solver bench-cli bench-daemon bench-overhead bench-exactness bench-noise  ## every benchmark, with its bar
 
 bench-fit: $(VENV)/.dev  ## error and time of the throughput fit: make bench-fit TRACES=DIR
 	@test -n "$(TRACES)" || { echo "say where the traces are: make bench-fit TRACES=DIR" >&2; exit 2; }
 	$(BIN)/python benchmarks/fit_accuracy.py --traces $(TRACES)
+
+bench-solver: $(VENV)/.dev  ## whole rounds at four sizes, against the genetic search and HiGHS
+	$(BIN)/python benchmarks/solver.py
 
 bench-round: $(VENV)/.dev  ## time of a round for 64 GPUs and 30 jobs
 	$(BIN)/python benchmarks/round.py

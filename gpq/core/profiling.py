@@ -14,7 +14,7 @@ MAX_NOTICES = 12
 TIME_TOLERANCE = 0.03  # share by which a mean may move before the model is made anew: it errs by more itself
 NOISE_TOLERANCE = 0.05  # share of the noise scale
 WEIGHT_TOLERANCE = 2.0  # times as many steps
-WELL_KNOWN = 50.0  # steps from which on a weight says no more
+WELL_KNOWN = 30.0  # steps from which on a weight says no more
 
 
 def learn(job: Job, event: Profiled) -> Job:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpq.core import events as facts
 from gpq.core.folding import apply
-from gpq.core.models import LossPoint, Noise
-from gpq.core.profiling import MAX_LOSSES, with_losses
+from gpq.core.models import LossPoint, Noise, Profile, ProfileRow
+from gpq.core.profiling import MAX_LOSSES, rested, with_losses
 from tests.builders import on, running
 
 
@@ -56,3 +58,35 @@ def test_the_first_noise_scale_that_is_one_is_kept() -> None:
     for offset, noise in enumerate((capped, first, later), 1):
         job = apply(job, facts.Profiled(5.0, job.id, 1, offset, noise=noise))
     assert (job.profile.early_noise, job.profile.noise) == (first, later)
+
+
+def measured(step: float, weight: float = 100.0, replicas: int = 1) -> ProfileRow:
+    return ProfileRow(1, replicas, 32, 0.9 * step, step, weight)
+
+
+def followed(before: Profile, *rows: ProfileRow, noise: float = 500.0) -> Profile:
+    return rested(replace(before, rows=rows, noise=Noise(1.0, noise, 1000)))
+
+
+def test_the_basis_of_the_model_follows_what_changed_by_more_than_a_measurement_is_worth() -> None:
+    first = followed(Profile(), measured(0.1))
+    assert first.basis == (measured(0.1),)
+    steady = followed(first, measured(0.1015, weight=900.0))
+    assert steady.basis is first.basis, "a mean that hardly moved"
+    moved = followed(steady, measured(0.105))
+    assert moved.basis == (measured(0.105),)
+    drifted = followed(followed(first, measured(0.102)), measured(0.104))
+    assert drifted.basis == (measured(0.104),), "it is compared with the basis, not with the last report"
+    wider = followed(first, measured(0.1), measured(0.12, replicas=2))
+    assert len(wider.basis) == 2, "a new configuration"
+    young = followed(Profile(), measured(0.1, weight=5.0))
+    assert followed(young, measured(0.1, weight=8.0)).basis is young.basis
+    assert followed(young, measured(0.1, weight=12.0)).basis[0].weight == 12.0, "a weight that tells more"
+
+
+def test_the_noise_scale_follows_in_steps_too() -> None:
+    first = followed(Profile(), measured(0.1))
+    assert followed(first, measured(0.1), noise=515.0).noise_basis is first.noise_basis
+    after = followed(first, measured(0.1), noise=600.0).noise_basis
+    assert after is not None
+    assert after.var == 600.0

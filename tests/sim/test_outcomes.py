@@ -1,0 +1,43 @@
+"""The figures of a run, against sums done by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpq.sim.outcomes import JobOutcome, Outcome, means, summary
+
+
+def ended(name: str, begin: float, end: float, *, rho: float | None = 1.0, restarts: int = 0) -> JobOutcome:
+    return JobOutcome(name, "app", "ana", begin, begin, end, restarts, 3600.0, rho, ((begin, 1), (end, 0)))
+
+
+def run(policy: str, *jobs: JobOutcome, seconds: tuple[float, ...] = (0.001, 0.004, 0.002)) -> Outcome:
+    return Outcome(policy, "w", 0, 4, jobs, seconds, 1.5, 2.0)
+
+
+def test_a_summary_is_what_its_columns_say() -> None:
+    row = summary(
+        run("p", ended("a", 10, 110, rho=0.5), ended("b", 20, 220, rho=2.0, restarts=3), ended("c", 0, 300, rho=None))
+    )
+    assert (row.jobs, row.avg_jct, row.p50_jct, row.makespan) == (3, 200.0, 200.0, 300.0)
+    assert row.p99_jct == pytest.approx(298.0)  # linear between 200 and 300
+    assert (row.rho_max, row.rho_above_1) == (2.0, 0.5)
+    assert row.rho_p95 == pytest.approx(0.5 + 0.95 * 1.5)
+    assert (row.restarts_per_job, row.gpu_hours, row.round_ms_median, row.round_ms_max) == (1.0, 3.0, 2.0, 4.0)
+
+
+def test_without_known_fairness_there_is_none_and_not_zero() -> None:
+    row = summary(run("p", ended("a", 0, 10, rho=None), seconds=()))
+    assert (row.rho_p95, row.rho_max, row.rho_above_1, row.round_ms_max) == (None, None, None, 0.0)
+
+
+def test_means_are_by_policy_in_order_and_keep_the_worst() -> None:
+    rows = [
+        summary(run("b", ended("a", 0, 100, rho=1.0))),
+        summary(run("a", ended("a", 0, 50))),
+        summary(run("b", ended("a", 0, 300, rho=3.0), seconds=(0.05,))),
+    ]
+    first, second = means(rows)
+    assert (first.policy, second.policy) == ("b", "a")
+    assert (first.avg_jct, first.rho_p95, first.rho_max, first.round_ms_max) == (200.0, 2.0, 3.0, 50.0)
+    assert first.jobs == 2
