@@ -6,6 +6,7 @@ Reads a job's profile; None everywhere means "not known yet", never zero.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -48,10 +49,15 @@ def fitted(rows: tuple[ProfileRow, ...]) -> ThroughputParams | None:
 
 Asked = tuple[tuple[ProfileRow, ...], Declared, Noise | None]
 
-MODELS = 16_384  # remembered
-_models: dict[
-    tuple[int, int, int, str], tuple[Asked, Model | None]
-] = {}  # what was asked is held, so its ids stay its own
+LEAST_REMEMBERED = 4096  # models
+_models: dict[tuple[int, int, int, str], tuple[Asked, Model | None]] = {}  # oldest first
+_room = LEAST_REMEMBERED
+
+
+def expect(jobs: int) -> None:
+    """Make room for the models of so many jobs, so that a large queue is not fitted anew in every round."""
+    global _room
+    _room = max(LEAST_REMEMBERED, 3 * jobs)
 
 
 def model_of(profile: Profile, gpu_type: str = "") -> Model | None:
@@ -59,12 +65,13 @@ def model_of(profile: Profile, gpu_type: str = "") -> Model | None:
     basis, declared, noise = profile.basis, profile.declared, profile.noise_basis
     if declared is None or not basis:
         return None
-    key = (id(basis), id(declared), id(noise), gpu_type)
+    key = (id(basis), id(declared), id(noise), gpu_type)  # what was asked is held below, so its ids stay its own
     known = _models.get(key)
     if known is None:
-        if len(_models) >= MODELS:
-            _models.clear()
         known = _models[key] = ((basis, declared, noise), _model(basis, declared, noise, gpu_type))
+        if len(_models) > _room:
+            with suppress(KeyError, StopIteration, RuntimeError):  # readers ask beside the loop
+                del _models[next(iter(_models))]
     return known[1]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpq.core import transfer
+from gpq.core import estimates, transfer
 from gpq.core.candidates import Candidate, Field, field_of
 from gpq.core.fairness import shares_now
 from gpq.core.knapsack import Item, solve
@@ -46,6 +46,7 @@ class Goodput:
     def _valued(self, snapshot: Snapshot) -> tuple[Field, list[Valued]]:
         config = snapshot.config
         self.memory.forget_others(snapshot.jobs)
+        estimates.expect(len(snapshot.jobs))
         shares = shares_now(snapshot)
         priors = _priors(snapshot)
         most = {name: most_replicas(job, priors.get(name)) for name, job in snapshot.jobs.items()}
