@@ -31,16 +31,23 @@ NODES = typer.Option(
     "--nodes", metavar="NxG[:TYPE],...", help="Cluster: 16x4, or 6x4:t4,2x8:a100. Repeat it to compare. [default: 16x4]"
 )
 POLICY = typer.Option("--policy", metavar="NAME,...", help="Policies to compare.")
-INTERVAL = typer.Option("--interval", metavar="SECONDS", help="Between two rounds.")
+INTERVAL = typer.Option("--interval", metavar="SECONDS", help="Between two rounds. [default: 60]")
 RESTART = typer.Option(
     "--restart", metavar="SECONDS", help="Cost of each start and move. [default: 30; sia: by application]"
 )
 INTERFERENCE = typer.Option(
     "--interference", metavar="SHARE", help="Slowdown of jobs over several nodes that share a node."
 )
-KNOWN = typer.Option("--known-length/--unknown-length", help="Jobs declare how long they are.")
-PRIORS = typer.Option("--priors/--no-priors", help="Jobs start from profiles of earlier ones of the same program.")
-EVENTS = typer.Option("--events/--no-events", help="Rounds also when a job arrives, ends or first reports.")
+KNOWN = typer.Option(
+    "--known-length/--unknown-length", help="Jobs declare how long they are. [default: unknown; history: known]"
+)
+PRIORS = typer.Option(
+    "--priors/--no-priors",
+    help="Jobs start from profiles of earlier ones of the same program. [default: no; history: yes]",
+)
+EVENTS = typer.Option(
+    "--events/--no-events", help="Rounds also when a job arrives, ends or first reports. [default: no; history: yes]"
+)
 NOISE = typer.Option("--noise", metavar="SHARE", help="Relative error of what jobs measure.")
 SEED = typer.Option("--seed", metavar="N,...", help="Of all chance; a list runs each.")
 PARALLEL = typer.Option("--jobs-parallel", metavar="N", min=1, help="Processes that simulate.")
@@ -59,12 +66,12 @@ def simulate(
     traces: Annotated[str, TRACES] = "",
     nodes: Annotated[list[str] | None, NODES] = None,
     policy: Annotated[str, POLICY] = "goodput",
-    interval: Annotated[float, INTERVAL] = 60.0,
+    interval: Annotated[float | None, INTERVAL] = None,
     restart: Annotated[float | None, RESTART] = None,
     interference: Annotated[float, INTERFERENCE] = 0.0,
-    known_length: Annotated[bool, KNOWN] = False,
-    priors: Annotated[bool, PRIORS] = False,
-    events: Annotated[bool, EVENTS] = False,
+    known_length: Annotated[bool | None, KNOWN] = None,
+    priors: Annotated[bool | None, PRIORS] = None,
+    events: Annotated[bool | None, EVENTS] = None,
     noise: Annotated[float, NOISE] = 0.0,
     seed: Annotated[str, SEED] = "0",
     jobs_parallel: Annotated[int, PARALLEL] = 1,
@@ -92,11 +99,12 @@ def simulate(
         raise UsageError("--csv and --json do not go together", "choose one of them")
     made = Rules(
         nodes=(),
-        interval=simulating.within(interval, "--interval", 0.0, 86_400.0, above=True),
+        interval=simulating.within(60.0 if interval is None else interval, "--interval", 1.0, 86_400.0),
         interference=simulating.within(interference, "--interference", 0.0, 0.99),
-        known_length=known_length,
-        priors=priors,
-        events=events,
+        # One's own jobs are replayed as the daemon would run them, public ones by the rules of their artifact.
+        known_length=history if known_length is None else known_length,
+        priors=history if priors is None else priors,
+        events=history if events is None else events,
         noise=simulating.within(noise, "--noise", 0.0, 10.0),
         profiled=rules is Ruleset.sia,
         config=simulating.settings(setting or []),
@@ -141,10 +149,6 @@ def _check_plot(path: str) -> None:
 def _show(blocks: list[compare.Block], plot: str, *, csv: bool, color: str, json: bool) -> None:
     from gpq.views import comparison
 
-    if plot:
-        from gpq.views import plot as figure
-
-        figure.draw(blocks, plot)
     if json:
         output.emit(comparison.document(blocks))
     elif csv:
@@ -152,6 +156,10 @@ def _show(blocks: list[compare.Block], plot: str, *, csv: bool, color: str, json
     else:
         console = output.console(color)
         console.print(comparison.picture(blocks, console.width))
+    if plot:
+        from gpq.views import plot as figure
+
+        figure.draw(blocks, plot)
 
 
 @contextmanager

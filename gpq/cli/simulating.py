@@ -32,6 +32,7 @@ OWN_OPTION = {  # fields of Config that have an option of their own
     "restart_seconds": "--restart",
 }
 NOT_SIMULATED = {"port_salt", "retry_seconds", "quick_failure_seconds", "max_quick_failures", "settle_seconds"}
+RANGES = {"fairness_power": (-10.0, 1.0), "batch_growth": (1.0, 1e6)}  # of settings; else from 0
 WORDS = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
 
 
@@ -83,6 +84,8 @@ def settings(words: Sequence[str]) -> Config:
         if key not in known:
             raise UsageError(f"--set {word}: there is no setting {key!r}", f"there are {', '.join(known)}")
         changed[key] = _setting(kinds[key], value, word) if given else _wrong(word)
+        if kinds[key] is not bool:
+            within(float(changed[key]), f"--set {key}", *RANGES.get(key, (0.0, 1e6)))
     return replace(Config(), **changed)  # type: ignore[arg-type]
 
 

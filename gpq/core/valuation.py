@@ -21,6 +21,7 @@ EPSILON = 1e-3  # what no GPUs at all are worth, in fair shares
 FIRST_START = 4  # GPUs, at most one node, of a script that was never profiled
 GROWTH = 4  # times the replicas that were profiled: farther the model has not earned trust
 LEAST_GAIN = 0.05  # a move must promise this much, however quick the restart: estimates are no better than that
+TINY = 1e-12  # seconds, instead of a division by none
 LEAST_FACTOR = 0.65  # of a restart, however long it takes
 
 Array = NDArray[np.float64]
@@ -181,10 +182,10 @@ def _restart_factors(group: Group, config: Config, now: Seconds, is_current: Mas
     )
     factor = np.maximum(1.0 - restart / horizon, LEAST_FACTOR) if horizon > 0 else np.ones(len(restart))
     lasted = np.array([max(now - row.job.submitted_at, 0.0) for row in group.rows]) + horizon
-    factor = np.minimum(factor, lasted / (lasted + restart))
+    factor = np.minimum(factor, np.where(restart > 0, lasted / np.maximum(lasted + restart, TINY), 1.0))
     runs = np.array([row.current is not None for row in group.rows])
     ends = np.where(np.isfinite(left) & runs[:, None], left, 0.0)
-    pays_off = np.where(ends > 0, ends / (ends + restart[:, None]), 1.0)
+    pays_off = np.where(ends > 0, ends / np.maximum(ends + restart[:, None], TINY), 1.0)
     factors = np.minimum(np.minimum(factor[:, None], pays_off), 1.0 / (1.0 + LEAST_GAIN))
     never_ran = np.array([row.job.attempt == 0 for row in group.rows])
     found: Array = np.where(is_current | never_ran[:, None], 1.0, factors)

@@ -73,6 +73,8 @@ def read(path: str | Path, columns: Sequence[Column]) -> Table:
 def _records(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """The header and (row, cells) of what follows it."""
     lines: list[tuple[int, list[str]]] = []
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise UsageError(f"{path} is no regular file", "it is read more than once: write it to a file first")
     try:
         with open(path, encoding="utf-8-sig", newline="") as stream:
             reader = csv.reader(stream, strict=True)

@@ -116,7 +116,8 @@ class StepTimes:
     def _refusal(self, placement: Counts, problem: str) -> NotMeasured:
         nodes = max(nodes for (nodes, _, _), _ in self._points)
         replicas = max(replicas for (_, replicas, _), _ in self._points)
-        hint = f"measurements reach to {replicas} GPUs on {nodes} {'node' if nodes == 1 else 'nodes'}"
+        on_one = max((replicas for (nodes, replicas, _), _ in self._points if nodes == 1), default=0)
+        hint = f"measurements reach to {replicas} GPUs on {nodes} {'node' if nodes == 1 else 'nodes'}, {on_one} on one"
         return NotMeasured(f"{self.name} {problem}", f"{hint}; choose a cluster or GPU type within them")
 
 

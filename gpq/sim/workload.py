@@ -14,6 +14,8 @@ from gpq.sim.trace import Traces
 # Of the published workloads: what a policy may change. scale-gpus: the number of GPUs, not the batch.
 CATEGORIES = ("adaptive", "scale-gpus", "rigid")
 
+LATEST: Seconds = 1e12  # beyond it a clock of floating point numbers loses its seconds
+
 COLUMNS = (
     Column("name", text=True),
     Column("time", least=0.0),
@@ -46,6 +48,8 @@ def read(path: str | Path) -> tuple[Arrival, ...]:
         name, category = table.texts["name"][i], table.texts["category"][i]
         if name in first:
             raise table.wrong(i, f"the name {name} is taken, by row {first[name]}")
+        if table.numbers["time"][i] > LATEST:
+            raise table.wrong(i, f"time is {table.numbers['time'][i]:g}, must be at most {LATEST:g} s")
         if category not in CATEGORIES:
             raise table.wrong(i, f"category is {category}, must be one of {', '.join(CATEGORIES)}")
         first[name] = row

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -57,9 +58,13 @@ def draw(blocks: Sequence[Block], path: str) -> None:
         for index, (label, outcome) in enumerate(panels):
             _gpus(figure.add_subplot(grid[1, 2 * index : 2 * index + 2]), label, outcome)
         metadata: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
+        beside = f"{path}.part"  # an older figure is replaced by a whole one or not at all
         try:
-            figure.savefig(path, format=kind, dpi=150, metadata=metadata)
+            figure.savefig(beside, format=kind, dpi=150, metadata=metadata)
+            os.replace(beside, path)
         except OSError as error:
+            with suppress(OSError):
+                os.unlink(beside)
             raise UsageError(f"--plot {path}: {error.strerror or error}", "name a file that can be written") from None
 
 
