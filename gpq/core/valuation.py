@@ -22,7 +22,7 @@ FIRST_START = 4  # GPUs, at most one node, of a script that was never profiled
 GROWTH = 4  # times the replicas that were profiled: farther the model has not earned trust
 LEAST_GAIN = 0.05  # a move must promise this much, however quick the restart: estimates are no better than that
 TINY = 1e-12  # seconds, instead of a division by none
-LEAST_FACTOR = 0.65  # of a restart, however long it takes
+LEAST_FACTOR = 0.7  # of a restart, however long it takes
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
