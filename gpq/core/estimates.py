@@ -5,29 +5,26 @@ Reads a job's profile; None everywhere means "not known yet", never zero.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
+from gpq.core.batches import BatchChoice, GoodputTable, Question, columns_of, goodput_tables
 from gpq.core.correction import Correction, correction
-from gpq.core.fitting import fit
+from gpq.core.fitting import fit_many
 from gpq.core.goodput import (
-    BatchChoice,
     BatchLimits,
-    GoodputTable,
     GradientStats,
     ThroughputParams,
-    columns_of,
     efficiency,
     goodput,
-    goodput_table,
     limits_of,
     stats_of,
     throughput,
 )
+from gpq.core.memo import Memo
 from gpq.core.models import Declared, Job, Noise, Profile, ProfileRow, Shape
 
 
@@ -41,46 +38,67 @@ class Model:
     correction: Correction
 
 
-@lru_cache(maxsize=4096)
-def fitted(rows: tuple[ProfileRow, ...]) -> ThroughputParams | None:
-    """`fitting.fit`, remembered: a round asks for the same profile many times."""
-    return fit(rows)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """What a model rests on. The same where its parts are the very same objects, so that nothing is compared."""
 
+    basis: tuple[ProfileRow, ...]
+    declared: Declared
+    noise: Noise | None
+    gpu_type: str
 
-Asked = tuple[tuple[ProfileRow, ...], Declared, Noise | None]
+    def __hash__(self) -> int:
+        return hash((id(self.basis), id(self.declared), id(self.noise), self.gpu_type))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, _Asked)
+            and self.basis is other.basis
+            and self.declared is other.declared
+            and self.noise is other.noise
+            and self.gpu_type == other.gpu_type
+        )
+
 
 LEAST_REMEMBERED = 4096  # models
-_models: dict[tuple[int, int, int, str], tuple[Asked, Model | None]] = {}  # oldest first
-_room = LEAST_REMEMBERED
 
 
 def expect(jobs: int) -> None:
     """Make room for the models of so many jobs, so that a large queue is not fitted anew in every round."""
-    global _room
-    _room = max(LEAST_REMEMBERED, 3 * jobs)
+    _models.room = max(LEAST_REMEMBERED, 3 * jobs)
+    _fits.room = _models.room
 
 
 def model_of(profile: Profile, gpu_type: str = "") -> Model | None:
     """None until the script has declared a batch and one configuration was timed."""
-    basis, declared, noise = profile.basis, profile.declared, profile.noise_basis
-    if declared is None or not basis:
-        return None
-    key = (id(basis), id(declared), id(noise), gpu_type)  # what was asked is held below, so its ids stay its own
-    known = _models.get(key)
-    if known is None:
-        known = _models[key] = ((basis, declared, noise), _model(basis, declared, noise, gpu_type))
-        if len(_models) > _room:
-            with suppress(KeyError, StopIteration, RuntimeError):  # readers ask beside the loop
-                del _models[next(iter(_models))]
-    return known[1]
+    return models_of([(profile, gpu_type)])[0]
 
 
-def _model(basis: tuple[ProfileRow, ...], declared: Declared, noise: Noise | None, gpu_type: str) -> Model | None:
-    rows = rows_on(basis, gpu_type)
-    limits, params = limits_of(declared, gpu_type), fitted(rows)
-    if limits is None or params is None:
-        return None
-    return Model(params, stats_of(noise), limits, correction(rows, params))
+def models_of(asked: Iterable[tuple[Profile, str]]) -> list[Model | None]:
+    """`model_of` of many; those that are not known yet are fitted side by side, which is far quicker than one by one."""
+    questions = [
+        _Asked(profile.basis, profile.declared, profile.noise_basis, gpu_type)
+        if profile.declared is not None and profile.basis
+        else None
+        for profile, gpu_type in asked
+    ]
+    known = iter(_models.many([question for question in questions if question is not None]))
+    return [next(known) if question is not None else None for question in questions]
+
+
+def _make(questions: Sequence[_Asked]) -> list[Model | None]:
+    rows = [rows_on(each.basis, each.gpu_type) for each in questions]
+    fits = _fits.many(rows)
+    found: list[Model | None] = []
+    for each, own, params in zip(questions, rows, fits, strict=True):
+        limits = limits_of(each.declared, each.gpu_type)
+        usable = limits is not None and params is not None
+        found.append(Model(params, stats_of(each.noise), limits, correction(own, params)) if usable else None)
+    return found
+
+
+_fits: Memo[tuple[ProfileRow, ...], ThroughputParams | None] = Memo(fit_many, LEAST_REMEMBERED)
+_models: Memo[_Asked, Model | None] = Memo(_make, LEAST_REMEMBERED)
 
 
 @lru_cache(maxsize=8192)
@@ -96,31 +114,46 @@ def rows_on(rows: tuple[ProfileRow, ...], gpu_type: str) -> tuple[ProfileRow, ..
     return tuple(row for row in rows if row.gpu_type == wanted)
 
 
-@lru_cache(maxsize=16384)
-def _table(model: Model, shapes: tuple[Shape, ...]) -> GoodputTable:
+def _compute(questions: Sequence[tuple[Model, tuple[Shape, ...]]]) -> list[GoodputTable]:
+    return goodput_tables([_question(model, shapes) for model, shapes in questions])
+
+
+_known: Memo[tuple[Model, tuple[Shape, ...]], GoodputTable] = Memo(_compute, 16384)
+
+
+def _question(model: Model, shapes: tuple[Shape, ...]) -> Question:
     nodes = np.array([shape.nodes for shape in shapes], dtype=np.int64)
     replicas = np.array([shape.replicas for shape in shapes], dtype=np.int64)
     factor = model.correction.factor(nodes, replicas)
-    return goodput_table(model.params, model.stats, model.limits, nodes, replicas, factor)
+    return Question(model.params, model.stats, model.limits, nodes, replicas, factor)
 
 
 def table(job: Job, shapes: Sequence[Shape]) -> GoodputTable | None:
     """Best batch and goodput of every shape, None while the job has no model."""
-    if not shapes or model_of(job.profile, shapes[0].gpu_type) is None:
-        return None
-    return _tables(job.profile, tuple(shapes))
+    return tables([(job, tuple(shapes))])[0]
 
 
-def _tables(profile: Profile, shapes: tuple[Shape, ...]) -> GoodputTable:
-    """One table of shapes of several types, each type's by its own model; in the order of `shapes`."""
-    types = list(dict.fromkeys(shape.gpu_type for shape in shapes))
-    parts = []
-    for name in types:
-        model = model_of(profile, name)
-        assert model is not None  # rows_on finds some for every type
-        parts.append(_table(model, tuple(shape for shape in shapes if shape.gpu_type == name)))
+def tables(asked: Sequence[tuple[Job, tuple[Shape, ...]]]) -> list[GoodputTable | None]:
+    """`table` of many jobs; what is not known yet is computed side by side."""
+    parts = [
+        (number, shapes if len(types) == 1 else tuple(shape for shape in shapes if shape.gpu_type == name), name)
+        for number, (_, shapes) in enumerate(asked)
+        for types in [dict.fromkeys(shape.gpu_type for shape in shapes)]
+        for name in types
+    ]
+    models = models_of((asked[number][0].profile, name) for number, _, name in parts)
+    usable = [(part, model) for part, model in zip(parts, models, strict=True) if model is not None]
+    found: dict[int, list[GoodputTable]] = {}
+    for ((number, _, _), _), one in zip(usable, _known.many([(model, part[1]) for part, model in usable]), strict=True):
+        found.setdefault(number, []).append(one)
+    return [_joined(found[number], shapes) if number in found else None for number, (_, shapes) in enumerate(asked)]
+
+
+def _joined(parts: Sequence[GoodputTable], shapes: tuple[Shape, ...]) -> GoodputTable:
+    """One table of shapes of several types, in the order of `shapes`. A job with a model has one for every type."""
     if len(parts) == 1:
         return parts[0]
+    types = dict.fromkeys(shape.gpu_type for shape in shapes)
     order = np.argsort(
         np.concatenate([[i for i, shape in enumerate(shapes) if shape.gpu_type == name] for name in types])
     )
@@ -129,14 +162,26 @@ def _tables(profile: Profile, shapes: tuple[Shape, ...]) -> GoodputTable:
 
 def best_batch(job: Job, shape: Shape, at_most: int | None = None) -> BatchChoice | None:
     """The best batch at `shape`, its total at most `at_most`; None when not known or none fits."""
-    model = model_of(job.profile, shape.gpu_type)
-    if model is None:
-        return None
-    limits = model.limits
-    if at_most is not None:
-        limits = replace(limits, maximum=max(min(limits.maximum, at_most), limits.base))
-    choice = _table(replace(model, limits=limits), (shape,)).choice(0)
-    return choice if choice.goodput > 0 else None
+    return best_batches([(job, shape, at_most)])[0]
+
+
+def best_batches(asked: Sequence[tuple[Job, Shape, int | None]]) -> list[BatchChoice | None]:
+    """`best_batch` of many; what is not known yet is computed side by side."""
+    models = models_of((job.profile, shape.gpu_type) for job, shape, _ in asked)
+    questions = [
+        (_at_most(model, most), (shape,))
+        for (_, shape, most), model in zip(asked, models, strict=True)
+        if model is not None
+    ]
+    answers = iter(_known.many(questions))
+    choices = [next(answers).choice(0) if model is not None else None for model in models]
+    return [choice if choice is not None and choice.goodput > 0 else None for choice in choices]
+
+
+def _at_most(model: Model, total: int | None) -> Model:
+    if total is None or total >= model.limits.maximum:
+        return model
+    return replace(model, limits=replace(model.limits, maximum=max(total, model.limits.base)))
 
 
 def goodput_of(job: Job, shape: Shape, atomic_batch: int, accum_steps: int) -> float | None:

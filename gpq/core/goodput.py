@@ -1,4 +1,4 @@
-"""Throughput model x statistical efficiency = goodput, and the best batch for a shape. Fits nothing, knows no job.
+"""Throughput model x statistical efficiency = goodput. Fits nothing, searches nothing, knows no job.
 
 Symbols (Pollux, OSDI'21, section 3): K replicas on N nodes, m atomic batch, s accumulation steps, M = K m (s + 1) total
 batch, M0 the user's batch, phi = var / sqr the gradient noise scale. Times in seconds, batches in examples. Every
@@ -8,7 +8,6 @@ function takes scalars or arrays that broadcast.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 from gpq.core.models import Declared, Noise
 
 Array = NDArray[np.float64]
-
-CANDIDATES = 50  # total batches tried per shape, geometrically spaced
-_MOST_MICRO_BATCHES = 64  # that a fixed batch is cut into
-_SLACK = 1e-8  # of the rounding up, so that 32.000000001 stays 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,56 +70,6 @@ class BatchLimits:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class BatchChoice:
-    """The best batch of one shape. `goodput` 0 (and batch 0) means that no batch within the limits fits the shape."""
-
-    atomic_batch: int
-    accum_steps: int
-    total_batch: int
-    goodput: float  # examples of the base batch's worth, per second
-    throughput: float  # examples per second
-    efficiency: float
-
-
-@dataclass(frozen=True, slots=True)
-class GoodputTable:
-    """`best_batch` of many shapes at once: arrays over shapes, same order as asked."""
-
-    nodes: NDArray[np.int64]
-    replicas: NDArray[np.int64]
-    atomic_batch: NDArray[np.int64]
-    accum_steps: NDArray[np.int64]
-    goodput: Array
-    throughput: Array
-    efficiency: Array
-
-    def choice(self, index: int) -> BatchChoice:
-        """One row as the answer of `best_batch`."""
-        atomic, accum = int(self.atomic_batch[index]), int(self.accum_steps[index])
-        return BatchChoice(
-            atomic,
-            accum,
-            int(self.replicas[index]) * atomic * (accum + 1),
-            float(self.goodput[index]),
-            float(self.throughput[index]),
-            float(self.efficiency[index]),
-        )
-
-
-def columns_of(table: GoodputTable) -> tuple[NDArray[Any], ...]:
-    """The arrays of a table, in the order of its fields."""
-    return (
-        table.nodes,
-        table.replicas,
-        table.atomic_batch,
-        table.accum_steps,
-        table.goodput,
-        table.throughput,
-        table.efficiency,
-    )
-
-
 def limits_of(declared: Declared, gpu_type: str = "") -> BatchLimits | None:
     """The limits that a script declared; a job that is not adaptive keeps its batch. None: no batch was declared."""
     base = declared.batch_size
@@ -166,12 +111,13 @@ def crowding(nodes: Array, replicas: Array) -> Any:
     return np.where(nodes > 1, np.maximum(replicas / nodes - 1.0, 0.0) / np.maximum(nodes - 1.0, 1.0), 0.0)
 
 
-def overlapped(gamma: float, first: ArrayLike, second: ArrayLike) -> Any:
+def overlapped(gamma: ArrayLike, first: ArrayLike, second: ArrayLike) -> Any:
     """The gamma-norm of two times, scaled by the larger so that no power overflows."""
     a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     large, small = np.maximum(a, b), np.minimum(a, b)
     ratio = small / np.maximum(large, np.finfo(np.float64).tiny)
-    return large * (1.0 + ratio**gamma) ** (1.0 / gamma)
+    power = np.asarray(gamma, dtype=np.float64)
+    return large * (1.0 + ratio**power) ** (1.0 / power)
 
 
 def step_time(params: ThroughputParams, nodes: ArrayLike, replicas: ArrayLike, atomic_batch: ArrayLike) -> Any:
@@ -221,82 +167,3 @@ def goodput(
     """Throughput x efficiency, in examples of the base batch's worth per second."""
     total = np.asarray(replicas) * np.asarray(atomic_batch) * (np.asarray(accum_steps) + 1.0)
     return throughput(params, nodes, replicas, atomic_batch, accum_steps) * efficiency(stats, base, total)
-
-
-def best_batch(
-    params: ThroughputParams, stats: GradientStats | None, limits: BatchLimits, nodes: int, replicas: int
-) -> BatchChoice:
-    """The batch of largest goodput on `replicas` GPUs over `nodes` nodes (Pollux section 4.1)."""
-    return goodput_table(params, stats, limits, [nodes], [replicas]).choice(0)
-
-
-def goodput_table(
-    params: ThroughputParams,
-    stats: GradientStats | None,
-    limits: BatchLimits,
-    nodes: Sequence[int] | NDArray[np.int64],
-    replicas: Sequence[int] | NDArray[np.int64],
-    factor: Array | None = None,
-) -> GoodputTable:
-    """`best_batch` of every (nodes[i], replicas[i]), vectorised. Of equal goodput: the smallest batch.
-
-    `factor`: what predicted times are multiplied by, for each shape (`correction`).
-    """
-    n, k = np.asarray(nodes, dtype=np.int64), np.asarray(replicas, dtype=np.int64)
-    atomic, accum, feasible = candidate_batches(limits, k)
-    rows = np.arange(len(k))
-    kk = k[:, None].astype(np.float64)
-    total = kk * atomic * (accum + 1.0)
-    compute = params.alpha_c + params.beta_c * atomic
-    speed = total / (accum * compute + overlapped(params.gamma, compute, sync_time(params, n, k)[:, None]))
-    if factor is not None:
-        speed = speed / factor[:, None]
-    value = np.where(feasible, speed * efficiency(stats, limits.base, total), 0.0)
-    best = np.argmax(value, axis=1)
-    found = value[rows, best] > 0
-    speed_best = speed[rows, best]
-    effective = efficiency(stats, limits.base, total[rows, best])
-    return GoodputTable(
-        n,
-        k,
-        np.where(found, atomic[rows, best], 0.0).astype(np.int64),
-        np.where(found, accum[rows, best], 0.0).astype(np.int64),
-        np.where(found, value[rows, best], 0.0),
-        np.where(found, speed_best, 0.0),
-        np.where(found, effective, 0.0),
-    )
-
-
-def candidate_batches(limits: BatchLimits, replicas: NDArray[np.int64]) -> tuple[Array, Array, NDArray[np.bool_]]:
-    """(m, s, feasible), each shapes x candidates: total batches M0..max, cut into the fewest micro-batches that fit.
-
-    One replica need not accumulate to exceed M0, as in Pollux, which has no unbiased noise scale from a single gradient
-    (`accumulate_alone`): the training library splits a batch now and then instead. Rounding up may exceed the maximum;
-    then the atomic batch is rounded down, and where that falls below M0 the candidate is infeasible.
-    """
-    k = replicas[:, None].astype(np.float64)
-    if limits.maximum <= limits.base:
-        atomic, accum = _fixed_batches(limits, k)
-    else:
-        low = np.maximum(float(limits.base), limits.min_atomic * k)
-        ratio = np.maximum(limits.maximum / low, 1.0)
-        local = low * ratio ** np.linspace(0.0, 1.0, CANDIDATES) / k
-        accum = np.zeros_like(local)
-        if limits.accumulation:
-            accum = np.maximum(np.ceil(local / limits.max_atomic - _SLACK) - 1.0, 0.0)
-        if limits.accumulate_alone:
-            accum = np.where((k == 1) & (local > limits.base + _SLACK), np.maximum(accum, 1.0), accum)
-        atomic = np.ceil(local / (accum + 1.0) - _SLACK)
-        atomic = np.minimum(atomic, np.floor(limits.maximum / (k * (accum + 1.0)) + _SLACK))
-    total = k * atomic * (accum + 1.0)
-    inside = (atomic >= limits.min_atomic) & (atomic <= limits.max_atomic)
-    feasible = inside & (total >= limits.base) & (total <= limits.maximum)
-    return np.maximum(atomic, 1.0), accum, feasible
-
-
-def _fixed_batches(limits: BatchLimits, k: Array) -> tuple[Array, Array]:
-    """Every way to cut a batch that must be exactly M0; what does not divide comes out below M0, so infeasible."""
-    ways = max(1, -(-limits.base // max(limits.min_atomic, 1))) if limits.accumulation else 1
-    micro_batches = np.arange(1.0, min(ways, _MOST_MICRO_BATCHES) + 1.0)
-    atomic = np.floor(limits.base / (k * micro_batches) + _SLACK)
-    return atomic, np.broadcast_to(micro_batches - 1.0, atomic.shape)

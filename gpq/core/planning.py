@@ -21,7 +21,7 @@ from gpq.core.models import (
     Wish,
 )
 from gpq.core.shapes import held_by, is_fixed, shape_on
-from gpq.core.tuning import first_order, retune
+from gpq.core.tuning import first_order, retunes
 
 CANCEL_GRACE: Seconds = 10.0  # between TERM and KILL of a job that the user gave up
 
@@ -39,6 +39,8 @@ def plan(snapshot: Snapshot, wanted: Mapping[JobId, Placement], why: Mapping[Job
     launches: list[Action] = []
     tunings: list[Action] = []
     held = set(held_by(snapshot))
+    staying = {name: job for name, job in snapshot.jobs.items() if _stays(job, wanted, snapshot)}
+    orders = retunes(list(staying.values()), snapshot.config)
     for name in sorted(snapshot.jobs):
         job = snapshot.jobs[name]
         stop = wished_stop(job, snapshot.now)
@@ -51,18 +53,19 @@ def plan(snapshot: Snapshot, wanted: Mapping[JobId, Placement], why: Mapping[Job
                 order, salt = first_order(job, placement), snapshot.config.port_salt
                 launches.append(Launch(name, job.attempt + 1, job.spec, placement, order, why.get(name, ""), salt))
         elif job.state is JobState.RUNNING:
-            change = _change(job, wanted.get(name), snapshot, why.get(name, ""))
-            if change is not None:
-                (tunings if isinstance(change, Retune) else stops).append(change)
+            if name not in staying:
+                stops.append(_move(job, wanted.get(name), snapshot, why.get(name, "")))
+            elif name in orders and job.placement is not None:
+                node = job.placement.parts[0][0]
+                tunings.append(Retune(name, job.attempt, node, orders[name], "more goodput with this batch"))
     return [*stops, *tunings, *launches]
 
 
-def _change(job: Job, wanted: Placement | None, snapshot: Snapshot, why: str) -> Action | None:
-    if wanted == job.placement or is_fixed(job, snapshot):
-        order = retune(job, snapshot.config)
-        if order is None or job.placement is None:
-            return None
-        return Retune(job.id, job.attempt, job.placement.parts[0][0], order, "more goodput with this batch")
+def _stays(job: Job, wanted: Mapping[JobId, Placement], snapshot: Snapshot) -> bool:
+    return job.state is JobState.RUNNING and (wanted.get(job.id) == job.placement or is_fixed(job, snapshot))
+
+
+def _move(job: Job, wanted: Placement | None, snapshot: Snapshot, why: str) -> Stop:
     if wanted is None:
         return _stop(job, StopReason.PREEMPT, why)
     return replace(_stop(job, StopReason.RESIZE, why), target=shape_on(wanted, snapshot))

@@ -12,7 +12,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpq.core.goodput import CANDIDATES, BatchLimits, GradientStats, efficiency, overlapped
+from gpq.core.batches import CANDIDATES
+from gpq.core.goodput import BatchLimits, GradientStats, efficiency, overlapped
 from gpq.core.models import ProfileRow
 
 Array = NDArray[np.float64]

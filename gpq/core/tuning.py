@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpq.core import estimates
-from gpq.core.models import BatchOrder, Config, Job, Placement, Shape
+from gpq.core.models import BatchOrder, Config, Job, JobId, Placement, Shape
 
 
 def typed(placement: Placement) -> Shape:
@@ -20,24 +22,29 @@ def first_order(job: Job, placement: Placement) -> BatchOrder:
     return BatchOrder(job.order.seq + 1, choice.atomic_batch, choice.accum_steps)
 
 
-def retune(job: Job, config: Config) -> BatchOrder | None:
-    """A new order when it promises `batch_hysteresis` more goodput than the batch in use, growing the total batch by
-    at most `batch_growth`; None to stay. An order that has not yet taken effect is waited for."""
-    profile, placement = job.profile, job.placement
-    if placement is None or job.stop is not None or profile.atomic_batch <= 0:
-        return None
-    in_use = (profile.atomic_batch, profile.accum_steps)
-    if job.order.seq > profile.order_seq:
-        return None
-    total = placement.replicas * profile.atomic_batch * (profile.accum_steps + 1)
-    choice = estimates.best_batch(job, typed(placement), at_most=int(total * config.batch_growth))
-    now = estimates.goodput_of(job, typed(placement), *in_use)
-    if choice is None or now is None:
-        return None
-    # What was ordered last and came out otherwise is more than the script allows: it is not ordered again.
-    ordered = (job.order.atomic_batch, job.order.accum_steps)
-    if (choice.atomic_batch, choice.accum_steps) in (in_use, ordered):
-        return None
-    if choice.goodput <= (1.0 + config.batch_hysteresis) * now:
-        return None
-    return BatchOrder(job.order.seq + 1, choice.atomic_batch, choice.accum_steps)
+def retunes(jobs: Sequence[Job], config: Config) -> dict[JobId, BatchOrder]:
+    """New orders, for jobs where one promises `batch_hysteresis` more goodput than the batch in use, growing the total batch
+    by at most `batch_growth`. An order that has not yet taken effect is waited for."""
+    asked = [(job, job.placement) for job in jobs if job.placement is not None and _may_change(job)]
+    choices = estimates.best_batches(
+        [(job, typed(placement), int(_total(job, placement) * config.batch_growth)) for job, placement in asked]
+    )
+    found: dict[JobId, BatchOrder] = {}
+    for (job, placement), choice in zip(asked, choices, strict=True):
+        in_use = (job.profile.atomic_batch, job.profile.accum_steps)
+        # What was ordered last and came out otherwise is more than the script allows: it is not ordered again.
+        ordered = (job.order.atomic_batch, job.order.accum_steps)
+        if choice is None or (choice.atomic_batch, choice.accum_steps) in (in_use, ordered):
+            continue
+        now = estimates.goodput_of(job, typed(placement), *in_use)
+        if now is not None and choice.goodput > (1.0 + config.batch_hysteresis) * now:
+            found[job.id] = BatchOrder(job.order.seq + 1, choice.atomic_batch, choice.accum_steps)
+    return found
+
+
+def _may_change(job: Job) -> bool:
+    return job.stop is None and job.profile.atomic_batch > 0 and job.order.seq <= job.profile.order_seq
+
+
+def _total(job: Job, placement: Placement) -> int:
+    return placement.replicas * job.profile.atomic_batch * (job.profile.accum_steps + 1)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gpq.core.batches import GoodputTable
 from gpq.core.candidates import Candidate, Options, asks_for
-from gpq.core.goodput import GoodputTable
 from gpq.core.models import Config, Job, JobId, Seconds, Shape
 
 EPSILON = 1e-3  # what no GPUs at all are worth, in fair shares

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpq.core import estimates
+from gpq.core.batches import GoodputTable
 from gpq.core.candidates import Candidate
-from gpq.core.goodput import GoodputTable
 from gpq.core.models import HOLDS_DEVICES, Config, Job, JobId, Seconds, Shape
 
 UNKNOWN_SECONDS: Seconds = 60.0  # taken to remain of a job of which nothing is known: it is soon known

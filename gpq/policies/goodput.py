@@ -52,7 +52,7 @@ class Goodput:
         most = {name: most_replicas(job, priors.get(name)) for name, job in snapshot.jobs.items()}
         found = field_of(snapshot, _reach(snapshot, most, shares))
         known = [_with_prior(each, priors.get(each.job.id)) for each in found.candidates]
-        tables = {each.job.id: self.memory.table(each.job, each.options.shapes) for each in known}
+        tables = self.memory.tables([(each.job, each.options.shapes) for each in known])
         left = {
             each.job.id: seconds_left(each.job, tables[each.job.id], len(each.options.shapes))
             for each in known

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpq.core import goodput as gp
-from gpq.core.fitting import fit
+from gpq.core.fitting import fit, fit_many
 from gpq.core.models import ProfileRow
 
 SHAPES = [(1, 1), (1, 2), (1, 3), (1, 4), (1, 8), (2, 2), (2, 4), (2, 8), (3, 6), (4, 4), (4, 16), (8, 8), (8, 32)]
@@ -183,3 +183,16 @@ def test_the_unit_of_time_does_not_matter(unit: float, seed: int) -> None:
     for nodes, replicas in UNSEEN:
         expected = unit * float(gp.step_time(one, nodes, replicas, 32))
         assert float(gp.step_time(other, nodes, replicas, 32)) == pytest.approx(expected, rel=0.01)
+
+
+def test_profiles_that_are_fitted_side_by_side_get_the_very_parameters_that_they_get_alone() -> None:
+    rng = np.random.default_rng(3)
+    profiles = [
+        rows_of(TRUE[int(rng.integers(len(TRUE)))], SHAPES[: int(rng.integers(1, 14))], [8, 32, 128], 0.05, seed)
+        for seed in range(30)
+    ]
+    profiles += [rows_of(TRUE[0], SHAPES, [32], 0.001), [], rows_of(TRUE[1], [(1, 1)], [8], weight=0.0)]
+    found = fit_many(profiles)
+    assert found == [fit(rows) for rows in profiles]
+    assert found[-2:] == [None, None]
+    assert None not in found[:-2]

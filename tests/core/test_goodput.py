@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpq.core import goodput as gp
@@ -98,76 +97,6 @@ def test_synchronising_never_gets_cheaper_with_more_replicas_on_the_same_nodes(
     assume(replicas >= nodes)
     assert gp.sync_time(params, nodes, replicas + 1) >= gp.sync_time(params, nodes, replicas) - 1e-12
     assert gp.sync_time(params, 1, replicas + 1) >= gp.sync_time(params, 1, replicas) - 1e-12
-
-
-@given(params_of, stats_of, limits_of(), shapes)
-@settings(max_examples=200, deadline=None)
-def test_the_chosen_batch_is_within_the_limits_and_no_candidate_is_better(
-    params: gp.ThroughputParams, stats: gp.GradientStats | None, limits: gp.BatchLimits, shape: tuple[int, int]
-) -> None:
-    nodes, replicas = shape
-    choice = gp.best_batch(params, stats, limits, nodes, replicas)
-    atomic, accum, feasible = gp.candidate_batches(limits, np.array([replicas]))
-    values = gp.goodput(params, stats, limits.base, nodes, replicas, atomic, accum)[feasible]
-    if not feasible.any():
-        assert choice == gp.BatchChoice(0, 0, 0, 0.0, 0.0, 0.0)
-        return
-    assert choice.goodput >= values.max() * (1 - 1e-12)
-    assert choice.total_batch == replicas * choice.atomic_batch * (choice.accum_steps + 1)
-    assert limits.base <= choice.total_batch <= limits.maximum
-    assert limits.min_atomic <= choice.atomic_batch <= limits.max_atomic
-    assert limits.accumulation or choice.accum_steps == 0
-    assert 0 < choice.goodput <= choice.throughput * (1 + 1e-12)
-    assert 0 < choice.efficiency <= 1
-
-
-@given(params_of, stats_of, limits_of())
-@settings(max_examples=30, deadline=None)
-def test_the_table_equals_single_answers_and_the_formulas(
-    params: gp.ThroughputParams, stats: gp.GradientStats | None, limits: gp.BatchLimits
-) -> None:
-    replicas = np.arange(1, 20)
-    nodes = -(-replicas // 4)
-    table = gp.goodput_table(params, stats, limits, nodes, replicas)
-    for i in range(len(replicas)):
-        one = gp.best_batch(params, stats, limits, int(nodes[i]), int(replicas[i]))
-        assert table.choice(i) == one
-        if one.goodput:
-            direct = gp.goodput(params, stats, limits.base, nodes[i], replicas[i], one.atomic_batch, one.accum_steps)
-            assert one.goodput == pytest.approx(float(direct), rel=1e-9)
-
-
-def test_one_replica_accumulates_only_what_does_not_fit_at_once() -> None:
-    params = gp.ThroughputParams(1.0, 1e-6, 0.0, 0.0, 0.0, 0.0, 1.0)  # a micro-batch takes a second, whatever its size
-    noisy = gp.GradientStats(1e-6, 1e6)  # every batch is efficient: the fastest is best
-    choice = gp.best_batch(params, noisy, gp.BatchLimits(64, 512, 1, 512, True), 1, 1)
-    assert (choice.atomic_batch, choice.accum_steps) == (512, 0)
-    choice = gp.best_batch(params, noisy, gp.BatchLimits(64, 100, 1, 64, True), 1, 1)
-    assert (choice.atomic_batch, choice.accum_steps) == (64, 0), "100 in two seconds is slower than 64 in one"
-
-
-def test_without_statistics_the_batch_stays_at_the_base() -> None:
-    choice = gp.best_batch(PARAMS, None, gp.BatchLimits(128, 4096, 8, 1024), 1, 4)
-    assert choice.total_batch == 128
-
-
-def test_rounding_up_never_exceeds_the_maximum_batch() -> None:
-    greedy = gp.GradientStats(1e-9, 1e9)
-    for replicas in range(1, 33):
-        choice = gp.best_batch(PARAMS, greedy, gp.BatchLimits(100, 1000, 1, 1000), 1, replicas)
-        assert 100 <= choice.total_batch <= 1000
-        assert choice.goodput > 0
-
-
-def test_a_fixed_batch_is_cut_exactly_or_not_at_all() -> None:
-    limits = gp.BatchLimits(64, 64, 1, 24)
-    assert gp.best_batch(PARAMS, None, limits, 1, 1).total_batch == 64
-    assert gp.best_batch(PARAMS, None, limits, 1, 1).atomic_batch == 16
-    assert gp.best_batch(PARAMS, None, limits, 1, 3).goodput == 0
-
-
-def test_a_shape_whose_replicas_outnumber_the_largest_batch_is_infeasible() -> None:
-    assert gp.best_batch(PARAMS, None, gp.BatchLimits(4, 8, 1, 8), 2, 16).goodput == 0
 
 
 def test_limits_follow_the_declaration_and_a_fixed_batch_has_no_room() -> None:

@@ -5,33 +5,38 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpq.core import estimates
+from gpq.core.batches import GoodputTable
 from gpq.core.memory import Memory
-from gpq.core.models import JobId, Shape
+from gpq.core.models import Job, JobId, Shape
 from tests.builders import job
 from tests.policies.test_goodput import GOOD, POOR, profile
 
 SHAPES = (Shape(1), Shape(2), Shape(4))
 
 
+def table(memory: Memory, job: Job, shapes: tuple[Shape, ...]) -> GoodputTable | None:
+    return memory.tables([(job, shapes)])[job.id]
+
+
 def test_the_same_question_has_the_same_answer_and_another_profile_another() -> None:
     memory, mine = Memory(), job(1, profile=profile(GOOD))
-    first = memory.table(mine, SHAPES)
+    first = table(memory, mine, SHAPES)
     assert first is not None
     expected = estimates.table(mine, SHAPES)
     assert expected is not None
     assert first.goodput.tolist() == expected.goodput.tolist()
-    assert memory.table(replace(mine, service=5.0), SHAPES) is first
-    assert memory.table(mine, SHAPES[:2]) is not first
-    changed = memory.table(replace(mine, profile=profile(POOR)), SHAPES)
+    assert table(memory, replace(mine, service=5.0), SHAPES) is first
+    assert table(memory, mine, SHAPES[:2]) is not first
+    changed = table(memory, replace(mine, profile=profile(POOR)), SHAPES)
     assert changed is not None
     assert changed.goodput.tolist() != first.goodput.tolist()
 
 
 def test_jobs_that_are_gone_are_forgotten() -> None:
     memory, mine = Memory(), job(1, profile=profile(GOOD))
-    first = memory.table(mine, SHAPES)
+    first = table(memory, mine, SHAPES)
     memory.forget_others({JobId(1)})
-    assert memory.table(mine, SHAPES) is first
+    assert table(memory, mine, SHAPES) is first
     memory.forget_others({JobId(2)})
-    estimates._table.cache_clear()
-    assert memory.table(mine, SHAPES) is not first
+    estimates._known.clear()
+    assert table(memory, mine, SHAPES) is not first

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from gpq.core.events import Profiled
 from gpq.core.folding import apply
-from gpq.core.models import BatchOrder, Config, Job, Noise, Profile, ProfileRow, StopReason
-from gpq.core.tuning import first_order, retune
+from gpq.core.models import BatchOrder, Config, Job, JobId, Noise, Profile, ProfileRow, StopReason
+from gpq.core.tuning import first_order, retunes
 from tests.builders import DECLARED, on, running
 
 CONFIG = Config()
@@ -18,6 +18,10 @@ ROWS = tuple(ProfileRow(1, 1, m, 0.064 + 0.001 * m, 0.064 + 0.001 * m, 100.0) fo
 def tunable(noise: float = 5000.0, atomic: int = 64) -> Job:
     profile = Profile(DECLARED, ROWS, Noise(1.0, noise, 10_000), atomic_batch=atomic, order_seq=1)
     return running(1, on("a", 0), profile=profile, order=BatchOrder(1, atomic, 0))
+
+
+def retune(job: Job, config: Config) -> BatchOrder | None:
+    return retunes([job], config).get(job.id)
 
 
 def test_a_larger_batch_is_ordered_where_it_pays_and_at_most_doubles() -> None:
@@ -45,6 +49,13 @@ def test_an_order_that_the_script_bounds_is_not_given_again_and_blocks_no_other(
 
 def test_a_job_that_is_being_stopped_is_left_alone() -> None:
     assert retune(replace(tunable(), stop=StopReason.RESIZE), CONFIG) is None
+
+
+def test_many_jobs_get_the_orders_that_each_would_get_alone() -> None:
+    jobs = [replace(tunable(noise), id=JobId(n)) for n, noise in enumerate((5000.0, 1.0, 300.0, 40_000.0))]
+    alone = {job.id: order for job in jobs if (order := retune(job, CONFIG)) is not None}
+    assert 0 < len(alone) < len(jobs)
+    assert retunes(jobs, CONFIG) == alone
 
 
 def test_a_new_attempt_starts_with_the_best_batch_of_its_shape() -> None:
