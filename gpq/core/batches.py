@@ -6,13 +6,13 @@ Symbols as in `goodput`: K replicas, m atomic batch, s accumulation steps, M0 th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpq.core.goodput import BatchLimits, GradientStats, ThroughputParams, efficiency, overlapped, sync_time
+from gpq.core.goodput import BatchLimits, GradientStats, ThroughputParams, efficiency, overlapped, stacked, sync_time
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -139,9 +139,9 @@ def _tables(questions: Sequence[Question]) -> list[GoodputTable]:
     n = np.concatenate([each.nodes for each in questions])
     k = np.concatenate([each.replicas for each in questions])
     factor = np.concatenate([each.factor for each in questions])
-    params = ThroughputParams(*_columns([each.params for each in questions], counts))
-    stats = GradientStats(*_columns([each.stats or GradientStats(1.0, 0.0) for each in questions], counts))
-    limits = BatchLimits(*_columns([each.limits for each in questions], counts))
+    params = stacked([each.params for each in questions], counts)
+    stats = stacked([each.stats or GradientStats(1.0, 0.0) for each in questions], counts)
+    limits = stacked([each.limits for each in questions], counts)
     atomic, accum, feasible = _candidates(limits, k, fixed=_is_fixed(questions[0].limits))
     rows = np.arange(len(k))
     total = k[:, None] * atomic * (accum + 1.0)
@@ -165,12 +165,6 @@ def _tables(questions: Sequence[Question]) -> list[GoodputTable]:
     return [GoodputTable(*parts) for parts in zip(*(np.split(column, ends) for column in columns), strict=True)]
 
 
-def _columns(parts: Sequence[Any], counts: Sequence[int]) -> list[Any]:
-    """The fields of dataclasses, each of them repeated, as columns (rows x 1): formulas take arrays that broadcast."""
-    table = np.repeat(np.array([astuple(part) for part in parts], dtype=np.float64), counts, axis=0)
-    return [column[:, None] for column in table.T]
-
-
 def candidate_batches(limits: BatchLimits, replicas: Ints) -> tuple[Array, Array, NDArray[np.bool_]]:
     """(m, s, feasible), each shapes x candidates: total batches M0..max, cut into the fewest micro-batches that fit.
 
@@ -178,7 +172,7 @@ def candidate_batches(limits: BatchLimits, replicas: Ints) -> tuple[Array, Array
     (`accumulate_alone`): the training library splits a batch now and then instead. Rounding up may exceed the maximum;
     then the atomic batch is rounded down, and where that falls below M0 the candidate is infeasible.
     """
-    columns = BatchLimits(*_columns([limits], [len(replicas)]))
+    columns = stacked([limits], [len(replicas)])
     return _candidates(columns, replicas, fixed=_is_fixed(limits))
 
 

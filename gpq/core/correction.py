@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpq.core.goodput import ThroughputParams, step_time
+from gpq.core.goodput import ThroughputParams, stacked, step_time
 from gpq.core.models import ProfileRow
 
 Array = NDArray[np.float64]
@@ -31,7 +30,6 @@ class Correction:
 
     doublings: tuple[float, ...]
     across: tuple[bool, ...]
-    alone: tuple[bool, ...]
     weights: tuple[float, ...]
 
     def factor(self, nodes: NDArray[np.int64], replicas: NDArray[np.int64]) -> Array:
@@ -43,35 +41,47 @@ class Correction:
         return found
 
 
-NONE = Correction((), (), (), ())
+NONE = Correction((), (), ())
 
 
-@lru_cache(maxsize=8192)
-def correction(rows: tuple[ProfileRow, ...], params: ThroughputParams) -> Correction:
+def correction(rows: Sequence[ProfileRow], params: ThroughputParams) -> Correction:
     """Of a fit to these rows."""
-    shapes: dict[tuple[int, int], list[ProfileRow]] = {}
-    for row in rows:
-        if row.weight > 0 and row.step_time > 0:
-            shapes.setdefault((row.nodes, row.replicas), []).append(row)
+    return corrections([(rows, params)])[0]
+
+
+def corrections(fits: Sequence[tuple[Sequence[ProfileRow], ThroughputParams]]) -> list[Correction]:
+    """`correction` of many fits."""
+    usable = [[row for row in rows if row.weight > 0 and row.step_time > 0] for rows, _ in fits]
+    counts = [len(rows) for rows in usable]
+    if not sum(counts):
+        return [NONE] * len(fits)
+    nodes, replicas, atomic, measured = np.array(
+        [(row.nodes, row.replicas, row.atomic_batch, row.step_time) for rows in usable for row in rows]
+    ).T
+    params = stacked([params for _, params in fits], counts)
+    errors = np.log(measured / step_time(params, nodes[:, None], replicas[:, None], atomic[:, None])[:, 0])
+    found, start = [], 0
+    for rows, count in zip(usable, counts, strict=True):
+        found.append(_smoothed(rows, errors[start : start + count].tolist()))
+        start += count
+    return found
+
+
+def _smoothed(rows: Sequence[ProfileRow], errors: Sequence[float]) -> Correction:
+    """`errors`: log measured / predicted, by row."""
+    shapes: dict[tuple[int, int], tuple[float, float]] = {}  # steps, and the sum of their errors
+    for row, error in zip(rows, errors, strict=True):
+        steps, total = shapes.get((row.nodes, row.replicas), (0.0, 0.0))
+        shapes[row.nodes, row.replicas] = steps + row.weight, total + row.weight * error
     if not shapes:
         return NONE
     keys = sorted(shapes)
-    table = [(_residual(shapes[key], params)) for key in keys]
-    nodes, replicas = np.array(keys).T
-    doublings, across = np.log2(replicas), nodes > 1
+    doublings, across = np.log2([replicas for _, replicas in keys]), np.array([nodes > 1 for nodes, _ in keys])
     covariance = _kernel(doublings, across, doublings, across)
-    covariance[np.diag_indices_from(covariance)] += [FLOOR_NOISE**2 + STEP_NOISE**2 / steps for _, steps in table]
-    weights = np.linalg.solve(covariance, np.array([value for value, _ in table]))
-    return Correction(tuple(doublings.tolist()), tuple(across.tolist()), (), tuple(weights.tolist()))
-
-
-def _residual(rows: Sequence[ProfileRow], params: ThroughputParams) -> tuple[float, float]:
-    """(mean log measured / predicted step time of one shape, steps it rests on)."""
-    atomic = np.array([row.atomic_batch for row in rows])
-    weight = np.array([row.weight for row in rows])
-    measured = np.array([row.step_time for row in rows])
-    predicted = step_time(params, rows[0].nodes, rows[0].replicas, atomic)
-    return float(weight @ np.log(measured / predicted) / weight.sum()), float(weight.sum())
+    steps, totals = np.array([shapes[key] for key in keys]).T
+    covariance.flat[:: len(keys) + 1] += FLOOR_NOISE**2 + STEP_NOISE**2 / steps
+    weights = np.linalg.solve(covariance, totals / steps)
+    return Correction(tuple(doublings.tolist()), tuple(across.tolist()), tuple(weights.tolist()))
 
 
 def _kernel(a: Array, a_across: NDArray[np.bool_], b: Array, b_across: NDArray[np.bool_]) -> Array:

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from gpq.core.batches import BatchChoice, GoodputTable, Question, columns_of, goodput_tables
-from gpq.core.correction import Correction, correction
+from gpq.core.correction import Correction, corrections
 from gpq.core.fitting import fit_many
 from gpq.core.goodput import (
     BatchLimits,
@@ -28,9 +28,9 @@ from gpq.core.memo import Memo
 from gpq.core.models import Declared, Job, Noise, Profile, ProfileRow, Shape
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """The throughput model and gradient statistics of one job."""
+    """The throughput model and gradient statistics of one job. One object for the same question, and equal to no other."""
 
     params: ThroughputParams
     stats: GradientStats | None
@@ -61,6 +61,7 @@ class _Asked:
 
 
 LEAST_REMEMBERED = 4096  # models
+ANY = 1 << 62  # examples: a total batch without bound
 
 
 def expect(jobs: int) -> None:
@@ -71,17 +72,19 @@ def expect(jobs: int) -> None:
 
 def model_of(profile: Profile, gpu_type: str = "") -> Model | None:
     """None until the script has declared a batch and one configuration was timed."""
-    return models_of([(profile, gpu_type)])[0]
+    question = _asked(profile, gpu_type)
+    return _models.one(question) if question is not None else None
+
+
+def _asked(profile: Profile, gpu_type: str) -> _Asked | None:
+    if profile.declared is None or not profile.basis:
+        return None
+    return _Asked(profile.basis, profile.declared, profile.noise_basis, gpu_type)
 
 
 def models_of(asked: Iterable[tuple[Profile, str]]) -> list[Model | None]:
     """`model_of` of many; those that are not known yet are fitted side by side, which is far quicker than one by one."""
-    questions = [
-        _Asked(profile.basis, profile.declared, profile.noise_basis, gpu_type)
-        if profile.declared is not None and profile.basis
-        else None
-        for profile, gpu_type in asked
-    ]
+    questions = [_asked(profile, gpu_type) for profile, gpu_type in asked]
     known = iter(_models.many([question for question in questions if question is not None]))
     return [next(known) if question is not None else None for question in questions]
 
@@ -89,11 +92,15 @@ def models_of(asked: Iterable[tuple[Profile, str]]) -> list[Model | None]:
 def _make(questions: Sequence[_Asked]) -> list[Model | None]:
     rows = [rows_on(each.basis, each.gpu_type) for each in questions]
     fits = _fits.many(rows)
-    found: list[Model | None] = []
-    for each, own, params in zip(questions, rows, fits, strict=True):
-        limits = limits_of(each.declared, each.gpu_type)
-        usable = limits is not None and params is not None
-        found.append(Model(params, stats_of(each.noise), limits, correction(own, params)) if usable else None)
+    usable = [
+        (number, params, limits)
+        for number, (each, params) in enumerate(zip(questions, fits, strict=True))
+        if params is not None and (limits := limits_of(each.declared, each.gpu_type)) is not None
+    ]
+    found: list[Model | None] = [None] * len(questions)
+    corrected = corrections([(rows[number], params) for number, params, _ in usable])
+    for (number, params, limits), right in zip(usable, corrected, strict=True):
+        found[number] = Model(params, stats_of(questions[number].noise), limits, right)
     return found
 
 
@@ -114,18 +121,23 @@ def rows_on(rows: tuple[ProfileRow, ...], gpu_type: str) -> tuple[ProfileRow, ..
     return tuple(row for row in rows if row.gpu_type == wanted)
 
 
-def _compute(questions: Sequence[tuple[Model, tuple[Shape, ...]]]) -> list[GoodputTable]:
-    return goodput_tables([_question(model, shapes) for model, shapes in questions])
+Sought = tuple[Model, tuple[Shape, ...], int]  # shapes, and what their total batches may be at most
 
 
-_known: Memo[tuple[Model, tuple[Shape, ...]], GoodputTable] = Memo(_compute, 16384)
+def _compute(sought: Sequence[Sought]) -> list[GoodputTable]:
+    return goodput_tables([_question(*each) for each in sought])
 
 
-def _question(model: Model, shapes: tuple[Shape, ...]) -> Question:
+_known: Memo[Sought, GoodputTable] = Memo(_compute, 16384)
+
+
+def _question(model: Model, shapes: tuple[Shape, ...], at_most: int) -> Question:
     nodes = np.array([shape.nodes for shape in shapes], dtype=np.int64)
     replicas = np.array([shape.replicas for shape in shapes], dtype=np.int64)
-    factor = model.correction.factor(nodes, replicas)
-    return Question(model.params, model.stats, model.limits, nodes, replicas, factor)
+    limits, factor = model.limits, model.correction.factor(nodes, replicas)
+    if at_most < limits.maximum:
+        limits = replace(limits, maximum=max(at_most, limits.base))
+    return Question(model.params, model.stats, limits, nodes, replicas, factor)
 
 
 def table(job: Job, shapes: Sequence[Shape]) -> GoodputTable | None:
@@ -144,7 +156,9 @@ def tables(asked: Sequence[tuple[Job, tuple[Shape, ...]]]) -> list[GoodputTable 
     models = models_of((asked[number][0].profile, name) for number, _, name in parts)
     usable = [(part, model) for part, model in zip(parts, models, strict=True) if model is not None]
     found: dict[int, list[GoodputTable]] = {}
-    for ((number, _, _), _), one in zip(usable, _known.many([(model, part[1]) for part, model in usable]), strict=True):
+    for ((number, _, _), _), one in zip(
+        usable, _known.many([(model, part[1], ANY) for part, model in usable]), strict=True
+    ):
         found.setdefault(number, []).append(one)
     return [_joined(found[number], shapes) if number in found else None for number, (_, shapes) in enumerate(asked)]
 
@@ -168,20 +182,14 @@ def best_batch(job: Job, shape: Shape, at_most: int | None = None) -> BatchChoic
 def best_batches(asked: Sequence[tuple[Job, Shape, int | None]]) -> list[BatchChoice | None]:
     """`best_batch` of many; what is not known yet is computed side by side."""
     models = models_of((job.profile, shape.gpu_type) for job, shape, _ in asked)
-    questions = [
-        (_at_most(model, most), (shape,))
+    sought = [
+        (model, (shape,), ANY if most is None else most)
         for (_, shape, most), model in zip(asked, models, strict=True)
         if model is not None
     ]
-    answers = iter(_known.many(questions))
+    answers = iter(_known.many(sought))
     choices = [next(answers).choice(0) if model is not None else None for model in models]
     return [choice if choice is not None and choice.goodput > 0 else None for choice in choices]
-
-
-def _at_most(model: Model, total: int | None) -> Model:
-    if total is None or total >= model.limits.maximum:
-        return model
-    return replace(model, limits=replace(model.limits, maximum=max(total, model.limits.base)))
 
 
 def goodput_of(job: Job, shape: Shape, atomic_batch: int, accum_steps: int) -> float | None:

@@ -8,8 +8,10 @@ function takes scalars or arrays that broadcast.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from gpq.core.models import Declared, Noise
 
 Array = NDArray[np.float64]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,15 @@ class BatchLimits:
     accumulate_alone: bool = (
         False  # one replica exceeds the base only with s >= 1 (Pollux, which has no noise scale else)
     )
+
+
+def stacked(parts: Sequence[T], counts: Sequence[int]) -> T:
+    """The fields of several (parameters, statistics, limits), each repeated as often as its count says, as columns (n x 1) of
+    one: every function here takes arrays that broadcast."""
+    kind = type(parts[0])
+    values = attrgetter(*(each.name for each in fields(kind)))  # type: ignore[arg-type]
+    table = np.repeat(np.array([values(part) for part in parts], dtype=np.float64), counts, axis=0)
+    return kind(*(column[:, None] for column in table.T))
 
 
 def limits_of(declared: Declared, gpu_type: str = "") -> BatchLimits | None:

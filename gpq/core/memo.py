@@ -22,7 +22,10 @@ class Memo(Generic[K, V]):
         self.room = room
 
     def one(self, question: K) -> V:
-        return self.many([question])[0]
+        try:
+            return self._known[question]
+        except KeyError:
+            return self.many([question])[0]
 
     def many(self, questions: Sequence[K]) -> list[V]:
         missing = [question for question in dict.fromkeys(questions) if question not in self._known]
