@@ -17,7 +17,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -26,12 +26,15 @@ from typing import Any
 import numpy as np
 from round import Rng, cluster, profile, truth
 
+from gpq.core import candidates, contenders, pollux_problem
 from gpq.core import goodput as gp
 from gpq.core.events import TimingSums
 from gpq.core.knapsack import Item, solve
-from gpq.core.models import BatchOrder, Job, JobId, JobSpec, JobState, Level, Noise, Profile, Snapshot
+from gpq.core.models import BatchOrder, Job, JobId, JobSpec, JobState, Level, Noise, Profile, Shape, Snapshot
 from gpq.core.profiling import merge, rested
 from gpq.core.rounds import decide
+from gpq.core.valuation import Valued
+from gpq.policies.goodput import solved
 from gpq.policies.registry import policy
 
 BARS = {(64, 30): 5.0, (256, 100): 20.0, (1024, 1000): 150.0, (10_000, 10_000): 2000.0}  # CPU ms
@@ -179,19 +182,41 @@ def against_highs(items: Sequence[Item], capacity: int, value: float) -> dict[st
 
 
 def against_search(snapshot: Snapshot) -> dict[str, Any]:
-    """Pollux's objective of both plans, and the time of the search."""
+    """Pollux's objective as the solver and as the genetic search find it in the same round, and the time of the search."""
     from gpq.policies.pollux import objective
 
-    alike = replace(snapshot, config=replace(snapshot.config, fairness_power=-1.0))
+    mine = objective(snapshot, by_solver(snapshot))
     spent, ratios = [], []
     for seed in range(GENETIC_ROUNDS):
-        here = replace(alike, config=replace(alike.config, seed=seed))
-        search, mine = policy("pollux"), policy("goodput")
+        here = replace(snapshot, config=replace(snapshot.config, seed=seed))
+        search = policy("pollux")
         began = time.process_time()
         theirs = search.allocate(here)
         spent.append((time.process_time() - began) * 1e3)
-        ratios.append(objective(here, mine.allocate(here)) / objective(here, theirs))
+        ratios.append(mine / objective(here, theirs))
     return {"search_ms": median(spent), "objective_over_search": min(ratios)}
+
+
+def by_solver(snapshot: Snapshot) -> Mapping[JobId, Shape]:
+    """What `goodput`'s solver and repair choose when a shape is worth to each job what it is worth to Pollux's search."""
+    entrants = contenders.field_of(snapshot)
+    share = pollux_problem.shares(snapshot, entrants)[""]
+    rivals = {contender.job.id: contender for contender in entrants.contenders}
+    found = candidates.field_of(snapshot)
+    valued = []
+    for each in found.candidates:
+        job, rival = each.job, rivals[each.job.id]
+        most = max(pollux_problem.growth_cap(rival), each.current.replicas if each.current else 0)
+        held = each.current if job.placement is not None else None
+        tidy = zip(each.options.shapes, each.options.tidy.tolist(), strict=True)
+        shapes = [None, *(shape for shape, fits in tidy if fits and shape.replicas <= most and shape != held)]
+        table = pollux_problem.speedups(job, "", share, most) * share.scale
+        left = pollux_problem.restart_factor(job, snapshot.now, snapshot.config)
+        worth = [left * float(table[int(s.nodes > 1), s.replicas]) if s is not None else 0.0 for s in shapes]
+        if held is not None:
+            shapes, worth = [held, *shapes], [float(table[int(held.nodes > 1), held.replicas]), *worth]
+        valued.append(Valued(job.id, tuple(shapes), -1.0 / (np.array(worth) + pollux_problem.FLOOR)))
+    return {**found.kept, **solved(snapshot, found, valued)}
 
 
 def main() -> int:

@@ -19,8 +19,8 @@ class Offer:
     """Devices that jobs of one kind may be given in this round."""
 
     devices: Supply
-    node_size: int  # of the largest node
-    sizes: frozenset[tuple[str, int]]  # (type, devices) of its nodes
+    node_size: int  # devices free on the node that has most of them
+    sizes: frozenset[tuple[str, int]]  # (type, devices) of its nodes when nobody is on them
 
     @property
     def nodes(self) -> int:
@@ -88,18 +88,16 @@ def _ready(snapshot: Snapshot, name: JobId) -> bool:
 
 
 def _offer(snapshot: Snapshot, devices: Supply) -> Offer:
-    sizes: set[tuple[str, int]] = set()
     mixed = is_mixed(snapshot)
-    for node, ids in devices.items():
-        if not mixed:
-            sizes.add(("", len(ids)))
-            continue
-        types = {device.id: device.type for device in snapshot.nodes[node].devices}
+    sizes: set[tuple[str, int]] = set()
+    for node in devices:
         counts: dict[str, int] = {}
-        for device in ids:
-            counts[types[device]] = counts.get(types[device], 0) + 1
+        for device in snapshot.nodes[node].devices:
+            name = device.type if mixed else ""
+            counts[name] = counts.get(name, 0) + 1
         sizes.update(counts.items())
-    return Offer(devices, max((count for _, count in sizes), default=0), frozenset(sizes))
+    free = [len(ids) for ids in devices.values()]
+    return Offer(devices, max(free, default=0), frozenset(sizes))
 
 
 class _Menu:

@@ -35,7 +35,7 @@ class Goodput:
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Shape]:
         snapshot = transfer.informed(snapshot)
         found, valued = self._valued(snapshot)
-        return {**found.kept, **_solve(snapshot, found, valued)}
+        return {**found.kept, **solved(snapshot, found, valued)}
 
     def programme(self, snapshot: Snapshot) -> tuple[list[Item], list[int]]:
         """The knapsack of a round (items, capacities), before anything that finds no place is withdrawn."""
@@ -93,7 +93,7 @@ def _with_prior(candidate: Candidate, prior: Prior | None) -> Candidate:
     return candidate if job is candidate.job else Candidate(job, candidate.options, candidate.current)
 
 
-def _solve(snapshot: Snapshot, found: Field, valued: Sequence[Valued]) -> dict[JobId, Shape]:
+def solved(snapshot: Snapshot, found: Field, valued: Sequence[Valued]) -> dict[JobId, Shape]:
     """The best choice that can also be placed: counts that fit the sum may not fit the nodes, so what cannot be placed
     is withdrawn and the rest chosen anew."""
     kinds = {name: number for number, name in enumerate(found.capacities)}
@@ -108,8 +108,9 @@ def _solve(snapshot: Snapshot, found: Field, valued: Sequence[Valued]) -> dict[J
         lost = [name for name in allocation if name not in placed]
         if not lost:
             break
-        worst = max(lost, key=lambda name: (allocation[name].nodes > 1, -snapshot.jobs[name].spec.priority, name))
-        choices = [_without(each, allocation[worst]) if each.job == worst else each for each in choices]
+        lost.sort(key=lambda name: (-allocation[name].nodes, snapshot.jobs[name].spec.priority, name))
+        given_up = set(lost[: (len(lost) + 1) // 2])  # half: room for these may make room for the others
+        choices = [_without(each, allocation[each.job]) if each.job in given_up else each for each in choices]
         allocation = {name: shape for name, shape in allocation.items() if name in placed}
     return allocation
 
