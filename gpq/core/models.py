@@ -138,6 +138,11 @@ class Placement:
         return Shape(self.replicas, len(self.parts))
 
     @property
+    def counts(self) -> tuple[tuple[NodeId, int], ...]:
+        """(node, how many devices), sorted by node: the parts of a `Layout`."""
+        return tuple((node, len(devices)) for node, devices in self.parts)
+
+    @property
     def devices(self) -> frozenset[tuple[NodeId, DeviceId]]:
         return frozenset((node, device) for node, devices in self.parts for device in devices)
 

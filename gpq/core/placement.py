@@ -25,6 +25,15 @@ def place(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[Job
     return placed
 
 
+def placeable(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[JobId, Allotment]:
+    """The allocation less what `place` has no room for: where devices of one node differ in memory, it may choose others
+    than whoever counted them."""
+    found = dict(allocation)
+    while lost := found.keys() - place(snapshot, found).keys():
+        found = {name: allotment for name, allotment in found.items() if name not in lost}
+    return found
+
+
 # The latest question and its answer: a policy that checks its own allocation asks just before the round does.
 _latest: list[tuple[Snapshot, dict[JobId, Allotment], dict[JobId, Placement]]] = []
 
@@ -63,8 +72,7 @@ def _place(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[Jo
 
 def _same(placement: Placement, wanted: Allotment | None, snapshot: Snapshot) -> bool:
     if isinstance(wanted, Layout):
-        counts = tuple((node, len(devices)) for node, devices in placement.parts)
-        return counts == wanted.parts and wanted.gpu_type in ("", placement.gpu_type)
+        return placement.counts == wanted.parts and wanted.gpu_type in ("", placement.gpu_type)
     return wanted is not None and wanted == shape_on(placement, snapshot)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpq.core.gangs import Seats, waiting
+from gpq.core.contest import waiting
+from gpq.core.gangs import Seats
 from gpq.core.models import Allotment, JobId, Snapshot
 
 
