@@ -18,6 +18,7 @@ from gpq.sim.truth import Task
 Batch = tuple[int, int]  # atomic batch, accumulation steps
 _SLACK = 1e-8
 _ROW_WEIGHT = 100.0  # of a simulated measurement: steps
+_NOISE_SAMPLES = 10_000  # of a simulated noise scale: as many as make it certain
 
 
 @dataclass
@@ -102,7 +103,7 @@ class Running:
                 key[0],
             )
             self.measured += 1
-        found = Noise(sqr, var * truth.base_batch * self._error(), 10_000)
+        found = Noise(sqr, var * truth.base_batch * self._error(), _NOISE_SAMPLES)
         if self.noise is None or (found.sqr, found.var) != (self.noise.sqr, self.noise.var):
             self.noise = found
             self.measured += 1
