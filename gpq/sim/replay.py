@@ -89,8 +89,7 @@ class Replay:
         self.round_seconds: list[Seconds] = []
         self.alone = Alone(rules.nodes)
         self.types = tuple(self.alone.sizes)
-        largest = {kind: sizes[0] for kind, sizes in self.alone.sizes.items()}
-        self.node_sizes = largest if len(largest) > 1 else {"": max(largest.values())}
+        self.node_sizes = {kind: sizes[0] for kind, sizes in self.alone.sizes.items()}
         self._goodput = self._goodput_seconds = 0.0
         self._idle = 0
 
