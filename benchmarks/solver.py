@@ -180,7 +180,7 @@ def against_highs(items: Sequence[Item], capacity: int, value: float) -> dict[st
 
 def against_search(snapshot: Snapshot) -> dict[str, Any]:
     """Pollux's objective of both plans, and the time of the search."""
-    from gpq.policies.pollux import objective
+    from gpq.core.pollux_problem import objective
 
     alike = replace(snapshot, config=replace(snapshot.config, fairness_power=-1.0))
     spent, ratios = [], []

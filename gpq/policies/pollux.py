@@ -10,11 +10,9 @@ import numpy as np
 from gpq.core.contenders import Contender, entrants
 from gpq.core.models import Allotment, Job, JobId, Layout, Shape, Snapshot
 from gpq.core.placement import placeable
-from gpq.core.pollux_problem import Front, Share, objective, problem_of, shares
+from gpq.core.pollux_problem import Front, Share, problem_of, shares
 from gpq.core.pollux_search import search
 from gpq.core.shapes import is_leaving
-
-__all__ = ["Pollux", "objective"]
 
 
 @dataclass(slots=True)

@@ -91,7 +91,7 @@ def _candidates(truth: Truth, kind: str, counts: tuple[int, ...]) -> tuple[list[
     """(total batches, seconds a step) of what was measured on these GPUs."""
     least, most = truth.limits(kind)
     base = truth.fixed_batch or truth.base_batch
-    limits = BatchLimits(base, truth.fixed_batch or truth.max_batch, least, most, True, accumulate_alone=True)
+    limits = BatchLimits(base, truth.fixed_batch or truth.max_batch, least, most, accumulate_alone=True)
     atomic, accum, feasible = candidate_batches(limits, np.array([sum(counts)], dtype=np.int64))
     pairs = {(float(m), float(s)) for m, s, ok in zip(atomic[0], accum[0], feasible[0], strict=True) if ok}
     totals, seconds = [], []

@@ -23,12 +23,12 @@ _NOISE_SAMPLES = 10_000  # of a simulated noise scale: as many as make it certai
 
 @dataclass
 class Running:
-    """One job that was submitted. `choose_batch` is asked at each start and epoch."""
+    """One job that was submitted. Its batch is set from outside at each start, and asked for after each epoch."""
 
     task: Task
-    fixed_batch: int  # total; 0: what `choose_batch` says
-    rng: np.random.Generator | None  # of measurement noise; None: exact
-    noise_level: float = 0.0
+    fixed_batch: int  # total; 0: as it is set
+    rng: np.random.Generator | None  # of measurement errors; None: exact
+    error: float = 0.0  # standard deviation of the logarithm of what is measured
     placement: Placement | None = None
     counts: tuple[int, ...] = ()
     gpu_type: str = ""
@@ -109,7 +109,7 @@ class Running:
             self.measured += 1
 
     def _error(self) -> float:
-        return float(np.exp(self.noise_level * self.rng.standard_normal())) if self.rng is not None else 1.0
+        return float(np.exp(self.error * self.rng.standard_normal())) if self.rng is not None else 1.0
 
     def advance(self, now: Seconds, seconds: Seconds, interference: float, choose: Callable[[], Batch | None]) -> None:
         """`seconds` from `now` on, or to its end. `choose` gives the batch of the next epoch."""

@@ -40,7 +40,7 @@ class Truth(Protocol):
     def times(self, counts: tuple[int, ...], atomic: float, gpu_type: str = "") -> tuple[Seconds, Seconds]:
         """(optimiser step without accumulation, the part of it that is synchronising) on `counts` GPUs by node.
 
-        Raises NotMeasured (trace.py) where the data do not say.
+        Raises NotMeasured (timings.py) where the data do not say.
         """
         ...
 
