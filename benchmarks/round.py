@@ -20,25 +20,9 @@ from statistics import median
 import numpy as np
 
 from gpq.core import goodput as gp
-from gpq.core.models import (
-    Declared,
-    Device,
-    DeviceId,
-    Job,
-    JobId,
-    JobSpec,
-    JobState,
-    Level,
-    Node,
-    NodeId,
-    NodeState,
-    Noise,
-    Placement,
-    Profile,
-    ProfileRow,
-    Progress,
-    Snapshot,
-)
+from gpq.core.models import DeviceId, Job, JobId, JobSpec, JobState, Level, NodeId, Placement, Snapshot
+from gpq.core.nodes import Device, Node, NodeState
+from gpq.core.profile import Declared, Noise, Profile, ProfileRow, Progress
 from gpq.core.rounds import decide
 from gpq.policies.registry import policy
 

@@ -29,7 +29,8 @@ from round import Rng, cluster, profile, truth
 from gpq.core import goodput as gp
 from gpq.core.events import TimingSums
 from gpq.core.knapsack import Item, solve
-from gpq.core.models import BatchOrder, Job, JobId, JobSpec, JobState, Level, Noise, Profile, Snapshot
+from gpq.core.models import BatchOrder, Job, JobId, JobSpec, JobState, Level, Snapshot
+from gpq.core.profile import Noise, Profile
 from gpq.core.profiling import merge, rested
 from gpq.core.rounds import decide
 from gpq.policies.registry import policy

@@ -13,21 +13,19 @@ from gpq.core.fairness import JobFairness, fairness_by_user
 from gpq.core.models import (
     HOLDS_DEVICES,
     TERMINAL,
-    Device,
     DeviceId,
     Job,
     JobId,
     JobState,
     Level,
-    Node,
     NodeId,
-    NodeState,
     Placement,
     Seconds,
     Shape,
     Snapshot,
     Wish,
 )
+from gpq.core.nodes import Device, Node, NodeState
 from gpq.core.rounds import Round
 from gpq.core.shapes import held_by
 from gpq.rpc.messages import DeviceView, JobView, NodeView, PartView, ProcessView, UserShare

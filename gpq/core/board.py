@@ -9,19 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpq.core.models import (
-    Allotment,
-    Device,
-    DeviceId,
-    Job,
-    JobId,
-    JobSpec,
-    Layout,
-    NodeId,
-    Placement,
-    Shape,
-    Snapshot,
-)
+from gpq.core.models import Allotment, DeviceId, Job, JobId, JobSpec, Layout, NodeId, Placement, Shape, Snapshot
+from gpq.core.nodes import Device
 from gpq.core.shapes import nodes_up, usable
 
 Counts = NDArray[np.int64]

@@ -9,9 +9,10 @@ from math import ceil
 
 import numpy as np
 
+from gpq.core.batches import BatchLimits, limits_of
 from gpq.core.contenders import Contender, Entrants, entrants
 from gpq.core.estimates import rows_on
-from gpq.core.goodput import BatchLimits, GradientStats, limits_of, stats_of
+from gpq.core.goodput import GradientStats, stats_of
 from gpq.core.models import Allotment, Config, Job, JobId, Layout, NodeId, Shape, Snapshot
 from gpq.core.pareto import Floats
 from gpq.core.policy import shape_of

@@ -8,17 +8,13 @@ from dataclasses import dataclass
 from gpq.core.models import (
     HOLDS_DEVICES,
     Config,
-    Device,
     DeviceId,
-    DeviceState,
     Job,
     JobId,
     JobSpec,
     JobState,
     Level,
-    Node,
     NodeId,
-    NodeState,
     Placement,
     Seconds,
     Shape,
@@ -26,6 +22,7 @@ from gpq.core.models import (
     StopReason,
     Wish,
 )
+from gpq.core.nodes import Device, DeviceState, Node, NodeState
 
 FIRST_TIMES = 4.0  # settle times within which a job is expected to tell its first step times
 

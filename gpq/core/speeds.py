@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpq.core import convergence
+from gpq.core.batches import BatchLimits, limits_of
 from gpq.core.contenders import Contender
 from gpq.core.estimates import model_of
-from gpq.core.goodput import BatchLimits, iteration_time, limits_of
+from gpq.core.goodput import iteration_time
 from gpq.core.models import Job, Oracle, Seconds
 from gpq.core.shapes import node_counts, packed
 

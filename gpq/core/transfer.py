@@ -11,8 +11,9 @@ from dataclasses import replace
 from functools import lru_cache
 from statistics import median
 
-from gpq.core.goodput import limits_of
-from gpq.core.models import Declared, Job, JobId, ProfileRow, Snapshot
+from gpq.core.batches import limits_of
+from gpq.core.models import Job, JobId, Snapshot
+from gpq.core.profile import Declared, ProfileRow
 from gpq.core.shapes import gpu_types
 
 SCALED_WEIGHT = 1.0  # at most, of a scaled row, in steps: what was measured there counts for more

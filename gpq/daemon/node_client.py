@@ -19,7 +19,8 @@ from gpq.connectors.base import Connector
 from gpq.core.actions import Action, Forget, Launch, Retune, Stop
 from gpq.core.events import Event, NodeSeen, StartRefused
 from gpq.core.healing import Fate, fate, standing
-from gpq.core.models import JobId, Node, NodeId, Seconds, Snapshot, StopReason
+from gpq.core.models import JobId, NodeId, Seconds, Snapshot, StopReason
+from gpq.core.nodes import Node
 from gpq.core.planning import CANCEL_GRACE
 from gpq.daemon import launching
 from gpq.daemon.clock import Clock, elapsed

@@ -8,20 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gpq.core import estimates
-from gpq.core.models import (
-    BatchOrder,
-    Declared,
-    Job,
-    JobId,
-    JobSpec,
-    JobState,
-    Level,
-    Placement,
-    Profile,
-    ProfileRow,
-    Progress,
-    Seconds,
-)
+from gpq.core.models import BatchOrder, Job, JobId, JobSpec, JobState, Level, Placement, Seconds
+from gpq.core.profile import Declared, Profile, ProfileRow, Progress
 from gpq.core.tuning import typed
 from gpq.policies.registry import Entry
 from gpq.sim.rules import Rules

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpq.core.goodput import GradientStats, ThroughputParams, gain, grad_time, step_time
-from gpq.core.models import Declared, JobSpec, Seconds, Shape
+from gpq.core.models import JobSpec, Seconds, Shape
+from gpq.core.profile import Declared
 
 
 @dataclass(frozen=True, slots=True)

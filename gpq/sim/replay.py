@@ -14,10 +14,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gpq.core.models import Config, JobId, Node, NodeId, Prior, Seconds, Snapshot
+from gpq.core.models import Config, JobId, NodeId, Seconds, Snapshot
+from gpq.core.nodes import Node
 from gpq.core.placement import place
 from gpq.core.policy import Policy
 from gpq.core.priors import remember
+from gpq.core.profile import Prior
 from gpq.errors import Refused
 from gpq.policies.registry import Entry, entry, policy
 from gpq.sim.alone import Alone

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpq.core.models import Config, Node, Seconds
+from gpq.core.models import Config, Seconds
+from gpq.core.nodes import Node
 
 
 @dataclass(frozen=True, slots=True)

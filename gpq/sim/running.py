@@ -12,7 +12,8 @@ from math import ceil, log
 
 import numpy as np
 
-from gpq.core.models import Noise, Placement, ProfileRow, Seconds
+from gpq.core.models import Placement, Seconds
+from gpq.core.profile import Noise, ProfileRow
 from gpq.sim.truth import Task
 
 Batch = tuple[int, int]  # atomic batch, accumulation steps

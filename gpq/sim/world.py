@@ -12,7 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from gpq.core.actions import Action, Forget, Launch, Retune, Stop
 from gpq.core.events import Event, Exited, NodeSeen, Profiled, Started, Submitted, TimingSums
-from gpq.core.models import BatchOrder, Exit, JobId, Node, Noise, Placement, Progress, Seconds, Snapshot
+from gpq.core.models import BatchOrder, Exit, JobId, Placement, Seconds, Snapshot
+from gpq.core.nodes import Node
+from gpq.core.profile import Noise, Progress
 from gpq.sim.programs import Program, default_batch, gain_of, step_seconds
 
 REPORT_SECONDS = 10.0  # between two reports of a training job

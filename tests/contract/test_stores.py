@@ -10,21 +10,9 @@ from pathlib import Path
 import pytest
 
 from gpq.core.events import Failed, Launched, NodeSeen, Profiled, Submitted, Succeeded
-from gpq.core.models import (
-    BatchOrder,
-    Exit,
-    Job,
-    JobId,
-    JobSpec,
-    JobState,
-    Node,
-    NodeId,
-    Noise,
-    Placement,
-    Prior,
-    Profile,
-    ProfileRow,
-)
+from gpq.core.models import BatchOrder, Exit, Job, JobId, JobSpec, JobState, NodeId, Placement
+from gpq.core.nodes import Node
+from gpq.core.profile import Noise, Prior, Profile, ProfileRow
 from gpq.store.memory import MemoryStore
 from gpq.store.sqlite import SqliteStore
 

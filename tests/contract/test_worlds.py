@@ -21,19 +21,18 @@ from gpq.core.folding import fold
 from gpq.core.models import (
     BatchOrder,
     DeviceId,
-    DeviceState,
     Job,
     JobId,
     JobSpec,
     JobState,
     Level,
     NodeId,
-    NodeState,
     Placement,
     Snapshot,
     StopReason,
     Wish,
 )
+from gpq.core.nodes import DeviceState, NodeState
 from gpq.core.planning import issued
 from gpq.daemon.world import LiveWorld
 from gpq.ports import World

@@ -10,7 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gpq.core import goodput as gp
-from gpq.core.models import Declared, Noise
+from gpq.core.batches import BatchLimits, candidate_batches
+from gpq.core.profile import Noise
 
 positive = st.floats(1e-5, 1.0)
 params_of = st.builds(
@@ -28,10 +29,10 @@ stats_of = st.one_of(st.none(), st.builds(gp.GradientStats, st.floats(1e-9, 10.0
 
 
 @st.composite
-def limits_of(draw: st.DrawFn) -> gp.BatchLimits:
+def limits_of(draw: st.DrawFn) -> BatchLimits:
     base = draw(st.integers(1, 512))
     smallest = draw(st.integers(1, 16))
-    return gp.BatchLimits(
+    return BatchLimits(
         base,
         base * draw(st.integers(1, 32)),
         smallest,
@@ -103,11 +104,11 @@ def test_synchronising_never_gets_cheaper_with_more_replicas_on_the_same_nodes(
 @given(params_of, stats_of, limits_of(), shapes)
 @settings(max_examples=200, deadline=None)
 def test_the_chosen_batch_is_within_the_limits_and_no_candidate_is_better(
-    params: gp.ThroughputParams, stats: gp.GradientStats | None, limits: gp.BatchLimits, shape: tuple[int, int]
+    params: gp.ThroughputParams, stats: gp.GradientStats | None, limits: BatchLimits, shape: tuple[int, int]
 ) -> None:
     nodes, replicas = shape
     choice = gp.best_batch(params, stats, limits, nodes, replicas)
-    atomic, accum, feasible = gp.candidate_batches(limits, np.array([replicas]))
+    atomic, accum, feasible = candidate_batches(limits, np.array([replicas]))
     values = gp.goodput(params, stats, limits.base, nodes, replicas, atomic, accum)[feasible]
     if not feasible.any():
         assert choice == gp.BatchChoice(0, 0, 0, 0.0, 0.0, 0.0)
@@ -124,7 +125,7 @@ def test_the_chosen_batch_is_within_the_limits_and_no_candidate_is_better(
 @given(params_of, stats_of, limits_of())
 @settings(max_examples=30, deadline=None)
 def test_the_table_equals_single_answers_and_the_formulas(
-    params: gp.ThroughputParams, stats: gp.GradientStats | None, limits: gp.BatchLimits
+    params: gp.ThroughputParams, stats: gp.GradientStats | None, limits: BatchLimits
 ) -> None:
     replicas = np.arange(1, 20)
     nodes = -(-replicas // 4)
@@ -140,42 +141,34 @@ def test_the_table_equals_single_answers_and_the_formulas(
 def test_one_replica_accumulates_only_what_does_not_fit_at_once() -> None:
     params = gp.ThroughputParams(1.0, 1e-6, 0.0, 0.0, 0.0, 0.0, 1.0)  # a micro-batch takes a second, whatever its size
     noisy = gp.GradientStats(1e-6, 1e6)  # every batch is efficient: the fastest is best
-    choice = gp.best_batch(params, noisy, gp.BatchLimits(64, 512, 1, 512, True), 1, 1)
+    choice = gp.best_batch(params, noisy, BatchLimits(64, 512, 1, 512, True), 1, 1)
     assert (choice.atomic_batch, choice.accum_steps) == (512, 0)
-    choice = gp.best_batch(params, noisy, gp.BatchLimits(64, 100, 1, 64, True), 1, 1)
+    choice = gp.best_batch(params, noisy, BatchLimits(64, 100, 1, 64, True), 1, 1)
     assert (choice.atomic_batch, choice.accum_steps) == (64, 0), "100 in two seconds is slower than 64 in one"
 
 
 def test_without_statistics_the_batch_stays_at_the_base() -> None:
-    choice = gp.best_batch(PARAMS, None, gp.BatchLimits(128, 4096, 8, 1024), 1, 4)
+    choice = gp.best_batch(PARAMS, None, BatchLimits(128, 4096, 8, 1024), 1, 4)
     assert choice.total_batch == 128
 
 
 def test_rounding_up_never_exceeds_the_maximum_batch() -> None:
     greedy = gp.GradientStats(1e-9, 1e9)
     for replicas in range(1, 33):
-        choice = gp.best_batch(PARAMS, greedy, gp.BatchLimits(100, 1000, 1, 1000), 1, replicas)
+        choice = gp.best_batch(PARAMS, greedy, BatchLimits(100, 1000, 1, 1000), 1, replicas)
         assert 100 <= choice.total_batch <= 1000
         assert choice.goodput > 0
 
 
 def test_a_fixed_batch_is_cut_exactly_or_not_at_all() -> None:
-    limits = gp.BatchLimits(64, 64, 1, 24)
+    limits = BatchLimits(64, 64, 1, 24)
     assert gp.best_batch(PARAMS, None, limits, 1, 1).total_batch == 64
     assert gp.best_batch(PARAMS, None, limits, 1, 1).atomic_batch == 16
     assert gp.best_batch(PARAMS, None, limits, 1, 3).goodput == 0
 
 
 def test_a_shape_whose_replicas_outnumber_the_largest_batch_is_infeasible() -> None:
-    assert gp.best_batch(PARAMS, None, gp.BatchLimits(4, 8, 1, 8), 2, 16).goodput == 0
-
-
-def test_limits_follow_the_declaration_and_a_fixed_batch_has_no_room() -> None:
-    declared = Declared(adaptive=True, batch_size=32, max_batch_size=256, min_atomic_batch=4, max_atomic_batch=64)
-    assert gp.limits_of(declared) == gp.BatchLimits(32, 256, 4, 64, True)
-    fixed = Declared(adaptive=False, batch_size=32, max_batch_size=256)
-    assert gp.limits_of(fixed) == gp.BatchLimits(32, 32, 1, 32, True)
-    assert gp.limits_of(Declared(adaptive=True)) is None
+    assert gp.best_batch(PARAMS, None, BatchLimits(4, 8, 1, 8), 2, 16).goodput == 0
 
 
 def test_statistics_count_only_once_they_say_something() -> None:

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpq.core.contest import contest
-from gpq.core.models import DeviceState, JobId, Layout, Level, NodeState, Shape, Snapshot, StopReason, Wish
+from gpq.core.models import JobId, Layout, Level, Shape, Snapshot, StopReason, Wish
 from gpq.core.models import JobState as State
+from gpq.core.nodes import DeviceState, NodeState
 from gpq.core.packing import pack
 from gpq.core.placement import place
 from gpq.core.shapes import is_fixed, node_counts, shape_now, supply

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from gpq.core.events import Profiled
 from gpq.core.folding import apply
-from gpq.core.models import BatchOrder, Config, Job, Noise, Profile, ProfileRow, StopReason
+from gpq.core.models import BatchOrder, Config, Job, StopReason
+from gpq.core.profile import Noise, Profile, ProfileRow
 from gpq.core.tuning import first_order, retune
 from tests.builders import DECLARED, on, running
 

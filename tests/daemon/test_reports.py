@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpq.core.events import TimingSums
-from gpq.core.models import BatchOrder, Declared, JobId, LossPoint, Noise, Progress
+from gpq.core.models import BatchOrder, JobId
+from gpq.core.profile import Declared, LossPoint, Noise, Progress
 from gpq.daemon.reports import profiled
 
 

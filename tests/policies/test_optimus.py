@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import pytest
 
 from gpq.core.contenders import entrants
-from gpq.core.models import JobId, Layout, LossPoint, Profile, ProfileRow, Progress, Seconds, Shape, Snapshot
+from gpq.core.models import JobId, Layout, Seconds, Shape, Snapshot
 from gpq.core.policy import shape_of
+from gpq.core.profile import LossPoint, Profile, ProfileRow, Progress
 from gpq.core.speeds import remaining_steps, step_seconds
 from gpq.policies.optimus import Optimus
 from tests.builders import DECLARED, black_box, job, node, on, running, snapshot
