@@ -12,7 +12,8 @@ from dataclasses import dataclass, fields, replace
 from gpq import config as configuration
 from gpq import paths
 from gpq.client.connection import call
-from gpq.core.models import Config, Device, DeviceId, Node, NodeId, NodeState
+from gpq.core.models import Config, DeviceId, NodeId
+from gpq.core.nodes import Device, Node, NodeState
 from gpq.errors import DaemonUnreachable, Refused, UsageError
 from gpq.policies.registry import entry
 from gpq.rpc import messages

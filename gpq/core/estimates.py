@@ -12,11 +12,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from gpq.core.batches import BatchLimits, limits_of
 from gpq.core.correction import Correction, correction
 from gpq.core.fitting import fit
 from gpq.core.goodput import (
     BatchChoice,
-    BatchLimits,
     GoodputTable,
     GradientStats,
     ThroughputParams,
@@ -24,11 +24,11 @@ from gpq.core.goodput import (
     efficiency,
     goodput,
     goodput_table,
-    limits_of,
     stats_of,
     throughput,
 )
-from gpq.core.models import Declared, Job, Noise, Profile, ProfileRow, Shape
+from gpq.core.models import Job, Shape
+from gpq.core.profile import Declared, Noise, Profile, ProfileRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpq.core.batches import BatchLimits as BatchLimits
-from gpq.core.batches import candidate_batches
-from gpq.core.batches import limits_of as limits_of
+from gpq.core.batches import BatchLimits, candidate_batches
 from gpq.core.profile import Noise
 
 Array = NDArray[np.float64]

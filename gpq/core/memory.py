@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from gpq.core import estimates
 from gpq.core.goodput import GoodputTable
-from gpq.core.models import Job, JobId, Profile, Shape
+from gpq.core.models import Job, JobId, Shape
+from gpq.core.profile import Profile
 
 Shapes = tuple[Shape, ...]
 

@@ -10,15 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpq.core.nodes import Device as Device
-from gpq.core.nodes import Node as Node
-from gpq.core.nodes import NodeState as NodeState
-from gpq.core.profile import Declared as Declared
-from gpq.core.profile import LossPoint as LossPoint
-from gpq.core.profile import Noise as Noise
-from gpq.core.profile import Prior as Prior
-from gpq.core.profile import Profile as Profile
-from gpq.core.profile import ProfileRow as ProfileRow
+from gpq.core.nodes import Node
+from gpq.core.profile import Prior, Profile
 from gpq.core.units import DeviceId as DeviceId
 from gpq.core.units import JobId as JobId
 from gpq.core.units import NodeId as NodeId
