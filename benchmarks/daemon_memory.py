@@ -22,19 +22,9 @@ from pathlib import Path
 from gpq.client.connection import Connection
 from gpq.core.events import Event, Exited, Launched, Started, Submitted
 from gpq.core.folding import fold
-from gpq.core.models import (
-    BatchOrder,
-    Declared,
-    DeviceId,
-    Exit,
-    JobId,
-    JobSpec,
-    Level,
-    NodeId,
-    Placement,
-    Profile,
-    ProfileRow,
-)
+from gpq.core.models import BatchOrder, Exit, JobSpec, Level, Placement
+from gpq.core.profile import Declared, Profile, ProfileRow
+from gpq.core.units import DeviceId, JobId, NodeId
 from gpq.rpc.messages import DaemonInfo, Info, JobList, Status
 from gpq.store.sqlite import SqliteStore
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from gpq.core.fitting import fit
 from gpq.core.goodput import step_time
-from gpq.core.models import ProfileRow
+from gpq.core.profile import ProfileRow
 
 SHAPES = ((1, 1), (1, 1), (1, 2), (1, 4), (2, 2), (2, 8), (4, 16), (8, 8))
 # Median relative error of the original's fit under the same protocol; the bars are: lower on each, <= 10% on four, 5 ms.

@@ -20,26 +20,11 @@ from statistics import median
 import numpy as np
 
 from gpq.core import goodput as gp
-from gpq.core.models import (
-    Declared,
-    Device,
-    DeviceId,
-    Job,
-    JobId,
-    JobSpec,
-    JobState,
-    Level,
-    Node,
-    NodeId,
-    NodeState,
-    Noise,
-    Placement,
-    Profile,
-    ProfileRow,
-    Progress,
-    Snapshot,
-)
+from gpq.core.models import Job, JobSpec, JobState, Level, Placement, Snapshot
+from gpq.core.nodes import Device, Node, NodeState
+from gpq.core.profile import Declared, Noise, Profile, ProfileRow, Progress
 from gpq.core.rounds import decide
+from gpq.core.units import DeviceId, JobId, NodeId
 from gpq.policies.registry import policy
 
 MAX_SECONDS = 0.050

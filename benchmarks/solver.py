@@ -30,9 +30,11 @@ from gpq.core import candidates, contenders, pollux_problem
 from gpq.core import goodput as gp
 from gpq.core.events import TimingSums
 from gpq.core.knapsack import Item, solve
-from gpq.core.models import BatchOrder, Job, JobId, JobSpec, JobState, Level, Noise, Profile, Shape, Snapshot
+from gpq.core.models import BatchOrder, Job, JobSpec, JobState, Level, Shape, Snapshot
+from gpq.core.profile import Noise, Profile
 from gpq.core.profiling import merge, rested
 from gpq.core.rounds import decide
+from gpq.core.units import JobId
 from gpq.core.valuation import Valued
 from gpq.policies.goodput import solved
 from gpq.policies.registry import policy

@@ -7,7 +7,8 @@ from typing import Protocol
 
 from gpq.core.actions import Action
 from gpq.core.events import Event
-from gpq.core.models import Job, JobId, Seconds, Snapshot
+from gpq.core.models import Job, Snapshot
+from gpq.core.units import JobId, Seconds
 
 
 class World(Protocol):

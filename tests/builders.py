@@ -3,23 +3,10 @@
 from __future__ import annotations
 
 from gpq.core.goodput import GradientStats, ThroughputParams
-from gpq.core.models import (
-    Config,
-    Declared,
-    Device,
-    DeviceId,
-    Job,
-    JobId,
-    JobSpec,
-    JobState,
-    Level,
-    Node,
-    NodeId,
-    NodeState,
-    Placement,
-    Profile,
-    Snapshot,
-)
+from gpq.core.models import Config, Job, JobSpec, JobState, Level, Placement, Snapshot
+from gpq.core.nodes import Device, Node, NodeState
+from gpq.core.profile import Declared, Profile
+from gpq.core.units import DeviceId, JobId, NodeId
 from gpq.sim.programs import Program
 
 PARAMS = ThroughputParams(

@@ -12,7 +12,9 @@ from dataclasses import dataclass, fields, replace
 from gpq import config as configuration
 from gpq import paths
 from gpq.client.connection import call
-from gpq.core.models import Config, Device, DeviceId, Node, NodeId, NodeState
+from gpq.core.models import Config
+from gpq.core.nodes import Device, Node, NodeState
+from gpq.core.units import DeviceId, NodeId
 from gpq.errors import DaemonUnreachable, Refused, UsageError
 from gpq.policies.registry import entry
 from gpq.rpc import messages

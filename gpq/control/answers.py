@@ -10,26 +10,11 @@ from gpq.control import narration
 from gpq.core import estimates
 from gpq.core.explain import explain
 from gpq.core.fairness import JobFairness, fairness_by_user
-from gpq.core.models import (
-    HOLDS_DEVICES,
-    TERMINAL,
-    Device,
-    DeviceId,
-    Job,
-    JobId,
-    JobState,
-    Level,
-    Node,
-    NodeId,
-    NodeState,
-    Placement,
-    Seconds,
-    Shape,
-    Snapshot,
-    Wish,
-)
+from gpq.core.models import HOLDS_DEVICES, TERMINAL, Job, JobState, Level, Placement, Shape, Snapshot, Wish
+from gpq.core.nodes import Device, Node, NodeState
 from gpq.core.rounds import Round
 from gpq.core.shapes import held_by
+from gpq.core.units import DeviceId, JobId, NodeId, Seconds
 from gpq.rpc.messages import DeviceView, JobView, NodeView, PartView, ProcessView, UserShare
 
 MAX_COMMAND = 500  # characters of the command in a row

@@ -14,9 +14,10 @@ from gpq.core.events import Event, NodeSeen, NodeSilent
 from gpq.core.fairness import MeanShare, advance
 from gpq.core.folding import fold
 from gpq.core.healing import not_from_the_future
-from gpq.core.models import Config, JobId, Seconds, Snapshot
+from gpq.core.models import Config, Snapshot
 from gpq.core.policy import Policy
 from gpq.core.rounds import Decision, Round, decide, due, next_round
+from gpq.core.units import JobId, Seconds
 from gpq.errors import DaemonUnreachable, GpqError, StoreFailed
 from gpq.ports import Store, World
 

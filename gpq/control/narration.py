@@ -6,7 +6,8 @@ from datetime import datetime, timezone
 from signal import Signals
 
 from gpq.core import events as facts
-from gpq.core.models import BatchOrder, Exit, Job, JobState, Placement, Seconds
+from gpq.core.models import BatchOrder, Exit, Job, JobState, Placement
+from gpq.core.units import Seconds
 from gpq.rpc.messages import EventView
 
 

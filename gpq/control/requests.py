@@ -12,19 +12,9 @@ from dataclasses import replace
 
 from gpq.control.selectors import NAME, is_selector
 from gpq.core.events import CancelAsked, Event, HoldAsked, ReleaseAsked, RequeueAsked, Submitted
-from gpq.core.models import (
-    HOLDS_DEVICES,
-    Device,
-    Job,
-    JobId,
-    JobSpec,
-    JobState,
-    Level,
-    NodeState,
-    Seconds,
-    Snapshot,
-    Wish,
-)
+from gpq.core.models import HOLDS_DEVICES, Job, JobSpec, JobState, Level, Snapshot, Wish
+from gpq.core.nodes import Device, NodeState
+from gpq.core.units import JobId, Seconds
 from gpq.errors import GpqError, Refused, UsageError
 from gpq.rpc import messages
 from gpq.rpc.messages import SpecMessage

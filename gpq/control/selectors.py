@@ -6,7 +6,8 @@ import difflib
 import re
 from collections.abc import Sequence
 
-from gpq.core.models import JobId, Snapshot
+from gpq.core.models import Snapshot
+from gpq.core.units import JobId
 from gpq.errors import NotFound, UsageError
 from gpq.ports import History
 

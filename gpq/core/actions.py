@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpq.core.models import BatchOrder, JobId, JobSpec, NodeId, Placement, Seconds, Shape, StopReason
+from gpq.core.models import BatchOrder, JobSpec, Placement, Shape, StopReason
+from gpq.core.units import JobId, NodeId, Seconds
 
 # Master ports lie below Linux's ephemeral range (32768-60999), so no outgoing connection takes them by chance.
 FIRST_PORT, LAST_PORT = 20_000, 32_700

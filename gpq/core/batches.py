@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpq.core.goodput import BatchLimits, GradientStats, ThroughputParams, efficiency, overlapped, stacked, sync_time
+from gpq.core.goodput import GradientStats, ThroughputParams, efficiency, overlapped, stacked, sync_time
+from gpq.core.profile import Declared
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -21,6 +22,20 @@ CANDIDATES = 50  # total batches tried per shape, geometrically spaced
 _MOST_MICRO_BATCHES = 64  # that a fixed batch is cut into
 _SLACK = 1e-8  # of the rounding up, so that 32.000000001 stays 32
 _TOGETHER = 512  # shapes whose candidates are computed at a time: they stay in the processor's cache
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """What a batch may be: the total within base (M0) .. maximum, the atomic one within its own bounds."""
+
+    base: int
+    maximum: int
+    min_atomic: int
+    max_atomic: int
+    accumulation: bool = True
+    accumulate_alone: bool = (
+        False  # one replica exceeds the base only with s >= 1 (Pollux, which has no noise scale else)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +99,21 @@ class Question:
     nodes: Ints
     replicas: Ints
     factor: Array
+
+
+def limits_of(declared: Declared, gpu_type: str = "") -> BatchLimits | None:
+    """The limits that a script declared; a job that is not adaptive keeps its batch. None: no batch was declared."""
+    base = declared.batch_size
+    if base <= 0:
+        return None
+    maximum = max(base, declared.max_batch_size) if declared.adaptive else base
+    least, most = declared.min_atomic_batch, declared.max_atomic_batch
+    for name, low, high in declared.atomic_by_type:
+        if name == gpu_type:
+            least, most = low, high
+    largest = most if most > 0 else maximum
+    smallest = min(max(least, 1), largest)
+    return BatchLimits(base, maximum, smallest, largest, declared.accumulation, declared.accumulate_alone)
 
 
 def best_batch(

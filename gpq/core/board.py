@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpq.core.models import (
-    Allotment,
-    Device,
-    DeviceId,
-    Job,
-    JobSpec,
-    Layout,
-    NodeId,
-    Placement,
-    Shape,
-    Snapshot,
-)
+from gpq.core.models import Allotment, Job, JobSpec, Layout, Placement, Shape, Snapshot
+from gpq.core.nodes import Device
 from gpq.core.shapes import nodes_up, usable
+from gpq.core.units import DeviceId, JobId, NodeId
 
 Counts = NDArray[np.int64]
 _MUST_WAIT = 1 << 20  # more than any node has devices: a node where the job can start at once comes before any other
@@ -47,7 +39,8 @@ class _Supply:
 class Board:
     """Devices not yet given in this round, and which nodes already carry a multi-node job."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, given: Iterable[JobId] = ()) -> None:
+        """`given`: jobs whose devices are given already, to themselves."""
         self.nodes = nodes_up(snapshot)
         self.index = {node.id: i for i, node in enumerate(self.nodes)}
         self.position = [{device.id: k for k, device in enumerate(node.devices)} for node in self.nodes]
@@ -60,6 +53,17 @@ class Board:
                 at = self.index.get(node)
                 if at is not None:
                     self.busy[at].update(self.position[at][d] for d in devices if d in self.position[at])
+        for name in given:
+            if (placement := snapshot.jobs[name].placement) is not None:
+                self.take(placement)
+
+    def copy(self) -> Board:
+        """Another board with the same devices still to be given."""
+        twin = copy(self)
+        twin.free = [set(positions) for positions in self.free]
+        twin.spanned = self.spanned.copy()
+        twin._kinds = {kind: _Supply(s.suited, s.free.copy(), s.idle.copy()) for kind, s in self._kinds.items()}
+        return twin
 
     def kind(self, spec: JobSpec, gpu_type: str) -> Kind:
         return Kind(spec.gpu_type, spec.min_gpu_memory_mib, gpu_type)
@@ -73,7 +77,7 @@ class Board:
                 self.spanned[at] = True
 
     def give(self, placement: Placement) -> None:
-        """These devices are to be given again (of a single-node placement)."""
+        """These devices are to be given again. Nodes that carried a multi-node job stay marked."""
         for at, positions in self._parts(placement):
             self.free[at] |= positions
             self._recount(at)
@@ -83,14 +87,18 @@ class Board:
         suited = self._supply(kind).suited[at]
         return self.free[at] if suited is None else self.free[at] & suited
 
-    def counts(self, kind: Kind) -> Counts:
-        """Free devices that suit the kind, by node."""
-        return self._supply(kind).free
+    def counts(self, kind: Kind, *, idle: bool = False) -> Counts:
+        """Free devices that suit the kind, by node; with `idle` those of them that nobody holds now."""
+        return self._supply(kind).idle if idle else self._supply(kind).free
 
     def all_suit(self, kind: Kind, placement: Placement) -> bool:
         """Would every device of a placement suit the kind?"""
         suited = self._supply(kind).suited
         return all((mask := suited[at]) is None or positions <= mask for at, positions in self._parts(placement))
+
+    def devices(self, kind: Kind, parts: Sequence[tuple[int, int]]) -> Placement:
+        """So many free devices of these nodes (position, count), idle ones first, in the order of the node."""
+        return self._placement(parts, kind, {})
 
     def find(self, job: Job, wanted: Allotment) -> Placement | None:
         """Devices for one job: its own first, then idle ones, then the fullest node that still fits (best fit)."""
@@ -189,6 +197,17 @@ class Board:
         free = self.free[at] if suited is None else self.free[at] & suited
         supply.free[at] = len(free)
         supply.idle[at] = len(free - self.busy[at])
+
+
+def emptiest(free: Counts, count: int) -> list[tuple[int, int]]:
+    """(position of a node, devices there) of `count` devices, or of all there are: from the node with most of them down."""
+    parts: list[tuple[int, int]] = []
+    for at in np.argsort(-free, kind="stable").tolist():
+        if count == 0 or free[at] == 0:
+            break
+        parts.append((at, min(count, int(free[at]))))
+        count -= parts[-1][1]
+    return parts
 
 
 def _asks(kind: Kind) -> JobSpec:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpq.core.models import HOLDS_DEVICES, Job, JobId, JobState, Level, NodeId, Shape, Snapshot, Wish
+from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Shape, Snapshot, Wish
 from gpq.core.shapes import Supply, feasible, held_by, is_fixed, is_leaving, is_mixed, shape_on, supply
+from gpq.core.units import JobId, NodeId
 
 Kind = tuple[str, int]  # what is asked of devices: part of the type's name, least memory
 

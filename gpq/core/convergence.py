@@ -12,7 +12,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from gpq.core.models import LossPoint
+from gpq.core.profile import LossPoint
 
 Array = NDArray[np.float64]
 

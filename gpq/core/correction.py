@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpq.core.goodput import ThroughputParams, stacked, step_time
-from gpq.core.models import ProfileRow
+from gpq.core.profile import ProfileRow
 
 Array = NDArray[np.float64]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from gpq.core import estimates
-from gpq.core.models import HOLDS_DEVICES, Job, JobId, Seconds, Shape, Snapshot
-from gpq.core.shapes import Supply
-from gpq.core.vacancies import fewest_nodes
+from gpq.core.models import HOLDS_DEVICES, Job, Shape, Snapshot
+from gpq.core.shapes import Supply, node_counts, packed
+from gpq.core.units import JobId, Seconds
 
 UNKNOWN_SECONDS: Seconds = 60.0  # taken to remain, at least, of a job of unknown length
 
@@ -33,23 +33,19 @@ class Demand:
 
 def demands(snapshot: Snapshot, jobs: Sequence[Job], parts: Mapping[JobId, Mapping[str, Supply]]) -> tuple[Demand, ...]:
     """Of each job that fits on at least one type. A job of which no speed is known counts as the median of the others."""
-    packed = {job.id: _packed(job, parts[job.id]) for job in jobs}
-    fitting = [job for job in jobs if packed[job.id]]
-    speeds = {job.id: _speeds(job, snapshot, packed[job.id]) for job in fitting}
+    shapes = {job.id: _packed(job, parts[job.id]) for job in jobs}
+    fitting = [job for job in jobs if shapes[job.id]]
+    speeds = {job.id: _speeds(job, snapshot, shapes[job.id]) for job in fitting}
     usual = median(sorted(speed for of in speeds.values() for speed in of.values()) or [1.0])
     return tuple(
-        _demand(job, snapshot, packed[job.id], speeds[job.id] or dict.fromkeys(packed[job.id], usual))
+        _demand(job, snapshot, shapes[job.id], speeds[job.id] or dict.fromkeys(shapes[job.id], usual))
         for job in fitting
     )
 
 
 def _packed(job: Job, parts: Mapping[str, Supply]) -> dict[str, Shape]:
-    found = {}
-    for name, part in parts.items():
-        nodes = fewest_nodes(job.spec.min_gpus, part, job.spec.level)
-        if nodes is not None:
-            found[name] = Shape(job.spec.min_gpus, nodes, name)
-    return found
+    found = {name: packed(job.spec.min_gpus, node_counts(part), job.spec.level, name) for name, part in parts.items()}
+    return {name: shape for name, shape in found.items() if shape is not None}
 
 
 def _speeds(job: Job, snapshot: Snapshot, shapes: Mapping[str, Shape]) -> dict[str, float]:

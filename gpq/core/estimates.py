@@ -11,21 +11,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from gpq.core.batches import BatchChoice, GoodputTable, Question, columns_of, goodput_tables
+from gpq.core.batches import BatchChoice, BatchLimits, GoodputTable, Question, columns_of, goodput_tables, limits_of
 from gpq.core.correction import Correction, corrections
 from gpq.core.fitting import fit_many
-from gpq.core.goodput import (
-    BatchLimits,
-    GradientStats,
-    ThroughputParams,
-    efficiency,
-    goodput,
-    limits_of,
-    stats_of,
-    throughput,
-)
+from gpq.core.goodput import GradientStats, ThroughputParams, efficiency, goodput, stats_of, throughput
 from gpq.core.memo import Memo
-from gpq.core.models import Declared, Job, Noise, Profile, ProfileRow, Shape
+from gpq.core.models import Job, Shape
+from gpq.core.profile import Declared, Noise, Profile, ProfileRow
 
 
 @dataclass(frozen=True, slots=True, eq=False)

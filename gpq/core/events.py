@@ -8,22 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpq.core.models import (
-    BatchOrder,
-    Declared,
-    Exit,
-    JobId,
-    JobSpec,
-    LossPoint,
-    Node,
-    NodeId,
-    Noise,
-    Placement,
-    Progress,
-    Seconds,
-    Shape,
-    StopReason,
-)
+from gpq.core.models import BatchOrder, Exit, JobSpec, Placement, Shape, StopReason
+from gpq.core.nodes import Node
+from gpq.core.profile import Declared, LossPoint, Noise, Progress
+from gpq.core.units import JobId, NodeId, Seconds
 
 JOURNAL_VERSION = 1
 

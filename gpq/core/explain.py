@@ -6,23 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpq.core import estimates
-from gpq.core.models import (
-    HOLDS_DEVICES,
-    Device,
-    DeviceState,
-    Job,
-    JobId,
-    JobState,
-    Level,
-    Node,
-    NodeState,
-    Placement,
-    Shape,
-    Snapshot,
-    Wish,
-)
+from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Placement, Shape, Snapshot, Wish
+from gpq.core.nodes import Device, DeviceState, Node, NodeState
 from gpq.core.shapes import feasible, gpu_range, held_by, is_fixed, nodes_up, supply, usable
 from gpq.core.tuning import typed
+from gpq.core.units import JobId
 
 
 @dataclass(frozen=True, slots=True)

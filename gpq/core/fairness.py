@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpq.core import estimates
-from gpq.core.models import HOLDS_DEVICES, Job, JobId, JobState, Seconds, Shape, Snapshot
+from gpq.core.models import HOLDS_DEVICES, Job, JobState, Shape, Snapshot
 from gpq.core.shapes import feasible, nodes_up, supply
+from gpq.core.units import JobId, Seconds
 
 Point = tuple[float, float]  # (GPUs, examples per second), fewest GPUs first
 

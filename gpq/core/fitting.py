@@ -30,7 +30,7 @@ from gpq.core.measured import (
     start,
     usual,
 )
-from gpq.core.models import ProfileRow
+from gpq.core.profile import ProfileRow
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -32,19 +32,9 @@ from gpq.core.events import (
     TimeLimitReached,
 )
 from gpq.core.lifecycle import advance, conclude, preempted
-from gpq.core.models import (
-    HOLDS_DEVICES,
-    TERMINAL,
-    Exit,
-    Job,
-    JobState,
-    Node,
-    NodeId,
-    NodeState,
-    Snapshot,
-    StopReason,
-    Wish,
-)
+from gpq.core.models import HOLDS_DEVICES, TERMINAL, Exit, Job, JobState, Snapshot, StopReason, Wish
+from gpq.core.nodes import Node, NodeState
+from gpq.core.units import NodeId
 
 MAX_NOTICES = 12
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpq.core.models import Declared, Noise
+from gpq.core.profile import Noise
 
 Array = NDArray[np.float64]
 T = TypeVar("T")
@@ -59,20 +59,6 @@ class GradientStats:
         return self.var / self.sqr if self.sqr > 0 else math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class BatchLimits:
-    """What a batch may be: the total within base (M0) .. maximum, the atomic one within its own bounds."""
-
-    base: int
-    maximum: int
-    min_atomic: int
-    max_atomic: int
-    accumulation: bool = True
-    accumulate_alone: bool = (
-        False  # one replica exceeds the base only with s >= 1 (Pollux, which has no noise scale else)
-    )
-
-
 def stacked(parts: Sequence[T], counts: Sequence[int]) -> T:
     """The fields of several (parameters, statistics, limits), each repeated as often as its count says, as columns (n x 1) of
     one: every function here takes arrays that broadcast."""
@@ -80,21 +66,6 @@ def stacked(parts: Sequence[T], counts: Sequence[int]) -> T:
     values = attrgetter(*(each.name for each in fields(kind)))  # type: ignore[arg-type]
     table = np.repeat(np.array([values(part) for part in parts], dtype=np.float64), counts, axis=0)
     return kind(*(column[:, None] for column in table.T))
-
-
-def limits_of(declared: Declared, gpu_type: str = "") -> BatchLimits | None:
-    """The limits that a script declared; a job that is not adaptive keeps its batch. None: no batch was declared."""
-    base = declared.batch_size
-    if base <= 0:
-        return None
-    maximum = max(base, declared.max_batch_size) if declared.adaptive else base
-    least, most = declared.min_atomic_batch, declared.max_atomic_batch
-    for name, low, high in declared.atomic_by_type:
-        if name == gpu_type:
-            least, most = low, high
-    largest = most if most > 0 else maximum
-    smallest = min(max(least, 1), largest)
-    return BatchLimits(base, maximum, smallest, largest, declared.accumulation, declared.accumulate_alone)
 
 
 def stats_of(noise: Noise | None) -> GradientStats | None:

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from gpq.core.actions import Action, Stop
 from gpq.core.lifecycle import MOST_DOUBLINGS
-from gpq.core.models import HOLDS_DEVICES, Job, JobId, NodeId, Seconds, Snapshot, StopReason, Word
+from gpq.core.models import HOLDS_DEVICES, Job, Snapshot, StopReason
 from gpq.core.planning import CANCEL_GRACE, repeat
+from gpq.core.units import JobId, NodeId, Seconds, Word
 
 
 class Fate(Word):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from gpq.core import estimates
-from gpq.core.models import Job, Level, Seconds, Shape, Snapshot
-from gpq.core.shapes import by_type, is_leaving, shape_on, supply
+from gpq.core.models import Job, Shape, Snapshot
+from gpq.core.shapes import by_type, is_leaving, kind_of, node_counts, packed, shape_on, supply
+from gpq.core.units import Seconds
 from gpq.core.weights import seconds_at_best
 
 
@@ -36,15 +37,10 @@ class Lengths:
 
     def packed(self, job: Job) -> tuple[Shape, ...]:
         """Its gang on as few nodes as can be, alone on the cluster: a shape for each type that has room for it."""
-        shapes = []
-        for gpu_type, counts in self._counts_of(job).items():
-            reached = 0
-            for nodes, count in enumerate(counts if job.spec.level is Level.SCRIPT else counts[:1], 1):
-                reached += count
-                if reached >= job.spec.min_gpus:
-                    shapes.append(Shape(job.spec.min_gpus, nodes, gpu_type))
-                    break
-        return tuple(shapes)
+        shapes = (
+            packed(job.spec.min_gpus, counts, job.spec.level, name) for name, counts in self._counts_of(job).items()
+        )
+        return tuple(shape for shape in shapes if shape is not None)
 
     def _known(self, job: Job) -> Seconds | None:
         oracle = self._snapshot.oracles.get(job.id)
@@ -64,10 +60,8 @@ class Lengths:
 
     def _counts_of(self, job: Job) -> dict[str, list[int]]:
         """Devices that it could use, by type, then node, most first."""
-        key = (job.spec.gpu_type, job.spec.min_gpu_memory_mib)
-        if key not in self._counts:
+        kind = kind_of(job.spec)
+        if kind not in self._counts:
             parts = by_type(supply(self._snapshot, job, {}), self._snapshot)
-            self._counts[key] = {
-                name: sorted((len(ids) for ids in part.values()), reverse=True) for name, part in parts.items()
-            }
-        return self._counts[key]
+            self._counts[kind] = {name: node_counts(part) for name, part in parts.items()}
+        return self._counts[kind]

@@ -21,7 +21,8 @@ from gpq.core.events import (
     Succeeded,
     TimeLimitReached,
 )
-from gpq.core.models import Config, Exit, Job, JobState, Level, Seconds, StopReason
+from gpq.core.models import Config, Exit, Job, JobState, Level, StopReason
+from gpq.core.units import Seconds
 
 MOST_DOUBLINGS = 8  # of the wait after a failure
 

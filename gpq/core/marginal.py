@@ -1,15 +1,23 @@
-"""One more GPU to whom it brings most: the greedy loop of Optimus and SLAQ, and seats for the counts that it finds."""
+"""One more GPU to whom it brings most: the greedy loop of Optimus and SLAQ, and nodes for the counts that it finds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
-from gpq.core.board import Board
+from gpq.core.board import Board, emptiest
 from gpq.core.contenders import Contender
-from gpq.core.models import JobId, Layout, NodeId, Placement, Shape, Snapshot
+from gpq.core.models import Allotment, Layout, Shape, Snapshot
+from gpq.core.units import JobId, NodeId
 
 Gain = Callable[[int], float]  # of k + 1 GPUs over k, in whatever the policy counts
+
+
+def allot(
+    snapshot: Snapshot, kept: Mapping[JobId, Shape], contenders: Sequence[Contender], gains: Mapping[JobId, Gain]
+) -> dict[JobId, Allotment]:
+    """What is kept, and layouts for the `counts` of the contenders."""
+    return {**kept, **layouts(snapshot, contenders, counts(contenders, gains), kept)}
 
 
 def counts(contenders: Sequence[Contender], gains: Mapping[JobId, Gain]) -> dict[JobId, int]:
@@ -44,64 +52,44 @@ def counts(contenders: Sequence[Contender], gains: Mapping[JobId, Gain]) -> dict
     return found
 
 
-def seats(
-    snapshot: Snapshot, contenders: Sequence[Contender], found: Mapping[JobId, int], kept: Mapping[JobId, Shape]
+def layouts(
+    snapshot: Snapshot, contenders: Sequence[Contender], found: Mapping[JobId, int], kept: Iterable[JobId]
 ) -> dict[JobId, Layout]:
     """Nodes for these counts. Who has as many as now stays where they are; the others, fewest first, take the node with
     most free GPUs, then the next (as in Pollux's Optimus). What must have one node comes first; should that not fit,
     everybody moves, and should it still not fit, it waits."""
     staying = {c.job.id for c in contenders if c.job.placement is not None and found.get(c.job.id) == c.job.replicas}
-    placed = _seated(snapshot, contenders, found, kept, staying)
-    if any(c.job.id in found and c.job.id not in placed for c in contenders):
-        again = _seated(snapshot, contenders, found, kept, set())
-        placed = again if len(again) > len(placed) else placed
-    return placed
+    laid = _laid_out(contenders, found, Board(snapshot, kept), staying)
+    if any(c.job.id in found and c.job.id not in laid for c in contenders):
+        again = _laid_out(contenders, found, Board(snapshot, kept), set())
+        laid = again if len(again) > len(laid) else laid
+    return laid
 
 
-def _seated(
-    snapshot: Snapshot,
-    contenders: Sequence[Contender],
-    found: Mapping[JobId, int],
-    kept: Mapping[JobId, Shape],
-    staying: set[JobId],
+def _laid_out(
+    contenders: Sequence[Contender], found: Mapping[JobId, int], board: Board, staying: set[JobId]
 ) -> dict[JobId, Layout]:
-    board = Board(snapshot)
-    layouts: dict[JobId, Layout] = {}
-    for name in sorted(kept):
-        if (placement := snapshot.jobs[name].placement) is not None:
-            board.take(placement)
+    laid: dict[JobId, Layout] = {}
     for contender in contenders:
         placement = contender.job.placement
         if contender.job.id in staying and placement is not None:
             board.take(placement)
-            layouts[contender.job.id] = _layout(placement, contender.gpu_type)
-    rest = [c for c in contenders if c.job.id in found and c.job.id not in layouts]
+            laid[contender.job.id] = Layout(placement.counts, contender.gpu_type)
+    rest = [c for c in contenders if c.job.id in found and c.job.id not in laid]
     rest.sort(key=lambda c: found[c.job.id] if c.spreads or found[c.job.id] == 1 else -found[c.job.id])
     for contender in rest:
-        wanted = _emptiest(board, contender, found[contender.job.id])
-        placement = board.find(contender.job, wanted) if wanted is not None else None
-        if placement is not None:
+        layout = _emptiest(board, contender, found[contender.job.id])
+        placement = board.find(contender.job, layout) if layout is not None else None
+        if layout is not None and placement is not None:
             board.take(placement)
-            layouts[contender.job.id] = _layout(placement, contender.gpu_type)
-    return layouts
-
-
-def _layout(placement: Placement, gpu_type: str) -> Layout:
-    return Layout(tuple((node, len(devices)) for node, devices in placement.parts), gpu_type)
+            laid[contender.job.id] = layout
+    return laid
 
 
 def _emptiest(board: Board, contender: Contender, count: int) -> Layout | None:
     """That many GPUs on the nodes with most free ones, or as many as there are if these are enough for its least."""
-    free = board.counts(board.kind(contender.job.spec, contender.gpu_type)).copy()
-    parts: list[tuple[NodeId, int]] = []
-    missing = count
-    while missing > 0 and len(free) and (at := int(free.argmax())) is not None and free[at] > 0:
-        taken = min(int(free[at]), missing)
-        parts.append((board.nodes[at].id, taken))
-        missing -= taken
-        free[at] = 0
-        if not contender.spreads:
-            break
-    if count - missing < (contender.least if contender.spreads else count):
+    parts = emptiest(board.counts(board.kind(contender.job.spec, contender.gpu_type)), count)
+    parts = parts if contender.spreads else parts[:1]
+    if sum(taken for _, taken in parts) < (contender.least if contender.spreads else count):
         return None
-    return Layout(tuple(sorted(parts)), contender.gpu_type)
+    return Layout(tuple(sorted((board.nodes[at].id, taken) for at, taken in parts)), contender.gpu_type)

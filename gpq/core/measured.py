@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpq.core.goodput import crowding
-from gpq.core.models import ProfileRow
+from gpq.core.profile import ProfileRow
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 from gpq.core import estimates
 from gpq.core.batches import GoodputTable
-from gpq.core.models import Job, JobId, Profile, Shape
+from gpq.core.models import Job, Shape
+from gpq.core.profile import Profile
+from gpq.core.units import JobId
 
 Shapes = tuple[Shape, ...]
 

@@ -1,27 +1,18 @@
-"""The nouns: jobs, nodes, devices, shapes, placements, the snapshot. Frozen data; decides nothing.
+"""The nouns: jobs, shapes, placements, the snapshot. Decides nothing.
 
-Units: seconds (wall clock, or a difference of two), MiB, examples. A device is one GPU or one CPU slot; user prose says
-"GPU" for both.
+Frozen data. Units: seconds (wall clock, or a difference of two), MiB, examples. Machines are in `nodes`, what was measured
+of a job is in `profile`, ids are in `units`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import NewType, Protocol
+from typing import Protocol
 
-Seconds = float
-JobId = NewType("JobId", int)
-NodeId = NewType("NodeId", str)
-DeviceId = NewType("DeviceId", str)
-
-
-class Word(str, Enum):
-    """An enumeration whose members are and print as their words (enum.StrEnum needs Python 3.11)."""
-
-    def __str__(self) -> str:
-        return str(self.value)
+from gpq.core.nodes import Node
+from gpq.core.profile import Prior, Profile
+from gpq.core.units import DeviceId, JobId, NodeId, Seconds, Word
 
 
 class JobState(Word):
@@ -138,6 +129,11 @@ class Placement:
         return Shape(self.replicas, len(self.parts))
 
     @property
+    def counts(self) -> tuple[tuple[NodeId, int], ...]:
+        """(node, how many devices), sorted by node: the parts of a `Layout`."""
+        return tuple((node, len(devices)) for node, devices in self.parts)
+
+    @property
     def devices(self) -> frozenset[tuple[NodeId, DeviceId]]:
         return frozenset((node, device) for node, devices in self.parts for device in devices)
 
@@ -152,108 +148,6 @@ class BatchOrder:
     seq: int = 0
     atomic_batch: int = 0
     accum_steps: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """What the script said of itself (wire.Declared), CLI overrides applied."""
-
-    adaptive: bool  # False: fixed batch, resizable only
-    batch_size: int = 0
-    max_batch_size: int = 0
-    min_atomic_batch: int = 1
-    max_atomic_batch: int = 0
-    dataset_size: int = 0
-    epochs: int = 0
-    accumulation: bool = True
-    rule: str = ""
-    parameters: int = 0
-    accumulate_alone: bool = False  # one replica exceeds the base batch only by accumulation, as in Pollux
-    statistical: bool = (
-        False  # its length counts examples of the base batch's worth (AdaptDL), not passes over the data
-    )
-    atomic_by_type: tuple[tuple[str, int, int], ...] = ()  # (GPU type, least, most) where they differ by type
-
-
-@dataclass(frozen=True, slots=True)
-class ProfileRow:
-    """Mean measured times of one (nodes, replicas, atomic batch), seconds; `weight` counts steps and decays."""
-
-    nodes: int
-    replicas: int
-    atomic_batch: int
-    grad_time: Seconds  # one forward and backward without synchronisation
-    step_time: Seconds  # the micro-batch that synchronises, optimiser included
-    weight: float
-    gpu_type: str = ""  # of the devices it was measured on; "" where that is not known
-
-
-@dataclass(frozen=True, slots=True)
-class Noise:
-    """sqr = |E g|^2 and var = tr(Cov g) of one example, so the gradient noise scale is var / sqr, in examples."""
-
-    sqr: float
-    var: float
-    samples: int
-    biased: bool = False
-    capped: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    epoch: int
-    epochs: int
-    samples: int
-    step: int
-    base_steps: float
-    fraction: float  # of the declared length, 0 to 1
-
-
-@dataclass(frozen=True, slots=True)
-class LossPoint:
-    """Mean training loss around one moment. `base_steps`: progress in steps of the base batch."""
-
-    base_steps: float
-    loss: float
-    weight: float = 1.0  # reports that are averaged in it
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """Everything that was measured of a job."""
-
-    declared: Declared | None = None
-    rows: tuple[ProfileRow, ...] = ()
-    noise: Noise | None = None
-    progress: Progress | None = None
-    atomic_batch: int = 0  # in use now, as reported
-    accum_steps: int = 0
-    order_seq: int = 0  # of the latest order that took effect, perhaps bounded by what the script allows
-    batch_changes: int = 0  # that took effect without a restart
-    samples_per_second: float = 0.0  # latest measured throughput
-    metrics: tuple[tuple[str, float], ...] = ()  # latest of job.log
-    checkpoints: int = 0
-    checkpoint_seconds: Seconds = 0.0  # of the latest
-    losses: tuple[LossPoint, ...] = ()  # thinned, oldest first (profiling.MAX_LOSSES)
-    model_rows: tuple[ProfileRow, ...] = ()  # `rows` and `noise` as they were when the model was last made anew: they
-    model_noise: Noise | None = (
-        None  # follow once something has changed by more than a measurement is worth (profiling)
-    )
-    early_noise: Noise | None = None  # the first usable one: the noise scale grows while a model learns
-
-    @property
-    def max_replicas(self) -> int:
-        return max((row.replicas for row in self.rows), default=0)
-
-    @property
-    def basis(self) -> tuple[ProfileRow, ...]:
-        """The rows that the throughput model rests on."""
-        return self.model_rows or self.rows
-
-    @property
-    def noise_basis(self) -> Noise | None:
-        """The noise scale that goodput rests on."""
-        return self.model_noise or self.noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,55 +230,6 @@ class Job:
         return self.service + held
 
 
-class DeviceState(Word):
-    OK = "ok"
-    FOREIGN = "foreign"  # somebody else's process is on it
-    LOST = "lost"
-    DEGRADED = "degraded"  # driver trouble: what runs may run on, nothing new starts
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceProcess:
-    pid: int
-    user: str
-    name: str
-    memory_mib: int = 0
-    attempt: str = ""  # "42.1" when it is ours
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    id: DeviceId
-    index: int
-    kind: str  # "cuda" | "cpu"
-    type: str
-    memory_mib: int = 0
-    state: DeviceState = DeviceState.OK
-    reason: str = ""
-    used_mib: int = 0
-    utilisation: int | None = None
-    processes: tuple[DeviceProcess, ...] = ()
-
-
-class NodeState(Word):
-    UP = "up"
-    UNREACHABLE = "unreachable"  # silence: changes the node, never the job
-    DRAINED = "drained"
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    id: NodeId
-    state: NodeState = NodeState.UNREACHABLE
-    reason: str = ""
-    devices: tuple[Device, ...] = ()
-    cores: int = 0
-    memory_mib: int = 0
-    boot_id: str = ""
-    seen_at: Seconds = 0.0
-    address: str = "127.0.0.1"  # where peers reach it
-
-
 @dataclass(frozen=True, slots=True)
 class Config:
     """What the core needs to know of the configuration. All of it is an argument; the core reads no file."""
@@ -409,15 +254,6 @@ class Config:
     fairness_floor: bool = True  # who falls far short of the fair share counts for more
     use_priors: bool = True  # profiles of earlier jobs of the same program
     measured_restart: bool = True  # each job's own restart time; off: `restart_seconds` for all
-
-
-@dataclass(frozen=True, slots=True)
-class Prior:
-    """What earlier jobs of a program taught: their profile rows, the noise scale at their start, their most replicas."""
-
-    rows: tuple[ProfileRow, ...] = ()
-    noise: Noise | None = None
-    max_replicas: int = 0
 
 
 class Oracle(Protocol):

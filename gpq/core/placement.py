@@ -7,9 +7,10 @@ from collections import deque
 from collections.abc import Mapping
 
 from gpq.core.board import Board, Kind
-from gpq.core.models import Allotment, Job, JobId, Layout, Placement, Snapshot
+from gpq.core.models import Allotment, Job, Layout, Placement, Snapshot
 from gpq.core.policy import shape_of
 from gpq.core.shapes import is_fixed, shape_on
+from gpq.core.units import JobId
 
 
 def place(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[JobId, Placement]:
@@ -23,6 +24,15 @@ def place(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[Job
     placed = _place(snapshot, allocation)
     _latest[:] = [(snapshot, dict(allocation), dict(placed))]
     return placed
+
+
+def placeable(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[JobId, Allotment]:
+    """The allocation less what `place` has no room for: where devices of one node differ in memory, it may choose others
+    than whoever counted them."""
+    found = dict(allocation)
+    while lost := found.keys() - place(snapshot, found).keys():
+        found = {name: allotment for name, allotment in found.items() if name not in lost}
+    return found
 
 
 # The latest question and its answer: a policy that checks its own allocation asks just before the round does.
@@ -63,8 +73,7 @@ def _place(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[Jo
 
 def _same(placement: Placement, wanted: Allotment | None, snapshot: Snapshot) -> bool:
     if isinstance(wanted, Layout):
-        counts = tuple((node, len(devices)) for node, devices in placement.parts)
-        return counts == wanted.parts and wanted.gpu_type in ("", placement.gpu_type)
+        return placement.counts == wanted.parts and wanted.gpu_type in ("", placement.gpu_type)
     return wanted is not None and wanted == shape_on(placement, snapshot)
 
 

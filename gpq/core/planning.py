@@ -7,21 +7,10 @@ from dataclasses import replace
 
 from gpq.core.actions import Action, Launch, Retune, Stop
 from gpq.core.events import Event, Launched, Retuned, StopSent
-from gpq.core.models import (
-    HOLDS_DEVICES,
-    Job,
-    JobId,
-    JobState,
-    Level,
-    NodeId,
-    Placement,
-    Seconds,
-    Snapshot,
-    StopReason,
-    Wish,
-)
+from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Placement, Snapshot, StopReason, Wish
 from gpq.core.shapes import held_by, is_fixed, shape_on
 from gpq.core.tuning import first_order, retunes
+from gpq.core.units import JobId, NodeId, Seconds
 
 CANCEL_GRACE: Seconds = 10.0  # between TERM and KILL of a job that the user gave up
 

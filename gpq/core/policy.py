@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from gpq.core.models import Allotment, JobId, Shape, Snapshot
+from gpq.core.models import Allotment, Shape, Snapshot
+from gpq.core.units import JobId
 
 
 class Policy(Protocol):

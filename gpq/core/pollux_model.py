@@ -12,9 +12,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpq.core.batches import CANDIDATES
-from gpq.core.goodput import BatchLimits, GradientStats, efficiency, overlapped
-from gpq.core.models import ProfileRow
+from gpq.core.batches import CANDIDATES, BatchLimits
+from gpq.core.goodput import GradientStats, efficiency, overlapped
+from gpq.core.profile import ProfileRow
 
 Array = NDArray[np.float64]
 

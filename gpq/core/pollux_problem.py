@@ -9,15 +9,17 @@ from math import ceil
 
 import numpy as np
 
-from gpq.core.contenders import Contender, Field, field_of
+from gpq.core.batches import BatchLimits, limits_of
+from gpq.core.contenders import Contender, Entrants, entrants
 from gpq.core.estimates import rows_on
-from gpq.core.goodput import BatchLimits, GradientStats, limits_of, stats_of
-from gpq.core.models import Allotment, Config, Job, JobId, Layout, NodeId, Shape, Snapshot
+from gpq.core.goodput import GradientStats, stats_of
+from gpq.core.models import Allotment, Config, Job, Layout, Shape, Snapshot
 from gpq.core.pareto import Floats
 from gpq.core.policy import shape_of
 from gpq.core.pollux_model import PolluxParams, best_batches, fit
 from gpq.core.pollux_search import Ints, Problem
-from gpq.core.shapes import gpu_types, is_mixed, nodes_up, shape_on
+from gpq.core.shapes import nodes_up, shape_on, shape_types
+from gpq.core.units import JobId, NodeId
 
 FLOOR = 1e-3  # utility of a job without GPUs
 GROWTH = 2  # times the replicas that were profiled
@@ -60,12 +62,12 @@ class Front:
         return states
 
 
-def shares(snapshot: Snapshot, entrants: Field) -> dict[str, Share]:
+def shares(snapshot: Snapshot, round_: Entrants) -> dict[str, Share]:
     """By type of GPUs. Devices of nodes that answer count whether or not they can be used now."""
-    homes = [contender.gpu_type for contender in entrants.contenders]
-    homes += [shape.gpu_type for shape in entrants.kept.values()]
+    homes = [contender.gpu_type for contender in round_.contenders]
+    homes += [shape.gpu_type for shape in round_.kept.values()]
     found = {}
-    for name in sorted({*(gpu_types(snapshot) if is_mixed(snapshot) else ("",)), *homes}):
+    for name in sorted({*shape_types(snapshot), *homes}):
         counts = [sum(d.type == name or not name for d in node.devices) for node in nodes_up(snapshot)]
         gpus = max(sum(counts), 1)
         found[name] = Share(max(sum(count > 0 for count in counts), 1), gpus, ceil(gpus / max(homes.count(name), 1)))
@@ -114,10 +116,10 @@ def growth_cap(contender: Contender) -> int:
 def objective(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> float:
     """Pollux's fitness of an allocation, whoever chose it: the harmonic mean of the utilities of all jobs that hold GPUs
     or could have some now. What is not named gets nothing."""
-    entrants = field_of(snapshot)
-    share = shares(snapshot, entrants)
+    round_ = entrants(snapshot)
+    share = shares(snapshot, round_)
     costs = []
-    for name in sorted({*entrants.kept, *(contender.job.id for contender in entrants.contenders)}):
+    for name in sorted({*round_.kept, *(contender.job.id for contender in round_.contenders)}):
         job, wanted = snapshot.jobs[name], allocation.get(name)
         utility = 0.0
         if wanted is not None:
@@ -134,7 +136,7 @@ def _differs(snapshot: Snapshot, job: Job, wanted: Allotment | None) -> bool:
     if job.placement is None or wanted is None:
         return job.placement is not None or wanted is not None
     if isinstance(wanted, Layout):
-        return wanted.parts != tuple((node, len(devices)) for node, devices in job.placement.parts)
+        return wanted.parts != job.placement.counts
     return wanted != shape_on(job.placement, snapshot)
 
 

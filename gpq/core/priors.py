@@ -10,7 +10,8 @@ from dataclasses import replace
 from functools import lru_cache
 from posixpath import join, normpath
 
-from gpq.core.models import Job, Level, Noise, Prior, ProfileRow
+from gpq.core.models import Job, Level
+from gpq.core.profile import Noise, Prior, ProfileRow
 
 MAX_PRIORS = 1000  # programs remembered, the latest to end a job
 MAX_ROWS = 64  # of one program, the best known

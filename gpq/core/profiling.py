@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpq.core.events import Profiled, TimingSums
-from gpq.core.models import Declared, Job, JobSpec, LossPoint, Noise, Profile, ProfileRow
+from gpq.core.models import Job, JobSpec
+from gpq.core.profile import Declared, LossPoint, Noise, Profile, ProfileRow
 
 # Steps beyond this many count for no more, so that a row follows a machine that changed (pollux.md 1.15.9).
 MAX_WEIGHT = 500.0

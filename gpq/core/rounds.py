@@ -9,23 +9,13 @@ from gpq.core.actions import Action, Forget
 from gpq.core.events import TRIGGERS, Cancelled, Event, Exited, Held, NodeSeen, NodeSilent, Profiled, Released
 from gpq.core.explain import motives
 from gpq.core.folding import fold
-from gpq.core.models import (
-    HOLDS_DEVICES,
-    Device,
-    Job,
-    JobId,
-    JobState,
-    NodeId,
-    NodeState,
-    Placement,
-    Shape,
-    Snapshot,
-    Wish,
-)
+from gpq.core.models import HOLDS_DEVICES, Job, JobState, Placement, Shape, Snapshot, Wish
+from gpq.core.nodes import Device, NodeState
 from gpq.core.placement import place
 from gpq.core.planning import issued, plan, time_left, wished_stop
 from gpq.core.policy import Policy, shape_of
 from gpq.core.shapes import held_by, settled_at
+from gpq.core.units import JobId, NodeId
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpq.core.models import (
     HOLDS_DEVICES,
     Config,
-    Device,
-    DeviceId,
-    DeviceState,
     Job,
-    JobId,
     JobSpec,
     JobState,
     Level,
-    Node,
-    NodeId,
-    NodeState,
     Placement,
-    Seconds,
     Shape,
     Snapshot,
     StopReason,
     Wish,
 )
+from gpq.core.nodes import Device, DeviceState, Node, NodeState
+from gpq.core.units import DeviceId, JobId, NodeId, Seconds
 
 FIRST_TIMES = 4.0  # settle times within which a job is expected to tell its first step times
 
 Supply = Mapping[NodeId, tuple[DeviceId, ...]]
+
+
+def kind_of(spec: JobSpec) -> tuple[str, int]:
+    """What a job asks of devices; jobs of one kind may use the same ones."""
+    return spec.gpu_type, spec.min_gpu_memory_mib
 
 
 def usable(device: Device, spec: JobSpec) -> bool:
@@ -138,6 +137,11 @@ def gpu_types(snapshot: Snapshot) -> tuple[str, ...]:
     return _look(snapshot.nodes).types
 
 
+def shape_types(snapshot: Snapshot) -> tuple[str, ...]:
+    """The types as shapes name them."""
+    return gpu_types(snapshot) if is_mixed(snapshot) else ("",)
+
+
 def by_type(available: Supply, snapshot: Snapshot) -> dict[str, Supply]:
     """`available` split by the type of its devices, sorted; under "" where all are of one type."""
     if not is_mixed(snapshot):
@@ -153,6 +157,31 @@ def by_type(available: Supply, snapshot: Snapshot) -> dict[str, Supply]:
 def shape_on(placement: Placement, snapshot: Snapshot) -> Shape:
     """The shape of a placement as a round would name it."""
     return Shape(placement.replicas, len(placement.parts), placement.gpu_type if is_mixed(snapshot) else "")
+
+
+def shape_now(job: Job, snapshot: Snapshot) -> Shape | None:
+    """What the job has; of one that was stopped to go on with another shape, that one."""
+    if job.placement is None or is_leaving(job, snapshot):
+        return job.target
+    return shape_on(job.placement, snapshot)
+
+
+def node_counts(available: Supply) -> list[int]:
+    """Devices by node, most first."""
+    return sorted((len(devices) for devices in available.values()), reverse=True)
+
+
+def packed(replicas: int, counts: Iterable[int], level: Level, gpu_type: str) -> Shape | None:
+    """So many replicas on as few nodes as can be, of these `counts` (`node_counts`); None where they do not fit. Scripts
+    alone span nodes."""
+    left = replicas
+    for nodes, count in enumerate(counts, 1):
+        left -= count
+        if left <= 0:
+            return Shape(replicas, nodes, gpu_type)
+        if level is not Level.SCRIPT:
+            break
+    return None
 
 
 def gpu_range(job: Job, total: int) -> tuple[int, int]:
@@ -184,7 +213,7 @@ def feasible(job: Job, snapshot: Snapshot, available: Supply | None = None) -> t
 
 
 def _feasible_of(job: Job, available: Supply, gpu_type: str) -> list[Shape]:
-    counts = sorted((len(devices) for devices in available.values()), reverse=True)
+    counts = node_counts(available)
     fewest, most = gpu_range(job, sum(counts))
     largest = counts[0] if counts else 0
     shapes = [Shape(k, 1, gpu_type) for k in range(fewest, min(most, largest) + 1)]

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpq.core import convergence
+from gpq.core.batches import BatchLimits, limits_of
 from gpq.core.contenders import Contender
 from gpq.core.estimates import model_of
-from gpq.core.goodput import BatchLimits, iteration_time, limits_of
-from gpq.core.models import Job, Oracle, Seconds, Shape
+from gpq.core.goodput import iteration_time
+from gpq.core.models import Job, Oracle
+from gpq.core.shapes import node_counts, packed
+from gpq.core.units import Seconds
 
 UNKNOWN_EPOCH = 0.1  # of the steps done so far: what counts as an epoch where none was declared
 
@@ -18,13 +21,13 @@ StepSeconds = Callable[[int], Seconds | None]
 def step_seconds(contender: Contender, oracle: Oracle | None) -> StepSeconds:
     """Seconds of a step of the batch asked for on so many GPUs, packed on the largest nodes; None where it is not
     known, or where less than the least atomic batch would be left for each."""
-    sizes = sorted((len(devices) for devices in contender.offer.values()), reverse=True)
+    sizes, level = node_counts(contender.offer), contender.job.spec.level
     model = model_of(contender.job.profile, contender.gpu_type) if oracle is None else None
     declared = contender.job.profile.declared
     limits = limits_of(declared, contender.gpu_type) if declared is not None else None
 
     def seconds(replicas: int) -> Seconds | None:
-        shape = _packed(replicas, sizes, contender.gpu_type)
+        shape = packed(replicas, sizes, level, contender.gpu_type)
         if shape is None or (limits is not None and replicas * limits.min_atomic > limits.base):
             return None
         if oracle is not None:
@@ -34,15 +37,6 @@ def step_seconds(contender: Contender, oracle: Oracle | None) -> StepSeconds:
         return float(iteration_time(model.params, shape.nodes, shape.replicas, *_split(model.limits, replicas)))
 
     return seconds
-
-
-def _packed(replicas: int, sizes: list[int], gpu_type: str) -> Shape | None:
-    left = replicas
-    for nodes, size in enumerate(sizes, 1):
-        left -= size
-        if left <= 0:
-            return Shape(replicas, nodes, gpu_type)
-    return None
 
 
 def _split(limits: BatchLimits, replicas: int) -> tuple[int, int]:

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpq.core.demand import Demand
-from gpq.core.models import JobId, Seconds, Snapshot
+from gpq.core.models import Snapshot
 from gpq.core.shapes import is_mixed
+from gpq.core.units import JobId, Seconds
 
 Array = NDArray[np.float64]
 Shares = Mapping[JobId, Mapping[str, float]]

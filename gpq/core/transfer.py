@@ -11,9 +11,11 @@ from dataclasses import replace
 from functools import lru_cache
 from statistics import median
 
-from gpq.core.goodput import limits_of
-from gpq.core.models import Declared, Job, JobId, ProfileRow, Snapshot
+from gpq.core.batches import limits_of
+from gpq.core.models import Job, Snapshot
+from gpq.core.profile import Declared, ProfileRow
 from gpq.core.shapes import gpu_types
+from gpq.core.units import JobId
 
 SCALED_WEIGHT = 1.0  # at most, of a scaled row, in steps: what was measured there counts for more
 COMPARABLE = 1.5  # times: two atomic batches no farther apart take times per example that may be compared

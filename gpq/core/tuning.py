@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpq.core import estimates
-from gpq.core.models import BatchOrder, Config, Job, JobId, Placement, Shape
+from gpq.core.models import BatchOrder, Config, Job, Placement, Shape
+from gpq.core.units import JobId
 
 
 def typed(placement: Placement) -> Shape:

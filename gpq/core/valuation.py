@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from gpq.core.batches import GoodputTable
 from gpq.core.candidates import Candidate, Options, asks_for
-from gpq.core.models import Config, Job, JobId, Seconds, Shape
+from gpq.core.models import Config, Job, Shape
+from gpq.core.units import JobId, Seconds
 
 EPSILON = 1e-3  # what no GPUs at all are worth, in fair shares
 FIRST_START = 4  # GPUs, at most one node, of a script that was never profiled

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from gpq.core import estimates
 from gpq.core.batches import GoodputTable
 from gpq.core.candidates import Candidate
-from gpq.core.models import HOLDS_DEVICES, Config, Job, JobId, Seconds, Shape
+from gpq.core.models import HOLDS_DEVICES, Config, Job, Shape
+from gpq.core.units import JobId, Seconds
 
 UNKNOWN_SECONDS: Seconds = 60.0  # taken to remain of a job of which nothing is known: it is soon known
 SERVICE_KNEE = 4000.0  # GPU-seconds that make no difference yet

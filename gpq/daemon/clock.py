@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from gpq.core.models import Seconds
+from gpq.core.units import Seconds
 
 SLEW = 0.01  # follow the machine's clock by at most this much of the time that passed
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from gpq_agent import wire
 
 from gpq.core.actions import Launch, Retune
-from gpq.core.models import JobSpec, Level, NodeId
+from gpq.core.models import JobSpec, Level
+from gpq.core.units import NodeId
 
 _WIRE_LEVEL = {Level.BLACK_BOX: "black-box", Level.SIGNAL: "signal", Level.SCRIPT: "adaptive"}
 

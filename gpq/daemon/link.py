@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from gpq_agent import wire
 
 from gpq.connectors.base import Channel
-from gpq.core.models import Seconds
+from gpq.core.units import Seconds
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from gpq.control.controller import Controller
 from gpq.core.events import Launched
-from gpq.core.models import HOLDS_DEVICES, TERMINAL, Job, JobId, NodeId
+from gpq.core.models import HOLDS_DEVICES, TERMINAL, Job
+from gpq.core.units import JobId, NodeId
 from gpq.daemon.deadlines import deadline, left
 from gpq.errors import GpqError, NotFound, UsageError
 from gpq.ports import History

@@ -19,8 +19,10 @@ from gpq.connectors.base import Connector
 from gpq.core.actions import Action, Forget, Launch, Retune, Stop
 from gpq.core.events import Event, NodeSeen, StartRefused
 from gpq.core.healing import Fate, fate, standing
-from gpq.core.models import JobId, Node, NodeId, Seconds, Snapshot, StopReason
+from gpq.core.models import Snapshot, StopReason
+from gpq.core.nodes import Node
 from gpq.core.planning import CANCEL_GRACE
+from gpq.core.units import JobId, NodeId, Seconds
 from gpq.daemon import launching
 from gpq.daemon.clock import Clock, elapsed
 from gpq.daemon.link import Link, LinkLost, Reply

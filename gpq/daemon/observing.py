@@ -10,7 +10,9 @@ from gpq_agent import wire
 
 from gpq.core.events import Event, Exited, NodeSeen, NodeSilent, Started
 from gpq.core.healing import Fate, expected, fate, is_lost
-from gpq.core.models import Job, JobId, Node, NodeId, NodeState, Seconds, Snapshot
+from gpq.core.models import Job, Snapshot
+from gpq.core.nodes import Node, NodeState
+from gpq.core.units import JobId, NodeId, Seconds
 from gpq.daemon import sightings
 from gpq.daemon.clock import Clock, elapsed
 from gpq.daemon.reports import profiled

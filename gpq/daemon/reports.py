@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpq.core.events import Profiled, TimingSums
-from gpq.core.models import BatchOrder, Declared, JobId, LossPoint, Noise, Progress, Seconds
+from gpq.core.models import BatchOrder
+from gpq.core.profile import Declared, LossPoint, Noise, Progress
+from gpq.core.units import JobId, Seconds
 
 log = logging.getLogger(__name__)
 

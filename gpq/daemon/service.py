@@ -19,8 +19,9 @@ from gpq.control.controller import Controller
 from gpq.control.selectors import resolve, single
 from gpq.core.actions import Launch
 from gpq.core.fairness import JobFairness, fairness_by_job
-from gpq.core.models import TERMINAL, Config, Job, JobId, JobState, Level, Snapshot
+from gpq.core.models import TERMINAL, Config, Job, JobState, Level, Snapshot
 from gpq.core.rounds import decide
+from gpq.core.units import JobId
 from gpq.daemon.deadlines import deadline, left
 from gpq.daemon.logs import LogReader, Tail
 from gpq.daemon.server import Peer

@@ -6,14 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpq.core.models import (
-    Device,
-    DeviceId,
-    DeviceProcess,
-    DeviceState,
-    Exit,
-    Node,
-)
+from gpq.core.models import Exit
+from gpq.core.nodes import Device, DeviceProcess, DeviceState, Node
+from gpq.core.units import DeviceId
 
 
 def exit_of(record: Mapping[str, Any] | None, *, lost: bool) -> Exit:

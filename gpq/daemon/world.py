@@ -16,7 +16,8 @@ from gpq.config import NodeConfig
 from gpq.connectors.local import LocalConnector
 from gpq.core.actions import Action, Forget, Launch, Retune, Stop
 from gpq.core.events import Event, Exited
-from gpq.core.models import Exit, JobId, NodeId, Seconds, Snapshot, StopReason
+from gpq.core.models import Exit, Snapshot, StopReason
+from gpq.core.units import JobId, NodeId, Seconds
 from gpq.daemon.clock import Clock
 from gpq.daemon.node_client import NodeClient
 from gpq.errors import GpqError, NotFound

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpq.core.gangs import NOTHING, Claim, Seats, waiting
+from gpq.core.contest import waiting
+from gpq.core.gangs import Seats
 from gpq.core.lengths import Lengths
-from gpq.core.models import Allotment, Job, JobId, Seconds, Snapshot
+from gpq.core.models import Allotment, Job, Placement, Snapshot
+from gpq.core.units import JobId, Seconds
 
 NEVER = float("inf")
 
@@ -25,11 +27,11 @@ class Backfill:
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
         seats, lengths = Seats(snapshot, keep_running=True), Lengths(snapshot)
         ends = {job.id: _seconds(lengths, job) for job in snapshot.jobs.values() if job.placement is not None}
-        promise: tuple[Seconds, Claim] | None = None
+        promise: tuple[Seconds, Placement | None] | None = None
         for job in waiting(snapshot):
             seconds = _seconds(lengths, job)
             if promise is not None:
-                seats.admit(job, NOTHING if seconds <= promise[0] else promise[1])
+                seats.admit(job, None if seconds <= promise[0] else promise[1])
             elif seats.admit(job):
                 ends[job.id] = seconds
             elif seats.could_ever(job):
@@ -42,12 +44,12 @@ def _seconds(lengths: Lengths, job: Job) -> Seconds:
     return NEVER if seconds is None else seconds
 
 
-def _promise(seats: Seats, head: Job, ends: Mapping[JobId, Seconds]) -> tuple[Seconds, Claim]:
-    """When (seconds from now) and on which devices the head will fit; never and on none if that is not known."""
+def _promise(seats: Seats, head: Job, ends: Mapping[JobId, Seconds]) -> tuple[Seconds, Placement | None]:
+    """When (seconds from now) and on which devices the head will fit; never and on none (None) if that is not known."""
     freed: list[JobId] = []
     for seconds, name in sorted((seconds, name) for name, seconds in ends.items() if seconds < NEVER):
         freed.append(name)
-        claim = seats.later(head, freed)
-        if claim is not None:
-            return seconds, claim
-    return NEVER, NOTHING
+        place = seats.later(head, freed)
+        if place is not None:
+            return seconds, place
+    return NEVER, None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpq.core.gangs import Seats, waiting
-from gpq.core.models import Allotment, JobId, Snapshot
+from gpq.core.contest import waiting
+from gpq.core.gangs import Seats
+from gpq.core.models import Allotment, Snapshot
+from gpq.core.units import JobId
 
 
 class Fifo:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from gpq.core.contest import contest
 from gpq.core.demand import Demand, demands
-from gpq.core.models import Allotment, JobId, Seconds, Shape, Snapshot
+from gpq.core.models import Allotment, Shape, Snapshot
+from gpq.core.packing import pack_in_turns
+from gpq.core.shapes import shape_now
 from gpq.core.timeshares import Ledger, Programme, Shares
 from gpq.core.transfer import informed
-from gpq.core.vacancies import Contest, contest, seated
+from gpq.core.units import JobId, Seconds
 
 ROUND: Seconds = 360.0  # as published: time is shared by restarts, which shorter turns would spend all of it on
 
@@ -33,14 +36,12 @@ class Gavel:
         if not asked:
             return dict(round_.kept)
         shares = self._shares(Programme(asked, round_.capacity))
-        return seated(here, round_, self._order(here, round_, asked, shares))
+        return pack_in_turns(here, round_, self._order(here, asked, shares))
 
     def _shares(self, programme: Programme) -> Shares:
         return programme.most_throughput()
 
-    def _order(
-        self, snapshot: Snapshot, round_: Contest, asked: Sequence[Demand], shares: Shares
-    ) -> list[tuple[JobId, Shape]]:
+    def _order(self, snapshot: Snapshot, asked: Sequence[Demand], shares: Shares) -> list[tuple[JobId, Shape]]:
         """The first to be seated first: those in the middle of their round, then by X / f, X, and where it is."""
         length, now = max(snapshot.config.interval, ROUND), snapshot.now
         begins = self._round_at is None or not self._round_at <= now < self._round_at + length * (1.0 - 1e-9)
@@ -50,7 +51,7 @@ class Gavel:
         keys: dict[tuple[JobId, str], tuple[float, ...]] = {}
         for demand in asked:
             job = snapshot.jobs[demand.job]
-            shape = round_.current[job.id]
+            shape = shape_now(job, snapshot)
             for kind, speed in demand.speeds.items():
                 stays = shape is not None and (shape.replicas, shape.gpu_type) == (demand.gpus, kind)
                 share = shares[job.id][kind]

@@ -12,9 +12,11 @@ from gpq.core.candidates import Candidate, Field, field_of
 from gpq.core.fairness import shares_now
 from gpq.core.knapsack import Item, solve
 from gpq.core.memory import Memory
-from gpq.core.models import JobId, Prior, Shape, Snapshot
+from gpq.core.models import Shape, Snapshot
 from gpq.core.placement import place
 from gpq.core.priors import informed, most_replicas, program_of
+from gpq.core.profile import Prior
+from gpq.core.units import JobId
 from gpq.core.valuation import Valued, groups_of, growth_cap, value
 from gpq.core.weights import examples_left, seconds_left, weights
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpq.core.contenders import Contender, field_of
-from gpq.core.marginal import Gain, counts, seats
-from gpq.core.models import Allotment, JobId, Snapshot
+from gpq.core.contenders import Contender, entrants
+from gpq.core.marginal import Gain, allot
+from gpq.core.models import Allotment, Snapshot
 from gpq.core.speeds import remaining_steps, step_seconds
+from gpq.core.units import JobId
 
 
 class Optimus:
@@ -20,9 +21,9 @@ class Optimus:
     name = "optimus"
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
-        field = field_of(snapshot)
-        found = counts(field.contenders, {c.job.id: _gain(c, snapshot) for c in field.contenders})
-        return {**field.kept, **seats(snapshot, field.contenders, found, field.kept)}
+        round_ = entrants(snapshot)
+        gains = {c.job.id: _gain(c, snapshot) for c in round_.contenders}
+        return allot(snapshot, round_.kept, round_.contenders, gains)
 
 
 def _gain(contender: Contender, snapshot: Snapshot) -> Gain:

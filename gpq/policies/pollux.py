@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpq.core.contenders import Contender, field_of
-from gpq.core.models import Allotment, Job, JobId, Layout, Shape, Snapshot
-from gpq.core.placement import place
-from gpq.core.pollux_problem import Front, Share, objective, problem_of, shares
+from gpq.core.contenders import Contender, entrants
+from gpq.core.models import Allotment, Job, Layout, Shape, Snapshot
+from gpq.core.placement import placeable
+from gpq.core.pollux_problem import Front, Share, problem_of, shares
 from gpq.core.pollux_search import search
 from gpq.core.shapes import is_leaving
-
-__all__ = ["Pollux", "objective"]
+from gpq.core.units import JobId
 
 
 @dataclass(slots=True)
@@ -30,20 +29,19 @@ class Pollux:
     _chosen: dict[JobId, Layout] = field(default_factory=dict)
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
-        entrants = field_of(snapshot)
-        contenders = sorted(entrants.contenders, key=lambda c: _order(c.job, snapshot.now))
-        share = shares(snapshot, entrants)
+        round_ = entrants(snapshot)
+        contenders = sorted(round_.contenders, key=lambda c: _order(c.job, snapshot.now))
+        share = shares(snapshot, round_)
         chosen: dict[JobId, Layout] = {}
         for number, gpu_type in enumerate(sorted(share)):
             rivals = [contender for contender in contenders if contender.gpu_type == gpu_type]
-            kept = {name: shape for name, shape in entrants.kept.items() if shape.gpu_type == gpu_type}
+            kept = {name: shape for name, shape in round_.kept.items() if shape.gpu_type == gpu_type}
             if rivals:
                 luck = np.random.default_rng([abs(snapshot.config.seed), int(abs(snapshot.now) * 1000), number])
                 chosen |= self._search(snapshot, gpu_type, rivals, kept, share[gpu_type], luck)
-        allocation: dict[JobId, Allotment] = {**entrants.kept, **chosen}
-        placed = place(snapshot, allocation)
-        self._chosen = {name: layout for name, layout in chosen.items() if name in placed}
-        return {name: wanted for name, wanted in allocation.items() if name in placed}
+        allocation = placeable(snapshot, {**round_.kept, **chosen})
+        self._chosen = {name: layout for name, layout in chosen.items() if name in allocation}
+        return allocation
 
     def _search(
         self,
@@ -72,7 +70,7 @@ class Pollux:
             return chosen
         if job.placement is None:
             return None
-        return Layout(tuple((node, len(ids)) for node, ids in job.placement.parts), contender.gpu_type)
+        return Layout(job.placement.counts, contender.gpu_type)
 
 
 def _order(job: Job, now: float) -> tuple[int, float, float, int]:

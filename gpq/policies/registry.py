@@ -30,20 +30,36 @@ POLICIES: dict[str, Entry] = {
     ),
     "slaq": Entry("gpq.policies.slaq", "Slaq", "GPUs to the jobs whose loss falls fastest (SoCC'17)", own_batch=True),
     "tiresias": Entry(
-        "gpq.policies.tiresias", "Tiresias", "least attained service first, in two queues (NSDI'19)", True, True
+        "gpq.policies.tiresias",
+        "Tiresias",
+        "least attained service first, in two queues (NSDI'19)",
+        gang=True,
+        own_batch=True,
     ),
-    "themis": Entry("gpq.policies.themis", "Themis", "the worst finish-time fairness first (NSDI'20)", True, True),
-    "gavel": Entry("gpq.policies.gavel", "Gavel", "most effective throughput over GPU types (OSDI'20)", True, True),
+    "themis": Entry(
+        "gpq.policies.themis", "Themis", "the worst finish-time fairness first (NSDI'20)", gang=True, own_batch=True
+    ),
+    "gavel": Entry(
+        "gpq.policies.gavel", "Gavel", "most effective throughput over GPU types (OSDI'20)", gang=True, own_batch=True
+    ),
     "gavel-max-min": Entry(
-        "gpq.policies.gavel", "GavelMaxMin", "Gavel: the least served job is served best", True, True
+        "gpq.policies.gavel", "GavelMaxMin", "Gavel: the least served job is served best", gang=True, own_batch=True
     ),
-    "gavel-ftf": Entry("gpq.policies.gavel", "GavelFtf", "Gavel: the worst finish-time fairness is least", True, True),
-    "gavel-makespan": Entry("gpq.policies.gavel", "GavelMakespan", "Gavel: the last job ends soonest", True, True),
-    "srtf": Entry("gpq.policies.srtf", "Srtf", "shortest remaining time first", True, True),
+    "gavel-ftf": Entry(
+        "gpq.policies.gavel", "GavelFtf", "Gavel: the worst finish-time fairness is least", gang=True, own_batch=True
+    ),
+    "gavel-makespan": Entry(
+        "gpq.policies.gavel", "GavelMakespan", "Gavel: the last job ends soonest", gang=True, own_batch=True
+    ),
+    "srtf": Entry("gpq.policies.srtf", "Srtf", "shortest remaining time first", gang=True, own_batch=True),
     "backfill": Entry(
-        "gpq.policies.backfill", "Backfill", "first come, first served; gaps filled from behind", True, True
+        "gpq.policies.backfill",
+        "Backfill",
+        "first come, first served; gaps filled from behind",
+        gang=True,
+        own_batch=True,
     ),
-    "fifo": Entry("gpq.policies.fifo", "Fifo", "first come, first served, no overtaking", True, True),
+    "fifo": Entry("gpq.policies.fifo", "Fifo", "first come, first served, no overtaking", gang=True, own_batch=True),
 }
 
 

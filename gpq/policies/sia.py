@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from gpq.core import estimates
 from gpq.core.assignment import Option, cheapest
-from gpq.core.models import Allotment, Job, JobId, Level, Shape, Snapshot
+from gpq.core.contest import configurations, contest
+from gpq.core.models import Allotment, Job, Level, Shape, Snapshot
+from gpq.core.packing import pack
+from gpq.core.shapes import shape_now
 from gpq.core.transfer import informed
-from gpq.core.vacancies import configurations, contest, pack
+from gpq.core.units import JobId
 from gpq.core.weights import PRIORITY_FACTOR
 
 POWER = -0.5  # p: of the normalised goodput; -infinity would be max-min, 1 the plain sum
@@ -29,7 +32,7 @@ class Sia:
         here = informed(snapshot)
         round_ = contest(here)
         possible = configurations(here, round_)
-        rows = [_row(job, here, possible[job.id], round_.current[job.id]) for job in round_.jobs]
+        rows = [_row(job, here, possible[job.id]) for job in round_.jobs]
         weights = [PRIORITY_FACTOR ** min(max(job.spec.priority, -10), 10) for job in round_.jobs]
         found: dict[JobId, Allotment] = {}
         for _ in range(REPAIRS):
@@ -53,9 +56,9 @@ class Sia:
         return found
 
 
-def _row(job: Job, snapshot: Snapshot, possible: Sequence[Shape], now: Shape | None) -> list[tuple[Shape, float]]:
+def _row(job: Job, snapshot: Snapshot, possible: Sequence[Shape]) -> list[tuple[Shape, float]]:
     """What each shape within the growth cap costs. While nothing is known, least shapes alone, of every type alike."""
-    least = job.spec.min_gpus
+    least, now = job.spec.min_gpus, shape_now(job, snapshot)
     grown = job.attempt > 0 and job.spec.level is Level.SCRIPT  # it starts with its least, whatever is known
     most = max(least, GROWTH * job.profile.max_replicas) if grown else least
     shapes = [shape for shape in possible if shape.replicas <= most or shape == now]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpq.core import convergence
-from gpq.core.contenders import Contender, field_of
-from gpq.core.marginal import Gain, counts, seats
-from gpq.core.models import Allotment, JobId, Snapshot
+from gpq.core.contenders import Contender, entrants
+from gpq.core.marginal import Gain, allot
+from gpq.core.models import Allotment, Snapshot
 from gpq.core.speeds import step_seconds, steps_done
+from gpq.core.units import JobId
 
 
 class Slaq:
@@ -22,11 +23,10 @@ class Slaq:
     name = "slaq"
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
-        field = field_of(snapshot)
-        falls = {c.job.id: _fall(c, snapshot) for c in field.contenders}
-        order = sorted(field.contenders, key=lambda c: (-c.job.spec.priority, -falls[c.job.id](c.least) / c.least))
-        found = counts(order, {name: _gain(fall) for name, fall in falls.items()})
-        return {**field.kept, **seats(snapshot, order, found, field.kept)}
+        round_ = entrants(snapshot)
+        falls = {c.job.id: _fall(c, snapshot) for c in round_.contenders}
+        order = sorted(round_.contenders, key=lambda c: (-c.job.spec.priority, -falls[c.job.id](c.least) / c.least))
+        return allot(snapshot, round_.kept, order, {name: _gain(fall) for name, fall in falls.items()})
 
 
 def _fall(contender: Contender, snapshot: Snapshot) -> Gain:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpq.core.gangs import arrival, contenders, seat_all
+from gpq.core.contest import arrival, eligible
+from gpq.core.gangs import seat_all
 from gpq.core.lengths import Lengths
-from gpq.core.models import Allotment, Job, JobId, Seconds, Snapshot
+from gpq.core.models import Allotment, Job, Snapshot
+from gpq.core.units import JobId, Seconds
 
 
 class Srtf:
@@ -25,4 +27,4 @@ class Srtf:
             left = lengths.to_end(job)
             return priority, float("inf") if left is None else left, submitted, number
 
-        return seat_all(snapshot, sorted(contenders(snapshot), key=rank))
+        return seat_all(snapshot, sorted(eligible(snapshot), key=rank))

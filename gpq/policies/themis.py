@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gpq.core.contest import arrival, eligible
 from gpq.core.fairness import active, devices_up, finish_time_fairness
-from gpq.core.gangs import arrival, contenders, seat_all
+from gpq.core.gangs import seat_all
 from gpq.core.lengths import Lengths
-from gpq.core.models import Allotment, Job, JobId, Seconds, Snapshot
+from gpq.core.models import Allotment, Job, Snapshot
+from gpq.core.units import JobId, Seconds
 
 LEASE: Seconds = 900.0  # a job that was given its GPUs keeps them so long (the paper leases for tens of minutes)
 
@@ -30,7 +32,7 @@ class Themis:
             leased = job.launched_at is not None and snapshot.now - job.launched_at < LEASE
             return not leased, priority, -rho(job, snapshot.now, lengths.left(job), share), submitted, number
 
-        return seat_all(snapshot, sorted(contenders(snapshot), key=rank))
+        return seat_all(snapshot, sorted(eligible(snapshot), key=rank))
 
 
 def rho(job: Job, now: Seconds, left: Seconds | None, share: float) -> float:

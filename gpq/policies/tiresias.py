@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpq.core.gangs import arrival, contenders, seat_all
-from gpq.core.models import Allotment, Job, JobId, Snapshot
+from gpq.core.contest import arrival, eligible
+from gpq.core.gangs import seat_all
+from gpq.core.models import Allotment, Job, Snapshot
+from gpq.core.units import JobId
 
 DEMOTED_AT = 16 * 3600.0  # GPU-seconds of attained service, as in the Pollux artifact's Tiresias
 
@@ -24,4 +26,4 @@ class Tiresias:
             priority, submitted, number = arrival(job)
             return priority, job.service_at(snapshot.now) >= DEMOTED_AT, submitted, number
 
-        return seat_all(snapshot, sorted(contenders(snapshot), key=rank), spread=True)
+        return seat_all(snapshot, sorted(eligible(snapshot), key=rank), spread=True)

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gpq.core.batches import candidate_batches
-from gpq.core.goodput import BatchLimits
-from gpq.core.models import Node, Seconds
+from gpq.core.batches import BatchLimits, candidate_batches
+from gpq.core.nodes import Node
+from gpq.core.units import Seconds
 from gpq.sim.timings import NotMeasured
 from gpq.sim.truth import Task, Truth
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from gpq.core.models import Device, DeviceId, Node, NodeId, NodeState
+from gpq.core.nodes import Device, Node, NodeState
+from gpq.core.units import DeviceId, NodeId
 from gpq.errors import UsageError
 
 PART = re.compile(r"([0-9]{1,7})x([0-9]{1,7})(?::([A-Za-z0-9][A-Za-z0-9._-]*))?", re.ASCII)

@@ -20,7 +20,7 @@ from multiprocessing.connection import wait as wait_for
 from pathlib import Path
 from typing import Protocol
 
-from gpq.core.models import Node
+from gpq.core.nodes import Node
 from gpq.errors import GpqError, Refused, UsageError
 from gpq.policies.registry import entry
 from gpq.sim.outcomes import Outcome, Summary, means, summary

@@ -15,18 +15,10 @@ import numpy as np
 
 from gpq.core.estimates import Model, model_of
 from gpq.core.goodput import gain, grad_time, step_time
-from gpq.core.models import (
-    TERMINAL,
-    Device,
-    DeviceId,
-    Job,
-    LossPoint,
-    Node,
-    NodeId,
-    NodeState,
-    Profile,
-    Seconds,
-)
+from gpq.core.models import TERMINAL, Job
+from gpq.core.nodes import Device, Node, NodeState
+from gpq.core.profile import LossPoint, Profile
+from gpq.core.units import DeviceId, NodeId, Seconds
 from gpq.rpc.messages import NodeView
 from gpq.sim.timings import NotMeasured
 from gpq.sim.truth import Task

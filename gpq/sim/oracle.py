@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from gpq.core.models import Seconds, Shape
+from gpq.core.models import Shape
+from gpq.core.units import Seconds
 from gpq.sim.running import Running
 from gpq.sim.timings import NotMeasured
 
@@ -14,10 +16,10 @@ _SLACK = 1e-8
 
 @dataclass(frozen=True, slots=True)
 class TrueOracle:
-    """Of one job, at the batch that it asked for. Answers for packed shapes: full nodes of `node_size`, then the rest."""
+    """Of one job, at the batch that it asked for. Answers for packed shapes: full nodes of `node_sizes`, then the rest."""
 
     job: Running
-    node_size: dict[str, int]  # GPUs of a node, by type ("" where there is one type)
+    node_sizes: Mapping[str, int]  # GPUs of the largest node of each type there is
 
     @property
     def remaining_steps(self) -> float:
@@ -28,8 +30,11 @@ class TrueOracle:
         return max(truth.iterations(batch, truth.epochs) - done, 1.0)
 
     def step_seconds(self, shape: Shape) -> Seconds | None:
-        truth, batch, gpu_type = self.job.task.truth, self._total(), shape.gpu_type
-        size = self.node_size.get(gpu_type) or max(self.node_size.values())
+        truth, batch = self.job.task.truth, self._total()
+        [gpu_type] = (
+            [shape.gpu_type] if shape.gpu_type else self.node_sizes
+        )  # a shape names no type that is the only one
+        size = self.node_sizes[gpu_type]
         rest = shape.replicas % size
         counts = (size,) * (shape.replicas // size) + ((rest,) if rest else ())
         try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpq.core.models import Seconds
+from gpq.core.units import Seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpq.core.goodput import GradientStats, ThroughputParams, gain, grad_time, step_time
-from gpq.core.models import Declared, JobSpec, Seconds, Shape
+from gpq.core.models import JobSpec, Shape
+from gpq.core.profile import Declared
+from gpq.core.units import Seconds
 
 
 @dataclass(frozen=True, slots=True)

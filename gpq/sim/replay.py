@@ -9,62 +9,33 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpq.core import estimates
-from gpq.core.models import (
-    BatchOrder,
-    Config,
-    Declared,
-    Job,
-    JobId,
-    JobSpec,
-    JobState,
-    Level,
-    Node,
-    NodeId,
-    Placement,
-    Prior,
-    Profile,
-    ProfileRow,
-    Progress,
-    Seconds,
-    Snapshot,
-)
+from gpq.core.models import Config, Snapshot
+from gpq.core.nodes import Node
 from gpq.core.placement import place
 from gpq.core.policy import Policy
 from gpq.core.priors import remember
-from gpq.core.tuning import typed
+from gpq.core.profile import Prior
+from gpq.core.units import JobId, NodeId, Seconds
 from gpq.errors import Refused
 from gpq.policies.registry import Entry, entry, policy
 from gpq.sim.alone import Alone
+from gpq.sim.guest import Guest, arrive
 from gpq.sim.oracle import TrueOracle
 from gpq.sim.outcomes import JobOutcome, Outcome
 from gpq.sim.rules import Rules
-from gpq.sim.running import Batch, Running, geometric_batches
 from gpq.sim.truth import Task
 
-PROFILED_BATCHES = 10  # atomic batches of a one-GPU profile on arrival
 IDLE_ROUNDS = 100_000  # without any job holding a GPU: the policy starves them
+IDLE_AT_THE_END = 10  # the same once nobody is to come, so that nothing will change
+FIRST_TIMES: Seconds = 1.0  # from the first step of an attempt to the round that its times call for
 _EPSILON = 1e-9
 
 Array = NDArray[np.float64]
-
-
-@dataclass
-class _Guest:
-    """One job of the run: its physics, and what the policy sees of it."""
-
-    running: Running
-    job: Job
-    first_start: Seconds | None = None
-    restarts: int = -1  # the first start is none
-    sizes: list[tuple[Seconds, int]] = field(default_factory=list)
-    seen: int = -1  # of what it measured, the part that is in `job`
 
 
 def replay(
@@ -115,18 +86,13 @@ class Replay:
         self.to_come = sorted(enumerate(tasks, 1), key=lambda item: (item[1].at, item[0]))[::-1]
         self.left = len(tasks)
         self.now: Seconds = 0.0
-        self.guests: dict[JobId, _Guest] = {}
-        self.ended: dict[JobId, _Guest] = {}
+        self.guests: dict[JobId, Guest] = {}
+        self.ended: dict[JobId, Guest] = {}
         self.priors: Mapping[str, Prior] = {}
         self.round_seconds: list[Seconds] = []
-        self.types = sorted({device.type for node in rules.nodes for device in node.devices})
-        sizes: dict[str, int] = {}
-        for node in rules.nodes:
-            for kind in {device.type for device in node.devices}:
-                count = sum(device.type == kind for device in node.devices)
-                sizes[kind] = max(sizes.get(kind, 0), count)
-        self.node_sizes = sizes if len(sizes) > 1 else {"": max(sizes.values())}
         self.alone = Alone(rules.nodes)
+        self.types = tuple(self.alone.sizes)
+        self.node_sizes = {kind: sizes[0] for kind, sizes in self.alone.sizes.items()}
         self._goodput = self._goodput_seconds = 0.0
         self._idle = 0
 
@@ -155,7 +121,7 @@ class Replay:
             running = guest.running
             moments.append(self.now + running.seconds_to_end(shared.get(name, 0.0)))
             if running.waiting > 0:
-                moments.append(self.now + running.waiting + 1.0)  # its first step times come in
+                moments.append(self.now + running.waiting + FIRST_TIMES)
         return float(max(min(moments), self.now))
 
     def _advance(self, seconds: Seconds) -> None:
@@ -163,11 +129,11 @@ class Replay:
         for name in sorted(self.guests):
             guest = self.guests[name]
             self._count_goodput(guest, seconds)
-            guest.running.advance(self.now, seconds, shared.get(name, 0.0), partial(self._batch, guest))
+            guest.running.advance(self.now, seconds, shared.get(name, 0.0), guest.batch)
             if guest.running.ended_at is not None:
                 self._end(name)
 
-    def _count_goodput(self, guest: _Guest, seconds: Seconds) -> None:
+    def _count_goodput(self, guest: Guest, seconds: Seconds) -> None:
         if guest.running.placement is not None:
             one = self.alone.speed_on_one(guest.running.task.truth, guest.running.gpu_type, guest.running.epoch)
             if one > 0:
@@ -189,13 +155,7 @@ class Replay:
     def _arrive(self) -> None:
         while self.to_come and self.to_come[-1][1].at <= self.now + _EPSILON:
             number, task = self.to_come.pop()
-            rng = np.random.default_rng([self.rules.seed, number]) if self.rules.noise > 0 else None
-            fixed = task.batch_size if self.traits.own_batch else task.truth.fixed_batch
-            running = Running(task, fixed, rng, self.rules.noise)
-            if self.rules.profiled:
-                self._profile(running)
-            job = Job(JobId(number), self._spec(task), task.at, profile=Profile(self._declared(task, fixed)))
-            self.guests[JobId(number)] = _Guest(running, job)
+            self.guests[JobId(number)] = arrive(JobId(number), task, self.traits, self.rules, self.types)
 
     def _end(self, name: JobId) -> None:
         guest = self.ended[name] = self.guests.pop(name)
@@ -203,106 +163,14 @@ class Replay:
         guest.sizes.append((guest.running.ended_at, 0))
         self.left -= 1
         if self.config.use_priors:
-            self.priors = remember(self.priors, [self._seen(guest)])
-
-    # -- what the policy sees ------------------------------------------------------------------------------------------
-
-    def _spec(self, task: Task) -> JobSpec:
-        most = task.truth.most_replicas
-        gang = self.traits.gang or task.rigid
-        return JobSpec(
-            (f"{task.truth.name}.py",),
-            "/",
-            task.user,
-            0,
-            Level.SCRIPT,
-            task.name,
-            min_gpus=task.replicas if gang else 1,
-            max_gpus=task.replicas if gang else most,
-            rigid=task.rigid,
-            gpu_type=task.gpu_type,
-        )
-
-    def _declared(self, task: Task, fixed: int) -> Declared:
-        truth = task.truth
-        base = fixed or truth.base_batch
-        least, most = truth.limits(self.types[0])
-        by_type = tuple((kind, *truth.limits(kind)) for kind in self.types) if len(self.types) > 1 else ()
-        work = truth.progress(truth.epochs) * truth.base_batch
-        return Declared(
-            adaptive=not fixed,
-            batch_size=base,
-            max_batch_size=truth.max_batch if not fixed else base,
-            min_atomic_batch=least,
-            max_atomic_batch=most,
-            dataset_size=round(work / truth.epochs) if self.rules.known_length else 0,
-            epochs=truth.epochs if self.rules.known_length else 0,
-            accumulate_alone=True,
-            statistical=True,
-            atomic_by_type=by_type,
-        )
-
-    def _profile(self, running: Running) -> None:
-        """One-GPU step times of each type, as a job of Sia's artifact arrives with them."""
-        truth = running.task.truth
-        for kind in self.types:
-            least, most = truth.limits(kind)
-            for atomic in geometric_batches(least, most, PROFILED_BATCHES):
-                step, sync = truth.times((1,), atomic, kind)
-                running.rows[kind, 1, 1, atomic] = ProfileRow(1, 1, atomic, step - sync, step, 10.0, kind)
-        running.measured += 1
-
-    def _seen(self, guest: _Guest) -> Job:
-        """The job as its reports have it up to now."""
-        running, job = guest.running, guest.job
-        if guest.seen == running.measured and not self.rules.known_length:
-            return job
-        profile = job.profile
-        if guest.seen != running.measured:
-            rows = tuple(running.rows[key] for key in sorted(running.rows))
-            profile = replace(profile, rows=rows, noise=running.noise, early_noise=profile.early_noise or running.noise)
-            guest.seen = running.measured
-        if self.rules.known_length:
-            epochs = running.task.truth.epochs
-            profile = replace(
-                profile, progress=Progress(running.epoch, epochs, 0, 0, running.progress, running.fraction)
-            )
-        guest.job = replace(job, profile=profile)
-        return guest.job
-
-    def _batch(self, guest: _Guest) -> Batch | None:
-        """The batch that gpq would order now; None while nothing is known."""
-        running = guest.running
-        if running.fixed_batch or running.placement is None:
-            return None
-        job = self._seen(guest)
-        bounds = running.bounds()
-        if bounds != running.task.truth.limits(running.gpu_type):  # the measurements do not reach as far as the limits
-            assert job.profile.declared is not None
-            least, most = bounds
-            here = replace(job.profile.declared, min_atomic_batch=least, max_atomic_batch=most, atomic_by_type=())
-            job = replace(job, profile=replace(job.profile, declared=here))
-        choice = estimates.best_batch(job, typed(running.placement))
-        return (choice.atomic_batch, choice.accum_steps) if choice is not None else None
+            self.priors = remember(self.priors, [guest.seen()])
 
     # -- rounds --------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        jobs = {name: self._shown(self.guests[name]) for name in sorted(self.guests)}
+        jobs = {name: self.guests[name].shown(self.now) for name in sorted(self.guests)}
         oracles = {name: TrueOracle(self.guests[name].running, self.node_sizes) for name in jobs}
         return Snapshot(self.now, self.config, self.nodes, jobs, max(jobs) + 1, self.now, self.priors, oracles)
-
-    def _shown(self, guest: _Guest) -> Job:
-        job, running = self._seen(guest), guest.running
-        state = job.state
-        if job.placement is not None:
-            # Between events a restart is not disturbed; the timer alone comes as it comes (as in the artifact).
-            state = JobState.STARTING if self.rules.events and running.waiting > 0 else JobState.RUNNING
-        service = running.service
-        held = max(self.now - job.launched_at, 0.0) * running.replicas if job.launched_at is not None else 0.0
-        if state is not job.state or job.service != service - held:
-            guest.job = job = replace(job, state=state, service=service - held)
-        return job
 
     def _allocate(self) -> None:
         snapshot = self.snapshot()
@@ -313,43 +181,14 @@ class Replay:
         for name in sorted(self.guests):
             guest = self.guests[name]
             if placed.get(name) != guest.running.placement:
-                self._move(guest, placed.get(name))
+                guest.move(self.now, placed.get(name))
             elif guest.running.placement is not None:
-                guest.running.set_batch(self._batch(guest))
-
-    def _move(self, guest: _Guest, placement: Placement | None) -> None:
-        running = guest.running
-        running.start(placement, running.task.restart)
-        guest.sizes.append((self.now, running.replicas))
-        if placement is None:
-            guest.job = replace(
-                guest.job, placement=None, state=JobState.PENDING, launched_at=None, started_at=None,
-                service=running.service,
-            )  # fmt: skip
-            return
-        guest.restarts += 1
-        guest.first_start = self.now if guest.first_start is None else guest.first_start
-        guest.job = replace(
-            guest.job,
-            placement=placement,
-            state=JobState.RUNNING,
-            attempt=guest.job.attempt + 1,
-            launched_at=self.now,
-            started_at=self.now,
-            first_started_at=guest.first_start,
-            started_nodes=tuple(node for node, _ in placement.parts),
-            restarts=max(guest.restarts, 0),
-            restart_seconds=running.task.restart if guest.restarts > 0 else None,
-            last_replicas=placement.replicas,
-            service=running.service,
-            order=BatchOrder(guest.job.order.seq + 1),
-        )
-        running.set_batch(self._batch(guest))
+                guest.running.set_batch(guest.batch())
 
     def _check_progress(self) -> None:
         busy = any(guest.running.placement is not None for guest in self.guests.values())
         self._idle = 0 if busy or not self.guests else self._idle + 1
-        if self._idle > IDLE_ROUNDS or (self._idle > 10 and not self.to_come):
+        if self._idle > IDLE_ROUNDS or (self._idle > IDLE_AT_THE_END and not self.to_come):
             names = ", ".join(guest.running.task.name for guest in list(self.guests.values())[:3])
             raise Refused(
                 f"{self.policy.name} gives no GPU to {names}: no node of this cluster fits what is asked for",
@@ -364,9 +203,11 @@ class Replay:
         ends = np.array([guest.running.ended_at for guest in guests], dtype=np.float64)
         return tuple(self._outcome(guest, begins, ends) for guest in guests)
 
-    def _outcome(self, guest: _Guest, begins: Array, ends: Array) -> JobOutcome:
+    def _outcome(self, guest: Guest, begins: Array, ends: Array) -> JobOutcome:
         task, running = guest.running.task, guest.running
-        ended = running.ended_at or self.now
+        ended, started = running.ended_at, guest.first_start
+        assert ended is not None
+        assert started is not None
         together = np.clip(np.minimum(ends, ended) - np.maximum(begins, task.at), 0.0, None).sum()
         alone = self.alone.seconds(task, max(float(together) / max(ended - task.at, _EPSILON), 1.0))
         return JobOutcome(
@@ -374,7 +215,7 @@ class Replay:
             task.truth.name,
             task.user,
             task.at,
-            guest.first_start if guest.first_start is not None else ended,
+            started,
             ended,
             max(guest.restarts, 0),
             running.service,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpq.core.models import Config, Node, Seconds
+from gpq.core.models import Config
+from gpq.core.nodes import Node
+from gpq.core.units import Seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,22 +12,25 @@ from math import ceil, log
 
 import numpy as np
 
-from gpq.core.models import Noise, Placement, ProfileRow, Seconds
+from gpq.core.models import Placement
+from gpq.core.profile import Noise, ProfileRow
+from gpq.core.units import Seconds
 from gpq.sim.truth import Task
 
 Batch = tuple[int, int]  # atomic batch, accumulation steps
 _SLACK = 1e-8
 _ROW_WEIGHT = 100.0  # of a simulated measurement: steps
+_NOISE_SAMPLES = 10_000  # of a simulated noise scale: as many as make it certain
 
 
 @dataclass
 class Running:
-    """One job that was submitted. `choose_batch` is asked at each start and epoch."""
+    """One job that was submitted. Its batch is set from outside at each start, and asked for after each epoch."""
 
     task: Task
-    fixed_batch: int  # total; 0: what `choose_batch` says
-    rng: np.random.Generator | None  # of measurement noise; None: exact
-    noise_level: float = 0.0
+    fixed_batch: int  # total; 0: as it is set
+    rng: np.random.Generator | None  # of measurement errors; None: exact
+    error: float = 0.0  # standard deviation of the logarithm of what is measured
     placement: Placement | None = None
     counts: tuple[int, ...] = ()
     gpu_type: str = ""
@@ -102,13 +105,13 @@ class Running:
                 key[0],
             )
             self.measured += 1
-        found = Noise(sqr, var * truth.base_batch * self._error(), 10_000)
+        found = Noise(sqr, var * truth.base_batch * self._error(), _NOISE_SAMPLES)
         if self.noise is None or (found.sqr, found.var) != (self.noise.sqr, self.noise.var):
             self.noise = found
             self.measured += 1
 
     def _error(self) -> float:
-        return float(np.exp(self.noise_level * self.rng.standard_normal())) if self.rng is not None else 1.0
+        return float(np.exp(self.error * self.rng.standard_normal())) if self.rng is not None else 1.0
 
     def advance(self, now: Seconds, seconds: Seconds, interference: float, choose: Callable[[], Batch | None]) -> None:
         """`seconds` from `now` on, or to its end. `choose` gives the batch of the next epoch."""

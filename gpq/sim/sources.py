@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
-from gpq.core.models import Seconds
+from gpq.core.units import Seconds
 from gpq.sim import workload
 from gpq.sim.trace import Traces
 from gpq.sim.truth import Task, Truth

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gpq.core.models import Seconds
+from gpq.core.units import Seconds
 from gpq.errors import Refused
 from gpq.sim.tables import Column, Table, read
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gpq.core.models import Seconds
+from gpq.core.units import Seconds
 from gpq.errors import UsageError
-from gpq.sim.timings import Counts, NotMeasured, StepTimes
+from gpq.sim.timings import Counts, StepTimes
 from gpq.sim.training import Training
-
-__all__ = ["Application", "NotMeasured", "Traces"]
 
 # Not in the data, but in the artifacts' tables of applications: passes over the data to the final quality.
 EPOCHS = {"bert": 2, "cifar10": 100, "deepspeech2": 80, "imagenet": 90, "ncf": 10, "yolov3": 50}

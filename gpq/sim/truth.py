@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpq.core.models import Seconds
+from gpq.core.units import Seconds
 
 
 class Truth(Protocol):
@@ -40,7 +40,7 @@ class Truth(Protocol):
     def times(self, counts: tuple[int, ...], atomic: float, gpu_type: str = "") -> tuple[Seconds, Seconds]:
         """(optimiser step without accumulation, the part of it that is synchronising) on `counts` GPUs by node.
 
-        Raises NotMeasured (trace.py) where the data do not say.
+        Raises NotMeasured (timings.py) where the data do not say.
         """
         ...
 

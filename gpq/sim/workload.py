@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpq.core.models import Seconds
+from gpq.core.units import Seconds
 from gpq.sim.tables import Column, at
 from gpq.sim.tables import read as read_table
 from gpq.sim.trace import Traces

@@ -12,10 +12,14 @@ from dataclasses import dataclass, field, replace
 
 from gpq.core.actions import Action, Forget, Launch, Retune, Stop
 from gpq.core.events import Event, Exited, NodeSeen, Profiled, Started, Submitted, TimingSums
-from gpq.core.models import BatchOrder, Exit, JobId, Node, Noise, Placement, Progress, Seconds, Snapshot
+from gpq.core.models import BatchOrder, Exit, Placement, Snapshot
+from gpq.core.nodes import Node
+from gpq.core.profile import Noise, Progress
+from gpq.core.units import JobId, Seconds
 from gpq.sim.programs import Program, default_batch, gain_of, step_seconds
 
-REPORT_SECONDS = 10.0
+REPORT_SECONDS = 10.0  # between two reports of a training job
+ORDER_SECONDS = 0.5  # until the node has carried out an order to launch or to kill
 
 
 @dataclass
@@ -26,7 +30,6 @@ class _Run:
     placement: Placement
     order: BatchOrder
     since: Seconds  # progress is counted up to here
-    ready_at: Seconds
     offset: int = 0
     stopping: bool = False
     over: bool = False
@@ -105,9 +108,9 @@ class SimWorld:
         heapq.heappush(self._heap, (at, self._counter, what))
 
     def _is_stale(self, event: Event) -> bool:
-        run = self.runs.get(event.job) if isinstance(event, Started | Exited) else None
         if not isinstance(event, Started | Exited):
             return False
+        run = self.runs.get(event.job)
         return run is None or run.attempt != event.attempt or run.over
 
     def _launch(self, action: Launch) -> None:
@@ -116,9 +119,10 @@ class SimWorld:
             return  # idempotent by (job, attempt)
         program = self.programs[action.job - 1]
         ready = self.clock + program.start_seconds
-        self.runs[action.job] = _Run(action.attempt, action.placement, action.order, ready, ready)
+        self.runs[action.job] = _Run(action.attempt, action.placement, action.order, ready)
         for node, _ in action.placement.parts:
-            self._schedule(self.clock + 0.5, Started(self.clock + 0.5, action.job, action.attempt, node))
+            seen_at = self.clock + ORDER_SECONDS
+            self._schedule(seen_at, Started(seen_at, action.job, action.attempt, node))
         if program.params is None:
             left = max(program.seconds - self.done.get(action.job, 0.0), 0.0)
             self._exit(action.job, ready + left, Exit(program.exit_code))
@@ -133,7 +137,7 @@ class SimWorld:
         run.stopping = True
         self._count(action.job, run)
         if action.mode == "kill":
-            self._exit(action.job, self.clock + 0.5, Exit(None, signal=15, asked="kill"))
+            self._exit(action.job, self.clock + ORDER_SECONDS, Exit(None, signal=15, asked="kill"))
         else:
             self._exit(action.job, self.clock + program.checkpoint_seconds, Exit(0, stopped=True, asked=action.mode))
 

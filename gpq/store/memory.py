@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpq.core.events import EPHEMERAL, Event
-from gpq.core.models import Job, JobId, Snapshot
+from gpq.core.models import Job, Snapshot
+from gpq.core.units import JobId
 
 
 class MemoryStore:

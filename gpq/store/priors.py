@@ -7,7 +7,8 @@ import logging
 import sqlite3
 from collections.abc import Mapping
 
-from gpq.core.models import Prior, Seconds
+from gpq.core.profile import Prior
+from gpq.core.units import Seconds
 from gpq.store import rows
 
 PUT = (

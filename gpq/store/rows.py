@@ -9,7 +9,8 @@ from typing import Any, TypeVar, get_args
 import msgspec
 
 from gpq.core.events import Event
-from gpq.core.models import Job, Prior
+from gpq.core.models import Job
+from gpq.core.profile import Prior
 
 T = TypeVar("T")
 

@@ -12,7 +12,8 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from gpq.core.events import EPHEMERAL, JOURNAL_VERSION, Event, Submitted
-from gpq.core.models import TERMINAL, Job, JobId, Snapshot
+from gpq.core.models import TERMINAL, Job, Snapshot
+from gpq.core.units import JobId
 from gpq.errors import GpqError, Refused, StoreFailed
 from gpq.store import disk, priors, rows
 from gpq.store.migrations import migrate

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpq.core.models import Seconds
+from gpq.core.units import Seconds
 from gpq.errors import UsageError
 from gpq.sim.compare import Block
 from gpq.sim.outcomes import JobOutcome, Outcome

@@ -23,19 +23,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from gpq.core.events import Event, Launched, Submitted, Succeeded
-from gpq.core.models import (
-    BatchOrder,
-    Exit,
-    Job,
-    JobId,
-    JobState,
-    NodeId,
-    Noise,
-    Placement,
-    Prior,
-    ProfileRow,
-    Snapshot,
-)
+from gpq.core.models import BatchOrder, Exit, Job, JobState, Placement, Snapshot
+from gpq.core.profile import Noise, Prior, ProfileRow
+from gpq.core.units import JobId, NodeId
 from gpq.errors import GpqError, Refused, StoreFailed
 from gpq.store import disk
 from gpq.store.migrations import MIGRATIONS, migrate

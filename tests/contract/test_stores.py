@@ -10,21 +10,10 @@ from pathlib import Path
 import pytest
 
 from gpq.core.events import Failed, Launched, NodeSeen, Profiled, Submitted, Succeeded
-from gpq.core.models import (
-    BatchOrder,
-    Exit,
-    Job,
-    JobId,
-    JobSpec,
-    JobState,
-    Node,
-    NodeId,
-    Noise,
-    Placement,
-    Prior,
-    Profile,
-    ProfileRow,
-)
+from gpq.core.models import BatchOrder, Exit, Job, JobSpec, JobState, Placement
+from gpq.core.nodes import Node
+from gpq.core.profile import Noise, Prior, Profile, ProfileRow
+from gpq.core.units import JobId, NodeId
 from gpq.store.memory import MemoryStore
 from gpq.store.sqlite import SqliteStore
 

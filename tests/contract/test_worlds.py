@@ -18,23 +18,10 @@ from gpq.config import NodeConfig
 from gpq.core.actions import Forget, Launch, Stop
 from gpq.core.events import Event, Exited, Launched, NodeSeen, NodeSilent, Profiled, Started, StartRefused, Submitted
 from gpq.core.folding import fold
-from gpq.core.models import (
-    BatchOrder,
-    DeviceId,
-    DeviceState,
-    Job,
-    JobId,
-    JobSpec,
-    JobState,
-    Level,
-    NodeId,
-    NodeState,
-    Placement,
-    Snapshot,
-    StopReason,
-    Wish,
-)
+from gpq.core.models import BatchOrder, Job, JobSpec, JobState, Level, Placement, Snapshot, StopReason, Wish
+from gpq.core.nodes import DeviceState, NodeState
 from gpq.core.planning import issued
+from gpq.core.units import DeviceId, JobId, NodeId
 from gpq.daemon.world import LiveWorld
 from gpq.ports import World
 from gpq.sim.programs import Program

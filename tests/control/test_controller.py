@@ -15,8 +15,10 @@ import pytest
 from gpq.control.controller import Controller
 from gpq.core.actions import Action, Launch
 from gpq.core.events import CancelAsked, Event, Exited, NodeSeen, Profiled, Started, Submitted, TimingSums
-from gpq.core.models import Config, Exit, Job, JobId, NodeId, Noise, Snapshot
+from gpq.core.models import Config, Exit, Job, Snapshot
 from gpq.core.priors import informed, program_of
+from gpq.core.profile import Noise
+from gpq.core.units import JobId, NodeId
 from gpq.errors import DaemonUnreachable, GpqError, NotFound, Refused, StoreFailed
 from gpq.policies.fifo import Fifo
 from gpq.store.memory import MemoryStore

@@ -7,7 +7,8 @@ from dataclasses import replace
 from gpq.control.answers import Reader
 from gpq.control.details import detail
 from gpq.core.fairness import fairness_by_job
-from gpq.core.models import JobId, LossPoint, Profile, ProfileRow
+from gpq.core.profile import LossPoint, Profile, ProfileRow
+from gpq.core.units import JobId
 from gpq.rpc.messages import LossView
 from gpq.views.detail import lines
 from tests.builders import DECLARED, job, node, on, running, snapshot

@@ -11,7 +11,9 @@ from gpq.control import requests
 from gpq.control.requests import changes, fits, hold, release, requeue
 from gpq.control.selectors import is_selector, resolve, single
 from gpq.core.events import CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked, Submitted
-from gpq.core.models import Job, JobId, JobSpec, JobState, Level, NodeState, Snapshot, Wish
+from gpq.core.models import Job, JobSpec, JobState, Level, Snapshot, Wish
+from gpq.core.nodes import NodeState
+from gpq.core.units import JobId
 from gpq.errors import GpqError, NotFound, Refused, UsageError
 from gpq.rpc.messages import SpecMessage
 from gpq.store.memory import MemoryStore

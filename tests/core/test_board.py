@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gpq.core.board import Board
-from gpq.core.models import Layout, NodeId, Placement, Shape
+from gpq.core.models import Layout, Placement, Shape
+from gpq.core.units import NodeId
 from tests.builders import job, node, on, running, snapshot, spec
 
 

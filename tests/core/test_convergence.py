@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpq.core.convergence import CONVERGED, fit
-from gpq.core.models import LossPoint
+from gpq.core.profile import LossPoint
 
 
 def points(b0: float, b1: float, b2: float, last: float = 2000.0, error: float = 0.0) -> tuple[LossPoint, ...]:

@@ -9,7 +9,7 @@ import pytest
 
 from gpq.core import goodput as gp
 from gpq.core.correction import NONE, correction
-from gpq.core.models import ProfileRow
+from gpq.core.profile import ProfileRow
 from tests.builders import PARAMS
 
 

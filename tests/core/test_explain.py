@@ -7,20 +7,11 @@ from dataclasses import replace
 import pytest
 
 from gpq.core.explain import Explained, explain, motives
-from gpq.core.models import (
-    DeviceState,
-    Exit,
-    Job,
-    JobId,
-    JobState,
-    NodeState,
-    Profile,
-    ProfileRow,
-    Shape,
-    Snapshot,
-    Wish,
-)
+from gpq.core.models import Exit, Job, JobState, Shape, Snapshot, Wish
+from gpq.core.nodes import DeviceState, NodeState
 from gpq.core.placement import place
+from gpq.core.profile import Profile, ProfileRow
+from gpq.core.units import JobId
 from tests.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
 
 

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from gpq.core import estimates, fairness
 from gpq.core import goodput as gp
 from gpq.core.fairness import MeanShare, finish_time_fairness, seconds_alone, shares, speed_at, speedup
-from gpq.core.models import JobId, Noise, Placement, Profile, ProfileRow, Progress, Shape
+from gpq.core.models import Placement, Shape
+from gpq.core.profile import Noise, Profile, ProfileRow, Progress
+from gpq.core.units import JobId
 from tests.builders import DECLARED, PARAMS, job, node, on, running, snapshot, spec
 
 CURVE = [(1.0, 10.0), (2.0, 18.0), (4.0, 30.0)]

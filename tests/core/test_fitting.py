@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpq.core import goodput as gp
 from gpq.core.fitting import fit, fit_many
-from gpq.core.models import ProfileRow
+from gpq.core.profile import ProfileRow
 
 SHAPES = [(1, 1), (1, 2), (1, 3), (1, 4), (1, 8), (2, 2), (2, 4), (2, 8), (3, 6), (4, 4), (4, 16), (8, 8), (8, 32)]
 UNSEEN = [(1, 6), (2, 6), (6, 12), (12, 48), (16, 64)]

@@ -8,7 +8,8 @@ from gpq.core import events as facts
 from gpq.core import fitting, goodput
 from gpq.core.events import TimingSums
 from gpq.core.folding import apply, fold
-from gpq.core.models import BatchOrder, Exit, JobId, JobState, NodeId, Placement, StopReason, Wish
+from gpq.core.models import BatchOrder, Exit, JobState, Placement, StopReason, Wish
+from gpq.core.units import JobId, NodeId
 from tests.builders import DECLARED, job, node, on, running, snapshot, spec
 
 A, B = NodeId("a"), NodeId("b")

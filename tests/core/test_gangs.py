@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpq.core.gangs import Seats, contenders, seat_all, waiting
-from gpq.core.models import (
-    Allotment,
-    JobId,
-    JobState,
-    Layout,
-    Level,
-    NodeId,
-    Placement,
-    Shape,
-    Snapshot,
-    StopReason,
-    Wish,
-)
+from gpq.core.contest import eligible, waiting
+from gpq.core.gangs import Seats, seat_all
+from gpq.core.models import Allotment, JobState, Layout, Level, Placement, Shape, Snapshot, StopReason, Wish
 from gpq.core.placement import place
+from gpq.core.units import JobId, NodeId
 from tests.builders import black_box, job, node, on, running, snapshot, spec
 
 
@@ -42,7 +32,7 @@ def test_jobs_that_wait_and_those_that_may_be_moved_contend() -> None:
         running(6, on("a", 2), since=-5.0),
         job(7, at=9.0, spec_=spec(priority=1)),
     )
-    assert [each.id for each in contenders(here)] == [1, 4, 7]
+    assert [each.id for each in eligible(here)] == [1, 4, 7]
     assert [each.id for each in waiting(here)] == [7, 1]
 
 
@@ -179,7 +169,7 @@ def test_later_tells_the_devices_that_it_will_fit_on_once_others_are_gone() -> N
     seats, waits = Seats(here, keep_running=True), here.jobs[JobId(3)]
     assert not seats.admit(waits)
     assert seats.later(waits, [JobId(2)]) is None
-    assert seats.later(waits, [JobId(1)]) == on("a", 0, 1).devices | {(NodeId("b"), "b-1")}
+    assert seats.later(waits, [JobId(1)]) == Placement((*on("a", 0, 1).parts, *on("b", 1).parts))
     assert seats.could_ever(waits)
     assert not seats.could_ever(here.jobs[JobId(4)])
 
@@ -187,14 +177,14 @@ def test_later_tells_the_devices_that_it_will_fit_on_once_others_are_gone() -> N
 def test_devices_to_avoid_are_avoided() -> None:
     here = snapshot(node("a", 1), node("b", 1), job(1), job(2))
     seats = Seats(here, keep_running=True)
-    assert seats.admit(here.jobs[JobId(1)], on("a", 0).devices)
-    assert not seats.admit(here.jobs[JobId(2)], on("a", 0).devices)
+    assert seats.admit(here.jobs[JobId(1)], on("a", 0))
+    assert not seats.admit(here.jobs[JobId(2)], on("a", 0))
     assert seats.allotments() == {JobId(1): layout(b=1)}
 
 
 def test_a_gang_on_several_nodes_stays_where_it_is() -> None:
     spread = Placement((*on("a", 0, 1).parts, *on("b", 0).parts))
     here = snapshot(node("a", 2), node("b", 2), node("c", 4), running(1, spread, spec_=spec(gpus=3)), job(2))
-    found = seat_all(here, contenders(here))
+    found = seat_all(here, eligible(here))
     assert found[JobId(1)] == Shape(3, 2)
     assert place(here, found)[JobId(1)] == spread

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpq.core import goodput as gp
-from gpq.core.models import Declared, Noise
+from gpq.core.profile import Declared, Noise
 
 positive = st.floats(1e-5, 1.0)
 params_of = st.builds(

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from gpq.core.actions import Stop
 from gpq.core.healing import Fate, expected, fate, is_doomed, is_lost, leftovers, not_from_the_future, standing
-from gpq.core.models import Exit, Job, JobId, JobState, NodeId, Placement, Snapshot, StopReason
+from gpq.core.models import Exit, Job, JobState, Placement, Snapshot, StopReason
+from gpq.core.units import JobId, NodeId
 from tests.builders import job, on, snapshot
 
 A, B = NodeId("a"), NodeId("b")

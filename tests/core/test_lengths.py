@@ -8,7 +8,9 @@ import pytest
 
 from gpq.core import goodput as gp
 from gpq.core.lengths import Lengths
-from gpq.core.models import Job, JobId, Level, Profile, ProfileRow, Progress, Shape, Snapshot
+from gpq.core.models import Job, Level, Shape, Snapshot
+from gpq.core.profile import Profile, ProfileRow, Progress
+from gpq.core.units import JobId
 from tests.builders import DECLARED, PARAMS, black_box, job, node, on, running, snapshot, spec
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from gpq.core import events as facts
 from gpq.core.lifecycle import TRANSITIONS, InvalidTransition, advance, conclude, diagram, joint_exit
-from gpq.core.models import TERMINAL, BatchOrder, Config, Exit, JobId, JobState, Level, NodeId, Placement, StopReason
+from gpq.core.models import TERMINAL, BatchOrder, Config, Exit, JobState, Level, Placement, StopReason
+from gpq.core.units import JobId, NodeId
 from tests.builders import black_box, on, running, spec
 
 ONE = JobId(1)

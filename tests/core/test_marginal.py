@@ -9,18 +9,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gpq.core.contenders import field_of
-from gpq.core.marginal import counts, seats
-from gpq.core.models import JobId, JobState, Snapshot, Wish
+from gpq.core.contenders import entrants
+from gpq.core.marginal import counts, layouts
+from gpq.core.models import JobState, Snapshot, Wish
 from gpq.core.placement import place
+from gpq.core.units import JobId
 from tests.builders import black_box, job, node, on, running, snapshot, spec
 
 
 def named(here: Snapshot, found: dict[int, int]) -> dict[int, list[tuple[str, int]]]:
-    field = field_of(here)
-    layouts = seats(here, field.contenders, {JobId(name): count for name, count in found.items()}, field.kept)
-    assert set(place(here, {**field.kept, **layouts})) == {*field.kept, *layouts}
-    return {int(name): list(layout.parts) for name, layout in layouts.items()}
+    round_ = entrants(here)
+    laid = layouts(here, round_.contenders, {JobId(name): count for name, count in found.items()}, round_.kept)
+    assert set(place(here, {**round_.kept, **laid})) == {*round_.kept, *laid}
+    return {int(name): list(layout.parts) for name, layout in laid.items()}
 
 
 def _gain(row: NDArray[np.float64], count: int) -> float:
@@ -32,8 +33,8 @@ def test_greedy_counts_are_the_best_of_all_for_gains_that_shrink() -> None:
     for _ in range(20):
         gains = np.sort(luck.random((3, 6)), axis=1)[:, ::-1] - 0.3  # of the second GPU, the third...
         here = snapshot(node("a", 4), node("b", 3), *(running(i, on("a", i - 1)) for i in (1, 2, 3)))
-        field = field_of(here)
-        found = counts(field.contenders, {JobId(i): partial(_gain, gains[i - 1]) for i in (1, 2, 3)})
+        round_ = entrants(here)
+        found = counts(round_.contenders, {JobId(i): partial(_gain, gains[i - 1]) for i in (1, 2, 3)})
         worth = {
             sizes: sum(gains[i, : size - 1].sum() for i, size in enumerate(sizes))
             for sizes in product(range(1, 8), repeat=3)
@@ -44,8 +45,8 @@ def test_greedy_counts_are_the_best_of_all_for_gains_that_shrink() -> None:
 
 def test_without_room_for_all_the_first_have_their_least() -> None:
     here = snapshot(node("a", 3), *(job(i, at=float(i), spec_=spec(gpus=2 if i == 2 else 1)) for i in (1, 2, 3)))
-    field = field_of(here)
-    assert counts(field.contenders, {JobId(i): lambda k: 1.0 for i in (1, 2, 3)}) == {1: 1, 2: 2}
+    round_ = entrants(here)
+    assert counts(round_.contenders, {JobId(i): lambda k: 1.0 for i in (1, 2, 3)}) == {1: 1, 2: 2}
 
 
 def test_who_keeps_the_count_keeps_the_place_and_the_others_take_the_emptiest_nodes() -> None:
@@ -76,7 +77,7 @@ def test_a_job_stays_on_its_type_and_a_new_one_goes_where_most_is_free() -> None
         job(3, at=2.0, spec_=spec(gpu_type="a1")),
         job(4, at=3.0),
     )
-    homes = {int(c.job.id): c.gpu_type for c in field_of(here).contenders}
+    homes = {int(c.job.id): c.gpu_type for c in entrants(here).contenders}
     assert homes == {1: "A100", 2: "T4", 3: "A100", 4: "T4"}
 
 
@@ -91,6 +92,6 @@ def test_what_may_not_be_touched_is_kept_and_what_can_never_run_is_left_out() ->
         job(6, spec_=spec(priority=3)),
         job(7),
     )
-    field = field_of(here)
-    assert sorted(field.kept) == [1, 2]
-    assert [int(c.job.id) for c in field.contenders] == [6, 7]
+    round_ = entrants(here)
+    assert sorted(round_.kept) == [1, 2]
+    assert [int(c.job.id) for c in round_.contenders] == [6, 7]

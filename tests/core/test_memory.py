@@ -7,7 +7,8 @@ from dataclasses import replace
 from gpq.core import estimates
 from gpq.core.batches import GoodputTable
 from gpq.core.memory import Memory
-from gpq.core.models import Job, JobId, Shape
+from gpq.core.models import Job, Shape
+from gpq.core.units import JobId
 from tests.builders import job
 from tests.policies.test_goodput import GOOD, POOR, profile
 

@@ -7,9 +7,12 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpq.core.models import DeviceState, JobId, JobState, Layout, NodeId, NodeState, Profile, Shape, Snapshot
+from gpq.core.models import JobState, Layout, Shape, Snapshot
+from gpq.core.nodes import DeviceState, NodeState
 from gpq.core.placement import place
+from gpq.core.profile import Profile
 from gpq.core.shapes import feasible, supply
+from gpq.core.units import JobId, NodeId
 from tests.builders import DECLARED, black_box, job, node, on, running, snapshot
 
 

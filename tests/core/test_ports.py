@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpq.core.actions import FIRST_PORT, LAST_PORT, Launch
-from gpq.core.models import BatchOrder, JobId
+from gpq.core.models import BatchOrder
 from gpq.core.planning import plan
+from gpq.core.units import JobId
 from tests.builders import job, node, on, snapshot, spec
 
 

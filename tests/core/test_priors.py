@@ -10,8 +10,10 @@ from gpq.core import events as facts
 from gpq.core import priors
 from gpq.core.estimates import best_batch, curve
 from gpq.core.folding import fold
-from gpq.core.models import Exit, Job, JobId, Level, NodeId, Noise, Prior, Profile, ProfileRow, Shape
+from gpq.core.models import Exit, Job, Level, Shape
 from gpq.core.priors import absorb, informed, most_replicas, program_of, remember
+from gpq.core.profile import Noise, Prior, Profile, ProfileRow
+from gpq.core.units import JobId, NodeId
 from tests.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
 
 

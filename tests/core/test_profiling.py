@@ -8,7 +8,7 @@ import pytest
 
 from gpq.core import events as facts
 from gpq.core.folding import apply
-from gpq.core.models import LossPoint, Noise, Profile, ProfileRow
+from gpq.core.profile import LossPoint, Noise, Profile, ProfileRow
 from gpq.core.profiling import MAX_LOSSES, rested, with_losses
 from tests.builders import on, running
 

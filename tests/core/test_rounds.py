@@ -23,10 +23,11 @@ from gpq.core.events import (
     Submitted,
     TimingSums,
 )
-from gpq.core.models import Exit, Job, JobId, JobState, NodeId, Placement, Shape, Snapshot, Wish
+from gpq.core.models import Exit, Job, JobState, Placement, Shape, Snapshot, Wish
 from gpq.core.planning import plan, repeat
 from gpq.core.policy import Policy
 from gpq.core.rounds import Decision, decide, due, next_round, sanity
+from gpq.core.units import JobId, NodeId
 from gpq.policies.fifo import Fifo
 from gpq.policies.registry import POLICIES, policy
 from gpq.sim.programs import Program

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from gpq.core.demand import Demand
-from gpq.core.models import JobId, Shape
+from gpq.core.models import Shape
 from gpq.core.timeshares import Ledger, Programme, Shares
+from gpq.core.units import JobId
 from tests.builders import job, node, on, running, snapshot
 
 # Two jobs of one GPU, one GPU of each type. While both types are in use all the time, everything follows from the share

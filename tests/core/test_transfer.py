@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from gpq.core import estimates
-from gpq.core.models import Job, JobId, Prior, Profile, ProfileRow, Shape, Snapshot
+from gpq.core.models import Job, Shape, Snapshot
+from gpq.core.profile import Prior, Profile, ProfileRow
 from gpq.core.transfer import SCALED_WEIGHT, informed, ratios
+from gpq.core.units import JobId
 from tests.builders import DECLARED, job, node, snapshot
 
 

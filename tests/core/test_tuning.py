@@ -6,8 +6,10 @@ from dataclasses import replace
 
 from gpq.core.events import Profiled
 from gpq.core.folding import apply
-from gpq.core.models import BatchOrder, Config, Job, JobId, Noise, Profile, ProfileRow, StopReason
+from gpq.core.models import BatchOrder, Config, Job, StopReason
+from gpq.core.profile import Noise, Profile, ProfileRow
 from gpq.core.tuning import first_order, retunes
+from gpq.core.units import JobId
 from tests.builders import DECLARED, on, running
 
 CONFIG = Config()

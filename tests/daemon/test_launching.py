@@ -5,7 +5,8 @@ from __future__ import annotations
 from gpq_agent import wire
 
 from gpq.core.actions import Launch
-from gpq.core.models import BatchOrder, DeviceId, JobId, JobSpec, Level, NodeId, Placement
+from gpq.core.models import BatchOrder, JobSpec, Level, Placement
+from gpq.core.units import DeviceId, JobId, NodeId
 from gpq.daemon.launching import start_order
 from tests.builders import spec
 

@@ -9,7 +9,8 @@ import pytest
 
 from gpq.control.controller import Controller
 from gpq.core.events import Launched
-from gpq.core.models import BatchOrder, Config, Job, JobId, JobState, NodeId
+from gpq.core.models import BatchOrder, Config, Job, JobState
+from gpq.core.units import JobId, NodeId
 from gpq.daemon.logs import LogReader
 from gpq.errors import GpqError
 from gpq.policies.fifo import Fifo

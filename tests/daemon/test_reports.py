@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpq.core.events import TimingSums
-from gpq.core.models import BatchOrder, Declared, JobId, LossPoint, Noise, Progress
+from gpq.core.models import BatchOrder
+from gpq.core.profile import Declared, LossPoint, Noise, Progress
+from gpq.core.units import JobId
 from gpq.daemon.reports import profiled
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gpq.core.models import JobId, Shape, Snapshot
+from gpq.core.models import Shape, Snapshot
 from gpq.core.policy import Policy
+from gpq.core.units import JobId
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import given, settings
 
-from gpq.core.models import Job, JobId, JobState, Oracle, Profile, Shape, Snapshot
+from gpq.core.models import Job, JobState, Oracle, Shape, Snapshot
 from gpq.core.placement import place
 from gpq.core.policy import shape_of
+from gpq.core.profile import Profile
 from gpq.core.shapes import is_fixed, shape_on
+from gpq.core.units import JobId
 from gpq.policies.gavel import ROUND, Gavel, GavelFtf, GavelMakespan, GavelMaxMin
 from tests.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
 from tests.policies.test_sia import FAST, KNOWN, SLOW, labs, profile, rows

@@ -10,24 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpq.core import goodput as gp
-from gpq.core.models import (
-    DeviceState,
-    Job,
-    JobId,
-    JobState,
-    Level,
-    Node,
-    NodeState,
-    Noise,
-    Profile,
-    ProfileRow,
-    Progress,
-    Shape,
-    Snapshot,
-    StopReason,
-)
+from gpq.core.models import Job, JobState, Level, Shape, Snapshot, StopReason
+from gpq.core.nodes import DeviceState, Node, NodeState
 from gpq.core.placement import place
+from gpq.core.profile import Noise, Profile, ProfileRow, Progress
 from gpq.core.shapes import feasible, is_fixed, supply
+from gpq.core.units import JobId
 from gpq.policies.goodput import Goodput
 from tests.builders import DECLARED, PARAMS, black_box, job, node, on, running, snapshot, spec
 

@@ -14,31 +14,22 @@ from gpq.core import goodput as gp
 from gpq.core.models import (
     HOLDS_DEVICES,
     Config,
-    Declared,
-    DeviceId,
-    DeviceState,
     Job,
-    JobId,
     JobState,
     Level,
-    LossPoint,
-    Node,
-    NodeId,
-    NodeState,
-    Noise,
     Oracle,
     Placement,
-    Profile,
-    ProfileRow,
-    Progress,
     Shape,
     Snapshot,
     StopReason,
     Wish,
 )
+from gpq.core.nodes import DeviceState, Node, NodeState
 from gpq.core.placement import place
 from gpq.core.policy import shape_of
+from gpq.core.profile import Declared, LossPoint, Noise, Profile, ProfileRow, Progress
 from gpq.core.shapes import gpu_range, is_fixed, shape_on, usable
+from gpq.core.units import DeviceId, JobId, NodeId
 from gpq.policies.registry import POLICIES, policy
 from tests.builders import DECLARED, PARAMS, job, node, snapshot, spec
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from gpq.core.contenders import field_of
-from gpq.core.models import JobId, Layout, LossPoint, Profile, ProfileRow, Progress, Seconds, Shape, Snapshot
+from gpq.core.contenders import entrants
+from gpq.core.models import Layout, Shape, Snapshot
 from gpq.core.policy import shape_of
+from gpq.core.profile import LossPoint, Profile, ProfileRow, Progress
 from gpq.core.speeds import remaining_steps, step_seconds
+from gpq.core.units import JobId, Seconds
 from gpq.policies.optimus import Optimus
 from tests.builders import DECLARED, black_box, job, node, on, running, snapshot
 
@@ -61,7 +63,7 @@ def test_without_an_oracle_times_are_modelled_and_lengths_declared() -> None:
     found = counts(here)
     assert found[2] > found[1] >= 1
     assert remaining_steps(here.jobs[JobId(2)], None) == pytest.approx(0.9 * 10 * 10_000 / 64)
-    seconds = step_seconds(field_of(here).contenders[0], None)
+    seconds = step_seconds(entrants(here).contenders[0], None)
     assert seconds(1) == pytest.approx(0.064, rel=0.1)
     assert seconds(9) is None  # more than there are
 

@@ -9,10 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core.models import Job, JobId, Layout, Noise, Placement, Profile, ProfileRow, Shape, Snapshot
+from gpq.core.models import Job, Layout, Placement, Shape, Snapshot
 from gpq.core.placement import place
 from gpq.core.policy import shape_of
 from gpq.core.pollux_problem import objective, restart_factor
+from gpq.core.profile import Noise, Profile, ProfileRow
+from gpq.core.units import JobId
 from gpq.policies.pollux import Pollux
 from tests.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
 

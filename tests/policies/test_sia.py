@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpq.core import goodput as gp
-from gpq.core.models import Job, JobId, Level, Noise, Profile, ProfileRow, Shape, Snapshot
+from gpq.core.contest import configurations, contest
+from gpq.core.models import Job, Level, Shape, Snapshot
 from gpq.core.placement import place
 from gpq.core.policy import shape_of
+from gpq.core.profile import Noise, Profile, ProfileRow
 from gpq.core.shapes import is_fixed, shape_on
-from gpq.core.vacancies import configurations, contest
+from gpq.core.units import JobId
 from gpq.policies.sia import Sia, restart_factor
 from tests.builders import DECLARED, PARAMS, black_box, job, node, on, running, snapshot, spec
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpq.core.models import LossPoint, Profile, ProfileRow, Snapshot
+from gpq.core.models import Snapshot
 from gpq.core.policy import shape_of
+from gpq.core.profile import LossPoint, Profile, ProfileRow
 from gpq.policies.slaq import Slaq
 from tests.builders import DECLARED, job, node, on, running, snapshot
 

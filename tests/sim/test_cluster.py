@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpq.core.models import Device, NodeState
+from gpq.core.nodes import Device, NodeState
 from gpq.errors import UsageError
 from gpq.sim.cluster import parse
 

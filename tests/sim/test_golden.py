@@ -11,7 +11,8 @@ from dataclasses import replace
 import pytest
 
 from gpq.core.goodput import ThroughputParams
-from gpq.core.models import JobSpec, Level, Node
+from gpq.core.models import JobSpec, Level
+from gpq.core.nodes import Node
 from gpq.policies.registry import policy
 from gpq.sim.programs import Program
 from gpq.sim.world import SimWorld

@@ -8,18 +8,9 @@ import pytest
 
 from gpq.core.estimates import goodput_of
 from gpq.core.goodput import grad_time, step_time
-from gpq.core.models import (
-    Job,
-    JobState,
-    Level,
-    LossPoint,
-    Node,
-    Noise,
-    Profile,
-    ProfileRow,
-    Progress,
-    Shape,
-)
+from gpq.core.models import Job, JobState, Level, Shape
+from gpq.core.nodes import Node
+from gpq.core.profile import LossPoint, Noise, Profile, ProfileRow, Progress
 from gpq.errors import Refused
 from gpq.rpc.messages import DeviceView, NodeView
 from gpq.sim.cluster import parse

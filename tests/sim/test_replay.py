@@ -72,6 +72,17 @@ def test_who_was_stopped_pays_another_start_and_keeps_what_it_did(tmp_path: Path
     assert jobs["a"].gpu_seconds == 2 * RESTART + LENGTH
 
 
+@pytest.mark.parametrize("policy", ["srtf", "optimus", "gavel"])
+def test_policies_are_told_the_times_of_the_only_type_that_there_is(tmp_path: Path, policy: str) -> None:
+    """Shapes name no type where there is one only, though files and machines do."""
+    traces = tiny(tmp_path / "traces", kinds=("dgx-ext",))
+    source = Published("w", str(workload(tmp_path / "w.csv", "a,0,tiny,2,64", "b,0,tiny,1,32")), str(traces))
+    jobs = replay(policy, source.tasks(), Rules(cluster.parse("1x4:a100"))).jobs
+    alike = replay(policy, source.tasks(), Rules(cluster.parse("1x4:dgx-ext"))).jobs
+    assert [job.sizes for job in jobs] == [job.sizes for job in alike]
+    assert jobs[0].started_at == 60.0
+
+
 def test_a_start_costs_what_the_application_is_charged(tmp_path: Path) -> None:
     charges = Charges(restarts=(("tiny", 50.0),), slowdowns=(("short", 1.5),))
     jobs = run(tmp_path, "fifo", "1x2", "a,0,tiny,1,32", "b,0,short,1,32", charges=charges)

@@ -7,11 +7,15 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpq.core.models import DeviceState, JobId, Layout, Level, NodeState, Shape, Snapshot, StopReason, Wish
+from gpq.core.contest import contest
 from gpq.core.models import JobState as State
+from gpq.core.models import Layout, Level, Shape, Snapshot, StopReason, Wish
+from gpq.core.nodes import DeviceState, NodeState
+from gpq.core.packing import pack
 from gpq.core.placement import place
-from gpq.core.shapes import is_fixed, supply
-from gpq.core.vacancies import contest, fewest_nodes, pack
+from gpq.core.shapes import is_fixed, node_counts, shape_now, supply
+from gpq.core.shapes import packed as packed_shape
+from gpq.core.units import JobId
 from tests.builders import black_box, job, node, on, running, snapshot, spec
 
 
@@ -70,13 +74,15 @@ def test_who_contends() -> None:
     assert dict(found.kept) == {2: Shape(1)}
     assert [int(each.id) for each in found.jobs] == [1, 4]
     assert found.capacity == {"": 3}
-    assert found.current == {1: Shape(2), 4: None}
+    assert [shape_now(each, here) for each in found.jobs] == [Shape(2), None]
 
 
-def test_fewest_nodes() -> None:
-    offer = supply(snapshot(node("a", 4), node("b", 2)), job(1))
-    assert [fewest_nodes(k, offer, Level.SCRIPT) for k in (1, 4, 5, 7)] == [1, 1, 2, None]
-    assert [fewest_nodes(k, offer, Level.BLACK_BOX) for k in (4, 5)] == [1, None]
+def test_a_packed_shape_has_the_fewest_nodes() -> None:
+    counts = node_counts(supply(snapshot(node("a", 2), node("b", 4)), job(1)))
+    assert counts == [4, 2]
+    scripts = [packed_shape(k, counts, Level.SCRIPT, "") for k in (1, 4, 5, 7)]
+    assert scripts == [Shape(1), Shape(4), Shape(5, 2), None]
+    assert [packed_shape(k, counts, Level.BLACK_BOX, "T4") for k in (4, 5)] == [Shape(4, 1, "T4"), None]
 
 
 @st.composite

@@ -1,0 +1,121 @@
+"""What a job has told of itself: what it declared, what was measured of it, and what it leaves to the next of its program.
+
+Frozen data; fits nothing. Times in seconds, batches in examples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpq.core.units import Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What the script said of itself (wire.Declared), CLI overrides applied."""
+
+    adaptive: bool  # False: fixed batch, resizable only
+    batch_size: int = 0
+    max_batch_size: int = 0
+    min_atomic_batch: int = 1
+    max_atomic_batch: int = 0
+    dataset_size: int = 0
+    epochs: int = 0
+    accumulation: bool = True
+    rule: str = ""
+    parameters: int = 0
+    accumulate_alone: bool = False  # one replica exceeds the base batch only by accumulation, as in Pollux
+    statistical: bool = (
+        False  # its length counts examples of the base batch's worth (AdaptDL), not passes over the data
+    )
+    atomic_by_type: tuple[tuple[str, int, int], ...] = ()  # (GPU type, least, most) where they differ by type
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRow:
+    """Mean measured times of one (nodes, replicas, atomic batch), seconds; `weight` counts steps and decays."""
+
+    nodes: int
+    replicas: int
+    atomic_batch: int
+    grad_time: Seconds  # one forward and backward without synchronisation
+    step_time: Seconds  # the micro-batch that synchronises, optimiser included
+    weight: float
+    gpu_type: str = ""  # of the devices it was measured on; "" where that is not known
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """sqr = |E g|^2 and var = tr(Cov g) of one example, so the gradient noise scale is var / sqr, in examples."""
+
+    sqr: float
+    var: float
+    samples: int
+    biased: bool = False
+    capped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    epoch: int
+    epochs: int
+    samples: int
+    step: int
+    base_steps: float
+    fraction: float  # of the declared length, 0 to 1
+
+
+@dataclass(frozen=True, slots=True)
+class LossPoint:
+    """Mean training loss around one moment. `base_steps`: progress in steps of the base batch."""
+
+    base_steps: float
+    loss: float
+    weight: float = 1.0  # reports that are averaged in it
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Everything that was measured of a job."""
+
+    declared: Declared | None = None
+    rows: tuple[ProfileRow, ...] = ()
+    noise: Noise | None = None
+    progress: Progress | None = None
+    atomic_batch: int = 0  # in use now, as reported
+    accum_steps: int = 0
+    order_seq: int = 0  # of the latest order that took effect, perhaps bounded by what the script allows
+    batch_changes: int = 0  # that took effect without a restart
+    samples_per_second: float = 0.0  # latest measured throughput
+    metrics: tuple[tuple[str, float], ...] = ()  # latest of job.log
+    checkpoints: int = 0
+    checkpoint_seconds: Seconds = 0.0  # of the latest
+    losses: tuple[LossPoint, ...] = ()  # thinned, oldest first (profiling.MAX_LOSSES)
+    model_rows: tuple[ProfileRow, ...] = ()  # `rows` and `noise` as they were when the model was last made anew: they
+    model_noise: Noise | None = (
+        None  # follow once something has changed by more than a measurement is worth (profiling)
+    )
+    early_noise: Noise | None = None  # the first usable one: the noise scale grows while a model learns
+
+    @property
+    def max_replicas(self) -> int:
+        return max((row.replicas for row in self.rows), default=0)
+
+    @property
+    def basis(self) -> tuple[ProfileRow, ...]:
+        """The rows that the throughput model rests on."""
+        return self.model_rows or self.rows
+
+    @property
+    def noise_basis(self) -> Noise | None:
+        """The noise scale that goodput rests on."""
+        return self.model_noise or self.noise
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """What earlier jobs of a program taught: their profile rows, the noise scale at their start, their most replicas."""
+
+    rows: tuple[ProfileRow, ...] = ()
+    noise: Noise | None = None
+    max_replicas: int = 0
