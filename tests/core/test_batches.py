@@ -10,14 +10,17 @@ from hypothesis import strategies as st
 from gpq.core import goodput as gp
 from gpq.core.batches import (
     BatchChoice,
+    BatchLimits,
     Question,
     best_batch,
     candidate_batches,
     columns_of,
     goodput_table,
     goodput_tables,
+    limits_of,
 )
-from tests.core.test_goodput import PARAMS, limits_of, params_of, shapes, stats_of
+from gpq.core.profile import Declared
+from tests.core.test_goodput import PARAMS, drawn_limits, params_of, shapes, stats_of
 
 
 @st.composite
@@ -25,7 +28,9 @@ def questions_of(draw: st.DrawFn) -> Question:
     replicas = np.array(draw(st.lists(st.integers(1, 40), min_size=1, max_size=30)), dtype=np.int64)
     factor = draw(st.floats(0.5, 2.0))
     nodes = -(-replicas // 4)
-    return Question(draw(params_of), draw(stats_of), draw(limits_of()), nodes, replicas, np.full(len(replicas), factor))
+    return Question(
+        draw(params_of), draw(stats_of), draw(drawn_limits()), nodes, replicas, np.full(len(replicas), factor)
+    )
 
 
 @given(st.lists(questions_of(), max_size=40))
@@ -40,17 +45,17 @@ def test_a_question_among_many_has_the_answer_that_it_has_alone(questions: list[
 
 def test_predicted_times_are_multiplied_by_the_factor() -> None:
     replicas = np.array([1, 2, 4])
-    plain = goodput_table(PARAMS, None, gp.BatchLimits(128, 4096, 8, 1024), [1, 1, 1], replicas)
+    plain = goodput_table(PARAMS, None, BatchLimits(128, 4096, 8, 1024), [1, 1, 1], replicas)
     slow = Question(
-        PARAMS, None, gp.BatchLimits(128, 4096, 8, 1024), np.ones(3, dtype=np.int64), replicas, np.full(3, 2.0)
+        PARAMS, None, BatchLimits(128, 4096, 8, 1024), np.ones(3, dtype=np.int64), replicas, np.full(3, 2.0)
     )
     assert goodput_tables([slow])[0].goodput == pytest.approx(plain.goodput / 2.0)
 
 
-@given(params_of, stats_of, limits_of(), shapes)
+@given(params_of, stats_of, drawn_limits(), shapes)
 @settings(max_examples=200, deadline=None)
 def test_the_chosen_batch_is_within_the_limits_and_no_candidate_is_better(
-    params: gp.ThroughputParams, stats: gp.GradientStats | None, limits: gp.BatchLimits, shape: tuple[int, int]
+    params: gp.ThroughputParams, stats: gp.GradientStats | None, limits: BatchLimits, shape: tuple[int, int]
 ) -> None:
     nodes, replicas = shape
     choice = best_batch(params, stats, limits, nodes, replicas)
@@ -68,10 +73,10 @@ def test_the_chosen_batch_is_within_the_limits_and_no_candidate_is_better(
     assert 0 < choice.efficiency <= 1
 
 
-@given(params_of, stats_of, limits_of())
+@given(params_of, stats_of, drawn_limits())
 @settings(max_examples=30, deadline=None)
 def test_the_table_equals_single_answers_and_the_formulas(
-    params: gp.ThroughputParams, stats: gp.GradientStats | None, limits: gp.BatchLimits
+    params: gp.ThroughputParams, stats: gp.GradientStats | None, limits: BatchLimits
 ) -> None:
     replicas = np.arange(1, 20)
     nodes = -(-replicas // 4)
@@ -87,31 +92,39 @@ def test_the_table_equals_single_answers_and_the_formulas(
 def test_one_replica_accumulates_only_what_does_not_fit_at_once() -> None:
     params = gp.ThroughputParams(1.0, 1e-6, 0.0, 0.0, 0.0, 0.0, 1.0)  # a micro-batch takes a second, whatever its size
     noisy = gp.GradientStats(1e-6, 1e6)  # every batch is efficient: the fastest is best
-    choice = best_batch(params, noisy, gp.BatchLimits(64, 512, 1, 512, True), 1, 1)
+    choice = best_batch(params, noisy, BatchLimits(64, 512, 1, 512, True), 1, 1)
     assert (choice.atomic_batch, choice.accum_steps) == (512, 0)
-    choice = best_batch(params, noisy, gp.BatchLimits(64, 100, 1, 64, True), 1, 1)
+    choice = best_batch(params, noisy, BatchLimits(64, 100, 1, 64, True), 1, 1)
     assert (choice.atomic_batch, choice.accum_steps) == (64, 0), "100 in two seconds is slower than 64 in one"
 
 
 def test_without_statistics_the_batch_stays_at_the_base() -> None:
-    choice = best_batch(PARAMS, None, gp.BatchLimits(128, 4096, 8, 1024), 1, 4)
+    choice = best_batch(PARAMS, None, BatchLimits(128, 4096, 8, 1024), 1, 4)
     assert choice.total_batch == 128
 
 
 def test_rounding_up_never_exceeds_the_maximum_batch() -> None:
     greedy = gp.GradientStats(1e-9, 1e9)
     for replicas in range(1, 33):
-        choice = best_batch(PARAMS, greedy, gp.BatchLimits(100, 1000, 1, 1000), 1, replicas)
+        choice = best_batch(PARAMS, greedy, BatchLimits(100, 1000, 1, 1000), 1, replicas)
         assert 100 <= choice.total_batch <= 1000
         assert choice.goodput > 0
 
 
 def test_a_fixed_batch_is_cut_exactly_or_not_at_all() -> None:
-    limits = gp.BatchLimits(64, 64, 1, 24)
+    limits = BatchLimits(64, 64, 1, 24)
     assert best_batch(PARAMS, None, limits, 1, 1).total_batch == 64
     assert best_batch(PARAMS, None, limits, 1, 1).atomic_batch == 16
     assert best_batch(PARAMS, None, limits, 1, 3).goodput == 0
 
 
 def test_a_shape_whose_replicas_outnumber_the_largest_batch_is_infeasible() -> None:
-    assert best_batch(PARAMS, None, gp.BatchLimits(4, 8, 1, 8), 2, 16).goodput == 0
+    assert best_batch(PARAMS, None, BatchLimits(4, 8, 1, 8), 2, 16).goodput == 0
+
+
+def test_limits_follow_the_declaration_and_a_fixed_batch_has_no_room() -> None:
+    declared = Declared(adaptive=True, batch_size=32, max_batch_size=256, min_atomic_batch=4, max_atomic_batch=64)
+    assert limits_of(declared) == BatchLimits(32, 256, 4, 64, True)
+    fixed = Declared(adaptive=False, batch_size=32, max_batch_size=256)
+    assert limits_of(fixed) == BatchLimits(32, 32, 1, 32, True)
+    assert limits_of(Declared(adaptive=True)) is None

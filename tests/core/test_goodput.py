@@ -9,7 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpq.core import goodput as gp
-from gpq.core.profile import Declared, Noise
+from gpq.core.batches import BatchLimits
+from gpq.core.profile import Noise
 
 positive = st.floats(1e-5, 1.0)
 params_of = st.builds(
@@ -27,10 +28,10 @@ stats_of = st.one_of(st.none(), st.builds(gp.GradientStats, st.floats(1e-9, 10.0
 
 
 @st.composite
-def limits_of(draw: st.DrawFn) -> gp.BatchLimits:
+def drawn_limits(draw: st.DrawFn) -> BatchLimits:
     base = draw(st.integers(1, 512))
     smallest = draw(st.integers(1, 16))
-    return gp.BatchLimits(
+    return BatchLimits(
         base,
         base * draw(st.integers(1, 32)),
         smallest,
@@ -97,14 +98,6 @@ def test_synchronising_never_gets_cheaper_with_more_replicas_on_the_same_nodes(
     assume(replicas >= nodes)
     assert gp.sync_time(params, nodes, replicas + 1) >= gp.sync_time(params, nodes, replicas) - 1e-12
     assert gp.sync_time(params, 1, replicas + 1) >= gp.sync_time(params, 1, replicas) - 1e-12
-
-
-def test_limits_follow_the_declaration_and_a_fixed_batch_has_no_room() -> None:
-    declared = Declared(adaptive=True, batch_size=32, max_batch_size=256, min_atomic_batch=4, max_atomic_batch=64)
-    assert gp.limits_of(declared) == gp.BatchLimits(32, 256, 4, 64, True)
-    fixed = Declared(adaptive=False, batch_size=32, max_batch_size=256)
-    assert gp.limits_of(fixed) == gp.BatchLimits(32, 32, 1, 32, True)
-    assert gp.limits_of(Declared(adaptive=True)) is None
 
 
 def test_statistics_count_only_once_they_say_something() -> None:
