@@ -12,13 +12,15 @@ from gpq.errors import UsageError
 @dataclass(frozen=True, slots=True)
 class Entry:
     """`gang`: every job gets exactly the GPUs that it asked for. `own_batch`: the policy knows nothing of statistical
-    efficiency, so a simulated job keeps the batch that it asked for; live, gpq goes on choosing batches."""
+    efficiency, so a simulated job keeps the batch that it asked for; live, gpq goes on choosing batches. `by_loss`: it reads
+    loss curves, so a simulated job logs its loss every round."""
 
     module: str
     attribute: str
     sentence: str
     gang: bool = False
     own_batch: bool = False
+    by_loss: bool = False
 
 
 POLICIES: dict[str, Entry] = {
@@ -28,7 +30,9 @@ POLICIES: dict[str, Entry] = {
     "optimus": Entry(
         "gpq.policies.optimus", "Optimus", "the next GPU to the job it brings nearest to its end", own_batch=True
     ),
-    "slaq": Entry("gpq.policies.slaq", "Slaq", "GPUs to the jobs whose loss falls fastest (SoCC'17)", own_batch=True),
+    "slaq": Entry(
+        "gpq.policies.slaq", "Slaq", "GPUs to the jobs whose loss falls fastest (SoCC'17)", own_batch=True, by_loss=True
+    ),
     "tiresias": Entry(
         "gpq.policies.tiresias",
         "Tiresias",

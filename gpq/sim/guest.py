@@ -9,7 +9,8 @@ import numpy as np
 
 from gpq.core import estimates
 from gpq.core.models import BatchOrder, Job, JobSpec, JobState, Level, Placement
-from gpq.core.profile import Declared, Profile, ProfileRow, Progress
+from gpq.core.profile import Declared, LossPoint, Profile, ProfileRow, Progress
+from gpq.core.profiling import with_losses
 from gpq.core.tuning import typed
 from gpq.core.units import JobId, Seconds
 from gpq.policies.registry import Entry
@@ -28,6 +29,7 @@ class Guest:
     running: Running
     job: Job  # as it was last shown
     rules: Rules
+    logs_loss: bool = False
     first_start: Seconds | None = None
     restarts: int = -1  # the first start is none
     sizes: list[tuple[Seconds, int]] = field(default_factory=list)
@@ -53,6 +55,8 @@ class Guest:
 
     def shown(self, now: Seconds) -> Job:
         """The job as it is in the snapshot of a round."""
+        if self.logs_loss:
+            self._log_loss()
         job, running = self.seen(), self.running
         state = job.state
         if job.placement is not None:
@@ -62,6 +66,14 @@ class Guest:
         if state is not job.state or job.service != running.service - held:
             self.job = job = replace(job, state=state, service=running.service - held)
         return job
+
+    def _log_loss(self) -> None:
+        """The loss of this moment, if it has come further since the last."""
+        running, losses = self.running, self.job.profile.losses
+        total = float(running.total_batch() or running.fixed_batch or running.task.truth.base_batch)
+        if running.progress > (losses[-1].base_steps if losses else -1.0):
+            point = LossPoint(running.progress, running.task.truth.loss(total, running.progress))
+            self.job = replace(self.job, profile=replace(self.job.profile, losses=with_losses(losses, (point,))))
 
     def batch(self) -> Batch | None:
         """The batch that gpq would order now; None while nothing is known."""
@@ -117,7 +129,8 @@ def arrive(number: JobId, task: Task, traits: Entry, rules: Rules, types: Sequen
     if rules.profiled:
         _profile(running, types)
     declared = _declared(task, fixed, rules, types)
-    return Guest(running, Job(number, _spec(task, traits), task.at, profile=Profile(declared)), rules)
+    job = Job(number, _spec(task, traits), task.at, profile=Profile(declared))
+    return Guest(running, job, rules, logs_loss=traits.by_loss)
 
 
 def _spec(task: Task, traits: Entry) -> JobSpec:

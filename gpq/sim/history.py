@@ -15,7 +15,7 @@ import numpy as np
 
 from gpq.core.estimates import Model, model_of
 from gpq.core.goodput import gain, grad_time, step_time
-from gpq.core.models import TERMINAL, Job
+from gpq.core.models import TERMINAL, Config, Job
 from gpq.core.nodes import Device, Node, NodeState
 from gpq.core.profile import LossPoint, Profile
 from gpq.core.units import DeviceId, NodeId, Seconds
@@ -196,7 +196,13 @@ def _replicas(job: Job) -> int:
 
 def _task(job: Job, now: Seconds, begin: Seconds, restart: Seconds | None) -> Task:
     spec, program = job.spec, os.path.basename(job.spec.argv[0]) if job.spec.argv else "job"
-    cost = restart if restart is not None else job.restart_seconds if job.restart_seconds is not None else 30.0
+    cost = (
+        restart
+        if restart is not None
+        else job.restart_seconds
+        if job.restart_seconds is not None
+        else Config().restart_seconds
+    )
     work = _work(job)
     if job.elastic and work > 0 and model_of(job.profile) is not None:
         truth = LearntTruth(program, job.profile, work, spec.max_gpus)

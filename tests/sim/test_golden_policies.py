@@ -39,7 +39,7 @@ GOLDEN: dict[tuple[str, str], tuple[float, int]] = {  # policy, cluster: mean co
     ("pollux", PLAIN): (686.2, 20),
     ("sia", PLAIN): (674.6, 20),
     ("optimus", PLAIN): (816.3, 12),
-    ("slaq", PLAIN): (821.8, 15),
+    ("slaq", PLAIN): (884.6, 24),
     ("tiresias", PLAIN): (1068.8, 3),
     ("themis", PLAIN): (929.9, 1),
     ("gavel", PLAIN): (924.9, 1),
