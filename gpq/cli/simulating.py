@@ -17,7 +17,7 @@ from gpq.errors import DaemonUnreachable, Refused, UsageError
 from gpq.policies.registry import entry
 from gpq.rpc import messages
 from gpq.sim import cluster as clusters
-from gpq.sim.compare import Cluster
+from gpq.sim.compare import Cluster, Failure
 from gpq.sim.history import History, history, nodes_of
 from gpq.sim.rules import Rules
 from gpq.sim.sources import OSDI21, SIA, Published, Source
@@ -155,6 +155,11 @@ def left_out(found: History) -> str:
     more = len(found.left_out) - 5
     count = len(found.left_out)
     return f"{count} job{'s' if count > 1 else ''} cannot be replayed: {named}{f' and {more} more' if more > 0 else ''}"
+
+
+def named(failure: Failure) -> str:
+    """The run that failed: `fifo on workload-1 (16x4, seed 0)`."""
+    return f"{failure.policy} on {failure.workload} ({failure.cluster}, seed {failure.seed})"
 
 
 def named_clusters(texts: Sequence[str]) -> list[Cluster]:

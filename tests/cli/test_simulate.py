@@ -96,6 +96,58 @@ def test_csv_has_a_line_for_each_run(say: Say) -> None:
     assert float(rows[0]["avg_jct"]) < float(rows[1]["avg_jct"])
 
 
+FAILS = (
+    "w.csv",
+    "--traces",
+    "traces",
+    "--nodes",
+    "3x4",
+    "--policy",
+    "goodput,fifo",
+)  # 12 GPUs of 3 nodes: found in the run
+
+
+def test_runs_that_ended_are_printed_though_another_failed(say: Say, tmp_path: Path) -> None:
+    code, out, err = say(*FAILS)
+    assert (code, [line.split()[0] for line in out.splitlines()]) == (1, ["POLICY", "fifo"])
+    problem, hint = err.splitlines()
+    assert problem == "gpq: goodput on w (3x4, seed 0): tiny was not measured on 12 GPUs of 3 nodes (4+4+4)"
+    assert hint.startswith("hint: traces/tiny/placements.csv and scalability.csv have up to 4 GPUs on one node")
+    code, out, _ = say(*FAILS, "--csv")
+    assert (code, [row["policy"] for row in csv.DictReader(io.StringIO(out))]) == (1, ["fifo"])
+    code, out, again = say(*FAILS, "--json", "--jobs-parallel", "2")
+    found = json.loads(out)
+    assert (code, again, [run["policy"] for run in found["runs"]]) == (1, err, ["fifo"])
+    [failed] = found["failed"]
+    assert (failed["policy"], failed["workload"], failed["cluster"], failed["seed"]) == ("goodput", "w", "3x4", 0)
+    assert problem.endswith(failed["error"])
+
+
+def test_where_nothing_ended_there_is_no_table(say: Say, tmp_path: Path) -> None:
+    argv = FAILS[:-1]
+    code, out, err = say(*argv, "goodput", "--plot", "x.svg")
+    assert (code, out, err.splitlines()[0]) == (1, "", "note: --plot x.svg: there is nothing to draw")
+    assert not (tmp_path / "x.svg").exists()
+    code, out, _ = say(*argv, "goodput", "--csv")
+    assert (code, out.splitlines()) == (1, [",".join(COLUMNS)])
+
+
+def test_a_pipe_gets_all_columns_and_a_terminal_is_told_what_is_missing(
+    say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = (*TRACES, "--nodes", "1x4", "--policy", "fifo", "--seed", "0,1", "--noise", "0.1")
+    monkeypatch.delenv("COLUMNS")
+    _, out, _ = say(*argv)
+    assert {"CLUSTER", "SEED", "RHO", "MAX", "TOOK"} <= set(out.splitlines()[0].split())
+    assert "left out" not in out
+    monkeypatch.setenv("COLUMNS", "60")
+    _, out, _ = say(*argv)
+    assert max(map(len, out.splitlines())) <= 60
+    assert " TOOK" not in out.splitlines()[0]
+    assert "columns left out at 60 columns: " in out
+    assert out.rstrip().replace("\n", " ").endswith("TOOK; --csv or --json has all")
+
+
 def test_two_clusters_are_two_blocks(say: Say) -> None:
     _, out, _ = say(*TRACES, "--nodes", "1x4")
     rows = [line.split() for line in out.splitlines() if line]
@@ -117,7 +169,7 @@ def test_options_reach_the_rules(monkeypatch: pytest.MonkeyPatch, say: Say) -> N
         seen.extend(runs)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gpq.sim.compare.run_all", stop)
+    monkeypatch.setattr("gpq.sim.compare.attempt_all", stop)
     argv = ["--interval", "360", "--restart", "5", "--interference", "0.25", "--known-length", "--priors", "--events"]
     code, _, _ = say(*TRACES, *argv, "--noise", "0.5", "--seed", "3", "--set", "use_length=off",
                      "--set", "fairness_power=-1", "--rules", "sia")  # fmt: skip
@@ -152,6 +204,14 @@ MISTAKES: list[tuple[str, str]] = [
     ("w.csv --traces traces --set hysteresis_seconds=-5", "--set hysteresis_seconds -5 is out of range"),
     ("w.csv --traces traces --nodes 1x2 --policy fifo", "w.csv row 4: job c does not fit 1x2: it asks for 4 GPUs"),
     ("w.csv --traces traces --nodes 2x4:h100", "w.csv row 2: job a does not fit 2x4:h100"),
+    (
+        "w.csv --traces traces --nodes 2x8",
+        "w.csv row 2: job a does not fit 2x8: tiny was not measured on 5 GPUs of 1 node",
+    ),
+    (
+        "w.csv --traces traces --nodes 2x8",
+        "hint: traces/tiny/placements.csv and scalability.csv have up to 4 GPUs on one",
+    ),
     ("w.csv --traces traces --nodes 0x4", "0x4 has no nodes"),
     ("w.csv --traces traces --nodes lots", "'lots'"),
     ("w.csv --traces traces --policy gopdut", "unknown policy `gopdut`"),
@@ -278,7 +338,12 @@ def busy(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}:{ROOT}/agent", "GPQ_HOME": str(tmp_path)}
     argv = [sys.executable, "-m", "gpq", "simulate", *TRACES, "--policy", "fifo", "--seed", "0,1"]
     with subprocess.Popen(
-        [*argv, "--jobs-parallel", "2"], cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True
+        [*argv, "--jobs-parallel", "2"],
+        cwd=tmp_path,
+        env=environ,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as process:
         try:
             yield process, wait_for_children(process.pid, 2)
@@ -286,12 +351,54 @@ def busy(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
             process.kill()
 
 
-def test_ctrl_c_ends_every_process(busy: tuple[subprocess.Popen[str], list[int]]) -> None:
+SIGNALS = [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM")]
+
+
+@pytest.mark.parametrize(("number", "code", "name"), SIGNALS)
+def test_a_signal_ends_every_process_and_is_one_line(
+    busy: tuple[subprocess.Popen[str], list[int]], number: int, code: int, name: str
+) -> None:
     process, workers = busy
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
+    time.sleep(0.05)
+    process.send_signal(number)  # who is impatient gets no traceback either
     _, err = process.communicate(timeout=30)
-    assert (process.returncode, err) == (130, "")
+    assert (process.returncode, err) == (code, f"gpq: ended by {name} after 0 of 2 runs; none is shown\n")
     assert not any(map(alive, workers))
+
+
+def test_a_signal_to_all_of_its_processes_is_one_line_too(busy: tuple[subprocess.Popen[str], list[int]]) -> None:
+    process, workers = busy
+    os.killpg(process.pid, signal.SIGTERM)  # as a terminal or `timeout` does
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (143, "gpq: ended by SIGTERM after 0 of 2 runs; none is shown\n")
+    assert not any(map(alive, workers))
+
+
+def test_without_other_processes_a_signal_is_one_line_too(tmp_path: Path) -> None:
+    tiny(tmp_path / "traces", steps=10**9)
+    workload(tmp_path / "w.csv")
+    code = (
+        "import os, signal, sys, threading\n"
+        "from gpq.cli import door\n"
+        "threading.Timer(5.0, os.kill, (os.getpid(), signal.SIGTERM)).start()\n"
+        "sys.exit(door.run(sys.argv[1:]))"
+    )
+    environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}:{ROOT}/agent", "GPQ_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code, "simulate", *TRACES, "--policy", "fifo"], cwd=tmp_path, env=environ,
+                          capture_output=True, text=True, check=False, timeout=60)  # fmt: skip
+    assert (done.returncode, done.stdout) == (143, "")
+    assert done.stderr == "gpq: ended by SIGTERM after 0 of 1 runs; none is shown\n"
+
+
+def test_a_killed_process_takes_no_finished_run_along(busy: tuple[subprocess.Popen[str], list[int]]) -> None:
+    process, workers = busy
+    os.kill(workers[0], signal.SIGKILL)
+    _, err = process.communicate(timeout=30)
+    said = "a process of the simulation was killed\nhint: give it more memory, or fewer processes\n"
+    assert (process.returncode, err) == (
+        1, f"gpq: fifo on w (2x4, seed 0): {said}gpq: fifo on w (2x4, seed 1): {said}",
+    )  # fmt: skip
 
 
 def test_workers_do_not_outlive_a_killed_parent(busy: tuple[subprocess.Popen[str], list[int]]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpq.errors import Refused, UsageError
-from gpq.sim import cluster, compare
+from gpq.sim import cluster, compare, feasible
 from gpq.sim.outcomes import Outcome
 from gpq.sim.rules import Rules
 from gpq.sim.sources import SIA, Charges, Published
@@ -105,11 +105,11 @@ def test_a_category_keeps_the_batch_or_the_gpus_too(tmp_path: Path) -> None:
 
 def test_only_gangs_need_all_the_gpus_they_ask_for(tmp_path: Path) -> None:
     jobs = [source(tmp_path, "a,0,tiny,1,32", "b,0,tiny,4,32")]
-    compare.check(jobs, clusters("1x2"), ["goodput"])
+    feasible.check(jobs, clusters("1x2"), ["goodput"])
     with pytest.raises(UsageError, match=r"w\.csv row 3: job b does not fit 1x2: it asks for 4 GPUs, and there are 2"):
-        compare.check(jobs, clusters("1x4", "1x2"), ["goodput", "fifo"])
+        feasible.check(jobs, clusters("1x4", "1x2"), ["goodput", "fifo"])
     with pytest.raises(UsageError, match=r"row 2: .*no measurements on GPU type h100"):
-        compare.check(jobs, clusters("1x4:h100"), ["goodput"])
+        feasible.check(jobs, clusters("1x4:h100"), ["goodput"])
 
 
 def test_blocks_hold_the_runs_of_one_cluster_and_their_means(tmp_path: Path) -> None:

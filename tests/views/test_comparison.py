@@ -74,6 +74,27 @@ def test_means_follow_where_there_are_several_runs_of_a_policy() -> None:
     assert "SEED" not in one[0]
 
 
+def test_what_there_was_no_room_for_is_said_in_one_line() -> None:
+    full = set(titles(drawn(blocks("1x4", "2x4"), 300)))
+    for width in (60, 80, 100, 120, 300):
+        lines = drawn(blocks("1x4", "2x4"), width)
+        shown = set(titles(lines))
+        said = " ".join(" ".join(lines).split()).partition("left out at")[2]
+        gone = said.partition(": ")[2].partition(";")[0].split(", ") if said else []
+        assert set(filter(None, gone)) == full - shown
+        assert said.startswith(f" {width} columns: ") or not gone
+
+
+def test_the_legend_names_only_columns_that_are_there() -> None:
+    for width in range(40, 200, 7):
+        lines = drawn(blocks("1x4"), width)
+        legend = (
+            " ".join(" ".join(lines).split()).partition("means over")[2].partition("their worst")[0].partition(";")[2]
+        )
+        table = titles(lines[max(index for index, line in enumerate(lines) if line.startswith("POLICY")) :])
+        assert ("ROUND MAX" in legend, "RHO MAX" in legend) == ("ROUND MAX" in table, "RHO MAX" in table), width
+
+
 def test_figures_have_units() -> None:
     [head, row] = drawn([Block("1x4", (outcome(),))], 200)
     cells = dict(zip(titles([head]), re.split(r" {2,}", row.strip()), strict=True))
