@@ -120,10 +120,9 @@ def simulate(
         _no_files(workloads or [], traces, rules)
         span = values.seconds(since, "--since") if since else None
         own = simulating.own_jobs(span, restart)
-        if own.left_out:
-            output.note(simulating.left_out(own))
         sources: list[Source] = [own]
-        machines = simulating.named_clusters(nodes) if nodes else [simulating.own_cluster()]
+        machines = simulating.measured_on(own, nodes or [])
+        output.note(*filter(None, (simulating.left_out(own), simulating.unended(own))))
     else:
         if since:
             raise UsageError("--since is for --history", "leave it out, or replay your own jobs with --history")

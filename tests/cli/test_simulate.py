@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 
 from gpq.cli import door, simulating
-from gpq.core.events import Submitted
-from gpq.core.models import Job, JobState
+from gpq.core.events import Event, Held, Launched, Released, Submitted
+from gpq.core.models import BatchOrder, Job, JobState
 from gpq.sim.compare import Run
 from gpq.store.sqlite import SqliteStore
-from tests.builders import black_box, job
+from tests.builders import black_box, job, on
 from tests.cli.conftest import ROOT, Gpq
 from tests.sim.measured import write
 from tests.sim.measurements import WORKLOAD, tiny, workload
@@ -297,7 +297,7 @@ def test_own_jobs_are_replayed_beside_the_daemon_on_other_clusters(say: Say, tmp
         argv = ("--history", "--nodes", "1x2", "--nodes", "1x4", "--policy", "fifo", "--restart", "0", "--json")
         code, out, err = say(*argv)
         assert code == 0, err
-        assert err == "note: 1 job cannot be replayed: 5 never ran\n"
+        assert err == "note: 1 job is left out: 1 never ran (5)\n"
         assert store.ended_count() == 4
         store.commit([], replace(store.load(), next_id=9))  # it is still the writer
     two, four = json.loads(out)["runs"]
@@ -307,6 +307,25 @@ def test_own_jobs_are_replayed_beside_the_daemon_on_other_clusters(say: Say, tmp
     assert say(*argv)[0] == 0  # without a daemon
     code, _, err = say("--history", "--nodes", "1x2", "--since", "1m")
     assert (code, err.splitlines()[0][:34]) == (5, "gpq: there is no job to replay in ")
+
+
+def test_what_the_journal_says_of_holds_and_types_is_heard(say: Say, tmp_path: Path) -> None:
+    begin = time.time() - 5000.0
+    jobs = [ran(1, begin, 600.0, 1), ran(2, begin, 600.0, 1)]
+    placement = replace(on("a", 0), gpu_type="Tesla T4")
+    told: list[Event] = [
+        Held(begin + 1.0, jobs[1].id), Released(begin + 1001.0, jobs[1].id),
+        Launched(begin + 1001.0, jobs[1].id, 1, placement, BatchOrder()),
+        Held(begin + 1200.0, jobs[1].id), Released(begin + 1900.0, jobs[1].id),
+    ]  # fmt: skip
+    with closing(keep(tmp_path / "home", *jobs)) as store:
+        store.commit(told, store.load())
+    argv = ("--history", "--policy", "fifo", "--restart", "0", "--json", "--nodes")
+    [run] = json.loads(say(*argv, "1x1:t4")[1])["runs"]
+    assert (run["avg_jct"], run["makespan"]) == (pytest.approx(600.0, abs=5.0), pytest.approx(1600.0, abs=5.0))
+    code, out, _ = say(*argv, "1x1:h100")
+    assert (code, json.loads(out)["hint"]) == (2, "there are measurements on Tesla T4")
+    assert json.loads(out)["error"] == "no job was measured on GPUs of type h100"
 
 
 def test_without_a_daemon_the_configuration_may_say_what_there_is(say: Say, tmp_path: Path) -> None:
