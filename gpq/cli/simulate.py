@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from gpq.cli import output, simulating, values
+from gpq.cli import effects, output, simulating, values
 from gpq.cli.frame import Color, ColorChoice, frame
 from gpq.errors import UsageError
 from gpq.sim import compare, feasible, workers
@@ -129,6 +129,8 @@ def simulate(
         sources = simulating.published(workloads or [], traces, rules is Ruleset.sia, restart)
         machines = simulating.named_clusters(nodes or [simulating.DEFAULT_NODES])
     feasible.check(sources, machines, names)
+    idle = effects.idle(names, made, machines, numbers, known_length=known_length, priors=priors)
+    output.note(*filter(None, [idle]))
     runs = compare.plan(names, sources, machines, simulating.RulesFor(made), numbers)
     with _bar(runs) as progress:
         found = compare.attempt_all(runs, jobs_parallel, progress)

@@ -166,7 +166,9 @@ def unended(found: History) -> str:
     count = len(found.unended)
     if not count:
         return ""
-    verb = "has not ended: it counts as far as it came" if count == 1 else "have not ended: they count as far as they came"
+    verb = (
+        "has not ended: it counts as far as it came" if count == 1 else "have not ended: they count as far as they came"
+    )
     return f"{count} job{'s' if count > 1 else ''} {verb} ({_some(found.unended)})"
 
 

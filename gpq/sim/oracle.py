@@ -17,7 +17,7 @@ class TrueOracle:
     """Of one job, at the batch that it asked for. Answers for packed shapes: full nodes of `node_size`, then the rest."""
 
     job: Running
-    node_size: dict[str, int]  # GPUs of a node, by type ("" where there is one type)
+    node_size: dict[str, int]  # GPUs of a node, by type
 
     @property
     def remaining_steps(self) -> float:
@@ -29,6 +29,8 @@ class TrueOracle:
 
     def step_seconds(self, shape: Shape) -> Seconds | None:
         truth, batch, gpu_type = self.job.task.truth, self._total(), shape.gpu_type
+        if not gpu_type and len(self.node_size) == 1:  # where there is one type, a shape need not name it
+            [gpu_type] = self.node_size
         size = self.node_size.get(gpu_type) or max(self.node_size.values())
         rest = shape.replicas % size
         counts = (size,) * (shape.replicas // size) + ((rest,) if rest else ())

@@ -125,7 +125,7 @@ class Replay:
             for kind in {device.type for device in node.devices}:
                 count = sum(device.type == kind for device in node.devices)
                 sizes[kind] = max(sizes.get(kind, 0), count)
-        self.node_sizes = sizes if len(sizes) > 1 else {"": max(sizes.values())}
+        self.node_sizes = sizes
         self.alone = Alone(rules.nodes)
         self._goodput = self._goodput_seconds = 0.0
         self._idle = 0

@@ -18,10 +18,15 @@ from typing import Any
 
 import pytest
 
-from gpq.cli import door, simulating
+from gpq.cli import door, effects, simulating
 from gpq.core.events import Event, Held, Launched, Released, Submitted
 from gpq.core.models import BatchOrder, Job, JobState
+from gpq.policies.registry import POLICIES
+from gpq.sim import cluster
 from gpq.sim.compare import Run
+from gpq.sim.replay import replay
+from gpq.sim.rules import Rules
+from gpq.sim.sources import Published
 from gpq.store.sqlite import SqliteStore
 from tests.builders import black_box, job, on
 from tests.cli.conftest import ROOT, Gpq
@@ -146,6 +151,58 @@ def test_a_pipe_gets_all_columns_and_a_terminal_is_told_what_is_missing(
     assert " TOOK" not in out.splitlines()[0]
     assert "columns left out at 60 columns: " in out
     assert out.rstrip().replace("\n", " ").endswith("TOOK; --csv or --json has all")
+
+
+IDLE = [
+    ("fifo", "--seed 3", "--seed (nothing is drawn without --noise)"),
+    ("pollux,fifo", "--seed 3", ""),
+    ("goodput", "--seed 3 --noise 0.1", ""),
+    ("fifo,srtf", "--noise 0.1", "--noise (none of these policies looks at measurements)"),
+    ("goodput", "--set use_length=off", "--set use_length (it needs --known-length)"),
+    ("goodput", "--set use_length=off --known-length", ""),
+    ("goodput", "--set use_length=on", ""),
+    ("fifo", "--set fairness_power=0", "--set fairness_power (none of these policies uses it)"),
+    ("tiresias", "--priors --known-length",
+     "--known-length (none of these policies uses it), --priors (none of these policies uses them)"),
+    ("sia", "--priors", "--priors (none of these policies uses them)"),
+    ("goodput", "--priors --set use_priors=off", "--priors (--set use_priors=off)"),
+    ("goodput", "--set use_priors=off", "--set use_priors (it needs --priors)"),
+    ("goodput", "--nodes 1x4 --interference 0.2", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("policy", "argv", "said"), IDLE)
+def test_an_option_without_effect_is_said_to_have_none(
+    say: Say, monkeypatch: pytest.MonkeyPatch, policy: str, argv: str, said: str
+) -> None:
+    monkeypatch.setattr("gpq.sim.compare.attempt_all", lambda *_: [])
+    monkeypatch.setattr("gpq.sim.compare.plan", lambda *_: [])
+    _, _, err = say(*TRACES, "--policy", policy, *argv.split())
+    assert err == (f"note: without effect here: {said}\n" if said else "")
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "length": {"known_length": True},
+    "priors": {"priors": True},
+    "noise": {"noise": 0.3},
+}
+
+
+@pytest.mark.parametrize("name", [name for name in POLICIES if name not in ("pollux", "goodput")])
+def test_what_is_said_to_have_no_effect_has_none(tmp_path: Path, name: str) -> None:
+    """Over two types of GPUs, so that what is carried from one to the other counts too."""
+    tiny(tmp_path / "traces", kinds=("t4", "a100"), steps=300)
+    rows = [f"j{number},{number * 40},tiny,{1 + number % 3},{(32, 64, 128)[number % 3]}" for number in range(8)]
+    tasks = Published("w", str(workload(tmp_path / "w.csv", *rows)), str(tmp_path / "traces")).tasks()
+
+    def figures(seed: int = 0, **more: Any) -> list[tuple[float, object]]:
+        rules = Rules(cluster.parse("1x4:t4,1x4:a100"), seed=seed, **more)
+        return [(each.ended_at, each.sizes) for each in replay(name, tasks, rules).jobs]
+
+    for option, more in OPTIONS.items():
+        if option not in effects.HEEDS.get(name, ()):
+            assert figures(**more) == figures(), option
+    assert figures(seed=7) == figures()
 
 
 def test_two_clusters_are_two_blocks(say: Say) -> None:
@@ -355,7 +412,7 @@ def busy(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     tiny(tmp_path / "traces", steps=10**9)
     workload(tmp_path / "w.csv")
     environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}:{ROOT}/agent", "GPQ_HOME": str(tmp_path)}
-    argv = [sys.executable, "-m", "gpq", "simulate", *TRACES, "--policy", "fifo", "--seed", "0,1"]
+    argv = [sys.executable, "-m", "gpq", "simulate", *TRACES, "--policy", "fifo,backfill"]
     with subprocess.Popen(
         [*argv, "--jobs-parallel", "2"],
         cwd=tmp_path,
@@ -416,7 +473,7 @@ def test_a_killed_process_takes_no_finished_run_along(busy: tuple[subprocess.Pop
     _, err = process.communicate(timeout=30)
     said = "a process of the simulation was killed\nhint: give it more memory, or fewer processes\n"
     assert (process.returncode, err) == (
-        1, f"gpq: fifo on w (2x4, seed 0): {said}gpq: fifo on w (2x4, seed 1): {said}",
+        1, f"gpq: fifo on w (2x4, seed 0): {said}gpq: backfill on w (2x4, seed 0): {said}",
     )  # fmt: skip
 
 

@@ -128,3 +128,10 @@ def test_what_a_solver_writes_past_python_does_not_reach_the_output(capfd: pytes
         os.write(1, b"a line of a library\n")
     os.write(1, b"ours\n")
     assert capfd.readouterr().out == "ours\n"
+
+
+def test_policies_told_by_an_oracle_run_on_a_cluster_of_one_named_type(tmp_path: Path) -> None:
+    """Their shapes name no type where there is one; the measurements do."""
+    jobs = Published("w", str(workload(tmp_path / "w.csv")), str(tiny(tmp_path / "traces", kinds=("t4",))))
+    runs = compare.plan(["optimus", "slaq", "srtf"], [jobs], clusters("2x4:t4"), rules)
+    assert [outcome.policy for outcome in compare.run_all(runs)] == ["optimus", "slaq", "srtf"]
