@@ -19,7 +19,6 @@ HEEDS: dict[str, frozenset[str]] = {
     "pollux": frozenset({"seed", "noise"}),
     "sia": frozenset({"use_priors", "noise", "priors"}),
     "gavel-ftf": frozenset({"length"}),
-    "gavel-makespan": frozenset({"length"}),
 }  # fmt: skip
 NEEDS_LENGTH, NEEDS_PRIORS = ("use_length", "fairness_floor"), ("use_priors",)
 SET_ELSEWHERE = ("interval", "policy", "seed", "events")
