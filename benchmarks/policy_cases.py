@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 
-from gpq.sim import cluster, compare
+from gpq.sim import cluster, compare, workers
 from gpq.sim.outcomes import Summary, summary
 from gpq.sim.rules import Rules
 from gpq.sim.sources import SIA, Charges, Published
@@ -124,7 +124,7 @@ class Bench:
         return [self._known[case] for case in cases]
 
 
-def progress_of(count: int) -> compare.Progress:
+def progress_of(count: int) -> workers.Progress:
     """A line on stderr whenever another run has ended."""
     told = [0]
 

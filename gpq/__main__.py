@@ -19,7 +19,11 @@ def _through_the_door(argv: list[str]) -> int:
     if argv[:1] == ["__complete"]:
         from gpq.cli.complete import answer
 
-        return leave(answer(argv[1:]))
+        try:
+            code = answer(argv[1:])
+        except OSError:  # the output takes no more: a shell that completes shows no complaint
+            code = 1
+        return leave(code)
     from gpq.cli import door
 
     code = door.run(argv)
@@ -28,8 +32,11 @@ def _through_the_door(argv: list[str]) -> int:
 
 def leave(code: int) -> int:
     """End at once, without taking apart what was built: for a thousand jobs that is a tenth of the time."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:  # as above
+        code = 1
     os._exit(code)
 
 

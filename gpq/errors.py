@@ -6,7 +6,8 @@
     |-- DaemonUnreachable 3   no daemon answers, or one of another version
     |-- NotFound          4   no such job, node or user
     |-- Refused           5   understood, possible in principle, and not done
-    `-- TimedOut        124   `gpq wait --timeout` ran out
+    |-- TimedOut        124   `gpq wait --timeout` ran out
+    `-- Interrupted     130   Ctrl-C; 143 SIGTERM
 
 Anything else that escapes is a bug and shows its traceback. Whatever is raised here changed nothing.
 """
@@ -47,6 +48,16 @@ class Refused(GpqError):
 
 class TimedOut(GpqError):
     code = 124
+
+
+class Interrupted(GpqError):
+    """By a signal, in a command that had something to say or to end first."""
+
+    code = 130
+
+    def __init__(self, signal: int, message: str) -> None:
+        super().__init__(message)
+        self.code = 128 + signal
 
 
 BY_CODE: dict[int, type[GpqError]] = {

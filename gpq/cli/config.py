@@ -18,6 +18,7 @@ from gpq.policies.registry import POLICIES
 from gpq.views import plain
 
 app = frame()
+SCHEMA = 1
 FILE = typer.Argument(metavar="[FILE]", help="Another file than the one in use.")
 
 
@@ -36,7 +37,7 @@ def show(json: Json = False) -> None:
     """
     tree = asdict(configuration.load(policies=POLICIES))
     if json:
-        output.emit(tree)
+        output.emit({**tree, "schema": SCHEMA})
     else:
         output.say(*toml(tree))
 
@@ -60,7 +61,7 @@ def check(file: Annotated[str, FILE] = "", json: Json = False) -> None:
         hint = "correct it; without a file the defaults hold" if error.hint == configuration.CHECK else error.hint
         raise UsageError(error.message, hint) from None
     if json:
-        output.emit({"path": path, "exists": there, "ok": True})
+        output.emit({"path": path, "exists": there, "ok": True, "schema": SCHEMA})
     else:
         output.say(f"{path} is right" if there else f"there is no {path}: the defaults hold")
 
@@ -74,7 +75,7 @@ def path(json: Json = False) -> None:
       $EDITOR "$(gpq config path)"
     """
     if json:
-        output.emit({"path": paths.config()})
+        output.emit({"path": paths.config(), "schema": SCHEMA})
     else:
         output.say(paths.config())
 
@@ -87,15 +88,24 @@ def policies(json: Json = False) -> None:
     Example:
       gpq config policies
     """
-    chosen = configuration.load().policy
+    chosen = _chosen()
     if json:
         rows = [{"name": name, "sentence": each.sentence, "chosen": name == chosen} for name, each in POLICIES.items()]
-        output.emit({"policies": rows})
+        output.emit({"policies": rows, "schema": SCHEMA})
         return
     room, limit = max(map(len, POLICIES)), plain.terminal_width()
     for name, each in POLICIES.items():
         mark = "*" if name == chosen else " "
         output.say(*plain.wrapped(each.sentence, limit, f"{mark} {name:{room}}  ", " " * (room + 4)))
+
+
+def _chosen() -> str:
+    """The policy that the file names; "" and a remark where the file cannot be read: the list needs none."""
+    try:
+        return configuration.load().policy
+    except UsageError as error:
+        output.note(f"none is marked: {error.message}")
+        return ""
 
 
 def toml(tree: dict[str, Any], prefix: str = "") -> list[str]:

@@ -1,5 +1,7 @@
-"""What every command passes through: status and submit without typer, errors as a line and a hint, closed pipes, Ctrl-C."""
+"""What every command passes through: status and submit without typer, errors as a line and a hint, Ctrl-C, and an output
+that takes no more (a closed pipe, a full disk)."""
 
+import errno
 import os
 import sys
 
@@ -19,18 +21,41 @@ def run(argv: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    code = 0
     try:
-        code = _answer(argv)
+        try:
+            code = _answer(argv)
+        except GpqError as error:
+            code = error.code
+            report(error, as_json=wants_json(argv))
+        except KeyboardInterrupt:
+            code = 130
         sys.stdout.flush()
-        return code
-    except GpqError as error:
-        return report(error, as_json=wants_json(argv))
-    except KeyboardInterrupt:
-        return 130
     except BrokenPipeError:
-        # Whoever read has enough. Python must not try again when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
+        drop_output()  # whoever read has enough
+    except OSError as error:
+        if not _output_fails(error):
+            raise
+        drop_output()
+        sys.stderr.write(f"gpq: cannot write the output: {error.strerror}\n")
+        return 1
+    return code
+
+
+def _output_fails(error: OSError) -> bool:
+    """Did stdout fail, and nothing else? What it did not take is still in its buffer, unless it has none."""
+    if getattr(sys.stdout, "write_through", False):
+        return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
+
+
+def drop_output() -> None:
+    """Python must not try again when it closes stdout."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _answer(argv: list[str]) -> int:

@@ -23,6 +23,11 @@ def note(*lines: str) -> None:
     sys.stderr.write("".join(f"note: {plain.safe(line)}\n" for line in lines))
 
 
+def failure(problem: str, hint: str) -> None:
+    """A line and a hint on stderr, as an error has them, of something that does not end the command."""
+    sys.stderr.write(f"gpq: {plain.safe(problem)}\n" + (f"hint: {plain.safe(hint)}\n" if hint else ""))
+
+
 def emit(result: Any) -> None:
     """One line of JSON on stdout, in ASCII: what a job named itself cannot reach the terminal."""
     import json
@@ -43,9 +48,9 @@ def text(view: Callable[[Any, int, str], list[str]], answer: Any, color: str) ->
     sys.stdout.flush()
 
 
-def console(color: str) -> Console:
-    """A console of rich for a page that scrolls: as wide as the terminal (a pipe: 120 columns)."""
-    return _console(color, plain.terminal_width() or 120, terminal=plain.wants_colour(color))
+def console(color: str, *, pipe: int = 120) -> Console:
+    """A console of rich for a page that scrolls: as wide as the terminal, or `pipe` columns where there is none."""
+    return _console(color, plain.terminal_width() or pipe, terminal=plain.wants_colour(color))
 
 
 def screen(color: str) -> Console:

@@ -10,14 +10,16 @@ from typing import Annotated
 
 import typer
 
-from gpq.cli import output, simulating, values
+from gpq.cli import effects, output, simulating, values
 from gpq.cli.frame import Color, ColorChoice, frame
 from gpq.errors import UsageError
-from gpq.sim import compare
+from gpq.sim import compare, feasible, workers
 from gpq.sim.rules import Rules
 from gpq.sim.sources import Source
+from gpq.views import plain
 
 app = frame()
+WHOLE = 100_000  # columns of a pipe: what is read by a program is never cut
 
 
 class Ruleset(str, Enum):
@@ -83,7 +85,7 @@ def simulate(
     csv: Annotated[bool, CSV] = False,
     color: Color = ColorChoice.auto,
     json: Annotated[bool, JSON] = False,
-) -> None:
+) -> int:
     """Compare policies on a workload in simulated time, with the policy code of the daemon.
 
     MEAN, MEDIAN and P99 are completion times. RHO is finish-time fairness: completion time over that of the job alone
@@ -118,20 +120,27 @@ def simulate(
         _no_files(workloads or [], traces, rules)
         span = values.seconds(since, "--since") if since else None
         own = simulating.own_jobs(span, restart)
-        if own.left_out:
-            output.note(simulating.left_out(own))
         sources: list[Source] = [own]
-        machines = simulating.named_clusters(nodes) if nodes else [simulating.own_cluster()]
+        machines = simulating.measured_on(own, nodes or [])
+        output.note(*filter(None, (simulating.left_out(own), simulating.unended(own))))
     else:
         if since:
             raise UsageError("--since is for --history", "leave it out, or replay your own jobs with --history")
         sources = simulating.published(workloads or [], traces, rules is Ruleset.sia, restart)
         machines = simulating.named_clusters(nodes or [simulating.DEFAULT_NODES])
-    compare.check(sources, machines, names)
+    feasible.check(sources, machines, names)
+    idle = effects.idle(names, made, machines, numbers, known_length=known_length, priors=priors)
+    output.note(*filter(None, [idle]))
     runs = compare.plan(names, sources, machines, simulating.RulesFor(made), numbers)
     with _bar(runs) as progress:
-        outcomes = compare.run_all(runs, jobs_parallel, progress)
-    _show(compare.blocks(runs, outcomes), plot, csv=csv, color=color.value, json=json)
+        found = compare.attempt_all(runs, jobs_parallel, progress)
+    failed = [each for each in found if isinstance(each, compare.Failure)]
+    _show(compare.blocks(runs, found), failed, csv=csv, color=color.value, json=json)
+    if plot:
+        _draw(compare.blocks(runs, found), plot)
+    for each in failed:
+        output.failure(f"{simulating.named(each)}: {each.message}", each.hint)
+    return 1 if failed else 0
 
 
 def _no_files(workloads: Sequence[str], traces: str, rules: Ruleset) -> None:
@@ -146,24 +155,29 @@ def _check_plot(path: str) -> None:
     plot.check(path)
 
 
-def _show(blocks: list[compare.Block], plot: str, *, csv: bool, color: str, json: bool) -> None:
+def _show(blocks: list[compare.Block], failed: list[compare.Failure], *, csv: bool, color: str, json: bool) -> None:
     from gpq.views import comparison
 
     if json:
-        output.emit(comparison.document(blocks))
+        output.emit(comparison.document(blocks, failed))
     elif csv:
         sys.stdout.write(comparison.csv_text(blocks))
-    else:
-        console = output.console(color)
-        console.print(comparison.picture(blocks, console.width))
-    if plot:
-        from gpq.views import plot as figure
+    elif blocks:
+        width = plain.terminal_width()
+        output.console(color, pipe=WHOLE).print(comparison.picture(blocks, width, whole=not failed))
 
-        figure.draw(blocks, plot)
+
+def _draw(blocks: list[compare.Block], path: str) -> None:
+    from gpq.views import plot
+
+    if blocks:
+        plot.draw(blocks, path)
+    else:
+        output.note(f"--plot {path}: there is nothing to draw")
 
 
 @contextmanager
-def _bar(runs: Sequence[compare.Run]) -> Iterator[compare.Progress | None]:
+def _bar(runs: Sequence[compare.Run]) -> Iterator[workers.Progress | None]:
     """On a terminal: how many of the jobs of all runs have ended, and when the rest will have."""
     if not sys.stderr.isatty():
         yield None

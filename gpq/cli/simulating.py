@@ -19,13 +19,14 @@ from gpq.errors import DaemonUnreachable, Refused, UsageError
 from gpq.policies.registry import entry
 from gpq.rpc import messages
 from gpq.sim import cluster as clusters
-from gpq.sim.compare import Cluster
+from gpq.sim.compare import Cluster, Failure
 from gpq.sim.history import History, history, nodes_of
 from gpq.sim.rules import Rules
 from gpq.sim.sources import OSDI21, SIA, Published, Source
-from gpq.store.reader import read_jobs
+from gpq.store.reader import read_jobs, read_told
 
 DEFAULT_NODES = "16x4"
+MOST_NAMED = 5  # jobs in a remark
 OWN_OPTION = {  # fields of Config that have an option of their own
     "interval": "--interval",
     "policy": "--policy",
@@ -140,7 +141,8 @@ def short_names(paths: Sequence[str]) -> list[str]:
 def own_jobs(since: float | None, restart: float | None) -> History:
     """The jobs in the store, read while the daemon writes or while none runs."""
     path = paths.database()
-    found = history(read_jobs(path), time.time(), since=since, restart=restart)
+    jobs, told = read_jobs(path), read_told(path)
+    found = history(jobs, time.time(), since=since, restart=restart, held=told.held, gpu_types=told.gpu_types)
     if not found.replayable:
         raise Refused(
             f"there is no job to replay in {path}: {left_out(found) or 'none was submitted in that time'}",
@@ -153,14 +155,45 @@ def left_out(found: History) -> str:
     """One line about the jobs that cannot be replayed, "" when there are none."""
     if not found.left_out:
         return ""
-    named = ", ".join(f"{job} {why}" for job, why in found.left_out[:5])
-    more = len(found.left_out) - 5
+    why: dict[str, list[str]] = {}
+    for job, reason in found.left_out:
+        why.setdefault(reason, []).append(job)
+    said = [f"{len(jobs)} {reason} ({_some(jobs)})" for reason, jobs in why.items()]
     count = len(found.left_out)
-    return f"{count} job{'s' if count > 1 else ''} cannot be replayed: {named}{f' and {more} more' if more > 0 else ''}"
+    return f"{count} job{'s are' if count > 1 else ' is'} left out: {', '.join(said)}"
+
+
+def unended(found: History) -> str:
+    """One line about the jobs whose end is not known, "" when there are none."""
+    count = len(found.unended)
+    if not count:
+        return ""
+    verb = (
+        "has not ended: it counts as far as it came" if count == 1 else "have not ended: they count as far as they came"
+    )
+    return f"{count} job{'s' if count > 1 else ''} {verb} ({_some(found.unended)})"
+
+
+def _some(jobs: Sequence[str]) -> str:
+    more = len(jobs) - MOST_NAMED
+    return ", ".join(jobs[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def named(failure: Failure) -> str:
+    """The run that failed: `fifo on workload-1 (16x4, seed 0)`."""
+    return f"{failure.policy} on {failure.workload} ({failure.cluster}, seed {failure.seed})"
 
 
 def named_clusters(texts: Sequence[str]) -> list[Cluster]:
     return [Cluster(text, clusters.parse(text)) for text in dict.fromkeys(texts)]
+
+
+def measured_on(found: History, texts: Sequence[str]) -> list[Cluster]:
+    """The clusters that were named, else one's own, with types of GPUs that the jobs were on."""
+    if texts:
+        return [replace(each, nodes=clusters.typed(each.nodes, found.gpu_types)) for each in named_clusters(texts)]
+    own = own_cluster()
+    return [replace(own, nodes=clusters.typed(own.nodes, found.gpu_types)) if found.gpu_types else own]
 
 
 def own_cluster() -> Cluster:

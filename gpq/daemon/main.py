@@ -49,9 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         umask = _harden()
         disk.make_folder(paths.home())
-        with contextlib.closing(DaemonLock()):
+        with contextlib.closing(DaemonLock()) as lock:
             _log_to_file(alone=options.detached)
-            return _serve(ready, umask)
+            try:
+                return _serve(ready, umask)
+            except Exception:
+                lock.disown()  # before anybody is told
+                raise
     except GpqError as error:
         if logging.getLogger().handlers:
             log.error("%s%s", error.message, f" ({error.hint})" if error.hint else "")

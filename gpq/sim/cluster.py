@@ -1,8 +1,11 @@
-"""The cluster of a simulation from a short text: "16x4", "6x4:t4,3x8:rtx,2x8:a100". Refuses empty and absurd ones."""
+"""The cluster of a simulation from a short text: "16x4", "6x4:t4,3x8:rtx,2x8:a100". Refuses empty and absurd ones,
+and types on which nothing was measured."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 
 from gpq.core.nodes import Device, Node, NodeState
 from gpq.core.units import DeviceId, NodeId
@@ -39,3 +42,24 @@ def _group(part: str) -> tuple[int, int, str]:
 def _node(name: str, gpus: int, gpu_type: str) -> Node:
     devices = tuple(Device(DeviceId(f"{name}:{i}"), i, "cuda", gpu_type, MEMORY_MIB) for i in range(gpus))
     return Node(NodeId(name), NodeState.UP, devices=devices)
+
+
+def typed(nodes: Sequence[Node], known: Sequence[str]) -> tuple[Node, ...]:
+    """The nodes with their GPUs called as those in `known`, on which jobs were measured: `a100` may be said for the one that
+    has it in its name. Raises UsageError for a type that is none of them. GPUs of no type stay so."""
+    names = {device.type: _known(device.type, known) for node in nodes for device in node.devices}
+    return tuple(
+        replace(node, devices=tuple(replace(device, type=names[device.type]) for device in node.devices))
+        for node in nodes
+    )
+
+
+def _known(said: str, known: Sequence[str]) -> str:
+    same = [kind for kind in known if said.lower() == kind.lower()]
+    fitting = same or [kind for kind in known if said.lower() in kind.lower()]
+    if not said or len(fitting) == 1:
+        return fitting[0] if said else ""
+    if fitting:
+        raise UsageError(f"GPUs of type {said} may be of several types", f"say which: {', '.join(fitting)}")
+    there = f"there are measurements on {', '.join(known)}" if known else "the types are not known: say none, as in 2x4"
+    raise UsageError(f"no job was measured on GPUs of type {said}", there)

@@ -1,24 +1,24 @@
 """The lab's own jobs as tasks of the simulator: what was measured of each is taken for the truth.
 
-A training script with a profile follows its fitted step-time model and its latest noise scale; its work is what it did, and
-of one that still runs what is left of its declared length as well. Everything else takes as long as it took, on as many GPUs.
-Refuses to guess: a job that never ran is left out, and said to be.
+A training script with a profile follows its fitted step-time model and its latest noise scale; its work is what it did.
+Everything else takes as long as it took, on as many GPUs. Refuses to guess: a job that never ran or was cancelled is left
+out, one that has not ended is replayed as far as it came, and a type of GPUs that no job was on is refused.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
 
 from gpq.core.estimates import Model, model_of
 from gpq.core.goodput import gain, grad_time, step_time
-from gpq.core.models import TERMINAL, Config, Job
+from gpq.core.models import TERMINAL, Config, Job, JobState, Wish
 from gpq.core.nodes import Device, Node, NodeState
 from gpq.core.profile import LossPoint, Profile
-from gpq.core.units import DeviceId, NodeId, Seconds
+from gpq.core.units import DeviceId, JobId, NodeId, Seconds
 from gpq.rpc.messages import NodeView
 from gpq.sim.timings import NotMeasured
 from gpq.sim.truth import Task
@@ -149,6 +149,8 @@ class History:
 
     replayable: tuple[Task, ...]
     left_out: tuple[tuple[str, str], ...] = ()  # (job, why)
+    unended: tuple[str, ...] = ()  # of those that are replayed: as far as they came
+    gpu_types: tuple[str, ...] = ()  # that they were on, where that is known
     name: str = NAME
 
     def tasks(self) -> tuple[Task, ...]:
@@ -156,20 +158,33 @@ class History:
 
 
 def history(
-    jobs: Sequence[Job], now: Seconds, *, since: Seconds | None = None, restart: Seconds | None = None
+    jobs: Sequence[Job],
+    now: Seconds,
+    *,
+    since: Seconds | None = None,
+    restart: Seconds | None = None,
+    held: Mapping[JobId, Seconds] | None = None,
+    gpu_types: Mapping[JobId, Set[str]] | None = None,
 ) -> History:
-    """Those submitted in the last `since` seconds. `restart`: of every job, instead of each one's measured 30 s or so."""
+    """Those submitted in the last `since` seconds. `restart`: of every job, instead of each one's measured 30 s or so.
+    `held`: by its user before its first start, seconds; it arrives when it was released. `gpu_types`: that it ran on."""
     asked = [job for job in jobs if since is None or job.submitted_at >= now - since]
     begin = min((job.submitted_at for job in asked), default=0.0)
     tasks: list[Task] = []
     left_out: list[tuple[str, str]] = []
+    replayed: list[Job] = []
     for job in sorted(asked, key=lambda job: (job.submitted_at, job.id)):
         why = _unfit(job, now)
         if why:
             left_out.append((_name(job), why))
         else:
-            tasks.append(_task(job, now, begin, restart))
-    return History(tuple(tasks), tuple(left_out))
+            free = job.submitted_at - begin + (held or {}).get(job.id, 0.0)
+            tasks.append(_task(job, now, free, restart))
+            replayed.append(job)
+    unended = tuple(_name(job) for job in replayed if job.state not in TERMINAL)
+    seen = {kind for job in replayed for kind in (gpu_types or {}).get(job.id, ())}
+    seen |= {row.gpu_type for job in replayed for row in job.profile.rows}
+    return History(tuple(tasks), tuple(left_out), unended, tuple(sorted(filter(None, seen))))
 
 
 def _name(job: Job) -> str:
@@ -179,8 +194,10 @@ def _name(job: Job) -> str:
 def _unfit(job: Job, now: Seconds) -> str:
     if job.attempt == 0:
         return "never ran"
+    if job.state is JobState.CANCELLED or job.wish is Wish.CANCEL:
+        return "cancelled"
     if _run_seconds(job, now) <= 0 or _replicas(job) == 0:
-        return "has no run time"
+        return "without run time"
     return ""
 
 
@@ -194,7 +211,7 @@ def _replicas(job: Job) -> int:
     return job.replicas or job.last_replicas
 
 
-def _task(job: Job, now: Seconds, begin: Seconds, restart: Seconds | None) -> Task:
+def _task(job: Job, now: Seconds, arrives: Seconds, restart: Seconds | None) -> Task:
     spec, program = job.spec, os.path.basename(job.spec.argv[0]) if job.spec.argv else "job"
     cost = (
         restart
@@ -212,7 +229,7 @@ def _task(job: Job, now: Seconds, begin: Seconds, restart: Seconds | None) -> Ta
         replicas = max(least, min(mean, spec.max_gpus or mean))
         return Task(
             _name(job),
-            job.submitted_at - begin,
+            arrives,
             truth,
             replicas,
             truth.base_batch,
@@ -223,7 +240,7 @@ def _task(job: Job, now: Seconds, begin: Seconds, restart: Seconds | None) -> Ta
     replicas = _replicas(job)
     return Task(
         _name(job),
-        job.submitted_at - begin,
+        arrives,
         FixedTruth(program, replicas, _run_seconds(job, now)),
         replicas,
         replicas,
@@ -235,12 +252,9 @@ def _task(job: Job, now: Seconds, begin: Seconds, restart: Seconds | None) -> Ta
 
 
 def _work(job: Job) -> float:
-    """Base-batch steps: those done, and those that a job which was not ended is still to do by its declared length."""
+    """Base-batch steps that it did. What one that has not ended is still to do, only its script believes to know."""
     progress = job.profile.progress
-    if progress is None or progress.base_steps <= 0:
-        return 0.0
-    ended = job.state in TERMINAL
-    return progress.base_steps if ended or progress.fraction <= 0 else progress.base_steps / progress.fraction
+    return max(progress.base_steps, 0.0) if progress is not None else 0.0
 
 
 def nodes_of(views: Sequence[NodeView]) -> tuple[Node, ...]:

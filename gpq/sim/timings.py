@@ -47,12 +47,12 @@ class StepTimes:
     """`times` answers from the measured curve of the placement or, if there is none, by linear interpolation over
     (nodes, replicas, atomic batch) of all measurements, as the published simulators do. Answers are kept."""
 
-    __slots__ = ("_answers", "_curves", "_interpolator", "_points", "_ranges", "largest", "name", "smallest")
+    __slots__ = ("_answers", "_curves", "_interpolator", "_path", "_points", "_ranges", "largest", "name", "smallest")
 
     def __init__(self, name: str, placements: Path, scalability: Path) -> None:
         """`name` is for errors. Reads both files."""
         table = read(placements, PLACEMENTS)
-        self.name = name
+        self.name, self._path = name, placements
         self.smallest = float(table.numbers["local_bsz"].min())
         self.largest = float(table.numbers["local_bsz"].max())
         self._curves = _curves(table)
@@ -117,8 +117,11 @@ class StepTimes:
         nodes = max(nodes for (nodes, _, _), _ in self._points)
         replicas = max(replicas for (_, replicas, _), _ in self._points)
         on_one = max((replicas for (nodes, replicas, _), _ in self._points if nodes == 1), default=0)
-        hint = f"measurements reach to {replicas} GPUs on {nodes} {'node' if nodes == 1 else 'nodes'}, {on_one} on one"
-        return NotMeasured(f"{self.name} {problem}", f"{hint}; choose a cluster or GPU type within them")
+        reach = (
+            f"up to {on_one} {'GPU' if on_one == 1 else 'GPUs'} on one node and up to {replicas} GPUs on {nodes} nodes"
+        )
+        hint = f"{self._path} and {self._path.name.replace('placements', 'scalability')} have {reach}"
+        return NotMeasured(f"{self.name} {problem}", f"{hint}; name with --nodes a cluster within that")
 
 
 def _curves(table: Table) -> dict[Counts, Curve]:

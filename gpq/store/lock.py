@@ -36,6 +36,10 @@ class DaemonLock:
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, text.encode(), 0)
 
+    def disown(self) -> None:
+        """Nobody's from here on, though it is held until the process has ended: nobody is to wait for that."""
+        os.ftruncate(self._descriptor, 0)
+
     def close(self) -> None:
         os.close(self._descriptor)
 
@@ -53,6 +57,7 @@ def start_time(pid: int) -> int:
     """Of a process, in clock ticks after boot: with it a reused pid is told from the old one. 0 when it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stream:
-            return int(stream.read().rpartition(b")")[2].split()[19])
+            fields = stream.read().rpartition(b")")[2].split()
+            return 0 if fields[0] == b"Z" else int(fields[19])  # one that ended and that nobody waited for is gone, too
     except (OSError, ValueError, IndexError):
         return 0

@@ -5,20 +5,62 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpq.core.events import Held, Launched, Released
 from gpq.core.models import Job
+from gpq.core.units import JobId, Seconds
 from gpq.errors import NotFound, Refused
 from gpq.store import disk, rows
 from gpq.store.migrations import MIGRATIONS, version_of
 from gpq.store.opening import BUSY_SECONDS, check_mark, explained
 
-_COLUMNS = "id, state, user, name, ended_at, checksum, body"
+_JOBS = "SELECT id, state, user, name, ended_at, checksum, body FROM jobs ORDER BY id"
+_TOLD = "SELECT kind, checksum, body FROM events WHERE kind IN ('Held', 'Released', 'Launched') ORDER BY seq"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the journal says of jobs beyond their last state: for how long each was held before it was first launched, and on
+    which types of GPUs it was."""
+
+    held: dict[JobId, Seconds] = field(default_factory=dict)
+    gpu_types: dict[JobId, set[str]] = field(default_factory=dict)
 
 
 def read_jobs(path: str) -> list[Job]:
     """Every job there is, ended or not, by id. Raises NotFound where there is no database, Refused where it is damaged
     or newer than this program."""
+    with _opened(path) as connection:
+        return [_job(row) for row in connection.execute(_JOBS)]
+
+
+def read_told(path: str) -> Told:
+    """Raises as `read_jobs` does."""
+    told, since, launched = Told(), dict[JobId, Seconds](), set[JobId]()
+    with _opened(path) as connection:
+        for kind, checksum, body in connection.execute(_TOLD):
+            if rows.checksum(kind, body) != checksum:
+                raise rows.Damaged(f"an event {kind} has another checksum")
+            event = rows.decode_event(kind, body)
+            match event:
+                case Held():
+                    since[event.job] = event.at
+                case Released():
+                    begin = since.pop(event.job, event.at)
+                    if event.job not in launched:
+                        told.held[event.job] = told.held.get(event.job, 0.0) + max(event.at - begin, 0.0)
+                case Launched():
+                    launched.add(event.job)
+                    told.gpu_types.setdefault(event.job, set()).add(event.placement.gpu_type)
+    return told
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[sqlite3.Connection]:
+    """For reading alone; what is found damaged while it is open is said as an error."""
     if not os.path.exists(path):
         raise NotFound(f"there is no history at {path}", "it is written when the first job is submitted")
     check_mark(path)
@@ -27,11 +69,9 @@ def read_jobs(path: str) -> list[Job]:
         with contextlib.closing(connection):
             if version_of(connection) > len(MIGRATIONS):
                 raise Refused(f"{path} was written by a newer gpq", "use that gpq")
-            found = connection.execute(f"SELECT {_COLUMNS} FROM jobs ORDER BY id").fetchall()
+            yield connection
     except sqlite3.Error as error:
         raise explained(error, path) from error
-    try:
-        return [_job(row) for row in found]
     except rows.Damaged as error:
         raise disk.damaged(path, str(error)) from None
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gpq.sim.compare import Block
+from gpq.sim.compare import Block, Failure
 from gpq.sim.outcomes import Summary
 from gpq.views.plain import Column, duration, fit, number, safe
 from gpq.views.queue import percent
@@ -52,27 +52,42 @@ def took(seconds: float) -> str:
     return f"{seconds:.1f}s" if seconds < 10 else duration(seconds)
 
 
-def picture(blocks: Sequence[Block], width: int) -> RenderableType:
+def picture(blocks: Sequence[Block], width: int, *, whole: bool = True) -> RenderableType:
     """For each cluster the runs, then the mean of each policy where there are several runs of it. The least mean
-    completion time is green."""
+    completion time is green. `width` 0: all columns; else a line says which ones had no room. `whole`: did all runs end?"""
     several = len(blocks) > 1
     parts: list[RenderableType] = []
+    gone: dict[str, None] = {}
     for block in blocks:
         cluster = block.cluster if several else ""
         if parts:
             parts.append(Text())
-        parts.append(_table(block.rows, cluster, width))
+        shown = _fitted(block.rows, cluster, width, gone)
+        parts.append(_table(block.rows, shown))
         if len(block.means) < len(block.rows):
-            parts += [
-                Text(),
-                Text("means over the runs of each policy; RHO MAX and ROUND MAX: their worst", style="dim"),
-            ]
-            parts.append(_table(block.means, cluster, width))
+            shown = _fitted(block.means, cluster, width, gone)
+            parts += [Text(), Text(_legend(shown, whole=whole), style="dim"), _table(block.means, shown)]
+    if gone:
+        count = f"{len(gone)} column{'s' if len(gone) > 1 else ''} left out at {width} columns"
+        parts += [Text(), Text(f"{count}: {', '.join(gone)}; --csv or --json has all", style="dim")]
     return Group(*parts)
 
 
-def _table(rows: Sequence[Summary], cluster: str, width: int) -> Table:
+def _fitted(rows: Sequence[Summary], cluster: str, width: int, gone: dict[str, None]) -> list[Column]:
+    """The columns that there is room for; the titles of the others go to `gone`."""
     shown = fit(columns(rows, cluster), width)
+    titles = {column.title for column in shown}
+    gone.update({column.title: None for column in fit(columns(rows, cluster), 0) if column.title not in titles})
+    return shown
+
+
+def _legend(shown: Sequence[Column], *, whole: bool) -> str:
+    worst = [column.title for column in shown if column.title in ("RHO MAX", "ROUND MAX")]
+    said = "means over the runs of each policy" + ("" if whole else " that ended: compare those of as many runs only")
+    return f"{said}; {' and '.join(worst)}: their worst" if worst else said
+
+
+def _table(rows: Sequence[Summary], shown: Sequence[Column]) -> Table:
     table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
     for column in shown:
         right = "right" if column.right else "left"
@@ -88,8 +103,9 @@ def _by_workload(rows: Sequence[Summary]) -> list[list[Summary]]:
     return [[row for row in rows if row.workload == name] for name in names]
 
 
-def document(blocks: Sequence[Block]) -> dict[str, Any]:
-    """`gpq simulate --json`: seconds, shares from 0 to 1, milliseconds where the name says so."""
+def document(blocks: Sequence[Block], failed: Sequence[Failure] = ()) -> dict[str, Any]:
+    """`gpq simulate --json`: seconds, shares from 0 to 1, milliseconds where the name says so. `failed`: the runs that did not
+    end, and why."""
     runs = [{"cluster": block.cluster, **asdict(row)} for block in blocks for row in block.rows]
     means = []
     for block in blocks:
@@ -97,14 +113,19 @@ def document(blocks: Sequence[Block]) -> dict[str, Any]:
             count = sum(run.policy == row.policy for run in block.rows)
             figures = {key: value for key, value in asdict(row).items() if key not in ("workload", "seed")}
             means.append({"cluster": block.cluster, "runs": count, **figures})
-    return {"schema": SCHEMA, "runs": runs, "means": means}
+    return {"schema": SCHEMA, "runs": runs, "means": means, "failed": [_failure(each) for each in failed]}
+
+
+def _failure(failed: Failure) -> dict[str, Any]:
+    row = asdict(failed)
+    row["error"] = row.pop("message")
+    return row
 
 
 def csv_text(blocks: Sequence[Block]) -> str:
     """One line a run, with the names and units of the JSON; an empty cell where nothing is known."""
-    rows = document(blocks)["runs"]
     stream = io.StringIO()
-    writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
+    writer = csv.DictWriter(stream, ["cluster", *(field.name for field in fields(Summary))], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows(document(blocks)["runs"])
     return stream.getvalue()

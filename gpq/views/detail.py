@@ -22,7 +22,7 @@ def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
     text += _pairs(_asked(answer.spec, job.level), limit)
     text += _paragraph("now", _pairs(_running(answer), limit))
     text += _paragraph("goodput by number of GPUs, 1x = fewest", curve.lines(answer.curve, limit, bar))
-    text += _paragraph("loss", losses.lines(answer.losses, limit, bar))
+    text += _paragraph("loss", losses.lines(answer.losses, limit, bar, answer.metrics.get("loss")))
     text += _paragraph("attempts", table(_attempts(answer.attempts), limit) if answer.attempts else [])
     told = [line for event in answer.history[-EVENTS:] for line in wrapped(_event(event), limit, "  ", "      ")]
     text += _paragraph("latest events", told)

@@ -1,7 +1,11 @@
 """Bad input: one clear line and a hint on stderr, the right exit code, and nothing asked of the daemon."""
 
+import errno
+import io
 import json
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from gpq.cli import door
 from gpq.client import quick
+from gpq.policies.registry import POLICIES
 from gpq.rpc import messages
 from tests.cli.conftest import Gpq
 from tests.cli.served import Made
@@ -154,6 +160,10 @@ def test_something_else_on_the_socket_is_no_traceback(gpq: Gpq, home: Path, argv
 
 def test_a_broken_configuration_is_named_with_line_and_column(gpq: Gpq, home: Path) -> None:
     (home / "config.toml").write_text("interval = 5.0\npolicy = goodput\n")
+    listed = gpq("config", "policies")
+    assert (listed.returncode, len(listed.stdout.splitlines()) >= len(POLICIES)) == (0, True)
+    assert listed.stderr.startswith("note: none is marked: ")
+    assert "line 2, column 10" in listed.stderr
     for argv in (["config", "check"], ["config", "show"], ["status"], ["submit", "--", "true"]):
         answer = gpq(*argv)
         assert (answer.returncode, answer.stdout) == (2, ""), argv
@@ -197,6 +207,31 @@ def test_a_bug_shows_its_traceback(gpq: Gpq, home: Path) -> None:
         answer = gpq("status")
     assert answer.returncode == 1
     assert "KeyError" in answer.stderr
+
+
+EVERYWHERE = [["--help"], ["--version"], ["status"], ["status", "--json"], ["show", "1"], ["show", "99", "--json"], ["nodes"],
+              ["top", "--once"], ["config", "show"], ["completion", "bash"], ["submit", "--help"]]  # fmt: skip
+
+
+@pytest.mark.parametrize("argv", EVERYWHERE, ids=" ".join)
+@pytest.mark.parametrize("buffering", ["", "1"])
+def test_an_output_on_a_full_disk_is_one_line(gpq: Gpq, made: Made, argv: list[str], buffering: str) -> None:
+    with open("/dev/full", "w") as full:
+        said = subprocess.run(
+            [sys.executable, "-m", "gpq", *argv], env={**gpq.environment, "PYTHONUNBUFFERED": buffering}, stdout=full,
+            stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert (said.returncode, said.stderr) == (1, "gpq: cannot write the output: No space left on device\n")
+
+
+def test_a_disk_that_is_full_elsewhere_is_not_said_to_be_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(argv: list[str]) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(door, "_answer", fails)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO()))
+    with pytest.raises(OSError, match="No space"):
+        door.run(["status"])
 
 
 def test_no_arguments_show_the_commands(gpq: Gpq) -> None:

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from gpq.policies.registry import POLICIES
 from tests.cli.conftest import Gpq
 
@@ -220,6 +222,11 @@ def test_the_policies_are_listed_and_the_chosen_one_is_marked(gpq: Gpq, home: Pa
     told = json.loads(ok(gpq, "config", "policies", "--json"))["policies"]
     assert [row["name"] for row in told] == list(POLICIES)
     assert not any(row["chosen"] for row in told)
+
+
+@pytest.mark.parametrize("command", ["show", "check", "path", "policies"])
+def test_all_that_config_says_in_json_has_a_schema(gpq: Gpq, command: str) -> None:
+    assert json.loads(ok(gpq, "config", command, "--json"))["schema"] == 1
 
 
 def test_what_config_show_prints_is_a_configuration(gpq: Gpq, home: Path) -> None:

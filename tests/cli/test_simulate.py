@@ -18,12 +18,17 @@ from typing import Any
 
 import pytest
 
-from gpq.cli import door, simulating
-from gpq.core.events import Submitted
-from gpq.core.models import Job, JobState
+from gpq.cli import door, effects, simulating
+from gpq.core.events import Event, Held, Launched, Released, Submitted
+from gpq.core.models import BatchOrder, Job, JobState
+from gpq.policies.registry import POLICIES
+from gpq.sim import cluster
 from gpq.sim.compare import Run
+from gpq.sim.replay import replay
+from gpq.sim.rules import Rules
+from gpq.sim.sources import Published
 from gpq.store.sqlite import SqliteStore
-from tests.builders import black_box, job
+from tests.builders import black_box, job, on
 from tests.cli.conftest import ROOT, Gpq
 from tests.sim.measured import write
 from tests.sim.measurements import WORKLOAD, tiny, workload
@@ -96,6 +101,110 @@ def test_csv_has_a_line_for_each_run(say: Say) -> None:
     assert float(rows[0]["avg_jct"]) < float(rows[1]["avg_jct"])
 
 
+FAILS = (
+    "w.csv",
+    "--traces",
+    "traces",
+    "--nodes",
+    "3x4",
+    "--policy",
+    "goodput,fifo",
+)  # 12 GPUs of 3 nodes: found in the run
+
+
+def test_runs_that_ended_are_printed_though_another_failed(say: Say, tmp_path: Path) -> None:
+    code, out, err = say(*FAILS)
+    assert (code, [line.split()[0] for line in out.splitlines()]) == (1, ["POLICY", "fifo"])
+    problem, hint = err.splitlines()
+    assert problem == "gpq: goodput on w (3x4, seed 0): tiny was not measured on 12 GPUs of 3 nodes (4+4+4)"
+    assert hint.startswith("hint: traces/tiny/placements.csv and scalability.csv have up to 4 GPUs on one node")
+    code, out, _ = say(*FAILS, "--csv")
+    assert (code, [row["policy"] for row in csv.DictReader(io.StringIO(out))]) == (1, ["fifo"])
+    code, out, again = say(*FAILS, "--json", "--jobs-parallel", "2")
+    found = json.loads(out)
+    assert (code, again, [run["policy"] for run in found["runs"]]) == (1, err, ["fifo"])
+    [failed] = found["failed"]
+    assert (failed["policy"], failed["workload"], failed["cluster"], failed["seed"]) == ("goodput", "w", "3x4", 0)
+    assert problem.endswith(failed["error"])
+
+
+def test_where_nothing_ended_there_is_no_table(say: Say, tmp_path: Path) -> None:
+    argv = FAILS[:-1]
+    code, out, err = say(*argv, "goodput", "--plot", "x.svg")
+    assert (code, out, err.splitlines()[0]) == (1, "", "note: --plot x.svg: there is nothing to draw")
+    assert not (tmp_path / "x.svg").exists()
+    code, out, _ = say(*argv, "goodput", "--csv")
+    assert (code, out.splitlines()) == (1, [",".join(COLUMNS)])
+
+
+def test_a_pipe_gets_all_columns_and_a_terminal_is_told_what_is_missing(
+    say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = (*TRACES, "--nodes", "1x4", "--policy", "fifo", "--seed", "0,1", "--noise", "0.1")
+    monkeypatch.delenv("COLUMNS")
+    _, out, _ = say(*argv)
+    assert {"CLUSTER", "SEED", "RHO", "MAX", "TOOK"} <= set(out.splitlines()[0].split())
+    assert "left out" not in out
+    monkeypatch.setenv("COLUMNS", "60")
+    _, out, _ = say(*argv)
+    assert max(map(len, out.splitlines())) <= 60
+    assert " TOOK" not in out.splitlines()[0]
+    assert "columns left out at 60 columns: " in out
+    assert out.rstrip().replace("\n", " ").endswith("TOOK; --csv or --json has all")
+
+
+IDLE = [
+    ("fifo", "--seed 3", "--seed (nothing is drawn without --noise)"),
+    ("pollux,fifo", "--seed 3", ""),
+    ("goodput", "--seed 3 --noise 0.1", ""),
+    ("fifo,srtf", "--noise 0.1", "--noise (none of these policies looks at measurements)"),
+    ("goodput", "--set use_length=off", "--set use_length (it needs --known-length)"),
+    ("goodput", "--set use_length=off --known-length", ""),
+    ("goodput", "--set use_length=on", ""),
+    ("fifo", "--set fairness_power=0", "--set fairness_power (none of these policies uses it)"),
+    ("tiresias", "--priors --known-length",
+     "--known-length (none of these policies uses it), --priors (none of these policies uses them)"),
+    ("sia", "--priors", "--priors (none of these policies uses them)"),
+    ("goodput", "--priors --set use_priors=off", "--priors (--set use_priors=off)"),
+    ("goodput", "--set use_priors=off", "--set use_priors (it needs --priors)"),
+    ("goodput", "--nodes 1x4 --interference 0.2", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("policy", "argv", "said"), IDLE)
+def test_an_option_without_effect_is_said_to_have_none(
+    say: Say, monkeypatch: pytest.MonkeyPatch, policy: str, argv: str, said: str
+) -> None:
+    monkeypatch.setattr("gpq.sim.compare.attempt_all", lambda *_: [])
+    monkeypatch.setattr("gpq.sim.compare.plan", lambda *_: [])
+    _, _, err = say(*TRACES, "--policy", policy, *argv.split())
+    assert err == (f"note: without effect here: {said}\n" if said else "")
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "length": {"known_length": True},
+    "priors": {"priors": True},
+    "noise": {"noise": 0.3},
+}
+
+
+@pytest.mark.parametrize("name", [name for name in POLICIES if name not in ("pollux", "goodput")])
+def test_what_is_said_to_have_no_effect_has_none(tmp_path: Path, name: str) -> None:
+    """Over two types of GPUs, so that what is carried from one to the other counts too."""
+    tiny(tmp_path / "traces", kinds=("t4", "a100"), steps=300)
+    rows = [f"j{number},{number * 40},tiny,{1 + number % 3},{(32, 64, 128)[number % 3]}" for number in range(8)]
+    tasks = Published("w", str(workload(tmp_path / "w.csv", *rows)), str(tmp_path / "traces")).tasks()
+
+    def figures(seed: int = 0, **more: Any) -> list[tuple[float, object]]:
+        rules = Rules(cluster.parse("1x4:t4,1x4:a100"), seed=seed, **more)
+        return [(each.ended_at, each.sizes) for each in replay(name, tasks, rules).jobs]
+
+    for option, more in OPTIONS.items():
+        if option not in effects.HEEDS.get(name, ()):
+            assert figures(**more) == figures(), option
+    assert figures(seed=7) == figures()
+
+
 def test_two_clusters_are_two_blocks(say: Say) -> None:
     _, out, _ = say(*TRACES, "--nodes", "1x4")
     rows = [line.split() for line in out.splitlines() if line]
@@ -117,7 +226,7 @@ def test_options_reach_the_rules(monkeypatch: pytest.MonkeyPatch, say: Say) -> N
         seen.extend(runs)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gpq.sim.compare.run_all", stop)
+    monkeypatch.setattr("gpq.sim.compare.attempt_all", stop)
     argv = ["--interval", "360", "--restart", "5", "--interference", "0.25", "--known-length", "--priors", "--events"]
     code, _, _ = say(*TRACES, *argv, "--noise", "0.5", "--seed", "3", "--set", "use_length=off",
                      "--set", "fairness_power=-1", "--rules", "sia")  # fmt: skip
@@ -152,6 +261,14 @@ MISTAKES: list[tuple[str, str]] = [
     ("w.csv --traces traces --set hysteresis_seconds=-5", "--set hysteresis_seconds -5 is out of range"),
     ("w.csv --traces traces --nodes 1x2 --policy fifo", "w.csv row 4: job c does not fit 1x2: it asks for 4 GPUs"),
     ("w.csv --traces traces --nodes 2x4:h100", "w.csv row 2: job a does not fit 2x4:h100"),
+    (
+        "w.csv --traces traces --nodes 2x8",
+        "w.csv row 2: job a does not fit 2x8: tiny was not measured on 5 GPUs of 1 node",
+    ),
+    (
+        "w.csv --traces traces --nodes 2x8",
+        "hint: traces/tiny/placements.csv and scalability.csv have up to 4 GPUs on one",
+    ),
     ("w.csv --traces traces --nodes 0x4", "0x4 has no nodes"),
     ("w.csv --traces traces --nodes lots", "'lots'"),
     ("w.csv --traces traces --policy gopdut", "unknown policy `gopdut`"),
@@ -237,7 +354,7 @@ def test_own_jobs_are_replayed_beside_the_daemon_on_other_clusters(say: Say, tmp
         argv = ("--history", "--nodes", "1x2", "--nodes", "1x4", "--policy", "fifo", "--restart", "0", "--json")
         code, out, err = say(*argv)
         assert code == 0, err
-        assert err == "note: 1 job cannot be replayed: 5 never ran\n"
+        assert err == "note: 1 job is left out: 1 never ran (5)\n"
         assert store.ended_count() == 4
         store.commit([], replace(store.load(), next_id=9))  # it is still the writer
     two, four = json.loads(out)["runs"]
@@ -247,6 +364,25 @@ def test_own_jobs_are_replayed_beside_the_daemon_on_other_clusters(say: Say, tmp
     assert say(*argv)[0] == 0  # without a daemon
     code, _, err = say("--history", "--nodes", "1x2", "--since", "1m")
     assert (code, err.splitlines()[0][:34]) == (5, "gpq: there is no job to replay in ")
+
+
+def test_what_the_journal_says_of_holds_and_types_is_heard(say: Say, tmp_path: Path) -> None:
+    begin = time.time() - 5000.0
+    jobs = [ran(1, begin, 600.0, 1), ran(2, begin, 600.0, 1)]
+    placement = replace(on("a", 0), gpu_type="Tesla T4")
+    told: list[Event] = [
+        Held(begin + 1.0, jobs[1].id), Released(begin + 1001.0, jobs[1].id),
+        Launched(begin + 1001.0, jobs[1].id, 1, placement, BatchOrder()),
+        Held(begin + 1200.0, jobs[1].id), Released(begin + 1900.0, jobs[1].id),
+    ]  # fmt: skip
+    with closing(keep(tmp_path / "home", *jobs)) as store:
+        store.commit(told, store.load())
+    argv = ("--history", "--policy", "fifo", "--restart", "0", "--json", "--nodes")
+    [run] = json.loads(say(*argv, "1x1:t4")[1])["runs"]
+    assert (run["avg_jct"], run["makespan"]) == (pytest.approx(600.0, abs=5.0), pytest.approx(1600.0, abs=5.0))
+    code, out, _ = say(*argv, "1x1:h100")
+    assert (code, json.loads(out)["hint"]) == (2, "there are measurements on Tesla T4")
+    assert json.loads(out)["error"] == "no job was measured on GPUs of type h100"
 
 
 def test_without_a_daemon_the_configuration_may_say_what_there_is(say: Say, tmp_path: Path) -> None:
@@ -276,9 +412,14 @@ def busy(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     tiny(tmp_path / "traces", steps=10**9)
     workload(tmp_path / "w.csv")
     environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}:{ROOT}/agent", "GPQ_HOME": str(tmp_path)}
-    argv = [sys.executable, "-m", "gpq", "simulate", *TRACES, "--policy", "fifo", "--seed", "0,1"]
+    argv = [sys.executable, "-m", "gpq", "simulate", *TRACES, "--policy", "fifo,backfill"]
     with subprocess.Popen(
-        [*argv, "--jobs-parallel", "2"], cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True
+        [*argv, "--jobs-parallel", "2"],
+        cwd=tmp_path,
+        env=environ,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as process:
         try:
             yield process, wait_for_children(process.pid, 2)
@@ -286,12 +427,54 @@ def busy(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
             process.kill()
 
 
-def test_ctrl_c_ends_every_process(busy: tuple[subprocess.Popen[str], list[int]]) -> None:
+SIGNALS = [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM")]
+
+
+@pytest.mark.parametrize(("number", "code", "name"), SIGNALS)
+def test_a_signal_ends_every_process_and_is_one_line(
+    busy: tuple[subprocess.Popen[str], list[int]], number: int, code: int, name: str
+) -> None:
     process, workers = busy
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
+    time.sleep(0.05)
+    process.send_signal(number)  # who is impatient gets no traceback either
     _, err = process.communicate(timeout=30)
-    assert (process.returncode, err) == (130, "")
+    assert (process.returncode, err) == (code, f"gpq: ended by {name} after 0 of 2 runs; none is shown\n")
     assert not any(map(alive, workers))
+
+
+def test_a_signal_to_all_of_its_processes_is_one_line_too(busy: tuple[subprocess.Popen[str], list[int]]) -> None:
+    process, workers = busy
+    os.killpg(process.pid, signal.SIGTERM)  # as a terminal or `timeout` does
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (143, "gpq: ended by SIGTERM after 0 of 2 runs; none is shown\n")
+    assert not any(map(alive, workers))
+
+
+def test_without_other_processes_a_signal_is_one_line_too(tmp_path: Path) -> None:
+    tiny(tmp_path / "traces", steps=10**9)
+    workload(tmp_path / "w.csv")
+    code = (
+        "import os, signal, sys, threading\n"
+        "from gpq.cli import door\n"
+        "threading.Timer(5.0, os.kill, (os.getpid(), signal.SIGTERM)).start()\n"
+        "sys.exit(door.run(sys.argv[1:]))"
+    )
+    environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}:{ROOT}/agent", "GPQ_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code, "simulate", *TRACES, "--policy", "fifo"], cwd=tmp_path, env=environ,
+                          capture_output=True, text=True, check=False, timeout=60)  # fmt: skip
+    assert (done.returncode, done.stdout) == (143, "")
+    assert done.stderr == "gpq: ended by SIGTERM after 0 of 1 runs; none is shown\n"
+
+
+def test_a_killed_process_takes_no_finished_run_along(busy: tuple[subprocess.Popen[str], list[int]]) -> None:
+    process, workers = busy
+    os.kill(workers[0], signal.SIGKILL)
+    _, err = process.communicate(timeout=30)
+    said = "a process of the simulation was killed\nhint: give it more memory, or fewer processes\n"
+    assert (process.returncode, err) == (
+        1, f"gpq: fifo on w (2x4, seed 0): {said}gpq: backfill on w (2x4, seed 0): {said}",
+    )  # fmt: skip
 
 
 def test_workers_do_not_outlive_a_killed_parent(busy: tuple[subprocess.Popen[str], list[int]]) -> None:

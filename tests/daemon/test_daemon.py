@@ -281,6 +281,17 @@ def test_the_error_of_a_daemon_that_cannot_start_reaches_the_command(own: Daemon
     own.config.write_text("interval = -1")
     with pytest.raises(UsageError, match="interval must be above 0"):
         call(Info(), DaemonInfo)
+    assert daemon_control.running() is None  # at once: nobody need wait until its process is gone
+    assert not daemon_control.stop()
+
+
+def test_a_daemon_that_ended_and_was_not_waited_for_is_none(own: Daemon) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        born = int(Path(f"/proc/{ended.pid}/stat").read_text().rpartition(")")[2].split()[19])
+        own.home.mkdir(exist_ok=True)
+        (own.home / "daemon.lock").write_text(json.dumps({"pid": ended.pid, "start_time": born}))
+        assert not daemon_control.stop()
 
 
 def test_stop_with_jobs_cancels_them_first(own: Daemon) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from gpq.config import FileConfig, NodeConfig, parse
 from gpq.policies.registry import POLICIES
+from gpq.sim.outcomes import Summary
+from gpq.views import comparison
 from tests.cli.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -33,6 +35,14 @@ def test_the_house_tour_names_every_file(room: str) -> None:
     rows = [line.split("|")[1] for line in INSIDE.splitlines() if line.startswith(f"| `{room}/")]
     told = {name.rpartition("/")[2] for row in rows for name in re.findall(r"`([a-z_/]+\.py)`", row)}
     assert told == {path.name for path in (ROOT / "gpq" / room).glob("*.py")} - {"__init__.py"}
+
+
+def test_every_column_of_a_simulation_is_explained() -> None:
+    section = README.partition("## Simulator")[2].partition("\n## ")[0]
+    told = {word for line in section.splitlines() for word in re.split(r"[,|]", line.replace("`", ""))}
+    named = {word.strip() for word in told}
+    assert {column.title for column in comparison.columns([])} <= named
+    assert {"cluster", *(each.name for each in fields(Summary))} <= named
 
 
 def test_what_the_example_sets_are_the_defaults() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpq.errors import Refused, UsageError
-from gpq.sim import cluster, compare
+from gpq.sim import cluster, compare, feasible
 from gpq.sim.outcomes import Outcome
 from gpq.sim.rules import Rules
 from gpq.sim.sources import SIA, Charges, Published
@@ -105,11 +105,11 @@ def test_a_category_keeps_the_batch_or_the_gpus_too(tmp_path: Path) -> None:
 
 def test_only_gangs_need_all_the_gpus_they_ask_for(tmp_path: Path) -> None:
     jobs = [source(tmp_path, "a,0,tiny,1,32", "b,0,tiny,4,32")]
-    compare.check(jobs, clusters("1x2"), ["goodput"])
+    feasible.check(jobs, clusters("1x2"), ["goodput"])
     with pytest.raises(UsageError, match=r"w\.csv row 3: job b does not fit 1x2: it asks for 4 GPUs, and there are 2"):
-        compare.check(jobs, clusters("1x4", "1x2"), ["goodput", "fifo"])
+        feasible.check(jobs, clusters("1x4", "1x2"), ["goodput", "fifo"])
     with pytest.raises(UsageError, match=r"row 2: .*no measurements on GPU type h100"):
-        compare.check(jobs, clusters("1x4:h100"), ["goodput"])
+        feasible.check(jobs, clusters("1x4:h100"), ["goodput"])
 
 
 def test_blocks_hold_the_runs_of_one_cluster_and_their_means(tmp_path: Path) -> None:
@@ -128,3 +128,10 @@ def test_what_a_solver_writes_past_python_does_not_reach_the_output(capfd: pytes
         os.write(1, b"a line of a library\n")
     os.write(1, b"ours\n")
     assert capfd.readouterr().out == "ours\n"
+
+
+def test_policies_told_by_an_oracle_run_on_a_cluster_of_one_named_type(tmp_path: Path) -> None:
+    """Their shapes name no type where there is one; the measurements do."""
+    jobs = Published("w", str(workload(tmp_path / "w.csv")), str(tiny(tmp_path / "traces", kinds=("t4",))))
+    runs = compare.plan(["optimus", "slaq", "srtf"], [jobs], clusters("2x4:t4"), rules)
+    assert [outcome.policy for outcome in compare.run_all(runs)] == ["optimus", "slaq", "srtf"]

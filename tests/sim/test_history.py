@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from gpq.cli import simulating
 from gpq.core.estimates import goodput_of
 from gpq.core.goodput import grad_time, step_time
-from gpq.core.models import Job, JobState, Level, Shape
+from gpq.core.models import Job, JobState, Level, Shape, Wish
 from gpq.core.nodes import Node
 from gpq.core.profile import LossPoint, Noise, Profile, ProfileRow, Progress
-from gpq.errors import Refused
+from gpq.errors import Refused, UsageError
 from gpq.rpc.messages import DeviceView, NodeView
-from gpq.sim.cluster import parse
+from gpq.sim.cluster import parse, typed
 from gpq.sim.history import FixedTruth, LearntTruth, history, nodes_of
 from gpq.sim.replay import replay
 from gpq.sim.rules import Rules
@@ -68,11 +69,35 @@ def test_an_adaptive_job_follows_its_fitted_model_and_its_noise() -> None:
     assert (task.restart, task.replicas, task.batch_size, task.rigid) == (12.0, 2, 64, False)
 
 
-def test_of_a_job_that_runs_what_it_declared_is_still_to_do() -> None:
+def test_a_job_that_has_not_ended_counts_as_far_as_it_came_and_is_named() -> None:
     here = running(1, on("a", 0, 1), since=NOW - 500.0, profile=profile(0.25, 1000.0))
-    assert only(here).truth.progress(1) == pytest.approx(4000.0)
-    over = ended(1, state=JobState.CANCELLED, profile=profile(0.25, 1000.0))
-    assert only(over).truth.progress(1) == pytest.approx(1000.0)
+    over = ended(2, state=JobState.FAILED, profile=profile(0.25, 1000.0))
+    found = history([here, over], NOW)
+    assert [task.truth.progress(1) for task in found.tasks()] == [pytest.approx(1000.0)] * 2
+    assert found.unended == ("1",)
+    assert simulating.unended(found) == "1 job has not ended: it counts as far as it came (1)"
+
+
+def test_time_held_by_its_user_is_none_in_which_a_job_waited() -> None:
+    jobs = [ended(1, at=100.0), ended(2, at=200.0)]
+    found = history(jobs, NOW, held={jobs[1].id: 5000.0})
+    assert [(task.name, task.at) for task in found.tasks()] == [("1", 0.0), ("2", 5100.0)]
+
+
+def test_gpus_are_called_as_they_were_when_jobs_were_measured_on_them() -> None:
+    rows = tuple(replace(row, gpu_type="NVIDIA A100") for row in profile().rows)
+    jobs = [ended(1, profile=profile(rows=rows)), ended(2, spec_=black_box(2), profile=Profile())]
+    found = history(jobs, NOW, gpu_types={jobs[1].id: {"Tesla T4", ""}})
+    assert found.gpu_types == ("NVIDIA A100", "Tesla T4")
+    nodes = typed(parse("1x2:a100,1x1:T4,1x1"), found.gpu_types)
+    assert [node.devices[0].type for node in nodes] == ["NVIDIA A100", "Tesla T4", ""]
+    with pytest.raises(UsageError, match="no job was measured on GPUs of type h100") as caught:
+        typed(parse("2x4:h100"), found.gpu_types)
+    assert caught.value.hint == "there are measurements on NVIDIA A100, Tesla T4"
+    with pytest.raises(UsageError, match="type a may be of several types"):
+        typed(parse("2x4:a"), found.gpu_types)
+    with pytest.raises(UsageError, match="of type a100"):
+        typed(parse("2x4:a100"), ())
 
 
 def test_its_loss_is_the_logged_one_and_never_grows() -> None:
@@ -119,10 +144,18 @@ def test_what_cannot_be_replayed_is_named_with_its_reason() -> None:
         job(2, state=JobState.CANCELLED, spec_=spec(name="early")),
         job(3),
         ended(4, run_seconds=0.0),
+        ended(5, state=JobState.CANCELLED),
+        running(6, on("a", 0), since=NOW - 50.0, wish=Wish.CANCEL),
     ]
     found = history(jobs, NOW)
     assert len(found.tasks()) == 1
-    assert found.left_out == (("2 (early)", "never ran"), ("3", "never ran"), ("4", "has no run time"))
+    assert found.left_out == (
+        ("2 (early)", "never ran"), ("3", "never ran"), ("4", "without run time"), ("5", "cancelled"),
+        ("6", "cancelled"),
+    )  # fmt: skip
+    assert simulating.left_out(found) == (
+        "5 jobs are left out: 2 never ran (2 (early), 3), 1 without run time (4), 2 cancelled (5, 6)"
+    )
 
 
 def test_times_count_from_the_first_job_since_then() -> None:

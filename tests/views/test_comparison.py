@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -12,10 +13,12 @@ import pytest
 from rich.console import Console
 
 from gpq.errors import UsageError
+from gpq.policies.registry import POLICIES
 from gpq.sim.compare import Block
 from gpq.sim.outcomes import JobOutcome, Outcome, Summary
 from gpq.views import comparison, plot
 from tests.cli.served import EVIL
+from tests.sim.measured import write
 
 TO_GO = ("TOOK", "ROUND MAX", "ROUND", "JOBS", "GOODPUT", "GPU H", "RESTARTS", "MEDIAN", "RHO P95", "RHO>1", "MAKESPAN",
          "P99", "SEED", "RHO MAX", "CLUSTER")  # fmt: skip
@@ -72,6 +75,27 @@ def test_means_follow_where_there_are_several_runs_of_a_policy() -> None:
     one = drawn([Block("1x4", (outcome(), outcome("fifo")))], 200)
     assert sum(line.startswith("POLICY") for line in one) == 1
     assert "SEED" not in one[0]
+
+
+def test_what_there_was_no_room_for_is_said_in_one_line() -> None:
+    full = set(titles(drawn(blocks("1x4", "2x4"), 300)))
+    for width in (60, 80, 100, 120, 300):
+        lines = drawn(blocks("1x4", "2x4"), width)
+        shown = set(titles(lines))
+        said = " ".join(" ".join(lines).split()).partition("left out at")[2]
+        gone = said.partition(": ")[2].partition(";")[0].split(", ") if said else []
+        assert set(filter(None, gone)) == full - shown
+        assert said.startswith(f" {width} columns: ") or not gone
+
+
+def test_the_legend_names_only_columns_that_are_there() -> None:
+    for width in range(40, 200, 7):
+        lines = drawn(blocks("1x4"), width)
+        legend = (
+            " ".join(" ".join(lines).split()).partition("means over")[2].partition("their worst")[0].partition(";")[2]
+        )
+        table = titles(lines[max(index for index, line in enumerate(lines) if line.startswith("POLICY")) :])
+        assert ("ROUND MAX" in legend, "RHO MAX" in legend) == ("ROUND MAX" in table, "RHO MAX" in table), width
 
 
 def test_figures_have_units() -> None:
@@ -141,7 +165,30 @@ def test_a_figure_that_cannot_be_is_refused_before_anything_runs(path: str, said
 
 
 def test_without_matplotlib_one_line_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plot, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match="needs matplotlib") as caught:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    write(tmp_path / "matplotlib" / "__init__.py", ["raise AttributeError('_ARRAY_API not found')"])
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UsageError, match=r"needs matplotlib, .* AttributeError: _ARRAY_API not found") as caught:
         plot.check(str(tmp_path / "x.svg"))
     assert caught.value.hint == "pip install 'goodput-queue[plot]'"
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UsageError, match="needs matplotlib, which cannot be imported: ModuleNotFoundError"):
+        plot.check(str(tmp_path / "x.svg"))
+
+
+def test_many_policies_can_be_told_apart_and_each_is_in_the_legend(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    names = list(POLICIES)
+    runs = [outcome(name, slower=1.0 + index / 7) for index, name in enumerate(names)]
+    path = tmp_path / "many.svg"
+    plot.draw([Block("16x4", tuple(runs)), Block("8x8", tuple(runs))], str(path))
+    text = path.read_text()
+    labels = [f"{name}, {cluster}" for cluster in ("16x4", "8x8") for name in names]
+    assert all(f"<!-- {label} -->" in text for label in labels)
+    looks = plot._looks(len(labels))
+    assert len(set(looks)) == len(labels) == 28
+    plot.draw([Block("16x4", tuple(runs[:2]))], str(tmp_path / "few.svg"))
+    high, low = (float(re.search(r'height="([0-9.]+)pt"', (tmp_path / f"{name}.svg").read_text())[1])  # type: ignore[index]
+                 for name in ("many", "few"))  # fmt: skip
+    assert high > low

@@ -96,6 +96,14 @@ def test_a_loss_curve_says_where_it_came_from_and_is_drawn_where_the_terminal_ca
     assert losses.spark([2.0, 2.0], 10) == "▁▁"
 
 
+def test_the_last_loss_is_in_the_curve_though_its_points_are_means() -> None:
+    points = [m.LossView(10.0 * step, 4.0 - step) for step in range(4)]
+    assert losses.lines(points, 0, last=0.5) == ["  4 -> 1 over 30 base steps, last 0.5", "  █▆▄▂▁"]
+    assert losses.lines(points, 5, last=8.0)[-1] == "  ▃▁█"
+    assert losses.lines(points[:1], 0, last=3.0) == ["  4 after 0 base steps, last 3"]
+    assert losses.lines(points, 0, last=1.0) == losses.lines(points, 0)
+
+
 def test_a_long_curve_is_thinned_but_keeps_its_ends_and_the_present() -> None:
     points = [m.CurvePoint(gpus, float(gpus), 64 * gpus, float(gpus), gpus == 37) for gpus in range(1, 65)]
     kept = [point.gpus for point in curve.thinned(points)]

@@ -1,0 +1,194 @@
+"""Work on a list of items, in several processes where that is asked for. Results come in the order of the items.
+
+Owns the processes and the signals: Ctrl-C and SIGTERM end all of them, and the parent says so in one line.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from concurrent.futures import FIRST_EXCEPTION, BrokenExecutor, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing.connection import wait as wait_for
+from typing import TypeVar
+
+from gpq.errors import Interrupted
+
+LOOK_SECONDS = 0.2  # between two looks at how far the other processes are
+ENDING = (signal.SIGINT, signal.SIGTERM)
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Progress = Callable[[Sequence[float]], None]  # gets the share of each item that is done, 0 to 1, in their order
+Work = Callable[[Item, Callable[[float], None]], Result]  # of one item; it tells the share of it that is done
+
+
+def work_on(
+    items: Sequence[Item],
+    work: Work[Item, Result],
+    lost: Callable[[Item], Result],
+    processes: int = 1,
+    progress: Progress | None = None,
+) -> list[Result]:
+    """The result of each item. `work` and what it takes and gives travel between processes; `lost` is the result of an item
+    whose process was killed. An error in one of them ends all; so does a signal, as Interrupted."""
+    if min(processes, len(items)) > 1:
+        return _in_processes(items, work, lost, min(processes, len(items)), progress)
+    return _here(items, work, progress)
+
+
+def _here(items: Sequence[Item], work: Work[Item, Result], progress: Progress | None) -> list[Result]:
+    shares = [0.0] * len(items)
+    results: list[Result] = []
+
+    def stop(number: int) -> None:
+        raise _Stop(number)
+
+    try:
+        with _hearing(stop):
+            for index, item in enumerate(items):
+                results.append(work(item, partial(_tell, shares, index, progress)))
+                _tell(shares, index, progress, 1.0)
+    except _Stop as stopped:
+        raise _interrupted(stopped.number, len(results), len(items)) from None
+    return results
+
+
+def _tell(shares: list[float], index: int, progress: Progress | None, share: float) -> None:
+    shares[index] = share
+    if progress is not None:
+        progress(shares)
+
+
+# -- signals -----------------------------------------------------------------------------------------------------------
+
+
+class _Stop(BaseException):
+    """Not to be caught by what catches errors."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def _interrupted(number: int, done: int, count: int) -> Interrupted:
+    name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+    return Interrupted(number, f"ended by {name} after {done} of {count} runs; none is shown")
+
+
+@contextmanager
+def _hearing(act: Callable[[int], None]) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM calls `act`; further ones are not heard, until the process has ended. Whoever ignores one
+    of them goes on ignoring it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {each: signal.getsignal(each) for each in ENDING}
+    changed = [each for each, handler in before.items() if handler not in (None, signal.SIG_IGN)]
+
+    numbers: list[int] = []
+
+    def heard(number: int, _: object) -> None:
+        numbers.append(number)
+        for each in changed:
+            signal.signal(each, signal.SIG_IGN)
+        act(number)
+
+    for each in changed:
+        signal.signal(each, heard)
+    try:
+        yield
+    finally:
+        for each in changed if not numbers else ():
+            signal.signal(each, before[each])
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes started meanwhile never hear Ctrl-C: whoever started them ends them, by SIGTERM if need be."""
+    heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, heard)
+
+
+# -- several processes -------------------------------------------------------------------------------------------------
+
+_shares: MutableSequence[float] = []  # in a worker: memory that it shares with the process that started it
+
+
+def _in_processes(
+    items: Sequence[Item],
+    work: Work[Item, Result],
+    lost: Callable[[Item], Result],
+    processes: int,
+    progress: Progress | None,
+) -> list[Result]:
+    signals: list[int] = []
+    with _hearing(signals.append):  # it raises nothing: the pool is never left half made or half ended
+        context = multiprocessing.get_context("spawn")
+        shares = context.Array("d", len(items), lock=False)
+        before = set(multiprocessing.active_children())
+        pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_prepare, initargs=(shares,))
+        try:
+            with _deaf():
+                futures = [pool.submit(_work, work, item, index) for index, item in enumerate(items)]
+            pending: set[Future[Result]] = set(futures)
+            while pending and not signals:
+                done, pending = wait(pending, LOOK_SECONDS, FIRST_EXCEPTION)
+                for future in done:
+                    _raise_own(future)
+                if progress is not None:
+                    progress(list(shares))
+            if signals:
+                raise _interrupted(signals[0], sum(_ended_well(future) for future in futures), len(items))
+            return [_result(future, item, lost) for future, item in zip(futures, items, strict=True)]
+        except BaseException:
+            for child in set(multiprocessing.active_children()) - before:
+                child.kill()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _raise_own(future: Future[Result]) -> None:
+    """The error of the work itself. A process that was killed takes down only what had not ended."""
+    error = future.exception()
+    if error is not None and not isinstance(error, BrokenExecutor):
+        raise error
+
+
+def _ended_well(future: Future[Result]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
+
+
+def _result(future: Future[Result], item: Item, lost: Callable[[Item], Result]) -> Result:
+    return future.result() if future.exception() is None else lost(item)
+
+
+def _prepare(shares: MutableSequence[float]) -> None:
+    """In a worker: where to say how far it is. It does not outlive the process that started it."""
+    global _shares
+    _shares = shares
+    threading.Thread(target=_follow, daemon=True).start()
+
+
+def _follow() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait_for([parent.sentinel])
+        os._exit(1)
+
+
+def _work(work: Work[Item, Result], item: Item, index: int) -> Result:
+    def watch(share: float) -> None:
+        _shares[index] = share
+
+    result = work(item, watch)
+    watch(1.0)
+    return result
