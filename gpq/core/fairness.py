@@ -1,7 +1,7 @@
 """What a fair share is, and how jobs and users do against it. Measures only; who gets what is the policy's to decide.
 
-Shares go by user first: every user with live jobs has the same, and splits it evenly among their jobs, so twenty jobs
-are not twenty shares. A share is a number of GPUs that need not be whole; its speed is interpolated between the shapes
+Shares go by user first (unless that is switched off): every user with live jobs has the same, and splits it evenly among
+their jobs, so twenty jobs are not twenty shares. A share is a number of GPUs that need not be whole; its speed is interpolated between the shapes
 below and above that the job could really have (never one imaginary node, as in Pollux's artifact).
 """
 
@@ -110,8 +110,11 @@ def devices_up(snapshot: Snapshot) -> int:
 
 
 def shares_now(snapshot: Snapshot) -> dict[JobId, float]:
-    """Shares of the devices that answer, among the active jobs."""
-    return shares({job.id: job.spec.user for job in active(snapshot)}, devices_up(snapshot))
+    """Shares of the devices that answer, among the active jobs; where users do not count (`Config.by_user`), each job for
+    itself."""
+    by_user = snapshot.config.by_user
+    owners = {job.id: job.spec.user if by_user else str(job.id) for job in active(snapshot)}
+    return shares(owners, devices_up(snapshot))
 
 
 def advance(means: Mapping[JobId, MeanShare], snapshot: Snapshot, seconds: Seconds) -> dict[JobId, MeanShare]:

@@ -37,6 +37,14 @@ def test_twenty_jobs_of_one_user_share_what_one_job_of_another_has() -> None:
     assert found[JobId(1)] == pytest.approx(4 / 20)
 
 
+def test_where_users_do_not_count_every_job_has_the_same_share() -> None:
+    jobs = [running(n, on("a", n), spec_=spec(user="ana" if n < 3 else "bo")) for n in range(4)]
+    now = snapshot(node("a", gpus=8), *jobs)
+    assert fairness.shares_now(now) == {JobId(0): 4 / 3, JobId(1): 4 / 3, JobId(2): 4 / 3, JobId(3): 4.0}
+    apart = replace(now, config=replace(now.config, by_user=False))
+    assert fairness.shares_now(apart) == dict.fromkeys(map(JobId, range(4)), 2.0)
+
+
 @given(st.dictionaries(st.integers(1, 99).map(JobId), st.sampled_from("abc"), min_size=1), st.floats(0.5, 999))
 def test_shares_add_up_and_users_have_the_same(owners: dict[JobId, str], gpus: float) -> None:
     found = shares(owners, gpus)
