@@ -20,6 +20,7 @@ from gpq.core.models import (
     StopReason,
     Wish,
 )
+from gpq.core.priors import timed
 from gpq.core.shapes import held_by, is_fixed, shape_on
 from gpq.core.tuning import first_order, retune
 
@@ -48,7 +49,7 @@ def plan(snapshot: Snapshot, wanted: Mapping[JobId, Placement], why: Mapping[Job
             placement = wanted.get(name)
             if placement is not None and not placement.devices & held and snapshot.now >= job.not_before:
                 held |= placement.devices
-                order, salt = first_order(job, placement), snapshot.config.port_salt
+                order, salt = first_order(timed(job, snapshot), placement), snapshot.config.port_salt
                 launches.append(Launch(name, job.attempt + 1, job.spec, placement, order, why.get(name, ""), salt))
         elif job.state is JobState.RUNNING:
             change = _change(job, wanted.get(name), snapshot, why.get(name, ""))
@@ -59,7 +60,7 @@ def plan(snapshot: Snapshot, wanted: Mapping[JobId, Placement], why: Mapping[Job
 
 def _change(job: Job, wanted: Placement | None, snapshot: Snapshot, why: str) -> Action | None:
     if wanted == job.placement or is_fixed(job, snapshot):
-        order = retune(job, snapshot.config)
+        order = retune(timed(job, snapshot), snapshot.config)
         if order is None or job.placement is None:
             return None
         return Retune(job.id, job.attempt, job.placement.parts[0][0], order, "more goodput with this batch")

@@ -37,7 +37,7 @@ from gpq.core.models import (
 )
 from gpq.core.placement import place
 from gpq.core.policy import Policy
-from gpq.core.priors import remember
+from gpq.core.priors import remember, timed
 from gpq.core.tuning import typed
 from gpq.errors import Refused
 from gpq.policies.registry import Entry, entry, policy
@@ -260,7 +260,13 @@ class Replay:
         profile = job.profile
         if guest.seen != running.measured:
             rows = tuple(running.rows[key] for key in sorted(running.rows))
-            profile = replace(profile, rows=rows, noise=running.noise, early_noise=profile.early_noise or running.noise)
+            profile = replace(
+                profile,
+                rows=rows,
+                noise=running.noise,
+                early_noise=profile.early_noise or running.noise,
+                noise_curve=running.noise_curve,
+            )
             guest.seen = running.measured
         if self.rules.known_length:
             epochs = running.task.truth.epochs
@@ -276,6 +282,7 @@ class Replay:
         if running.fixed_batch or running.placement is None:
             return None
         job = self._seen(guest)
+        job = timed(job, Snapshot(config=self.config, priors=self.priors))
         bounds = running.bounds()
         if bounds != running.task.truth.limits(running.gpu_type):  # the measurements do not reach as far as the limits
             assert job.profile.declared is not None
