@@ -1,8 +1,9 @@
 """What a fair share is, and how jobs and users do against it. Measures only; who gets what is the policy's to decide.
 
 Shares go by user first (unless that is switched off): every user with live jobs has the same, and splits it evenly among
-their jobs, so twenty jobs are not twenty shares. A share is a number of GPUs that need not be whole; its speed is interpolated between the shapes
-below and above that the job could really have (never one imaginary node, as in Pollux's artifact).
+their jobs, so twenty jobs are not twenty shares. A share is a number of GPUs that need not be whole; its speed is
+interpolated between the shapes below and above that the job could really have (never one imaginary node, as in Pollux's
+artifact).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from dataclasses import replace
 from gpq.core.actions import Action, Launch, Retune, Stop
 from gpq.core.events import Event, Launched, Retuned, StopSent
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Placement, Snapshot, StopReason, Wish
+from gpq.core.priors import timed
 from gpq.core.shapes import held_by, is_fixed, shape_on
 from gpq.core.tuning import first_order, retunes
 from gpq.core.units import JobId, NodeId, Seconds
@@ -28,8 +29,8 @@ def plan(snapshot: Snapshot, wanted: Mapping[JobId, Placement], why: Mapping[Job
     launches: list[Action] = []
     tunings: list[Action] = []
     held = set(held_by(snapshot))
-    staying = {name: job for name, job in snapshot.jobs.items() if _stays(job, wanted, snapshot)}
-    orders = retunes(list(staying.values()), snapshot.config)
+    staying = {name for name, job in snapshot.jobs.items() if _stays(job, wanted, snapshot)}
+    orders = retunes([timed(snapshot.jobs[name], snapshot) for name in sorted(staying)], snapshot.config)
     for name in sorted(snapshot.jobs):
         job = snapshot.jobs[name]
         stop = wished_stop(job, snapshot.now)
@@ -39,7 +40,7 @@ def plan(snapshot: Snapshot, wanted: Mapping[JobId, Placement], why: Mapping[Job
             placement = wanted.get(name)
             if placement is not None and not placement.devices & held and snapshot.now >= job.not_before:
                 held |= placement.devices
-                order, salt = first_order(job, placement), snapshot.config.port_salt
+                order, salt = first_order(timed(job, snapshot), placement), snapshot.config.port_salt
                 launches.append(Launch(name, job.attempt + 1, job.spec, placement, order, why.get(name, ""), salt))
         elif job.state is JobState.RUNNING:
             if name not in staying:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import lru_cache
 from posixpath import join, normpath
 
-from gpq.core.models import Job, Level
+from gpq.core.models import Job, Level, Snapshot
+from gpq.core.noise_curve import merged
 from gpq.core.profile import Noise, Prior, ProfileRow
 
 MAX_PRIORS = 1000  # programs remembered, the latest to end a job
@@ -19,7 +19,10 @@ KEPT_WEIGHT = 100.0  # steps beyond this many count for no more, so that a row f
 LENT_WEIGHT = 20.0  # steps that a lent row counts for: soon less than what the job measures itself
 NOISE_MEMORY = 3.0  # past jobs weigh at most so many times what the newest does
 
+REMEMBERED = 4096  # joined rows
+
 Key = tuple[str, int, int, int]
+Rows = tuple[ProfileRow, ...]
 
 
 def program_of(job: Job) -> str:
@@ -44,6 +47,7 @@ def absorb(prior: Prior, job: Job) -> Prior:
         rows=tuple(sorted(best[:MAX_ROWS], key=_key)),
         noise=_mean_noise(prior.noise, job.profile.early_noise),
         max_replicas=most_replicas(job, prior),
+        noise_curve=merged(prior.noise_curve, job.profile.noise_curve),
     )
 
 
@@ -75,6 +79,18 @@ def informed(job: Job, prior: Prior | None) -> Job:
     if rows is profile.basis and noise is profile.noise_basis:
         return job
     return replace(job, profile=replace(profile, model_rows=rows, model_noise=noise))
+
+
+def timed(job: Job, snapshot: Snapshot) -> Job:
+    """The job with the rows of earlier ones of its program, for the choice of its batch. The noise scale that this rests on
+    is its own alone: what was lent never changes how well a model learns."""
+    if not snapshot.config.use_priors or not snapshot.priors:
+        return job
+    profile, prior = job.profile, snapshot.priors.get(program_of(job))
+    if prior is None or profile.declared is None:
+        return job
+    rows = _joined(profile.basis, prior.rows)
+    return job if rows is profile.basis else replace(job, profile=replace(profile, model_rows=rows))
 
 
 def most_replicas(job: Job, prior: Prior | None) -> int:
@@ -120,9 +136,20 @@ def _mean_noise(old: Noise | None, new: Noise | None) -> Noise | None:
     )
 
 
-@lru_cache(maxsize=4096)
-def _joined(own: tuple[ProfileRow, ...], lent: tuple[ProfileRow, ...]) -> tuple[ProfileRow, ...]:
+_joins: dict[
+    tuple[int, int], tuple[Rows, Rows, Rows]
+] = {}  # by the ids of what was asked, which is held beside the answer
+
+
+def _joined(own: Rows, lent: Rows) -> Rows:
     """Own rows, and lent ones of other configurations with at most LENT_WEIGHT; `own` itself where there are none."""
+    known = _joins.get((id(own), id(lent)))
+    if known is not None:
+        return known[2]
     measured = {_key(row) for row in own}
     more = [replace(row, weight=min(row.weight, LENT_WEIGHT)) for row in lent if _key(row) not in measured]
-    return tuple(sorted((*own, *more), key=_key)) if more else own
+    rows = tuple(sorted((*own, *more), key=_key)) if more else own
+    while len(_joins) >= REMEMBERED:
+        del _joins[next(iter(_joins))]
+    _joins[id(own), id(lent)] = own, lent, rows
+    return rows

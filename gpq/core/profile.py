@@ -75,6 +75,15 @@ class LossPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class NoisePoint:
+    """The noise scale around one moment of the training. `base_steps`: progress in steps of the base batch."""
+
+    base_steps: float
+    scale: float  # examples
+    jobs: float = 1.0  # that are averaged in it
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """Everything that was measured of a job."""
 
@@ -96,6 +105,7 @@ class Profile:
         None  # follow once something has changed by more than a measurement is worth (profiling)
     )
     early_noise: Noise | None = None  # the first usable one: the noise scale grows while a model learns
+    noise_curve: tuple[NoisePoint, ...] = ()  # how it has grown so far (noise_curve.recorded)
 
     @property
     def max_replicas(self) -> int:
@@ -119,3 +129,4 @@ class Prior:
     rows: tuple[ProfileRow, ...] = ()
     noise: Noise | None = None
     max_replicas: int = 0
+    noise_curve: tuple[NoisePoint, ...] = ()  # how the noise scale grew from there on

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from gpq.core.events import Profiled, TimingSums
 from gpq.core.models import Job, JobSpec
-from gpq.core.profile import Declared, LossPoint, Noise, Profile, ProfileRow
+from gpq.core.noise_curve import recorded
+from gpq.core.profile import Declared, LossPoint, Noise, NoisePoint, Profile, ProfileRow
 
 # Steps beyond this many count for no more, so that a row follows a machine that changed (pollux.md 1.15.9).
 MAX_WEIGHT = 500.0
@@ -29,6 +30,7 @@ def learn(job: Job, event: Profiled) -> Job:
         rows=merge(profile.rows, event.timings, job.placement.gpu_type if job.placement else ""),
         noise=event.noise or profile.noise,
         early_noise=profile.early_noise or (event.noise if event.noise and is_usable(event.noise) else None),
+        noise_curve=_with_noise(profile, event),
         progress=event.progress or profile.progress,
         atomic_batch=retuned.atomic_batch if retuned else profile.atomic_batch,
         accum_steps=retuned.accum_steps if retuned else profile.accum_steps,
@@ -112,6 +114,13 @@ def _merged_metrics(profile: Profile, event: Profiled) -> tuple[tuple[str, float
 def is_usable(noise: Noise) -> bool:
     """Does it tell the noise scale, not only a bound of it?"""
     return noise.samples > 0 and noise.sqr > 0 and noise.var > 0 and not noise.capped
+
+
+def _with_noise(profile: Profile, event: Profiled) -> tuple[NoisePoint, ...]:
+    """The curve with what the report says of the noise scale, where it also says how far the job is."""
+    if event.noise is None or event.progress is None or not is_usable(event.noise):
+        return profile.noise_curve
+    return recorded(profile.noise_curve, event.progress.base_steps, event.noise)
 
 
 def with_losses(curve: tuple[LossPoint, ...], new: tuple[LossPoint, ...]) -> tuple[LossPoint, ...]:

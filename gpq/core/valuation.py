@@ -23,6 +23,7 @@ FIRST_START = 4  # GPUs, at most one node, of a script that was never profiled
 GROWTH = 4  # times the replicas that were profiled: farther the model has not earned trust
 LEAST_GAIN = 0.05  # a move must promise this much, however quick the restart: estimates are no better than that
 TINY = 1e-12  # seconds, instead of a division by none
+FOR_EVER = 1e12  # seconds, so that no infinity is divided
 LEAST_FACTOR = 0.7  # of a restart, however long it takes
 
 Array = NDArray[np.float64]
@@ -169,6 +170,7 @@ def _restart_factors(group: Group, config: Config, now: Seconds, is_current: Mas
 
     The horizon H is how long a move may take to pay: longer for jobs that restart slowly (f is LEAST_FACTOR at least, or
     they would never be moved), but no job is trusted to last much longer than it has lasted (Lindy's law).
+    Nor is a shape left at once that a restart was just paid for: f <= (t + R) / (t + 2 R) after t seconds in it.
     A job that was stopped pays when it goes on, so that two jobs do not take turns at every round. One that would end in
     `left` seconds at a shape has no more than these to make up for the restart in.
     """
@@ -184,6 +186,10 @@ def _restart_factors(group: Group, config: Config, now: Seconds, is_current: Mas
     factor = np.maximum(1.0 - restart / horizon, LEAST_FACTOR) if horizon > 0 else np.ones(len(restart))
     lasted = np.array([max(now - row.job.submitted_at, 0.0) for row in group.rows]) + horizon
     factor = np.minimum(factor, np.where(restart > 0, lasted / np.maximum(lasted + restart, TINY), 1.0))
+    held = np.array([_held(row.job, now) for row in group.rows])
+    factor = np.where(
+        restart > 0, np.minimum(factor, (held + restart) / np.maximum(held + 2.0 * restart, TINY)), factor
+    )
     runs = np.array([row.current is not None for row in group.rows])
     ends = np.where(np.isfinite(left) & runs[:, None], left, 0.0)
     pays_off = np.where(ends > 0, ends / np.maximum(ends + restart[:, None], TINY), 1.0)
@@ -191,3 +197,8 @@ def _restart_factors(group: Group, config: Config, now: Seconds, is_current: Mas
     never_ran = np.array([row.job.attempt == 0 for row in group.rows])
     found: Array = np.where(is_current | never_ran[:, None], 1.0, factors)
     return found
+
+
+def _held(job: Job, now: Seconds) -> Seconds:
+    """For how long it has had the shape that it has; for ever where it has none."""
+    return max(now - job.launched_at, 0.0) if job.placement is not None and job.launched_at is not None else FOR_EVER

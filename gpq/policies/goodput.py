@@ -11,8 +11,8 @@ from gpq.core import estimates, transfer
 from gpq.core.candidates import Candidate, Field, field_of
 from gpq.core.fairness import shares_now
 from gpq.core.knapsack import Item, solve
-from gpq.core.memory import Memory
 from gpq.core.models import Shape, Snapshot
+from gpq.core.outlook import Outlook
 from gpq.core.placement import place
 from gpq.core.priors import informed, most_replicas, program_of
 from gpq.core.profile import Prior
@@ -27,11 +27,11 @@ REPAIRS = 12  # times that shapes which cannot be placed together are withdrawn
 class Goodput:
     """Chooses n_j GPUs for every job j to maximise the sum of w_j (eps + f(n_j) g_j(n_j) / g_j(fair share))^p.
 
-    g: modelled goodput, f: what a restart leaves of it, w: `weights`, p: the fairness power (1 = sum of speedups, 0 =
-    Nash welfare, -1 = Pollux's harmonic mean). Jobs that must not be moved keep what they have.
+    g: modelled goodput (`outlook`), f: what a restart leaves of it, w: `weights`, p: the fairness power (1 = sum of
+    speedups, 0 = Nash welfare, -1 = Pollux's harmonic mean). Jobs that must not be moved keep what they have.
     """
 
-    memory: Memory = field(default_factory=Memory)
+    outlook: Outlook = field(default_factory=Outlook)
     name: str = "goodput"
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Shape]:
@@ -47,14 +47,15 @@ class Goodput:
 
     def _valued(self, snapshot: Snapshot) -> tuple[Field, list[Valued]]:
         config = snapshot.config
-        self.memory.forget_others(snapshot.jobs)
+        self.outlook.forget_others(snapshot.jobs)
         estimates.expect(len(snapshot.jobs))
         shares = shares_now(snapshot)
         priors = _priors(snapshot)
         most = {name: most_replicas(job, priors.get(name)) for name, job in snapshot.jobs.items()}
         found = field_of(snapshot, _reach(snapshot, most, shares))
         known = [_with_prior(each, priors.get(each.job.id)) for each in found.candidates]
-        tables = self.memory.tables([(each.job, each.options.shapes) for each in known])
+        asked = [(each, priors.get(each.job.id), shares[each.job.id]) for each in known]
+        tables = self.outlook.tables(asked)
         left = {
             each.job.id: seconds_left(each.job, tables[each.job.id], len(each.options.shapes))
             for each in known

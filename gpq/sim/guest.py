@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -29,6 +29,7 @@ class Guest:
     running: Running
     job: Job  # as it was last shown
     rules: Rules
+    taught: Callable[[Job], Job]  # as its batch is chosen: with what earlier jobs of its program measured
     logs_loss: bool = False
     first_start: Seconds | None = None
     restarts: int = -1  # the first start is none
@@ -43,7 +44,10 @@ class Guest:
         profile = job.profile
         if self.reported != running.measured:
             rows = tuple(running.rows[key] for key in sorted(running.rows))
-            profile = replace(profile, rows=rows, noise=running.noise, early_noise=profile.early_noise or running.noise)
+            early = profile.early_noise or running.noise
+            profile = replace(
+                profile, rows=rows, noise=running.noise, early_noise=early, noise_curve=running.noise_curve
+            )
             self.reported = running.measured
         if self.rules.known_length:
             epochs = running.task.truth.epochs
@@ -80,7 +84,7 @@ class Guest:
         running = self.running
         if running.fixed_batch or running.placement is None:
             return None
-        job = self.seen()
+        job = self.taught(self.seen())
         bounds = running.bounds()
         if bounds != running.task.truth.limits(running.gpu_type):  # the measurements do not reach as far as the limits
             assert job.profile.declared is not None
@@ -121,7 +125,9 @@ class Guest:
         running.set_batch(self.batch())
 
 
-def arrive(number: JobId, task: Task, traits: Entry, rules: Rules, types: Sequence[str]) -> Guest:
+def arrive(
+    number: JobId, task: Task, traits: Entry, rules: Rules, types: Sequence[str], taught: Callable[[Job], Job]
+) -> Guest:
     """A job that was just submitted to a policy with these `traits`, on a cluster of GPUs of these `types`."""
     rng = np.random.default_rng([rules.seed, number]) if rules.noise > 0 else None
     fixed = task.batch_size if traits.own_batch else task.truth.fixed_batch
@@ -130,7 +136,7 @@ def arrive(number: JobId, task: Task, traits: Entry, rules: Rules, types: Sequen
         _profile(running, types)
     declared = _declared(task, fixed, rules, types)
     job = Job(number, _spec(task, traits), task.at, profile=Profile(declared))
-    return Guest(running, job, rules, logs_loss=traits.by_loss)
+    return Guest(running, job, rules, taught, logs_loss=traits.by_loss)
 
 
 def _spec(task: Task, traits: Entry) -> JobSpec:

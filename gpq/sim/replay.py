@@ -14,11 +14,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gpq.core.models import Config, Snapshot
+from gpq.core.models import Config, Job, Snapshot
 from gpq.core.nodes import Node
 from gpq.core.placement import place
 from gpq.core.policy import Policy
-from gpq.core.priors import remember
+from gpq.core.priors import remember, timed
 from gpq.core.profile import Prior
 from gpq.core.units import JobId, NodeId, Seconds
 from gpq.errors import Refused
@@ -108,6 +108,9 @@ class Replay:
             self._allocate()
         self._check_progress()
 
+    def _taught(self, job: Job) -> Job:
+        return timed(job, Snapshot(config=self.config, priors=self.priors))
+
     def _next_moment(self) -> Seconds:
         tick = (np.floor(self.now / self.rules.interval + _EPSILON) + 1.0) * self.rules.interval
         arrival = self.to_come[-1][1].at if self.to_come else np.inf
@@ -155,7 +158,7 @@ class Replay:
     def _arrive(self) -> None:
         while self.to_come and self.to_come[-1][1].at <= self.now + _EPSILON:
             number, task = self.to_come.pop()
-            self.guests[JobId(number)] = arrive(JobId(number), task, self.traits, self.rules, self.types)
+            self.guests[JobId(number)] = arrive(JobId(number), task, self.traits, self.rules, self.types, self._taught)
 
     def _end(self, name: JobId) -> None:
         guest = self.ended[name] = self.guests.pop(name)

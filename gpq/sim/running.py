@@ -13,7 +13,9 @@ from math import ceil, log
 import numpy as np
 
 from gpq.core.models import Placement
-from gpq.core.profile import Noise, ProfileRow
+from gpq.core.noise_curve import recorded
+from gpq.core.profile import Noise, NoisePoint, ProfileRow
+from gpq.core.profiling import is_usable
 from gpq.core.units import Seconds
 from gpq.sim.truth import Task
 
@@ -42,6 +44,7 @@ class Running:
     ended_at: Seconds | None = None
     rows: dict[tuple[str, int, int, int], ProfileRow] = field(default_factory=dict)
     noise: Noise | None = None
+    noise_curve: tuple[NoisePoint, ...] = ()
     measured: int = 0  # grows with every new row or noise scale
     stats: tuple[float, float] = (1.0, 0.0)
 
@@ -108,6 +111,8 @@ class Running:
         found = Noise(sqr, var * truth.base_batch * self._error(), _NOISE_SAMPLES)
         if self.noise is None or (found.sqr, found.var) != (self.noise.sqr, self.noise.var):
             self.noise = found
+            if is_usable(found):
+                self.noise_curve = recorded(self.noise_curve, self.progress, found)
             self.measured += 1
 
     def _error(self) -> float:

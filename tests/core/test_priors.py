@@ -10,9 +10,9 @@ from gpq.core import events as facts
 from gpq.core import priors
 from gpq.core.estimates import best_batch, curve
 from gpq.core.folding import fold
-from gpq.core.models import Exit, Job, Level, Shape
-from gpq.core.priors import absorb, informed, most_replicas, program_of, remember
-from gpq.core.profile import Noise, Prior, Profile, ProfileRow
+from gpq.core.models import Config, Exit, Job, Level, Shape
+from gpq.core.priors import absorb, informed, most_replicas, program_of, remember, timed
+from gpq.core.profile import Noise, NoisePoint, Prior, Profile, ProfileRow
 from gpq.core.units import JobId, NodeId
 from tests.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
 
@@ -136,3 +136,21 @@ def test_the_programs_that_ended_a_job_last_are_remembered(monkeypatch: pytest.M
     known = remember(known, [jobs[3]])
     assert [key.split(":")[1] for key in known] == ["/3.py", "/1.py", "/4.py"]
     assert len(remember({}, jobs[:2])) == 2
+
+
+def test_how_the_noise_scale_grew_is_remembered_of_every_job() -> None:
+    first = replace(trained(1, row(1, 0.2)).profile, noise_curve=(NoisePoint(0.0, 4.0),))
+    second = replace(first, noise_curve=(NoisePoint(0.0, 16.0), NoisePoint(100.0, 50.0)))
+    prior = absorb(absorb(Prior(), replace(trained(1), profile=first)), replace(trained(2), profile=second))
+    assert [point.scale for point in prior.noise_curve] == [pytest.approx(8.0), 50.0]
+
+
+def test_a_batch_is_chosen_by_lent_times_but_never_by_a_lent_noise_scale() -> None:
+    fresh = trained(1, row(1, 0.2))
+    prior = Prior(rows=(row(1, 0.2), row(2, 0.3)), noise=Noise(1.0, 8.0, 640))
+    here = replace(snapshot(node("a"), fresh), priors={program_of(fresh): prior})
+    lent = timed(fresh, here)
+    assert [each.replicas for each in lent.profile.basis] == [1, 2]
+    assert lent.profile.noise_basis is None
+    assert timed(lent, here).profile.basis is lent.profile.basis, "no new fit for the same question"
+    assert timed(fresh, replace(here, config=Config(use_priors=False))) is fresh

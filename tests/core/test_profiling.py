@@ -8,7 +8,7 @@ import pytest
 
 from gpq.core import events as facts
 from gpq.core.folding import apply
-from gpq.core.profile import LossPoint, Noise, Profile, ProfileRow
+from gpq.core.profile import LossPoint, Noise, NoisePoint, Profile, ProfileRow, Progress
 from gpq.core.profiling import MAX_LOSSES, rested, with_losses
 from tests.builders import on, running
 
@@ -50,6 +50,19 @@ def test_losses_of_a_report_reach_the_profile_and_survive_a_report_without_any()
     job = apply(job, facts.Profiled(5.0, job.id, 1, 100, losses=(LossPoint(1.0, 2.5),)))
     job = apply(job, facts.Profiled(6.0, job.id, 1, 200))
     assert job.profile.losses == (LossPoint(1.0, 2.5),)
+
+
+def test_noise_scales_that_come_with_progress_make_a_curve() -> None:
+    job = running(1, on("a", 0))
+    for steps, noise in (
+        (0.0, Noise(1.0, 8.0, 64)),
+        (50.0, Noise(1.0, 9.0, 64, capped=True)),
+        (90.0, Noise(0.5, 8.0, 64)),
+    ):
+        progress = Progress(0, 10, 0, 0, steps, 0.1)
+        job = apply(job, facts.Profiled(5.0, job.id, 1, int(steps) + 1, noise=noise, progress=progress))
+    job = apply(job, facts.Profiled(6.0, job.id, 1, 1000, noise=Noise(0.1, 8.0, 64)))
+    assert job.profile.noise_curve == (NoisePoint(0.0, 8.0), NoisePoint(90.0, 16.0))
 
 
 def test_the_first_noise_scale_that_is_one_is_kept() -> None:

@@ -117,6 +117,15 @@ def test_a_restart_that_takes_long_is_paid_for_by_more() -> None:
     assert size(120.0) == 4
 
 
+def test_a_shape_is_not_left_as_soon_as_a_restart_was_paid_for_it() -> None:
+    def size(launched: float) -> int:
+        mine = running(1, on("a", 0, 1, 2, 3), profile=profile(GOOD), restart_seconds=20.0)
+        return counts(replace(snapshot(node("a", 8), replace(mine, launched_at=launched)), now=1000.0))[1]
+
+    held = [size(launched) for launched in (1000.0, 0.0)]
+    assert held == [4, 8]
+
+
 def test_a_job_that_ends_before_a_restart_pays_off_is_let_be() -> None:
     def size(fraction: float) -> int:
         mine = running(1, on("a", 0, 1), profile=profile(GOOD, fraction=fraction), restart_seconds=20.0)

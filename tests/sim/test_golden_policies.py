@@ -49,7 +49,7 @@ GOLDEN: dict[tuple[str, str], tuple[float, int]] = {  # policy, cluster: mean co
     ("srtf", PLAIN): (1044.9, 5),
     ("backfill", PLAIN): (1049.2, 0),
     ("fifo", PLAIN): (1352.4, 0),
-    ("goodput", MIXED): (326.5, 8),
+    ("goodput", MIXED): (303.7, 8),
     ("sia", MIXED): (324.0, 21),
     ("gavel", MIXED): (496.9, 1),
 }
