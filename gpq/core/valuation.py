@@ -21,6 +21,7 @@ from gpq.core.units import JobId, Seconds
 EPSILON = 1e-3  # what no GPUs at all are worth, in fair shares
 FIRST_START = 4  # GPUs, at most one node, of a script that was never profiled
 GROWTH = 4  # times the replicas that were profiled: farther the model has not earned trust
+GROWTH_MIXED = 8  # the same where there are several types: every type that was profiled tells of the others
 LEAST_GAIN = 0.05  # a move must promise this much, however quick the restart: estimates are no better than that
 TINY = 1e-12  # seconds, instead of a division by none
 FOR_EVER = 1e12  # seconds, so that no infinity is divided
@@ -89,7 +90,7 @@ def value(
     fair = fair_speeds(speeds, options.shapes, share, capacities)
     column = np.array([options.index.get(row.current, -1) if row.current is not None else -1 for row in group.rows])
     is_current = column[:, None] == np.arange(len(options.shapes))[None, :]
-    allowed = (speeds > 0) & (is_current | (_within_cap(group) & options.tidy[None, :]))
+    allowed = (speeds > 0) & (is_current | (_within_cap(group, growth(len(capacities))) & options.tidy[None, :]))
     relative = np.where(fair[:, None] > 0, speeds / np.where(fair > 0, fair, 1.0)[:, None], 0.0)
     relative = relative * _restart_factors(group, config, now, is_current, left)
     weight = np.array([weights[row.job.id] for row in group.rows])
@@ -153,16 +154,21 @@ def _interpolated(speeds: Array, counts: Array, share: Array) -> Array:
     return np.where(known, np.where(inside, between, best[rows, -1]), 0.0)
 
 
-def _within_cap(group: Group) -> Mask:
+def _within_cap(group: Group, times: int) -> Mask:
     node = group.options.offer.node_size
-    caps = [growth_cap(row.job, node, most) for row, most in zip(group.rows, group.most_profiled, strict=True)]
+    caps = [growth_cap(row.job, node, most, times) for row, most in zip(group.rows, group.most_profiled, strict=True)]
     found: Mask = group.options.replicas[None, :] <= np.array(caps)[:, None]
     return found
 
 
-def growth_cap(job: Job, node_size: int, most_profiled: int) -> int:
+def growth(types: int) -> int:
+    """How many times the replicas that it was profiled with a job may be given, by the number of types of GPUs."""
+    return GROWTH_MIXED if types > 1 else GROWTH
+
+
+def growth_cap(job: Job, node_size: int, most_profiled: int, times: int = GROWTH) -> int:
     """Most replicas that it may be given now."""
-    return asks_for(job) or max(job.spec.min_gpus, min(FIRST_START, node_size), GROWTH * most_profiled)
+    return asks_for(job) or max(job.spec.min_gpus, min(FIRST_START, node_size), times * most_profiled)
 
 
 def _restart_factors(group: Group, config: Config, now: Seconds, is_current: Mask, left: Array) -> Array:

@@ -16,8 +16,9 @@ from gpq.core.outlook import Outlook
 from gpq.core.placement import place
 from gpq.core.priors import informed, most_replicas, program_of
 from gpq.core.profile import Prior
+from gpq.core.shapes import gpu_types
 from gpq.core.units import JobId
-from gpq.core.valuation import Valued, groups_of, growth_cap, value
+from gpq.core.valuation import Valued, groups_of, growth, growth_cap, value
 from gpq.core.weights import examples_left, seconds_left, weights
 
 REPAIRS = 12  # times that shapes which cannot be placed together are withdrawn
@@ -84,8 +85,9 @@ def _priors(snapshot: Snapshot) -> dict[JobId, Prior]:
 def _reach(snapshot: Snapshot, most: Mapping[JobId, int], shares: Mapping[JobId, float]) -> dict[JobId, int]:
     """Replicas beyond which no shape of a job matters: its growth cap and its fair share, to the next power of two."""
     node = max((len(each.devices) for each in snapshot.nodes.values()), default=0)
+    times = growth(len(gpu_types(snapshot)))
     return {
-        name: max(growth_cap(job, node, most[name]), node, 1 << int(shares.get(name, 0.0)).bit_length())
+        name: max(growth_cap(job, node, most[name], times), node, 1 << int(shares.get(name, 0.0)).bit_length())
         for name, job in snapshot.jobs.items()
     }
 
