@@ -185,9 +185,8 @@ def against_highs(items: Sequence[Item], capacity: int, value: float) -> dict[st
 
 def against_search(snapshot: Snapshot) -> dict[str, Any]:
     """Pollux's objective as the solver and as the genetic search find it in the same round, and the time of the search."""
-    from gpq.policies.pollux import objective
 
-    mine = objective(snapshot, by_solver(snapshot))
+    mine = pollux_problem.objective(snapshot, by_solver(snapshot))
     spent, ratios = [], []
     for seed in range(GENETIC_ROUNDS):
         here = replace(snapshot, config=replace(snapshot.config, seed=seed))
@@ -195,13 +194,13 @@ def against_search(snapshot: Snapshot) -> dict[str, Any]:
         began = time.process_time()
         theirs = search.allocate(here)
         spent.append((time.process_time() - began) * 1e3)
-        ratios.append(mine / objective(here, theirs))
+        ratios.append(mine / pollux_problem.objective(here, theirs))
     return {"search_ms": median(spent), "objective_over_search": min(ratios)}
 
 
 def by_solver(snapshot: Snapshot) -> Mapping[JobId, Shape]:
     """What `goodput`'s solver and repair choose when a shape is worth to each job what it is worth to Pollux's search."""
-    entrants = contenders.field_of(snapshot)
+    entrants = contenders.entrants(snapshot)
     share = pollux_problem.shares(snapshot, entrants)[""]
     rivals = {contender.job.id: contender for contender in entrants.contenders}
     found = candidates.field_of(snapshot)
