@@ -82,21 +82,30 @@ def models_of(asked: Iterable[tuple[Profile, str]]) -> list[Model | None]:
 
 
 def _make(questions: Sequence[_Asked]) -> list[Model | None]:
-    rows = [rows_on(each.basis, each.gpu_type) for each in questions]
-    fits = _fits.many(rows)
-    usable = [
-        (number, params, limits)
-        for number, (each, params) in enumerate(zip(questions, fits, strict=True))
-        if params is not None and (limits := limits_of(each.declared, each.gpu_type)) is not None
-    ]
-    found: list[Model | None] = [None] * len(questions)
-    corrected = corrections([(rows[number], params) for number, params, _ in usable])
-    for (number, params, limits), right in zip(usable, corrected, strict=True):
-        found[number] = Model(params, stats_of(questions[number].noise), limits, right)
+    fits = _fits.many([rows_on(each.basis, each.gpu_type) for each in questions])
+    found: list[Model | None] = []
+    for each, fit in zip(questions, fits, strict=True):
+        limits = limits_of(each.declared, each.gpu_type)
+        if fit is None or limits is None:
+            found.append(None)
+        else:
+            params, right = fit
+            found.append(Model(params, stats_of(each.noise), limits, right))
     return found
 
 
-_fits: Memo[tuple[ProfileRow, ...], ThroughputParams | None] = Memo(fit_many, LEAST_REMEMBERED)
+def _fit(profiles: Sequence[tuple[ProfileRow, ...]]) -> list[tuple[ThroughputParams, Correction] | None]:
+    """The fit of each and what it gets wrong; None where there is none."""
+    fits = fit_many(profiles)
+    known = [(number, params) for number, params in enumerate(fits) if params is not None]
+    found: list[tuple[ThroughputParams, Correction] | None] = [None] * len(profiles)
+    corrected = corrections([(profiles[number], params) for number, params in known])
+    for (number, params), right in zip(known, corrected, strict=True):
+        found[number] = params, right
+    return found
+
+
+_fits: Memo[tuple[ProfileRow, ...], tuple[ThroughputParams, Correction] | None] = Memo(_fit, LEAST_REMEMBERED)
 _models: Memo[_Asked, Model | None] = Memo(_make, LEAST_REMEMBERED)
 
 

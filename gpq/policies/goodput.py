@@ -21,6 +21,7 @@ from gpq.core.units import JobId
 from gpq.core.valuation import Valued, groups_of, growth, growth_cap, value
 from gpq.core.weights import examples_left, seconds_left, weights
 
+FEW_NODES = 32  # and so few shapes that span nodes
 REPAIRS = 12  # times that shapes which cannot be placed together are withdrawn
 
 
@@ -82,8 +83,11 @@ def _priors(snapshot: Snapshot) -> dict[JobId, Prior]:
     return {name: prior for name, prior in found.items() if prior is not None}
 
 
-def _reach(snapshot: Snapshot, most: Mapping[JobId, int], shares: Mapping[JobId, float]) -> dict[JobId, int]:
-    """Replicas beyond which no shape of a job matters: its growth cap and its fair share, to the next power of two."""
+def _reach(snapshot: Snapshot, most: Mapping[JobId, int], shares: Mapping[JobId, float]) -> Mapping[JobId, int] | None:
+    """Replicas beyond which no shape of a job matters: its growth cap and its fair share, to the next power of two. None
+    where there are few shapes: with the same for all jobs they are valued together."""
+    if len(snapshot.nodes) <= FEW_NODES:
+        return None
     node = max((len(each.devices) for each in snapshot.nodes.values()), default=0)
     times = growth(len(gpu_types(snapshot)))
     return {
