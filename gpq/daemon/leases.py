@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from gpq.core.events import Event
+from gpq.core.events import Event, NodeSilent
 from gpq.core.healing import nodes_of
 from gpq.core.leases import given_up
 from gpq.core.models import Snapshot
@@ -63,5 +63,9 @@ class LeaseWatch:
         heard = self._heard()
         found: list[Event] = []
         for node in sorted({name for job in snapshot.jobs.values() for name in nodes_of(job)}):
-            found += given_up(snapshot, node, counted - heard.get(node, self._born), self._now())
+            silent, now = counted - heard.get(node, self._born), self._now()
+            ends = given_up(snapshot, node, silent, now)
+            if ends and node in snapshot.nodes:  # else the next round might choose the very node
+                found.append(NodeSilent(now, node, f"no answer for {silent:.0f} s", now - silent))
+            found += ends
         return found

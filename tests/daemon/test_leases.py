@@ -11,16 +11,18 @@ import pytest
 from gpq_agent import wire
 
 from gpq.core.actions import Launch
-from gpq.core.events import Exited
+from gpq.core.events import Exited, NodeSeen, NodeSilent
+from gpq.core.folding import fold
 from gpq.core.leases import patience
 from gpq.core.models import Exit, Job, Snapshot
+from gpq.core.nodes import DeviceState
 from gpq.core.units import DeviceId, JobId, NodeId
 from gpq.daemon.clock import Clock
 from gpq.daemon.launching import start_order
 from gpq.daemon.leases import ABSENCE, LISTENING, LeaseWatch
 from gpq.daemon.observing import Observer
 from gpq.store.sqlite import SqliteStore
-from tests.builders import black_box, on, running, snapshot
+from tests.builders import black_box, node, on, running, snapshot
 
 A = NodeId("a")
 
@@ -56,7 +58,10 @@ def test_the_end_comes_after_lease_and_margin_and_the_wall_clock_has_no_say() ->
     given.wall += 1e9
     assert given.pass_(patience(leased()) - 1.0) == []
     given.wall -= 2e9
-    [end] = given.pass_(2.0)
+    given.state = fold(given.state, [NodeSeen(0.0, node("a"))]).snapshot
+    silent, end = given.pass_(2.0)
+    assert isinstance(silent, NodeSilent)  # no round may choose it for the next attempt
+    assert silent.since == pytest.approx(given.wall - patience(leased()), abs=1.1)
     assert (end.node, end.at, end.exit.fenced) == (A, given.wall, True)
 
 
@@ -105,6 +110,14 @@ def test_the_end_of_an_attempt_that_was_given_up_is_told_once_and_kept_before_it
     assert (late.attempt, late.exit) == (1, Exit(0, ended_at=2.0))
     assert observer.is_late((JobId(1), 1))
     assert news(info("exited", 600.0)) == []
+    busy = {"id": "a-0", "index": 0, "kind": "cuda", "type": "A100"}
+    alive = info(
+        "running", 600.0, devices=["a-0"]
+    )  # its shim was killed, say: it is being ended, and its GPU is not free
+    told, _ = observer.news({(JobId(1), 1): alive}, [busy], state, asked={}, start_possible=lambda _: False)
+    [seen] = [event for event in told if isinstance(event, NodeSeen)]
+    assert seen.node.devices[0].state is DeviceState.FOREIGN
+    assert "attempt 1.1, which was given up" in seen.node.devices[0].reason
     fresh = Observer(A, (), Clock())
     observer = fresh
     assert news(info("exited", 0.0)) == []  # what had no lease was not given up
