@@ -18,7 +18,7 @@ from gpq_agent import wire
 from gpq.connectors.base import Connector
 from gpq.core.actions import Action, Forget, Launch, Retune, Stop
 from gpq.core.events import Event, NodeSeen, StartRefused
-from gpq.core.healing import Fate, fate, standing
+from gpq.core.healing import Fate, expected, fate, standing
 from gpq.core.models import Snapshot, StopReason
 from gpq.core.nodes import Node
 from gpq.core.planning import CANCEL_GRACE
@@ -27,13 +27,14 @@ from gpq.daemon import launching
 from gpq.daemon.clock import Clock, elapsed
 from gpq.daemon.link import Link, LinkLost, Reply
 from gpq.daemon.observing import ALIVE, Key, Observer
+from gpq.daemon.reign import UNNAMED, Reign
 from gpq.errors import GpqError
 
 log = logging.getLogger(__name__)
 
-WATCH: Seconds = 3.0  # a watch answers after this long even without news
+WATCH: Seconds = 3.0  # a watch answers after this long even without news, or in this part of the shortest lease
+LEASE_SHARE = 0.25
 SILENCE: Seconds = 13.0  # three answers missed, and some; the agent itself may wait 10 s for the GPU driver
-START_EXPIRY: Seconds = 20.0  # a start order that comes later than this is refused by the agent
 REPEAT: Mapping[type[Action], Seconds] = {Launch: 5.0, Stop: 30.0, Retune: 60.0, Forget: 30.0}  # while of no effect
 REFUSED_PATIENCE: Seconds = 10.0  # a start refused for a passing reason is tried again this long
 REMEMBER: Seconds = 120.0  # longer than any of the above
@@ -59,6 +60,7 @@ class NodeClient:
         clock: Clock,
         inbox: Callable[[Sequence[Event]], None],
         view: Callable[[], Snapshot],
+        reign: Reign = UNNAMED,
     ) -> None:
         self.node = node
         self._connector = connector
@@ -67,6 +69,7 @@ class NodeClient:
         self._clock = clock
         self._inbox = inbox
         self._view = view
+        self._reign = reign
         self._connecting: Link | None = None
         self._link: Link | None = None  # the same, once the node's first full report was taken in
         self._closing = threading.Event()
@@ -75,13 +78,18 @@ class NodeClient:
         self._said: dict[tuple[str, JobId, int], Seconds] = {}
         # The reader's own.
         self._observer = Observer(node, gpus, clock)
-        self._connected_at = self._heard_at = elapsed()
-        self._agent_time = (0.0, elapsed())
+        self._connected_at = self.heard_at = elapsed()  # a daemon counts the silence of a node from its own start
+        self._report: Mapping[str, Any] = {}  # boot id and stamp of the last one taken in on this link
         self._refused_since: dict[Key, Seconds] = {}
 
     def start(self) -> None:
+        now = self._clock.now()
         self._inbox(
-            [NodeSeen(self._clock.now(), Node(self.node, reason="not heard of yet, the daemon started a moment ago"))]
+            [
+                NodeSeen(
+                    now, Node(self.node, reason="not heard of yet, the daemon started a moment ago", silent_since=now)
+                )
+            ]
         )
         self._thread.start()
 
@@ -119,8 +127,13 @@ class NodeClient:
     def _say_start(self, link: Link, launch: Launch) -> None:
         addresses = {node.id: node.address for node in self._view().nodes.values()}
         order = launching.start_order(launch, self.node, addresses=addresses, library=self._library)
-        heard, at = self._agent_time
-        order = order._replace(expires_at=heard + (elapsed() - at) + START_EXPIRY)
+        order = order._replace(**self._report, store=self._reign.store)
+        if not self._reign.holds():  # asked after the report was read: a start acknowledges it
+            return
+        if order.lease > 0 and not (order.stamp and order.store):
+            told = "its node agent knows no leases (--requeue-on-lost)"
+            self._tell([StartRefused(self._clock.now(), launch.job, launch.attempt, self.node, told, transient=True)])
+            return
 
         def done(reply: Reply) -> None:
             if reply.get("ok"):
@@ -135,7 +148,7 @@ class NodeClient:
         key = (launch.job, launch.attempt)
         kind, reason = reply.get("kind", ""), str(reply.get("error", "refused"))
         since = self._refused_since.setdefault(key, elapsed())
-        if kind == "expired" or (kind == "busy" and elapsed() - since < REFUSED_PATIENCE):
+        if kind in ("expired", "stale") or (kind == "busy" and elapsed() - since < REFUSED_PATIENCE):
             return
         log.info("%s: attempt %d.%d is refused: %s", self.node, launch.job, launch.attempt, reason)
         code = SHELL_CODES.get(kind)
@@ -177,12 +190,13 @@ class NodeClient:
                 reason = f"its answers make no sense: {error!r}"
             if self._closing.is_set():
                 return
-            if self._heard_at - began > LAST_BACKOFF:
+            if self.heard_at - began > LAST_BACKOFF:
                 backoff = FIRST_BACKOFF
             log.info("%s: %s; next try in %.1f s", self.node, reason, backoff)
             # An agent that ended and is back at once is no news; one that does not come back is.
-            if not self._observer.is_up or elapsed() - self._heard_at > 0.9 * SILENCE:
-                self._tell(self._observer.silent(reason))
+            silent = elapsed() - self.heard_at
+            if not self._observer.is_up or silent > 0.9 * SILENCE:
+                self._tell(self._observer.silent(reason, silent))
             self._closing.wait(backoff * random.uniform(0.7, 1.3))
             backoff = min(backoff * 2, LAST_BACKOFF)
 
@@ -194,7 +208,8 @@ class NodeClient:
             link.end("the daemon is ending")
         self._said.clear()
         self._connected_at = elapsed()
-        link.send("hello", {}, lambda reply: self._on_hello(link, reply))
+        hello = {"store": self._reign.store, "epoch": self._reign.epoch}
+        link.send("hello", hello, lambda reply: self._on_hello(link, reply))
         try:
             link.serve(SILENCE)
         except BaseException as error:
@@ -206,15 +221,25 @@ class NodeClient:
         if reply.get("lost"):
             return
         if not reply.get("ok"):
-            raise LinkLost(f"the node agent refuses: {reply.get('error')}")
+            hint = f"; {reply['hint']}" if reply.get("hint") else ""
+            raise LinkLost(f"the node agent refuses: {reply.get('error')}{hint}")
         if reply["version"] != wire.VERSION:
             raise LinkLost(f"the node agent speaks version {reply['version']}, not {wire.VERSION}")
         self._observer.greeted(reply)
-        self._watch(link, seen=None, wait=0.0)
+        self._take_in(reply, str(reply["boot_id"]))
+        self._watch(link, seen=None, wait=0.0, heard=None)
 
-    def _watch(self, link: Link, seen: Any, wait: Seconds) -> None:
+    def _take_in(self, reply: Reply, boot_id: str) -> None:
+        """Note when, before anything acknowledges it: rule a of leases in wire."""
+        self.heard_at = elapsed()
+        if "stamp" in reply:
+            self._report = {"stamp": float(reply["stamp"]), "boot_id": boot_id}
+        else:  # an agent before 0.2
+            self._report = {"expires_at": float(reply["time"]) + wire.START_EXPIRY}
+
+    def _watch(self, link: Link, seen: Any, wait: Seconds, heard: float | None) -> None:
         asked = self._observer.offsets(self._view())
-        fields = {"offsets": asked, "seen": seen, "wait": wait}
+        fields = {"offsets": asked, "seen": seen, "wait": wait, "heard": heard}
         link.send("watch", fields, lambda reply: self._on_watch(link, asked, reply))
 
     def _on_watch(self, link: Link, asked: Mapping[str, int], reply: Reply) -> None:
@@ -222,22 +247,28 @@ class NodeClient:
             return
         if not reply.get("ok"):
             raise LinkLost(f"the node agent refuses: {reply.get('error')}")
-        self._heard_at = elapsed()
-        self._agent_time = (float(reply["time"]), elapsed())
+        self._take_in(reply, self._report.get("boot_id", ""))
+        holds = self._reign.holds()
         snapshot = self._view()
         known = {(JobId(info["job"]), int(info["attempt"])): info for info in reply["attempts"]}
         events, more = self._observer.news(
             known, reply["devices"], snapshot, asked=asked, start_possible=self._start_possible
         )
         self._tell(events)
-        self._heal(link, known, snapshot)
+        if holds:  # else a newer daemon orders, and renews
+            self._heal(link, known, snapshot)
         self._link = link
-        self._watch(link, reply["digest"], 0.0 if more else WATCH)
+        patience = min(
+            (job.spec.requeue_on_lost * LEASE_SHARE or WATCH for job in expected(snapshot, self.node)), default=WATCH
+        )
+        self._watch(
+            link, reply["digest"], 0.0 if more else min(patience, WATCH), self._report.get("stamp") if holds else None
+        )
 
     def _start_possible(self, key: Key) -> bool:
         """May an order to start this attempt still be under way, from us or from the daemon before us?"""
         said = self._said.get(("Launch", *key), self._connected_at)
-        return elapsed() - max(said, self._connected_at) < START_EXPIRY + 1.0
+        return elapsed() - max(said, self._connected_at) < wire.START_EXPIRY + 1.0
 
     def _heal(self, link: Link, known: Mapping[Key, Mapping[str, Any]], snapshot: Snapshot) -> None:
         """Say again what still stands and has had no effect, and let go of what is over."""
@@ -255,7 +286,7 @@ class NodeClient:
                     kill = Stop(*key, (self.node,), StopReason.CANCEL, "kill", CANCEL_GRACE)
                     if self._is_time(kill):
                         self._say(link, kill)
-                case Fate.OVER:
+                case Fate.OVER if not self._observer.is_late(key):
                     forget = Forget(*key, (self.node,))
                     if self._is_time(forget):
                         self._say(link, forget)

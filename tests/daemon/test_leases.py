@@ -1,0 +1,195 @@
+"""When the daemon gives an attempt up: by a clock that nobody sets, and not at once after it was itself away."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpq_agent import wire
+
+from gpq.config import NodeConfig
+from gpq.core.actions import Launch
+from gpq.core.events import Exited, NodeSeen, NodeSilent, Started
+from gpq.core.folding import fold
+from gpq.core.leases import patience
+from gpq.core.models import Exit, Job, JobState, Snapshot
+from gpq.core.nodes import DeviceState
+from gpq.core.units import DeviceId, JobId, NodeId
+from gpq.daemon.clock import Clock, elapsed
+from gpq.daemon.launching import start_order
+from gpq.daemon.leases import ABSENCE, LISTENING, LeaseWatch
+from gpq.daemon.observing import Observer
+from gpq.daemon.reign import Reign
+from gpq.daemon.world import LiveWorld
+from gpq.store.sqlite import SqliteStore
+from tests.agent.node.harness import sweep
+from tests.builders import black_box, node, on, running, snapshot
+from tests.contract.test_worlds import Loop, shell
+
+A = NodeId("a")
+
+
+class Given:
+    """A watch with clocks that the test moves."""
+
+    def __init__(self, *jobs: Job) -> None:
+        self.counted = 1000.0
+        self.wall = 5e8
+        self.heard: dict[NodeId, float] = {A: 1000.0}
+        self.state: Snapshot = snapshot(*jobs)
+        self.watch = LeaseWatch(
+            lambda: self.heard, lambda: self.state, lambda: self.wall, lambda _: None, lambda: self.counted
+        )
+
+    def pass_(self, seconds: float, step: float = 1.0) -> list[Any]:
+        """Look each `step` seconds: what was told, until something was."""
+        until = self.counted + seconds
+        while self.counted < until:
+            self.counted = min(self.counted + step, until)
+            if events := self.watch.look():
+                return events
+        return []
+
+
+def leased(lease: float = 600.0) -> Job:
+    return running(1, on("a", 0), spec_=black_box(requeue_on_lost=lease), declared=False)
+
+
+def test_the_end_comes_after_lease_and_margin_and_the_wall_clock_has_no_say() -> None:
+    given = Given(leased())
+    given.wall += 1e9
+    assert given.pass_(patience(leased()) - 1.0) == []
+    given.wall -= 2e9
+    given.state = fold(given.state, [NodeSeen(0.0, node("a"))]).snapshot
+    silent, end = given.pass_(2.0)
+    assert isinstance(silent, NodeSilent)  # no round may choose it for the next attempt
+    assert silent.since == pytest.approx(given.wall - patience(leased()), abs=1.1)
+    assert (end.node, end.at, end.exit.fenced) == (A, given.wall, True)
+
+
+def test_a_node_that_is_heard_of_renews() -> None:
+    given = Given(leased(60.0))
+    for _ in range(20):
+        assert given.pass_(50.0) == []
+        given.heard[A] = given.counted
+    assert given.pass_(100.0)
+
+
+def test_after_an_absence_of_its_own_the_daemon_listens_first() -> None:
+    given = Given(leased())
+    assert given.pass_(7200.0, step=7200.0) == []  # it was stopped, or its machine slept
+    assert given.pass_(LISTENING - 1.0) == []
+    assert given.pass_(2.0)
+    assert ABSENCE > 1.0
+
+
+def test_a_node_that_nobody_connects_to_any_more_is_silent_since_the_start() -> None:
+    given = Given(leased())
+    given.heard.clear()
+    assert given.pass_(patience(leased()) - 1.0) == []
+    assert given.pass_(2.0)
+
+
+def test_jobs_without_a_lease_are_never_given_up() -> None:
+    assert Given(running(1, on("a", 0))).pass_(1e5, step=4.0) == []
+
+
+def info(state: str, lease: float, **more: Any) -> Mapping[str, Any]:
+    end = wire.ExitRecord(1, 1, 0, None, False, None, 1.0, 2.0)._asdict()
+    return wire.AttemptInfo(1, 1, state, lease=lease, exit=end, **more)._asdict()
+
+
+def test_the_end_of_an_attempt_that_was_given_up_is_told_once_and_kept_before_it_is_forgotten() -> None:
+    observer = Observer(A, (), Clock())
+    state = snapshot(running(1, on("b", 0), attempt=2))
+
+    def news(one: Mapping[str, Any]) -> list[Any]:
+        key = (JobId(1), 1)
+        events, _ = observer.news({key: one}, [], state, asked={}, start_possible=lambda _: False)
+        return [event for event in events if isinstance(event, Exited)]
+
+    [late] = news(info("exited", 600.0))
+    assert (late.attempt, late.exit) == (1, Exit(0, ended_at=2.0))
+    assert observer.is_late((JobId(1), 1))
+    assert news(info("exited", 600.0)) == []
+    busy = {"id": "a-0", "index": 0, "kind": "cuda", "type": "A100"}
+    alive = info(
+        "running", 600.0, devices=["a-0"]
+    )  # its shim was killed, say: it is being ended, and its GPU is not free
+    told, _ = observer.news({(JobId(1), 1): alive}, [busy], state, asked={}, start_possible=lambda _: False)
+    [seen] = [event for event in told if isinstance(event, NodeSeen)]
+    assert seen.node.devices[0].state is DeviceState.FOREIGN
+    assert "attempt 1.1, which was given up" in seen.node.devices[0].reason
+    fresh = Observer(A, (), Clock())
+    observer = fresh
+    assert news(info("exited", 0.0)) == []  # what had no lease was not given up
+    assert not fresh.is_late((JobId(1), 1))
+
+
+def test_a_start_order_carries_the_lease_and_its_margin() -> None:
+    job = leased()
+    assert job.placement is not None
+    order = start_order(Launch(job.id, 1, job.spec, job.placement, job.order), A, addresses={}, library="/lib")
+    assert (order.lease, order.lease_margin) == (600.0, pytest.approx(33.0))
+    assert order.devices == [DeviceId("a-0")]
+
+
+def test_a_store_says_whether_it_still_holds_and_keeps_its_name(tmp_path: Path) -> None:
+    path = str(tmp_path / "state" / "gpq.db")
+    first = SqliteStore(path)
+    assert first.holds()
+    second = SqliteStore(path)
+    assert (first.holds(), second.holds()) == (False, True)
+    assert first.id == second.id
+    assert second.epoch == first.epoch + 1
+    other = SqliteStore(str(tmp_path / "other" / "gpq.db"))
+    assert other.id != first.id
+    for store in (first, second, other):
+        store.close()
+    assert not second.holds()
+    assert os.path.exists(path)
+
+
+def test_a_daemon_that_was_followed_neither_renews_nor_starts(tmp_path: Path) -> None:
+    holds = [True]
+    reign = Reign("a1b2", 3, lambda: holds[0])
+    world = LiveWorld({str(A): NodeConfig(slots=2)}, str(tmp_path / "home"), reign=reign)
+    world.start()
+    try:
+        loop = Loop(world)
+        loop.nodes_up()
+        order = loop.launch(shell("exec sleep 600", tmp_path, requeue_on_lost=3.0))
+        loop.until(lambda: loop.has(Started), "it runs")
+        begun = elapsed()
+        loop.until(lambda: elapsed() - begun > 5.0, "its lease is renewed")
+        assert not loop.has(Exited)
+        holds[0] = False
+        loop.launch(shell("touch ran", tmp_path), "slot-1")
+        loop.until(lambda: loop.has(Exited), "it ends itself, though its daemon still listens")
+        [end] = [event.exit for event in loop.events if isinstance(event, Exited)]
+        assert (end.fenced, end.note) == (True, "ended by its lease: no contact for 3 s")
+        assert loop.snapshot.jobs[order.job].state is JobState.PENDING
+        assert not (tmp_path / "ran").exists()
+    finally:
+        world.close()
+        sweep(tmp_path / "home" / "nodes" / "a")
+
+
+def test_a_daemon_is_refused_by_the_node_of_a_newer_one_and_says_why(tmp_path: Path) -> None:
+    worlds = [
+        LiveWorld({str(A): NodeConfig(slots=1)}, str(tmp_path / "home"), reign=Reign("a1b2", epoch, lambda: True))
+        for epoch in (2, 1)
+    ]
+    new, old = Loop(worlds[0]), Loop(worlds[1])
+    try:
+        worlds[0].start()
+        new.nodes_up()
+        worlds[1].start()
+        told = "the node agent refuses: a newer daemon has taken over: epoch 2, this one has 1; if its database"
+        old.until(lambda: told in old.snapshot.nodes[A].reason if A in old.snapshot.nodes else False, "it is refused")
+    finally:
+        for world in worlds:
+            world.close()
