@@ -46,7 +46,12 @@ class Client:
         self._node = node
         self.pipe: Pipe | None = None
         self.conversation = kind(
-            NodeId(node.name), library="/lib", gpus=(), clock=daemon.clock, inbox=daemon.put, view=lambda: daemon.published
+            NodeId(node.name),
+            library="/lib",
+            gpus=(),
+            clock=daemon.clock,
+            inbox=daemon.put,
+            view=lambda: daemon.published,
         )
 
     def start(self) -> None:

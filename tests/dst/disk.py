@@ -14,6 +14,7 @@ from gpq.errors import Refused, StoreFailed
 from gpq.store import rows
 from gpq.store.memory import MemoryStore
 from tests.dst.judge import Judge
+from tests.dst.schedule import Violation
 
 
 class Killed(BaseException):
@@ -31,7 +32,10 @@ class Disk:
         self.tokens: dict[int, str] = {}  # by id: the submission that it holds
 
     def write(self, events: Sequence[Event], snapshot: Snapshot, ended: Sequence[Job]) -> None:
-        self.memory.commit(events, snapshot, ended)
+        try:
+            self.memory.commit(events, snapshot, ended)
+        except ValueError as error:  # a writer that knew less than the disk
+            raise Violation(f"I1: {error}") from None
         self.tokens.update({job.id: job.spec.argv[0] for job in (*snapshot.jobs.values(), *ended)})
         self.judge.durable(self)
         self.judge.committed(tuple(events), snapshot, tuple(ended))

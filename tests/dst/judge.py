@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpq.core.events import Event, Exited, Launched, StartRefused
-from gpq.core.models import HOLDS_DEVICES, Exit, Job, JobState, Snapshot
+from gpq.core.models import HOLDS_DEVICES, Exit, Job, JobState, Placement, Snapshot
 from gpq.core.rounds import sanity
 from gpq.core.units import JobId
 from tests.dst.schedule import Schedule, Violation
@@ -41,7 +41,7 @@ class Judge:
         self.acked: dict[int, str] = {}
         self._tokens: dict[int, str] = {}  # by id: which submission has it
         self._over: dict[tuple[str, Key], str] = {}  # recorded as over, by what
-        self._launched: dict[Key, object] = {}
+        self._launched: dict[Key, Placement] = {}
 
     # -- processes -----------------------------------------------------------------------------------------------------
 
@@ -49,13 +49,20 @@ class Judge:
         where = (tree.node, tree.key)
         for other in self.live.values():
             if other.key[0] == tree.key[0] and other.token == tree.token and other.key != tree.key:
-                raise Violation(f"I2: job {_told(tree.key)} starts on {tree.node}; {_told(other.key)} lives on {other.node}")
+                raise Violation(
+                    f"I2: job {_told(tree.key)} starts on {tree.node}; {_told(other.key)} lives on {other.node}"
+                )
             if other.node == tree.node and (both := set(other.devices) & set(tree.devices)):
                 raise Violation(f"I3: {_told(tree.key)} and {_told(other.key)} are both on {sorted(both)}")
         if where in self.trees:
             raise Violation(f"I2: {_told(tree.key)} starts a second time on {tree.node}")
         if where in self._over:
-            raise Violation(f"I8: {_told(tree.key)} starts on {tree.node} after its end was recorded: {self._over[where]}")
+            raise Violation(
+                f"I8: {_told(tree.key)} starts on {tree.node} after its end was recorded: {self._over[where]}"
+            )
+        placement = self._launched.get(tree.key)
+        if placement is None or tree.node not in dict(placement.parts):
+            raise Violation(f"I2: {_told(tree.key)} starts on {tree.node}, and the disk has it on {placement}")
         self.live[where] = self.trees[where] = tree
 
     def ended(self, tree: Tree, code: int | None, signal: int | None) -> None:
@@ -111,7 +118,9 @@ class Judge:
         for tree in self.live.values():
             name = JobId(tree.key[0])
             if name not in holding and ours.get(name) == tree.token:
-                raise Violation(f"I8: job {_told(tree.key)} lives on {tree.node}, and the state says that it holds nothing")
+                raise Violation(
+                    f"I8: job {_told(tree.key)} lives on {tree.node}, and the state says that it holds nothing"
+                )
         for job in ended:
             parts = [tree for tree in self.trees.values() if tree.key == (job.id, job.attempt)]
             if job.state is JobState.COMPLETED and not (parts and all(tree.code == 0 for tree in parts)):

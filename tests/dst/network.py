@@ -1,6 +1,7 @@
 """Pipes between a daemon and the agents of its nodes, and what a network does to them.
 
-What is sent into a cut is kept and delivered once it is healed, as TCP does, also when the sender is gone by then.
+What is sent into a cut is kept and delivered once it is healed, as TCP does, also when the sender is gone by then; and
+not at once, but when TCP tries again, which is after up to as long as the cut has lasted.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from tests.dst.nodes import Agent, Node
 
 CONNECT_TIMEOUT = 5.0
+LONGEST_RETRY = 60.0  # between two tries of TCP
 UP, DOWN = "up", "down"  # to the node, to the daemon
 
 
@@ -39,26 +41,32 @@ class Wire:
     schedule: Schedule
     weather: Weather
     cut: dict[str, int] = field(default_factory=lambda: {UP: 0, DOWN: 0})
-    held: dict[str, list[Run]] = field(default_factory=lambda: {UP: [], DOWN: []})
+    since: dict[str, float] = field(default_factory=lambda: {UP: 0.0, DOWN: 0.0})
+    held: dict[str, list[tuple[object, Run]]] = field(default_factory=lambda: {UP: [], DOWN: []})
 
     def sever(self, ways: str) -> None:
         for way in (UP, DOWN):
-            self.cut[way] += ways in (way, "both")
+            if ways in (way, "both"):
+                self.since[way] = self.since[way] if self.cut[way] else self.schedule.now
+                self.cut[way] += 1
 
     def heal(self, ways: str) -> None:
         for way in (UP, DOWN):
             self.cut[way] -= ways in (way, "both")
             if not self.cut[way]:
                 waiting, self.held[way] = self.held[way], []
-                for run in waiting:
-                    self.schedule.after(0.01, run)
+                longest = min(self.schedule.now - self.since[way], LONGEST_RETRY)
+                waits: dict[object, float] = {}
+                for pipe, run in waiting:
+                    wait = waits.setdefault(pipe, longest * self.schedule.dice.random())
+                    self.schedule.after(wait, run)
 
-    def carry(self, way: str, when: float, run: Run) -> None:
-        """Deliver at `when`, or once the cut of that moment is healed."""
+    def carry(self, pipe: object, way: str, when: float, run: Run) -> None:
+        """Deliver at `when`, or once the cut of that moment is healed. What is of one pipe stays together."""
 
         def arrive() -> None:
             if self.cut[way]:
-                self.held[way].append(arrive)
+                self.held[way].append((pipe, arrive))
             else:
                 run()
 
@@ -199,6 +207,6 @@ class Pipe:
         when = self.schedule.now + self._delay()
         if weather.ordered or certain:
             when = self._last[way] = max(when, self._last[way])
-        self.node.wire.carry(way, when, run)
+        self.node.wire.carry(self, way, when, run)
         if not certain and weather.twice and dice.random() < weather.twice:
-            self.node.wire.carry(way, when + 10.0 * self._delay(), run)
+            self.node.wire.carry(self, way, when + 10.0 * self._delay(), run)

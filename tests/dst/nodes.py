@@ -181,6 +181,10 @@ class Node:
         for agent in self.agents:
             agent.stir()
 
+    def fenced(self, store: str, epoch: int) -> bool:
+        """Has a newer daemon of that store greeted since?"""
+        return self.epochs.get(store, 0) > epoch
+
     # -- starting ------------------------------------------------------------------------------------------------------
 
     def start(self, message: Any) -> tuple[str, Attempt]:
@@ -218,9 +222,7 @@ class Node:
         if not attempt.shim or attempt.boot != self.boot or not self.up or attempt.tree is not None:
             return
         gang = self.gang(attempt)
-        attempt.tree = Tree(
-            self.name, attempt.key, tuple(attempt.order.devices), gang.program.token, self.schedule.now
-        )
+        attempt.tree = Tree(self.name, attempt.key, tuple(attempt.order.devices), gang.program.token, self.schedule.now)
         self.schedule.say("{} {} runs on {}", self.name, attempt.name, attempt.order.devices)
         self.judge.started(attempt.tree)
         gang.join(attempt)
@@ -255,7 +257,9 @@ class Node:
     def _signal(self, attempt: Attempt) -> None:
         """SIGUSR1 to the shim: to the process that has its pid now."""
         if attempt.pid in self.strangers and not (attempt.shim and attempt.boot == self.boot):
-            raise Violation(f"I9: pid {attempt.pid} on {self.name}, which is a stranger's, is signalled for {attempt.name}")
+            raise Violation(
+                f"I9: pid {attempt.pid} on {self.name}, which is a stranger's, is signalled for {attempt.name}"
+            )
 
     def _obey(self, attempt: Attempt) -> None:
         if attempt.asked == "kill":
@@ -350,7 +354,7 @@ class Agent:
 
     def _admit(self) -> None:
         """An older daemon than one that greeted since may order nothing."""
-        if self._reign is not None and self.node.epochs[self._reign[0]] > self._reign[1]:
+        if self._reign is not None and self.node.fenced(*self._reign):
             raise SpoolError("a newer daemon has taken over", "", "stale")
 
     def _hello(self, message: Message) -> dict[str, Any]:

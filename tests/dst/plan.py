@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from gpq.core.contest import eligible
 from gpq.core.models import Allotment, Level, Shape, Snapshot
@@ -17,6 +17,7 @@ FAULTS = {  # by name: how often beside the others
     "cut": 6, "reboot": 2, "agent kill": 3, "shim kill": 2, "start kill": 2, "port busy": 1, "daemon kill": 5,
     "daemon kill at commit": 5, "freeze": 3, "slow disk": 2, "full disk": 1,
 }  # fmt: skip
+ENDLESS = 1e6  # seconds of work: until somebody cancels it
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,16 @@ class Plan:
     wrong_clocks: tuple[float, ...]
     release_after: tuple[float, ...]
     end: float = 300.0  # of the faults
-    names: Mapping[str, int] = field(default_factory=dict)
 
-    def without(self, fault: Fault) -> Plan:
-        return replace(self, faults=tuple(each for each in self.faults if each is not fault))
+    def smaller(self) -> Iterator[Plan]:
+        """With one fault less, or one job less, or one thing less that a user does."""
+        for fault in self.faults:
+            yield replace(self, faults=tuple(each for each in self.faults if each is not fault))
+        for deed in self.deeds:
+            rest = (each for each in self.deeds if each is not deed)
+            if deed.kind == "submit":
+                rest = (each for each in rest if each.program != deed.program)
+            yield replace(self, deeds=tuple(rest))
 
 
 def drawn(seed: int) -> Plan:
@@ -66,7 +73,8 @@ def drawn(seed: int) -> Plan:
     nodes = dice.choice((2, 2, 3))
     programs = tuple(_program(dice, number) for number in range(dice.randrange(3, 9)))
     kinds = [name for name in FAULTS if dice.random() < 0.5] or ["cut"]
-    faults = [_fault(dice, dice.choices(kinds, [FAULTS[name] for name in kinds])[0], nodes) for _ in range(dice.randrange(14))]
+    deeds = _deeds(dice, programs)
+    faults = [_fault(dice, kinds, nodes, deeds) for _ in range(dice.randrange(14))]
     return Plan(
         seed=seed,
         nodes=nodes,
@@ -74,7 +82,7 @@ def drawn(seed: int) -> Plan:
         interval=dice.choice((10.0, 60.0)),
         weather=_weather(dice),
         programs=programs,
-        deeds=_deeds(dice, len(programs)),
+        deeds=deeds,
         faults=tuple(sorted(faults, key=lambda fault: fault.at)),
         wrong_clocks=tuple(dice.choice((0.0, dice.uniform(-3600, 3600))) for _ in range(nodes)),
         release_after=tuple(dice.choice((0.0, dice.uniform(0.1, 8.0))) for _ in range(nodes)),
@@ -89,7 +97,7 @@ def _program(dice: random.Random, number: int) -> Program:
         level=level,
         gpus=gpus,
         most=dice.choice((2, 4, 6)) if level is Level.SCRIPT else gpus,
-        work=dice.choice((1.0, dice.uniform(2, 40), dice.uniform(20, 150))),
+        work=dice.choice((1.0, dice.uniform(2, 40), dice.uniform(20, 150), ENDLESS if dice.random() < 0.4 else 5.0)),
         codes=dice.choice(((0,), (0,), (3,), (1, 0), (2, 1, 0))),
         saves_in=dice.choice((0.2, 2.0, dice.uniform(1, 40))),
         heeds_term=dice.random() < 0.8,
@@ -108,20 +116,27 @@ def _weather(dice: random.Random) -> Weather:
     return weather
 
 
-def _deeds(dice: random.Random, programs: int) -> tuple[Deed, ...]:
+def _deeds(dice: random.Random, programs: tuple[Program, ...]) -> tuple[Deed, ...]:
     deeds: list[Deed] = []
-    for number in range(programs):
+    for number, program in enumerate(programs):
         at = dice.choice((0.5, dice.uniform(0, 200)))
         deeds.append(Deed(at, "submit", number))
-        while dice.random() < 0.35:
-            at += dice.choice((0.1, 2.0, dice.uniform(0, 60)))
+        while dice.random() < 0.4:
+            at += dice.choice((0.05, dice.uniform(0, 3), dice.uniform(0, 60)))
             deeds.append(Deed(at, dice.choice(("cancel", "hold", "release", "requeue")), number))
+        if program.work >= ENDLESS:
+            deeds.append(Deed(max(at, dice.uniform(100, 290)), "cancel", number))
     return tuple(sorted(deeds, key=lambda deed: deed.at))
 
 
-def _fault(dice: random.Random, kind: str, nodes: int) -> Fault:
+def _fault(dice: random.Random, kinds: list[str], nodes: int, deeds: tuple[Deed, ...]) -> Fault:
+    """Half of them strike when something is going on: about when a user does something."""
+    kind = dice.choices(kinds, [FAULTS[name] for name in kinds])[0]
+    at = dice.uniform(0.0, 240.0)
+    if dice.random() < 0.6:
+        at = max(dice.choice(deeds).at + dice.choice((0.0, dice.uniform(-1.0, 2.0), dice.uniform(-5.0, 20.0))), 0.0)
     return Fault(
-        at=dice.uniform(0.0, 240.0) if dice.random() < 0.7 else dice.uniform(0.0, 10.0),
+        at=at,
         kind=kind,
         node=dice.randrange(nodes),
         ways=dice.choice(("both", "up", "down")),

@@ -84,7 +84,14 @@ class Gang:
     def _timing(self) -> dict[str, object]:
         steps, atomic = 20, 64 // self.replicas
         row: dict[str, object] = {"kind": "timing", "nodes": self.size, "replicas": self.replicas, "accum_steps": 0}
-        return {**row, "atomic_batch": atomic, "accum_count": steps, "accum_sum": 1.0, "step_count": steps, "step_sum": 2.0}
+        return {
+            **row,
+            "atomic_batch": atomic,
+            "accum_count": steps,
+            "accum_sum": 1.0,
+            "step_count": steps,
+            "step_sum": 2.0,
+        }
 
     def _report(self, lines: list[dict[str, object]]) -> bool:
         if self.over or self.stopping:

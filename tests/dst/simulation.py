@@ -18,7 +18,7 @@ from tests.dst.disk import Disk, DiskStore
 from tests.dst.judge import Judge
 from tests.dst.network import Wire
 from tests.dst.nodes import Attempt, Node
-from tests.dst.plan import Deed, Fault, Plan, Restless, drawn
+from tests.dst.plan import ENDLESS, Deed, Fault, Plan, Restless, drawn
 from tests.dst.programs import Gang, Program
 from tests.dst.schedule import Schedule, Violation
 
@@ -138,6 +138,8 @@ class Simulation:
         for job in self._live().values():
             if job.state is JobState.HELD or job.wish is Wish.HOLD:
                 self._change(requests.release, job.id)
+            if self.by_token[job.spec.argv[0]].work >= ENDLESS:
+                self._change(requests.cancel, job.id)
         self.schedule.after(20.0, self._patrol)
 
     # -- daemons -------------------------------------------------------------------------------------------------------
