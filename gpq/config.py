@@ -55,6 +55,7 @@ class FileConfig:
     fairness_power: float = 0.25
     restart_seconds: float = 30.0
     grace: float = 120.0  # default of `gpq submit --grace`
+    requeue_on_lost: float = 0.0  # default of `gpq submit --requeue-on-lost`, seconds; 0 = off
     settle_seconds: float = 15.0
     seed: int = 0  # of policies that search at random
     events: bool = True  # a round also when something happens; off: by the timer alone
@@ -171,6 +172,11 @@ def _check_values(config: FileConfig, text: str, path: str) -> None:
     for key in positive:
         if not getattr(config, key) > 0:
             raise _error(f"{key} must be above 0", [key], text, path)
+    if config.requeue_on_lost and not 60 <= config.requeue_on_lost <= 30 * 86400:
+        hint = "a shorter silence is often a slow network alone"
+        raise _error(
+            "requeue_on_lost must be 0 (off) or lie between 60 and 2592000 s", ["requeue_on_lost"], text, path, hint
+        )
     if not -10 <= config.fairness_power <= 1:
         raise _error("fairness_power must lie between -10 and 1", ["fairness_power"], text, path)
     if config.seed < 0:

@@ -10,7 +10,7 @@ from gpq.config import FileConfig, parse
 from gpq.core.models import Config
 from gpq.errors import UsageError
 
-OWN = {"grace", "nodes"}  # what the core has no use for
+OWN = {"grace", "nodes", "requeue_on_lost"}  # what the core has no use for
 
 
 def test_the_defaults_are_those_of_the_core() -> None:

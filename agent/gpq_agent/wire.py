@@ -12,6 +12,35 @@ Three conversations are defined here:
    (`write_json`: temporary file, fsync, rename), except the two logs, which are append-only.
 3. daemon <-> training process, through two files in that same directory: `control.json` comes down (an order, replaced
    atomically, numbered), `report.jsonl` goes up (append-only, so that a lost connection loses nothing).
+
+Time on the wire. Every reply to `hello` and `watch` is a report; its `stamp` is the node's CLOCK_BOOTTIME at that moment
+(seconds since boot, sleep included; nobody can set it). A stamp means something on the node that made it and in that boot
+alone; the daemon only carries it back. No rule below reads a wall clock.
+
+Start orders expire. `order.stamp` is that of the last report the daemon took in before it sent the order, `order.boot_id`
+the boot it was made in. The agent refuses ("expired") another boot's order, and one that arrives START_EXPIRY seconds or
+more after its stamp: it may have been replaced meanwhile.
+
+Leases (`order.lease` > 0 seconds; 0: the job runs on without the daemon for as long as it likes).
+
+a. A report is acknowledged by the next `watch` of the same connection: its `heard` is the report's stamp. The daemon sends
+   `heard` only after it has (1) noted the moment `taken in` on its own CLOCK_BOOTTIME and (2) found, after the report
+   came, that the database still has this daemon's epoch. The start order itself acknowledges its `stamp`.
+b. The agent keeps the highest acknowledged stamp of each store in `<spool>/lease.<store>.json`; not when its daemon's
+   epoch is stale. The shim's lease ends at max(order.stamp, that stamp) + order.lease by CLOCK_BOOTTIME. Then it sends
+   TERM to the whole tree, KILL order.lease_margin / 3 seconds later, and records the end with `fenced`. A lease that was
+   renewed too late is over all the same: what was sent TERM is not taken back.
+c. The daemon gives a part of an attempt up lease + lease_margin seconds after it took in the node's last report, by its
+   CLOCK_BOOTTIME. A new daemon counts from its own start (the one before it can acknowledge nothing made later, by a2).
+   Once every part is over, given up or told, the job is pending again under the next attempt number.
+   Node's end = acknowledged stamp + lease + margin / 3 <= last report taken in + lease + margin = daemon's patience: the
+   clocks are never compared, only their rates need agree, and messages may be late by any time.
+d. News of a part that was given up changes nothing but the journal: its end is recorded there when the node tells it;
+   what still lives of it (its shim was killed, say) is killed.
+
+Epochs. `hello` names the daemon's `store` (id of its database) and `epoch` (which grows with each start). The agent keeps
+the highest epoch of each store in `<spool>/epoch.<store>.json`, durably, and refuses ("stale") what an older one asks that
+changes or renews anything; a start looks again under the spool's lock.
 """
 
 import contextlib
@@ -20,6 +49,7 @@ import os
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 VERSION = 1
+START_EXPIRY = 20.0  # seconds from the stamp of a start order to its refusal
 
 # -- files of one attempt: <spool>/attempts/<job>.<attempt>/ -------------------------------------------------------------
 
@@ -69,7 +99,7 @@ def parse_attempt_key(key: str) -> Tuple[int, int]:
 
 
 class StartOrder(NamedTuple):
-    """`op: start`. Idempotent by (job, attempt); refused once `expires_at` (the agent's own clock, see `hello`) is past."""
+    """`op: start`. Idempotent by (job, attempt); refused when it comes too late (see the top of this file)."""
 
     job: int
     attempt: int
@@ -83,7 +113,12 @@ class StartOrder(NamedTuple):
     port: int = 0  # master port, checked free before the start on node rank 0; 0 = none
     node_rank: int = 0
     control: Optional[Dict[str, Any]] = None  # first Control, written before the start
-    expires_at: Optional[float] = None
+    expires_at: Optional[float] = None  # wall clock; only looked at where there is no `stamp` (daemons before 0.2)
+    stamp: Optional[float] = None  # of the last report that the daemon took in, the node's CLOCK_BOOTTIME
+    boot_id: str = ""  # the boot that `stamp` belongs to
+    store: str = ""  # id of the daemon's database
+    lease: float = 0.0  # seconds without an acknowledged report after which the shim ends the job; 0 = never
+    lease_margin: float = 0.0  # seconds that the daemon waits beyond that; KILL comes after a third of it
 
 
 class ExitRecord(NamedTuple):
@@ -99,19 +134,22 @@ class ExitRecord(NamedTuple):
     ended_at: float
     oom: bool = False
     note: str = ""  # one line a person can read, e.g. "killed 120 s after it was asked to checkpoint"
+    fenced: bool = False  # it was ended by its lease, not by itself and not by an order
 
 
 # Attempt states in replies: "starting" (recorded, not yet running), "running", "exited" (exit record there),
 # "orphan" (the shim is gone, processes of the tree live on), "lost" (neither shim, nor processes, nor exit record).
 
 OPS = (
-    "hello",  # {} -> {"version", "boot_id", "time", "python", "host", "cores", "memory_mib", "spool", "devices", "attempts"}
+    "hello",  # {"store", "epoch"} -> {"version", "boot_id", "time", "stamp", "python", "host", "cores", "memory_mib",
+    #           "spool", "devices", "attempts"}
     "ping",  # {} -> {"time"}
     "probe",  # {} -> {"devices": [DeviceInfo], "driver": str, "error": str}; probing runs in a child with a time limit
     "start",  # {"order": StartOrder} -> {"state": "started" | "already", "attempt": AttemptInfo}
     "stop",  # {"attempt": "42.1", "mode", "grace"} -> {"attempt": AttemptInfo}; may be repeated, harder each time
     "control",  # {"attempt": "42.1", "control": Control} -> {}
-    "watch",  # {"offsets": {"42.1": n}, "wait": seconds, "seen": digest} -> {"digest", "attempts", "devices", "time"}
+    "watch",  # {"offsets": {"42.1": n}, "wait": seconds, "seen": digest, "heard": stamp or none}
+    #           -> {"digest", "attempts", "devices", "time", "stamp"}
     #           long poll: answers as soon as an attempt changed state or has report lines past its offset, or after `wait`
     "tail",  # {"attempt": "42.1", "offset": n, "limit": bytes} -> {"data": base64, "offset": next, "size": bytes}
     "forget",  # {"attempt": "42.1"} -> {}: the exit record is durable elsewhere; the log stays
@@ -120,9 +158,10 @@ OPS = (
 )
 
 # Kinds of a refusal: "wrong" (asked again it is refused again), "busy" (a port, a device, a full disk: try again later),
-# "expired" (the start order came too late: send a new one); and two that a shell has exit codes for, 127 and 126:
-# "not-found" (no such command), "not-executable" (it cannot be run). All but "busy" and "expired" are for good.
-REFUSALS = ("wrong", "busy", "expired", "not-found", "not-executable")
+# "expired" (the start order came too late: send a new one), "stale" (a newer daemon of the same store has taken over);
+# and two that a shell has exit codes for, 127 and 126: "not-found" (no such command), "not-executable" (it cannot be
+# run). All but "busy", "expired" and "stale" are for good.
+REFUSALS = ("wrong", "busy", "expired", "stale", "not-found", "not-executable")
 
 
 class AttemptInfo(NamedTuple):
@@ -138,6 +177,7 @@ class AttemptInfo(NamedTuple):
     report_offset: int = 0  # offset after them
     processes: int = 0  # processes of the tree that are alive
     devices: List[str] = []  # what it was given
+    lease: float = 0.0  # of its order
 
 
 class DeviceInfo(NamedTuple):

@@ -25,7 +25,8 @@ def cancel(
     """Stop jobs for good, first gracefully. Returns when it is proven that no process of them is left on any GPU.
 
     Its processes get TERM, and those that are left after 10 s KILL; `gpq hold` lets a job write a checkpoint instead.
-    Ctrl-C ends the waiting, not the cancelling. Exit code 1 when something was still there after the timeout.
+    Where a server does not answer, the order waits for it, and that is said at once. Ctrl-C ends the waiting, not the
+    cancelling. Exit code 1 when something was still there after the timeout.
 
     \b
     Example:
@@ -40,5 +41,7 @@ def cancel(
         output.say(*(f"job {job} had ended: nothing to cancel" for job in answer.ended))
         if not (answer.cancelled or answer.ended or answer.remaining):
             output.say("no job to cancel")
-        output.note(*(f"job {job} still has processes after {timeout}: `gpq why {job}`" for job in answer.remaining))
+        still = [job for job in answer.remaining if job not in answer.waiting]
+        output.note(*(f"job {job} still has processes after {timeout}: `gpq why {job}`" for job in still))
+        output.note(*(f"job {job}: the order waits for its server ({why})" for job, why in answer.waiting.items()))
     return 1 if answer.remaining else 0

@@ -22,6 +22,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--time": ("Limit of the run time, such as 90m or 2h.", "any"),
             "-t": ("--time", "any"),
             "--retries": ("Start again so many times after a failure.", "any"),
+            "--requeue-on-lost": ("Start elsewhere after so long a silence of its server, where it then ends itself; 1m at least.", "any"),
             "--rigid": ("Never resize this script.", ""),
             "--preemptible": ("The command checkpoints on a signal and may be stopped.", ""),
             "--signal": ("That signal, such as USR1.", "USR1|USR2|TERM|INT|HUP"),

@@ -13,6 +13,7 @@ from gpq.errors import UsageError
 from gpq.rpc.messages import SpecMessage
 
 PYTHON_LINE = re.compile(rb"#!.*\bpython")
+LEAST_LEASE, MOST_LEASE = 60.0, 30 * 86400.0  # seconds
 AS_COMMAND = "to run it as it is, on a fixed number of GPUs: gpq submit -- {}"
 
 
@@ -29,6 +30,7 @@ class Asked(msgspec.Struct, frozen=True):
     priority: int = 0
     time: str = ""
     retries: int = 0
+    requeue_on_lost: str = ""
     rigid: bool = False
     preemptible: bool = False
     signal: str = ""
@@ -81,6 +83,7 @@ def build(asked: Asked) -> SpecMessage:
         priority=asked.priority,
         time_limit=values.seconds(asked.time, "--time") if asked.time else None,
         retries=asked.retries,
+        requeue_on_lost=lease(asked.requeue_on_lost),
         signal=values.signal_name(asked.signal) if asked.signal else "TERM",
         grace=values.seconds(asked.grace, "--grace") if asked.grace else None,
         resume_argv=resume(asked.resume_args),
@@ -90,6 +93,19 @@ def build(asked: Asked) -> SpecMessage:
         max_atomic_batch=high_batch,
         tags=[values.name(tag, "--tag") for tag in asked.tags],
     )
+
+
+def lease(text: str) -> float | None:
+    """Seconds; 0 for `off`, None where config.toml decides."""
+    if text in ("", "off"):
+        return 0.0 if text else None
+    seconds = values.seconds(text, "--requeue-on-lost")
+    if not LEAST_LEASE <= seconds <= MOST_LEASE:
+        raise UsageError(
+            f"--requeue-on-lost {text} must lie between 1m and 30d",
+            "a shorter silence is often a slow network alone; `off` turns it off",
+        )
+    return seconds
 
 
 def refuse_mismatches(asked: Asked, level: str) -> None:

@@ -36,6 +36,7 @@ def submit(
     priority: wishes.Priority = 0,
     time: wishes.Time = "",
     retries: wishes.Retries = 0,
+    requeue_on_lost: wishes.RequeueOnLost = "",
     rigid: wishes.Rigid = False,
     preemptible: wishes.Preemptible = False,
     signal: wishes.Signal = "",
@@ -68,5 +69,6 @@ def submit(
         name=name, tags=list(tag or []), priority=priority, time=time, retries=retries, rigid=rigid,
         preemptible=preemptible, signal=signal, grace=grace, resume_args=resume_args, batch_size=batch_size,
         max_batch_size=max_batch_size, atomic_batch_size=atomic_batch_size, env=list(env or []), cwd=cwd, python=python,
+        requeue_on_lost=requeue_on_lost,
     )  # fmt: skip
     return queueing.run(asked, hold=hold, wait=wait, dry_run=dry_run, json=json)

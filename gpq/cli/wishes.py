@@ -32,6 +32,14 @@ Time = Annotated[str, _option("--time", "-t", metavar="DURATION", help="Limit of
 Retries = Annotated[
     int, _option("--retries", metavar="N", help="Start again so many times after a failure. [default: 0]")
 ]
+RequeueOnLost = Annotated[
+    str,
+    _option(
+        "--requeue-on-lost",
+        metavar="DURATION",
+        help="Start elsewhere after so long a silence of its server, where it then ends itself; 1m at least. [default: off]",
+    ),
+]
 Rigid = Annotated[bool, _option("--rigid", help="Never resize this script.")]
 Preemptible = Annotated[bool, _option("--preemptible", help="The command checkpoints on a signal and may be stopped.")]
 Signal = Annotated[str, _option("--signal", metavar="NAME", help="That signal, such as USR1. [default: TERM]")]

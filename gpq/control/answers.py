@@ -10,6 +10,7 @@ from gpq.control import narration
 from gpq.core import estimates
 from gpq.core.explain import explain
 from gpq.core.fairness import JobFairness, fairness_by_user
+from gpq.core.leases import silence
 from gpq.core.models import HOLDS_DEVICES, TERMINAL, Job, JobState, Level, Placement, Shape, Snapshot, Wish
 from gpq.core.nodes import Device, Node, NodeState
 from gpq.core.rounds import Round
@@ -45,6 +46,7 @@ class Reader:
         running = estimates.now_of(job) if job.state in HOLDS_DEVICES else None
         replicas = job.replicas
         done = job.state in TERMINAL
+        silent = silence(self.snapshot, job, self.now)
         ended = job.ended_at if done else None
         fair = self.fairness.get(job.id)
         return JobView(
@@ -78,6 +80,8 @@ class Reader:
             exit_status=job.exit.status if done and job.exit is not None else None,
             priority=job.spec.priority,
             command=command_line(job),
+            unknown=str(silent) if silent is not None else "",
+            unknown_seconds=silent.seconds if silent is not None else None,
         )
 
     def jobs(self, jobs: Iterable[Job]) -> list[JobView]:
@@ -87,10 +91,11 @@ class Reader:
         """Why it waits, or how it ended; "" for a job that simply runs."""
         if job.state in TERMINAL:
             return narration.ended_line(job)
+        silent = silence(self.snapshot, job, self.now)
+        if silent is not None:
+            return str(silent)
         if job.state is JobState.RUNNING and job.wish is Wish.RUN:
-            nodes = [self.snapshot.nodes.get(name) for name, _ in (job.placement.parts if job.placement else ())]
-            if all(node is not None and node.state is not NodeState.UNREACHABLE for node in nodes):
-                return ""
+            return ""
         if job.state is not JobState.PENDING or job.wish is not Wish.RUN or job.not_before > self.now:
             return explain(self.snapshot, self.allocation, job).headline
         spec = job.spec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from gpq.control import narration
 from gpq.control.answers import Reader
@@ -97,7 +97,7 @@ def explanation(reader: Reader, job: Job) -> Explanation:
         how = narration.ended_line(job)
         line = f"{job.state}{': ' + how if how else ''}"
         return Explanation(int(job.id), str(job.state), line, [line], [f"`gpq logs {job.id}` shows what it said"], None)
-    said = explain(reader.snapshot, reader.allocation, job)
+    said = explain(replace(reader.snapshot, now=reader.now), reader.allocation, job)
     return Explanation(
         int(job.id), str(job.state), said.headline, list(said.reasons), list(said.remedies), decided, curve(reader, job)
     )

@@ -34,7 +34,9 @@ def exit_line(end: Exit | None) -> str:
     """`exit 1`, `killed by SIGKILL`, with the node's note."""
     if end is None:
         return ""
-    if end.lost:
+    if end.fenced:
+        said = ""
+    elif end.lost:
         said = "no exit record: its server was restarted, or its processes vanished"
     elif end.code is not None:
         said = f"exit {end.code}"
@@ -119,7 +121,7 @@ def _news_line(event: facts.Event) -> str:
         case facts.StartRefused():
             return f"{event.node} did not start it: {event.reason}"
         case facts.Exited():
-            return f"over on {event.node}: {exit_line(event.exit)}"
+            return f"attempt {event.attempt} over on {event.node}: {exit_line(event.exit)}"
         case facts.Succeeded():
             return "completed"
         case facts.Failed():

@@ -21,11 +21,12 @@ from gpq.rpc.messages import SpecMessage
 
 MAX_GPUS = 100_000
 MAX_BATCH = 1 << 40
+LEAST_LEASE: Seconds = 1.0  # over the socket, for tests; the command line and config.toml ask for a minute
 SIGNALS = frozenset(each.name.removeprefix("SIG") for each in signal.Signals) - {"KILL", "STOP", "CHLD"}
 
 
-def spec_of(message: SpecMessage, user: str, uid: int, grace: Seconds) -> JobSpec:
-    """The checked spec; `grace` is that of a job which asks for none. Raises UsageError."""
+def spec_of(message: SpecMessage, user: str, uid: int, grace: Seconds, lease: Seconds = 0.0) -> JobSpec:
+    """The checked spec; `grace` and `lease` are those of a job which asks for none. Raises UsageError."""
     try:
         level = Level(message.level)
     except ValueError:
@@ -41,6 +42,7 @@ def spec_of(message: SpecMessage, user: str, uid: int, grace: Seconds) -> JobSpe
     for name in ("argv", "resume_argv", "tags"):
         fields[name] = tuple(fields[name])
     fields["grace"] = grace if message.grace is None else message.grace
+    fields["requeue_on_lost"] = lease if message.requeue_on_lost is None else message.requeue_on_lost
     if level is not Level.SCRIPT:
         fields["max_gpus"] = message.min_gpus
     return JobSpec(**fields, level=level, env=tuple(sorted(message.env.items())), user=user, uid=uid)
@@ -99,6 +101,9 @@ def _check_numbers(message: SpecMessage) -> None:
     for option, seconds in (("--time", message.time_limit), ("--grace", message.grace)):
         if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
             raise UsageError(f"{option} must be above 0", "e.g. 90s, 20m or 2h")
+    lease = message.requeue_on_lost
+    if lease is not None and lease != 0 and not LEAST_LEASE <= lease <= 30 * 86400:
+        raise UsageError("--requeue-on-lost must lie between 1m and 30d", "e.g. --requeue-on-lost 10m")
     for small, large, option in (
         (message.batch_size, message.max_batch_size, "--max-batch-size"),
         (message.min_atomic_batch, message.max_atomic_batch, "--atomic-batch-size"),

@@ -114,6 +114,7 @@ class NodeSilent:
     at: Seconds
     node: NodeId
     reason: str
+    since: Seconds = 0.0  # last heard of; 0: at `at`
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +217,7 @@ class Stopped:
     exit: Exit
     failed: bool = False
     quick: bool = False  # it failed within Config.quick_failure_seconds
+    crashed: bool = False  # it was lost within Config.crash_seconds
     not_before: Seconds = 0.0
 
 

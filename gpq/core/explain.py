@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpq.core import estimates
+from gpq.core.leases import Silence, silence, span
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Placement, Shape, Snapshot, Wish
 from gpq.core.nodes import Device, DeviceState, Node, NodeState
 from gpq.core.shapes import feasible, gpu_range, held_by, is_fixed, nodes_up, supply, usable
@@ -82,6 +83,9 @@ def _ratio(job: Job, wanted: Placement) -> float | None:
 
 def explain(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: Job) -> Explained:
     """The whole answer about one live job. `allocation` is the last round's, None before the first."""
+    silent = silence(snapshot, job, snapshot.now)
+    if silent is not None:
+        return _why_unknown(snapshot, job, silent)
     if job.wish is Wish.CANCEL:
         return Explained("being cancelled", ("it was cancelled; its processes are being ended",))
     match job.state:
@@ -198,21 +202,30 @@ def _list(jobs: list[JobId]) -> str:
     return ("job " if len(jobs) == 1 else "jobs ") + ", ".join(str(name) for name in jobs[:6])
 
 
+def _why_unknown(snapshot: Snapshot, job: Job, silent: Silence) -> Explained:
+    """Nobody can tell whether it runs; that is no reason to end it, nor to start it twice."""
+    nodes = [snapshot.nodes.get(name, Node(name, reason="not in the configuration")) for name in silent.nodes]
+    reasons = [_silence(node) for node in nodes]
+    reasons.append("that says nothing about the job: it may run on or be over, and keeps its GPUs")
+    if job.wish is Wish.CANCEL or job.stop is not None:
+        what = "cancel" if job.wish is Wish.CANCEL else f"stop it ({job.stop})"
+        reasons.append(f"the order to {what} waits until {_list_nodes(silent)} answers")
+    lost, gone = job.spec.requeue_on_lost, f"then `gpq cancel {job.id}` gives the job up"
+    remedies = [f"if {_list_nodes(silent)} is gone for good, take it out of config.toml, {gone}"]
+    if silent.requeue_in is not None:
+        ends = f"--requeue-on-lost: it ends itself {span(lost)} after the last contact"
+        reasons.append(f"{ends} and is queued again in {span(silent.requeue_in)} at the earliest")
+    else:
+        reasons.append("without --requeue-on-lost it is not started a second time, however long the silence")
+    return Explained(str(silent), tuple(reasons), tuple(remedies))
+
+
+def _list_nodes(silent: Silence) -> str:
+    return ", ".join(silent.nodes)
+
+
 def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: Job) -> Explained:
     headline = f"runs on {gpus(job.replicas)}"
-    silent = [
-        name
-        for name, _ in (job.placement.parts if job.placement else ())
-        if (node := snapshot.nodes.get(name)) is None or node.state is not NodeState.UP
-    ]
-    if silent:
-        return Explained(
-            "its server does not answer",
-            (f"{', '.join(silent)} is silent; that says nothing about the job, which keeps its GPUs",),
-            (
-                f"if that server is gone for good, take it out of config.toml, then `gpq cancel {job.id}` gives the job up",
-            ),
-        )
     reasons: list[str] = []
     if not job.movable:
         level = job.spec.level

@@ -87,7 +87,9 @@ def _fold_node(nodes: dict[NodeId, Node], event: NodeSeen | NodeSilent | NodeRem
             nodes[event.node.id] = event.node
         case NodeSilent():
             known = nodes.get(event.node, Node(event.node))
-            nodes[event.node] = replace(known, state=NodeState.UNREACHABLE, reason=event.reason)
+            nodes[event.node] = replace(
+                known, state=NodeState.UNREACHABLE, reason=event.reason, silent_since=event.since or event.at
+            )
         case NodeRemoved():
             nodes.pop(event.node, None)
 
@@ -106,13 +108,13 @@ def apply(job: Job, event: Event) -> Job:
         case ReleaseAsked():
             if job.wish is Wish.CANCEL:
                 return job
-            return replace(job, wish=Wish.RUN, quick_failures=0, not_before=0.0)  # who releases it wants it now
+            return _again(job, Wish.RUN)  # who releases it wants it now
         case RequeueAsked():
             if job.wish is Wish.CANCEL:
                 return job
             # One that waits is where a requeue leads; its wish to be held may not have been followed yet.
             wish = Wish.RUN if job.state is JobState.PENDING else Wish.REQUEUE
-            return replace(job, wish=wish, quick_failures=0, not_before=0.0)
+            return _again(job, wish)
         case Held():
             return notice(replace(job, state=advance(job.state, event), wish=Wish.HOLD, target=None), event.why)
         case Released():
@@ -128,6 +130,11 @@ def apply(job: Job, event: Event) -> Job:
         case Succeeded() | Failed() | Cancelled() | TimeLimitReached():
             return _finished(job, event)
     raise TypeError(f"{type(event).__name__} is not about a job")
+
+
+def _again(job: Job, wish: Wish) -> Job:
+    """Its user wants another try: what went wrong before counts no more."""
+    return replace(job, wish=wish, quick_failures=0, crashes=0, not_before=0.0)
 
 
 def _launched(job: Job, event: Launched) -> Job:
@@ -210,6 +217,7 @@ def _stopped(job: Job, event: Stopped) -> Job:
         not_before=event.not_before,
         failures=job.failures + (1 if event.failed else 0),
         quick_failures=job.quick_failures + 1 if event.quick else 0,
+        crashes=job.crashes + 1 if event.crashed else 0,
         wish=Wish.RUN if job.wish is Wish.REQUEUE else job.wish,
     )
     return notice(after, f"attempt {job.attempt}: {event.exit.note}" if event.exit.note else "")

@@ -50,7 +50,7 @@ def is_lost(job: Job, node: NodeId, *, start_possible: bool) -> bool:
 
 def is_doomed(job: Job) -> bool:
     """Has the attempt failed on one of its nodes? Its other parts wait for that one in vain, some for ever."""
-    return any(not end.stopped and (end.lost or end.code != 0) for _, end in job.exits)
+    return any(not end.stopped and (end.lost or end.fenced or end.code != 0) for _, end in job.exits)
 
 
 def leftovers(snapshot: Snapshot, node: NodeId) -> list[Stop]:

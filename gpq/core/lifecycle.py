@@ -74,7 +74,7 @@ def diagram() -> str:
 def conclude(job: Job, now: Seconds, config: Config) -> Event:
     """What it means that no process of the job's attempt is left anywhere: `job.exits` has all its nodes."""
     end = joint_exit([exit_ for _, exit_ in job.exits])
-    finished = end.code == 0 and not end.stopped and not end.lost
+    finished = end.code == 0 and not end.stopped and not end.lost and not end.fenced
     if job.stop is StopReason.CANCEL:
         return Succeeded(now, job.id, end) if finished and not end.asked else Cancelled(now, job.id, end)
     if job.stop is StopReason.TIME:
@@ -90,20 +90,29 @@ def conclude(job: Job, now: Seconds, config: Config) -> Event:
             return Stopped(now, job.id, end, quick=True, not_before=again_at)
         return Stopped(now, job.id, end)
     whole = job.placement is not None and len(job.started_nodes) == len(job.placement.parts)
-    if end.lost and (job.movable or not whole or job.failures < job.spec.retries):
+    if end.fenced or (end.lost and (not whole or _survives(job))):
         # The node's fault, and not counted as a failure; but a job that takes its node down each time is held in the end.
+        blamed = end.lost and whole and job.stop is None
         wait = again_at if job.stop is None else 0.0
-        return Stopped(now, job.id, end, quick=quick and whole and job.stop is None, not_before=wait)
+        crashed = blamed and ran < config.crash_seconds
+        return Stopped(now, job.id, end, quick=quick and blamed, crashed=crashed, not_before=wait)
     if job.stop is not None or job.failures < job.spec.retries:
         return Stopped(now, job.id, end, failed=True, quick=quick, not_before=again_at)
     return Failed(now, job.id, end)
 
 
+def _survives(job: Job) -> bool:
+    """Does the job go on after an end that nobody saw, a reboot say? What keeps checkpoints does; what would begin anew
+    only where its user allowed for that."""
+    return job.movable or job.spec.requeue_on_lost > 0 or job.failures < job.spec.retries
+
+
 def joint_exit(exits: list[Exit]) -> Exit:
-    """One outcome of an attempt that ran on several nodes: a lost part, else the first failure, else the one that
-    proves the checkpoint (the node of rank 0 holds it)."""
+    """One outcome of an attempt that ran on several nodes: a lost part, one that its lease ended, else the first failure,
+    else the one that proves the checkpoint (the node of rank 0 holds it)."""
     for wanted in (
         lambda e: e.lost,
+        lambda e: e.fenced,
         lambda e: e.code not in (0, None) and not e.stopped,
         lambda e: e.stopped,
         lambda e: e.code is None,

@@ -77,6 +77,9 @@ class JobSpec:
     priority: int = 0
     time_limit: Seconds | None = None  # of run time, over all attempts
     retries: int = 0
+    requeue_on_lost: Seconds = (
+        0.0  # the lease: ends itself after so long a silence, and is then started elsewhere; 0 = off
+    )
     signal: str = "TERM"
     grace: Seconds = 120.0  # from the stop order to KILL
     resume_argv: tuple[str, ...] = ()  # appended from the second attempt on
@@ -161,7 +164,8 @@ class Exit:
     ended_at: Seconds = 0.0
     oom: bool = False
     note: str = ""
-    lost: bool = False  # no exit record: the node rebooted, or the shim was killed
+    lost: bool = False  # nobody saw it: the node rebooted, the shim was killed, or the node was silent beyond the lease
+    fenced: bool = False  # ended by its lease
 
     @property
     def status(self) -> int:
@@ -198,6 +202,7 @@ class Job:
     resizes: int = 0  # of those, with another number of GPUs
     failures: int = 0  # attempts that failed
     quick_failures: int = 0  # of those, the latest in a row that ended within quick_failure_seconds
+    crashes: int = 0  # attempts in a row that were lost soon after their start: does it take its server down?
     not_before: Seconds = 0.0  # waits after a failure
     restart_seconds: Seconds | None = None  # measured: stopping, then launch to first step; not what it waited between
     stop_seconds: Seconds | None = None  # what the stop took of the restart that is now being measured
@@ -245,6 +250,8 @@ class Config:
     retry_seconds: Seconds = 5.0  # wait after a failed attempt, doubled each time
     quick_failure_seconds: Seconds = 30.0  # an attempt that fails sooner counts towards the hold
     max_quick_failures: int = 3
+    crash_seconds: Seconds = 3600.0  # an attempt that is lost sooner counts as a crash of its server or of its shim
+    max_crashes: int = 3
     port_salt: int = 0  # shifts master ports, so that daemons beside each other use different ones
     seed: int = 0  # of policies that search at random
     events: bool = True  # a round also when something happens, not by the timer alone

@@ -55,4 +55,5 @@ class Node:
     memory_mib: int = 0
     boot_id: str = ""
     seen_at: Seconds = 0.0
+    silent_since: Seconds = 0.0  # last heard of, where it is unreachable
     address: str = "127.0.0.1"  # where peers reach it

@@ -101,6 +101,9 @@ def settle(snapshot: Snapshot) -> list[Event]:
             events.append(Released(snapshot.now, name))
         elif job.state is JobState.PENDING and job.wish is Wish.HOLD:
             events.append(Held(snapshot.now, name))
+        elif job.state is JobState.PENDING and job.crashes >= snapshot.config.max_crashes:
+            why = f"held: its server went down or its supervisor was killed {job.crashes} times in a row while it ran"
+            events.append(Held(snapshot.now, name, f"{why}; `gpq release {name}` tries again"))
         elif job.state is JobState.PENDING and job.quick_failures >= snapshot.config.max_quick_failures:
             events.append(
                 Held(

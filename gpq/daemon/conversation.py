@@ -12,7 +12,7 @@ from gpq_agent import wire
 
 from gpq.core.actions import Action, Forget, Launch, Retune, Stop
 from gpq.core.events import Event, NodeSeen, StartRefused
-from gpq.core.healing import Fate, fate, standing
+from gpq.core.healing import Fate, expected, fate, standing
 from gpq.core.models import Snapshot, StopReason
 from gpq.core.nodes import Node
 from gpq.core.planning import CANCEL_GRACE
@@ -21,12 +21,13 @@ from gpq.daemon import launching
 from gpq.daemon.clock import Clock
 from gpq.daemon.link import Done, LinkLost, Reply
 from gpq.daemon.observing import ALIVE, Key, Observer
+from gpq.daemon.reign import UNNAMED, Reign
 
 log = logging.getLogger(__name__)
 
-WATCH: Seconds = 3.0  # a watch answers after this long even without news
+WATCH: Seconds = 3.0  # a watch answers after this long even without news, or in this part of the shortest lease
+LEASE_SHARE = 0.25
 SILENCE: Seconds = 13.0  # three answers missed, and some; the agent itself may wait 10 s for the GPU driver
-START_EXPIRY: Seconds = 20.0  # a start order that comes later than this is refused by the agent
 REPEAT: Mapping[type[Action], Seconds] = {Launch: 5.0, Stop: 30.0, Retune: 60.0, Forget: 30.0}  # while of no effect
 REFUSED_PATIENCE: Seconds = 10.0  # a start refused for a passing reason is tried again this long
 REMEMBER: Seconds = 120.0  # longer than any of the above
@@ -52,6 +53,7 @@ class Conversation:
         clock: Clock,
         inbox: Callable[[Sequence[Event]], None],
         view: Callable[[], Snapshot],
+        reign: Reign = UNNAMED,
     ) -> None:
         self.node = node
         self.line: Send | None = None
@@ -59,18 +61,20 @@ class Conversation:
         self._clock = clock
         self._inbox = inbox
         self._view = view
+        self._reign = reign
         # What was said on this line, and when; written by two threads, a key at a time.
         self._said: dict[tuple[str, JobId, int], Seconds] = {}
         self._observer = Observer(node, gpus, clock)
-        self._tried_at = self._connected_at = self._heard_at = clock.elapsed()
-        self._agent_time = (0.0, clock.elapsed())
+        # A daemon counts the silence of a node from its own start.
+        self._tried_at = self._connected_at = self.heard_at = clock.elapsed()
+        self._report: Mapping[str, Any] = {}  # boot id and stamp of the last one taken in on this line
         self._refused_since: dict[Key, Seconds] = {}
         self._backoff = FIRST_BACKOFF
 
     def start(self) -> None:
-        self._inbox(
-            [NodeSeen(self._clock.now(), Node(self.node, reason="not heard of yet, the daemon started a moment ago"))]
-        )
+        now = self._clock.now()
+        unheard = Node(self.node, reason="not heard of yet, the daemon started a moment ago", silent_since=now)
+        self._inbox([NodeSeen(now, unheard)])
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
@@ -82,7 +86,8 @@ class Conversation:
         """There is a new line: greet."""
         self._said.clear()
         self._connected_at = self._clock.elapsed()
-        send("hello", {}, lambda reply: self._on_hello(send, reply))
+        hello = {"store": self._reign.store, "epoch": self._reign.epoch}
+        send("hello", hello, lambda reply: self._on_hello(send, reply))
 
     def cut(self) -> None:
         """The line is no good any more."""
@@ -90,13 +95,14 @@ class Conversation:
 
     def over(self, reason: str) -> Seconds:
         """The connection, or the try, came to its end. Seconds to wait before the next."""
-        if self._heard_at - self._tried_at > LAST_BACKOFF:
+        if self.heard_at - self._tried_at > LAST_BACKOFF:
             self._backoff = FIRST_BACKOFF
         wait = self._backoff
         log.info("%s: %s; next try in %.1f s", self.node, reason, wait)
         # An agent that ended and is back at once is no news; one that does not come back is.
-        if not self._observer.is_up or self._clock.elapsed() - self._heard_at > 0.9 * SILENCE:
-            self._tell(self._observer.silent(reason))
+        silent = self._clock.elapsed() - self.heard_at
+        if not self._observer.is_up or silent > 0.9 * SILENCE:
+            self._tell(self._observer.silent(reason, silent))
         self._backoff = min(wait * 2, LAST_BACKOFF)
         return wait
 
@@ -126,8 +132,13 @@ class Conversation:
     def _say_start(self, send: Send, launch: Launch) -> None:
         addresses = {node.id: node.address for node in self._view().nodes.values()}
         order = launching.start_order(launch, self.node, addresses=addresses, library=self._library)
-        heard, at = self._agent_time
-        order = order._replace(expires_at=heard + (self._clock.elapsed() - at) + START_EXPIRY)
+        order = order._replace(**self._report, store=self._reign.store)
+        if not self._reign.holds():  # asked after the report was read: a start acknowledges it
+            return
+        if order.lease > 0 and not (order.stamp and order.store):
+            told = "its node agent knows no leases (--requeue-on-lost)"
+            self._tell([StartRefused(self._clock.now(), launch.job, launch.attempt, self.node, told, transient=True)])
+            return
 
         def done(reply: Reply) -> None:
             if reply.get("ok"):
@@ -143,7 +154,7 @@ class Conversation:
         kind, reason = reply.get("kind", ""), str(reply.get("error", "refused"))
         now = self._clock.elapsed()
         since = self._refused_since.setdefault(key, now)
-        if kind == "expired" or (kind == "busy" and now - since < REFUSED_PATIENCE):
+        if kind in ("expired", "stale") or (kind == "busy" and now - since < REFUSED_PATIENCE):
             return
         log.info("%s: attempt %d.%d is refused: %s", self.node, launch.job, launch.attempt, reason)
         code = SHELL_CODES.get(kind)
@@ -163,11 +174,20 @@ class Conversation:
         if reply["version"] != wire.VERSION:
             raise LinkLost(f"the node agent speaks version {reply['version']}, not {wire.VERSION}")
         self._observer.greeted(reply)
-        self._watch(send, seen=None, wait=0.0)
+        self._take_in(reply, str(reply["boot_id"]))
+        self._watch(send, seen=None, wait=0.0, heard=None)
 
-    def _watch(self, send: Send, seen: Any, wait: Seconds) -> None:
+    def _take_in(self, reply: Reply, boot_id: str) -> None:
+        """Note when, before anything acknowledges it: rule a of leases in wire."""
+        self.heard_at = self._clock.elapsed()
+        if "stamp" in reply:
+            self._report = {"stamp": float(reply["stamp"]), "boot_id": boot_id}
+        else:  # an agent before 0.2
+            self._report = {"expires_at": float(reply["time"]) + wire.START_EXPIRY}
+
+    def _watch(self, send: Send, seen: Any, wait: Seconds, heard: float | None) -> None:
         asked = self._observer.offsets(self._view())
-        fields = {"offsets": asked, "seen": seen, "wait": wait}
+        fields = {"offsets": asked, "seen": seen, "wait": wait, "heard": heard}
         send("watch", fields, lambda reply: self._on_watch(send, asked, reply))
 
     def _on_watch(self, send: Send, asked: Mapping[str, int], reply: Reply) -> None:
@@ -175,22 +195,25 @@ class Conversation:
             return
         if not reply.get("ok"):
             raise LinkLost(f"the node agent refuses: {reply.get('error')}")
-        self._heard_at = self._clock.elapsed()
-        self._agent_time = (float(reply["time"]), self._heard_at)
+        self._take_in(reply, self._report.get("boot_id", ""))
+        holds = self._reign.holds()
         snapshot = self._view()
         known = {(JobId(info["job"]), int(info["attempt"])): info for info in reply["attempts"]}
         events, more = self._observer.news(
             known, reply["devices"], snapshot, asked=asked, start_possible=self._start_possible
         )
         self._tell(events)
-        self._heal(send, known, snapshot)
+        if holds:  # else a newer daemon orders, and renews
+            self._heal(send, known, snapshot)
         self.line = send
-        self._watch(send, reply["digest"], 0.0 if more else WATCH)
+        leases = (job.spec.requeue_on_lost * LEASE_SHARE or WATCH for job in expected(snapshot, self.node))
+        patience = 0.0 if more else min([WATCH, *leases])
+        self._watch(send, reply["digest"], patience, self._report.get("stamp") if holds else None)
 
     def _start_possible(self, key: Key) -> bool:
         """May an order to start this attempt still be under way, from us or from the daemon before us?"""
         said = self._said.get(("Launch", *key), self._connected_at)
-        return self._clock.elapsed() - max(said, self._connected_at) < START_EXPIRY + 1.0
+        return self._clock.elapsed() - max(said, self._connected_at) < wire.START_EXPIRY + 1.0
 
     def _heal(self, send: Send, known: Mapping[Key, Mapping[str, Any]], snapshot: Snapshot) -> None:
         """Say again what still stands and has had no effect, and let go of what is over."""
@@ -208,7 +231,7 @@ class Conversation:
                     kill = Stop(*key, (self.node,), StopReason.CANCEL, "kill", CANCEL_GRACE)
                     if self._is_time(kill):
                         self._say(send, kill)
-                case Fate.OVER:
+                case Fate.OVER if not self._observer.is_late(key):
                     forget = Forget(*key, (self.node,))
                     if self._is_time(forget):
                         self._say(send, forget)

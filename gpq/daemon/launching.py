@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from gpq_agent import wire
 
 from gpq.core.actions import Launch, Retune
+from gpq.core.leases import margin
 from gpq.core.models import JobSpec, Level
 from gpq.core.units import NodeId
 
@@ -49,6 +50,8 @@ def start_order(launch: Launch, node: NodeId, *, addresses: Mapping[NodeId, str]
             atomic_batch=launch.order.atomic_batch,
             accum_steps=launch.order.accum_steps,
         )._asdict(),
+        lease=spec.requeue_on_lost,
+        lease_margin=margin(spec.requeue_on_lost),
     )
 
 

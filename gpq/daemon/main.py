@@ -21,6 +21,7 @@ import gpq
 from gpq import config, daemon, paths
 from gpq.control.controller import Controller
 from gpq.core.models import Config
+from gpq.daemon.reign import Reign
 from gpq.daemon.server import Server
 from gpq.daemon.service import About, Service
 from gpq.daemon.world import LiveWorld
@@ -145,10 +146,19 @@ def _serve(ready: Ready, umask: int) -> int:
     ending = threading.Event()
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(contextlib.closing(SqliteStore(paths.database(), first_id=_first_id())))
-        world = LiveWorld(settings.nodes, paths.home(), umask=umask)
+        reign = Reign(store.id, store.epoch, store.holds)
+        world = LiveWorld(settings.nodes, paths.home(), umask=umask, reign=reign)
         stack.callback(world.close)
         controller = Controller(world, store, chosen, core)
-        about = About(core, frozenset(settings.nodes), world.now(), store.epoch, settings.grace, fingerprint)
+        about = About(
+            core,
+            frozenset(settings.nodes),
+            world.now(),
+            store.epoch,
+            settings.grace,
+            fingerprint,
+            settings.requeue_on_lost,
+        )
         service = Service(controller, store, world.tail, about, ending.set)
         server = Server(paths.socket(), service.handle)
         stack.callback(server.close)

@@ -21,6 +21,7 @@ from gpq.core.units import NodeId, Seconds
 from gpq.daemon.clock import Clock
 from gpq.daemon.conversation import SILENCE, Conversation
 from gpq.daemon.link import Link, LinkLost, Reply
+from gpq.daemon.reign import UNNAMED, Reign
 from gpq.errors import GpqError
 
 log = logging.getLogger(__name__)
@@ -44,14 +45,22 @@ class NodeClient:
         clock: Clock,
         inbox: Callable[[Sequence[Event]], None],
         view: Callable[[], Snapshot],
+        reign: Reign = UNNAMED,
     ) -> None:
         self.node = node
         self._connector = connector
         self._argv = list(argv)
-        self._conversation = Conversation(node, library=library, gpus=gpus, clock=clock, inbox=inbox, view=view)
+        self._conversation = Conversation(
+            node, library=library, gpus=gpus, clock=clock, inbox=inbox, view=view, reign=reign
+        )
         self._connecting: Link | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"node-{node}", daemon=True)
+
+    @property
+    def heard_at(self) -> Seconds:
+        """When the node was last heard of (`elapsed`)."""
+        return self._conversation.heard_at
 
     def start(self) -> None:
         self._conversation.start()

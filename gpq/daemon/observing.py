@@ -25,6 +25,7 @@ Info = Mapping[str, Any]  # a wire.AttemptInfo
 ALIVE = ("starting", "running", "orphan")
 ENDED = ("exited", "lost")
 SEEN: Seconds = 5.0  # news of a node without a difference, at most this often
+KEEPING: Seconds = 10.0  # until what was told is in the database
 RETELL: Seconds = 30.0  # an event that changed nothing is told again, after this long
 
 
@@ -38,6 +39,7 @@ class Observer:
         self._hello: Mapping[str, Any] = {}
         self._told: Node | None = None  # what rounds know of the node; None: nothing, or that it is silent
         self._told_at = 0.0
+        self._ends: dict[Key, Seconds] = {}  # told when, of attempts that the node still has
         self._reason = ""  # of the silence that was told
         self._offsets: dict[Key, int] = {}
         self._announced: dict[tuple[str, JobId, int], Seconds] = {}
@@ -52,11 +54,13 @@ class Observer:
         self._hello = hello
         self._announced.clear()
 
-    def silent(self, reason: str) -> list[Event]:
+    def silent(self, reason: str, seconds: Seconds) -> list[Event]:
+        """`seconds`: how long it has not been heard of."""
         if self._told is None and reason == self._reason:
             return []
         self._told, self._reason = None, reason
-        return [NodeSilent(self._clock.now(), self.node, reason)]
+        now = self._clock.now()
+        return [NodeSilent(now, self.node, reason, now - seconds)]
 
     def offsets(self, snapshot: Snapshot) -> dict[str, int]:
         """By attempt: where the next report line begins. What was told counts, though it may not be committed yet."""
@@ -85,8 +89,10 @@ class Observer:
         for key, info in known.items():
             drained = wire.attempt_key(*key) in asked and not info.get("report")
             events += self.of_attempt(info, snapshot, drained=drained)
+            events += self._late(key, info, snapshot)
             is_unread = info.get("report") or (info["state"] in ENDED and not drained)
             more = more or bool(is_unread and key in waited_for)
+        self._ends = {key: at for key, at in self._ends.items() if key in known}
         events += self._missing(known, snapshot, start_possible)
         events += self._of_node(devices, known, snapshot)
         return events, more
@@ -106,11 +112,26 @@ class Observer:
         if ran and self.node not in job.started_nodes and self._is_new("Started", key):
             events.append(Started(now, job_id, attempt, self.node))
         if state in ENDED and drained and self._is_new("Exited", key):
+            self._ends[key] = self._clock.elapsed()
             end = sightings.exit_of(info.get("exit"), lost=state == "lost")
             events.append(Exited(now, job_id, attempt, self.node, end))
         if state == "orphan":
             self.note(f"the shim of attempt {job_id}.{attempt} is gone, its processes live on and keep their devices")
         return events
+
+    def _late(self, key: Key, info: Info, snapshot: Snapshot) -> list[Event]:
+        """The end of an attempt that was given up by its lease: for the journal alone."""
+        if not info.get("lease") or info["state"] not in ENDED or key in self._ends:
+            return []
+        if fate(snapshot, self.node, *key) is not Fate.OVER:
+            return []
+        self._ends[key] = self._clock.elapsed()
+        end = sightings.exit_of(info.get("exit"), lost=info["state"] == "lost")
+        return [Exited(self._clock.now(), *key, self.node, end)]
+
+    def is_late(self, key: Key) -> bool:
+        """Was its end told a moment ago, so that it may not be kept yet?"""
+        return self._clock.elapsed() - self._ends.get(key, -KEEPING) < KEEPING
 
     def _missing(
         self, known: Mapping[Key, Info], snapshot: Snapshot, start_possible: Callable[[Key], bool]

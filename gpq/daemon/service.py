@@ -19,6 +19,7 @@ from gpq.control.controller import Controller
 from gpq.control.selectors import resolve, single
 from gpq.core.actions import Launch
 from gpq.core.fairness import JobFairness, fairness_by_job
+from gpq.core.leases import silence
 from gpq.core.models import TERMINAL, Config, Job, JobState, Level, Snapshot
 from gpq.core.rounds import decide
 from gpq.core.units import JobId
@@ -46,6 +47,7 @@ class About:
     epoch: int
     grace: float  # of jobs that ask for none
     fingerprint: str  # of config.toml as it was read
+    lease: float = 0.0  # of jobs that ask for none: requeue_on_lost
 
 
 class Service:
@@ -97,7 +99,7 @@ class Service:
     # -- changes -------------------------------------------------------------------------------------------------------
 
     def _submit(self, request: messages.Submit, peer: Peer) -> msgspec.Struct:
-        spec = requests.spec_of(request.spec, peer.user, peer.uid, self._about.grace)
+        spec = requests.spec_of(request.spec, peer.user, peer.uid, self._about.grace, self._about.lease)
         if spec.min_gpus > 1 or spec.gpu_type or spec.min_gpu_memory_mib:
             self._wait_for_nodes()
         requests.fits(self._controller.snapshot, spec, self._about.nodes)
@@ -151,7 +153,7 @@ class Service:
             return requests.cancel(snapshot, names, now(), peer.user), set(names) - set(snapshot.jobs)
 
         before = controller.ask(build)
-        remaining = self._until_gone(names, request.wait, hurry=lambda: False)
+        remaining = self._until_gone(names, request.wait, hurry=lambda: all(self._unheard(names).values()))
         over = {job.id: job for job in self._past.history(ids=[name for name in names if name not in remaining])}
         cancelled = [
             int(name)
@@ -159,7 +161,20 @@ class Service:
             if name not in before and name in over and over[name].state is JobState.CANCELLED
         ]
         ended = [int(name) for name in names if name not in remaining and int(name) not in cancelled]
-        return messages.CancelResult(cancelled, ended, [int(name) for name in names if name in remaining])
+        waiting = {int(name): said for name, said in self._unheard(names).items() if said and name in remaining}
+        return messages.CancelResult(cancelled, ended, [int(name) for name in names if name in remaining], waiting)
+
+    def _unheard(self, names: Sequence[JobId]) -> dict[JobId, str]:
+        """Of the jobs that are still live: whose silence an order to them waits out, "" where it was given.
+
+        Not yet of servers that were never heard of, or only a moment ago; never of those that are not configured."""
+        snapshot, now = self._controller.snapshot, self._controller.world.now()
+        told = dict.fromkeys((name for name in names if name in snapshot.jobs), "")
+        for name in told:
+            silent = silence(snapshot, snapshot.jobs[name], now)
+            if silent is not None and silent.seconds >= NODES_PATIENCE and snapshot.nodes.keys() >= set(silent.nodes):
+                told[name] = str(silent)
+        return told
 
     def _hold(self, request: messages.Hold, peer: Peer) -> messages.Changed:
         return self._change(request.jobs, requests.hold, peer)

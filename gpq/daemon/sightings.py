@@ -25,6 +25,7 @@ def exit_of(record: Mapping[str, Any] | None, *, lost: bool) -> Exit:
         oom=bool(record.get("oom", False)),
         note=str(record.get("note") or ""),
         lost=lost,
+        fenced=bool(record.get("fenced", False)),
     )
 
 

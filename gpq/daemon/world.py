@@ -19,7 +19,9 @@ from gpq.core.events import Event, Exited
 from gpq.core.models import Exit, Snapshot, StopReason
 from gpq.core.units import JobId, NodeId, Seconds
 from gpq.daemon.clock import Clock
+from gpq.daemon.leases import LeaseWatch
 from gpq.daemon.node_client import NodeClient
+from gpq.daemon.reign import UNNAMED, Reign
 from gpq.errors import GpqError, NotFound
 
 LONGEST_WAIT: Seconds = 60.0  # the clock is looked at again: it may have been slewed, the machine suspended
@@ -30,14 +32,23 @@ _WAKE: tuple[Event, ...] = ()
 class LiveWorld:
     """`start` once the controller exists, `close` at the end: `wait` then answers None. Jobs live on."""
 
-    def __init__(self, nodes: Mapping[str, NodeConfig], home: str, clock: Clock | None = None, umask: int = -1) -> None:
+    def __init__(
+        self,
+        nodes: Mapping[str, NodeConfig],
+        home: str,
+        clock: Clock | None = None,
+        umask: int = -1,
+        reign: Reign = UNNAMED,
+    ) -> None:
         self._clock = clock or Clock()
         self._umask = umask  # of the jobs; -1: this process's own
         self._queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
+        self._reign = reign
         self._snapshot = Snapshot()
         self._over = False
         library = _library(home)
         self._clients = {NodeId(name): self._client(NodeId(name), nodes[name], home, library) for name in sorted(nodes)}
+        self._leases = LeaseWatch(self._heard, lambda: self._snapshot, self._clock.now, self._queue.put)
 
     def _client(self, node: NodeId, config: NodeConfig, home: str, library: str) -> NodeClient:
         spool = os.path.join(home, "nodes", node)
@@ -57,11 +68,16 @@ class LiveWorld:
             clock=self._clock,
             inbox=self._queue.put,
             view=lambda: self._snapshot,
+            reign=self._reign,
         )
+
+    def _heard(self) -> Mapping[NodeId, Seconds]:
+        return {node: client.heard_at for node, client in self._clients.items()}
 
     def start(self) -> None:
         for client in self._clients.values():
             client.start()
+        self._leases.start()
         for _, job in sorted(self._snapshot.jobs.items()):
             if job.stop_forced and job.placement is not None:
                 for node, _ in job.placement.parts:
@@ -69,6 +85,7 @@ class LiveWorld:
                         self._give_up(node, job.id, job.attempt)
 
     def close(self) -> None:
+        self._leases.close()
         for client in self._clients.values():
             client.close()
         self._queue.put(None)

@@ -36,6 +36,7 @@ class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     priority: int = 0
     time_limit: float | None = None
     retries: int = 0
+    requeue_on_lost: float | None = None  # seconds; 0: off, None: as config.toml says
     signal: str = "TERM"
     grace: float | None = None  # None: as config.toml says
     resume_argv: list[str] = []
@@ -187,6 +188,8 @@ class JobView(msgspec.Struct, frozen=True):
     exit_status: int | None  # as a shell gives it, once ended
     priority: int = 0
     command: str = ""
+    unknown: str = ""  # "unknown since 40 s: server b does not answer"; "" while its servers answer
+    unknown_seconds: float | None = None  # that silence
 
 
 class JobList(msgspec.Struct, frozen=True):
@@ -301,6 +304,9 @@ class CancelResult(msgspec.Struct, frozen=True):
     cancelled: list[int]  # proven: no process is left
     ended: list[int]  # had ended before, or ended by themselves meanwhile
     remaining: list[int]  # asked, and still there
+    waiting: dict[
+        int, str
+    ] = {}  # of those: whose server does not answer, so that the order waits for it, and since when
     schema: int = SCHEMA
 
 

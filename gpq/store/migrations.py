@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import uuid
 from collections.abc import Callable
 
 from gpq.errors import Refused
@@ -37,7 +38,12 @@ def m002_priors(connection: sqlite3.Connection) -> None:
     )
 
 
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (m001_jobs_events_meta, m002_priors)
+def m003_identity(connection: sqlite3.Connection) -> None:
+    """A name of this database: epochs are compared within one, and node agents remember them."""
+    connection.execute("INSERT INTO meta (key, value) VALUES ('id', ?)", (uuid.uuid4().hex[:16],))
+
+
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (m001_jobs_events_meta, m002_priors, m003_identity)
 
 
 def version_of(connection: sqlite3.Connection) -> int:

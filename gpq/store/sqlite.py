@@ -58,6 +58,7 @@ class SqliteStore:
                 undo.callback(self._reader.close)
                 self._reader.execute("PRAGMA query_only = 1")
                 self.epoch = self._raise_epoch()
+                (self.id,) = self._reader.execute("SELECT value FROM meta WHERE key = 'id'").fetchone()
                 self._state = self._read_state()
                 (self._ended,) = self._reader.execute("SELECT count(*) FROM jobs WHERE ended_at IS NOT NULL").fetchone()
                 undo.pop_all()
@@ -224,6 +225,14 @@ class SqliteStore:
                     raise rows.Damaged("an event has another checksum")
                 found.append(rows.decode_event(str(kind), str(body)))
         return found[::-1]
+
+    def holds(self) -> bool:
+        """Is this still the latest daemon to have opened the database? From any thread; False where that cannot be read."""
+        try:
+            [(epoch,)] = self._read("SELECT value FROM meta WHERE key = 'epoch'", ())
+        except (GpqError, ValueError):
+            return False
+        return int(str(epoch)) == self.epoch and not self._failed
 
     def ended_count(self) -> int:
         return int(self._ended)

@@ -63,6 +63,9 @@ def _asked(spec: SpecMessage, level: str) -> dict[str, str]:
         "priority": str(spec.priority) if spec.priority else "",
         "time limit": duration(spec.time_limit) if spec.time_limit else "",
         "retries": str(spec.retries) if spec.retries else "",
+        "lease": f"{duration(spec.requeue_on_lost)} of silence, then it is queued again"
+        if spec.requeue_on_lost
+        else "",
         "batch size": f"{spec.batch_size or 'declared'}, at most {spec.max_batch_size or 'declared'}"
         if spec.batch_size or spec.max_batch_size
         else "",

@@ -194,7 +194,7 @@ def goodput_table(jobs: list[JobView], lines: int | None, width: int) -> Rendera
             "job": str(job.id),
             "name": safe(job.name),
             "user": safe(job.user),
-            "state": Text(safe(job.state), style=STYLES.get(job.state, "")),
+            "state": _state(job),
             "GPUs": str(job.gpus) if job.gpus else "-",
             "batch": str(job.total_batch) if job.total_batch and job.gpus else "-",
             "goodput": number(job.goodput),
@@ -208,6 +208,13 @@ def goodput_table(jobs: list[JobView], lines: int | None, width: int) -> Rendera
     if len(shown) < len(ordered):
         table.add_row("", f"+{len(ordered) - len(shown)} more")
     return table
+
+
+def _state(job: JobView) -> Text:
+    """`unknown 40s` where nobody can tell."""
+    if job.unknown_seconds is not None:
+        return Text(f"unknown {duration(job.unknown_seconds)}", style="red")
+    return Text(safe(job.state), style=STYLES.get(job.state, ""))
 
 
 def fairness_table(view: TopView, jobs: list[JobView], lines: int | None) -> RenderableType:

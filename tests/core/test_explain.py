@@ -92,5 +92,5 @@ def test_each_change_of_a_round_has_its_motive() -> None:
 def test_a_job_on_a_server_that_is_not_configured_any_more_is_explained() -> None:
     lone = running(1, on("gone", 0))
     told = explain(snapshot(node("a"), lone), None, lone)
-    assert told.headline == "its server does not answer"
+    assert told.headline == "unknown: server gone does not answer"
     assert "gpq cancel 1" in told.remedies[0]

@@ -4,7 +4,7 @@ and sockets do in a real one, the schedule does here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -16,6 +16,8 @@ from gpq.core.policy import Policy
 from gpq.core.units import NodeId, Seconds
 from gpq.daemon.clock import Clock
 from gpq.daemon.conversation import Conversation
+from gpq.daemon.leases import LOOK, LeaseWatch
+from gpq.daemon.reign import Reign
 from gpq.errors import StoreFailed
 from tests.dst.disk import Disk, DiskStore, Killed
 from tests.dst.network import Pipe
@@ -52,6 +54,7 @@ class Client:
             clock=daemon.clock,
             inbox=daemon.put,
             view=lambda: daemon.published,
+            reign=daemon.reign,
         )
 
     def start(self) -> None:
@@ -61,7 +64,7 @@ class Client:
     def _connect(self) -> None:
         self.conversation.attempt()
         pipe = self.pipe = Pipe(self._node, self._daemon.deliver, lambda reason: self._lost(pipe, reason))
-        self.conversation.begin(self._daemon.lend(pipe.send))
+        self.conversation.begin(pipe.send)
 
     def _lost(self, pipe: Pipe, reason: str) -> None:
         if pipe.closed:
@@ -96,6 +99,7 @@ class Daemon:
         self.orders_until_death: int | None = None
         self.published = Snapshot()
         self.store = store(disk)
+        self.reign = Reign("disk", self.store.epoch, self.store.holds)
         self._inbox: list[Event] = []
         self._backlog: list[Run] = []  # while it is stopped
         self._stirred = self._busy = False
@@ -107,6 +111,14 @@ class Daemon:
         self.clients = {node.name: Client(self, node, conversation) for node in nodes}
         for client in self.clients.values():
             client.start()
+        self.leases = LeaseWatch(
+            lambda: {NodeId(name): client.conversation.heard_at for name, client in self.clients.items()},
+            lambda: self.published,
+            self.clock.now,
+            self.put,
+            self.clock.elapsed,
+        )
+        self.after(LOOK, self._look)
 
     # -- life and death ------------------------------------------------------------------------------------------------
 
@@ -163,6 +175,13 @@ class Daemon:
     def ask(self, build: Build[Any], answered: Callable[[Any], None]) -> None:
         """As a request on the socket; `answered` with the answer, or with the exception, when it comes."""
         self._asked.append((self.controller.post(build), answered))
+
+    def _look(self) -> None:
+        """The thread of the leases."""
+        events = self.leases.look()
+        if events:
+            self.put(events)
+        self.after(LOOK, self._look)
 
     def _step(self) -> None:
         self._stirred = False
@@ -245,12 +264,3 @@ class Daemon:
             nodes = [action.node] if isinstance(action, Retune) else list(action.nodes)
         for node in nodes:
             self.clients[node].conversation.order(action)
-
-    def lend(self, send: Callable[..., None]) -> Callable[..., None]:
-        """The line as a conversation gets it: with what `hello` says of this daemon, so that agents can tell it from an
-        older one (wire.py: epochs)."""
-
-        def said(op: str, fields: Mapping[str, Any], done: Callable[..., None]) -> None:
-            send(op, {**fields, "store": "s", "epoch": self.store.epoch} if op == "hello" else fields, done)
-
-        return said

@@ -67,6 +67,10 @@ class DiskStore:
         if strike == "after":
             raise Killed
 
+    def holds(self) -> bool:
+        """Is this the latest daemon to have opened the disk?"""
+        return self.disk.epoch == self.epoch
+
     def check_epoch(self) -> None:
-        if self.disk.epoch != self.epoch:
+        if not self.holds():
             raise StoreFailed("another daemon has taken over this state: this one ends")

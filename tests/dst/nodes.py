@@ -42,6 +42,7 @@ class Attempt:
     terminated: bool = False
     ending_at: float = float("inf")  # when its tree will be killed at the latest
     proof: bool = False  # stopped.json
+    fenced: bool = False
     forgotten: bool = False
     report: str = ""
 
@@ -73,11 +74,11 @@ class Attempt:
         self.node.gang(self).broken(self)
         self.node.changed()
 
-    def write_record(self, code: int | None, signal: int | None, note: str = "") -> None:
+    def write_record(self, code: int | None, signal: int | None) -> None:
         now = self.node.wall()
         stopped = self.proof or (self.asked == "signal" and not self.terminated and code in wire.EXIT_PREEMPTED)
         began = self.tree.began if self.tree else now
-        record = wire.ExitRecord(*self.key, code, signal, stopped, self.asked or None, began, now, note=note)
+        record = wire.ExitRecord(*self.key, code, signal, stopped, self.asked or None, began, now, fenced=self.fenced)
         self.record, self.record_at = record._asdict(), self.node.schedule.now
         self.node.schedule.after(self.node.release_after + 0.01, self.node.changed)
 
@@ -110,6 +111,7 @@ class Node:
     gangs: Callable[[Attempt], Gang]
     gpus: int = 2
     wall_offset: float = 0.0
+    rate: float = 1.0  # seconds on its clock in a second
     release_after: float = 0.0  # seconds for which the driver shows a process that is gone
     up: bool = True
     boot: int = 1
@@ -121,6 +123,7 @@ class Node:
     attempts: dict[Key, Attempt] = field(default_factory=dict)
     agents: list[Agent] = field(default_factory=list)
     epochs: dict[str, int] = field(default_factory=dict)  # the highest that greeted, by store
+    heard: dict[str, tuple[int, float]] = field(default_factory=dict)  # boot and stamp acknowledged last, by store
     dies_at_start: bool = False  # the next agent that starts something is killed in the midst of it
 
     def __post_init__(self) -> None:
@@ -128,6 +131,12 @@ class Node:
 
     def wall(self) -> float:
         return self.schedule.now + self.wall_offset + 1e6
+
+    def boottime(self) -> float:
+        return (self.schedule.now - self.booted_at) * self.rate + 10.0
+
+    def boot_id(self) -> str:
+        return f"boot{self.boot}"
 
     def gang(self, attempt: Attempt) -> Gang:
         return self.gangs(attempt)
@@ -173,6 +182,7 @@ class Node:
             report=report,
             report_offset=(offset or 0) + len(report),
             devices=list(attempt.order.devices),
+            lease=attempt.order.lease,
         )._asdict()
 
     def changed(self, *, digest: bool = True) -> None:
@@ -208,7 +218,8 @@ class Node:
         return "started", attempt
 
     def check_expiry(self, order: wire.StartOrder) -> None:
-        if order.expires_at is not None and self.wall() > order.expires_at:
+        late = order.stamp is not None and self.boottime() - order.stamp >= wire.START_EXPIRY
+        if late or order.boot_id != self.boot_id():
             raise SpoolError("the start order expired", "", "expired")
 
     def check_devices(self, order: wire.StartOrder) -> None:
@@ -223,9 +234,11 @@ class Node:
             return
         gang = self.gang(attempt)
         attempt.tree = Tree(self.name, attempt.key, tuple(attempt.order.devices), gang.program.token, self.schedule.now)
+        attempt.tree.lease = attempt.order.lease
         self.schedule.say("{} {} runs on {}", self.name, attempt.name, attempt.order.devices)
         self.judge.started(attempt.tree)
         gang.join(attempt)
+        self._mind_lease(attempt)
         if attempt.asked:
             self._obey(attempt)
         self.changed()
@@ -251,8 +264,28 @@ class Node:
         attempt.shim = attempt.adopted = True
         attempt.pid, attempt.born = self.next_pid, self.schedule.now
         self.next_pid += 2
-        self._obey(attempt)
+        if attempt.asked:
+            self._obey(attempt)
+        self._mind_lease(attempt)
         self.changed()
+
+    def _mind_lease(self, attempt: Attempt) -> None:
+        """Its shim looks when the lease may be over, and then again or it ends the attempt."""
+        order = attempt.order
+        if order.lease <= 0 or order.stamp is None or not attempt.lives or not attempt.shim or attempt.fenced:
+            return
+        boot, heard = self.heard.get(order.store, (0, 0.0))
+        rest = max(order.stamp, heard if boot == self.boot else 0.0) + order.lease - self.boottime()
+        if rest <= 0:
+            self.fence(attempt)
+        else:
+            look = min(1.0, order.lease_margin / 6) * self.schedule.dice.random()
+            self.schedule.after(rest / self.rate + look, lambda: self._mind_lease(attempt))
+
+    def fence(self, attempt: Attempt) -> None:
+        self.schedule.say("{} {} is ended by its lease", self.name, attempt.name)
+        attempt.fenced = True
+        attempt.terminate(attempt.order.lease_margin / 3)
 
     def _signal(self, attempt: Attempt) -> None:
         """SIGUSR1 to the shim: to the process that has its pid now."""
@@ -278,6 +311,8 @@ class Node:
     def kill_shim(self, attempt: Attempt) -> None:
         """kill -9: what it watched lives on."""
         attempt.shim = False
+        if attempt.tree is not None:
+            attempt.tree.orphaned = True
         self.changed()
 
     def power_off(self) -> None:
@@ -308,6 +343,7 @@ class Agent:
         self._watch: Message | None = None
         self._until = 0.0
         self._stirred = False
+        self._newest = 0.0
         self._reign: tuple[str, int] | None = None
         self._operations: dict[str, Callable[[Message], dict[str, Any]]] = {
             "hello": self._hello,
@@ -363,7 +399,18 @@ class Agent:
             self._reign = store, epoch
             self.node.epochs[store] = max(epoch, self.node.epochs.get(store, 0))
             self._admit()
-        return {"version": wire.VERSION, "boot_id": f"boot{self.node.boot}", "cores": 8, "memory_mib": 1 << 16}
+        about = {"version": wire.VERSION, "boot_id": self.node.boot_id(), "cores": 8, "memory_mib": 1 << 16}
+        return {**about, "stamp": self._stamp()}
+
+    def _stamp(self) -> float:
+        self._newest = self.node.boottime()
+        return self._newest
+
+    def _hear(self, stamp: float | None) -> None:
+        """The daemon acknowledges a report of this connection."""
+        if stamp is not None and self._reign is not None and stamp <= self._newest:
+            boot, last = self.node.heard.get(self._reign[0], (0, 0.0))
+            self.node.heard[self._reign[0]] = (self.node.boot, max(stamp, last if boot == self.node.boot else 0.0))
 
     def _start(self, message: Message) -> dict[str, Any]:
         state, attempt = self.node.start(message["order"])
@@ -398,6 +445,7 @@ class Agent:
         except SpoolError as error:
             self._reply(message, {"ok": False, "error": error.message, "kind": error.kind})
             return
+        self._hear(message["heard"])
         self._watch = message
         self._until = self.node.schedule.now + message["wait"]
         self.stir(0.01)
@@ -424,7 +472,7 @@ class Agent:
         offsets: Mapping[str, int] = watch["offsets"]
         known = node.known()
         for attempt in known:
-            if attempt.asked and attempt.lives and not node.shim_lives(attempt):
+            if (attempt.asked or attempt.order.lease > 0) and attempt.lives and not node.shim_lives(attempt):
                 node.adopt(attempt)
         lines = any(len(one.report) > offsets[one.name] for one in known if one.name in offsets)
         if not lines and watch["seen"] == str(node.version) and node.schedule.now < self._until:
@@ -445,4 +493,5 @@ class Agent:
         ]
         told = [node.info(one, offsets.get(one.name)) for one in known]
         answer = {"ok": True, "digest": str(node.version), "attempts": told, "devices": devices, "time": node.wall()}
+        answer["stamp"] = self._stamp()
         self._reply(watch, answer)

@@ -54,6 +54,7 @@ class Plan:
     faults: tuple[Fault, ...]
     wrong_clocks: tuple[float, ...]
     release_after: tuple[float, ...]
+    rates: tuple[float, ...]  # of the clocks that nobody sets
     end: float = 300.0  # of the faults
 
     def smaller(self) -> Iterator[Plan]:
@@ -86,6 +87,7 @@ def drawn(seed: int) -> Plan:
         faults=tuple(sorted(faults, key=lambda fault: fault.at)),
         wrong_clocks=tuple(dice.choice((0.0, dice.uniform(-3600, 3600))) for _ in range(nodes)),
         release_after=tuple(dice.choice((0.0, dice.uniform(0.1, 8.0))) for _ in range(nodes)),
+        rates=tuple(dice.uniform(0.999, 1.001) for _ in range(nodes)),
     )
 
 
@@ -103,6 +105,7 @@ def _program(dice: random.Random, number: int) -> Program:
         heeds_term=dice.random() < 0.8,
         retries=dice.choice((0, 0, 2)),
         grace=dice.choice((5.0, 20.0)),
+        lease=dice.choice((0.0, 0.0, 20.0, 60.0)),
     )
 
 
@@ -140,7 +143,7 @@ def _fault(dice: random.Random, kinds: list[str], nodes: int, deeds: tuple[Deed,
         kind=kind,
         node=dice.randrange(nodes),
         ways=dice.choice(("both", "up", "down")),
-        seconds=dice.choice((0.5, dice.uniform(1, 15), dice.uniform(10, 60))),
+        seconds=dice.choice((0.5, dice.uniform(1, 15), dice.uniform(10, 60), dice.uniform(30, 150))),
         number=dice.randrange(4),
         share=dice.random(),
     )

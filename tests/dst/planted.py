@@ -46,8 +46,10 @@ class SavesLater(DiskStore):
 
 
 class NoEpoch(DiskStore):
-    def check_epoch(self) -> None:
-        """Whoever writes may write."""
+    """Whoever writes may write."""
+
+    def holds(self) -> bool:
+        return True
 
 
 class CountsTheLiving(DiskStore):
@@ -173,6 +175,11 @@ class NoFence(Node):
         return False
 
 
+class NoSelfFence(Node):
+    def fence(self, attempt: Attempt) -> None:
+        """The daemon will give it up; nobody ends it."""
+
+
 PLANTED: tuple[Build, ...] = (
     Build("acknowledged before the commit", store=SavesLater),
     Build("orders before the commit", controller=ActsThenRemembers),
@@ -189,5 +196,6 @@ PLANTED: tuple[Build, ...] = (
         "a new attempt when the reply is lost, and no lease of devices", conversation=LostReplyIsRefusal, node=NoLease
     ),
     Build("starts that are not idempotent, and no lease of devices", node=StartsAgainNoLease),
+    Build("a lease without self-fencing", node=NoSelfFence),
     Build("no epoch anywhere", store=NoEpoch, node=NoFence),
 )

@@ -30,6 +30,7 @@ class Program:
     heeds_term: bool = True
     retries: int = 0
     grace: float = 20.0
+    lease: float = 0.0  # --requeue-on-lost
     tries: int = 0  # how often it came to an end of its own
     done: float = 0.0  # seconds of work that a checkpoint keeps
 
@@ -44,6 +45,7 @@ class Program:
             max_gpus=self.most,
             retries=self.retries,
             grace=self.grace,
+            requeue_on_lost=self.lease,
         )
 
 

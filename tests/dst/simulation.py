@@ -88,6 +88,7 @@ class Simulation:
             self._gang,
             wall_offset=self.plan.wrong_clocks[number],
             release_after=self.plan.release_after[number],
+            rate=self.plan.rates[number],
         )
 
     def _gang(self, attempt: Attempt) -> Gang:

@@ -7,7 +7,7 @@ import contextlib
 import fcntl
 import os
 import time
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from gpq_agent import wire
 from gpq_agent.node import launch, procs, shim, spool
@@ -82,6 +82,7 @@ class Attempts:
             pid=int(started["pid"]) if started else None,
             started_at=float(started["started_at"]) if started else None,
             devices=list(order.devices),
+            lease=order.lease,
         )
         if ended is not None:
             self._final[key] = info._replace(state="exited", exit=ended)
@@ -188,14 +189,20 @@ class Attempts:
     # -- changing
 
     def start(
-        self, order: wire.StartOrder, devices: List[wire.DeviceInfo], base: Dict[str, str]
+        self,
+        order: wire.StartOrder,
+        devices: List[wire.DeviceInfo],
+        base: Dict[str, str],
+        admit: Callable[[], None] = lambda: None,
     ) -> Tuple[str, wire.AttemptInfo]:
-        """("started" or "already", attempt). Raises SpoolError, with nothing left behind, when it may not start."""
+        """("started" or "already", attempt). Raises SpoolError, with nothing left behind, when it may not start: `admit`
+        is asked under the spool's lock."""
         key = wire.attempt_key(order.job, order.attempt)
         with self.spool.lock():
             folder = self.spool.folder(key)
             if os.path.exists(os.path.join(folder, wire.ORDER)):
                 return "already", self._must(key)
+            admit()
             env = launch.environment(self.spool, order, base, devices)
             launch.check_startable(order, env)
             self._check_devices(key, order)
@@ -274,10 +281,10 @@ class Attempts:
         return rank > old or (rank == old and grace <= float(before["grace"]))
 
     def tend(self, infos: List[wire.AttemptInfo]) -> None:
-        """Stops that nobody heard, since the shim was killed as they came: another takes its place now."""
+        """Where the shim was killed, another takes its place: for a stop that it did not live to hear, for a lease."""
         for info in infos:
             key = wire.attempt_key(info.job, info.attempt)
-            if info.state != "orphan" or self._read(key, wire.STOP) is None:
+            if info.state != "orphan" or (info.lease <= 0 and self._read(key, wire.STOP) is None):
                 continue
             if not procs.lives(self._read(key, wire.SHIM), self.boot):
                 with contextlib.suppress(OSError, SpoolError), self.spool.lock():

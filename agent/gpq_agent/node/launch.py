@@ -9,6 +9,7 @@ import time
 from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
 from gpq_agent import wire
+from gpq_agent.node.leases import STORE, age
 from gpq_agent.node.spool import Spool, SpoolError
 
 THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -38,6 +39,9 @@ def _checks(order: Any) -> List[Tuple[str, bool]]:
     def number(value: Any) -> bool:
         return isinstance(value, int) and not isinstance(value, bool)
 
+    def seconds(value: Any) -> bool:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e9
+
     env = order.env
     return [
         ("job", number(order.job) and order.job >= 0),
@@ -56,6 +60,11 @@ def _checks(order: Any) -> List[Tuple[str, bool]]:
         ("node_rank", number(order.node_rank) and order.node_rank >= 0),
         ("control", order.control is None or isinstance(order.control, dict)),
         ("expires_at", order.expires_at is None or isinstance(order.expires_at, (int, float))),
+        ("stamp", order.stamp is None or isinstance(order.stamp, (int, float))),
+        ("boot_id", text(order.boot_id)),
+        ("lease", seconds(order.lease) and (not order.lease or order.stamp is not None)),
+        ("lease_margin", seconds(order.lease_margin) and (not order.lease or order.lease_margin > 0)),
+        ("store", isinstance(order.store, str) and (not order.lease or bool(STORE.fullmatch(order.store)))),
     ]
 
 
@@ -72,13 +81,11 @@ def signal_number(name: Any) -> Optional[int]:
 
 def check_startable(order: wire.StartOrder, environment: Dict[str, str]) -> None:
     """Everything about an order that can be known to fail before anything runs. Raises SpoolError."""
-    now = time.time()
-    if order.expires_at is not None and now > order.expires_at:
-        raise SpoolError(
-            "the start order expired {:.1f} s ago".format(now - order.expires_at),
-            "it was delayed on its way; ask for a new one",
-            "expired",
-        )
+    late = lateness(order)
+    if late >= 0:
+        told = "is of an earlier boot" if late == float("inf") else "expired {:.1f} s ago".format(late)
+        hint = "it was delayed on its way; ask for a new one"
+        raise SpoolError("the start order {}".format(told), hint, "expired")
     if not os.path.isdir(order.cwd):
         raise SpoolError("no folder {} on this node".format(order.cwd), "is it on a file system that the nodes share?")
     if not os.access(order.cwd, os.X_OK):
@@ -86,6 +93,13 @@ def check_startable(order: wire.StartOrder, environment: Dict[str, str]) -> None
     _check_command(order.argv[0], order.cwd, environment.get("PATH", os.defpath))
     if order.port and order.node_rank == 0:
         _check_port(order.port)
+
+
+def lateness(order: wire.StartOrder) -> float:
+    """Seconds since the order expired, below 0 before; infinite for one of an earlier boot."""
+    if order.stamp is None:
+        return time.time() - order.expires_at if order.expires_at is not None else float("-inf")
+    return age(order) - wire.START_EXPIRY
 
 
 def _check_command(command: str, cwd: str, path: str) -> None:

@@ -15,6 +15,7 @@ from gpq_agent import wire
 from gpq_agent.node import launch, logs, slots
 from gpq_agent.node.attempts import LIVE, Attempts
 from gpq_agent.node.devices import Devices, Release
+from gpq_agent.node.leases import Reign
 from gpq_agent.node.spool import Spool, SpoolError
 
 Message = Dict[str, Any]
@@ -22,6 +23,7 @@ BUSY_POLL, CALM_POLL = 0.05, 0.25  # seconds between two looks while a watch is 
 BUSY_FOR = 5.0  # seconds after a change during which the next one is likely
 REPORT_BUDGET = 256 << 10
 TAIL_LIMIT = 1 << 20
+REIGNING = ("watch", "start", "stop", "control", "forget", "purge")  # not from a daemon that a newer one has followed
 NEED_DEVICES = ("hello", "probe", "watch", "start")  # answered only once the first look at the GPUs has ended
 
 
@@ -42,12 +44,14 @@ class Agent:
         self.base = base
         self.cores = cores
         self.attempts = Attempts(place)
+        self.reign = Reign(place, self.attempts.boot)
         self.quitting = False
         self._holders: Dict[str, str] = {}
         self._waiting: List[Message] = []
         self._watches: List[Watch] = []
         self._changed_at = time.monotonic()
         self._digest = ""
+        self._least_lease = 0.0  # seconds, of the attempts that live; 0: none has one
         self.devices = Devices(
             _cpu_slots(slots, cores),
             with_gpus=slots <= 0,
@@ -133,6 +137,7 @@ class Agent:
             if info.state in LIVE or self.release.holding(key):
                 holders.update(dict.fromkeys(held, key))
         self._holders = holders
+        self._least_lease = min((info.lease for info in infos if info.state in LIVE and info.lease > 0), default=0.0)
         digest = _digest(infos, self.devices.current())
         if digest != self._digest:
             self._digest = digest
@@ -159,6 +164,8 @@ class Agent:
         """Whatever goes wrong with one request is told in its reply; the agent lives on."""
         number = message.get("id")
         try:
+            if message.get("op") in REIGNING:
+                self.reign.admit()
             return dict(handler(message), v=wire.VERSION, id=number, ok=True)
         except SpoolError as error:
             return self.refusal(number, error.message, error.hint, error.kind)
@@ -188,9 +195,13 @@ class Agent:
             "path": self.spool.path,
         }
 
-    def _hello(self, _: Message) -> Message:
+    def _hello(self, message: Message) -> Message:
+        self.reign.greet(message.get("store"), message.get("epoch"))
+        stamp = self.reign.stamp()  # before the look: what is told was so then, or later
         infos = self.attempts.count(self.refresh())
-        return dict(self._identity(), devices=self._device_list(), attempts=[info._asdict() for info in infos])
+        return dict(
+            self._identity(), stamp=stamp, devices=self._device_list(), attempts=[info._asdict() for info in infos]
+        )
 
     def _probe(self, _: Message) -> Message:
         return {"devices": self._device_list(), "driver": self.devices.driver, "error": self.devices.error}
@@ -201,7 +212,9 @@ class Agent:
         if self.attempts.order(key) is not None:
             return {"state": "already", "attempt": self._info(key)}
         self.refresh()
-        state, _ = self.attempts.start(order, self._usable(key, order), self.base)
+        if order.lease > 0:
+            self.reign.ready(order.store)
+        state, _ = self.attempts.start(order, self._usable(key, order), self.base, self.reign.admit)
         return {"state": state, "attempt": self._info(key)}
 
     def _usable(self, key: str, order: wire.StartOrder) -> List[wire.DeviceInfo]:
@@ -281,6 +294,12 @@ class Agent:
             for key in offsets:
                 wire.parse_attempt_key(key)
             wait = min(max(0.0, float(message.get("wait", 0.0))), 3600.0)
+            self.reign.admit()
+            self.reign.heard(message.get("heard"), self._least_lease)
+        except SpoolError as error:
+            return [self.refusal(message.get("id"), error.message, error.hint, error.kind)]
+        except OSError as error:  # what is not renewed ends, so that nothing runs twice
+            return [self.refusal(message.get("id"), "leases cannot be renewed: {}".format(error), kind="busy")]
         except (TypeError, ValueError) as error:
             return [self.refusal(message.get("id"), "watch is not right: {}".format(error), "see wire.OPS")]
         self._watches.append(Watch(message, time.monotonic() + wait))
@@ -298,6 +317,7 @@ class Agent:
 
     def _news(self, message: Message, infos: List[wire.AttemptInfo]) -> Message:
         """Every attempt as it is, each with its new report lines; fair shares of the budget, so that none starves."""
+        stamp = self.reign.stamp()
         offsets = message.get("offsets", {})
         asked = [info for info in infos if wire.attempt_key(info.job, info.attempt) in offsets]
         share = REPORT_BUDGET // max(1, len(asked))
@@ -311,7 +331,13 @@ class Agent:
                 if report:
                     self._changed_at = time.monotonic()
             told.append(info._asdict())
-        return {"digest": self._digest, "attempts": told, "devices": self._device_list(), "time": time.time()}
+        return {
+            "digest": self._digest,
+            "attempts": told,
+            "devices": self._device_list(),
+            "time": time.time(),
+            "stamp": stamp,
+        }
 
 
 def _key(message: Message) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional
 from gpq_agent import wire
 from gpq_agent.node import cgroups, procs, spool
 from gpq_agent.node.launch import signal_number
+from gpq_agent.node.leases import Lease
 from gpq_agent.node.tree import Tree
 
 STOP_RANK = {"checkpoint": 1, "signal": 2, "kill": 3}
@@ -50,6 +51,8 @@ class Supervisor:
         self.told_stuck = False
         self.notes: List[str] = []
         self.boot = procs.boot_id()
+        self.lease = Lease(place, order, self.boot)
+        self.fenced = False
         self.oom_kills = cgroups.oom_kills()
 
     def run(self) -> None:
@@ -60,7 +63,7 @@ class Supervisor:
 
     def _wait(self) -> None:
         patience = IDLE if self.stage in ("run", "asked") and self.parent else BUSY
-        patience = min(patience, max(0.0, self.deadline - time.monotonic()))
+        patience = min(patience, self.lease.patience(), max(0.0, self.deadline - time.monotonic()))
         woken = signal.sigtimedwait(WAKE, patience)
         if woken is not None and woken.si_signo == signal.SIGTERM:
             self._note("its shim was sent TERM; was the node shutting down?")
@@ -69,6 +72,8 @@ class Supervisor:
         """One look at everything; True once all is over."""
         self._collect()
         self._read_stop()
+        if not self.fenced and self.ended_at is None and self.lease.is_over():
+            self._fence()
         if self.ended_at is not None and self.stage in ("run", "asked"):
             if self._gone():
                 return True
@@ -114,6 +119,14 @@ class Supervisor:
         self.stage = "term"
         self.deadline = time.monotonic() + grace
         self.tree.signal_once(signal.SIGTERM)
+
+    def _fence(self) -> None:
+        """The daemon may have given this attempt up: its end must come within the margin, whatever else is going on."""
+        self.fenced = True
+        self._note(self.lease.note())
+        if self.stage in ("run", "asked"):
+            self._terminate(self.lease.grace)
+        self.deadline = min(self.deadline, time.monotonic() + self.lease.grace)
 
     def _escalate(self) -> None:
         if self.stage == "asked":
@@ -194,7 +207,7 @@ class Supervisor:
         oom = (killer == signal.SIGKILL or code == 128 + signal.SIGKILL) and cgroups.oom_kills() > self.oom_kills
         if oom:
             self._note("the kernel killed it for want of memory")
-        elif killer == signal.SIGKILL and self.stage == "run":
+        elif killer == signal.SIGKILL and self.stage == "run" and not self.fenced:
             self._note("killed by SIGKILL, not by gpq")
         record = wire.ExitRecord(
             job=self.order.job,
@@ -207,6 +220,7 @@ class Supervisor:
             ended_at=self.ended_at or time.time(),
             oom=oom,
             note="; ".join(self.notes),
+            fenced=self.fenced,
         )
         write_exit(self.folder, record)
 

@@ -1,0 +1,67 @@
+"""Looks each second whether a node has been silent for longer than a lease lasts, and tells the ends that follow."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from gpq.core.events import Event
+from gpq.core.healing import nodes_of
+from gpq.core.leases import given_up
+from gpq.core.models import Snapshot
+from gpq.core.units import NodeId, Seconds
+from gpq.daemon.clock import elapsed
+
+LOOK: Seconds = 1.0
+ABSENCE: Seconds = 5.0  # between two looks: this daemon was stopped, or its machine slept
+LISTENING: Seconds = 15.0  # after an absence, the nodes' own news are waited for
+
+
+class LeaseWatch:
+    """`heard` gives, for each node with a link to be, when it was last heard of (`elapsed`)."""
+
+    def __init__(
+        self,
+        heard: Callable[[], Mapping[NodeId, Seconds]],
+        view: Callable[[], Snapshot],
+        now: Callable[[], Seconds],
+        inbox: Callable[[Sequence[Event]], None],
+        counted: Callable[[], Seconds] = elapsed,
+    ) -> None:
+        self._heard = heard
+        self._view = view
+        self._now = now
+        self._inbox = inbox
+        self._counted = counted
+        self._born = self._looked_at = counted()
+        self._not_before = self._born
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="leases", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5.0)
+
+    def _run(self) -> None:
+        while not self._closing.wait(LOOK):
+            events = self.look()
+            if events:
+                self._inbox(events)
+
+    def look(self) -> list[Event]:
+        """The ends that are certain by now. A node that nobody connects to any more is silent since this daemon's start."""
+        counted, snapshot = self._counted(), self._view()
+        if counted - self._looked_at > ABSENCE:
+            self._not_before = counted + LISTENING
+        self._looked_at = counted
+        if counted < self._not_before:
+            return []
+        heard = self._heard()
+        found: list[Event] = []
+        for node in sorted({name for job in snapshot.jobs.values() for name in nodes_of(job)}):
+            found += given_up(snapshot, node, counted - heard.get(node, self._born), self._now())
+        return found
