@@ -70,6 +70,7 @@ class Conversation:
         self._report: Mapping[str, Any] = {}  # boot id and stamp of the last one taken in on this line
         self._refused_since: dict[Key, Seconds] = {}
         self._backoff = FIRST_BACKOFF
+        self._forgone: frozenset[Key] = frozenset()  # written by the thread of the leases alone
 
     def start(self) -> None:
         now = self._clock.now()
@@ -114,6 +115,13 @@ class Conversation:
         if line is not None:
             self._say(line, action)
 
+    def forgo(self, keys: frozenset[Key]) -> None:
+        """These were given up, and that may not be committed yet: they must not be started now."""
+        self._forgone |= keys
+
+    def resume(self, keys: frozenset[Key]) -> None:
+        self._forgone -= keys
+
     def _say(self, send: Send, action: Action) -> None:
         key = wire.attempt_key(action.job, action.attempt)
         self._said[type(action).__name__, action.job, action.attempt] = self._clock.elapsed()
@@ -133,6 +141,8 @@ class Conversation:
         addresses = {node.id: node.address for node in self._view().nodes.values()}
         order = launching.start_order(launch, self.node, addresses=addresses, library=self._library)
         order = order._replace(**self._report, store=self._reign.store)
+        if (launch.job, launch.attempt) in self._forgone:
+            return
         if not self._reign.holds():  # asked after the report was read: a start acknowledges it
             return
         if order.lease > 0 and not (order.stamp and order.store):

@@ -11,6 +11,7 @@ from gpq.core.leases import given_up
 from gpq.core.models import Snapshot
 from gpq.core.units import NodeId, Seconds
 from gpq.daemon.clock import elapsed
+from gpq.daemon.observing import Key
 
 LOOK: Seconds = 1.0
 ABSENCE: Seconds = 5.0  # between two looks: this daemon was stopped, or its machine slept
@@ -18,17 +19,23 @@ LISTENING: Seconds = 15.0  # after an absence, the nodes' own news are waited fo
 
 
 class LeaseWatch:
-    """`heard` gives, for each node with a link to be, when it was last heard of (`elapsed`)."""
+    """`heard` gives, for each node with a link to be, when it was last heard of (`elapsed`). `forgo` is told which attempts
+    a node may not be told to start any more, since their end is told: that may be long before it is committed (a full
+    disk). `resume` takes it back."""
 
     def __init__(
         self,
         heard: Callable[[], Mapping[NodeId, Seconds]],
+        forgo: Callable[[NodeId, frozenset[Key]], None],
+        resume: Callable[[NodeId, frozenset[Key]], None],
         view: Callable[[], Snapshot],
         now: Callable[[], Seconds],
         inbox: Callable[[Sequence[Event]], None],
         counted: Callable[[], Seconds] = elapsed,
     ) -> None:
         self._heard = heard
+        self._forgo = forgo
+        self._resume = resume
         self._view = view
         self._now = now
         self._inbox = inbox
@@ -63,5 +70,13 @@ class LeaseWatch:
         heard = self._heard()
         found: list[Event] = []
         for node in sorted({name for job in snapshot.jobs.values() for name in nodes_of(job)}):
-            found += given_up(snapshot, node, counted - heard.get(node, self._born), self._now())
+            since = heard.get(node, self._born)
+            ends = given_up(snapshot, node, counted - since, self._now())
+            if ends:
+                keys = frozenset((end.job, end.attempt) for end in ends)
+                self._forgo(node, keys)
+                if self._heard().get(node, self._born) == since:
+                    found += ends
+                else:  # it was heard of in between, and may have been told to start them before it was to forgo
+                    self._resume(node, keys)
         return found

@@ -21,6 +21,7 @@ from gpq.core.units import NodeId, Seconds
 from gpq.daemon.clock import Clock
 from gpq.daemon.conversation import SILENCE, Conversation
 from gpq.daemon.link import Link, LinkLost, Reply
+from gpq.daemon.observing import Key
 from gpq.daemon.reign import UNNAMED, Reign
 from gpq.errors import GpqError
 
@@ -77,6 +78,12 @@ class NodeClient:
     def order(self, action: Action) -> None:
         """From the controller's thread. Without a link it is not kept: it is found missing once there is one."""
         self._conversation.order(action)
+
+    def forgo(self, keys: frozenset[Key]) -> None:
+        self._conversation.forgo(keys)
+
+    def resume(self, keys: frozenset[Key]) -> None:
+        self._conversation.resume(keys)
 
     def request(self, op: str, fields: Mapping[str, Any], timeout: Seconds = 10.0) -> Reply:
         """The node's answer, in any thread. Raises GpqError when it refuses or does not answer in time."""
