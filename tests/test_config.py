@@ -40,6 +40,7 @@ cores = {}
     ("text", "said"),
     [
         ("seed = -1\n", "seed must be 0 or above (at line 1, column 1)"),
+        ("requeue_on_lost = 59\n", "requeue_on_lost must be 0 (off) or lie between 60 and 2592000 s"),
         ("events = 1\n", "events must be true or false (at line 1, column 1)"),
         ('interval = "soon"\n', "interval must be a number (at line 1, column 1)"),
         ("[nodes.a]\nslots = 1.5\n", "nodes.a.slots must be a whole number (at line 2, column 1)"),

@@ -21,6 +21,7 @@ GOOD = [
     ["--gpus", "3-", "train.py"],
     ["--gpus", "4", "--rigid", "./train.py", "-v"],
     ["--name", "n1", "-t", "1h30m", "--priority", "-3", "--retries=2", "--hold", "--", "true"],
+    ["--requeue-on-lost", "10m", "--", "true"],
     ["--tag", "a", "--tag=b", "-e", "A=1", "--env", "B=x=y", "--", "true"],
     ["--preemptible", "--signal", "sigusr1", "--grace", "90s", "--resume-args", "--resume 'a b'", "--", "true"],
     ["--batch-size", "64", "--max-batch-size", "512", "--atomic-batch-size", "8-32", "train.py"],
@@ -75,6 +76,15 @@ def test_submit_imports_neither_typer_nor_policies_nor_what_they_compute_with(gp
 def test_units_become_seconds_and_mib(gpq: Gpq, made: Made) -> None:
     found = asked(gpq, made, "--time", "1h30m", "--min-gpu-memory", "40G", "--", "true")
     assert (found.time_limit, found.min_gpu_memory_mib) == (5400.0, 40960)
+
+
+def test_a_lease_is_seconds_off_or_the_files_to_choose(gpq: Gpq, made: Made) -> None:
+    assert asked(gpq, made, "--requeue-on-lost", "10m", "--", "true").requeue_on_lost == 600.0
+    assert asked(gpq, made, "--requeue-on-lost=off", "--", "true").requeue_on_lost == 0.0
+    assert asked(gpq, made, "--", "true").requeue_on_lost is None
+    for short in ("59s", "31d"):
+        said = gpq("submit", "--requeue-on-lost", short, "--", "true")
+        assert (said.returncode, "between 1m and 30d" in said.stderr) == (2, True)
 
 
 def test_the_interpreter_is_that_of_the_active_environment(gpq: Gpq, made: Made, home: Path) -> None:

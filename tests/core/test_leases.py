@@ -23,10 +23,11 @@ from tests.builders import black_box, node, on, running, snapshot, spec
 
 A, B = NodeId("a"), NodeId("b")
 ONE = JobId(1)
+HERE = on("a", 0)
 BOTH = Placement((*on("a", 0).parts, *on("b", 0).parts))
 
 
-def leased(placement: Placement = on("a", 0), lease: float = 600.0, **more: Any) -> Job:
+def leased(placement: Placement = HERE, lease: float = 600.0, **more: Any) -> Job:
     return running(1, placement, spec_=black_box(requeue_on_lost=lease), declared=False, **more)
 
 
@@ -87,7 +88,7 @@ def test_whatever_a_fenced_job_says_as_it_leaves_it_has_neither_succeeded_nor_fa
     job = leased(exits=((A, end),))
     event = conclude(job, 100.0, Config())
     assert isinstance(event, facts.Stopped)
-    assert not (event.failed or event.quick or event.crashed)
+    assert (event.failed, event.quick, event.crashed) == (False, False, False)
     assert isinstance(conclude(replace(job, stop=StopReason.CANCEL), 100.0, Config()), facts.Cancelled)
     assert isinstance(conclude(replace(job, stop=StopReason.TIME), 100.0, Config()), facts.TimeLimitReached)
     assert joint_exit([Exit(1), end]) is end

@@ -178,6 +178,8 @@ def test_a_job_that_checkpoints_on_a_signal_can_be_requeued_while_it_runs(served
         ({"signal": "NOPE"}, UsageError, "unknown signal"),
         ({"time_limit": -1.0}, UsageError, "--time"),
         ({"retries": -1}, UsageError, "--retries"),
+        ({"requeue_on_lost": 0.5}, UsageError, "--requeue-on-lost"),
+        ({"requeue_on_lost": 1e9}, UsageError, "--requeue-on-lost"),
         ({"env": {"A=B": "c"}}, UsageError, "environment variable"),
         ({"argv": ["a\0b"]}, UsageError, "NUL"),
         ({"batch_size": 64, "max_batch_size": 32}, UsageError, "--max-batch-size"),

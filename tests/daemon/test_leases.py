@@ -1,0 +1,135 @@
+"""When the daemon gives an attempt up: by a clock that nobody sets, and not at once after it was itself away."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpq_agent import wire
+
+from gpq.core.actions import Launch
+from gpq.core.events import Exited
+from gpq.core.leases import patience
+from gpq.core.models import Exit, Job, Snapshot
+from gpq.core.units import DeviceId, JobId, NodeId
+from gpq.daemon.clock import Clock
+from gpq.daemon.launching import start_order
+from gpq.daemon.leases import ABSENCE, LISTENING, LeaseWatch
+from gpq.daemon.observing import Observer
+from gpq.store.sqlite import SqliteStore
+from tests.builders import black_box, on, running, snapshot
+
+A = NodeId("a")
+
+
+class Given:
+    """A watch with clocks that the test moves."""
+
+    def __init__(self, *jobs: Job) -> None:
+        self.counted = 1000.0
+        self.wall = 5e8
+        self.heard: dict[NodeId, float] = {A: 1000.0}
+        self.state: Snapshot = snapshot(*jobs)
+        self.watch = LeaseWatch(
+            lambda: self.heard, lambda: self.state, lambda: self.wall, lambda _: None, lambda: self.counted
+        )
+
+    def pass_(self, seconds: float, step: float = 1.0) -> list[Any]:
+        """Look each `step` seconds: what was told, until something was."""
+        until = self.counted + seconds
+        while self.counted < until:
+            self.counted = min(self.counted + step, until)
+            if events := self.watch.look():
+                return events
+        return []
+
+
+def leased(lease: float = 600.0) -> Job:
+    return running(1, on("a", 0), spec_=black_box(requeue_on_lost=lease), declared=False)
+
+
+def test_the_end_comes_after_lease_and_margin_and_the_wall_clock_has_no_say() -> None:
+    given = Given(leased())
+    given.wall += 1e9
+    assert given.pass_(patience(leased()) - 1.0) == []
+    given.wall -= 2e9
+    [end] = given.pass_(2.0)
+    assert (end.node, end.at, end.exit.fenced) == (A, given.wall, True)
+
+
+def test_a_node_that_is_heard_of_renews() -> None:
+    given = Given(leased(60.0))
+    for _ in range(20):
+        assert given.pass_(50.0) == []
+        given.heard[A] = given.counted
+    assert given.pass_(100.0)
+
+
+def test_after_an_absence_of_its_own_the_daemon_listens_first() -> None:
+    given = Given(leased())
+    assert given.pass_(7200.0, step=7200.0) == []  # it was stopped, or its machine slept
+    assert given.pass_(LISTENING - 1.0) == []
+    assert given.pass_(2.0)
+    assert ABSENCE > 1.0
+
+
+def test_a_node_that_nobody_connects_to_any_more_is_silent_since_the_start() -> None:
+    given = Given(leased())
+    given.heard.clear()
+    assert given.pass_(patience(leased()) - 1.0) == []
+    assert given.pass_(2.0)
+
+
+def test_jobs_without_a_lease_are_never_given_up() -> None:
+    assert Given(running(1, on("a", 0))).pass_(1e5, step=4.0) == []
+
+
+def info(state: str, lease: float, **more: Any) -> Mapping[str, Any]:
+    end = wire.ExitRecord(1, 1, 0, None, False, None, 1.0, 2.0)._asdict()
+    return wire.AttemptInfo(1, 1, state, lease=lease, exit=end, **more)._asdict()
+
+
+def test_the_end_of_an_attempt_that_was_given_up_is_told_once_and_kept_before_it_is_forgotten() -> None:
+    observer = Observer(A, (), Clock())
+    state = snapshot(running(1, on("b", 0), attempt=2))
+
+    def news(one: Mapping[str, Any]) -> list[Any]:
+        key = (JobId(1), 1)
+        events, _ = observer.news({key: one}, [], state, asked={}, start_possible=lambda _: False)
+        return [event for event in events if isinstance(event, Exited)]
+
+    [late] = news(info("exited", 600.0))
+    assert (late.attempt, late.exit) == (1, Exit(0, ended_at=2.0))
+    assert observer.is_late((JobId(1), 1))
+    assert news(info("exited", 600.0)) == []
+    fresh = Observer(A, (), Clock())
+    observer = fresh
+    assert news(info("exited", 0.0)) == []  # what had no lease was not given up
+    assert not fresh.is_late((JobId(1), 1))
+
+
+def test_a_start_order_carries_the_lease_and_its_margin() -> None:
+    job = leased()
+    assert job.placement is not None
+    order = start_order(Launch(job.id, 1, job.spec, job.placement, job.order), A, addresses={}, library="/lib")
+    assert (order.lease, order.lease_margin) == (600.0, pytest.approx(33.0))
+    assert order.devices == [DeviceId("a-0")]
+
+
+def test_a_store_says_whether_it_still_holds_and_keeps_its_name(tmp_path: Path) -> None:
+    path = str(tmp_path / "state" / "gpq.db")
+    first = SqliteStore(path)
+    assert first.holds()
+    second = SqliteStore(path)
+    assert (first.holds(), second.holds()) == (False, True)
+    assert first.id == second.id
+    assert second.epoch == first.epoch + 1
+    other = SqliteStore(str(tmp_path / "other" / "gpq.db"))
+    assert other.id != first.id
+    for store in (first, second, other):
+        store.close()
+    assert not second.holds()
+    assert os.path.exists(path)

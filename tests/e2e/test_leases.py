@@ -1,0 +1,161 @@
+"""Silence and leases with real processes: nothing runs twice at once, and what nobody can tell is shown as unknown."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gpq.rpc.messages import Cancel, CancelResult
+from tests.e2e.harness import Daemon
+from tests.waiting import PATIENCE, wait_until
+
+LEASE = 3.0
+# Each attempt writes when it lives, by the clock of the boot; what TERM does not end writes on until its KILL.
+LIVING = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+with open(f"alive.{os.environ['GPQ_ATTEMPT']}", "a", buffering=1) as told:
+    while not os.path.exists("go"):
+        told.write(f"{time.clock_gettime(time.CLOCK_BOOTTIME)}\\n")
+        time.sleep(0.02)
+"""
+
+
+class Servers(Daemon):
+    """Two local nodes of one slot each; `cut` makes one unreachable while its shims and jobs live on."""
+
+    def __init__(self) -> None:
+        super().__init__(nodes={"a": 1, "b": 1})
+        lines = ['policy = "fifo"']
+        for name in ("a", "b"):
+            script = self.home / f"python-{name}"
+            script.write_text(f'#!/bin/sh\n[ -e {self.home}/cut-{name} ] && exit 1\nexec {sys.executable} "$@"\n')
+            script.chmod(0o700)
+            lines += [f"[nodes.{name}]", "slots = 1", f'python = "{script}"']
+        (self.home / "config.toml").write_text("\n".join(lines) + "\n")
+
+    def cut(self, name: str) -> None:
+        (self.home / f"cut-{name}").touch()
+        assert self.process is not None
+        for child in psutil.Process(self.process.pid).children():
+            if str(self.home / "nodes" / name) in child.cmdline():
+                child.kill()
+
+    def heal(self, name: str) -> None:
+        (self.home / f"cut-{name}").unlink()
+
+    def alive(self, attempt: int) -> list[float]:
+        path = self.work / f"alive.{attempt}"
+        return [float(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.fixture
+def servers() -> Iterator[Servers]:
+    with Servers() as running:
+        yield running
+        for name in ("a", "b"):
+            (running.home / f"cut-{name}").unlink(missing_ok=True)
+
+
+def place(servers: Servers, job: int) -> str:
+    servers.until(job, "running")
+    wait_until(lambda: servers.alive(1), "it lives")
+    return servers.detail(job).job.placement[0].node
+
+
+def living(servers: Servers, **more: object) -> int:
+    (servers.work / "job.py").write_text(LIVING)
+    return servers.submit(sys.executable, "job.py", **more)
+
+
+def test_a_job_on_a_server_that_was_cut_off_ends_itself_before_it_starts_elsewhere(servers: Servers) -> None:
+    job = living(servers, requeue_on_lost=LEASE)
+    first = place(servers, job)
+    wait_until(lambda: servers.alive(1)[-1] > servers.alive(1)[0] + 2 * LEASE, "its lease is renewed")
+    servers.cut(first)
+    wait_until(lambda: servers.alive(2), "it lives elsewhere")
+    assert servers.alive(2)[0] > servers.alive(1)[-1]
+    found = servers.detail(job)
+    assert {part.node for part in found.job.placement} == {"a", "b"} - {first}
+    assert [one.outcome for one in found.attempts][:1] == ["stopped"]
+    assert any(f"ended by its lease: no contact with {first} for 3 s" in line for line in found.notices)
+    servers.heal(first)
+    wait_until(
+        lambda: any(
+            one.kind == "Exited" and one.attempt == 1 and "no contact for 3 s" in one.text
+            for one in servers.detail(job).history
+        ),
+        "its end on the first server is recorded",
+    )
+    assert servers.detail(job).job.attempt == 2
+    (servers.work / "go").touch()
+    assert servers.ended(job) == {job: ("completed", 0)}
+    assert not (servers.work / "alive.3").exists()
+
+
+def test_a_job_without_a_lease_is_unknown_keeps_its_gpu_and_its_cancel_waits_for_its_server(servers: Servers) -> None:
+    job = living(servers)
+    first = place(servers, job)
+    servers.cut(first)
+    row = wait_until(
+        lambda: (found := servers.detail(job).job).unknown_seconds and found.unknown_seconds > 10.0 and found, "unknown"
+    )
+    assert row.state == "running"
+    assert row.reason == row.unknown
+    assert row.unknown.startswith("unknown since 1")
+    assert row.unknown.endswith(f"server {first} does not answer")
+    assert row.gpus == 1
+    before = len(servers.alive(1))
+    wait_until(lambda: len(servers.alive(1)) > before, "it lives on")
+    answer = servers.call(Cancel([str(job)], wait=PATIENCE), CancelResult)
+    assert answer.remaining == [job]
+    assert "does not answer" in answer.waiting[job]
+    environment = {**os.environ, "GPQ_HOME": str(servers.home), "GPQ_CONFIG": str(servers.home / "config.toml")}
+    command = [sys.executable, "-m", "gpq", "cancel", str(job)]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert said.returncode == 1
+    assert "the order waits for its server (unknown since" in said.stderr
+    assert len(servers.alive(1)) > before
+    servers.heal(first)
+    assert servers.ended(job) == {job: ("cancelled", 137)}
+
+
+def test_a_daemon_that_is_frozen_longer_than_the_lease_finds_its_job_ended_and_starts_it_again(
+    servers: Servers,
+) -> None:
+    job = living(servers, requeue_on_lost=LEASE)
+    free = servers.shell("echo $$ > free; while [ ! -e go ]; do sleep 0.05; done; exit 4")
+    place(servers, job)
+    servers.until(free, "running")
+    assert servers.process is not None
+    servers.process.send_signal(signal.SIGSTOP)
+    try:
+        exit_record = next(iter(Path(servers.home / "nodes").glob(f"*/attempts/{job}.1"))) / "exit.json"
+        wait_until(exit_record.exists, "it ends itself")
+        assert psutil.pid_exists(int((servers.work / "free").read_text()))
+    finally:
+        servers.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: servers.alive(2), "it lives again")
+    assert servers.alive(2)[0] > servers.alive(1)[-1]
+    assert any("ended by its lease" in line for line in servers.detail(job).notices)
+    (servers.work / "go").touch()
+    assert servers.ended(job, free) == {job: ("completed", 0), free: ("failed", 4)}
+
+
+def test_a_daemon_that_is_killed_and_back_in_time_keeps_the_lease(servers: Servers) -> None:
+    job = living(servers, requeue_on_lost=20.0)
+    place(servers, job)
+    servers.kill()
+    servers.start()
+    begun = servers.alive(1)[-1]
+    wait_until(lambda: servers.alive(1)[-1] > begun + 2.0, "it lives on")
+    assert (servers.detail(job).job.attempt, servers.state(job)) == (1, "running")
+    (servers.work / "go").touch()
+    assert servers.ended(job) == {job: ("completed", 0)}
