@@ -26,12 +26,13 @@ class LeaseWatch:
     def __init__(
         self,
         heard: Callable[[], Mapping[NodeId, Seconds]],
-        forgo: Callable[[NodeId, frozenset[Key]], None],
-        resume: Callable[[NodeId, frozenset[Key]], None],
         view: Callable[[], Snapshot],
         now: Callable[[], Seconds],
         inbox: Callable[[Sequence[Event]], None],
         counted: Callable[[], Seconds] = elapsed,
+        *,
+        forgo: Callable[[NodeId, frozenset[Key]], None],
+        resume: Callable[[NodeId, frozenset[Key]], None],
     ) -> None:
         self._heard = heard
         self._forgo = forgo

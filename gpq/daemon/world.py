@@ -50,7 +50,12 @@ class LiveWorld:
         library = _library(home)
         self._clients = {NodeId(name): self._client(NodeId(name), nodes[name], home, library) for name in sorted(nodes)}
         self._leases = LeaseWatch(
-            self._heard, self._forgo, self._resume, lambda: self._snapshot, self._clock.now, self._queue.put
+            self._heard,
+            lambda: self._snapshot,
+            self._clock.now,
+            self._queue.put,
+            forgo=self._forgo,
+            resume=self._resume,
         )
 
     def _client(self, node: NodeId, config: NodeConfig, home: str, library: str) -> NodeClient:

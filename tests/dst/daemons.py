@@ -113,12 +113,12 @@ class Daemon:
             client.start()
         self.leases = LeaseWatch(
             lambda: {NodeId(name): client.conversation.heard_at for name, client in self.clients.items()},
-            lambda node, keys: self.clients[node].conversation.forgo(keys),
-            lambda node, keys: self.clients[node].conversation.resume(keys),
             lambda: self.published,
             self.clock.now,
             self.put,
             self.clock.elapsed,
+            forgo=lambda node, keys: self.clients[node].conversation.forgo(keys),
+            resume=lambda node, keys: self.clients[node].conversation.resume(keys),
         )
         self.after(LOOK, self._look)
 

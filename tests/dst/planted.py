@@ -98,6 +98,13 @@ class LostReplyIsRefusal(Conversation):
         super()._say_start(lend, launch)
 
 
+class StartsWhatItGaveUp(Conversation):
+    """A start that still stands by the disk is said again, though its end by the lease waits to be written."""
+
+    def forgo(self, keys: frozenset[Key]) -> None:
+        pass
+
+
 class OrdersOnce(Conversation):
     """An order is said once; whether it came is not looked at."""
 
@@ -197,5 +204,6 @@ PLANTED: tuple[Build, ...] = (
     ),
     Build("starts that are not idempotent, and no lease of devices", node=StartsAgainNoLease),
     Build("a lease without self-fencing", node=NoSelfFence),
+    Build("what was given up is started again before that is written", conversation=StartsWhatItGaveUp),
     Build("no epoch anywhere", store=NoEpoch, node=NoFence),
 )
