@@ -103,7 +103,7 @@ dst: $(VENV)/.dev  ## daemon, nodes and network simulated under faults: 3,000 se
 ifdef SEED
 	PYTHONPATH=.:agent $(BIN)/python -m tests.dst --seed $(SEED) $(if $(PLANT),--plant "$(PLANT)")
 else
-	PYTHONPATH=.:agent $(BIN)/python -m tests.dst --seeds $(or $(SEEDS),3000) --jobs $(if $(filter-out 1,$(JOBS)),$(JOBS),2)
+	PYTHONPATH=.:agent $(BIN)/python -m tests.dst --seeds $(or $(SEEDS),3000) --jobs $(if $(filter file,$(origin JOBS)),2,$(JOBS))
 	PYTHONPATH=.:agent $(BIN)/python -m tests.dst --planted --seeds 500
 endif
 

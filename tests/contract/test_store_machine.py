@@ -22,7 +22,7 @@ from gpq.errors import StoreFailed
 from gpq.store.sqlite import SqliteStore
 from tests.contract.test_stores import spec
 
-ENDS = {"ok": Succeeded, "fail": Failed}
+ENDS: dict[str, type[Succeeded] | type[Failed]] = {"ok": Succeeded, "fail": Failed}
 PLACE = Placement(((NodeId("a"), (DeviceId("a-0"),)),))
 
 

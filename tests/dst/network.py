@@ -16,7 +16,8 @@ from gpq.daemon.link import Done, LinkLost
 from tests.dst.schedule import Run, Schedule
 
 if TYPE_CHECKING:
-    from tests.dst.nodes import Agent, Node
+    from tests.dst.agents import Agent
+    from tests.dst.nodes import Node
 
 CONNECT_TIMEOUT = 5.0
 LONGEST_RETRY = 60.0  # between two tries of TCP
@@ -122,8 +123,8 @@ class Pipe:
     def _connect(self) -> None:
         if self.closed or self.agent is not None:
             return
-        wire = self.node.wire
-        if self.node.up and not any(wire.cut.values()):
+        way = self.node.way
+        if self.node.up and not any(way.cut.values()):
             self.agent = self.node.new_agent(self)
             self.schedule.say("{} connected", self.node.name)
             for message in self._unsent:
@@ -196,17 +197,17 @@ class Pipe:
             self._lost(str(error))
 
     def _delay(self) -> float:
-        weather = self.node.wire.weather
+        weather = self.node.way.weather
         return weather.least + (weather.most - weather.least) * self.schedule.dice.random() ** 3
 
     def _post(self, way: str, run: Run, *, certain: bool = False) -> None:
-        weather, dice = self.node.wire.weather, self.schedule.dice
+        weather, dice = self.node.way.weather, self.schedule.dice
         if not certain and weather.drop and dice.random() < weather.drop:
             self.schedule.say("{} a message {} is dropped", self.node.name, way)
             return
         when = self.schedule.now + self._delay()
         if weather.ordered or certain:
             when = self._last[way] = max(when, self._last[way])
-        self.node.wire.carry(self, way, when, run)
+        self.node.way.carry(self, way, when, run)
         if not certain and weather.twice and dice.random() < weather.twice:
-            self.node.wire.carry(self, way, when + 10.0 * self._delay(), run)
+            self.node.way.carry(self, way, when + 10.0 * self._delay(), run)

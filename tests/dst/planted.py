@@ -20,8 +20,9 @@ from gpq.core.nodes import NodeState
 from gpq.core.rounds import Decision
 from gpq.daemon.conversation import Conversation, Send
 from gpq.daemon.observing import Key
+from tests.dst.attempts import Attempt
 from tests.dst.disk import DiskStore
-from tests.dst.nodes import Attempt, Node
+from tests.dst.nodes import Node
 from tests.dst.simulation import Build
 
 LATER = 5.0  # seconds: Slurm's slurmctld saves its state so long after it acknowledged (SAVE_MAX_WAIT)
@@ -153,10 +154,6 @@ class StartsAgain(Node):
 
 
 class StartsAgainNoLease(StartsAgain, NoLease):
-    pass
-
-
-class NoExpiryNoLease(NoExpiry, NoLease):
     pass
 
 

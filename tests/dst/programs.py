@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gpq.core.models import JobSpec, Level
 
 if TYPE_CHECKING:
-    from tests.dst.nodes import Attempt
+    from tests.dst.attempts import Attempt
 
 REPORT_EVERY = 10.0
 DECLARED = {"kind": "declared", "level": "adaptive", "batch_size": 64, "max_batch_size": 512, "max_atomic_batch": 128}

@@ -13,11 +13,12 @@ from gpq.core.models import Config, JobState, Snapshot, Wish
 from gpq.core.units import JobId
 from gpq.daemon.conversation import Conversation
 from gpq.policies.registry import policy
+from tests.dst.attempts import Attempt
 from tests.dst.daemons import Daemon
 from tests.dst.disk import Disk, DiskStore
 from tests.dst.judge import Judge
 from tests.dst.network import Wire
-from tests.dst.nodes import Attempt, Node
+from tests.dst.nodes import Node
 from tests.dst.plan import ENDLESS, Deed, Fault, Plan, Restless, drawn
 from tests.dst.programs import Gang, Program
 from tests.dst.schedule import Schedule, Violation
@@ -132,7 +133,7 @@ class Simulation:
         """No faults from here on; the user wants all that is held to run."""
         weather = self.plan.weather
         for node in self.nodes:
-            node.wire.weather = replace(weather, drop=0.0)
+            node.way.weather = replace(weather, drop=0.0)
         self._patrol()
 
     def _patrol(self) -> None:
@@ -245,8 +246,8 @@ class Simulation:
         daemon = self._serving()
         match fault.kind:
             case "cut":
-                node.wire.sever(fault.ways)
-                self.schedule.after(fault.seconds, lambda: node.wire.heal(fault.ways))
+                node.way.sever(fault.ways)
+                self.schedule.after(fault.seconds, lambda: node.way.heal(fault.ways))
             case "reboot" if node.up:
                 node.power_off()
                 self.schedule.after(fault.seconds, node.power_on)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from gpq.core.models import Level
-from tests.dst.__main__ import hunt, replay, shrunk
 from tests.dst.network import Weather
 from tests.dst.plan import Deed, Fault, Plan
 from tests.dst.planted import PLANTED
 from tests.dst.programs import Program
 from tests.dst.simulation import Build, simulate
+from tests.dst.sweep import hunt, replay, shrunk
 
 SEEDS = 300  # in CI; `make dst` runs ten times as many
 WITHIN = 500  # seeds in which a planted bug must show
