@@ -28,8 +28,8 @@ a. A report is acknowledged by the next `watch` of the same connection: its `hea
    came, that the database still has this daemon's epoch. The start order itself acknowledges its `stamp`.
 b. The agent keeps the highest acknowledged stamp of each store in `<spool>/lease.<store>.json`; not when its daemon's
    epoch is stale. The shim's lease ends at max(order.stamp, that stamp) + order.lease by CLOCK_BOOTTIME. Then it sends
-   TERM to the whole tree, KILL order.lease_margin / 3 seconds later, and records the end with `fenced`. A lease that was
-   renewed too late is over all the same: what was sent TERM is not taken back.
+   TERM to the whole tree, KILL order.lease_margin / 3 seconds after that end (at once where it slept through both), and
+   records the end with `fenced`. A lease that was renewed too late is over all the same: TERM is not taken back.
 c. The daemon gives a part of an attempt up lease + lease_margin seconds after it took in the node's last report, by its
    CLOCK_BOOTTIME. A new daemon counts from its own start (the one before it can acknowledge nothing made later, by a2).
    Once every part is over, given up or told, the job is pending again under the next attempt number.

@@ -180,7 +180,8 @@ class Conversation:
         if reply.get("lost"):
             return
         if not reply.get("ok"):
-            raise LinkLost(f"the node agent refuses: {reply.get('error')}")
+            hint = f"; {reply['hint']}" if reply.get("hint") else ""
+            raise LinkLost(f"the node agent refuses: {reply.get('error')}{hint}")
         if reply["version"] != wire.VERSION:
             raise LinkLost(f"the node agent speaks version {reply['version']}, not {wire.VERSION}")
         self._observer.greeted(reply)

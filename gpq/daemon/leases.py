@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from gpq.core.events import Event
+from gpq.core.events import Event, NodeSilent
 from gpq.core.healing import nodes_of
 from gpq.core.leases import given_up
 from gpq.core.models import Snapshot
@@ -71,13 +71,17 @@ class LeaseWatch:
         heard = self._heard()
         found: list[Event] = []
         for node in sorted({name for job in snapshot.jobs.values() for name in nodes_of(job)}):
-            since = heard.get(node, self._born)
-            ends = given_up(snapshot, node, counted - since, self._now())
-            if ends:
-                keys = frozenset((end.job, end.attempt) for end in ends)
-                self._forgo(node, keys)
-                if self._heard().get(node, self._born) == since:
-                    found += ends
-                else:  # it was heard of in between, and may have been told to start them before it was to forgo
-                    self._resume(node, keys)
+            since, now = heard.get(node, self._born), self._now()
+            silent = counted - since
+            ends = given_up(snapshot, node, silent, now)
+            if not ends:
+                continue
+            keys = frozenset((end.job, end.attempt) for end in ends)
+            self._forgo(node, keys)
+            if self._heard().get(node, self._born) != since:
+                self._resume(node, keys)  # heard of in between: it may just have been told to start them
+                continue
+            if node in snapshot.nodes:  # else the next round might choose the very node
+                found.append(NodeSilent(now, node, f"no answer for {silent:.0f} s", now - silent))
+            found += ends
         return found

@@ -147,17 +147,17 @@ class Observer:
         return events
 
     def _of_node(self, devices: Sequence[Info], known: Mapping[Key, Info], snapshot: Snapshot) -> list[Event]:
-        strangers = {
-            device: wire.attempt_key(*key)
+        taken = {
+            device: reason
             for key, info in known.items()
-            if info["state"] in ALIVE and fate(snapshot, self.node, *key) is Fate.STRANGER
+            if info["state"] in ALIVE and (reason := _taken_by(key, fate(snapshot, self.node, *key)))
             for device in info.get("devices", ())
         }
         now = self._clock.now()
         node = Node(
             id=self.node,
             state=NodeState.UP,
-            devices=sightings.devices_of(devices, strangers, self._gpus),
+            devices=sightings.devices_of(devices, taken, self._gpus),
             cores=int(self._hello.get("cores", 0)),
             memory_mib=int(self._hello.get("memory_mib", 0)),
             boot_id=str(self._hello.get("boot_id", "")),
@@ -182,3 +182,15 @@ class Observer:
         if line not in self._noted:
             self._noted.add(line)
             log.warning("%s: %s", self.node, line)
+
+
+def _taken_by(key: Key, whose: Fate) -> str:
+    """Why nobody else gets the devices of a living attempt; "" where that is known anyway."""
+    name = wire.attempt_key(*key)
+    match whose:
+        case Fate.STRANGER:
+            return f"attempt {name}, which is not in this daemon's database, runs on it"
+        case Fate.OVER:
+            return f"attempt {name}, which was given up, is still being ended on it"
+        case _:
+            return ""

@@ -30,18 +30,18 @@ def exit_of(record: Mapping[str, Any] | None, *, lost: bool) -> Exit:
 
 
 def devices_of(
-    infos: Sequence[Mapping[str, Any]], strangers: Mapping[str, str], gpus: Collection[str] = ()
+    infos: Sequence[Mapping[str, Any]], taken: Mapping[str, str], gpus: Collection[str] = ()
 ) -> tuple[Device, ...]:
-    """wire.DeviceInfo list; of GPUs only those named in `gpus` by UUID or index, when it names any. `strangers`: which
-    attempt, unknown to this daemon, has which device: such a device is somebody else's."""
+    """wire.DeviceInfo list; of GPUs only those named in `gpus` by UUID or index, when it names any. `taken`: why a
+    device is not to be had, by device: a process that this daemon does not count on is on it."""
     return tuple(
-        _device(info, strangers.get(info["id"], ""))
+        _device(info, taken.get(info["id"], ""))
         for info in infos
         if not gpus or info["kind"] != "cuda" or info["id"] in gpus or str(info["index"]) in gpus
     )
 
 
-def _device(info: Mapping[str, Any], stranger: str) -> Device:
+def _device(info: Mapping[str, Any], taken: str) -> Device:
     utilisation = info.get("utilisation")
     device = Device(
         id=DeviceId(str(info["id"])),
@@ -55,9 +55,8 @@ def _device(info: Mapping[str, Any], stranger: str) -> Device:
         utilisation=None if utilisation is None else int(utilisation),
         processes=tuple(_process(process) for process in info.get("processes", ())),
     )
-    if stranger and device.state is DeviceState.OK:
-        reason = f"attempt {stranger}, which is not in this daemon's database, runs on it"
-        return replace(device, state=DeviceState.FOREIGN, reason=reason)
+    if taken and device.state is DeviceState.OK:
+        return replace(device, state=DeviceState.FOREIGN, reason=taken)
     return device
 
 

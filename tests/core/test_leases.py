@@ -47,6 +47,7 @@ def test_the_daemon_waits_longer_than_term_kill_and_drift_need() -> None:
 def test_a_part_is_given_up_when_lease_and_margin_are_over_and_not_before() -> None:
     job = leased(BOTH)
     state = silent(job)
+    assert patience(job) == 633.0
     assert given_up(state, A, patience(job) - 0.001, 900.0) == []
     [end] = given_up(state, A, patience(job), 900.0)
     assert (end.job, end.attempt, end.node, end.exit.lost, end.exit.fenced) == (1, 1, A, True, True)

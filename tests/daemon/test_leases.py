@@ -10,17 +10,24 @@ from typing import Any
 import pytest
 from gpq_agent import wire
 
+from gpq.config import NodeConfig
 from gpq.core.actions import Launch
-from gpq.core.events import Exited
+from gpq.core.events import Exited, NodeSeen, NodeSilent, Started
+from gpq.core.folding import fold
 from gpq.core.leases import patience
-from gpq.core.models import Exit, Job, Snapshot
+from gpq.core.models import Exit, Job, JobState, Snapshot
+from gpq.core.nodes import DeviceState
 from gpq.core.units import DeviceId, JobId, NodeId
-from gpq.daemon.clock import Clock
+from gpq.daemon.clock import Clock, elapsed
 from gpq.daemon.launching import start_order
 from gpq.daemon.leases import ABSENCE, LISTENING, LeaseWatch
 from gpq.daemon.observing import Observer
+from gpq.daemon.reign import Reign
+from gpq.daemon.world import LiveWorld
 from gpq.store.sqlite import SqliteStore
-from tests.builders import black_box, on, running, snapshot
+from tests.agent.node.harness import sweep
+from tests.builders import black_box, node, on, running, snapshot
+from tests.contract.test_worlds import Loop, shell
 
 A = NodeId("a")
 
@@ -68,7 +75,10 @@ def test_the_end_comes_after_lease_and_margin_and_the_wall_clock_has_no_say() ->
     given.wall += 1e9
     assert given.pass_(patience(leased()) - 1.0) == []
     given.wall -= 2e9
-    [end] = given.pass_(2.0)
+    given.state = fold(given.state, [NodeSeen(0.0, node("a"))]).snapshot
+    silent, end = given.pass_(2.0)
+    assert isinstance(silent, NodeSilent)  # no round may choose it for the next attempt
+    assert silent.since == pytest.approx(given.wall - patience(leased()), abs=1.1)
     assert (end.node, end.at, end.exit.fenced) == (A, given.wall, True)
 
 
@@ -131,6 +141,14 @@ def test_the_end_of_an_attempt_that_was_given_up_is_told_once_and_kept_before_it
     assert (late.attempt, late.exit) == (1, Exit(0, ended_at=2.0))
     assert observer.is_late((JobId(1), 1))
     assert news(info("exited", 600.0)) == []
+    busy = {"id": "a-0", "index": 0, "kind": "cuda", "type": "A100"}
+    alive = info(
+        "running", 600.0, devices=["a-0"]
+    )  # its shim was killed, say: it is being ended, and its GPU is not free
+    told, _ = observer.news({(JobId(1), 1): alive}, [busy], state, asked={}, start_possible=lambda _: False)
+    [seen] = [event for event in told if isinstance(event, NodeSeen)]
+    assert seen.node.devices[0].state is DeviceState.FOREIGN
+    assert "attempt 1.1, which was given up" in seen.node.devices[0].reason
     fresh = Observer(A, (), Clock())
     observer = fresh
     assert news(info("exited", 0.0)) == []  # what had no lease was not given up
@@ -159,3 +177,45 @@ def test_a_store_says_whether_it_still_holds_and_keeps_its_name(tmp_path: Path) 
         store.close()
     assert not second.holds()
     assert os.path.exists(path)
+
+
+def test_a_daemon_that_was_followed_neither_renews_nor_starts(tmp_path: Path) -> None:
+    holds = [True]
+    reign = Reign("a1b2", 3, lambda: holds[0])
+    world = LiveWorld({str(A): NodeConfig(slots=2)}, str(tmp_path / "home"), reign=reign)
+    world.start()
+    try:
+        loop = Loop(world)
+        loop.nodes_up()
+        order = loop.launch(shell("exec sleep 600", tmp_path, requeue_on_lost=3.0))
+        loop.until(lambda: loop.has(Started), "it runs")
+        begun = elapsed()
+        loop.until(lambda: elapsed() - begun > 5.0, "its lease is renewed")
+        assert not loop.has(Exited)
+        holds[0] = False
+        loop.launch(shell("touch ran", tmp_path), "slot-1")
+        loop.until(lambda: loop.has(Exited), "it ends itself, though its daemon still listens")
+        [end] = [event.exit for event in loop.events if isinstance(event, Exited)]
+        assert (end.fenced, end.note) == (True, "ended by its lease: no contact for 3 s")
+        assert loop.snapshot.jobs[order.job].state is JobState.PENDING
+        assert not (tmp_path / "ran").exists()
+    finally:
+        world.close()
+        sweep(tmp_path / "home" / "nodes" / "a")
+
+
+def test_a_daemon_is_refused_by_the_node_of_a_newer_one_and_says_why(tmp_path: Path) -> None:
+    worlds = [
+        LiveWorld({str(A): NodeConfig(slots=1)}, str(tmp_path / "home"), reign=Reign("a1b2", epoch, lambda: True))
+        for epoch in (2, 1)
+    ]
+    new, old = Loop(worlds[0]), Loop(worlds[1])
+    try:
+        worlds[0].start()
+        new.nodes_up()
+        worlds[1].start()
+        told = "the node agent refuses: a newer daemon has taken over: epoch 2, this one has 1; if its database"
+        old.until(lambda: told in old.snapshot.nodes[A].reason if A in old.snapshot.nodes else False, "it is refused")
+    finally:
+        for world in worlds:
+            world.close()

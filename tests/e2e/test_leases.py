@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -147,6 +149,72 @@ def test_a_daemon_that_is_frozen_longer_than_the_lease_finds_its_job_ended_and_s
     assert any("ended by its lease" in line for line in servers.detail(job).notices)
     (servers.work / "go").touch()
     assert servers.ended(job, free) == {job: ("completed", 0), free: ("failed", 4)}
+
+
+def test_a_server_that_slept_through_its_lease_ends_its_job_as_it_wakes(servers: Servers) -> None:
+    job = living(servers, requeue_on_lost=LEASE)
+    first = place(servers, job)
+    wait_until(lambda: len(attempt_of(servers, first)) >= 2, "shim and job")
+    everything = attempt_of(servers, first)
+    for one in everything:
+        one.suspend()
+    servers.cut(first)
+    wait_until(lambda: servers.alive(2), "it lives elsewhere")
+    begun, last = servers.alive(2)[0], servers.alive(1)[-1]
+    assert begun > last + LEASE
+    for one in everything:
+        one.resume()
+    wait_until(lambda: not attempt_of(servers, first), "it is ended")
+    late = [at for at in servers.alive(1) if at > last]
+    assert not late or late[-1] - late[0] < 5.0  # until the next look at the clock; the machine is busy
+    (servers.work / "go").touch()
+    assert servers.ended(job) == {job: ("completed", 0)}
+
+
+def attempt_of(servers: Servers, name: str) -> list[psutil.Process]:
+    """The processes of the attempts on a node, their shims first."""
+    found = []
+    for one in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            shim = one.name() == "gpq-shim" and str(servers.home / "nodes" / name) in one.cmdline()
+            mark = one.environ().get("GPQ_RUN_DIR", "").startswith(str(servers.home / "nodes" / name))
+            if (shim or mark) and one.status() != psutil.STATUS_ZOMBIE:
+                found.append((not shim, one))
+    return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+
+
+def reboot(servers: Servers, *jobs: int) -> None:
+    """As after a power cut: every process of the attempts is gone, and their records are of another boot."""
+    servers.kill()
+    for job in jobs:
+        [folder] = Path(servers.home / "nodes").glob(f"*/attempts/{job}.1")
+        for name in ("shim.json", "started.json"):
+            record = json.loads((folder / name).read_text())
+            psutil.Process(record["pid"]).kill()
+            (folder / name).write_text(json.dumps({**record, "boot_id": "another", "pid": os.getpid()}))
+        (folder / "exit.json").unlink(missing_ok=True)  # the shim may have seen the job end
+    wait_until(lambda: not [one for one in psutil.process_iter() if str(servers.work) in _cwd(one)], "all is gone")
+
+
+def _cwd(process: psutil.Process) -> str:
+    try:
+        return process.cwd()
+    except psutil.Error:
+        return ""
+
+
+def test_after_a_reboot_what_checkpoints_goes_on_and_a_black_box_fails_with_the_reason(servers: Servers) -> None:
+    command = '[ -n "$GPQ_RESUME" ] && exit 0; while :; do sleep 0.05; done'
+    plain = servers.shell("exec sleep 600")
+    keeping = servers.shell(command, level="signal")
+    for job in (plain, keeping):
+        servers.until(job, "running")
+    reboot(servers, plain, keeping)
+    servers.start()
+    assert servers.ended(plain, keeping) == {plain: ("failed", 1), keeping: ("completed", 0)}
+    assert "rebooted" in servers.detail(plain).job.reason
+    assert servers.detail(keeping).job.attempt == 2
+    assert servers.detail(plain).job.attempt == 1
 
 
 def test_a_daemon_that_is_killed_and_back_in_time_keeps_the_lease(servers: Servers) -> None:

@@ -101,3 +101,14 @@ def test_a_long_curve_is_thinned_but_keeps_its_ends_and_the_present() -> None:
     kept = [point.gpus for point in curve.thinned(points)]
     assert {1, 37, 64} <= set(kept)
     assert len(kept) <= curve.MOST
+
+
+def test_a_job_nobody_hears_of_is_unknown_in_every_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "unknown since 40 s: server b does not answer"
+    row = served.job(1, unknown=said, unknown_seconds=40.0, reason=said)
+    assert said in queue.lines(msgspec.to_builtins(m.JobList([row], 1)), 200)[1]
+    view = msgspec.structs.replace(served.top(), jobs=[row])
+    monkeypatch.setattr(served, "top", lambda: view)
+    assert any("unknown 40s" in line for line in drawn(120, 40))
+    shown = detail.lines(served.detail(row), 120)
+    assert said in shown[0]

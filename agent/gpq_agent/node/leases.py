@@ -113,10 +113,9 @@ class Lease:
         self._boot = boot
         self._stamp = order.stamp if order.stamp is not None and order.boot_id == boot else boottime()
 
-    @property
-    def grace(self) -> float:
-        """Seconds from TERM to KILL."""
-        return self.margin * KILL_SHARE
+    def until_kill(self) -> float:
+        """Seconds that are left for TERM to work; none where the end was slept through, and the daemon may not wait."""
+        return max(0.0, self._stamp + self.seconds + self.margin * KILL_SHARE - boottime())
 
     def patience(self) -> float:
         """Seconds until the next look, infinite without a lease."""

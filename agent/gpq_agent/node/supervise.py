@@ -124,9 +124,10 @@ class Supervisor:
         """The daemon may have given this attempt up: its end must come within the margin, whatever else is going on."""
         self.fenced = True
         self._note(self.lease.note())
+        grace = self.lease.until_kill()
         if self.stage in ("run", "asked"):
-            self._terminate(self.lease.grace)
-        self.deadline = min(self.deadline, time.monotonic() + self.lease.grace)
+            self._terminate(grace)
+        self.deadline = min(self.deadline, time.monotonic() + grace)
 
     def _escalate(self) -> None:
         if self.stage == "asked":

@@ -132,8 +132,12 @@ def test_the_clock_of_a_lease_is_that_of_the_boot(tmp_path: Path, monkeypatch: p
     assert not lease.is_over()
     now[0] += 49.0
     assert not lease.is_over()
-    now[0] += 3600.0
+    now[0] += 2.0
     assert lease.is_over()
+    assert lease.until_kill() == 4.0
+    now[0] += 3600.0  # it slept: who gave it up has started it elsewhere by now
+    assert lease.is_over()
+    assert lease.until_kill() == 0.0
 
 
 def test_a_start_order_expires_by_the_clock_of_the_boot_and_not_by_the_one_that_people_set(node: NodeAgent) -> None:
