@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo demo-policies test test-interpreters check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-daemon bench-exactness bench-noise chaos-daemon completions clean
+.PHONY: help demo demo-policies test test-interpreters check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-daemon bench-exactness bench-noise chaos-daemon dst completions clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -97,6 +97,15 @@ bench-noise: $(VENV)/.dev  ## the noise scale against exact per-sample statistic
 
 chaos-daemon: $(VENV)/.dev  ## kill -9 the daemon 100 times under 300 jobs
 	$(BIN)/python benchmarks/chaos_daemon.py
+
+# Needs nothing but the package: SEEDS, JOBS (processes), or SEED of one that failed, PLANT with one of the planted bugs.
+dst: $(VENV)/.dev  ## daemon, nodes and network simulated under faults: 3,000 seeds, then the planted bugs that it must find
+ifdef SEED
+	PYTHONPATH=.:agent $(BIN)/python -m tests.dst --seed $(SEED) $(if $(PLANT),--plant "$(PLANT)")
+else
+	PYTHONPATH=.:agent $(BIN)/python -m tests.dst --seeds $(or $(SEEDS),3000) --jobs $(if $(filter file,$(origin JOBS)),2,$(JOBS))
+	PYTHONPATH=.:agent $(BIN)/python -m tests.dst --planted --seeds 500
+endif
 
 clean:           ## remove the environment and what tools left behind
 	rm -rf $(VENV) $(VENV)-3.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -62,13 +62,17 @@ class Controller:
 
         Raises what `build` raises (then nothing was changed), or GpqError when the events could not be kept.
         """
+        return self.post(build).result()
+
+    def post(self, build: Build[T]) -> Future[T]:
+        """`ask` without waiting for the answer."""
         answer: Future[T] = Future()
         with self._lock:
             if self._over is not None:
                 raise self._over
             self._asks.append((build, answer))
         self.world.wake()
-        return answer.result()
+        return answer
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -76,7 +80,7 @@ class Controller:
         """Until the world has nothing more to come. Raises StoreFailed when the state can no longer be kept."""
         ending: GpqError = DaemonUnreachable("the daemon is ending", "try again: a new one will start")
         try:
-            while (news := self.world.wait(self._wake_at())) is not None:
+            while (news := self.world.wait(self.wake_at())) is not None:
                 self.step(news)
         except StoreFailed as error:
             ending = error
@@ -122,7 +126,8 @@ class Controller:
         for action in decision.actions:
             self.world.perform(action)
 
-    def _wake_at(self) -> Seconds:
+    def wake_at(self) -> Seconds:
+        """When the next `step` is due though nothing has come."""
         if self._not_before is not None:
             return self._not_before
         return self.snapshot.now if self._due else next_round(self.snapshot)

@@ -11,6 +11,7 @@ from gpq.core.leases import given_up
 from gpq.core.models import Snapshot
 from gpq.core.units import NodeId, Seconds
 from gpq.daemon.clock import elapsed
+from gpq.daemon.observing import Key
 
 LOOK: Seconds = 1.0
 ABSENCE: Seconds = 5.0  # between two looks: this daemon was stopped, or its machine slept
@@ -18,7 +19,9 @@ LISTENING: Seconds = 15.0  # after an absence, the nodes' own news are waited fo
 
 
 class LeaseWatch:
-    """`heard` gives, for each node with a link to be, when it was last heard of (`elapsed`)."""
+    """`heard` gives, for each node with a link to be, when it was last heard of (`elapsed`). `forgo` is told which attempts
+    a node may not be told to start any more, since their end is told: that may be long before it is committed (a full
+    disk). `resume` takes it back."""
 
     def __init__(
         self,
@@ -27,8 +30,13 @@ class LeaseWatch:
         now: Callable[[], Seconds],
         inbox: Callable[[Sequence[Event]], None],
         counted: Callable[[], Seconds] = elapsed,
+        *,
+        forgo: Callable[[NodeId, frozenset[Key]], None],
+        resume: Callable[[NodeId, frozenset[Key]], None],
     ) -> None:
         self._heard = heard
+        self._forgo = forgo
+        self._resume = resume
         self._view = view
         self._now = now
         self._inbox = inbox
@@ -63,9 +71,17 @@ class LeaseWatch:
         heard = self._heard()
         found: list[Event] = []
         for node in sorted({name for job in snapshot.jobs.values() for name in nodes_of(job)}):
-            silent, now = counted - heard.get(node, self._born), self._now()
+            since, now = heard.get(node, self._born), self._now()
+            silent = counted - since
             ends = given_up(snapshot, node, silent, now)
-            if ends and node in snapshot.nodes:  # else the next round might choose the very node
+            if not ends:
+                continue
+            keys = frozenset((end.job, end.attempt) for end in ends)
+            self._forgo(node, keys)
+            if self._heard().get(node, self._born) != since:
+                self._resume(node, keys)  # heard of in between: it may just have been told to start them
+                continue
+            if node in snapshot.nodes:  # else the next round might choose the very node
                 found.append(NodeSilent(now, node, f"no answer for {silent:.0f} s", now - silent))
             found += ends
         return found

@@ -1,6 +1,6 @@
-"""The daemon's end of one node: keeps a link to its agent, says orders, and tells what differs from the snapshot.
+"""The daemon's end of one node: a thread that keeps a link to its agent and lends it to the conversation.
 
-It never touches the state: events go into the inbox, and the newest committed snapshot is only read.
+Decides nothing: what is said, and when, is in `conversation`.
 """
 
 from __future__ import annotations
@@ -13,33 +13,19 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, NoReturn
 
-from gpq_agent import wire
-
 from gpq.connectors.base import Connector
-from gpq.core.actions import Action, Forget, Launch, Retune, Stop
-from gpq.core.events import Event, NodeSeen, StartRefused
-from gpq.core.healing import Fate, expected, fate, standing
-from gpq.core.models import Snapshot, StopReason
-from gpq.core.nodes import Node
-from gpq.core.planning import CANCEL_GRACE
-from gpq.core.units import JobId, NodeId, Seconds
-from gpq.daemon import launching
-from gpq.daemon.clock import Clock, elapsed
+from gpq.core.actions import Action
+from gpq.core.events import Event
+from gpq.core.models import Snapshot
+from gpq.core.units import NodeId, Seconds
+from gpq.daemon.clock import Clock
+from gpq.daemon.conversation import SILENCE, Conversation
 from gpq.daemon.link import Link, LinkLost, Reply
-from gpq.daemon.observing import ALIVE, Key, Observer
+from gpq.daemon.observing import Key
 from gpq.daemon.reign import UNNAMED, Reign
 from gpq.errors import GpqError
 
 log = logging.getLogger(__name__)
-
-WATCH: Seconds = 3.0  # a watch answers after this long even without news, or in this part of the shortest lease
-LEASE_SHARE = 0.25
-SILENCE: Seconds = 13.0  # three answers missed, and some; the agent itself may wait 10 s for the GPU driver
-REPEAT: Mapping[type[Action], Seconds] = {Launch: 5.0, Stop: 30.0, Retune: 60.0, Forget: 30.0}  # while of no effect
-REFUSED_PATIENCE: Seconds = 10.0  # a start refused for a passing reason is tried again this long
-REMEMBER: Seconds = 120.0  # longer than any of the above
-SHELL_CODES = {"not-found": 127, "not-executable": 126}  # of refusals
-FIRST_BACKOFF, LAST_BACKOFF = 0.1, 30.0
 
 
 class NodeClient:
@@ -65,32 +51,20 @@ class NodeClient:
         self.node = node
         self._connector = connector
         self._argv = list(argv)
-        self._library = library
-        self._clock = clock
-        self._inbox = inbox
-        self._view = view
-        self._reign = reign
+        self._conversation = Conversation(
+            node, library=library, gpus=gpus, clock=clock, inbox=inbox, view=view, reign=reign
+        )
         self._connecting: Link | None = None
-        self._link: Link | None = None  # the same, once the node's first full report was taken in
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"node-{node}", daemon=True)
-        # What was said on this link, and when; written by two threads, a key at a time.
-        self._said: dict[tuple[str, JobId, int], Seconds] = {}
-        # The reader's own.
-        self._observer = Observer(node, gpus, clock)
-        self._connected_at = self.heard_at = elapsed()  # a daemon counts the silence of a node from its own start
-        self._report: Mapping[str, Any] = {}  # boot id and stamp of the last one taken in on this link
-        self._refused_since: dict[Key, Seconds] = {}
+
+    @property
+    def heard_at(self) -> Seconds:
+        """When the node was last heard of (`elapsed`)."""
+        return self._conversation.heard_at
 
     def start(self) -> None:
-        now = self._clock.now()
-        self._inbox(
-            [
-                NodeSeen(
-                    now, Node(self.node, reason="not heard of yet, the daemon started a moment ago", silent_since=now)
-                )
-            ]
-        )
+        self._conversation.start()
         self._thread.start()
 
     def close(self) -> None:
@@ -101,72 +75,23 @@ class NodeClient:
         if self._thread.is_alive():
             self._thread.join(timeout=5.0)
 
-    # -- orders, from the controller's thread --------------------------------------------------------------------------
-
     def order(self, action: Action) -> None:
-        """Say it to the node. Without a link it is not kept: it is found missing once there is one."""
-        link = self._link
-        if link is not None:
-            self._say(link, action)
+        """From the controller's thread. Without a link it is not kept: it is found missing once there is one."""
+        self._conversation.order(action)
 
-    def _say(self, link: Link, action: Action) -> None:
-        key = wire.attempt_key(action.job, action.attempt)
-        self._said[type(action).__name__, action.job, action.attempt] = elapsed()
-        match action:
-            case Launch():
-                self._say_start(link, action)
-            case Stop():
-                fields = {"attempt": key, "mode": action.mode, "grace": action.grace}
-                link.send("stop", fields, lambda reply: self._log_refusal("stop", key, reply))
-            case Retune():
-                fields = {"attempt": key, "control": launching.control(action)._asdict()}
-                link.send("control", fields, lambda reply: self._log_refusal("control", key, reply))
-            case Forget():
-                link.send("forget", {"attempt": key}, lambda reply: self._log_refusal("forget", key, reply))
+    def forgo(self, keys: frozenset[Key]) -> None:
+        self._conversation.forgo(keys)
 
-    def _say_start(self, link: Link, launch: Launch) -> None:
-        addresses = {node.id: node.address for node in self._view().nodes.values()}
-        order = launching.start_order(launch, self.node, addresses=addresses, library=self._library)
-        order = order._replace(**self._report, store=self._reign.store)
-        if not self._reign.holds():  # asked after the report was read: a start acknowledges it
-            return
-        if order.lease > 0 and not (order.stamp and order.store):
-            told = "its node agent knows no leases (--requeue-on-lost)"
-            self._tell([StartRefused(self._clock.now(), launch.job, launch.attempt, self.node, told, transient=True)])
-            return
-
-        def done(reply: Reply) -> None:
-            if reply.get("ok"):
-                self._tell(self._observer.of_attempt(reply["attempt"], self._view(), drained=False))
-            elif not reply.get("lost"):
-                self._refused(launch, reply)
-
-        link.send("start", {"order": order._asdict()}, done)
-
-    def _refused(self, launch: Launch, reply: Reply) -> None:
-        """A passing reason is given some time: the attempt is found missing, and started again, at the next look."""
-        key = (launch.job, launch.attempt)
-        kind, reason = reply.get("kind", ""), str(reply.get("error", "refused"))
-        since = self._refused_since.setdefault(key, elapsed())
-        if kind in ("expired", "stale") or (kind == "busy" and elapsed() - since < REFUSED_PATIENCE):
-            return
-        log.info("%s: attempt %d.%d is refused: %s", self.node, launch.job, launch.attempt, reason)
-        code = SHELL_CODES.get(kind)
-        self._tell([StartRefused(self._clock.now(), *key, self.node, reason, transient=kind == "busy", code=code)])
-
-    def _log_refusal(self, what: str, key: str, reply: Reply) -> None:
-        if not reply.get("ok") and not reply.get("lost"):
-            log.info("%s: %s of attempt %s: %s", self.node, what, key, reply.get("error"))
-
-    # -- questions, from any thread ------------------------------------------------------------------------------------
+    def resume(self, keys: frozenset[Key]) -> None:
+        self._conversation.resume(keys)
 
     def request(self, op: str, fields: Mapping[str, Any], timeout: Seconds = 10.0) -> Reply:
-        """The node's answer. Raises GpqError when it refuses or does not answer in time."""
-        link = self._link
+        """The node's answer, in any thread. Raises GpqError when it refuses or does not answer in time."""
+        line = self._conversation.line
         answer: Future[Reply] = Future()
-        if link is None:
+        if line is None:
             raise GpqError(f"node {self.node} does not answer", "`gpq nodes` tells since when and why")
-        link.send(op, fields, answer.set_result)
+        line(op, fields, answer.set_result)
         try:
             reply = answer.result(timeout)
         except FutureTimeout:
@@ -178,9 +103,8 @@ class NodeClient:
     # -- the reader's thread -------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        backoff = FIRST_BACKOFF
         while not self._closing.is_set():
-            began = elapsed()
+            self._conversation.attempt()
             try:
                 self._converse()
             except (LinkLost, GpqError, OSError) as error:
@@ -190,15 +114,7 @@ class NodeClient:
                 reason = f"its answers make no sense: {error!r}"
             if self._closing.is_set():
                 return
-            if self.heard_at - began > LAST_BACKOFF:
-                backoff = FIRST_BACKOFF
-            log.info("%s: %s; next try in %.1f s", self.node, reason, backoff)
-            # An agent that ended and is back at once is no news; one that does not come back is.
-            silent = elapsed() - self.heard_at
-            if not self._observer.is_up or silent > 0.9 * SILENCE:
-                self._tell(self._observer.silent(reason, silent))
-            self._closing.wait(backoff * random.uniform(0.7, 1.3))
-            backoff = min(backoff * 2, LAST_BACKOFF)
+            self._closing.wait(self._conversation.over(reason) * random.uniform(0.7, 1.3))
 
     def _converse(self) -> NoReturn:
         """One connection, from the first greeting to its loss: raises LinkLost or GpqError."""
@@ -206,107 +122,10 @@ class NodeClient:
         self._connecting = link
         if self._closing.is_set():
             link.end("the daemon is ending")
-        self._said.clear()
-        self._connected_at = elapsed()
-        hello = {"store": self._reign.store, "epoch": self._reign.epoch}
-        link.send("hello", hello, lambda reply: self._on_hello(link, reply))
         try:
+            self._conversation.begin(link.send)
             link.serve(SILENCE)
         except BaseException as error:
-            self._link = None
+            self._conversation.cut()
             link.close(str(error))
             raise
-
-    def _on_hello(self, link: Link, reply: Reply) -> None:
-        if reply.get("lost"):
-            return
-        if not reply.get("ok"):
-            hint = f"; {reply['hint']}" if reply.get("hint") else ""
-            raise LinkLost(f"the node agent refuses: {reply.get('error')}{hint}")
-        if reply["version"] != wire.VERSION:
-            raise LinkLost(f"the node agent speaks version {reply['version']}, not {wire.VERSION}")
-        self._observer.greeted(reply)
-        self._take_in(reply, str(reply["boot_id"]))
-        self._watch(link, seen=None, wait=0.0, heard=None)
-
-    def _take_in(self, reply: Reply, boot_id: str) -> None:
-        """Note when, before anything acknowledges it: rule a of leases in wire."""
-        self.heard_at = elapsed()
-        if "stamp" in reply:
-            self._report = {"stamp": float(reply["stamp"]), "boot_id": boot_id}
-        else:  # an agent before 0.2
-            self._report = {"expires_at": float(reply["time"]) + wire.START_EXPIRY}
-
-    def _watch(self, link: Link, seen: Any, wait: Seconds, heard: float | None) -> None:
-        asked = self._observer.offsets(self._view())
-        fields = {"offsets": asked, "seen": seen, "wait": wait, "heard": heard}
-        link.send("watch", fields, lambda reply: self._on_watch(link, asked, reply))
-
-    def _on_watch(self, link: Link, asked: Mapping[str, int], reply: Reply) -> None:
-        if reply.get("lost"):
-            return
-        if not reply.get("ok"):
-            raise LinkLost(f"the node agent refuses: {reply.get('error')}")
-        self._take_in(reply, self._report.get("boot_id", ""))
-        holds = self._reign.holds()
-        snapshot = self._view()
-        known = {(JobId(info["job"]), int(info["attempt"])): info for info in reply["attempts"]}
-        events, more = self._observer.news(
-            known, reply["devices"], snapshot, asked=asked, start_possible=self._start_possible
-        )
-        self._tell(events)
-        if holds:  # else a newer daemon orders, and renews
-            self._heal(link, known, snapshot)
-        self._link = link
-        patience = min(
-            (job.spec.requeue_on_lost * LEASE_SHARE or WATCH for job in expected(snapshot, self.node)), default=WATCH
-        )
-        self._watch(
-            link, reply["digest"], 0.0 if more else min(patience, WATCH), self._report.get("stamp") if holds else None
-        )
-
-    def _start_possible(self, key: Key) -> bool:
-        """May an order to start this attempt still be under way, from us or from the daemon before us?"""
-        said = self._said.get(("Launch", *key), self._connected_at)
-        return elapsed() - max(said, self._connected_at) < wire.START_EXPIRY + 1.0
-
-    def _heal(self, link: Link, known: Mapping[Key, Mapping[str, Any]], snapshot: Snapshot) -> None:
-        """Say again what still stands and has had no effect, and let go of what is over."""
-        for action in standing(snapshot, self.node):
-            state = known.get((action.job, action.attempt), {}).get("state")
-            lacking = state is None if isinstance(action, Launch) else state in ALIVE
-            if lacking and self._is_time(action):
-                self._say(link, action)
-        for key, info in known.items():
-            match fate(snapshot, self.node, *key):
-                case Fate.STRANGER:
-                    self._observer.note(f"attempt {key[0]}.{key[1]} is not in this daemon's database; it is left alone")
-                case Fate.OVER if info["state"] in ALIVE:
-                    self._observer.note(f"attempt {key[0]}.{key[1]} lives on though its end is recorded; it is killed")
-                    kill = Stop(*key, (self.node,), StopReason.CANCEL, "kill", CANCEL_GRACE)
-                    if self._is_time(kill):
-                        self._say(link, kill)
-                case Fate.OVER if not self._observer.is_late(key):
-                    forget = Forget(*key, (self.node,))
-                    if self._is_time(forget):
-                        self._say(link, forget)
-
-        self._drop_old(known)
-
-    def _drop_old(self, known: Mapping[Key, Any]) -> None:
-        """What was said of attempts that are no more need not be remembered."""
-        now = elapsed()
-        for what, at in list(self._said.items()):
-            if now - at > REMEMBER and what[1:] not in known:
-                self._said.pop(what, None)
-        for key, at in list(self._refused_since.items()):
-            if now - at > REMEMBER:
-                del self._refused_since[key]
-
-    def _is_time(self, action: Action) -> bool:
-        said = self._said.get((type(action).__name__, action.job, action.attempt))
-        return said is None or elapsed() - said >= REPEAT[type(action)]
-
-    def _tell(self, events: Sequence[Event]) -> None:
-        if events:
-            self._inbox(events)

@@ -14,7 +14,7 @@ from gpq.core.models import Job, Snapshot
 from gpq.core.nodes import Node, NodeState
 from gpq.core.units import JobId, NodeId, Seconds
 from gpq.daemon import sightings
-from gpq.daemon.clock import Clock, elapsed
+from gpq.daemon.clock import Clock
 from gpq.daemon.reports import profiled
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class Observer:
         if ran and self.node not in job.started_nodes and self._is_new("Started", key):
             events.append(Started(now, job_id, attempt, self.node))
         if state in ENDED and drained and self._is_new("Exited", key):
-            self._ends[key] = elapsed()
+            self._ends[key] = self._clock.elapsed()
             end = sightings.exit_of(info.get("exit"), lost=state == "lost")
             events.append(Exited(now, job_id, attempt, self.node, end))
         if state == "orphan":
@@ -125,13 +125,13 @@ class Observer:
             return []
         if fate(snapshot, self.node, *key) is not Fate.OVER:
             return []
-        self._ends[key] = elapsed()
+        self._ends[key] = self._clock.elapsed()
         end = sightings.exit_of(info.get("exit"), lost=info["state"] == "lost")
         return [Exited(self._clock.now(), *key, self.node, end)]
 
     def is_late(self, key: Key) -> bool:
         """Was its end told a moment ago, so that it may not be kept yet?"""
-        return elapsed() - self._ends.get(key, -KEEPING) < KEEPING
+        return self._clock.elapsed() - self._ends.get(key, -KEEPING) < KEEPING
 
     def _missing(
         self, known: Mapping[Key, Info], snapshot: Snapshot, start_possible: Callable[[Key], bool]
@@ -163,18 +163,18 @@ class Observer:
             boot_id=str(self._hello.get("boot_id", "")),
             seen_at=now,
         )
-        if not sightings.differs(self._told, node) and elapsed() - self._told_at < SEEN:
+        if not sightings.differs(self._told, node) and self._clock.elapsed() - self._told_at < SEEN:
             return []
-        self._told, self._told_at, self._reason = node, elapsed(), ""
+        self._told, self._told_at, self._reason = node, self._clock.elapsed(), ""
         return [NodeSeen(now, node)]
 
     def _is_new(self, kind: str, key: Key) -> bool:
         """Was this not told lately? Told again after a while in case that it came to nothing."""
         what = (kind, *key)
         told = self._announced.get(what)
-        if told is not None and elapsed() - told < RETELL:
+        if told is not None and self._clock.elapsed() - told < RETELL:
             return False
-        self._announced[what] = elapsed()
+        self._announced[what] = self._clock.elapsed()
         return True
 
     def note(self, line: str) -> None:

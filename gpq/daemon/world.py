@@ -21,6 +21,7 @@ from gpq.core.units import JobId, NodeId, Seconds
 from gpq.daemon.clock import Clock
 from gpq.daemon.leases import LeaseWatch
 from gpq.daemon.node_client import NodeClient
+from gpq.daemon.observing import Key
 from gpq.daemon.reign import UNNAMED, Reign
 from gpq.errors import GpqError, NotFound
 
@@ -48,7 +49,14 @@ class LiveWorld:
         self._over = False
         library = _library(home)
         self._clients = {NodeId(name): self._client(NodeId(name), nodes[name], home, library) for name in sorted(nodes)}
-        self._leases = LeaseWatch(self._heard, lambda: self._snapshot, self._clock.now, self._queue.put)
+        self._leases = LeaseWatch(
+            self._heard,
+            lambda: self._snapshot,
+            self._clock.now,
+            self._queue.put,
+            forgo=self._forgo,
+            resume=self._resume,
+        )
 
     def _client(self, node: NodeId, config: NodeConfig, home: str, library: str) -> NodeClient:
         spool = os.path.join(home, "nodes", node)
@@ -73,6 +81,14 @@ class LiveWorld:
 
     def _heard(self) -> Mapping[NodeId, Seconds]:
         return {node: client.heard_at for node, client in self._clients.items()}
+
+    def _forgo(self, node: NodeId, keys: frozenset[Key]) -> None:
+        if node in self._clients:
+            self._clients[node].forgo(keys)
+
+    def _resume(self, node: NodeId, keys: frozenset[Key]) -> None:
+        if node in self._clients:
+            self._clients[node].resume(keys)
 
     def start(self) -> None:
         for client in self._clients.values():

@@ -9,7 +9,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
@@ -18,14 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from gpq.core.events import Event, Launched, Submitted, Succeeded
-from gpq.core.models import BatchOrder, Exit, Job, JobState, Placement, Snapshot
+from gpq.core.events import Submitted
 from gpq.core.profile import Noise, Prior, ProfileRow
-from gpq.core.units import JobId, NodeId
+from gpq.core.units import JobId
 from gpq.errors import GpqError, Refused, StoreFailed
 from gpq.store import disk
 from gpq.store.migrations import MIGRATIONS, migrate
@@ -423,79 +418,3 @@ def test_a_commit_waits_for_another_process_that_locks_the_database(path: str) -
             holder.communicate("go on\n", timeout=60)
             [job] = commit.result(timeout=60)
         assert store.load().jobs == {job.id: job}
-
-
-class StoreMachine(RuleBasedStateMachine):
-    """Any order of submissions, launches, ends, crashes and reopens: the store holds what the model holds."""
-
-    live = Bundle("live")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._folder = tempfile.TemporaryDirectory()
-        self.path = os.path.join(self._folder.name, "gpq.db")
-        self.store = SqliteStore(self.path)
-        self.jobs: dict[JobId, Job] = {}
-        self.ended: dict[JobId, Job] = {}
-        self.journal: list[Event] = []
-        self.next_id = 1
-        self.clock = 0.0
-
-    def _commit(self, event: Event, ended: tuple[Job, ...] = ()) -> None:
-        self.clock += 1.0
-        snapshot = Snapshot(now=self.clock, jobs=dict(self.jobs), next_id=self.next_id, round_at=self.clock)
-        self.store.commit([event], snapshot, ended)
-        self.journal.append(event)
-
-    @rule(target=live, name=st.sampled_from(["", "a", "b"]))
-    def submit(self, name: str) -> JobId:
-        job = Job(JobId(self.next_id), spec(name), submitted_at=self.clock)
-        self.jobs[job.id] = job
-        self.next_id += 1
-        self._commit(Submitted(self.clock, job.id, job.spec))
-        return job.id
-
-    @rule(name=live)
-    def launch(self, name: JobId) -> None:
-        if name in self.jobs:
-            placement = Placement(((NodeId("a"), ()),))
-            attempt = self.jobs[name].attempt + 1
-            self.jobs[name] = replace(self.jobs[name], state=JobState.STARTING, attempt=attempt, placement=placement)
-            self._commit(Launched(self.clock, name, attempt, placement, BatchOrder()))
-
-    @rule(name=consumes(live), state=st.sampled_from([JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED]))
-    def finish(self, name: JobId, state: JobState) -> None:
-        over = replace(self.jobs.pop(name), state=state, ended_at=self.clock, placement=None)
-        self.ended[name] = over
-        self._commit(Succeeded(self.clock, name, Exit(0)), (over,))
-
-    @rule()
-    def reopen(self) -> None:
-        self.store.close()
-        self.store = SqliteStore(self.path)
-
-    @rule()
-    def crash(self) -> None:
-        """The old writer never closes; its files are all that is left. It cannot write any more afterwards."""
-        old = self.store
-        self.store = SqliteStore(self.path)
-        with pytest.raises(StoreFailed):
-            old.commit([Succeeded(0.0, JobId(999), Exit(0))], old.load())
-        old.close()
-
-    @invariant()
-    def holds_what_the_model_holds(self) -> None:
-        state = self.store.load()
-        assert dict(state.jobs) == self.jobs
-        assert state.next_id == self.next_id
-        assert {job.id: job for job in self.store.history()} == self.ended
-        assert self.store.ended_count() == len(self.ended)
-        assert self.store.events() == self.journal
-
-    def teardown(self) -> None:
-        self.store.close()
-        self._folder.cleanup()
-
-
-TestStoreMachine = StoreMachine.TestCase
-TestStoreMachine.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)

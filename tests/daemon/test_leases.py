@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,21 @@ class Given:
         self.wall = 5e8
         self.heard: dict[NodeId, float] = {A: 1000.0}
         self.state: Snapshot = snapshot(*jobs)
+        self.forgone: set[tuple[JobId, int]] = set()
+        self.on_forgo: Callable[[], None] = lambda: None
         self.watch = LeaseWatch(
-            lambda: self.heard, lambda: self.state, lambda: self.wall, lambda _: None, lambda: self.counted
+            lambda: self.heard,
+            lambda: self.state,
+            lambda: self.wall,
+            lambda _: None,
+            lambda: self.counted,
+            forgo=self._forgo,
+            resume=lambda _, keys: self.forgone.difference_update(keys),
         )
+
+    def _forgo(self, node: NodeId, keys: frozenset[tuple[JobId, int]]) -> None:
+        self.forgone |= keys
+        self.on_forgo()
 
     def pass_(self, seconds: float, step: float = 1.0) -> list[Any]:
         """Look each `step` seconds: what was told, until something was."""
@@ -91,6 +103,20 @@ def test_a_node_that_nobody_connects_to_any_more_is_silent_since_the_start() -> 
     given.heard.clear()
     assert given.pass_(patience(leased()) - 1.0) == []
     assert given.pass_(2.0)
+
+
+def test_what_is_given_up_may_not_be_started_any_more() -> None:
+    """Its end may wait for the disk while the node is back, and a start that still stands would be said again."""
+    given = Given(leased())
+    assert given.pass_(patience(leased()) + 1.0)
+    assert given.forgone == {(JobId(1), 1)}
+
+
+def test_a_node_that_is_heard_of_at_that_moment_is_not_given_up() -> None:
+    given = Given(leased())
+    given.on_forgo = lambda: given.heard.update({A: given.counted})
+    assert given.pass_(patience(leased()) + 5.0) == []
+    assert not given.forgone
 
 
 def test_jobs_without_a_lease_are_never_given_up() -> None:

@@ -1,0 +1,268 @@
+"""What is said to one node, and what its answers mean: greeting, watches, orders and their repetition. No threads, no
+pipes: whoever has a line to the node lends it. It never touches the state: the newest committed snapshot is only read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gpq_agent import wire
+
+from gpq.core.actions import Action, Forget, Launch, Retune, Stop
+from gpq.core.events import Event, NodeSeen, StartRefused
+from gpq.core.healing import Fate, expected, fate, standing
+from gpq.core.models import Snapshot, StopReason
+from gpq.core.nodes import Node
+from gpq.core.planning import CANCEL_GRACE
+from gpq.core.units import JobId, NodeId, Seconds
+from gpq.daemon import launching
+from gpq.daemon.clock import Clock
+from gpq.daemon.link import Done, LinkLost, Reply
+from gpq.daemon.observing import ALIVE, Key, Observer
+from gpq.daemon.reign import UNNAMED, Reign
+
+log = logging.getLogger(__name__)
+
+WATCH: Seconds = 3.0  # a watch answers after this long even without news, or in this part of the shortest lease
+LEASE_SHARE = 0.25
+SILENCE: Seconds = 13.0  # three answers missed, and some; the agent itself may wait 10 s for the GPU driver
+REPEAT: Mapping[type[Action], Seconds] = {Launch: 5.0, Stop: 30.0, Retune: 60.0, Forget: 30.0}  # while of no effect
+REFUSED_PATIENCE: Seconds = 10.0  # a start refused for a passing reason is tried again this long
+REMEMBER: Seconds = 120.0  # longer than any of the above
+SHELL_CODES = {"not-found": 127, "not-executable": 126}  # of refusals
+FIRST_BACKOFF, LAST_BACKOFF = 0.1, 30.0
+
+Send = Callable[[str, Mapping[str, Any], Done], None]  # as Link.send
+
+
+class Conversation:
+    """Over as many connections as it takes: `attempt`, `begin` with a line, replies to what was sent, `over`.
+
+    All of these and the replies come from one thread; `order` may come from another. `line` is there once the node's
+    first full report was taken in.
+    """
+
+    def __init__(
+        self,
+        node: NodeId,
+        *,
+        library: str,
+        gpus: Sequence[str],
+        clock: Clock,
+        inbox: Callable[[Sequence[Event]], None],
+        view: Callable[[], Snapshot],
+        reign: Reign = UNNAMED,
+    ) -> None:
+        self.node = node
+        self.line: Send | None = None
+        self._library = library
+        self._clock = clock
+        self._inbox = inbox
+        self._view = view
+        self._reign = reign
+        # What was said on this line, and when; written by two threads, a key at a time.
+        self._said: dict[tuple[str, JobId, int], Seconds] = {}
+        self._observer = Observer(node, gpus, clock)
+        # A daemon counts the silence of a node from its own start.
+        self._tried_at = self._connected_at = self.heard_at = clock.elapsed()
+        self._report: Mapping[str, Any] = {}  # boot id and stamp of the last one taken in on this line
+        self._refused_since: dict[Key, Seconds] = {}
+        self._backoff = FIRST_BACKOFF
+        self._forgone: frozenset[Key] = frozenset()  # written by the thread of the leases alone
+
+    def start(self) -> None:
+        now = self._clock.now()
+        unheard = Node(self.node, reason="not heard of yet, the daemon started a moment ago", silent_since=now)
+        self._inbox([NodeSeen(now, unheard)])
+
+    # -- connections ---------------------------------------------------------------------------------------------------
+
+    def attempt(self) -> None:
+        """A connection is about to be tried."""
+        self._tried_at = self._clock.elapsed()
+
+    def begin(self, send: Send) -> None:
+        """There is a new line: greet."""
+        self._said.clear()
+        self._connected_at = self._clock.elapsed()
+        hello = {"store": self._reign.store, "epoch": self._reign.epoch}
+        send("hello", hello, lambda reply: self._on_hello(send, reply))
+
+    def cut(self) -> None:
+        """The line is no good any more."""
+        self.line = None
+
+    def over(self, reason: str) -> Seconds:
+        """The connection, or the try, came to its end. Seconds to wait before the next."""
+        if self.heard_at - self._tried_at > LAST_BACKOFF:
+            self._backoff = FIRST_BACKOFF
+        wait = self._backoff
+        log.info("%s: %s; next try in %.1f s", self.node, reason, wait)
+        # An agent that ended and is back at once is no news; one that does not come back is.
+        silent = self._clock.elapsed() - self.heard_at
+        if not self._observer.is_up or silent > 0.9 * SILENCE:
+            self._tell(self._observer.silent(reason, silent))
+        self._backoff = min(wait * 2, LAST_BACKOFF)
+        return wait
+
+    # -- orders --------------------------------------------------------------------------------------------------------
+
+    def order(self, action: Action) -> None:
+        """Say it to the node. Without a line it is not kept: it is found missing once there is one."""
+        line = self.line
+        if line is not None:
+            self._say(line, action)
+
+    def forgo(self, keys: frozenset[Key]) -> None:
+        """These were given up, and that may not be committed yet: they must not be started now."""
+        self._forgone |= keys
+
+    def resume(self, keys: frozenset[Key]) -> None:
+        self._forgone -= keys
+
+    def _say(self, send: Send, action: Action) -> None:
+        key = wire.attempt_key(action.job, action.attempt)
+        self._said[type(action).__name__, action.job, action.attempt] = self._clock.elapsed()
+        match action:
+            case Launch():
+                self._say_start(send, action)
+            case Stop():
+                fields = {"attempt": key, "mode": action.mode, "grace": action.grace}
+                send("stop", fields, lambda reply: self._log_refusal("stop", key, reply))
+            case Retune():
+                fields = {"attempt": key, "control": launching.control(action)._asdict()}
+                send("control", fields, lambda reply: self._log_refusal("control", key, reply))
+            case Forget():
+                send("forget", {"attempt": key}, lambda reply: self._log_refusal("forget", key, reply))
+
+    def _say_start(self, send: Send, launch: Launch) -> None:
+        addresses = {node.id: node.address for node in self._view().nodes.values()}
+        order = launching.start_order(launch, self.node, addresses=addresses, library=self._library)
+        order = order._replace(**self._report, store=self._reign.store)
+        if (launch.job, launch.attempt) in self._forgone:
+            return
+        if not self._reign.holds():  # asked after the report was read: a start acknowledges it
+            return
+        if order.lease > 0 and not (order.stamp and order.store):
+            told = "its node agent knows no leases (--requeue-on-lost)"
+            self._tell([StartRefused(self._clock.now(), launch.job, launch.attempt, self.node, told, transient=True)])
+            return
+
+        def done(reply: Reply) -> None:
+            if reply.get("ok"):
+                self._tell(self._observer.of_attempt(reply["attempt"], self._view(), drained=False))
+            elif not reply.get("lost"):
+                self._refused(launch, reply)
+
+        send("start", {"order": order._asdict()}, done)
+
+    def _refused(self, launch: Launch, reply: Reply) -> None:
+        """A passing reason is given some time: the attempt is found missing, and started again, at the next look."""
+        key = (launch.job, launch.attempt)
+        kind, reason = reply.get("kind", ""), str(reply.get("error", "refused"))
+        now = self._clock.elapsed()
+        since = self._refused_since.setdefault(key, now)
+        if kind in ("expired", "stale") or (kind == "busy" and now - since < REFUSED_PATIENCE):
+            return
+        log.info("%s: attempt %d.%d is refused: %s", self.node, launch.job, launch.attempt, reason)
+        code = SHELL_CODES.get(kind)
+        self._tell([StartRefused(self._clock.now(), *key, self.node, reason, transient=kind == "busy", code=code)])
+
+    def _log_refusal(self, what: str, key: str, reply: Reply) -> None:
+        if not reply.get("ok") and not reply.get("lost"):
+            log.info("%s: %s of attempt %s: %s", self.node, what, key, reply.get("error"))
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    def _on_hello(self, send: Send, reply: Reply) -> None:
+        if reply.get("lost"):
+            return
+        if not reply.get("ok"):
+            hint = f"; {reply['hint']}" if reply.get("hint") else ""
+            raise LinkLost(f"the node agent refuses: {reply.get('error')}{hint}")
+        if reply["version"] != wire.VERSION:
+            raise LinkLost(f"the node agent speaks version {reply['version']}, not {wire.VERSION}")
+        self._observer.greeted(reply)
+        self._take_in(reply, str(reply["boot_id"]))
+        self._watch(send, seen=None, wait=0.0, heard=None)
+
+    def _take_in(self, reply: Reply, boot_id: str) -> None:
+        """Note when, before anything acknowledges it: rule a of leases in wire."""
+        self.heard_at = self._clock.elapsed()
+        if "stamp" in reply:
+            self._report = {"stamp": float(reply["stamp"]), "boot_id": boot_id}
+        else:  # an agent before 0.2
+            self._report = {"expires_at": float(reply["time"]) + wire.START_EXPIRY}
+
+    def _watch(self, send: Send, seen: Any, wait: Seconds, heard: float | None) -> None:
+        asked = self._observer.offsets(self._view())
+        fields = {"offsets": asked, "seen": seen, "wait": wait, "heard": heard}
+        send("watch", fields, lambda reply: self._on_watch(send, asked, reply))
+
+    def _on_watch(self, send: Send, asked: Mapping[str, int], reply: Reply) -> None:
+        if reply.get("lost"):
+            return
+        if not reply.get("ok"):
+            raise LinkLost(f"the node agent refuses: {reply.get('error')}")
+        self._take_in(reply, self._report.get("boot_id", ""))
+        holds = self._reign.holds()
+        snapshot = self._view()
+        known = {(JobId(info["job"]), int(info["attempt"])): info for info in reply["attempts"]}
+        events, more = self._observer.news(
+            known, reply["devices"], snapshot, asked=asked, start_possible=self._start_possible
+        )
+        self._tell(events)
+        if holds:  # else a newer daemon orders, and renews
+            self._heal(send, known, snapshot)
+        self.line = send
+        leases = (job.spec.requeue_on_lost * LEASE_SHARE or WATCH for job in expected(snapshot, self.node))
+        patience = 0.0 if more else min([WATCH, *leases])
+        self._watch(send, reply["digest"], patience, self._report.get("stamp") if holds else None)
+
+    def _start_possible(self, key: Key) -> bool:
+        """May an order to start this attempt still be under way, from us or from the daemon before us?"""
+        said = self._said.get(("Launch", *key), self._connected_at)
+        return self._clock.elapsed() - max(said, self._connected_at) < wire.START_EXPIRY + 1.0
+
+    def _heal(self, send: Send, known: Mapping[Key, Mapping[str, Any]], snapshot: Snapshot) -> None:
+        """Say again what still stands and has had no effect, and let go of what is over."""
+        for action in standing(snapshot, self.node):
+            state = known.get((action.job, action.attempt), {}).get("state")
+            lacking = state is None if isinstance(action, Launch) else state in ALIVE
+            if lacking and self._is_time(action):
+                self._say(send, action)
+        for key, info in known.items():
+            match fate(snapshot, self.node, *key):
+                case Fate.STRANGER:
+                    self._observer.note(f"attempt {key[0]}.{key[1]} is not in this daemon's database; it is left alone")
+                case Fate.OVER if info["state"] in ALIVE:
+                    self._observer.note(f"attempt {key[0]}.{key[1]} lives on though its end is recorded; it is killed")
+                    kill = Stop(*key, (self.node,), StopReason.CANCEL, "kill", CANCEL_GRACE)
+                    if self._is_time(kill):
+                        self._say(send, kill)
+                case Fate.OVER if not self._observer.is_late(key):
+                    forget = Forget(*key, (self.node,))
+                    if self._is_time(forget):
+                        self._say(send, forget)
+
+        self._drop_old(known)
+
+    def _drop_old(self, known: Mapping[Key, Any]) -> None:
+        """What was said of attempts that are no more need not be remembered."""
+        now = self._clock.elapsed()
+        for what, at in list(self._said.items()):
+            if now - at > REMEMBER and what[1:] not in known:
+                self._said.pop(what, None)
+        for key, at in list(self._refused_since.items()):
+            if now - at > REMEMBER:
+                del self._refused_since[key]
+
+    def _is_time(self, action: Action) -> bool:
+        said = self._said.get((type(action).__name__, action.job, action.attempt))
+        return said is None or self._clock.elapsed() - said >= REPEAT[type(action)]
+
+    def _tell(self, events: Sequence[Event]) -> None:
+        if events:
+            self._inbox(events)

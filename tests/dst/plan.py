@@ -1,0 +1,177 @@
+"""What a seed draws: the network's weather, jobs, what users do, and faults. Plain data, so that a fault can be left out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from gpq.core.contest import eligible
+from gpq.core.models import Allotment, Level, Shape, Snapshot
+from gpq.core.shapes import feasible, shape_now
+from gpq.core.units import JobId
+from tests.dst.network import Weather
+from tests.dst.programs import Program
+
+FAULTS = {  # by name: how often beside the others
+    "cut": 6, "reboot": 2, "agent kill": 3, "shim kill": 2, "start kill": 2, "port busy": 1, "daemon kill": 5,
+    "daemon kill at commit": 5, "freeze": 3, "slow disk": 2, "full disk": 1,
+}  # fmt: skip
+ENDLESS = 1e6  # seconds of work: until somebody cancels it
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`share` in [0, 1) and `number` are for what the fault has to choose; `seconds` is how long it lasts."""
+
+    at: float
+    kind: str
+    node: int = 0
+    ways: str = "both"
+    seconds: float = 1.0
+    number: int = 0
+    share: float = 0.0
+
+
+@dataclass(frozen=True)
+class Deed:
+    """Of a user: "submit" of the program of that number, or what is done to its job."""
+
+    at: float
+    kind: str
+    program: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    seed: int
+    nodes: int
+    policy: str
+    interval: float
+    weather: Weather
+    programs: tuple[Program, ...]
+    deeds: tuple[Deed, ...]
+    faults: tuple[Fault, ...]
+    wrong_clocks: tuple[float, ...]
+    release_after: tuple[float, ...]
+    rates: tuple[float, ...]  # of the clocks that nobody sets
+    end: float = 300.0  # of the faults
+
+    def smaller(self) -> Iterator[Plan]:
+        """With one fault less, or one job less, or one thing less that a user does."""
+        for fault in self.faults:
+            yield replace(self, faults=tuple(each for each in self.faults if each is not fault))
+        for deed in self.deeds:
+            rest = (each for each in self.deeds if each is not deed)
+            if deed.kind == "submit":
+                rest = (each for each in rest if each.program != deed.program)
+            yield replace(self, deeds=tuple(rest))
+
+
+def drawn(seed: int) -> Plan:
+    """Each seed has its own mix: which kinds of faults there are, how many, how bad the network is, who decides."""
+    dice = random.Random(f"plan {seed}")
+    nodes = dice.choice((2, 2, 3))
+    programs = tuple(_program(dice, number) for number in range(dice.randrange(3, 9)))
+    kinds = [name for name in FAULTS if dice.random() < 0.5] or ["cut"]
+    deeds = _deeds(dice, programs)
+    faults = [_fault(dice, kinds, nodes, deeds) for _ in range(dice.randrange(14))]
+    return Plan(
+        seed=seed,
+        nodes=nodes,
+        policy=dice.choices(("restless", "backfill", "tiresias", "goodput"), (12, 4, 3, 1))[0],
+        interval=dice.choice((10.0, 60.0)),
+        weather=_weather(dice),
+        programs=programs,
+        deeds=deeds,
+        faults=tuple(sorted(faults, key=lambda fault: fault.at)),
+        wrong_clocks=tuple(dice.choice((0.0, dice.uniform(-3600, 3600))) for _ in range(nodes)),
+        release_after=tuple(dice.choice((0.0, dice.uniform(0.1, 8.0))) for _ in range(nodes)),
+        rates=tuple(dice.uniform(0.999, 1.001) for _ in range(nodes)),
+    )
+
+
+def _program(dice: random.Random, number: int) -> Program:
+    level = dice.choice((Level.BLACK_BOX, Level.BLACK_BOX, Level.SIGNAL, Level.SCRIPT, Level.SCRIPT))
+    gpus = dice.choice((1, 1, 1, 2))
+    return Program(
+        token=f"job{number}",
+        level=level,
+        gpus=gpus,
+        most=dice.choice((2, 4, 6)) if level is Level.SCRIPT else gpus,
+        work=dice.choice((1.0, dice.uniform(2, 40), dice.uniform(20, 150), ENDLESS if dice.random() < 0.4 else 5.0)),
+        codes=dice.choice(((0,), (0,), (3,), (1, 0), (2, 1, 0))),
+        saves_in=dice.choice((0.2, 2.0, dice.uniform(1, 40))),
+        heeds_term=dice.random() < 0.8,
+        retries=dice.choice((0, 0, 2)),
+        grace=dice.choice((5.0, 20.0)),
+        lease=dice.choice((0.0, 0.0, 20.0, 60.0)),
+    )
+
+
+def _weather(dice: random.Random) -> Weather:
+    weather = Weather(most=dice.choice((0.02, 0.2, 2.0)))
+    if dice.random() < 0.3:
+        weather.drop = dice.choice((0.01, 0.1))
+    if dice.random() < 0.3:
+        weather.twice = dice.choice((0.02, 0.2))
+    weather.ordered = dice.random() < 0.7
+    return weather
+
+
+def _deeds(dice: random.Random, programs: tuple[Program, ...]) -> tuple[Deed, ...]:
+    deeds: list[Deed] = []
+    for number, program in enumerate(programs):
+        at = dice.choice((0.5, dice.uniform(0, 200)))
+        deeds.append(Deed(at, "submit", number))
+        while dice.random() < 0.4:
+            at += dice.choice((0.05, dice.uniform(0, 3), dice.uniform(0, 60)))
+            deeds.append(Deed(at, dice.choice(("cancel", "hold", "release", "requeue")), number))
+        if program.work >= ENDLESS:
+            deeds.append(Deed(max(at, dice.uniform(100, 290)), "cancel", number))
+    return tuple(sorted(deeds, key=lambda deed: deed.at))
+
+
+def _fault(dice: random.Random, kinds: list[str], nodes: int, deeds: tuple[Deed, ...]) -> Fault:
+    """Half of them strike when something is going on: about when a user does something."""
+    kind = dice.choices(kinds, [FAULTS[name] for name in kinds])[0]
+    at = dice.uniform(0.0, 240.0)
+    if dice.random() < 0.6:
+        at = max(dice.choice(deeds).at + dice.choice((0.0, dice.uniform(-1.0, 2.0), dice.uniform(-5.0, 20.0))), 0.0)
+    return Fault(
+        at=at,
+        kind=kind,
+        node=dice.randrange(nodes),
+        ways=dice.choice(("both", "up", "down")),
+        seconds=dice.choice((0.5, dice.uniform(1, 15), dice.uniform(10, 60), dice.uniform(30, 150))),
+        number=dice.randrange(4),
+        share=dice.random(),
+    )
+
+
+class Restless:
+    """Gives the jobs that may be moved another shape every now and then, at random. Every start and stop there is."""
+
+    name = "restless"
+
+    def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
+        dice = random.Random(int(snapshot.now * 1000))
+        wanted: dict[JobId, Allotment] = {}
+        jobs = eligible(snapshot)
+        kept = {job.id for job in jobs}
+        for name, job in sorted(snapshot.jobs.items()):
+            if name not in kept and job.placement is not None and (shape := _kept(snapshot, name)) is not None:
+                wanted[name] = shape
+        for job in dice.sample(jobs, len(jobs)):
+            shapes = feasible(job, snapshot)
+            now = shape_now(job, snapshot)
+            if job.placement is not None and now is not None and dice.random() < 0.5:
+                wanted[job.id] = now
+            elif shapes and dice.random() < 0.9:
+                wanted[job.id] = dice.choice(shapes)
+        return wanted
+
+
+def _kept(snapshot: Snapshot, name: JobId) -> Shape | None:
+    placement = snapshot.jobs[name].placement
+    return placement.shape if placement is not None else None

@@ -1,0 +1,206 @@
+"""Bugs that the simulation must find: each takes one promise out of the environment or of a subclass, never out of gpq.
+
+Where two layers guard the same promise, both are taken out: one alone hides behind the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpq_agent import wire
+
+from gpq.control.controller import Controller
+from gpq.core.actions import Launch
+from gpq.core.events import Event, Exited, StartRefused
+from gpq.core.healing import expected
+from gpq.core.models import Exit, Job, Snapshot
+from gpq.core.nodes import NodeState
+from gpq.core.rounds import Decision
+from gpq.daemon.conversation import Conversation, Send
+from gpq.daemon.observing import Key
+from tests.dst.attempts import Attempt
+from tests.dst.disk import DiskStore
+from tests.dst.nodes import Node
+from tests.dst.simulation import Build
+
+LATER = 5.0  # seconds: Slurm's slurmctld saves its state so long after it acknowledged (SAVE_MAX_WAIT)
+
+# -- the disk ----------------------------------------------------------------------------------------------------------
+
+
+class SavesLater(DiskStore):
+    """Acknowledges, and writes a while later what a kill has not taken."""
+
+    _since: float | None = None
+    _events: tuple[Event, ...] = ()
+    _ended: tuple[Job, ...] = ()
+
+    def commit(self, events: Sequence[Event], snapshot: Snapshot, ended: Sequence[Job] = ()) -> None:
+        self._events += tuple(events)
+        self._ended += tuple(ended)
+        self._since = snapshot.now if self._since is None else self._since
+        if snapshot.now - self._since >= LATER:
+            super().commit(self._events, snapshot, self._ended)
+            self._since, self._events, self._ended = None, (), ()
+
+
+class NoEpoch(DiskStore):
+    """Whoever writes may write."""
+
+    def holds(self) -> bool:
+        return True
+
+
+class CountsTheLiving(DiskStore):
+    """The next id after a restart is one more than the largest of a live job."""
+
+    def load(self) -> Snapshot:
+        state = super().load()
+        return replace(state, next_id=max(state.jobs, default=0) + 1)
+
+
+class ActsThenRemembers(Controller):
+    def _commit(self, decision: Decision) -> None:
+        for action in decision.actions:
+            self.world.perform(action)
+        super()._commit(decision)
+
+
+# -- the conversation --------------------------------------------------------------------------------------------------
+
+
+class SilenceIsDeath(Conversation):
+    """A node that does not answer has lost its jobs."""
+
+    def over(self, reason: str) -> float:
+        wait = super().over(reason)
+        node = self._view().nodes.get(self.node)
+        if node is not None and node.state is NodeState.UNREACHABLE:
+            now, end = self._clock.now(), Exit(None, lost=True)
+            self._tell([Exited(now, job.id, job.attempt, self.node, end) for job in expected(self._view(), self.node)])
+        return wait
+
+
+class LostReplyIsRefusal(Conversation):
+    """A start whose reply was lost is taken for none: the job is started anew under the next number."""
+
+    def _say_start(self, send: Send, launch: Launch) -> None:
+        def lend(op: str, fields: Mapping[str, Any], done: Callable[[Mapping[str, Any]], None]) -> None:
+            def told(reply: Mapping[str, Any]) -> None:
+                if reply.get("lost"):
+                    key = (launch.job, launch.attempt)
+                    self._tell([StartRefused(self._clock.now(), *key, self.node, "lost", transient=True)])
+                done(reply)
+
+            send(op, fields, told)
+
+        super()._say_start(lend, launch)
+
+
+class StartsWhatItGaveUp(Conversation):
+    """A start that still stands by the disk is said again, though its end by the lease waits to be written."""
+
+    def forgo(self, keys: frozenset[Key]) -> None:
+        pass
+
+
+class OrdersOnce(Conversation):
+    """An order is said once; whether it came is not looked at."""
+
+    def _heal(self, send: Send, known: Mapping[Key, Mapping[str, Any]], snapshot: Snapshot) -> None:
+        pass
+
+
+class MissingIsLost(Conversation):
+    """An attempt that the node does not know will never come."""
+
+    def _start_possible(self, key: Key) -> bool:
+        return False
+
+
+# -- the node ----------------------------------------------------------------------------------------------------------
+
+
+class NoBootId(Node):
+    """A process is known by its pid alone."""
+
+    def shim_lives(self, attempt: Attempt) -> bool:
+        return super().shim_lives(attempt) or attempt.pid in self.strangers
+
+
+class NoExpiry(Node):
+    def check_expiry(self, order: wire.StartOrder) -> None:
+        """A start order is good for ever."""
+
+
+class NoLease(Node):
+    def check_devices(self, order: wire.StartOrder) -> None:
+        """The daemon will know which GPUs are free."""
+
+
+class StartsAgain(Node):
+    """A start order starts, though the attempt was started before."""
+
+    def start(self, message: Any) -> tuple[str, Attempt]:
+        known = self.attempts.pop((message["job"], message["attempt"]), None)
+        try:
+            return super().start(message)
+        except Exception:
+            if known is not None:
+                self.attempts[known.key] = known
+            raise
+
+
+class StartsAgainNoLease(StartsAgain, NoLease):
+    pass
+
+
+class OrphansAreGone(Node):
+    """An attempt whose shim is gone is taken for lost, whatever of it lives on."""
+
+    def state(self, attempt: Attempt) -> str:
+        state = super().state(attempt)
+        return "lost" if state == "orphan" and not attempt.adopted else state
+
+
+class OrphansStay(Node):
+    """Nobody takes the place of a shim that was killed."""
+
+    def adopt(self, attempt: Attempt) -> None:
+        pass
+
+
+class NoFence(Node):
+    """An agent obeys every daemon, also one that was replaced."""
+
+    def fenced(self, store: str, epoch: int) -> bool:
+        return False
+
+
+class NoSelfFence(Node):
+    def fence(self, attempt: Attempt) -> None:
+        """The daemon will give it up; nobody ends it."""
+
+
+PLANTED: tuple[Build, ...] = (
+    Build("acknowledged before the commit", store=SavesLater),
+    Build("orders before the commit", controller=ActsThenRemembers),
+    Build("ids counted from what lives", store=CountsTheLiving),
+    Build("requeue on silence", conversation=SilenceIsDeath),
+    Build("missing is lost, with a start under way", conversation=MissingIsLost),
+    Build("orders said once", conversation=OrdersOnce),
+    Build("no boot id", node=NoBootId),
+    Build("a start without expiry", node=NoExpiry),
+    Build("no epoch in the store: a woken daemon is fenced by agents alone", store=NoEpoch),
+    Build("orphans taken for lost", node=OrphansAreGone),
+    Build("orphans that nobody ends", node=OrphansStay),
+    Build(
+        "a new attempt when the reply is lost, and no lease of devices", conversation=LostReplyIsRefusal, node=NoLease
+    ),
+    Build("starts that are not idempotent, and no lease of devices", node=StartsAgainNoLease),
+    Build("a lease without self-fencing", node=NoSelfFence),
+    Build("what was given up is started again before that is written", conversation=StartsWhatItGaveUp),
+    Build("no epoch anywhere", store=NoEpoch, node=NoFence),
+)
