@@ -151,7 +151,7 @@ def _error(problem: str, keys: list[str], text: str, path: str, hint: str = "") 
     lines = text.splitlines()
     number, column, found = 0, 0, False
     for key in keys:
-        word = re.compile(rf"(?<![\w-]){re.escape(key)}(?![\w-])")
+        word = re.compile(rf"(?<![\w-]){re.escape(key)}(?=[\"']?\s*[=.\]])")  # a key, not a value that says the same
         for index in range(number, len(lines)):
             at = word.search(lines[index], column if index == number else 0)
             if at and not lines[index].lstrip().startswith("#"):

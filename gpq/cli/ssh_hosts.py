@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import shlex
 from collections.abc import Iterator
 
@@ -46,10 +47,10 @@ def _hosts(path: str, depth: int) -> Iterator[str]:
 
 def _words(line: str) -> list[str]:
     """`Host a b`, `Host=a`, `Host "a b"`; nothing for a comment."""
-    keyword, _, rest = line.strip().replace("=", " ", 1).partition(" ")
-    if not keyword or keyword.startswith("#"):
+    found = re.fullmatch(r"\s*([A-Za-z]+)(?:\s*=\s*|\s+)(.*)", line)
+    if found is None:
         return []
     try:
-        return [keyword, *shlex.split(rest)]
+        return [found[1], *shlex.split(found[2])]
     except ValueError:
         return []
