@@ -34,6 +34,7 @@ class Connector(Protocol):
         """Run a command on the node that outlives us only if it wants to. Raises GpqError.
 
         `waiting` is called now and then where the way to the node takes a while; what it raises ends the attempt.
+        Raises Refused where there is no use in trying again soon.
         """
 
     def agent(self, arguments: Sequence[str], waiting: Callable[[], None] = lambda: None) -> Channel:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpq.errors import GpqError
+from gpq.errors import GpqError, Refused
 
 NOISE = 64 << 10  # bytes that login scripts may print before
 LOGIN_PATIENCE = 60.0  # seconds without a byte until the shell is there: ssh itself gives up on a dead way before
@@ -88,13 +88,13 @@ class Handshake:
     def over(self) -> None:
         os.set_blocking(self._sink, True)
 
-    def _no_python(self, python: str, found: str) -> GpqError:
+    def _no_python(self, python: str, found: str) -> Refused:
         if python:
-            return GpqError(
+            return Refused(
                 f"{self._host}: {found or f'there is no {python}'}, and Python 3.8 or newer is needed",
                 "correct `python` of that node",
             )
-        return GpqError(
+        return Refused(
             f"{self._host}: no Python 3.8 or newer was found" + (f" ({found})" if found else ""),
             'install one, or name it: `python = "/path/to/python3"` of that node',
         )

@@ -21,7 +21,7 @@ from gpq.connectors.base import Channel
 from gpq.connectors.bundle import Bundle
 from gpq.connectors.handshake import Handshake
 from gpq.connectors.local import MOST_WORDS
-from gpq.errors import GpqError, UsageError
+from gpq.errors import GpqError, Refused, UsageError
 
 # The login shell may be any: no quote in quotes, no backslash, no exclamation mark, one line. `sh` then reads one line,
 # the Python that was asked for, in a variable: nothing that was sent is ever parsed by a shell.
@@ -57,6 +57,7 @@ ALIVE = ("-o", "ServerAliveInterval=3", "-o", "ServerAliveCountMax=3")
 
 FIRST_TIMEOUT = 15  # seconds for TCP and the exchange of keys, until it is known how long they take
 LEAST_TIMEOUT = 5  # a lost SYN is sent again after 1 and 3 s; whoever waits longer comes back too late after a cut
+MOST_COMPLAINTS = 1 << 20  # bytes of the file, before it begins anew
 CLOSE_PATIENCE = 0.5  # seconds that ssh has to end after its input was closed; a dead link would hold it for ever
 
 
@@ -164,7 +165,8 @@ class SshConnector:
             channel.close()
             if problem is None:
                 problem = ssh_words.ended(self.target.host, channel.process.returncode)
-            raise GpqError(problem.sentence, problem.hint) from None
+            kind = Refused if problem.lasting else GpqError
+            raise kind(problem.sentence, problem.hint) from None
         except BaseException:
             channel.close()
             raise
@@ -183,6 +185,8 @@ class SshConnector:
             REMOTE,
         ]
         with open(self.errors, "ab", opener=_private) as errors:
+            if os.fstat(errors.fileno()).st_size > MOST_COMPLAINTS:
+                errors.truncate(0)
             complaints = os.fstat(errors.fileno()).st_size
             try:
                 process = subprocess.Popen(

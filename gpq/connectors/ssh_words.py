@@ -12,6 +12,7 @@ from gpq.connectors.local import LONGEST_LINE
 class Problem:
     sentence: str
     hint: str = ""
+    lasting: bool = False  # until somebody does something; asked again and again, some servers lock us out
 
     def __str__(self) -> str:
         return f"{self.sentence} ({self.hint})" if self.hint else self.sentence
@@ -72,12 +73,16 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     (r"Connection reset|Connection closed|closed by remote host|Broken pipe", "{host} closed the connection", ""),
 )
 
+LASTING = frozenset(
+    pattern for pattern, sentence, _ in KNOWN if re.search("host key|keys|key file|may not log in", sentence)
+)
+
 
 def problem(said: str, host: str) -> Problem | None:
     """Of what ssh wrote to stderr; the last line where none of it is known, None where there is nothing."""
     for pattern, sentence, hint in KNOWN:
         if re.search(pattern, said):
-            return Problem(sentence.format(host=host), hint.format(host=host))
+            return Problem(sentence.format(host=host), hint.format(host=host), pattern in LASTING)
     return last(said)
 
 

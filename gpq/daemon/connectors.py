@@ -14,7 +14,12 @@ from gpq.connectors.ssh import SshConnector, Target
 
 def ssh(config: NodeConfig, errors: Path) -> SshConnector:
     """`errors`: file for what ssh and the agent complain of. Raises UsageError for a host that is none."""
-    target = Target(config.host, config.port, os.path.expanduser(config.identity), tuple(config.ssh or ["ssh"]))
+    target = Target(
+        config.host,
+        config.port,
+        os.path.expanduser(config.identity),
+        tuple(map(os.path.expanduser, config.ssh or ["ssh"])),
+    )
     return SshConnector(target, bundle(), errors=errors, python=config.python)
 
 

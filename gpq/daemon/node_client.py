@@ -27,7 +27,7 @@ from gpq.daemon import launching
 from gpq.daemon.clock import Clock, elapsed
 from gpq.daemon.link import Link, LinkLost, Reply
 from gpq.daemon.observing import ALIVE, Key, Observer
-from gpq.errors import GpqError
+from gpq.errors import GpqError, Refused
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +39,8 @@ REFUSED_PATIENCE: Seconds = 10.0  # a start refused for a passing reason is trie
 REMEMBER: Seconds = 120.0  # longer than any of the above
 SHELL_CODES = {"not-found": 127, "not-executable": 126}  # of refusals
 FIRST_BACKOFF, LAST_BACKOFF = 0.1, 30.0
-HOPEFUL_BACKOFF, HOPEFUL = (
-    2.0,
-    600.0,
-)  # the longest backoff for a node that answered so lately: it shall be back within 5 s
+# So soon after an answer, or our own start, the longest one: a node shall be back within 5 s.
+HOPEFUL, HOPEFUL_BACKOFF = 600.0, 2.0
 
 
 class NodeClient:
@@ -82,7 +80,6 @@ class NodeClient:
         # The reader's own.
         self._observer = Observer(node, gpus, clock, address)
         self._connected_at = self._heard_at = elapsed()
-        self._was_up = False
         self._agent_time = (0.0, elapsed())
         self._refused_since: dict[Key, Seconds] = {}
 
@@ -175,9 +172,11 @@ class NodeClient:
         backoff = FIRST_BACKOFF
         while not self._closing.is_set():
             began = elapsed()
+            refused = False
             try:
                 self._converse()
             except GpqError as error:
+                refused = isinstance(error, Refused)
                 reason = f"{error.message} ({error.hint})" if error.hint else error.message
             except (LinkLost, OSError) as error:
                 reason = str(error)
@@ -193,7 +192,7 @@ class NodeClient:
             if not self._observer.is_up or elapsed() - self._heard_at > 0.9 * SILENCE:
                 self._tell(self._observer.silent(reason))
             self._closing.wait(backoff * random.uniform(0.5, 1.0))
-            is_hopeful = self._was_up and elapsed() - self._heard_at < HOPEFUL
+            is_hopeful = not refused and elapsed() - self._heard_at < HOPEFUL
             backoff = min(backoff * 2, HOPEFUL_BACKOFF if is_hopeful else LAST_BACKOFF)
 
     def _converse(self) -> NoReturn:
@@ -241,7 +240,6 @@ class NodeClient:
         if not reply.get("ok"):
             raise LinkLost(f"the node agent refuses: {reply.get('error')}")
         self._heard_at = elapsed()
-        self._was_up = True
         self._agent_time = (float(reply["time"]), elapsed())
         snapshot = self._view()
         known = {(JobId(info["job"]), int(info["attempt"])): info for info in reply["attempts"]}

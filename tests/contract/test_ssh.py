@@ -14,7 +14,7 @@ from gpq_agent import wire
 from gpq.config import parse
 from gpq.connectors.bundle import bundle
 from gpq.connectors.ssh import REMOTE, SshConnector, Target
-from gpq.errors import GpqError, UsageError
+from gpq.errors import GpqError, Refused, UsageError
 from tests.sshd import Sshd, clients
 from tests.waiting import wait_until
 
@@ -192,7 +192,8 @@ def test_what_ssh_refuses_is_one_sentence_each(tmp_path: Path) -> None:
     with Sshd(tmp_path / "sshd") as server:
         other = tmp_path / "other"
         os.rename(server.key, other)
-        assert refusal(to(server, tmp_path)) == "server accepts none of your keys"
+        with pytest.raises(Refused, match="server accepts none of your keys"):  # not asked for again every second
+            to(server, tmp_path).spawn(["true"])
         os.rename(other, server.key)
         to(server, tmp_path).spawn(["true"]).close()
         known = server.known_hosts.read_text()

@@ -153,7 +153,10 @@ def packed(files: Dict[str, str]) -> bytes:
 def install(store: str, target: str, digest: str, archive: bytes) -> None:
     """Written aside, synced, and renamed: a folder of that name is whole or not there."""
     unpacker = zlib.decompressobj()
-    content = unpacker.decompress(archive, MOST)
+    try:
+        content = unpacker.decompress(archive, MOST)
+    except zlib.error:
+        content = b""
     if unpacker.unconsumed_tail or hashlib.sha256(content).hexdigest() != digest:
         raise Refusal("the agent came damaged", "try again; if it stays so, the connection alters what it carries")
     files = json.loads(content.decode("ascii"))
@@ -165,11 +168,12 @@ def install(store: str, target: str, digest: str, archive: bytes) -> None:
             whole = os.path.join(new, path)
             os.makedirs(os.path.dirname(whole), mode=0o700, exist_ok=True)
             put(whole, text.encode("utf-8"))
-        discard(target)
-        os.rename(new, target)
-        sync(store)
-    except OSError:
         if digest_of(target) != digest:  # else another connection was faster
+            discard(target)
+            os.rename(new, target)
+            sync(store)
+    except OSError:
+        if digest_of(target) != digest:  # as above
             raise
     finally:
         shutil.rmtree(new, ignore_errors=True)
