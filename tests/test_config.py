@@ -26,6 +26,7 @@ def test_switches_and_the_seed_are_read() -> None:
     assert not any(getattr(config, name) for name in names)
 
 
+SSH = '[nodes.a]\nconnector = "ssh"\n'
 TWO_NODES = """\
 # cores = [7] in a comment
 [nodes.a]
@@ -56,6 +57,15 @@ cores = {}
         (TWO_NODES.format("[1, 1]"), "nodes.b.cores names a core twice (at line 6, column 1)"),
         ('nodes.a = {slots = 1, connector = "pigeon"}\n', "unknown connector `pigeon` (at line 1, column 23)"),
         ("[nodes.a]\nslots = 1\n[nodes.b]\nslots = 9999\n", "between 0 and 1024 (at line 4, column 1)"),
+        ('[nodes.a]\nconnector = "ssh"\n', 'nodes.a.connector is "ssh", and there is no host (at line 2, column 1)'),
+        ('[nodes.a]\nhost = "b"\n', 'nodes.a.host is only for connector = "ssh" (at line 2, column 1)'),
+        (SSH + 'host = "-oProxyCommand=x"\n', "`-oProxyCommand=x` is no host (at line 3, column 1)"),
+        (SSH + 'host = "a"\nport = 65536\n', "port must lie between 1 and 65535 (at line 4, column 1)"),
+        (SSH + 'host = "a"\nspool = "gpq"\n', "spool must begin with / or ~/ (at line 4, column 1)"),
+        (SSH + 'host = "a"\npython = "a\\nb"\n', "python is no path (at line 4, column 1)"),
+        (SSH + 'host = "a"\nidentity = "-x"\n', "identity is no path (at line 4, column 1)"),
+        (SSH + 'host = "a"\naddress = "a b"\n', "`a b` is no address (at line 4, column 1)"),
+        (SSH + 'host = "a"\nssh = ["ssh", ""]\n', "ssh must be a command and its options (at line 4, column 1)"),
     ],
 )
 def test_a_mistake_is_placed(text: str, said: str) -> None:

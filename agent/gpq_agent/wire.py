@@ -142,7 +142,8 @@ class ExitRecord(NamedTuple):
 
 OPS = (
     "hello",  # {"store", "epoch"} -> {"version", "boot_id", "time", "stamp", "python", "host", "cores", "memory_mib",
-    #           "spool", "devices", "attempts"}
+    #           "spool", "devices", "attempts", "library": folder that it was loaded from, "address": under which ssh
+    #           reached it, or ""}
     "ping",  # {} -> {"time"}
     "probe",  # {} -> {"devices": [DeviceInfo], "driver": str, "error": str}; probing runs in a child with a time limit
     "start",  # {"order": StartOrder} -> {"state": "started" | "already", "attempt": AttemptInfo}

@@ -112,10 +112,34 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--json": ("Print JSON only, as the daemon answered.", ""),
         },
     ),
-    "nodes": (
+    "nodes list": (
         "nodes",
         {
             "--color": ("auto: on a terminal, unless NO_COLOR is set.", "auto|always|never"),
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "nodes add": (
+        "any",
+        {
+            "--from-ssh-config": ("Offer the hosts of ~/.ssh/config.", ""),
+            "--name": ("What gpq calls it; its host name by default.", "any"),
+            "--gpus": ("GPUs to use, by index or UUID: 0,1. All by default.", "any"),
+            "--slots": ("CPU slots instead of GPUs.", "any"),
+            "--python": ("Python 3.8 or newer there; found by default.", "files"),
+            "--port": ("Of its sshd, where ~/.ssh/config does not say it.", "any"),
+            "--address": ("Where other servers reach it; found by default.", "any"),
+            "--ssh-config": ("Another file than ~/.ssh/config.", "files"),
+            "-F": ("--ssh-config", "files"),
+            "--yes": ("Ask nothing: accept a new host key as it is shown, add all that is offered.", ""),
+            "-y": ("--yes", ""),
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "nodes remove": (
+        "nodes",
+        {
+            "--force": ("Also while jobs are on it: they run on, and gpq hears no more of them.", ""),
             "--json": ("Print JSON only, as the daemon answered.", ""),
         },
     ),

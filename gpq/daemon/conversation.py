@@ -27,12 +27,14 @@ log = logging.getLogger(__name__)
 
 WATCH: Seconds = 3.0  # a watch answers after this long even without news, or in this part of the shortest lease
 LEASE_SHARE = 0.25
-SILENCE: Seconds = 13.0  # three answers missed, and some; the agent itself may wait 10 s for the GPU driver
+SILENCE: Seconds = 11.0  # three answers missed, and some; the agent itself may wait 10 s for the GPU driver
 REPEAT: Mapping[type[Action], Seconds] = {Launch: 5.0, Stop: 30.0, Retune: 60.0, Forget: 30.0}  # while of no effect
 REFUSED_PATIENCE: Seconds = 10.0  # a start refused for a passing reason is tried again this long
 REMEMBER: Seconds = 120.0  # longer than any of the above
 SHELL_CODES = {"not-found": 127, "not-executable": 126}  # of refusals
 FIRST_BACKOFF, LAST_BACKOFF = 0.1, 30.0
+# So soon after an answer, or our own start, the longest one: a node shall be back within 5 s.
+HOPEFUL, HOPEFUL_BACKOFF = 600.0, 2.0
 
 Send = Callable[[str, Mapping[str, Any], Done], None]  # as Link.send
 
@@ -54,6 +56,7 @@ class Conversation:
         inbox: Callable[[Sequence[Event]], None],
         view: Callable[[], Snapshot],
         reign: Reign = UNNAMED,
+        address: str = "",
     ) -> None:
         self.node = node
         self.line: Send | None = None
@@ -64,7 +67,7 @@ class Conversation:
         self._reign = reign
         # What was said on this line, and when; written by two threads, a key at a time.
         self._said: dict[tuple[str, JobId, int], Seconds] = {}
-        self._observer = Observer(node, gpus, clock)
+        self._observer = Observer(node, gpus, clock, address)
         # A daemon counts the silence of a node from its own start.
         self._tried_at = self._connected_at = self.heard_at = clock.elapsed()
         self._report: Mapping[str, Any] = {}  # boot id and stamp of the last one taken in on this line
@@ -94,8 +97,15 @@ class Conversation:
         """The line is no good any more."""
         self.line = None
 
-    def over(self, reason: str) -> Seconds:
-        """The connection, or the try, came to its end. Seconds to wait before the next."""
+    def waiting(self) -> None:
+        """A connection is still being made."""
+        silent = self._clock.elapsed() - self.heard_at
+        if self._observer.is_up and silent > SILENCE:
+            self._tell(self._observer.silent(f"no answer for {SILENCE:.0f} s", silent))
+
+    def over(self, reason: str, *, refused: bool = False) -> Seconds:
+        """The connection, or the try, came to its end. Seconds to wait at most before the next; longer where the node refused
+        us, which takes a person to change."""
         if self.heard_at - self._tried_at > LAST_BACKOFF:
             self._backoff = FIRST_BACKOFF
         wait = self._backoff
@@ -104,7 +114,8 @@ class Conversation:
         silent = self._clock.elapsed() - self.heard_at
         if not self._observer.is_up or silent > 0.9 * SILENCE:
             self._tell(self._observer.silent(reason, silent))
-        self._backoff = min(wait * 2, LAST_BACKOFF)
+        is_hopeful = not refused and silent < HOPEFUL
+        self._backoff = min(wait * 2, HOPEFUL_BACKOFF if is_hopeful else LAST_BACKOFF)
         return wait
 
     # -- orders --------------------------------------------------------------------------------------------------------
@@ -185,6 +196,7 @@ class Conversation:
         if reply["version"] != wire.VERSION:
             raise LinkLost(f"the node agent speaks version {reply['version']}, not {wire.VERSION}")
         self._observer.greeted(reply)
+        self._library = self._library or str(reply["library"])
         self._take_in(reply, str(reply["boot_id"]))
         self._watch(send, seen=None, wait=0.0, heard=None)
 

@@ -23,7 +23,7 @@ from gpq.daemon.conversation import SILENCE, Conversation
 from gpq.daemon.link import Link, LinkLost, Reply
 from gpq.daemon.observing import Key
 from gpq.daemon.reign import UNNAMED, Reign
-from gpq.errors import GpqError
+from gpq.errors import GpqError, Refused
 
 log = logging.getLogger(__name__)
 
@@ -31,18 +31,20 @@ log = logging.getLogger(__name__)
 class NodeClient:
     """`start`, then `order` from the controller's thread and `request` from any; `close` ends its threads.
 
-    `argv` starts the agent; `library` is the folder on the node that holds gpq_agent alone; `gpus` names those to use
-    by UUID or index, all when empty; `view` gives the newest committed snapshot.
+    `arguments` are the agent's; `library` is the folder on the node that holds gpq_agent alone, "" where the agent is
+    to say it; `gpus` names those to use by UUID or index, all when empty; `address` is where peers reach the node, ""
+    where the agent is to say it; `view` gives the newest committed snapshot.
     """
 
     def __init__(
         self,
         node: NodeId,
         connector: Connector,
-        argv: Sequence[str],
+        arguments: Sequence[str],
         *,
         library: str,
         gpus: Sequence[str],
+        address: str = "",
         clock: Clock,
         inbox: Callable[[Sequence[Event]], None],
         view: Callable[[], Snapshot],
@@ -50,9 +52,9 @@ class NodeClient:
     ) -> None:
         self.node = node
         self._connector = connector
-        self._argv = list(argv)
+        self._arguments = list(arguments)
         self._conversation = Conversation(
-            node, library=library, gpus=gpus, clock=clock, inbox=inbox, view=view, reign=reign
+            node, library=library, gpus=gpus, address=address, clock=clock, inbox=inbox, view=view, reign=reign
         )
         self._connecting: Link | None = None
         self._closing = threading.Event()
@@ -105,20 +107,25 @@ class NodeClient:
     def _run(self) -> None:
         while not self._closing.is_set():
             self._conversation.attempt()
+            refused = False
             try:
                 self._converse()
-            except (LinkLost, GpqError, OSError) as error:
+            except GpqError as error:
+                refused = isinstance(error, Refused)
+                reason = f"{error.message} ({error.hint})" if error.hint else error.message
+            except (LinkLost, OSError) as error:
                 reason = str(error)
             except Exception as error:
                 log.exception("%s: an answer made no sense", self.node)
                 reason = f"its answers make no sense: {error!r}"
             if self._closing.is_set():
                 return
-            self._closing.wait(self._conversation.over(reason) * random.uniform(0.7, 1.3))
+            wait = self._conversation.over(reason, refused=refused)
+            self._closing.wait(wait * random.uniform(0.5, 1.0))
 
     def _converse(self) -> NoReturn:
         """One connection, from the first greeting to its loss: raises LinkLost or GpqError."""
-        link = Link(self._connector.spawn(self._argv), str(self.node))
+        link = Link(self._connector.agent(self._arguments, self._while_connecting), str(self.node))
         self._connecting = link
         if self._closing.is_set():
             link.end("the daemon is ending")
@@ -129,3 +136,9 @@ class NodeClient:
             self._conversation.cut()
             link.close(str(error))
             raise
+
+    def _while_connecting(self) -> None:
+        """A node that is looked for is silent, however long the look takes."""
+        if self._closing.is_set():
+            raise LinkLost("the daemon is ending")
+        self._conversation.waiting()

@@ -1,0 +1,191 @@
+"""`gpq nodes add` and `remove`: what is asked, what is written, and that every other byte of config.toml stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpq.cli import config_file, ssh_hosts
+from gpq.cli.adding import picked
+from gpq.config import parse
+from gpq.errors import GpqError, NotFound, Refused, UsageError
+from tests.cli.conftest import Gpq
+from tests.sshd import Sshd
+
+MINE = """\
+# mine
+policy = "fifo"   # so
+
+[nodes.a]  # the old one
+slots = 2
+gpus = [
+  "0",  # left
+]
+# of b:
+[nodes."b.c"]
+slots = 1\t
+"""
+FAR = {"connector": "ssh", "host": "u@far", "gpus": ["0", "1"]}
+
+
+def test_a_table_is_added_at_the_end_and_nothing_else_changes() -> None:
+    after = config_file.with_node(MINE, "x.y", FAR)
+    added = '\n[nodes."x.y"]\nconnector = "ssh"\nhost = "u@far"\ngpus = ["0", "1"]\n'
+    assert after == MINE + added
+    assert config_file.without_node(after, "x.y") == MINE
+    assert config_file.with_node(MINE.rstrip("\n"), "x.y", FAR) == MINE.rstrip("\n") + "\n" + added
+
+
+def test_a_table_is_removed_and_comments_stay() -> None:
+    assert config_file.without_node(MINE, "b.c") == MINE[: MINE.index('[nodes."b.c')]
+    after = config_file.without_node(MINE, "a")
+    assert after == '# mine\npolicy = "fifo"   # so\n\n# of b:\n[nodes."b.c"]\nslots = 1\t\n'
+
+
+def test_the_default_node_stays_when_the_first_table_is_written() -> None:
+    assert list(parse(config_file.with_node("", "far", FAR)).nodes) == ["local", "far"]
+    with pytest.raises(Refused, match="there is a node local already"):
+        config_file.with_node("", "local", FAR)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "kind"),
+    [
+        (MINE, "z", NotFound),
+        ("", "local", NotFound),
+        ("[nodes.a]\nslots = 1\n", "a", Refused),  # the only one
+        ("nodes = {a = {slots = 1}, b = {slots = 1}}\n", "a", Refused),
+        ("[nodes]\na.slots = 1\nb.slots = 1\n", "a", Refused),
+        ("[nodes.a]\nslots = \n[nodes.b]\n", "a", UsageError),
+    ],
+)
+def test_what_cannot_be_removed_safely_is_refused(text: str, name: str, kind: type[GpqError]) -> None:
+    with pytest.raises(kind):
+        config_file.without_node(text, name)
+
+
+def test_a_file_behind_a_link_is_replaced_with_its_mode_unless_it_changed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, link = tmp_path / "dotfiles.toml", tmp_path / "config.toml"
+    real.write_text(MINE)
+    real.chmod(0o640)
+    link.symlink_to(real)
+    monkeypatch.setenv("GPQ_CONFIG", str(link))
+    config_file.write("policy = 'fifo'\r\n", MINE)
+    assert link.is_symlink()
+    assert real.read_bytes() == b"policy = 'fifo'\r\n"
+    assert stat.S_IMODE(real.stat().st_mode) == 0o640
+    with pytest.raises(Refused, match="was changed meanwhile"):
+        config_file.write(MINE, MINE)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["config.toml", "dotfiles.toml"]
+
+
+def test_the_hosts_of_an_ssh_config_are_the_concrete_ones_also_of_included_files(tmp_path: Path) -> None:
+    (tmp_path / "more").write_text("Host gpu3\nInclude {}\n".format(tmp_path / "main"))  # a circle ends
+    (tmp_path / "main").write_text(
+        f'# Host no\nHost gpu1 gpu2 *.lab\n  User me\nhost="gpu 4"\nHOST=gpu5\nHost !gpu6 gpu7\nMatch host gpu8\n'
+        f"Host -oProxyCommand=x gpu?\nInclude {tmp_path}/mor*\nInclude /no/such\nHost gpu1\n"
+    )
+    assert ssh_hosts.listed(str(tmp_path / "main")) == ["gpu1", "gpu2", "gpu5", "gpu3"]
+    assert ssh_hosts.listed(str(tmp_path / "none")) == []
+
+
+def test_numbers_pick_from_a_list() -> None:
+    hosts = ["a", "b", "c", "d"]
+    assert picked("4, 1-2", hosts) == ["a", "b", "d"]
+    assert picked("all", hosts) == hosts
+    for wrong in ("5", "0", "x", "-1", "2-1"):
+        with pytest.raises(UsageError):
+            picked(wrong, hosts)
+    with pytest.raises(Refused):
+        picked("", hosts)
+
+
+# -- the commands ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Sshd]:
+    with Sshd(tmp_path / "sshd") as running:
+        yield running
+
+
+def test_a_server_is_added_to_the_running_daemon_and_removed(live: Gpq, home: Path, server: Sshd) -> None:
+    before = (home / "config.toml").read_text()
+    server.known_hosts.write_text("")
+    add = ("nodes", "add", server.name, "-F", str(server.config), "--slots", "1", "--name", "far")
+    said = live(*add)
+    shown = subprocess.run(["ssh-keygen", "-lf", server.host_key], capture_output=True, text=True, check=True)
+    fingerprint = shown.stdout.split()[1]
+    assert (said.returncode, server.known_hosts.read_text()) == (5, "")
+    assert f"{fingerprint} (not known yet)" in said.stdout
+    assert (home / "config.toml").read_text() == before
+    said = live(*add, "--yes", "--json")
+    [added] = json.loads(said.stdout)["added"]
+    assert (added["name"], added["host_key"], len(added["devices"])) == ("far", fingerprint, 1)
+    assert json.loads(said.stdout)["live"]
+    rows = json.loads(live("nodes", "list", "--json").stdout)["nodes"]
+    assert [row["name"] for row in rows] == ["far", "local"]
+    assert "far" in live("__complete", "bash", "nodes", "remove", "").stdout.split()
+    assert live("nodes", "far").stdout.splitlines()[1].startswith("far")
+    assert live("nodes", "remove", "far").stdout == "removed   far\n"
+    assert (home / "config.toml").read_text() == before
+    assert [row["name"] for row in json.loads(live("nodes", "--json").stdout)["nodes"]] == ["local"]
+
+
+def test_a_server_with_a_job_stays_in_the_file(live: Gpq, home: Path) -> None:
+    (home / "config.toml").write_text((home / "config.toml").read_text() + "[nodes.other]\nslots = 1\n")
+    before = (home / "config.toml").read_text()
+    live("submit", "--", "sleep", "1000")
+    live("wait", "1", "--timeout", "3s")
+    said = live("nodes", "remove", "local")
+    assert (said.returncode, (home / "config.toml").read_text()) == (5, before)
+    assert "there are jobs on local: 1" in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "said"),
+    [
+        (["--", "-oProxyCommand=touch canary"], 2, "is no host for ssh"),
+        (["a b"], 2, "is no host for ssh"),
+        (["no-such-host.invalid"], 1, "cannot be resolved"),
+        ([], 2, "one of USER@HOST and --from-ssh-config"),
+        (["x", "--from-ssh-config"], 2, "one of USER@HOST and --from-ssh-config"),
+        (["x", "--name", "-x"], 2, "is no node name"),
+        (["x", "--name", "local"], 5, "there is a node local already"),
+        (["--from-ssh-config", "-F", "/dev/null"], 4, "names no host"),
+    ],
+)
+def test_what_is_not_right_is_one_line_and_writes_nothing(
+    gpq: Gpq, home: Path, argv: list[str], code: int, said: str
+) -> None:
+    before = (home / "config.toml").read_text()
+    answer = gpq("nodes", "add", *argv)
+    assert (answer.returncode, answer.stdout) == (code, "")
+    assert said in answer.stderr.splitlines()[0]
+    assert (home / "config.toml").read_text() == before
+    assert not (home / "canary").exists()
+
+
+def test_the_question_is_asked_on_a_terminal_and_no_is_the_default(gpq: Gpq, home: Path, server: Sshd) -> None:
+    server.known_hosts.write_text("")
+    argv = [sys.executable, "-m", "gpq", "nodes", "add", "-F", str(server.config), "--slots", "1", server.name]
+    for answer, added in ((b"\n", False), (b"yes\n", True)):
+        ours, theirs = os.openpty()
+        process = subprocess.Popen(
+            argv, env=gpq.environment, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        os.write(ours, answer)
+        process.communicate(timeout=60)
+        os.close(ours)
+        os.close(theirs)
+        assert (process.returncode == 0) is added
+        assert (f"[nodes.{server.name}]" in (home / "config.toml").read_text()) is added
