@@ -95,6 +95,7 @@ def test_a_server_that_hangs_is_silent_soon_and_back_at_once_with_its_job_untouc
 ) -> None:
     job = counting(served, tmp_path, 600)
     pid = pid_in(tmp_path / "pid")
+    wait_until(lambda: detail(served, job).job.state == "running", "the job runs")
     server.signal(signal.SIGSTOP)
     began = time.monotonic()
     wait_until(lambda: node(served).state == "unreachable", "the node is unreachable")
