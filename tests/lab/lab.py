@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.lab.kinds import PLAIN, Kind
 from tests.lab.machine import run, started
-from tests.lab.server import USER, Port, Server
+from tests.lab.server import USER, Port, Server, mac
 
 ALIAS = re.compile(r"gpq-lab (\d+) (\d+) (/\S+)")
 CONNECT_TIMEOUT = 5  # seconds, as the generated ssh_config has it
@@ -63,11 +63,13 @@ class Lab:
         network = _free_network(os.getpid() * 7 + number)
         bridges = [f"gq{tag}br", f"gq{tag}bq"]  # the second one is for those who are behind another server
         alias = f"gpq-lab {os.getpid()} {started(os.getpid())} {self.folder}"
-        for bridge in bridges:
-            run("ip", "link", "add", bridge, "type", "bridge", "forward_delay", "0")
+        for bridge, own in zip(bridges, (f"{network}.1", f"{network}.129"), strict=True):
+            run("ip", "link", "add", bridge, "address", mac(own), "type", "bridge", "forward_delay", "0")
             undo.callback(run, "ip", "link", "del", bridge)
             run("ip", "link", "set", bridge, "alias", alias, "up")
         run("ip", "addr", "add", f"{network}.1/25", "dev", bridges[0])
+        # Who is behind another is not looked for elsewhere: this machine's default route may lead to somebody who answers.
+        run("ip", "route", "add", f"{network}.128/25", "dev", bridges[0])
 
         key = self.folder / "id_ed25519"
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "gpq-lab", "-f", key)

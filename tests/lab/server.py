@@ -31,6 +31,16 @@ class Port:
     bridge: str
     address: str  # with the length of its prefix
 
+    @property
+    def mac(self) -> str:
+        """The same after every boot, as a card has it: others remember it."""
+        return mac(self.address.partition("/")[0])
+
+
+def mac(address: str) -> str:
+    """A locally administered one, of an IPv4 address."""
+    return ":".join(f"{number:02x}" for number in (2, 0, *map(int, address.split("."))))
+
 
 class Server:
     """On after boot(). `folder` is its disk; what lies in /tmp and /run there is gone with its power."""
@@ -67,7 +77,9 @@ class Server:
         (etc / "hosts").write_text(f"127.0.0.1 localhost\n{hosts}")
         (etc / "profile").write_text(f"PATH={self.path}\nexport PATH\n")
         (self.home / ".ssh" / "authorized_keys").write_text(authorized)
-        for name in {"csh": [".cshrc"], "fish": [".config/fish/config.fish"]}.get(Path(self.kind.shell).name, [".bashrc"]):
+        for name in {"csh": [".cshrc"], "fish": [".config/fish/config.fish"]}.get(
+            Path(self.kind.shell).name, [".bashrc"]
+        ):
             (self.home / name).parent.mkdir(parents=True, exist_ok=True)
             (self.home / name).write_text(self.kind.rc)
         for folder, _, files in os.walk(self.home):
@@ -96,7 +108,7 @@ class Server:
 
     def _shown(self) -> list[Path]:
         system = (None, Path("/usr"), Path("/usr/local"))
-        return [*([] if self.python in system else [self.python]), *self.kind.shown]  # type: ignore[list-item]
+        return [*([] if self.python in system else [self.python]), *self.kind.shown]
 
     def _configure_sshd(self) -> None:
         settings = {
@@ -173,7 +185,7 @@ class Server:
 
     def _plug(self) -> None:
         for port in self.ports:
-            peer = ("type", "veth", "peer", "name", port.name, "netns", str(self._init))
+            peer = ("type", "veth", "peer", "name", port.name, "address", port.mac, "netns", str(self._init))
             run("ip", "link", "add", port.outside, *peer)
             run("ip", "link", "set", port.outside, "master", port.bridge, "up")
         self.link.plugged()
@@ -235,9 +247,9 @@ class Server:
     # -- sshd
 
     def _signal_sshd(self, number: signal.Signals, sessions: bool) -> None:
-        own = int(self.inside("cat", "/run/sshd.pid"))
+        listener = 0 if sessions else int(self.inside("cat", "/run/sshd.pid"))
         for pid in self.processes("sshd"):
-            if sessions or self.pid_inside(pid) == own:
+            if listener in (0, self.pid_inside(pid)):
                 os.kill(pid, number)
 
     @staticmethod
