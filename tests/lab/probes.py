@@ -18,7 +18,7 @@ LOUD = "while :; do read -r uptime _ </proc/uptime; echo $uptime; sleep 0.1; don
 
 @contextlib.contextmanager
 def session(
-    lab: Lab, name: str, command: str = "echo here; exec sleep 1000", **options: str | int
+    lab: Lab, name: str, command: str = "echo here; exec sleep 1000", /, **options: str | int
 ) -> Iterator[subprocess.Popen[str]]:
     """An ssh that is logged in and stays."""
     argv = lab.ssh_argv(name, command, **options)
