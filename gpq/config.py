@@ -9,7 +9,7 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,8 @@ else:
     import tomli as tomllib
 
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")  # a name, an IPv4 or an IPv6 address
+HOST = re.compile(rf"(?:[A-Za-z0-9_][A-Za-z0-9._-]{{0,63}}@)?(?:{ADDRESS.pattern})")  # never begins with a dash
 CHECK = "correct it; `gpq config check` tries again"
 KINDS = {
     "float": "a number",
@@ -44,6 +46,12 @@ class NodeConfig:
     cores: list[int] = field(default_factory=list)  # empty = all
     gpus: list[str] = field(default_factory=list)  # UUIDs or indices to use; empty = all
     python: str = ""
+    host: str = ""  # this and what follows: of connector = "ssh". user@host, or a name of ~/.ssh/config
+    port: int = 0  # 0 = as ~/.ssh/config says
+    identity: str = ""  # key file; as ~/.ssh/config says when empty
+    address: str = ""  # where other servers reach it; that of the ssh connection when empty
+    spool: str = ""  # folder there; ~/.gpq/nodes/... when empty
+    ssh: list[str] = field(default_factory=list)  # how ssh is started, e.g. ["ssh", "-F", "file"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,18 +188,46 @@ def _check_values(config: FileConfig, text: str, path: str) -> None:
     for name, node in config.nodes.items():
         if not NODE_NAME.fullmatch(name):
             raise _error(f"`{name}` is no node name", [name], text, path, "letters, digits, dot, dash and underscore")
-        if node.connector != "local":
-            raise _error(
-                f"unknown connector `{node.connector}`", ["nodes", name, "connector"], text, path, "known is: local"
-            )
+        if node.connector not in ("local", "ssh"):
+            hint = "known are local, ssh"
+            raise _error(f"unknown connector `{node.connector}`", ["nodes", name, "connector"], text, path, hint)
+        for key, problem, hint in _ssh_problems(node):
+            raise _error(f"nodes.{name}.{key} {problem}", ["nodes", name, key], text, path, hint)
         if node.slots is not None and not 0 <= node.slots <= 1024:
             raise _error(f"nodes.{name}.slots must lie between 0 and 1024", ["nodes", name, "slots"], text, path)
+
+
+def _ssh_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
+    """(key, what is wrong with it, what to do)."""
+    if node.connector != "ssh":
+        for key in ("host", "port", "identity", "address", "spool", "ssh"):
+            if getattr(node, key):
+                yield key, 'is only for connector = "ssh"', 'add connector = "ssh", or remove it'
+        return
+    if not node.host:
+        yield "connector", 'is "ssh", and there is no host', 'add host = "user@server", or a name of ~/.ssh/config'
+    elif not HOST.fullmatch(node.host):
+        yield "host", f"`{node.host}` is no host", "user@server, or a name of ~/.ssh/config"
+    if not 0 <= node.port <= 65535:
+        yield "port", "must lie between 1 and 65535", ""
+    if node.address and not ADDRESS.fullmatch(node.address):
+        yield "address", f"`{node.address}` is no address", "a name or a number that other servers reach it by"
+    for key in ("identity", "spool", "python"):
+        value = getattr(node, key)
+        if value.startswith("-") or not value.isprintable():
+            yield key, "is no path", "no dash in front, no control characters"
+    if node.spool and not node.spool.startswith(("/", "~/")):
+        yield "spool", "must begin with / or ~/", "it is a folder on the server"
+    if node.ssh and not all(each and each.isprintable() for each in node.ssh):
+        yield "ssh", "must be a command and its options", 'e.g. ssh = ["ssh", "-F", "/path/to/a/config"]'
 
 
 def _check_cores(config: FileConfig, cores: Collection[int], text: str, path: str) -> None:
     for name, node in config.nodes.items():
         if len(set(node.cores)) < len(node.cores):
             raise _error(f"nodes.{name}.cores names a core twice", ["nodes", name, "cores"], text, path)
+        if node.connector != "local":
+            continue  # its cores are not ours
         missing = [str(core) for core in node.cores if core not in cores]
         if missing:
             raise _error(

@@ -105,7 +105,8 @@ class ExitRecord(NamedTuple):
 # "orphan" (the shim is gone, processes of the tree live on), "lost" (neither shim, nor processes, nor exit record).
 
 OPS = (
-    "hello",  # {} -> {"version", "boot_id", "time", "python", "host", "cores", "memory_mib", "spool", "devices", "attempts"}
+    "hello",  # {} -> {"version", "boot_id", "time", "python", "host", "cores", "memory_mib", "spool", "devices", "attempts",
+    #           "library": folder that it was loaded from, "address": under which ssh reached it, or ""}
     "ping",  # {} -> {"time"}
     "probe",  # {} -> {"devices": [DeviceInfo], "driver": str, "error": str}; probing runs in a child with a time limit
     "start",  # {"order": StartOrder} -> {"state": "started" | "already", "attempt": AttemptInfo}

@@ -219,7 +219,7 @@ def processors() -> Check:
         nodes = config.load().nodes
     except GpqError:
         nodes = {}
-    slots = sum(node.slots or 0 for node in nodes.values())
+    slots = sum(node.slots or 0 for node in nodes.values() if node.connector == "local")
     said = f"{usable} of {os.cpu_count()} cores may be used" + (f", {slots} CPU slots are configured" if slots else "")
     if slots > usable:
         return Check("cores", "warn", said, "lower `slots` in config.toml: replicas would share cores")

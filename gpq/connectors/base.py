@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import BinaryIO, Protocol
 
 
@@ -30,5 +30,11 @@ class Connector(Protocol):
     def put(self, content: bytes, path: str) -> None:
         """Write a file on the node, whole or not at all. Raises GpqError."""
 
-    def spawn(self, argv: Sequence[str]) -> Channel:
-        """Run a command on the node that outlives us only if it wants to. Raises GpqError."""
+    def spawn(self, argv: Sequence[str], waiting: Callable[[], None] = lambda: None) -> Channel:
+        """Run a command on the node that outlives us only if it wants to. Raises GpqError.
+
+        `waiting` is called now and then where the way to the node takes a while; what it raises ends the attempt.
+        """
+
+    def agent(self, arguments: Sequence[str], waiting: Callable[[], None] = lambda: None) -> Channel:
+        """As `spawn`, the node agent of this gpq with these arguments."""

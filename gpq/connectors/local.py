@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -59,19 +59,19 @@ class LocalChannel:
 class LocalConnector:
     """`errors`: file that the agent's own complaints are appended to, None to drop them. `environment`: of the agent
     and so of the jobs, our own by default; what gpq sets for a job that we may run in ourselves is left out.
-    `umask`: of both likewise; -1 is our own."""
+    `umask`: of both likewise; -1 is our own. `python`: what the agent runs in, our own by default."""
 
     def __init__(
-        self, errors: Path | None = None, environment: Mapping[str, str] | None = None, umask: int = -1
+        self,
+        errors: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        umask: int = -1,
+        python: str = "",
     ) -> None:
         self.errors = errors
         self.umask = umask
+        self.python = python or sys.executable
         self.environment = dict(os.environ if environment is None else environment)
-
-    @staticmethod
-    def agent_argv(arguments: Sequence[str]) -> list[str]:
-        """The command line of a node agent on this machine."""
-        return [sys.executable, "-m", "gpq_agent.node", *arguments]
 
     def put(self, content: bytes, path: str) -> None:
         """Through a temporary file in the same folder."""
@@ -88,7 +88,10 @@ class LocalConnector:
                 f"cannot write {path}: {error.strerror}", "check that the folder exists and has space"
             ) from error
 
-    def spawn(self, argv: Sequence[str]) -> Channel:
+    def agent(self, arguments: Sequence[str], waiting: Callable[[], None] = lambda: None) -> Channel:
+        return self.spawn([self.python, "-m", "gpq_agent.node", *arguments], waiting)
+
+    def spawn(self, argv: Sequence[str], waiting: Callable[[], None] = lambda: None) -> Channel:
         """In a session of its own, so that Ctrl-C and the end of a terminal do not reach it; from /, so that no file in
         the current folder is taken for a module."""
         errors = (

@@ -32,37 +32,43 @@ from gpq.errors import GpqError
 log = logging.getLogger(__name__)
 
 WATCH: Seconds = 3.0  # a watch answers after this long even without news
-SILENCE: Seconds = 13.0  # three answers missed, and some; the agent itself may wait 10 s for the GPU driver
+SILENCE: Seconds = 11.0  # three answers missed, and some; the agent itself may wait 10 s for the GPU driver
 START_EXPIRY: Seconds = 20.0  # a start order that comes later than this is refused by the agent
 REPEAT: Mapping[type[Action], Seconds] = {Launch: 5.0, Stop: 30.0, Retune: 60.0, Forget: 30.0}  # while of no effect
 REFUSED_PATIENCE: Seconds = 10.0  # a start refused for a passing reason is tried again this long
 REMEMBER: Seconds = 120.0  # longer than any of the above
 SHELL_CODES = {"not-found": 127, "not-executable": 126}  # of refusals
 FIRST_BACKOFF, LAST_BACKOFF = 0.1, 30.0
+HOPEFUL_BACKOFF, HOPEFUL = (
+    2.0,
+    600.0,
+)  # the longest backoff for a node that answered so lately: it shall be back within 5 s
 
 
 class NodeClient:
     """`start`, then `order` from the controller's thread and `request` from any; `close` ends its threads.
 
-    `argv` starts the agent; `library` is the folder on the node that holds gpq_agent alone; `gpus` names those to use
-    by UUID or index, all when empty; `view` gives the newest committed snapshot.
+    `arguments` are the agent's; `library` is the folder on the node that holds gpq_agent alone, "" where the agent is
+    to say it; `gpus` names those to use by UUID or index, all when empty; `address` is where peers reach the node, ""
+    where the agent is to say it; `view` gives the newest committed snapshot.
     """
 
     def __init__(
         self,
         node: NodeId,
         connector: Connector,
-        argv: Sequence[str],
+        arguments: Sequence[str],
         *,
         library: str,
         gpus: Sequence[str],
+        address: str = "",
         clock: Clock,
         inbox: Callable[[Sequence[Event]], None],
         view: Callable[[], Snapshot],
     ) -> None:
         self.node = node
         self._connector = connector
-        self._argv = list(argv)
+        self._arguments = list(arguments)
         self._library = library
         self._clock = clock
         self._inbox = inbox
@@ -74,8 +80,9 @@ class NodeClient:
         # What was said on this link, and when; written by two threads, a key at a time.
         self._said: dict[tuple[str, JobId, int], Seconds] = {}
         # The reader's own.
-        self._observer = Observer(node, gpus, clock)
+        self._observer = Observer(node, gpus, clock, address)
         self._connected_at = self._heard_at = elapsed()
+        self._was_up = False
         self._agent_time = (0.0, elapsed())
         self._refused_since: dict[Key, Seconds] = {}
 
@@ -170,7 +177,9 @@ class NodeClient:
             began = elapsed()
             try:
                 self._converse()
-            except (LinkLost, GpqError, OSError) as error:
+            except GpqError as error:
+                reason = f"{error.message} ({error.hint})" if error.hint else error.message
+            except (LinkLost, OSError) as error:
                 reason = str(error)
             except Exception as error:
                 log.exception("%s: an answer made no sense", self.node)
@@ -183,12 +192,13 @@ class NodeClient:
             # An agent that ended and is back at once is no news; one that does not come back is.
             if not self._observer.is_up or elapsed() - self._heard_at > 0.9 * SILENCE:
                 self._tell(self._observer.silent(reason))
-            self._closing.wait(backoff * random.uniform(0.7, 1.3))
-            backoff = min(backoff * 2, LAST_BACKOFF)
+            self._closing.wait(backoff * random.uniform(0.5, 1.0))
+            is_hopeful = self._was_up and elapsed() - self._heard_at < HOPEFUL
+            backoff = min(backoff * 2, HOPEFUL_BACKOFF if is_hopeful else LAST_BACKOFF)
 
     def _converse(self) -> NoReturn:
         """One connection, from the first greeting to its loss: raises LinkLost or GpqError."""
-        link = Link(self._connector.spawn(self._argv), str(self.node))
+        link = Link(self._connector.agent(self._arguments, self._while_connecting), str(self.node))
         self._connecting = link
         if self._closing.is_set():
             link.end("the daemon is ending")
@@ -202,6 +212,13 @@ class NodeClient:
             link.close(str(error))
             raise
 
+    def _while_connecting(self) -> None:
+        """A node that is looked for is silent, however long the look takes."""
+        if self._closing.is_set():
+            raise LinkLost("the daemon is ending")
+        if self._observer.is_up and elapsed() - self._heard_at > SILENCE:
+            self._tell(self._observer.silent(f"no answer for {SILENCE:.0f} s"))
+
     def _on_hello(self, link: Link, reply: Reply) -> None:
         if reply.get("lost"):
             return
@@ -210,6 +227,7 @@ class NodeClient:
         if reply["version"] != wire.VERSION:
             raise LinkLost(f"the node agent speaks version {reply['version']}, not {wire.VERSION}")
         self._observer.greeted(reply)
+        self._library = self._library or str(reply["library"])
         self._watch(link, seen=None, wait=0.0)
 
     def _watch(self, link: Link, seen: Any, wait: Seconds) -> None:
@@ -223,6 +241,7 @@ class NodeClient:
         if not reply.get("ok"):
             raise LinkLost(f"the node agent refuses: {reply.get('error')}")
         self._heard_at = elapsed()
+        self._was_up = True
         self._agent_time = (float(reply["time"]), elapsed())
         snapshot = self._view()
         known = {(JobId(info["job"]), int(info["attempt"])): info for info in reply["attempts"]}

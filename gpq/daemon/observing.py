@@ -29,10 +29,12 @@ RETELL: Seconds = 30.0  # an event that changed nothing is told again, after thi
 
 
 class Observer:
-    """Of one node; used by that node's reader thread alone. `gpus`: the GPUs to use by UUID or index, empty for all."""
+    """Of one node; used by that node's reader thread alone. `gpus`: the GPUs to use by UUID or index, empty for all.
+    `address`: where peers reach it, "" for what the agent says."""
 
-    def __init__(self, node: NodeId, gpus: Sequence[str], clock: Clock) -> None:
+    def __init__(self, node: NodeId, gpus: Sequence[str], clock: Clock, address: str = "") -> None:
         self.node = node
+        self._address = address
         self._gpus = tuple(gpus)
         self._clock = clock
         self._hello: Mapping[str, Any] = {}
@@ -141,6 +143,7 @@ class Observer:
             memory_mib=int(self._hello.get("memory_mib", 0)),
             boot_id=str(self._hello.get("boot_id", "")),
             seen_at=now,
+            address=self._address or str(self._hello.get("address") or "127.0.0.1"),
         )
         if not sightings.differs(self._told, node) and elapsed() - self._told_at < SEEN:
             return []

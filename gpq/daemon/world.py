@@ -13,11 +13,13 @@ import gpq_agent
 from gpq_agent import wire
 
 from gpq.config import NodeConfig
+from gpq.connectors.base import Connector
 from gpq.connectors.local import LocalConnector
 from gpq.core.actions import Action, Forget, Launch, Retune, Stop
 from gpq.core.events import Event, Exited
 from gpq.core.models import Exit, Snapshot, StopReason
 from gpq.core.units import JobId, NodeId, Seconds
+from gpq.daemon import connectors
 from gpq.daemon.clock import Clock
 from gpq.daemon.node_client import NodeClient
 from gpq.errors import GpqError, NotFound
@@ -36,24 +38,29 @@ class LiveWorld:
         self._queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
         self._snapshot = Snapshot()
         self._over = False
-        library = _library(home)
-        self._clients = {NodeId(name): self._client(NodeId(name), nodes[name], home, library) for name in sorted(nodes)}
+        self._home = home
+        self._library = _library(home)
+        # Replaced as a whole, never changed: other threads look things up in it.
+        self._clients = {NodeId(name): self._client(NodeId(name), nodes[name]) for name in sorted(nodes)}
 
-    def _client(self, node: NodeId, config: NodeConfig, home: str, library: str) -> NodeClient:
-        spool = os.path.join(home, "nodes", node)
-        arguments = ["--spool", spool, "--slots", "auto" if config.slots is None else str(config.slots)]
-        arguments += ["--checkpoints", os.path.join(home, "checkpoints")]  # for a job that moves from node to node
-        if config.cores:
-            arguments += ["--cores", ",".join(map(str, config.cores))]
-        os.makedirs(spool, mode=0o700, exist_ok=True)
-        connector = LocalConnector(errors=Path(spool) / "agent.log", umask=self._umask)
-        argv = connector.agent_argv(arguments)
+    def _client(self, node: NodeId, config: NodeConfig) -> NodeClient:
+        folder = os.path.join(self._home, "nodes", node)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        errors = Path(folder) / "agent.log"
+        connector: Connector
+        if config.connector == "ssh":
+            connector = connectors.ssh(config, errors)
+            arguments = connectors.ssh_arguments(node, config, self._home)
+        else:
+            connector = LocalConnector(errors, umask=self._umask, python=config.python)
+            arguments = connectors.local_arguments(config, self._home, folder)
         return NodeClient(
             node,
             connector,
-            [config.python, *argv[1:]] if config.python else argv,
-            library=library,
+            arguments,
+            library="" if config.connector == "ssh" else self._library,
             gpus=config.gpus,
+            address=config.address,
             clock=self._clock,
             inbox=self._queue.put,
             view=lambda: self._snapshot,
@@ -72,6 +79,18 @@ class LiveWorld:
         for client in self._clients.values():
             client.close()
         self._queue.put(None)
+
+    def add(self, name: str, config: NodeConfig) -> None:
+        """One node more, from now on."""
+        client = self._client(NodeId(name), config)
+        self._clients = {**self._clients, NodeId(name): client}
+        client.start()
+
+    def remove(self, name: str) -> None:
+        """Let go of a node: nothing more is heard of it. What runs there runs on. Its removal is for others to tell."""
+        client = self._clients[NodeId(name)]
+        self._clients = {node: each for node, each in self._clients.items() if node != name}
+        client.close()
 
     # -- for the loop --------------------------------------------------------------------------------------------------
 

@@ -11,14 +11,26 @@ import pytest
 from gpq_agent import wire
 
 from gpq.connectors.base import Channel, Connector
+from gpq.connectors.bundle import bundle
 from gpq.connectors.local import LocalConnector
+from gpq.connectors.ssh import SshConnector, Target
 from gpq.errors import GpqError
+from tests.sshd import Sshd
 
 
-@pytest.fixture(params=[LocalConnector])
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    with Sshd(tmp_path_factory.mktemp("sshd")) as running:
+        yield running
+
+
+@pytest.fixture(params=["local", "ssh"])
 def connector(request: pytest.FixtureRequest, tmp_path: Path) -> Connector:
-    made: Connector = request.param(errors=tmp_path / "errors")
-    return made
+    errors = tmp_path / "errors"
+    if request.param == "local":
+        return LocalConnector(errors)
+    reached: Sshd = request.getfixturevalue("server")
+    return SshConnector(Target(reached.name, command=tuple(reached.command)), bundle(), errors=errors)
 
 
 @pytest.fixture
@@ -66,7 +78,7 @@ def test_a_file_is_put_whole_or_not_at_all(connector: Connector, tmp_path: Path)
     assert path.read_bytes() == b"three"
     with pytest.raises(GpqError, match="cannot write"):
         connector.put(b"x", str(tmp_path / "missing" / "file"))
-    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+    assert {entry.name for entry in tmp_path.iterdir()} - {"errors"} == {"file"}
 
 
 def test_the_process_is_out_of_reach_of_the_terminal_and_of_the_current_folder(connector: Connector) -> None:
@@ -80,7 +92,7 @@ def test_an_agent_starts_without_installation_and_its_path_is_not_the_jobs(tmp_p
     """Also from within a job: what gpq sets for that one is left out, its mark above all."""
     before = {"PATH": os.environ["PATH"], "PYTHONPATH": "/of/the/user", wire.ENV_MARK: "x:1.1", wire.ENV_JOB: "1"}
     connector = LocalConnector(environment=before)
-    channel = connector.spawn(connector.agent_argv(["--spool", str(tmp_path / "spool"), "--slots", "1"]))
+    channel = connector.agent(["--spool", str(tmp_path / "spool"), "--slots", "1"])
     greeting = wire.decode(channel.reader.readline())
     assert greeting["version"] == wire.VERSION
     order = {

@@ -186,6 +186,8 @@ class Agent:
             "memory_mib": slots.memory_mib(),
             "spool": self.spool.id,
             "path": self.spool.path,
+            "library": os.path.dirname(os.path.dirname(os.path.abspath(wire.__file__))),
+            "address": _own_address(os.environ.get("SSH_CONNECTION", "")),
         }
 
     def _hello(self, _: Message) -> Message:
@@ -317,6 +319,12 @@ class Agent:
 def _key(message: Message) -> str:
     """The attempt that a request names. Raises ValueError for anything but ``42.1``, a path above all."""
     return wire.attempt_key(*wire.parse_attempt_key(str(message["attempt"])))
+
+
+def _own_address(connection: str) -> str:
+    """The address under which ssh reached this machine, "" when nobody came by ssh."""
+    words = connection.split()  # client's address and port, then ours
+    return words[2] if len(words) == 4 else ""
 
 
 def _cpu_slots(count: int, cores: List[int]) -> List[wire.DeviceInfo]:

@@ -1,0 +1,230 @@
+"""The first program that gpq runs on a server: installs the agent where it is missing, then becomes it.
+
+Its source is sent over ssh and executed, so it stands alone: no import of gpq_agent. What it does is asked for in one
+request on stdin; each answer is one line with the request's random word in front, and after the last one this process is
+another program. No text of the request ever reaches a shell.
+
+A block is 8 hex digits (its length) and that many bytes. The request is a block of JSON:
+  {"word", "op": "agent", "sha256", "arguments"}   -> {"ok", "have"}; without `have` the bundle follows as a block -> {"ok"}
+  {"word", "op": "run", "argv"}                    -> {"ok"}, then the command
+  {"word", "op": "put", "path"}, content in a block -> {"ok"}
+Every answer may be {"ok": false, "error", "hint"} instead, after which it ends.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+import sys
+import tempfile
+import zlib
+from typing import Dict, List
+
+PACKAGE = "gpq_agent"
+PATH = re.compile(r"gpq_agent(/[a-z_]+)*/[a-z_]+\.py")
+MOST = 16 << 20  # bytes of an unpacked bundle
+SAVED_PATH = "GPQ_SAVED_PYTHONPATH"  # the agent gives it back to the jobs
+
+
+class Refusal(Exception):
+    """`message` says what is so, `hint` what to do."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+def main() -> None:
+    request = json.loads(block().decode("utf-8"))
+    word = str(request["word"])
+    try:
+        if request["op"] == "agent":
+            become_agent(word, str(request["sha256"]), [str(each) for each in request["arguments"]])
+        elif request["op"] == "run":
+            become(word, [str(each) for each in request["argv"]])
+        else:
+            put(str(request["path"]), block())
+            answer(word, {"ok": True})
+    except Refusal as refusal:
+        answer(word, {"ok": False, "error": refusal.message, "hint": refusal.hint})
+    except OSError as error:
+        where = " {}".format(error.filename) if error.filename else ""
+        said = "cannot write{}: {}".format(where, error.strerror)
+        answer(word, {"ok": False, "error": said, "hint": "make it writable, and see that the disk is not full"})
+
+
+def take(size: int) -> bytes:
+    """Exactly so many bytes of stdin, and not one more: what follows is for the program that we become."""
+    pieces = []
+    while size:
+        piece = os.read(0, min(size, 1 << 16))
+        if not piece:
+            sys.exit(0)  # nobody is there any more
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
+
+
+def block() -> bytes:
+    size = int(take(8), 16)
+    if size > MOST:
+        sys.exit(1)
+    return take(size)
+
+
+def answer(word: str, fields: Dict[str, object]) -> None:
+    data = "{} {}\n".format(word, json.dumps(fields)).encode("utf-8")
+    while data:
+        data = data[os.write(1, data) :]
+
+
+# -- the agent ---------------------------------------------------------------------------------------------------------
+
+
+def become_agent(word: str, digest: str, arguments: List[str]) -> None:
+    if not re.fullmatch("[0-9a-f]{64}", digest):
+        raise Refusal("the daemon named no bundle", "gpq on the daemon's machine is damaged: install it again")
+    home = os.path.expanduser("~")
+    store = home
+    for name in (".gpq", "agent"):
+        store = os.path.join(store, name)
+        private(store)
+    target = os.path.join(store, digest)
+    have = digest_of(target) == digest
+    answer(word, {"ok": True, "have": have})
+    if not have:
+        install(store, target, digest, block())
+        answer(word, {"ok": True})
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GPQ_")}
+    environment[SAVED_PATH] = environment.get("PYTHONPATH", "")
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [target, environment[SAVED_PATH]]))
+    os.chdir("/")
+    argv = [sys.executable, "-B", "-m", "gpq_agent.node", *arguments]
+    os.execve(sys.executable, argv, environment)
+
+
+def private(folder: str) -> None:
+    """A folder that is ours alone. Raises Refusal for one that is not, or that leads elsewhere."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    found = os.lstat(folder)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise Refusal("{} is not a folder of our own".format(folder), "move it away")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        os.chmod(folder, 0o700)
+
+
+def digest_of(target: str) -> str:
+    """Of what lies in the folder, "" where it cannot be a bundle: a link, a file of somebody else, one too many."""
+    files = {}
+    try:
+        found = os.lstat(target)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
+            return ""
+        if os.listdir(target) != [PACKAGE]:
+            return ""
+        for folder, folders, names in os.walk(os.path.join(target, PACKAGE)):
+            if "__pycache__" in folders:  # compiled by whom? Never from there
+                folders.remove("__pycache__")
+                shutil.rmtree(os.path.join(folder, "__pycache__"), ignore_errors=True)
+            for name in names + folders:
+                path = os.path.join(folder, name)
+                found = os.lstat(path)
+                if stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid():
+                    return ""
+            for name in names:
+                path = os.path.join(folder, name)
+                with open(path, "rb") as stream:
+                    files[os.path.relpath(path, target)] = stream.read().decode("utf-8")
+    except (OSError, ValueError):
+        return ""
+    return hashlib.sha256(packed(files)).hexdigest()
+
+
+def packed(files: Dict[str, str]) -> bytes:
+    """One text for one content, on every Python: what the digest is of."""
+    return json.dumps(files, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+
+def install(store: str, target: str, digest: str, archive: bytes) -> None:
+    """Written aside, synced, and renamed: a folder of that name is whole or not there."""
+    unpacker = zlib.decompressobj()
+    content = unpacker.decompress(archive, MOST)
+    if unpacker.unconsumed_tail or hashlib.sha256(content).hexdigest() != digest:
+        raise Refusal("the agent came damaged", "try again; if it stays so, the connection alters what it carries")
+    files = json.loads(content.decode("ascii"))
+    if any(PATH.fullmatch(path) is None for path in files):
+        raise Refusal("the agent has files that it should not have", "install gpq again on the daemon's machine")
+    new = tempfile.mkdtemp(prefix=".new-", dir=store)
+    try:
+        for path, text in sorted(files.items()):
+            whole = os.path.join(new, path)
+            os.makedirs(os.path.dirname(whole), mode=0o700, exist_ok=True)
+            put(whole, text.encode("utf-8"))
+        discard(target)
+        os.rename(new, target)
+        sync(store)
+    except OSError:
+        if digest_of(target) != digest:  # else another connection was faster
+            raise
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    if digest_of(target) != digest:
+        raise Refusal("{} is not what was written there".format(target), "look at the server's disk")
+
+
+def discard(target: str) -> None:
+    """Make room. What is there was looked at, and is not what its name says."""
+    if os.path.islink(target) or os.path.isfile(target):
+        os.unlink(target)
+    elif os.path.isdir(target):
+        shutil.rmtree(target)
+
+
+# -- anything else -----------------------------------------------------------------------------------------------------
+
+
+def become(word: str, argv: List[str]) -> None:
+    program = shutil.which(argv[0])
+    if program is None:
+        raise Refusal("cannot start {}: no such command".format(argv[0]), "is it installed on the server?")
+    os.chdir("/")
+    answer(word, {"ok": True})
+    os.execv(program, argv)
+
+
+def put(path: str, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    temporary = "{}.{}.tmp".format(path, os.getpid())
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        if error.filename is None:
+            error.filename = path
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise Refusal(
+            "cannot write {}: {}".format(path, error.strerror), "check that the folder exists and has space"
+        ) from error
+    sync(os.path.dirname(path))
+
+
+def sync(folder: str) -> None:
+    descriptor = os.open(folder or ".", os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""The agent as it is shipped: the sources of gpq_agent as one text, and the digest that names it. Knows no server."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import gpq_agent
+
+BOOTSTRAP = "gpq_agent/node/bootstrap.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """`digest` is of the text before it was packed, so that another zlib gives the same one."""
+
+    digest: str
+    archive: bytes
+    bootstrap: str  # source of the program that unpacks it
+
+
+@functools.cache
+def bundle() -> Bundle:
+    """Of the agent that is installed with this gpq; the same on every machine and every Python."""
+    package = Path(gpq_agent.__file__).resolve().parent
+    files = {str(path.relative_to(package.parent)): path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
+    content = json.dumps(files, sort_keys=True, separators=(",", ":")).encode("ascii")  # as bootstrap.packed
+    return Bundle(hashlib.sha256(content).hexdigest(), zlib.compress(content, 9), files[BOOTSTRAP])

@@ -1,0 +1,125 @@
+"""The first words over a fresh pipe to a server: past the noise of login scripts, to the program that was asked for.
+
+Reads not one byte beyond its last answer: what follows belongs to that program. Never blocks for long.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpq.errors import GpqError
+
+NOISE = 64 << 10  # bytes that login scripts may print before
+LOGIN_PATIENCE = 60.0  # seconds without a byte until the shell is there: ssh itself gives up on a dead way before
+PATIENCE = 30.0  # seconds without a byte after that
+LOOK = 0.25  # seconds between two calls of `waiting`
+
+
+class Handshake:
+    """Raises EOFError when the pipe ends, GpqError when what comes is of no use, and whatever `waiting` raises."""
+
+    def __init__(self, source: int, sink: int, host: str, waiting: Callable[[], None]) -> None:
+        self._source = source
+        self._sink = sink
+        self._host = host
+        self._waiting = waiting
+        self._began = time.monotonic()
+        self.seconds = 0.0  # until the server's shell was there
+        os.set_blocking(sink, False)
+
+    def expect_shell(self, ready: str) -> None:
+        """Skip what login scripts print. The shell waits for us then: nothing can follow its word."""
+        heard = b""
+        word = ready.encode("ascii") + b"\n"
+        while not heard.endswith(word):
+            if len(heard) > NOISE:
+                raise GpqError(
+                    f"{self._host}: the login scripts print more than {NOISE >> 10} KiB",
+                    "let .bashrc (.cshrc, config.fish) print nothing where it is not interactive",
+                )
+            heard += self._read(1 << 12, LOGIN_PATIENCE)
+        self.seconds = time.monotonic() - self._began
+
+    def block(self, request: Mapping[str, object], content: bytes | None) -> None:
+        self.raw_block(json.dumps(request).encode("utf-8"))
+        if content is not None:
+            self.raw_block(content)
+
+    def raw_block(self, content: bytes) -> None:
+        self.say(b"%08x" % len(content) + content)
+
+    def say(self, data: bytes) -> None:
+        rest = memoryview(data)
+        poller = select.poll()
+        poller.register(self._sink, select.POLLOUT)
+        while rest:
+            self._poll(poller, PATIENCE)
+            try:
+                rest = rest[os.write(self._sink, rest[: 1 << 14]) :]
+            except BlockingIOError:
+                continue
+            except BrokenPipeError:
+                raise EOFError from None
+
+    def answer(self, word: str, no_python: str, python: str) -> Mapping[str, Any]:
+        """The next line that begins with `word`. Raises GpqError for a refusal."""
+        noise = 0
+        while noise <= NOISE:
+            line = self._line()
+            noise += len(line)
+            said, _, rest = line.decode("utf-8", "replace").partition(" ")
+            if said == no_python:
+                raise self._no_python(python, rest.strip(" ,\n"))
+            if said != word:
+                continue
+            answer: Mapping[str, Any] = json.loads(rest)
+            if not answer["ok"]:
+                raise GpqError(f"{self._host}: {answer['error']}", str(answer.get("hint", "")))
+            return answer
+        raise GpqError(
+            f"{self._host}: Python there prints of its own at its start", "see sitecustomize and PYTHONSTARTUP"
+        )
+
+    def over(self) -> None:
+        os.set_blocking(self._sink, True)
+
+    def _no_python(self, python: str, found: str) -> GpqError:
+        if python:
+            return GpqError(
+                f"{self._host}: {found or f'there is no {python}'}, and Python 3.8 or newer is needed",
+                "correct `python` of that node",
+            )
+        return GpqError(
+            f"{self._host}: no Python 3.8 or newer was found" + (f" ({found})" if found else ""),
+            'install one, or name it: `python = "/path/to/python3"` of that node',
+        )
+
+    def _line(self) -> bytes:
+        line = b""
+        while not line.endswith(b"\n") and len(line) <= NOISE:
+            line += self._read(1, PATIENCE)
+        return line
+
+    def _read(self, size: int, patience: float) -> bytes:
+        poller = select.poll()
+        poller.register(self._source, select.POLLIN)
+        self._poll(poller, patience)
+        data = os.read(self._source, size)
+        if not data:
+            raise EOFError
+        return data
+
+    def _poll(self, poller: select.poll, patience: float) -> None:
+        until = time.monotonic() + patience
+        while not poller.poll(LOOK * 1000):
+            self._waiting()
+            if time.monotonic() > until:
+                raise GpqError(
+                    f"{self._host}: logged in, and nothing was heard for {patience:.0f} s",
+                    f"`ssh {self._host} true` must end by itself: a login script may wait for input",
+                )

@@ -1,0 +1,204 @@
+"""A node behind ssh: one long-lived child of the user's own `ssh`, so that ~/.ssh/config, jump hosts and keys hold.
+
+The command that the server's login shell sees is a constant; whatever else there is to say goes over stdin.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from gpq.config import HOST
+from gpq.connectors import ssh_words
+from gpq.connectors.base import Channel
+from gpq.connectors.bundle import Bundle
+from gpq.connectors.handshake import Handshake
+from gpq.connectors.local import MOST_WORDS
+from gpq.errors import GpqError, UsageError
+
+# The login shell may be any: no quote in quotes, no backslash, no exclamation mark, one line. `sh` then reads one line,
+# the Python that was asked for, in a variable: nothing that was sent is ever parsed by a shell.
+READY = "gpq-shell-5d1c0f2e"
+NO_PYTHON = "gpq-no-python-5d1c0f2e"
+REMOTE = (
+    "exec /bin/sh -c '"
+    f"echo {READY}; IFS= read -r p; "
+    'case "$p" in "~/"*) p="$HOME/${p#"~/"}";; esac; '
+    'if test -n "$p"; then set -- "$p"; '
+    "else set -- python3 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8; fi; "
+    'for c; do if "$c" -c "import sys; sys.exit(sys.version_info < (3, 8))" </dev/null >/dev/null 2>&1; then '
+    'exec "$c" -c "import sys; exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"; fi; '
+    'if command -v "$c" >/dev/null 2>&1; then t="$t, $c is $("$c" -V 2>&1 </dev/null | head -n 1)"; fi; done; '
+    f"echo {NO_PYTHON} $t'"
+)
+
+# Said before the user's own words, so that nothing undoes them: no question that nobody answers, no shared connection,
+# no host key that is not known, nothing but one pipe.
+FIXED = (
+    "-T", "-x", "-a",
+    "-o", "BatchMode=yes",
+    "-o", "StrictHostKeyChecking=yes",
+    "-o", "ControlMaster=no",
+    "-o", "ControlPath=none",
+    "-o", "ClearAllForwardings=yes",
+    "-o", "PermitLocalCommand=no",
+    "-o", "RemoteCommand=none",
+    "-o", "EscapeChar=none",
+    "-o", "LogLevel=ERROR",
+)  # fmt: skip
+ALIVE = ("-o", "ServerAliveInterval=3", "-o", "ServerAliveCountMax=3")
+
+FIRST_TIMEOUT = 15  # seconds for TCP and the exchange of keys, until it is known how long they take
+LEAST_TIMEOUT = 5  # a lost SYN is sent again after 1 and 3 s; whoever waits longer comes back too late after a cut
+CLOSE_PATIENCE = 0.5  # seconds that ssh has to end after its input was closed; a dead link would hold it for ever
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`host` is user@host or a name of ~/.ssh/config; `command` starts ssh, with options of the user's own."""
+
+    host: str
+    port: int = 0  # 0: as ssh's configuration says
+    identity: str = ""
+    command: tuple[str, ...] = ("ssh",)
+
+    def __post_init__(self) -> None:
+        if not HOST.fullmatch(self.host):
+            raise UsageError(f"`{self.host}` is no host for ssh", "user@host, or a name of ~/.ssh/config")
+
+    def argv(self, *options: str) -> list[str]:
+        """The command line without what is to be run."""
+        more = [*(["-p", str(self.port)] if self.port else []), *(["-i", self.identity] if self.identity else [])]
+        return [self.command[0], *options, *self.command[1:], *more]
+
+
+class SshChannel:
+    """Pipes to ssh. Its complaints, and those of the other end, go to the file `errors` from byte `complaints` on."""
+
+    def __init__(self, process: subprocess.Popen[bytes], host: str, errors: Path, complaints: int) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self.process = process
+        self.host = host
+        self.errors = errors
+        self.complaints = complaints
+        self.reader: BinaryIO = process.stdout  # type: ignore[assignment]
+        self.writer: BinaryIO = process.stdin  # type: ignore[assignment]
+
+    def last_words(self) -> str:
+        return str(self.problem() or "")
+
+    def problem(self) -> ssh_words.Problem | None:
+        """What ssh, or else the other end, said last."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(CLOSE_PATIENCE)  # its stdout ends a moment before its last words
+        try:
+            with open(self.errors, "rb") as stream:
+                stream.seek(max(self.complaints, os.fstat(stream.fileno()).st_size - MOST_WORDS))
+                said = stream.read().decode("utf-8", "replace")
+        except OSError:
+            return None
+        # 255 is ssh's own; what the other end complained of is told as it is.
+        return ssh_words.problem(said, self.host) if self.process.returncode in (255, None) else ssh_words.last(said)
+
+    def close(self) -> None:
+        """End ssh and what it started (jump hosts). The server notices, and jobs do not."""
+        with contextlib.suppress(OSError):
+            self.writer.close()
+        try:
+            self.process.wait(CLOSE_PATIENCE)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        self.reader.close()
+
+
+class SshConnector:
+    """`python`: path or name of the interpreter there, "" for the first that is new enough."""
+
+    def __init__(self, target: Target, bundle: Bundle, *, errors: Path, python: str = "") -> None:
+        self.target = target
+        self.errors = errors
+        self._bundle = bundle
+        self._python = python
+        self._timeout = FIRST_TIMEOUT
+        self.shipped = 0  # how often the agent had to be sent
+
+    def put(self, content: bytes, path: str) -> None:
+        channel = self._open({"op": "put", "path": path}, content, lambda: None)
+        channel.close()
+
+    def spawn(self, argv: Sequence[str], waiting: Callable[[], None] = lambda: None) -> Channel:
+        return self._open({"op": "run", "argv": list(argv)}, b"", waiting)
+
+    def agent(self, arguments: Sequence[str], waiting: Callable[[], None] = lambda: None) -> Channel:
+        request = {"op": "agent", "sha256": self._bundle.digest, "arguments": list(arguments)}
+        return self._open(request, b"", waiting)
+
+    def _open(self, request: Mapping[str, object], content: bytes, waiting: Callable[[], None]) -> SshChannel:
+        channel = self._connect()
+        try:
+            talk = Handshake(channel.reader.fileno(), channel.writer.fileno(), self.target.host, waiting)
+            talk.expect_shell(READY)
+            self._timeout = max(LEAST_TIMEOUT, min(3 * int(talk.seconds + 1), FIRST_TIMEOUT))
+            word = secrets.token_hex(16)
+            source = self._bundle.bootstrap.encode("utf-8").hex().encode("ascii")
+            talk.say(self._python.encode("utf-8") + b"\n" + source + b"\n")
+            talk.block({"word": word, **request}, content if request["op"] == "put" else None)
+            said = talk.answer(word, NO_PYTHON, self._python)
+            if request["op"] == "agent" and not said["have"]:
+                self.shipped += 1
+                talk.raw_block(self._bundle.archive)
+                talk.answer(word, NO_PYTHON, self._python)
+            talk.over()
+        except EOFError:
+            problem = channel.problem()
+            channel.close()
+            if problem is None:
+                problem = ssh_words.ended(self.target.host, channel.process.returncode)
+            raise GpqError(problem.sentence, problem.hint) from None
+        except BaseException:
+            channel.close()
+            raise
+        return channel
+
+    def _connect(self) -> SshChannel:
+        """ssh, in a session of its own: no terminal to ask on, and all that it starts can be ended."""
+        environment = {**os.environ, "SSH_ASKPASS_REQUIRE": "never", "LC_ALL": "C"}
+        argv = [
+            *self.target.argv(*FIXED),
+            *ALIVE,
+            "-o",
+            f"ConnectTimeout={self._timeout}",
+            "--",
+            self.target.host,
+            REMOTE,
+        ]
+        with open(self.errors, "ab", opener=_private) as errors:
+            complaints = os.fstat(errors.fileno()).st_size
+            try:
+                process = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    cwd="/",
+                    env=environment,
+                    start_new_session=True,
+                    bufsize=0,
+                )
+            except OSError as error:
+                raise GpqError(f"cannot start {argv[0]}: {error.strerror}", "install OpenSSH's client") from error
+        return SshChannel(process, self.target.host, self.errors, complaints)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,96 @@
+"""What ssh complains of, as one sentence and what to do about it. Reads text only."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gpq.connectors.local import LONGEST_LINE
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    sentence: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.sentence} ({self.hint})" if self.hint else self.sentence
+
+
+# In this order: what comes first says more than what ssh adds to it. {host} is as configured.
+KNOWN: tuple[tuple[str, str, str], ...] = (
+    (
+        r"REMOTE HOST IDENTIFICATION HAS CHANGED",
+        "{host} shows another host key than the one that is known: not connected",
+        "ask its administrator whether the key was changed; if so, `ssh-keygen -R` forgets the old one",
+    ),
+    (
+        r"host key is known|Host key verification failed",
+        "the host key of {host} is not known: not connected",
+        "`gpq nodes add` or `ssh {host}` shows it and asks",
+    ),
+    (
+        r"Too many authentication failures",
+        "{host} refused after too many keys were tried",
+        "name the right one: `identity` of that node",
+    ),
+    (
+        r"UNPROTECTED PRIVATE KEY FILE",
+        "the key file for {host} can be read by others, so ssh does not use it",
+        "chmod 600 on it",
+    ),
+    (
+        r"Permission denied \(",
+        "{host} accepts none of your keys",
+        "`ssh {host} true` must work without a question: `ssh-copy-id {host}`, or load the key into an ssh-agent",
+    ),
+    (
+        r"Could not resolve hostname",
+        "the name of {host} cannot be resolved",
+        "correct `host`, or look at your DNS or VPN",
+    ),
+    (r"Connection refused", "{host} refuses connections", "does sshd run there, on that port?"),
+    (r"No route to host|Network is unreachable", "there is no way to {host}", "is it switched on, the VPN up?"),
+    (
+        r"timed out during banner exchange|Timeout before|banner exchange",
+        "{host} takes connections and does not answer",
+        "its sshd hangs or is overloaded",
+    ),
+    (r"(Connection|Operation) timed out", "{host} does not answer", "is it switched on, the VPN up?"),
+    (r"Timeout, server .* not responding", "{host} does not answer any more", ""),
+    (
+        r"Session open refused|open failed|no more sessions|MaxSessions",
+        "{host} allows no more sessions",
+        "MaxSessions in its sshd_config",
+    ),
+    (
+        r"Bad configuration option|[Bb]ad owner or permissions|terminating, \d+ bad|Can't open user config",
+        "ssh's own configuration is not right",
+        "`ssh -G {host}` says where",
+    ),
+    (r"This account is currently not available|account .*(expired|locked)", "the account on {host} may not log in", ""),
+    (r"Connection reset|Connection closed|closed by remote host|Broken pipe", "{host} closed the connection", ""),
+)
+
+
+def problem(said: str, host: str) -> Problem | None:
+    """Of what ssh wrote to stderr; the last line where none of it is known, None where there is nothing."""
+    for pattern, sentence, hint in KNOWN:
+        if re.search(pattern, said):
+            return Problem(sentence.format(host=host), hint.format(host=host))
+    return last(said)
+
+
+def last(said: str) -> Problem | None:
+    line = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "")
+    return Problem(line[:LONGEST_LINE]) if line else None
+
+
+def ended(host: str, code: int | None) -> Problem:
+    """Of a connection that ended without a word."""
+    if code == 255:
+        return Problem(f"ssh could not connect to {host}", f"`ssh {host} true` may say more")
+    return Problem(
+        f"{host}: the login shell ended before it ran anything (exit code {code})",
+        "no `exit` in .bashrc (.cshrc, config.fish) where it is not interactive; no ForceCommand; a shell that takes commands",
+    )

@@ -1,0 +1,43 @@
+"""`[nodes.NAME]` -> the way to that node and the arguments of its agent. Starts nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+from pathlib import Path
+
+from gpq.config import NodeConfig
+from gpq.connectors.bundle import bundle
+from gpq.connectors.ssh import SshConnector, Target
+
+
+def ssh(config: NodeConfig, errors: Path) -> SshConnector:
+    """`errors`: file for what ssh and the agent complain of. Raises UsageError for a host that is none."""
+    target = Target(config.host, config.port, os.path.expanduser(config.identity), tuple(config.ssh or ["ssh"]))
+    return SshConnector(target, bundle(), errors=errors, python=config.python)
+
+
+def ssh_arguments(node: str, config: NodeConfig, home: str) -> list[str]:
+    """The spool's folder has the name of the node: several servers may share one home directory."""
+    spool = config.spool or f"~/.gpq/nodes/{daemon_id(home)}/{node}"
+    return ["--spool", spool, *_common(config)]
+
+
+def local_arguments(config: NodeConfig, home: str, spool: str) -> list[str]:
+    """Checkpoints lie in one folder, for a job that moves from node to node."""
+    return ["--spool", spool, "--checkpoints", os.path.join(home, "checkpoints"), *_common(config)]
+
+
+def _common(config: NodeConfig) -> list[str]:
+    cores = ["--cores", ",".join(map(str, config.cores))] if config.cores else []
+    return ["--slots", "auto" if config.slots is None else str(config.slots), *cores]
+
+
+def daemon_id(home: str) -> str:
+    """One daemon's folders on servers are not another's: by machine, user and state directory."""
+    try:
+        machine = Path("/etc/machine-id").read_text(encoding="ascii").strip()
+    except OSError:
+        machine = socket.gethostname()
+    return hashlib.sha256(f"{machine}:{os.getuid()}:{home}".encode()).hexdigest()[:12]
