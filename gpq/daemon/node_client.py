@@ -27,7 +27,7 @@ from gpq.daemon import launching
 from gpq.daemon.clock import Clock, elapsed
 from gpq.daemon.link import Link, LinkLost, Reply
 from gpq.daemon.observing import ALIVE, Key, Observer
-from gpq.errors import GpqError
+from gpq.errors import GpqError, NodeSilent
 
 log = logging.getLogger(__name__)
 
@@ -155,16 +155,20 @@ class NodeClient:
     # -- questions, from any thread ------------------------------------------------------------------------------------
 
     def request(self, op: str, fields: Mapping[str, Any], timeout: Seconds = 10.0) -> Reply:
-        """The node's answer. Raises GpqError when it refuses or does not answer in time."""
+        """The node's answer. Raises NodeSilent when none comes in time, GpqError when it refuses."""
         link = self._link
         answer: Future[Reply] = Future()
         if link is None:
-            raise GpqError(f"node {self.node} does not answer", "`gpq nodes` tells since when and why")
+            raise NodeSilent(f"node {self.node} does not answer", "`gpq nodes` tells since when and why")
         link.send(op, fields, answer.set_result)
         try:
             reply = answer.result(timeout)
         except FutureTimeout:
-            raise GpqError(f"node {self.node} did not answer within {timeout:.0f} s", "try again") from None
+            raise NodeSilent(f"node {self.node} did not answer within {timeout:.0f} s", "try again") from None
+        if reply.get("lost"):
+            raise NodeSilent(
+                f"node {self.node} does not answer: {reply['error']}", "`gpq nodes` tells since when and why"
+            )
         if not reply.get("ok"):
             raise GpqError(f"node {self.node}: {reply.get('error', 'refused')}", str(reply.get("hint", "")))
         return reply
