@@ -113,9 +113,17 @@ class Sshd:
     def stop(self) -> None:
         """End the listener; connections that there are live on."""
         if self._process is not None:
+            self.signal(signal.SIGCONT)
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def signal(self, number: int) -> None:
+        """To the listener and to all that serve a connection: SIGSTOP is a server that hangs, SIGCONT its waking."""
+        assert self._process is not None
+        for pid in [*self.sessions(), self._process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def sessions(self) -> list[int]:
         """Pids of the sshd processes that serve a connection, while the listener lives."""

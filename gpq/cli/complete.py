@@ -66,9 +66,14 @@ def candidates(words: list[str]) -> list[tuple[str, str]] | None:
         inner = {key.partition(" ")[2]: GRAMMAR[key] for key in GRAMMAR if key.startswith(f"{path} ")}
         if not inner:
             return []
-        if len(rest) == 1:
-            return starting([(name, "") for name in inner] + [("--help", "")], current)
-        path, rest = f"{path} {rest[0]}", rest[1:]
+        default = f"{path} list" if "list" in inner else ""  # need not be named
+        if len(rest) == 1 and not (default and current.startswith("-")):
+            names = starting([(name, "") for name in inner] + [("--help", "")], current)
+            return names + (within(*GRAMMAR[default], rest, submit=False) or []) if default else names
+        if default and rest[0] not in inner:
+            path = default
+        else:
+            path, rest = f"{path} {rest[0]}", rest[1:]
         if path not in GRAMMAR:
             return []
     kind, options = GRAMMAR[path]

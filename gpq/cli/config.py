@@ -1,4 +1,4 @@
-"""`gpq config`: what holds, whether the file is right, where it is, and which policies there are. Never writes it."""
+"""`gpq config`: what holds, whether the file is right, where it is, and which policies there are."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ app = frame()
 FILE = typer.Argument(metavar="[FILE]", help="Another file than the one in use.")
 
 
-@app.callback(help="Show and check the configuration (TOML). gpq never rewrites your file.")
+@app.callback(help="Show and check the configuration (TOML). Only `gpq nodes add` and `remove` write it.")
 def config() -> None:
     """Make it a group of commands."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 
 class ColorChoice(str, Enum):
@@ -25,9 +26,22 @@ Jobs = Annotated[
 Job = Annotated[str, typer.Argument(metavar="JOB", help="An id, a name, or @ for the last.")]
 
 
-def frame() -> typer.Typer:
+def default_to(name: str) -> type[TyperGroup]:
+    """A group of commands of which one need not be named: `gpq nodes gpu1` is `gpq nodes list gpu1`."""
+
+    class Group(TyperGroup):
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            if not args or (args[0] not in self.commands and args[0] not in ("--help", "-h")):
+                args = [name, *args]
+            return super().parse_args(ctx, args)
+
+    return Group
+
+
+def frame(group: type[TyperGroup] | None = None) -> typer.Typer:
     """A typer app that prints plain help and leaves errors to the door."""
     return typer.Typer(
+        cls=group,
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,

@@ -1,34 +1,147 @@
-"""`gpq nodes`: the servers and their GPUs, as the daemon knows them."""
+"""`gpq nodes`: the servers and their GPUs as the daemon knows them, and which servers there are."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from gpq.cli import output
-from gpq.cli.frame import Color, ColorChoice, Json, frame
-from gpq.client.connection import call
+from gpq.cli.frame import Color, ColorChoice, Json, default_to, frame
+from gpq.client import daemon_control
+from gpq.client.connection import call, connect
+from gpq.errors import DaemonUnreachable, GpqError, UsageError
 from gpq.rpc import messages
 from gpq.views import nodes as view
 
-app = frame()
+app = frame(default_to("list"))
 NAMES = typer.Argument(metavar="[NODE]...", help="Names of servers; none: all.")
+HOST = typer.Argument(metavar="[USER@HOST]", help="As for ssh: user@host, or a name of ~/.ssh/config.")
+FROM = typer.Option("--from-ssh-config", help="Offer the hosts of ~/.ssh/config.")
+NAME = typer.Option("--name", metavar="NAME", help="What gpq calls it; its host name by default.")
+GPUS = typer.Option("--gpus", metavar="LIST", help="GPUs to use, by index or UUID: 0,1. All by default.")
+SLOTS = typer.Option("--slots", metavar="N", min=0, max=1024, help="CPU slots instead of GPUs.")
+PYTHON = typer.Option("--python", metavar="PATH", help="Python 3.8 or newer there; found by default.")
+PORT = typer.Option("--port", metavar="N", min=1, max=65535, help="Of its sshd, where ~/.ssh/config does not say it.")
+ADDRESS = typer.Option("--address", metavar="ADDRESS", help="Where other servers reach it; found by default.")
+SSH_CONFIG = typer.Option("--ssh-config", "-F", metavar="FILE", help="Another file than ~/.ssh/config.")
+YES = typer.Option("--yes", "-y", help="Ask nothing: accept a new host key as it is shown, add all that is offered.")
+FORCE = typer.Option("--force", help="Also while jobs are on it: they run on, and gpq hears no more of them.")
+NODE = typer.Argument(metavar="NODE", help="Name of a server.")
 
 
-@app.command()
-def nodes(
-    names: Annotated[list[str] | None, NAMES] = None, color: Color = ColorChoice.auto, json: Json = False
-) -> None:
+@app.callback(help="The servers and their GPUs. Without a command: `list`.")
+def nodes() -> None:
+    """Make it a group of commands."""
+
+
+@app.command("list")
+def show(names: Annotated[list[str] | None, NAMES] = None, color: Color = ColorChoice.auto, json: Json = False) -> None:
     """The servers and their GPUs: state, memory, utilisation, and who is on them. Shows the daemon's last knowledge.
 
     \b
     Example:
       gpq nodes
-      gpq nodes local --json
+      gpq nodes list local --json
     """
     answer = call(messages.Nodes(list(names or [])), messages.NodeList)
     if json:
         output.emit(answer)
     else:
         output.text(view.lines, answer, color.value)
+
+
+@app.command()
+def add(
+    host: Annotated[str, HOST] = "",
+    from_ssh_config: Annotated[bool, FROM] = False,
+    name: Annotated[str, NAME] = "",
+    gpus: Annotated[str, GPUS] = "",
+    slots: Annotated[int | None, SLOTS] = None,
+    python: Annotated[str, PYTHON] = "",
+    port: Annotated[int | None, PORT] = None,
+    address: Annotated[str, ADDRESS] = "",
+    ssh_config: Annotated[str, SSH_CONFIG] = "",
+    yes: Annotated[bool, YES] = False,
+    json: Json = False,
+) -> None:
+    """Add a server that you reach by ssh: look at its host key, at its Python and GPUs, and write it to config.toml.
+
+    It needs sshd and Python 3.8, and a key that ssh can use without a question. gpq puts its agent below ~/.gpq there.
+
+    \b
+    Example:
+      gpq nodes add alice@gpu1
+      gpq nodes add gpu2 --gpus 0,1 --name small
+      gpq nodes add --from-ssh-config
+    """
+    from gpq.cli import adding  # what it imports, nobody needs who only looks
+
+    if bool(host) == from_ssh_config:
+        raise UsageError("gpq nodes add: one of USER@HOST and --from-ssh-config", "gpq nodes add alice@gpu1")
+    if from_ssh_config and (name or address or port):
+        raise UsageError("--name, --address and --port are of one server", "leave them out with --from-ssh-config")
+    more: dict[str, Any] = {"python": python, "port": port or 0, "address": address, "ssh_config": ssh_config}
+    hosts = adding.offered(ssh_config, every=yes) if from_ssh_config else [host]
+    added = []
+    for each in hosts:
+        wanted = adding.Wanted(each, name, [word.strip() for word in gpus.split(",") if word.strip()], slots, **more)
+        try:
+            added.append(adding.add(wanted, yes=yes, quiet=json))
+        except GpqError as error:
+            if len(hosts) == 1:
+                raise
+            output.note(f"{each} was not added: {error.message}{f' ({error.hint})' if error.hint else ''}")
+    names = [each["name"] for each in added]
+    live = bool(added) and _tell(names)
+    if json:
+        output.emit({"added": added, "live": live})
+    elif added:
+        output.say(*(f"added     {each}" for each in names))
+
+
+@app.command()
+def remove(node: Annotated[str, NODE], force: Annotated[bool, FORCE] = False, json: Json = False) -> None:
+    """Take a server out of config.toml. Refused while jobs are on it. Nothing is deleted there.
+
+    \b
+    Example:
+      gpq nodes remove gpu2
+    """
+    from gpq.cli import config_file
+
+    before = config_file.read()
+    after = config_file.without_node(before, node)
+    if not force:
+        call(messages.Info(), messages.DaemonInfo)  # started before the file changes, it knows what is on the node
+    config_file.write(after, before)
+    try:
+        live = _reload(force=force)
+    except GpqError:
+        config_file.write(before, after)
+        raise
+    if json:
+        output.emit({"removed": node, "live": live})
+    else:
+        output.say(f"removed   {node}")
+
+
+def _tell(names: list[str]) -> bool:
+    """Have the daemon take in new servers. They are in the file already: what it refuses is a remark."""
+    try:
+        return _reload(force=False)
+    except GpqError as error:
+        output.note(f"the daemon did not take in {', '.join(names)}: {error.message}", daemon_control.RESTART)
+        return False
+
+
+def _reload(*, force: bool) -> bool:
+    """False when no daemon runs: the next one reads the file as it is then."""
+    try:
+        with connect(start=False) as connection:
+            answer = connection.call(messages.Reload(force), messages.Reloaded)
+    except DaemonUnreachable:
+        return False
+    if answer.restart_needed:
+        output.note(f"{daemon_control.CHANGED}, and not only by this: {daemon_control.RESTART}")
+    return True

@@ -63,8 +63,8 @@ class Handshake:
                 rest = rest[os.write(self._sink, rest[: 1 << 14]) :]
             except BlockingIOError:
                 continue
-            except BrokenPipeError:
-                raise EOFError from None
+            except BrokenPipeError:  # the answer says why, or there is none
+                return
 
     def answer(self, word: str, no_python: str, python: str) -> Mapping[str, Any]:
         """The next line that begins with `word`. Raises GpqError for a refusal."""
@@ -72,9 +72,9 @@ class Handshake:
         while noise <= NOISE:
             line = self._line()
             noise += len(line)
-            said, _, rest = line.decode("utf-8", "replace").partition(" ")
+            said, _, rest = line.decode("utf-8", "replace").rstrip("\n").partition(" ")
             if said == no_python:
-                raise self._no_python(python, rest.strip(" ,\n"))
+                raise self._no_python(python, rest.strip(" ,"))
             if said != word:
                 continue
             answer: Mapping[str, Any] = json.loads(rest)

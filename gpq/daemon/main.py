@@ -21,6 +21,7 @@ import gpq
 from gpq import config, daemon, paths
 from gpq.control.controller import Controller
 from gpq.core.models import Config
+from gpq.daemon.fleet import Fleet
 from gpq.daemon.server import Server
 from gpq.daemon.service import About, Service
 from gpq.daemon.world import LiveWorld
@@ -148,8 +149,9 @@ def _serve(ready: Ready, umask: int) -> int:
         world = LiveWorld(settings.nodes, paths.home(), umask=umask)
         stack.callback(world.close)
         controller = Controller(world, store, chosen, core)
-        about = About(core, frozenset(settings.nodes), world.now(), store.epoch, settings.grace, fingerprint)
-        service = Service(controller, store, world.tail, about, ending.set)
+        about = About(core, world.now(), store.epoch, settings.grace)
+        fleet = Fleet(world, controller, settings, fingerprint)
+        service = Service(controller, store, world.tail, about, fleet, ending.set)
         server = Server(paths.socket(), service.handle)
         stack.callback(server.close)
         log.info("gpq %s, pid %d, epoch %d, %s", gpq.__version__, os.getpid(), store.epoch, paths.home())

@@ -12,7 +12,6 @@ import msgspec
 
 import gpq
 from gpq import paths
-from gpq.config import fingerprint
 from gpq.control import details, narration, requests
 from gpq.control.answers import Reader
 from gpq.control.controller import Controller
@@ -23,6 +22,7 @@ from gpq.core.models import TERMINAL, Config, Job, JobState, Level, Snapshot
 from gpq.core.rounds import decide
 from gpq.core.units import JobId
 from gpq.daemon.deadlines import deadline, left
+from gpq.daemon.fleet import Fleet
 from gpq.daemon.logs import LogReader, Tail
 from gpq.daemon.server import Peer
 from gpq.errors import GpqError, NotFound, UsageError
@@ -41,22 +41,27 @@ class About:
     """What the daemon knows of itself."""
 
     config: Config
-    nodes: frozenset[str]  # configured
     started_at: float
     epoch: int
     grace: float  # of jobs that ask for none
-    fingerprint: str  # of config.toml as it was read
 
 
 class Service:
     """`handle` answers any request, from any thread. `end` is called when somebody asks the daemon to end."""
 
     def __init__(
-        self, controller: Controller, past: History, tail: Tail, about: About, end: Callable[[], None]
+        self,
+        controller: Controller,
+        past: History,
+        tail: Tail,
+        about: About,
+        fleet: Fleet,
+        end: Callable[[], None],
     ) -> None:
         self._controller = controller
         self._past = past
         self._about = about
+        self._fleet = fleet
         self._end = end
         self._logs = LogReader(controller, past, tail)
         self._born = deadline(0.0)
@@ -76,6 +81,7 @@ class Service:
             messages.Top: self._top,
             messages.Complete: self._complete,
             messages.Info: self._info,
+            messages.Reload: self._reload,
             messages.Shutdown: self._shutdown,
         }
 
@@ -100,13 +106,13 @@ class Service:
         spec = requests.spec_of(request.spec, peer.user, peer.uid, self._about.grace)
         if spec.min_gpus > 1 or spec.gpu_type or spec.min_gpu_memory_mib:
             self._wait_for_nodes()
-        requests.fits(self._controller.snapshot, spec, self._about.nodes)
+        requests.fits(self._controller.snapshot, spec, self._fleet.names)
         if request.dry_run:
             return self._dry_run(spec, held=request.held)
         now = self._controller.world.now
 
         def build(snapshot: Snapshot) -> tuple[Sequence[Any], messages.Submitted]:
-            requests.fits(snapshot, spec, self._about.nodes)
+            requests.fits(snapshot, spec, self._fleet.names)
             state = JobState.HELD if request.held else JobState.PENDING
             answer = messages.Submitted(snapshot.next_id, spec.name, str(state), _warnings(spec))
             return requests.submitted(snapshot, spec, now(), held=request.held), answer
@@ -118,7 +124,7 @@ class Service:
         controller = self._controller
         with controller.changed:
             controller.changed.wait_for(
-                lambda: requests.nodes_known(controller.snapshot, self._about.nodes),
+                lambda: requests.nodes_known(controller.snapshot, self._fleet.names),
                 timeout=left(self._born + NODES_PATIENCE),
             )
 
@@ -183,6 +189,9 @@ class Service:
             return requests.changes(snapshot, names, over, judge, now(), peer.user)
 
         return controller.ask(build)
+
+    def _reload(self, request: messages.Reload, peer: Peer) -> messages.Reloaded:
+        return self._fleet.reload(force=request.force)
 
     def _shutdown(self, request: messages.Shutdown, peer: Peer) -> messages.DaemonInfo:
         answer = self._info(messages.Info(), peer)
@@ -327,7 +336,7 @@ class Service:
             round_ms_median=statistics.median(took) * 1000 if took else None,
             memory_mib=_resident_mib(),
             nodes={str(node.id): str(node.state) for _, node in sorted(snapshot.nodes.items())},
-            config_changed=fingerprint() != about.fingerprint,
+            config_changed=self._fleet.config_changed(),
         )
 
 

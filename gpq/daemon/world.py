@@ -69,6 +69,10 @@ class LiveWorld:
     def start(self) -> None:
         for client in self._clients.values():
             client.start()
+        self._give_up_unreachable()
+
+    def _give_up_unreachable(self) -> None:
+        """Jobs that were cancelled before their node was taken out."""
         for _, job in sorted(self._snapshot.jobs.items()):
             if job.stop_forced and job.placement is not None:
                 for node, _ in job.placement.parts:
@@ -91,6 +95,7 @@ class LiveWorld:
         client = self._clients[NodeId(name)]
         self._clients = {node: each for node, each in self._clients.items() if node != name}
         client.close()
+        self._give_up_unreachable()
 
     # -- for the loop --------------------------------------------------------------------------------------------------
 

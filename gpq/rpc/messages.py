@@ -125,6 +125,12 @@ class Info(Request, frozen=True):
     """About the daemon itself."""
 
 
+class Reload(Request, frozen=True):
+    """Read config.toml again and take in the nodes that were added to it or removed. `force`: though jobs are there."""
+
+    force: bool = False
+
+
 class Shutdown(Request, frozen=True):
     """The daemon ends; jobs run on."""
 
@@ -144,6 +150,7 @@ AnyRequest = (
     | Top
     | Complete
     | Info
+    | Reload
     | Shutdown
 )
 
@@ -347,6 +354,13 @@ class NodeView(msgspec.Struct, frozen=True):
 
 class NodeList(msgspec.Struct, frozen=True):
     nodes: list[NodeView]
+    schema: int = SCHEMA
+
+
+class Reloaded(msgspec.Struct, frozen=True):
+    added: list[str]
+    removed: list[str]
+    restart_needed: bool = False  # something else changed as well, and holds after a restart of the daemon only
     schema: int = SCHEMA
 
 

@@ -1,0 +1,100 @@
+"""The steps of `gpq nodes add`: what is asked for, who is offered, the host key, the first look, the file."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gpq import config
+from gpq.cli import config_file, host_keys, meeting, output, ssh_hosts
+from gpq.config import HOST, NODE_NAME, NodeConfig
+from gpq.connectors.ssh import Target
+from gpq.errors import NotFound, Refused, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """As typed."""
+
+    host: str
+    name: str
+    gpus: list[str]
+    slots: int | None
+    python: str
+    port: int
+    address: str
+    ssh_config: str
+
+    def node(self) -> NodeConfig:
+        return NodeConfig(
+            connector="ssh",
+            slots=self.slots,
+            gpus=self.gpus,
+            python=self.python,
+            host=self.host,
+            port=self.port,
+            address=self.address,
+            ssh=["ssh", "-F", os.path.abspath(os.path.expanduser(self.ssh_config))] if self.ssh_config else [],
+        )
+
+    def called(self) -> str:
+        """Raises UsageError."""
+        name = self.name or re.sub(r"[^A-Za-z0-9._-]", "-", self.host.rpartition("@")[2]).lstrip("._-")[:64]
+        if not NODE_NAME.fullmatch(name):
+            raise UsageError(f"`{name}` is no node name", "letters, digits, dot, dash and underscore: --name NAME")
+        return name
+
+
+def add(wanted: Wanted, *, yes: bool, quiet: bool) -> dict[str, Any]:
+    """What --json shows of the server. Raises GpqError; then nothing was written."""
+    if not HOST.fullmatch(wanted.host):
+        raise UsageError(f"`{wanted.host}` is no host for ssh", "user@host, or a name of ~/.ssh/config")
+    node, name = wanted.node(), wanted.called()
+    fields = {key: value for key, value in asdict(node).items() if value not in ("", 0, None, [])}
+    if wanted.slots == 0:
+        fields["slots"] = 0
+    before = config_file.read()
+    after = config_file.with_node(before, name, fields)
+    key = host_keys.settle(Target(node.host, node.port, command=tuple(node.ssh or ["ssh"])), yes=yes, quiet=quiet)
+    found = meeting.meet(name, node)
+    if not quiet:
+        output.say(*meeting.lines(name, found))
+    config_file.write(after, before)
+    return {"name": name, "host": node.host, "host_key": key, **asdict(found)}
+
+
+def offered(ssh_config: str, *, every: bool) -> list[str]:
+    """The hosts of ~/.ssh/config that are no nodes yet, as far as they were picked. Raises NotFound, Refused."""
+    path = os.path.abspath(os.path.expanduser(ssh_config)) if ssh_config else ssh_hosts.default()
+    known = {node.host for node in config.load().nodes.values()}
+    hosts = [host for host in ssh_hosts.listed(path) if host not in known]
+    if not hosts:
+        raise NotFound(f"{path} names no host that is not a node already", "gpq nodes add user@host")
+    if every:
+        return hosts
+    width = len(str(len(hosts)))
+    output.note(*(f"{number:{width}}  {host}" for number, host in enumerate(hosts, 1)))
+    sys.stderr.write("Which of them? Numbers (1,3-4), or all: ")
+    sys.stderr.flush()
+    return picked(sys.stdin.readline().strip(), hosts)
+
+
+def picked(answer: str, hosts: list[str]) -> list[str]:
+    """Those that were named, in their order. Raises Refused, UsageError."""
+    if not answer:
+        raise Refused("none was picked", "numbers such as 1,3-4, or all")
+    if answer == "all":
+        return hosts
+    numbers: set[int] = set()
+    for word in answer.replace(" ", ",").split(","):
+        found = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", word) if word else None
+        if word and found is None:
+            raise UsageError(f"`{word}` is no number of the list", "numbers such as 1,3-4, or all")
+        if found is not None:
+            numbers |= set(range(int(found[1]), int(found[2] or found[1]) + 1))
+    if not numbers or not numbers <= set(range(1, len(hosts) + 1)):
+        raise UsageError(f"the numbers go from 1 to {len(hosts)}", "numbers such as 1,3-4, or all")
+    return [hosts[number - 1] for number in sorted(numbers)]

@@ -1,0 +1,125 @@
+"""Adds and removes `[nodes.NAME]` tables in config.toml; every other byte stays. What comes out is read before it is kept.
+
+As text, not through a library that writes TOML anew: a file that somebody wrote by hand looks the same afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+from gpq import config, paths
+from gpq.errors import GpqError, NotFound, Refused, UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+BY_HAND = "edit the file by hand, then `gpq config check`"
+HEADER = re.compile(r"\s*\[")
+KEY = re.compile(r"\s*(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')\s*(?:\.|=)")
+
+
+def read() -> str:
+    """The text of the file in use, "" where there is none."""
+    try:
+        with open(paths.config(), encoding="utf-8", newline="") as stream:
+            return stream.read()
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {paths.config()}: {error}", "make it a readable UTF-8 file") from None
+
+
+def with_node(text: str, name: str, fields: Mapping[str, object]) -> str:
+    """`text` with one table more at its end. Where it had none, the default node gets its own: it would be gone else."""
+    before = _tree(text)
+    nodes = before.get("nodes", {})
+    if name in nodes or (not nodes and name == "local"):
+        raise Refused(f"there is a node {name} already", f"`gpq nodes remove {name}` first, or take another --name")
+    tables: dict[str, dict[str, object]] = (
+        {name: dict(fields)} if nodes else {"local": {"connector": "local"}, name: dict(fields)}
+    )
+    pieces = [text if not text or text.endswith("\n") else f"{text}\n"]
+    for each, values in tables.items():
+        lines = [f"[nodes.{_key(each)}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
+        pieces += ["\n" if any(pieces) else "", *(f"{line}\n" for line in lines)]
+    return _checked("".join(pieces), {**before, "nodes": {**nodes, **tables}})
+
+
+def without_node(text: str, name: str) -> str:
+    """`text` without the table of one node; lines that are comments stay."""
+    before = _tree(text)
+    nodes = before.get("nodes", {})
+    if name not in nodes:
+        there = ", ".join(nodes) or "none: without any, this machine is the node `local`"
+        raise NotFound(f"no node {name} in {paths.config()}", f"there is {there}")
+    rest = {each: values for each, values in nodes.items() if each != name}
+    if not rest:
+        raise Refused(f"{name} is the only node", "`gpq nodes add` another one first")
+    lines = text.splitlines(keepends=True)
+    header = re.compile(rf"\s*\[\s*nodes\s*\.\s*(?:{re.escape(name)}|\"{re.escape(name)}\"|'{re.escape(name)}')\s*\]")
+    first = next((index for index, line in enumerate(lines) if header.match(line)), None)
+    if first is None:
+        raise Refused(f"node {name} has no table [nodes.{name}] of its own in {paths.config()}", BY_HAND)
+    end = next((index for index in range(first + 1, len(lines)) if HEADER.match(lines[index])), len(lines))
+    kept = [line for line in lines[first + 1 : end] if not line.strip() or line.lstrip().startswith("#")]
+    comments = [line for line in kept if line.strip()]
+    if not comments:  # the empty line before the next table is not doubled
+        kept = kept if first and lines[first - 1].strip() else kept[1:]
+        while first and end == len(lines) and not lines[first - 1].strip():
+            first -= 1
+    return _checked("".join([*lines[:first], *kept, *lines[end:]]), {**before, "nodes": rest})
+
+
+def _tree(text: str) -> dict[str, Any]:
+    config.parse(text, paths.config())  # a file that is wrong is not touched
+    tree: dict[str, Any] = tomllib.loads(text)
+    return tree
+
+
+def _checked(text: str, wanted: Mapping[str, Any]) -> str:
+    """`text`, if it says exactly that. Raises UsageError for a node that is not right."""
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        found = {}
+    if found != wanted:
+        raise Refused(f"{paths.config()} is written in a way that gpq cannot change safely", BY_HAND)
+    config.parse(text, paths.config())
+    return text
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+
+
+def write(text: str, before: str) -> None:
+    """Replace the file, whole or not at all, if it still is `before`. Where it is a link, the file that it leads to."""
+    path = os.path.realpath(paths.config())
+    folder = os.path.dirname(path)
+    temporary = ""
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(prefix=".config.", dir=folder)
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as stream:
+            with contextlib.suppress(FileNotFoundError):
+                os.fchmod(stream.fileno(), os.stat(path).st_mode & 0o777)
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if read() != before:
+            raise Refused(f"{path} was changed meanwhile", "try again")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise GpqError(f"cannot write {path}: {error.strerror}", "make its folder writable") from None
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)

@@ -1,0 +1,96 @@
+"""The host key of a new server: shown, compared with what ssh knows, and accepted only when its user says so.
+
+ssh itself does it all, so that it is the right key through jump hosts as well; `-v` makes it tell.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from gpq.cli import output
+from gpq.connectors import ssh_words
+from gpq.connectors.ssh import Target
+from gpq.errors import GpqError, Refused
+
+PATIENCE = 120.0  # seconds; somebody may have to touch a hardware key
+KEY = re.compile(r"debug1: Server host key: (\S+) (SHA256:\S+)")
+SAID = re.compile(
+    r"debug1: .*|OpenSSH_.*|Warning: Permanently added .*|Authenticated to .*|Transferred: .*|Bytes per second.*"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one connection came to. `key`: kind and fingerprint, of the last host that showed one."""
+
+    ok: bool
+    key: tuple[str, str] | None
+    unknown: bool
+    problem: ssh_words.Problem | None
+
+
+def settle(target: Target, *, yes: bool, quiet: bool) -> str:
+    """The fingerprint, once ssh reaches the server with a known key and without a question. Raises GpqError."""
+    look = _look(target, "yes")
+    if look.key is not None and (look.unknown or not quiet):
+        kind, fingerprint = look.key
+        (output.note if quiet else output.say)(
+            f"host key  {kind} {fingerprint}{' (not known yet)' if look.unknown else ''}"
+        )
+    if look.unknown:
+        _agree(target, yes=yes)
+        shown, look = look.key, _look(target, "accept-new")
+        if look.key != shown:
+            raise GpqError(
+                f"{target.host} showed another host key the second time: {look.key}",
+                "somebody may be between you and it; `ssh-keygen -R` forgets the key again",
+            )
+    if not look.ok:
+        problem = look.problem or ssh_words.ended(target.host, 255)
+        raise GpqError(problem.sentence, problem.hint)
+    return look.key[1] if look.key is not None else ""
+
+
+def _agree(target: Target, *, yes: bool) -> None:
+    if yes:
+        output.note(f"the host key of {target.host} is kept as the known one from now on")
+        return
+    if not sys.stdin.isatty():
+        raise Refused(
+            f"the host key of {target.host} is not known",
+            "compare the fingerprint and repeat with --yes, or `ssh` there",
+        )
+    output.note(
+        "on the server, `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` (or _rsa_, _ecdsa_) shows what it must be"
+    )
+    if input("Is this the server's key? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise Refused(f"{target.host} was not added", "")
+
+
+def _look(target: Target, strict: str) -> Look:
+    options = ["-v", "-T", "-o", "BatchMode=yes", "-o", f"StrictHostKeyChecking={strict}", "-o", "ControlPath=none"]
+    options += ["-o", "ClearAllForwardings=yes", "-o", "PermitLocalCommand=no", "-o", "RemoteCommand=none"]
+    argv = [*target.argv(*options), "-o", "ConnectTimeout=15", "--", target.host, "exit 0"]
+    environment = {**os.environ, "SSH_ASKPASS_REQUIRE": "never", "LC_ALL": "C"}
+    try:
+        ran = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, env=environment, timeout=PATIENCE, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise GpqError(
+            f"{target.host} took longer than {PATIENCE:.0f} s", f"`ssh {target.host} true` may say why"
+        ) from None
+    except OSError as error:
+        raise GpqError(f"cannot start {argv[0]}: {error.strerror}", "install OpenSSH's client") from None
+    lines = ran.stderr.decode("utf-8", "replace").splitlines()
+    keys = [found.groups() for line in lines if (found := KEY.match(line))]
+    said = "\n".join(line for line in lines if not SAID.fullmatch(line.strip()))
+    changed = "REMOTE HOST IDENTIFICATION HAS CHANGED" in said
+    unknown = ran.returncode == 255 and "Host key verification failed" in said and not changed
+    problem = None if ran.returncode != 255 else ssh_words.problem(said, target.host)
+    key = (str(keys[-1][0]), str(keys[-1][1])) if keys else None
+    return Look(ran.returncode != 255, key, unknown, problem)

@@ -1,0 +1,91 @@
+"""The first look at a server that is to be added: ship the agent, start it, ask what is there, and let it go again."""
+
+from __future__ import annotations
+
+import os
+import select
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpq_agent import wire
+
+from gpq import paths
+from gpq.config import NodeConfig
+from gpq.connectors.base import Channel
+from gpq.daemon import connectors
+from gpq.errors import GpqError
+
+PATIENCE = 30.0  # seconds for an answer: the driver of the GPUs has ten
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the agent says of its machine."""
+
+    host: str
+    python: str
+    cores: int
+    memory_mib: int
+    driver: str
+    problem: str  # of the GPUs
+    devices: list[dict[str, Any]]
+    address: str
+
+
+def meet(name: str, node: NodeConfig) -> Findings:
+    """Raises GpqError naming what is missing there."""
+    with tempfile.TemporaryDirectory() as folder:
+        connector = connectors.ssh(node, Path(folder) / "errors")
+        channel = connector.agent(connectors.ssh_arguments(name, node, paths.home()))
+        try:
+            greeting = _answer(channel, node.host, 0)
+            channel.writer.write(wire.encode({"v": wire.VERSION, "id": 1, "op": "probe"}))
+            probe = _answer(channel, node.host, 1)
+        finally:
+            channel.close()
+    return Findings(
+        host=str(greeting["host"]),
+        python=str(greeting["python"]),
+        cores=int(greeting["cores"]),
+        memory_mib=int(greeting["memory_mib"]),
+        driver=str(probe["driver"] or ""),
+        problem=str(probe["error"] or ""),
+        devices=list(probe["devices"]),
+        address=str(greeting["address"]),
+    )
+
+
+def _answer(channel: Channel, host: str, number: int) -> dict[str, Any]:
+    until = time.monotonic() + PATIENCE
+    line = b""
+    descriptor = channel.reader.fileno()
+    while not line.endswith(b"\n"):
+        if not select.select([descriptor], [], [], max(until - time.monotonic(), 0.0))[0]:
+            raise GpqError(
+                f"{host}: the agent did not answer within {PATIENCE:.0f} s", "look at the server's load and disk"
+            )
+        piece = os.read(descriptor, 1 << 16)  # one request, one answer: nothing of the next can be in it
+        if not piece:
+            raise GpqError(f"{host}: the agent ended: {channel.last_words() or 'without a word'}", "")
+        line += piece
+    message = wire.decode(line)
+    if not message.get("ok") or message.get("id") != number:
+        raise GpqError(f"{host}: the agent refuses: {message.get('error', 'an answer that was not asked for')}", "")
+    return message
+
+
+def lines(name: str, found: Findings) -> list[str]:
+    """For a person."""
+    kinds: dict[str, int] = {}
+    for device in found.devices:
+        kind = f"{device['type']} ({device['memory_mib'] / 1024:.0f} GiB)" if device["kind"] == "cuda" else "CPU slot"
+        kinds[kind] = kinds.get(kind, 0) + 1
+    offer = ", ".join(f"{count} x {kind}" for kind, count in kinds.items()) or "no GPU, and no CPU slots were asked for"
+    return [
+        f"server    {name}: {found.host}, Python {found.python}, {found.cores} cores, {found.memory_mib / 1024:.0f} GiB",
+        f"GPUs      {offer}" + (f", driver {found.driver}" if found.driver else ""),
+        *([f"problem   {found.problem}"] if found.problem else []),
+    ]

@@ -1,0 +1,55 @@
+"""The hosts that ~/.ssh/config names: its concrete Host entries, also those of included files. Never a pattern."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shlex
+from collections.abc import Iterator
+
+from gpq.config import HOST
+
+DEEPEST = 16  # includes within includes, as ssh has it
+
+
+def listed(path: str) -> list[str]:
+    """In the order of the file, each once."""
+    return list(dict.fromkeys(name for name in _hosts(path, 0) if HOST.fullmatch(name)))
+
+
+def default() -> str:
+    """ssh takes the home directory from the password database, whatever $HOME says."""
+    import pwd
+
+    return os.path.join(pwd.getpwuid(os.getuid()).pw_dir, ".ssh", "config")
+
+
+def _hosts(path: str, depth: int) -> Iterator[str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            lines = stream.read().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        words = _words(line)
+        if not words:
+            continue
+        keyword = words[0].lower()
+        if keyword == "host" and not any(word.startswith("!") for word in words[1:]):
+            yield from (word for word in words[1:] if not set(word) & set("*?"))
+        elif keyword == "include" and depth < DEEPEST:
+            for pattern in words[1:]:
+                found = os.path.join(os.path.dirname(default()), os.path.expanduser(pattern))
+                for each in sorted(glob.glob(found)):
+                    yield from _hosts(each, depth + 1)
+
+
+def _words(line: str) -> list[str]:
+    """`Host a b`, `Host=a`, `Host "a b"`; nothing for a comment."""
+    keyword, _, rest = line.strip().replace("=", " ", 1).partition(" ")
+    if not keyword or keyword.startswith("#"):
+        return []
+    try:
+        return [keyword, *shlex.split(rest)]
+    except ValueError:
+        return []

@@ -1,0 +1,148 @@
+"""A daemon whose node is behind ssh: jobs there outlive the connection, the daemon, and a server that hangs."""
+
+from __future__ import annotations
+
+import base64
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpq.errors import Refused
+from gpq.rpc.messages import (
+    Cancel,
+    CancelResult,
+    JobDetail,
+    LogChunk,
+    Logs,
+    NodeList,
+    Nodes,
+    NodeView,
+    Reload,
+    Reloaded,
+    Show,
+)
+from tests.daemon.daemons import Daemon, daemon
+from tests.sshd import Sshd, clients
+from tests.waiting import pid_in, wait_until
+
+UNKNOWN_WITHIN = 15.0  # seconds after a server hangs
+BACK_WITHIN = 5.0  # seconds after it goes on
+
+COUNT = 'echo $$ > pid; i=0; while [ $i -lt {} ]; do echo line $i; i=$((i+1)); sleep 0.05; done; test ! -e "$STOP"'
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Sshd]:
+    with Sshd(tmp_path / "sshd") as running:
+        yield running
+
+
+@pytest.fixture
+def served(server: Sshd, tmp_path: Path) -> Iterator[Daemon]:
+    with daemon(tmp_path / "home", f'policy = "fifo"\ninterval = 5.0\n[nodes.far]\n{server.toml()}') as running:
+        running.wait_for_nodes()
+        yield running
+
+
+def node(served: Daemon) -> NodeView:
+    return served.call(Nodes(["far"]), NodeList).nodes[0]
+
+
+def detail(served: Daemon, job: int) -> JobDetail:
+    return served.call(Show(str(job)), JobDetail)
+
+
+def ended(served: Daemon, job: int) -> JobDetail:
+    wait_until(lambda: detail(served, job).job.state in ("completed", "failed"), "the job has ended")
+    return detail(served, job)
+
+
+def log(served: Daemon, job: int) -> str:
+    return base64.b64decode(served.call(Logs(str(job), wait=5.0), LogChunk).data).decode()
+
+
+def counting(served: Daemon, work: Path, lines: int) -> int:
+    script = f"cd {work}; {COUNT.format(lines)}"
+    return served.submit("sh", "-c", script, max_gpus=1)
+
+
+def test_a_job_outlives_kill_9_of_the_connection_and_of_the_daemon(
+    served: Daemon, server: Sshd, tmp_path: Path
+) -> None:
+    job = counting(served, tmp_path, 160)
+    pid = pid_in(tmp_path / "pid")
+    seen: set[int] = set()
+    for _ in range(3):
+        [ssh] = wait_until(lambda: set(clients(server.config)) - seen, "ssh runs, another one than before")
+        seen.add(ssh)
+        os.kill(ssh, signal.SIGKILL)
+    served.kill()
+    wait_until(lambda: not clients(server.config), "ssh ends with its daemon")
+    served.start()
+    os.kill(pid, 0)
+    found = ended(served, job)
+    assert (found.job.state, found.job.exit_status, found.job.attempt) == ("completed", 0, 1)
+    assert log(served, job) == "".join(f"line {number}\n" for number in range(160))
+    assert len(list((server.home / ".gpq" / "agent").iterdir())) == 1
+
+
+def test_a_server_that_hangs_is_silent_soon_and_back_at_once_with_its_job_untouched(
+    served: Daemon, server: Sshd, tmp_path: Path
+) -> None:
+    job = counting(served, tmp_path, 600)
+    pid = pid_in(tmp_path / "pid")
+    server.signal(signal.SIGSTOP)
+    began = time.monotonic()
+    wait_until(lambda: node(served).state == "unreachable", "the node is unreachable")
+    assert time.monotonic() - began < UNKNOWN_WITHIN
+    assert detail(served, job).job.state == "running"
+    server.signal(signal.SIGCONT)
+    began = time.monotonic()
+    wait_until(lambda: node(served).state == "up", "the node is up")
+    assert time.monotonic() - began < BACK_WITHIN
+    os.kill(pid, 0)
+    found = ended(served, job)
+    assert (found.job.exit_status, found.job.attempt) == (0, 1)
+    assert log(served, job) == "".join(f"line {number}\n" for number in range(600))
+
+
+def test_why_a_server_is_not_there_is_said_and_it_comes_back_by_itself(served: Daemon, server: Sshd) -> None:
+    known = server.known_hosts.read_text()
+    server.stop()
+    server.change_host_key()
+    server.start()
+    [ssh] = clients(server.config)
+    os.kill(ssh, signal.SIGKILL)
+    wait_until(lambda: "another host key than the one that is known" in node(served).reason, "the host key is refused")
+    assert server.known_hosts.read_text() == known
+    server.know()
+    wait_until(lambda: node(served).state == "up", "the node is up")
+
+
+def test_nodes_come_and_go_while_the_daemon_runs_and_none_goes_with_its_job(
+    served: Daemon, server: Sshd, tmp_path: Path
+) -> None:
+    before = served.config.read_text()
+    [ssh] = clients(server.config)
+    served.config.write_text(f"{before}[nodes.near]\nslots = 1\n")
+    assert served.call(Reload(), Reloaded) == Reloaded(added=["near"], removed=[])
+    wait_until(lambda: served.info().nodes == {"far": "up", "near": "up"}, "both are up")
+    assert not served.info().config_changed
+    assert clients(server.config) == [ssh]
+    job = counting(served, tmp_path, 100_000)
+    [part] = wait_until(lambda: detail(served, job).job.placement, "the job has a place")
+    other = "near" if part.node == "far" else "far"
+    tables = {"far": server.toml(), "near": "slots = 1\n"}
+    served.config.write_text(f'policy = "fifo"\ninterval = 5.0\n[nodes.{other}]\n{tables[other]}')
+    with pytest.raises(Refused, match=f"there are jobs on {part.node}: {job}"):
+        served.call(Reload(), Reloaded)
+    assert set(served.info().nodes) == {"far", "near"}
+    served.config.write_text(f'policy = "fifo"\ninterval = 6.0\n[nodes.{part.node}]\n{tables[part.node]}')
+    assert served.call(Reload(), Reloaded) == Reloaded(added=[], removed=[other], restart_needed=True)
+    assert set(served.info().nodes) == {part.node}
+    assert served.info().config_changed
+    assert served.call(Cancel([str(job)]), CancelResult).cancelled == [job]
