@@ -254,8 +254,11 @@ class Server:
 
     @staticmethod
     def pid_inside(pid: int) -> int:
-        """The pid that a process has there."""
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        """The pid that a process has there, 0 once it has ended."""
+        try:
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        except OSError:
+            return 0
         return int(next(line for line in lines if line.startswith("NSpid:")).split()[-1])
 
     def freeze_sshd(self, sessions: bool = True) -> None:
