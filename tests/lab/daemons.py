@@ -32,6 +32,10 @@ class LabDaemon(Daemon):
             **settings,
         )
 
+    def __enter__(self) -> LabDaemon:
+        super().__enter__()
+        return self
+
     def __exit__(self, *details: object) -> None:
         """What is cut is healed first: the jobs are to end."""
         for server in self.lab:

@@ -21,6 +21,7 @@ NEEDED = {
     "unshare": "util-linux",
     "nsenter": "util-linux",
     "setpriv": "util-linux",
+    "pgrep": "procps",
     "csh": "csh",
     "fish": "fish",
 }

@@ -29,7 +29,7 @@ REFUSE = {
     "no-python": (kinds.NO_PYTHON, "no Python 3.8 or newer was found"),
     "exits": (kinds.EXITING, "the login shell ended before it ran anything"),
     "talks": (kinds.TALKATIVE, "the login scripts print more than"),
-    "no-session": (kinds.NO_SESSION, "closed the connection|no more sessions|refuse"),
+    "no-session": (kinds.NO_SESSION, "allows no more sessions|could not connect"),
     "another-key": (kinds.PLAIN, "shows another host key than the one that is known"),
 }
 

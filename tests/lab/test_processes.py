@@ -16,12 +16,13 @@ from tests.waiting import wait_until
 
 STARTS = "echo run >>ran-$GPQ_JOB_ID; while ! test -e go; do sleep 0.1; done; exit 7"
 REBOOTS = 3
-KILLS = 10
+KILLS = 5
 
 
 def agents(server: Server) -> list[int]:
-    """Pids of the node agents there: what each connection runs."""
-    found = server.inside("pgrep", "-f", "gpq_agent.node --spool", check=False).split()
+    """Pids of the node agents there: what the connections run. (Shims have the same words, and are not of sshd.)"""
+    sessions = server.inside("pgrep", "-d,", "-x", "sshd").strip()
+    found = server.inside("pgrep", "-P", sessions, "-f", "gpq_agent.node --spool", check=False).split()
     inner = {int(pid) for pid in found}
     return [pid for pid in server.processes() if server.pid_inside(pid) in inner]
 
