@@ -1,6 +1,7 @@
 """Every error that a user can meet. What is so goes in `message` (one line), what to do about it in `hint`.
 
     GpqError              1   something failed
+    |-- NodeSilent        1   a server cannot be asked now; asked later it may answer
     |-- StoreFailed       1   the state can no longer be kept: the daemon ends, and has acknowledged nothing more
     |-- UsageError        2   the command line or the configuration is wrong
     |-- DaemonUnreachable 3   no daemon answers, or one of another version
@@ -24,6 +25,10 @@ class GpqError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+
+class NodeSilent(GpqError):
+    pass
 
 
 class StoreFailed(GpqError):

@@ -55,11 +55,14 @@ def logs(
 
 def read(connection: Connection, job: str, only: int, node: str, *, follow: bool) -> Iterator[messages.LogChunk]:
     """The pieces in order, empty ones left out but for the first of each attempt."""
-    attempt, offset = only, 0
+    attempt, offset, told = only, 0, ""
     name = "" if node.isdigit() else node
     while True:
         request = messages.Logs(job, attempt, name, offset, wait=WAIT if follow else 0.0)
         piece = connection.call(request, messages.LogChunk)
+        if piece.silent and not told:
+            output.note(f"{piece.silent}; waiting for it")
+        told = piece.silent
         if node.isdigit() and not name:
             name = _ranked(piece, int(node))
             if name != piece.node:

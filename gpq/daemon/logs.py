@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,15 +11,18 @@ from gpq.core.events import Launched
 from gpq.core.models import HOLDS_DEVICES, TERMINAL, Job
 from gpq.core.units import JobId, NodeId
 from gpq.daemon.deadlines import deadline, left
-from gpq.errors import GpqError, NotFound, UsageError
+from gpq.errors import GpqError, NodeSilent, NotFound, UsageError
 from gpq.ports import History
 from gpq.rpc.messages import LogChunk, Logs
 
-# (node, job, attempt, offset, limit) -> {"data": base64, "offset", "size"}; raises GpqError when the node is silent
+# (node, job, attempt, offset, limit) -> {"data": base64, "offset", "size"}; raises NodeSilent when the node is
 Tail = Callable[[NodeId, JobId, int, int, int], Mapping[str, Any]]
 
 MAX_PIECE = 4 << 20  # bytes of one answer
+FIRST_PIECE, LEAST_PIECE = 32 << 10, 4 << 10  # bytes asked of a node at once
+PIECE_SECONDS = 0.5  # that one should take: whatever else the node has to say waits for as long
 FIRST_PAUSE, LAST_PAUSE = 0.05, 0.5  # between looks at a log that does not grow
+SILENT_PAUSE = 1.0  # seconds after which a silent node is told of
 
 
 class LogReader:
@@ -26,9 +30,11 @@ class LogReader:
         self._controller = controller
         self._past = past
         self._tail = tail
+        self._pieces: dict[NodeId, int] = {}  # bytes that each node brings in about PIECE_SECONDS
 
     def read(self, job: JobId, request: Logs, hurry: Callable[[], bool]) -> LogChunk:
-        """A piece from `offset`, at once when there is one, else after `wait` seconds or when `hurry()` says so.
+        """A piece from `offset`, at once when there is one, else after `wait` seconds or when `hurry()` says so, or with
+        `silent` soon after its node stopped answering: what is to come will come.
 
         Raises NotFound for an attempt or node that is none, and what the node says when it cannot be asked.
         """
@@ -39,6 +45,8 @@ class LogReader:
             chunk = self._look(job, request)
             if chunk.data or chunk.ended or left(until) <= 0 or (hurry() and pause > FIRST_PAUSE):
                 return chunk
+            if chunk.silent:
+                until = min(until, deadline(SILENT_PAUSE))
             with self._controller.changed:
                 self._controller.changed.wait(min(pause, left(until)))
             pause = min(pause * 2, LAST_PAUSE)
@@ -69,14 +77,31 @@ class LogReader:
             raise NotFound(f"job {name} never started, so that there is no log", f"`gpq show {name}` says why")
         limit = min(max(request.limit, 1), MAX_PIECE)
         try:
-            piece = self._tail(NodeId(node), name, attempt, request.offset, limit)
-        except GpqError:
-            if over or (job.attempt == attempt and node in job.started_nodes):
+            piece = self._piece(NodeId(node), name, attempt, request.offset, limit)
+        except GpqError as error:
+            silent = error.message if isinstance(error, NodeSilent) and request.wait > 0 else ""
+            if not silent and (over or (job.attempt == attempt and node in job.started_nodes)):
                 raise
-            return LogChunk(attempt, node, "", request.offset, False, numbers, nodes, str(job.state))  # it is to start
+            # It is silent, or to start the attempt.
+            return LogChunk(attempt, node, "", request.offset, False, numbers, nodes, str(job.state), silent)
         data, offset = str(piece["data"]), int(piece["offset"])
         ended = over and offset >= int(piece["size"])
         return LogChunk(attempt, node, data, offset, ended, numbers, nodes, str(job.state))
+
+    def _piece(self, node: NodeId, job: JobId, attempt: int, offset: int, limit: int) -> Mapping[str, Any]:
+        """At most as much as the way to the node carries soon: its other news come over the same one."""
+        asked = min(limit, self._pieces.get(node, FIRST_PIECE))
+        began = time.monotonic()
+        try:
+            piece = self._tail(node, job, attempt, offset, asked)
+        except NodeSilent:
+            self._pieces[node] = max(LEAST_PIECE, asked // 2)
+            raise
+        seconds = time.monotonic() - began
+        if int(piece["offset"]) - offset >= asked:  # a full one tells how fast it is
+            fitting = int(asked * PIECE_SECONDS / max(seconds, 1e-3))
+            self._pieces[node] = max(LEAST_PIECE, min(fitting, 2 * asked, MAX_PIECE))
+        return piece
 
     def _job(self, name: JobId) -> Job:
         job = self._controller.snapshot.jobs.get(name)

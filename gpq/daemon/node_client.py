@@ -23,7 +23,7 @@ from gpq.daemon.conversation import SILENCE, Conversation
 from gpq.daemon.link import Link, LinkLost, Reply
 from gpq.daemon.observing import Key
 from gpq.daemon.reign import UNNAMED, Reign
-from gpq.errors import GpqError, Refused
+from gpq.errors import GpqError, NodeSilent, Refused
 
 log = logging.getLogger(__name__)
 
@@ -88,16 +88,20 @@ class NodeClient:
         self._conversation.resume(keys)
 
     def request(self, op: str, fields: Mapping[str, Any], timeout: Seconds = 10.0) -> Reply:
-        """The node's answer, in any thread. Raises GpqError when it refuses or does not answer in time."""
+        """The node's answer, in any thread. Raises NodeSilent when none comes in time, GpqError when it refuses."""
         line = self._conversation.line
         answer: Future[Reply] = Future()
         if line is None:
-            raise GpqError(f"node {self.node} does not answer", "`gpq nodes` tells since when and why")
+            raise NodeSilent(f"node {self.node} does not answer", "`gpq nodes` tells since when and why")
         line(op, fields, answer.set_result)
         try:
             reply = answer.result(timeout)
         except FutureTimeout:
-            raise GpqError(f"node {self.node} did not answer within {timeout:.0f} s", "try again") from None
+            raise NodeSilent(f"node {self.node} did not answer within {timeout:.0f} s", "try again") from None
+        if reply.get("lost"):
+            raise NodeSilent(
+                f"node {self.node} does not answer: {reply['error']}", "`gpq nodes` tells since when and why"
+            )
         if not reply.get("ok"):
             raise GpqError(f"node {self.node}: {reply.get('error', 'refused')}", str(reply.get("hint", "")))
         return reply

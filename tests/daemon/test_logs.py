@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from gpq.core.events import Launched
 from gpq.core.models import BatchOrder, Config, Job, JobState
 from gpq.core.units import JobId, NodeId
 from gpq.daemon.logs import LogReader
-from gpq.errors import GpqError
+from gpq.errors import GpqError, NodeSilent
 from gpq.policies.fifo import Fifo
 from gpq.rpc.messages import LogChunk, Logs
 from gpq.sim.world import SimWorld
@@ -46,3 +47,42 @@ def test_a_node_that_has_not_started_the_attempt_yet_has_an_empty_log_and_one_th
     assert (chunk.data, chunk.ended) == ("", False)
     with pytest.raises(GpqError, match="no attempt"):
         look(job(1, state=JobState.RUNNING, started_nodes=(NodeId("a"),), **fields), None)
+
+
+def reader(tail: Callable[[int, int], Mapping[str, Any]]) -> LogReader:
+    """Of a job that runs; `tail` gets offset and limit."""
+    store = MemoryStore()
+    running = job(1, state=JobState.RUNNING, spec_=black_box(), attempt=1, placement=on("a", 0), launched_at=0.0)
+    store.commit([Launched(0.0, ONE, 1, on("a", 0), BatchOrder())], snapshot(running))
+    controller = Controller(SimWorld([], []), store, Fifo(), Config())
+    return LogReader(controller, store, lambda node, name, attempt, offset, limit: tail(offset, limit))
+
+
+def test_who_follows_waits_for_a_silent_node_and_is_told() -> None:
+    def silent(offset: int, limit: int) -> Mapping[str, Any]:
+        raise NodeSilent("node a does not answer")
+
+    began = time.monotonic()
+    chunk = reader(silent).read(ONE, Logs("1", offset=7, wait=20.0), lambda: False)
+    assert time.monotonic() - began < 10.0
+    assert (chunk.silent, chunk.data, chunk.offset, chunk.ended) == ("node a does not answer", "", 7, False)
+
+
+def test_no_more_is_asked_at_once_than_the_way_carries_soon() -> None:
+    def way(bytes_a_second: float) -> tuple[LogReader, list[int]]:
+        asked: list[int] = []
+
+        def tail(offset: int, limit: int) -> Mapping[str, Any]:
+            asked.append(limit)
+            time.sleep(limit / bytes_a_second)
+            return {"data": "eA==", "offset": offset + limit, "size": 1 << 40}
+
+        return reader(tail), asked
+
+    slow, of_slow = way(100_000)
+    fast, of_fast = way(1e12)
+    for _ in range(9):
+        for each in (slow, fast):
+            each.read(ONE, Logs("1", limit=1 << 20), lambda: False)
+    assert all(20_000 < piece < 50_000 for piece in of_slow)
+    assert of_fast[-1] == 1 << 20

@@ -44,14 +44,18 @@ ENDED = ("completed", "failed", "cancelled", "timeout")
 class Daemon:
     """`with Daemon(slots=2) as daemon`: started on entry; at the end its jobs are cancelled, it ends, its folder goes."""
 
-    def __init__(self, *, slots: int = 2, nodes: Mapping[str, int] | None = None, **settings: object) -> None:
+    def __init__(
+        self, *, slots: int = 2, nodes: Mapping[str, int | Mapping[str, object]] | None = None, **settings: object
+    ) -> None:
+        """`nodes`: the slots of each, or all that config.toml says of it."""
         # Not under pytest's folder: the path of a socket may have 107 bytes.
         self.home = Path(tempfile.mkdtemp(prefix="gpq-"))
         self.work = self.home / "work"
         self.work.mkdir()
         lines = [f"{key} = {value!r}" for key, value in {"policy": "fifo", **settings}.items()]
-        for name, count in (nodes or {"local": slots}).items():
-            lines += [f"[nodes.{name}]", f"slots = {count}"]
+        for name, node in (nodes or {"local": slots}).items():
+            fields = {"slots": node} if isinstance(node, int) else node
+            lines += [f"[nodes.{name}]", *(f"{key} = {value!r}" for key, value in fields.items())]
         (self.home / "config.toml").write_text("\n".join(lines) + "\n")
         self.process: subprocess.Popen[bytes] | None = None
 

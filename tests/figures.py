@@ -1,0 +1,39 @@
+"""Figures that tests reach, beside those that are asked: recorded whether they suffice or not, listed at the end of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+FIGURE = "figure"
+
+
+class Figures:
+    """Of one test. `row`: of the table of faults that the test answers for, "" for none."""
+
+    def __init__(self, item: pytest.Item, row: str = "") -> None:
+        self.item = item
+        self.row = row
+
+    def note(self, what: str, reached: str) -> None:
+        """Nothing is asked."""
+        self.item.user_properties.append((FIGURE, f"{self.row:>6}  {what}: {reached}"))
+
+    def at_most(self, what: str, reached: float, asked: float, unit: str = "s") -> None:
+        """Recorded, then demanded."""
+        self.note(what, f"{_text(reached)} {unit} (asked: at most {_text(asked)})")
+        assert reached <= asked, f"{what}: {reached} {unit}, asked: at most {asked}"
+
+    def exactly(self, what: str, reached: object, asked: object) -> None:
+        self.note(what, f"{reached} (asked: {asked})")
+        assert reached == asked, f"{what}: {reached}, asked: {asked}"
+
+
+def _text(number: float) -> str:
+    return str(number) if isinstance(number, int) else f"{number:.3g}"
+
+
+def listed(reports: Iterable[pytest.TestReport]) -> list[str]:
+    """The lines of all tests."""
+    return [str(value) for report in reports for name, value in report.user_properties if name == FIGURE]

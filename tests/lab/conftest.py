@@ -1,0 +1,35 @@
+"""Where there can be no laboratory, its tests are skipped and say why; in CI that is a failure (tests/conftest.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lab.kinds import PLAIN
+from tests.lab.lab import Lab
+from tests.lab.machine import lacking
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _laboratory() -> None:
+    reason = lacking()
+    if reason:
+        pytest.skip(f"the laboratory {reason}")
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Lab]:
+    with Lab({"srv-a": PLAIN, "srv-b": PLAIN, "srv-c": PLAIN}) as lab:
+        yield lab
+
+
+@pytest.fixture
+def lab(shared: Lab) -> Iterator[Lab]:
+    """All servers on and well at the start of each test."""
+    yield shared
+    for server in shared:
+        if not server.on:
+            server.boot()
+        server.link.heal()
+        server.thaw_sshd()

@@ -1,0 +1,84 @@
+"""What the laboratory needs of this machine, and commands on it that say why they failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+PATIENCE = 30.0  # seconds that a command on this machine may take
+NEEDED = {
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "iptables": "iptables",
+    "sshd": "openssh-server",
+    "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client",
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+    "setpriv": "util-linux",
+    "pgrep": "procps",
+    "csh": "csh",
+    "fish": "fish",
+}
+
+
+@cache
+def lacking() -> str:
+    """Why there can be no laboratory here; "" where there can."""
+    if os.geteuid() != 0:
+        return "needs root"
+    packages = {package for command, package in NEEDED.items() if shutil.which(command, path=search_path()) is None}
+    if packages:
+        return f"needs the packages {', '.join(sorted(packages))}"
+    tried = subprocess.run(["unshare", "--mount", "--uts", "--net", "--pid", "--fork", "true"], capture_output=True)
+    return "" if tried.returncode == 0 else f"needs namespaces: {tried.stderr.decode().strip()}"
+
+
+def search_path() -> str:
+    """PATH with the folders of the administrator's commands, which not every PATH has."""
+    return os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+
+
+def run(*argv: str | Path, check: bool = True, patience: float = PATIENCE, told: str = "") -> str:
+    """What the command said on stdout. Raises with what it complained of."""
+    done = subprocess.run(
+        [str(word) for word in argv],
+        input=told,
+        capture_output=True,
+        text=True,
+        timeout=patience,
+        env={**os.environ, "PATH": search_path()},
+    )
+    if check and done.returncode != 0:
+        raise AssertionError(f"{' '.join(map(str, argv))}: {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def started(pid: int) -> int | None:
+    """When the process started, in clock ticks since boot; None where there is none. (pid, started) is used once."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+@cache
+def python_home(version: str) -> Path:
+    """Where the Python of this version ("3.8") of this machine is installed."""
+    found = [f"python{version}", *map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))]
+    if version == "{}.{}".format(*sys.version_info):
+        found.insert(0, sys.executable)
+    for candidate in filter(None, map(shutil.which, found)):
+        code = "import json, sys; print(json.dumps([sys.base_prefix, '%d.%d' % sys.version_info[:2]]))"
+        done = subprocess.run([candidate, "-c", code], capture_output=True, cwd="/", check=False)  # a shim may refuse
+        if done.returncode == 0:
+            home, is_version = json.loads(done.stdout)
+            if is_version == version:
+                return Path(home)
+    raise LookupError(f"no Python {version} on this machine")

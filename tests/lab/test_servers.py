@@ -1,0 +1,232 @@
+"""gpq over the servers of a laboratory, while their network and their sshd fail: rows 12 to 19 and 41 of the table of faults."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import time
+
+import pytest
+
+from gpq.rpc.messages import Cancel, CancelResult
+from tests.figures import Figures
+from tests.lab.daemons import LabDaemon, took, watch
+from tests.lab.lab import Lab
+from tests.waiting import wait_until
+
+UNKNOWN = 15.0  # seconds after which a server that is silent is said to be
+BACK = 5.0  # seconds after which one that can be reached again is used again
+# Runs until it is told to go, then ends with 7; says in a file of its own that it ran.
+WAITS = "echo run >>ran-$GPQ_JOB_ID; echo here; while ! test -e go; do sleep 0.1; done; exit 7"
+
+
+def ticks(count: int) -> str:
+    return f"i=0; while test $i -lt {count}; do i=$((i+1)); echo line $i; sleep 0.1; done"
+
+
+def lines(count: int) -> str:
+    return "".join(f"line {number}\n" for number in range(1, count + 1))
+
+
+@pytest.mark.row("12")
+def test_a_short_cut_is_not_seen(lab: Lab, figures: Figures) -> None:
+    with LabDaemon(lab, {"srv-a": 1}) as daemon:
+        job = daemon.run(ticks(100))
+        wait_until(lambda: "line 5\n" in daemon.log(job), "its first lines")
+        lab["srv-a"].link.cut()
+        seen = watch(5.0, lambda: (daemon.state(job), daemon.node("srv-a").state))
+        lab["srv-a"].link.heal()
+        seen += watch(2.0, lambda: (daemon.state(job), daemon.node("srv-a").state))
+        figures.exactly("changes that a cut of 5 s makes", len(set(seen)) - 1, 0)
+        assert daemon.ended(job) == {job: ("completed", 0)}
+        assert daemon.log(job) == lines(100)
+
+
+@pytest.mark.row("13, 14")
+def test_silence_of_every_kind_changes_the_node_and_never_the_job(lab: Lab, figures: Figures) -> None:
+    faults = {"srv-a": lab["srv-a"].link.cut, "srv-b": lab["srv-b"].link.drop_in, "srv-c": lab["srv-c"].link.drop_out}
+    with LabDaemon(lab, dict.fromkeys(faults, 1)) as daemon:
+        daemon.up()
+        jobs = {job: daemon.place(job) for job in [daemon.run(WAITS) for _ in faults]}
+        assert set(jobs.values()) == set(faults)
+        began = time.monotonic()
+        for fault in faults.values():
+            fault()
+        silent: dict[str, float] = {}
+
+        def all_silent() -> bool:
+            for node in daemon.nodes().nodes:
+                if node.state != "up":
+                    silent.setdefault(node.name, time.monotonic() - began)
+            return len(silent) == len(faults)
+
+        wait_until(all_silent, "all are unknown", 2 * UNKNOWN)
+        for name, fault in faults.items():
+            figures.at_most(f"unknown after {fault.__name__}", silent[name], UNKNOWN)
+        for job, name in jobs.items():
+            assert daemon.state(job) in ("running", "unknown")
+            assert lab[name].inside("pgrep", "-f", "test -e go")
+            (lab[name].home / "go").touch()  # it ends while nobody can hear of it
+        for job, name in jobs.items():
+            wait_until(lambda name=name: not lab[name].inside("pgrep", "-f", "test -e go", check=False), "it has ended")  # type: ignore[misc]
+            assert daemon.state(job) in ("running", "unknown")
+        began = time.monotonic()
+        for name in faults:
+            lab[name].link.heal()
+        for job, name in jobs.items():
+            daemon.up(name)
+            figures.at_most(f"back after {faults[name].__name__}", time.monotonic() - began, BACK)
+            assert daemon.ended(job) == {job: ("failed", 7)}
+            assert (lab[name].home / f"ran-{job}").read_text() == "run\n"
+            (lab[name].home / "go").unlink()
+
+
+@pytest.mark.row("15")
+def test_a_fifth_of_the_packets_lost_makes_it_slower_and_nothing_else(lab: Lab, figures: Figures) -> None:
+    with LabDaemon(lab, {"srv-a": 2}) as daemon:
+        daemon.up()
+        lab["srv-a"].link.loss(0.2)
+        long = daemon.run(ticks(100))
+        short = [daemon.run(f"echo {number}") for number in range(5)]
+        seen = watch(20.0, lambda: daemon.node("srv-a").state)
+        figures.exactly("changes of the node in 20 s of 20 % loss each way", len(seen) - 1, 0)
+        assert daemon.ended(long, *short) == dict.fromkeys((long, *short), ("completed", 0))
+        assert daemon.log(long) == lines(100)
+
+
+@pytest.mark.row("16")
+def test_a_huge_log_over_a_slow_link_keeps_nobody_waiting(lab: Lab, figures: Figures) -> None:
+    with LabDaemon(lab, {"srv-a": 2}) as daemon:
+        daemon.up()
+        lab["srv-a"].link.slow("256kbit")
+        huge = daemon.run(
+            "yes 'a line of a log that is far too long' | head -c 30000000; while ! test -e go; do sleep 0.1; done"
+        )
+        daemon.until(huge, "running")
+        with daemon.follow(huge) as follower:
+            try:
+                assert follower.stdout is not None
+                assert len(follower.stdout.read(100_000)) == 100_000  # it flows
+                delays = []
+                for number in range(5):
+                    job = daemon.run(f"date +%s.%N >ended-{number}")
+                    daemon.ended(job)
+                    delays.append(time.time() - float((lab["srv-a"].home / f"ended-{number}").read_text()))
+                assert daemon.node("srv-a").state == "up"
+                assert follower.poll() is None
+            finally:
+                follower.kill()
+        figures.at_most("the end of a job is seen, beside a log at 256 kbit/s", max(delays), 5.0)
+        lab["srv-a"].link.heal()
+        (lab["srv-a"].home / "go").touch()
+        assert daemon.ended(huge) == {huge: ("completed", 0)}
+        (lab["srv-a"].home / "go").unlink()
+
+
+@pytest.mark.row("17")
+def test_after_resets_and_restarts_of_sshd_it_is_back_at_once(lab: Lab, figures: Figures) -> None:
+    server = lab["srv-a"]
+
+    def works() -> bool:
+        return daemon.ended(daemon.run("true")) != {}
+
+    with LabDaemon(lab, {"srv-a": 2}) as daemon:
+        daemon.up()
+        job = daemon.run(ticks(200))
+        daemon.until(job, "running")
+        server.link.reject()
+        time.sleep(2.0)  # as long as the fault lasts
+        server.link.undrop()
+        figures.at_most("a job runs after 2 s of resets", took(works, "a job"), BACK)
+        server.kill_sshd()
+        time.sleep(2.0)
+        server.start_sshd()
+        figures.at_most("a job runs after a restart of sshd", took(works, "a job"), BACK)
+        assert daemon.ended(job) == {job: ("completed", 0)}
+        assert daemon.log(job) == lines(200)
+
+
+@pytest.mark.row("18")
+def test_a_frozen_sshd_delays_nobody_else(lab: Lab, figures: Figures) -> None:
+    def latencies() -> list[float]:
+        """Of the newest log of a job on the healthy server, by its own clock: both have the same."""
+        found = []
+        for _ in range(60):
+            began = time.monotonic()
+            daemon.log(healthy)
+            found.append(time.monotonic() - began)
+        return sorted(found)
+
+    with LabDaemon(lab, {"srv-a": 1, "srv-b": 1}) as daemon:
+        daemon.up()
+        jobs = {daemon.place(job): job for job in [daemon.run(WAITS) for _ in range(2)]}
+        healthy = jobs["srv-b"]
+        wait_until(lambda: daemon.log(healthy), "its first line")
+        before = latencies()
+        lab["srv-a"].freeze_sshd()
+        during = latencies()
+        wait_until(lambda: daemon.node("srv-a").state != "up", "the frozen one is unknown", UNKNOWN)
+        during = sorted(during + latencies())
+        figures.note("median of a log's latency on another server", f"{statistics.median(before) * 1000:.1f} ms")
+        slowest = during[int(0.99 * len(during))]
+        figures.at_most("p99 of it while a server hangs", slowest, max(2 * before[int(0.99 * len(before))], 0.1))
+        assert daemon.node("srv-b").state == "up"
+        lab["srv-a"].thaw_sshd()
+        figures.at_most("the frozen one is back", took(lambda: daemon.node("srv-a").state == "up", "back"), BACK)
+        for name, job in jobs.items():
+            (lab[name].home / "go").touch()
+            assert daemon.ended(job) == {job: ("failed", 7)}
+            (lab[name].home / "go").unlink()
+
+
+@pytest.mark.row("19")
+def test_an_order_that_hung_in_an_old_connection_is_not_obeyed(lab: Lab, figures: Figures) -> None:
+    server = lab["srv-a"]
+    with LabDaemon(lab, {"srv-a": 2}) as daemon:
+        daemon.up()
+        server.link.drop_in()
+        stale, cancelled = daemon.run("echo run >>stale"), daemon.run("echo run >>cancelled")
+        for job in (stale, cancelled):
+            daemon.until(job, "starting")  # the order to start it is in a connection that nobody reads
+        daemon.call(Cancel([str(cancelled)], wait=0.0), CancelResult)
+        wait_until(lambda: daemon.node("srv-a").state != "up", "unknown", 2 * UNKNOWN)
+        time.sleep(10.0)  # until the order is older than an order may be
+        server.link.undrop()
+        daemon.up(patience=40.0)
+        ended = daemon.ended(stale, cancelled)
+        assert ended[stale] == ("completed", 0)
+        assert ended[cancelled][0] == "cancelled"
+        assert not (server.home / "cancelled").exists()
+        ran = (server.home / "stale").read_text().count("run")
+        figures.exactly("runs of a job whose order hung in a half-open connection", ran, 1)
+
+
+@pytest.mark.row("41")
+def test_a_follower_gets_every_byte_over_many_cuts(lab: Lab, figures: Figures) -> None:
+    server = lab["srv-a"]
+    code = (
+        "import random, sys, time; luck = random.Random(7)\n"
+        "for _ in range(400): sys.stdout.buffer.write(luck.randbytes(luck.randrange(2000)));"
+        " sys.stdout.flush(); time.sleep(0.08)"
+    )
+    with LabDaemon(lab, {"srv-a": 1}) as daemon:
+        daemon.up()
+        job = daemon.submit("python3", "-c", code, cwd="/home/ada", python="")
+        daemon.until(job, "running")
+        with daemon.follow(job, "--raw") as follower:
+            for number in range(20):
+                if number % 2:
+                    server.link.reject()  # the connection breaks
+                else:
+                    server.link.cut()  # it hangs
+                time.sleep(0.5)
+                server.link.heal()
+                time.sleep(0.7)
+            said, complaints = follower.communicate(timeout=90)
+        assert daemon.ended(job) == {job: ("completed", 0)}, complaints
+        lost = (daemon.home / "daemon.log").read_text().count("next try")
+        figures.note("connections that were lost or not made meanwhile", str(lost))
+        assert lost >= 5
+        judge = subprocess.run(server.argv("python3", "-c", code.replace("0.08", "0")), capture_output=True, check=True)
+        differs = sum(a != b for a, b in zip(said, judge.stdout, strict=False)) + abs(len(said) - len(judge.stdout))
+        figures.exactly(f"bytes of {len(judge.stdout)} that differ after 20 cuts", differs, 0)
