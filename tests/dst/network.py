@@ -31,7 +31,9 @@ class Weather:
     least: float = 0.001  # seconds on the way
     most: float = 0.05
     drop: float = 0.0  # share of the messages that never come
-    twice: float = 0.0  # share of those that come twice, at once: an answered start cannot come again over a byte stream
+    twice: float = (
+        0.0  # share of those that come twice, at once: an answered start cannot come again over a byte stream
+    )
     ordered: bool = True
 
 
