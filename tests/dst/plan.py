@@ -14,8 +14,8 @@ from tests.dst.network import Weather
 from tests.dst.programs import Program
 
 FAULTS = {  # by name: how often beside the others
-    "cut": 6, "reboot": 2, "agent kill": 3, "shim kill": 2, "start kill": 2, "port busy": 1, "daemon kill": 5,
-    "daemon kill at commit": 5, "freeze": 3, "slow disk": 2, "full disk": 1,
+    "cut": 6, "reboot": 2, "agent kill": 3, "shim kill": 2, "start kill": 2, "port busy": 3, "daemon kill": 5,
+    "daemon kill at commit": 5, "freeze": 3, "slow disk": 2, "full disk": 3,
 }  # fmt: skip
 ENDLESS = 1e6  # seconds of work: until somebody cancels it
 
