@@ -5,7 +5,7 @@ pipes: whoever has a line to the node lends it. It never touches the state: the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from gpq_agent import wire
@@ -72,6 +72,9 @@ class Conversation:
         self._tried_at = self._connected_at = self.heard_at = clock.elapsed()
         self._report: Mapping[str, Any] = {}  # boot id and stamp of the last one taken in on this line
         self._refused_since: dict[Key, Seconds] = {}
+        self._unanswered: dict[Key, list[Seconds]] = {}  # starts said, when
+        self._refusals: dict[Key, StartRefused] = {}  # for good; not told while another start may be under way
+        self._told_refused: set[Key] = set()
         self._backoff = FIRST_BACKOFF
         self._forgone: frozenset[Key] = frozenset()  # written by the thread of the leases alone
 
@@ -152,8 +155,9 @@ class Conversation:
         addresses = {node.id: node.address for node in self._view().nodes.values()}
         order = launching.start_order(launch, self.node, addresses=addresses, library=self._library)
         order = order._replace(**self._report, store=self._reign.store)
-        if (launch.job, launch.attempt) in self._forgone:
-            return
+        key, said_at = (launch.job, launch.attempt), self._clock.elapsed()
+        if key in self._forgone or key in self._refusals or key in self._told_refused:
+            return  # its end is told, or about to be; that may be long before it is committed
         if not self._reign.holds():  # asked after the report was read: a start acknowledges it
             return
         if order.lease > 0 and not (order.stamp and order.store):
@@ -161,8 +165,13 @@ class Conversation:
             self._tell([StartRefused(self._clock.now(), launch.job, launch.attempt, self.node, told, transient=True)])
             return
 
+        self._unanswered.setdefault(key, []).append(said_at)
+
         def done(reply: Reply) -> None:
+            if not reply.get("lost"):
+                self._answered(key, said_at)
             if reply.get("ok"):
+                self._refusals.pop(key, None)
                 self._tell(self._observer.of_attempt(reply["attempt"], self._view(), drained=False))
             elif not reply.get("lost"):
                 self._refused(launch, reply)
@@ -179,7 +188,25 @@ class Conversation:
             return
         log.info("%s: attempt %d.%d is refused: %s", self.node, launch.job, launch.attempt, reason)
         code = SHELL_CODES.get(kind)
-        self._tell([StartRefused(self._clock.now(), *key, self.node, reason, transient=kind == "busy", code=code)])
+        refusal = StartRefused(self._clock.now(), *key, self.node, reason, transient=kind == "busy", code=code)
+        self._refusals[key] = refusal
+        self._tell_refusals(())
+
+    def _answered(self, key: Key, said_at: Seconds) -> None:
+        """That start is not under way any more; forgotten where it was too long ago."""
+        if said_at in (said := self._unanswered.get(key, [])):
+            said.remove(said_at)
+
+    def _tell_refusals(self, known: Collection[Key]) -> None:
+        """Those of attempts that no order can start any more."""
+        oldest = self._clock.elapsed() - wire.START_EXPIRY - 1.0
+        for key, refusal in list(self._refusals.items()):
+            if key in known:
+                del self._refusals[key]
+            elif not any(said > oldest for said in self._unanswered.get(key, ())):
+                del self._refusals[key]
+                self._told_refused.add(key)
+                self._tell([refusal])
 
     def _log_refusal(self, what: str, key: str, reply: Reply) -> None:
         if not reply.get("ok") and not reply.get("lost"):
@@ -226,6 +253,7 @@ class Conversation:
             known, reply["devices"], snapshot, asked=asked, start_possible=self._start_possible
         )
         self._tell(events)
+        self._tell_refusals(known)
         if holds:  # else a newer daemon orders, and renews
             self._heal(send, known, snapshot)
         self.line = send
@@ -270,6 +298,9 @@ class Conversation:
         for key, at in list(self._refused_since.items()):
             if now - at > REMEMBER:
                 del self._refused_since[key]
+        for key, said in list(self._unanswered.items()):
+            if now - max(said, default=0.0) > REMEMBER:
+                del self._unanswered[key]
 
     def _is_time(self, action: Action) -> bool:
         said = self._said.get((type(action).__name__, action.job, action.attempt))

@@ -31,7 +31,9 @@ class Weather:
     least: float = 0.001  # seconds on the way
     most: float = 0.05
     drop: float = 0.0  # share of the messages that never come
-    twice: float = 0.0  # share of those that come a second time, later
+    twice: float = (
+        0.0  # share of those that come twice, at once: an answered start cannot come again over a byte stream
+    )
     ordered: bool = True
 
 
@@ -210,4 +212,4 @@ class Pipe:
             when = self._last[way] = max(when, self._last[way])
         self.node.way.carry(self, way, when, run)
         if not certain and weather.twice and dice.random() < weather.twice:
-            self.node.way.carry(self, way, when + 10.0 * self._delay(), run)
+            self.node.way.carry(self, way, when, run)

@@ -14,8 +14,8 @@ from tests.dst.network import Weather
 from tests.dst.programs import Program
 
 FAULTS = {  # by name: how often beside the others
-    "cut": 6, "reboot": 2, "agent kill": 3, "shim kill": 2, "start kill": 2, "port busy": 1, "daemon kill": 5,
-    "daemon kill at commit": 5, "freeze": 3, "slow disk": 2, "full disk": 1,
+    "cut": 6, "reboot": 2, "agent kill": 3, "shim kill": 2, "start kill": 2, "port busy": 3, "daemon kill": 5,
+    "daemon kill at commit": 5, "freeze": 3, "slow disk": 2, "full disk": 3,
 }  # fmt: skip
 ENDLESS = 1e6  # seconds of work: until somebody cancels it
 
@@ -154,6 +154,9 @@ class Restless:
 
     name = "restless"
 
+    def __init__(self, until: float) -> None:
+        self.until = until  # from then on what runs is left alone, or some would never come to their end
+
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
         dice = random.Random(int(snapshot.now * 1000))
         wanted: dict[JobId, Allotment] = {}
@@ -165,7 +168,7 @@ class Restless:
         for job in dice.sample(jobs, len(jobs)):
             shapes = feasible(job, snapshot)
             now = shape_now(job, snapshot)
-            if job.placement is not None and now is not None and dice.random() < 0.5:
+            if job.placement is not None and now is not None and (snapshot.now > self.until or dice.random() < 0.5):
                 wanted[job.id] = now
             elif shapes and dice.random() < 0.9:
                 wanted[job.id] = dice.choice(shapes)

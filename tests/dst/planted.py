@@ -5,7 +5,7 @@ Where two layers guard the same promise, both are taken out: one alone hides beh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -106,6 +106,14 @@ class StartsWhatItGaveUp(Conversation):
         pass
 
 
+class StartsWhatWasRefused(Conversation):
+    """The same of a refusal that was told."""
+
+    def _tell_refusals(self, known: Collection[Key]) -> None:
+        super()._tell_refusals(known)
+        self._told_refused.clear()
+
+
 class OrdersOnce(Conversation):
     """An order is said once; whether it came is not looked at."""
 
@@ -202,5 +210,6 @@ PLANTED: tuple[Build, ...] = (
     Build("starts that are not idempotent, and no lease of devices", node=StartsAgainNoLease),
     Build("a lease without self-fencing", node=NoSelfFence),
     Build("what was given up is started again before that is written", conversation=StartsWhatItGaveUp),
+    Build("what was refused is started again before that is written", conversation=StartsWhatWasRefused),
     Build("no epoch anywhere", store=NoEpoch, node=NoFence),
 )

@@ -14,7 +14,7 @@ from gpq.core.units import JobId
 from gpq.daemon.conversation import Conversation
 from gpq.policies.registry import policy
 from tests.dst.attempts import Attempt
-from tests.dst.daemons import Daemon
+from tests.dst.daemons import EPOCH, Daemon
 from tests.dst.disk import Disk, DiskStore
 from tests.dst.judge import Judge
 from tests.dst.network import Wire
@@ -153,7 +153,7 @@ class Simulation:
             self.schedule,
             self.disk,
             self.nodes,
-            Restless() if name == "restless" else policy(name),
+            Restless(EPOCH + self.plan.end) if name == "restless" else policy(name),
             Config(interval=self.plan.interval, policy=name),
             conversation=build.conversation,
             controller=build.controller,

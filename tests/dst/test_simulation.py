@@ -34,18 +34,36 @@ def test_what_was_given_up_is_not_started_while_its_end_waits_for_the_disk() -> 
     full. The lease runs out, its end cannot be written, the server comes back and was told to start the job after all;
     then there was room for the end of it, and the next attempt ran beside it."""
     job = Program("job0", Level.BLACK_BOX, gpus=2, most=2, work=400.0, lease=20.0)
-    quiet = Weather(most=0.02)
     faults = (
         Fault(0.8, "cut", node=0, seconds=60.0),
         Fault(0.8, "cut", node=1, seconds=5.0),
         Fault(10.0, "full disk", seconds=90.0),
     )
-    plan = Plan(
-        seed=97,
+    plan = quiet(97, job, *faults)
+    assert simulate(97, plan=plan).violation == ""
+    before = next(build for build in PLANTED if build.name.startswith("what was given up"))
+    assert simulate(97, before, plan=plan).violation[:2] == "I8"
+
+
+def test_what_was_refused_is_not_started_while_that_waits_for_the_disk() -> None:
+    """Seed 2224, as it was found: a start is refused until patience is at an end, the head's disk is full, and the start
+    was said again until it worked; then the refusal was written, and the next attempt ran beside it."""
+    job = Program("job0", Level.BLACK_BOX, gpus=2, most=2, work=400.0)
+    faults = (Fault(0.1, "port busy", node=0, seconds=60.0), Fault(0.1, "port busy", node=1, seconds=60.0))
+    plan = quiet(2224, job, *faults, Fault(5.0, "full disk", seconds=100.0))
+    assert simulate(2224, plan=plan).violation == ""
+    before = next(build for build in PLANTED if build.name.startswith("what was refused"))
+    assert simulate(2224, before, plan=plan).violation[:2] == "I8"
+
+
+def quiet(seed: int, job: Program, *faults: Fault) -> Plan:
+    """Two servers, a good network, one job, and these faults."""
+    return Plan(
+        seed=seed,
         nodes=2,
         policy="backfill",
         interval=10.0,
-        weather=quiet,
+        weather=Weather(most=0.02),
         programs=(job,),
         deeds=(Deed(0.9, "submit", 0),),
         faults=faults,
@@ -53,9 +71,6 @@ def test_what_was_given_up_is_not_started_while_its_end_waits_for_the_disk() -> 
         release_after=(0.0, 0.0),
         rates=(1.0, 1.0),
     )
-    assert simulate(97, plan=plan).violation == ""
-    before = next(build for build in PLANTED if build.name.startswith("what was given up"))
-    assert simulate(97, before, plan=plan).violation[:2] == "I8"
 
 
 def test_a_seed_is_the_same_run_every_time() -> None:
