@@ -27,7 +27,7 @@ def test_servers_share_nothing(lab: Lab) -> None:
     said = lab.ssh("srv-a", f"hostname; touch ~/{mark} /tmp/{mark} /var/tmp/{mark} /dev/shm/{mark}; ls ~ /tmp").stdout
     assert said.split()[0] == "srv-a"
     assert said.count(mark) == 2
-    elsewhere = lab.ssh("srv-b", f"hostname; ls -d ~/{mark} /tmp/{mark} /var/tmp/{mark} /dev/shm/{mark} {ROOT}")
+    elsewhere = lab.ssh("srv-b", f"hostname; ls -d ~/{mark} /tmp/{mark} /var/tmp/{mark} /dev/shm/{mark} {ROOT}/tests")
     assert elsewhere.stdout.split() == ["srv-b"]
     assert not any(os.path.exists(f"{folder}/{mark}") for folder in ("/tmp", "/var/tmp", "/dev/shm", "~/"))
     ids = {lab.ssh(server.name, "cat /proc/sys/kernel/random/boot_id").stdout.strip() for server in lab}
