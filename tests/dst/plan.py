@@ -17,6 +17,7 @@ FAULTS = {  # by name: how often beside the others
     "cut": 6, "reboot": 2, "agent kill": 3, "shim kill": 2, "start kill": 2, "port busy": 3, "daemon kill": 5,
     "daemon kill at commit": 5, "freeze": 3, "slow disk": 2, "full disk": 3,
 }  # fmt: skip
+FOCUSED = 0.1  # share of the seeds that try what is rare by chance alone
 ENDLESS = 1e6  # seconds of work: until somebody cancels it
 
 
@@ -70,6 +71,8 @@ class Plan:
 
 def drawn(seed: int) -> Plan:
     """Each seed has its own mix: which kinds of faults there are, how many, how bad the network is, who decides."""
+    if random.Random(f"focus {seed}").random() < FOCUSED:
+        return _focused(seed)
     dice = random.Random(f"plan {seed}")
     nodes = dice.choice((2, 2, 3))
     programs = tuple(_program(dice, number) for number in range(dice.randrange(3, 9)))
@@ -88,6 +91,29 @@ def drawn(seed: int) -> Plan:
         wrong_clocks=tuple(dice.choice((0.0, dice.uniform(-3600, 3600))) for _ in range(nodes)),
         release_after=tuple(dice.choice((0.0, dice.uniform(0.1, 8.0))) for _ in range(nodes)),
         rates=tuple(dice.uniform(0.999, 1.001) for _ in range(nodes)),
+    )
+
+
+def _focused(seed: int) -> Plan:
+    """One job; as its start is on its way the servers are cut off or refuse it, and then the head's disk is full for longer than
+    its lease, or than anybody's patience."""
+    dice = random.Random(f"focused {seed}")
+    job = replace(_program(dice, 0), level=Level.BLACK_BOX, gpus=2, most=2, work=400.0, lease=dice.choice((0.0, 20.0)))
+    kind = "cut" if job.lease else "port busy"
+    first = [Fault(dice.uniform(0.0, 1.0), kind, node, "both", dice.uniform(5.0, 90.0)) for node in range(2)]
+    full = Fault(dice.uniform(2.0, 12.0), "full disk", seconds=dice.uniform(60.0, 120.0))
+    return Plan(
+        seed=seed,
+        nodes=2,
+        policy="backfill",
+        interval=10.0,
+        weather=_weather(dice),
+        programs=(job,),
+        deeds=(Deed(0.5, "submit", 0),),
+        faults=tuple(sorted((*first, full), key=lambda fault: fault.at)),
+        wrong_clocks=(0.0, 0.0),
+        release_after=(0.0, 0.0),
+        rates=(1.0, 1.0),
     )
 
 
