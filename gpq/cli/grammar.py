@@ -143,6 +143,19 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--json": ("Print JSON only, as the daemon answered.", ""),
         },
     ),
+    "nodes drain": (
+        "nodes",
+        {
+            "--reason": ("Shown in `gpq nodes`, and in `gpq why` of jobs that wait for it.", "any"),
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "nodes undrain": (
+        "nodes",
+        {
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
     "top": (
         "",
         {

@@ -27,6 +27,9 @@ ADDRESS = typer.Option("--address", metavar="ADDRESS", help="Where other servers
 SSH_CONFIG = typer.Option("--ssh-config", "-F", metavar="FILE", help="Another file than ~/.ssh/config.")
 YES = typer.Option("--yes", "-y", help="Ask nothing: accept a new host key as it is shown, add all that is offered.")
 FORCE = typer.Option("--force", help="Also while jobs are on it: they run on, and gpq hears no more of them.")
+REASON = typer.Option(
+    "--reason", metavar="TEXT", help="Shown in `gpq nodes`, and in `gpq why` of jobs that wait for it."
+)
 NODE = typer.Argument(metavar="NODE", help="Name of a server.")
 
 
@@ -124,6 +127,46 @@ def remove(node: Annotated[str, NODE], force: Annotated[bool, FORCE] = False, js
         output.emit({"removed": node, "live": live})
     else:
         output.say(f"removed   {node}")
+
+
+@app.command()
+def drain(node: Annotated[str, NODE], reason: Annotated[str, REASON] = "", json: Json = False) -> None:
+    """Place nothing new on a server: before a reboot, a repair. Holds until `gpq nodes undrain`, over restarts too.
+
+    Jobs that can be stopped and go on are moved away with their checkpoint, or wait; all others run to their end there.
+
+    \b
+    Example:
+      gpq nodes drain gpu2 --reason "new driver on Friday"
+    """
+    answer = call(messages.Drain(node, reason), messages.Drained)
+    if json:
+        output.emit(answer)
+        return
+    output.say(f"drained   {node}{'' if answer.changed else ' (it was already)'}")
+    if answer.leaving:
+        output.say(f"leave it  {_jobs(answer.leaving)}")
+    if answer.staying:
+        output.say(f"stay      {_jobs(answer.staying)}: to their end")
+
+
+@app.command()
+def undrain(node: Annotated[str, NODE], json: Json = False) -> None:
+    """Place jobs on a drained server again.
+
+    \b
+    Example:
+      gpq nodes undrain gpu2
+    """
+    answer = call(messages.Undrain(node), messages.Drained)
+    if json:
+        output.emit(answer)
+    else:
+        output.say(f"undrained {node}{'' if answer.changed else ' (it was not drained)'}")
+
+
+def _jobs(jobs: list[int]) -> str:
+    return f"job{'s' if len(jobs) > 1 else ''} {', '.join(str(job) for job in jobs)}"
 
 
 def _tell(names: list[str]) -> bool:

@@ -128,14 +128,17 @@ class Reader:
         ]
 
     def _node(self, node: Node, holders: Mapping[tuple[NodeId, DeviceId], JobId]) -> NodeView:
+        why = self.snapshot.drained.get(node.id, "")
+        drained = f"drained: {why}" if why and node.state is not NodeState.UP else why
         return NodeView(
             name=str(node.id),
-            state=str(node.state),
-            reason=node.reason,
+            state=node_word(self.snapshot, node),
+            reason="; ".join(part for part in (node.reason, drained) if part),
             cores=node.cores,
             memory_mib=node.memory_mib,
             seen_seconds=max(self.now - node.seen_at, 0.0) if node.seen_at else 0.0,
             devices=[_device(device, holders.get((node.id, device.id))) for device in node.devices],
+            drained=node.id in self.snapshot.drained,
         )
 
     def users(self) -> list[UserShare]:
@@ -152,6 +155,11 @@ class Reader:
             for _, node in sorted(self.snapshot.nodes.items())
             if node.state is NodeState.UNREACHABLE
         ]
+
+
+def node_word(snapshot: Snapshot, node: Node) -> str:
+    """Its state as it is shown: silence comes first, it is news."""
+    return str(NodeState.DRAINED if node.state is NodeState.UP and node.id in snapshot.drained else node.state)
 
 
 def _device(device: Device, holder: JobId | None) -> DeviceView:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from gpq.control import narration
-from gpq.control.answers import Reader
+from gpq.control.answers import Reader, node_word
 from gpq.control.requests import message_of
 from gpq.core import estimates
 from gpq.core import events as facts
@@ -115,7 +115,7 @@ def words(reader: Reader, past: History, kind: str, prefix: str) -> Words:
         case "names":
             found = [(job.name, str(job.state)) for job in [*live, *past.history(limit=COMPLETED_JOBS)] if job.name]
         case "nodes":
-            found = [(str(node.id), str(node.state)) for node in reader.snapshot.nodes.values()]
+            found = [(str(node.id), node_word(reader.snapshot, node)) for node in reader.snapshot.nodes.values()]
         case "users":
             everything = [*live, *past.history(limit=COMPLETED_JOBS)]
             found = [(user, "") for user in sorted({job.spec.user for job in everything})]

@@ -86,6 +86,10 @@ def _asked_line(event: facts.Event) -> str:
             return f"release asked{_by(event.by)}"
         case facts.RequeueAsked():
             return f"requeue asked{_by(event.by)}"
+        case facts.NodeDrained():
+            return f"node {event.node} was drained{_by(event.by)}{_why(event.reason)}"
+        case facts.NodeUndrained():
+            return f"node {event.node} was undrained{_by(event.by)}"
         case _:
             return ""
 

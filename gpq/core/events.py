@@ -53,6 +53,23 @@ class RequeueAsked:
     by: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class NodeDrained:
+    """Nothing new is to be placed there; asked again, it changes the reason."""
+
+    at: Seconds
+    node: NodeId
+    reason: str = ""
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUndrained:
+    at: Seconds
+    node: NodeId
+    by: str = ""
+
+
 # -- from rounds -------------------------------------------------------------------------------------------------------
 
 
@@ -241,6 +258,8 @@ Event = (
     | HoldAsked
     | ReleaseAsked
     | RequeueAsked
+    | NodeDrained
+    | NodeUndrained
     | Launched
     | StopSent
     | Retuned
@@ -264,6 +283,6 @@ EPHEMERAL: tuple[type, ...] = (NodeSeen, NodeSilent, Profiled)
 
 # What calls for an allocation at once; everything else waits for the timer.
 TRIGGERS: tuple[type, ...] = (
-    Submitted, CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked, NodeRemoved, StartRefused,
-    Succeeded, Failed, Stopped, Cancelled, TimeLimitReached,
+    Submitted, CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked, NodeDrained, NodeUndrained, NodeRemoved,
+    StartRefused, Succeeded, Failed, Stopped, Cancelled, TimeLimitReached,
 )  # fmt: skip

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpq.core import estimates
 from gpq.core.leases import Silence, silence, span
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Placement, Shape, Snapshot, Wish
 from gpq.core.nodes import Device, DeviceState, Node, NodeState
-from gpq.core.shapes import feasible, gpu_range, held_by, is_fixed, nodes_up, supply, usable
+from gpq.core.shapes import drained_under, feasible, gpu_range, held_by, is_fixed, nodes_up, supply, usable
 from gpq.core.tuning import typed
-from gpq.core.units import JobId
+from gpq.core.units import JobId, NodeId
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,9 @@ def motives(
         if job.state is JobState.PENDING and wanted is not None:
             reasons[name] = _launch_motive(job, wanted)
         elif job.state is JobState.RUNNING and not is_fixed(job, snapshot):
-            reasons[name] = _change_motive(job, wanted, [other for other in arrivals if other != name])
+            reasons[name] = _drain_motive(snapshot, job, wanted) or _change_motive(
+                job, wanted, [other for other in arrivals if other != name]
+            )
     return reasons
 
 
@@ -63,6 +65,19 @@ def _change_motive(job: Job, wanted: Placement | None, arrivals: list[JobId]) ->
     if wanted.replicas > job.replicas:
         return f"{job.replicas} -> {gpus(wanted.replicas)}{_gain(job, wanted)}"
     return f"moves to {wanted}: a larger job needs its place"
+
+
+def _drain_motive(snapshot: Snapshot, job: Job, wanted: Placement | None) -> str:
+    drained = drained_under(job, snapshot)
+    if not drained:
+        return ""
+    where = f"moves to {wanted}" if wanted is not None else f"stops and waits for {gpus(job.spec.min_gpus)} elsewhere"
+    return f"{where}: {'; '.join(drain_line(snapshot, name) for name in drained)}"
+
+
+def drain_line(snapshot: Snapshot, node: NodeId) -> str:
+    reason = snapshot.drained[node]
+    return f"server {node} is drained{': ' + reason if reason else ''}"
 
 
 def _gain(job: Job, wanted: Placement) -> str:
@@ -108,6 +123,9 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         wait = job.not_before - snapshot.now
         note = job.exit.note if job.exit and job.exit.note else "its last attempt failed"
         return Explained(f"tries again in {wait:.0f} s", (f"{note}; gpq waits {wait:.0f} s before the next attempt",))
+    drained = _never_while_drained(snapshot, job)
+    if drained is not None:
+        return drained
     up = nodes_up(snapshot)
     if not up:
         return Explained(
@@ -122,6 +140,7 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     taken = held_by(snapshot)
     free = sum(usable(device, job.spec) and (node.id, device.id) not in taken for node in up for device in node.devices)
     reasons = [f"it needs {gpus(fewest)}; {free} of {_total(snapshot)} are free"]
+    reasons += [drain_line(snapshot, name) for name in sorted(snapshot.drained) if name in snapshot.nodes]
     holders = sorted({owner for owner in taken.values() if owner != job.id})
     if holders:
         shown = ", ".join(_holder(snapshot.jobs[owner]) for owner in holders[:6])
@@ -143,6 +162,18 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
             f"it may start when {_list(fixed)} {'ends' if len(fixed) == 1 else 'end'}: gpq may not move what runs there"
         )
     return Explained("waits for GPUs", tuple(reasons), tuple(remedies))
+
+
+def _never_while_drained(snapshot: Snapshot, job: Job) -> Explained | None:
+    """It fits nowhere, and would if drained servers were not."""
+    names = [name for name in sorted(snapshot.drained) if name in snapshot.nodes]
+    if not names or feasible(job, snapshot, supply(snapshot, job, {})):
+        return None
+    if not feasible(job, whole := replace(snapshot, drained={}), supply(whole, job, {})):
+        return None
+    lines = (f"it could only run on servers that are drained: {', '.join(names)}",)
+    remedies = tuple(f"`gpq nodes undrain {name}` lets jobs be placed there again" for name in names)
+    return Explained("servers are drained", (*lines, *(drain_line(snapshot, name) for name in names)), remedies)
 
 
 def _before(other: Job, job: Job) -> bool:
@@ -226,7 +257,7 @@ def _list_nodes(silent: Silence) -> str:
 
 def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: Job) -> Explained:
     headline = f"runs on {gpus(job.replicas)}"
-    reasons: list[str] = []
+    reasons = [f"{drain_line(snapshot, name)}; nothing new is placed there" for name in drained_under(job, snapshot)]
     if not job.movable:
         level = job.spec.level
         if level is Level.SCRIPT and not job.spec.rigid:

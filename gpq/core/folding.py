@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from gpq.core import priors, profiling
@@ -15,9 +15,11 @@ from gpq.core.events import (
     Held,
     HoldAsked,
     Launched,
+    NodeDrained,
     NodeRemoved,
     NodeSeen,
     NodeSilent,
+    NodeUndrained,
     Profiled,
     ReleaseAsked,
     Released,
@@ -50,7 +52,7 @@ class Folded:
 
 def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
     """Apply `events` in order. Raises InvalidTransition for an order that the table does not allow (a bug)."""
-    jobs, nodes = dict(snapshot.jobs), dict(snapshot.nodes)
+    jobs, nodes, drained = dict(snapshot.jobs), dict(snapshot.nodes), snapshot.drained
     next_id = snapshot.next_id
     journal: list[Event] = []
     ended: list[Job] = []
@@ -64,6 +66,9 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
                 next_id = max(next_id, event.job + 1)
             case NodeSeen() | NodeSilent() | NodeRemoved():
                 _fold_node(nodes, event)
+                drained = _fold_drained(drained, event)
+            case NodeDrained() | NodeUndrained():
+                drained = _fold_drained(drained, event)
             case _:
                 job = jobs.get(event.job)
                 if job is None:
@@ -77,7 +82,7 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
                 if after is not job and isinstance(event, Exited | StartRefused) and _all_parts_over(after):
                     todo.append(conclude(after, event.at, snapshot.config))
     learnt = priors.remember(snapshot.priors, ended)
-    now = replace(snapshot, jobs=jobs, nodes=nodes, next_id=next_id, priors=learnt)
+    now = replace(snapshot, jobs=jobs, nodes=nodes, next_id=next_id, priors=learnt, drained=drained)
     return Folded(now, tuple(journal), tuple(ended))
 
 
@@ -92,6 +97,17 @@ def _fold_node(nodes: dict[NodeId, Node], event: NodeSeen | NodeSilent | NodeRem
             )
         case NodeRemoved():
             nodes.pop(event.node, None)
+
+
+def _fold_drained(drained: Mapping[NodeId, str], event: Event) -> Mapping[NodeId, str]:
+    """The same mapping where nothing changes. A node that is removed is drained no more."""
+    match event:
+        case NodeDrained():
+            return {**drained, event.node: event.reason}
+        case NodeUndrained() | NodeRemoved() if event.node in drained:
+            return {name: reason for name, reason in drained.items() if name != event.node}
+        case _:
+            return drained
 
 
 def _all_parts_over(job: Job) -> bool:

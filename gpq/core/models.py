@@ -288,3 +288,6 @@ class Snapshot:
     round_at: Seconds = 0.0  # of the last allocation
     priors: Mapping[str, Prior] = field(default_factory=dict)  # by `priors.program_of`, those learnt last at the end
     oracles: Mapping[JobId, Oracle] = field(default_factory=dict)  # of the simulator alone
+    drained: Mapping[NodeId, str] = field(
+        default_factory=dict
+    )  # nothing new is placed there, and why; news undoes it not

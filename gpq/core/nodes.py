@@ -42,7 +42,7 @@ class Device:
 class NodeState(Word):
     UP = "up"
     UNREACHABLE = "unreachable"  # silence: changes the node, never the job
-    DRAINED = "drained"
+    DRAINED = "drained"  # as it is shown: it answers, and is in `Snapshot.drained`
 
 
 @dataclass(frozen=True, slots=True)

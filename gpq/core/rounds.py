@@ -14,7 +14,7 @@ from gpq.core.nodes import Device, NodeState
 from gpq.core.placement import place
 from gpq.core.planning import issued, plan, time_left, wished_stop
 from gpq.core.policy import Policy, shape_of
-from gpq.core.shapes import held_by, settled_at
+from gpq.core.shapes import evacuated, held_by, settled_at
 from gpq.core.units import JobId, NodeId
 
 
@@ -51,8 +51,9 @@ def decide(snapshot: Snapshot, events: Sequence[Event], policy: Policy, *, alloc
     wanted: dict[JobId, Placement] = {}
     done: Round | None = None
     if allocate:
-        allotted = policy.allocate(snapshot)
-        wanted = place(snapshot, allotted)
+        seen = evacuated(snapshot)
+        allotted = policy.allocate(seen)
+        wanted = place(seen, allotted)
         allocation = {name: shape_of(allotment) for name, allotment in allotted.items()}
         reasons = motives(snapshot, allocation, wanted)
         done = Round(snapshot.now, allocation, wanted, reasons)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpq.core.models import (
     HOLDS_DEVICES,
@@ -67,13 +67,31 @@ def is_fixed(job: Job, snapshot: Snapshot) -> bool:
     if not is_leaving(job, snapshot):
         if job.state is not JobState.RUNNING or not job.movable or job.started_at is None:
             return True
-        if snapshot.now < settled_at(job, snapshot.config):
+        if snapshot.now < settled_at(job, snapshot.config) and not drained_under(job, snapshot):
             return True
     # Silence is not death: what runs on a node that does not answer stays where it is.
     return any(
         (node := snapshot.nodes.get(name)) is None or node.state is NodeState.UNREACHABLE
         for name, _ in (job.placement.parts if job.placement else ())
     )
+
+
+def drained_under(job: Job, snapshot: Snapshot) -> list[NodeId]:
+    """Drained nodes that the job is on."""
+    return [name for name, _ in (job.placement.parts if job.placement else ()) if name in snapshot.drained]
+
+
+def evacuated(snapshot: Snapshot) -> Snapshot:
+    """The snapshot as a policy is to see it: jobs that must leave a drained node count as if they had stopped, and their
+    devices as free, so that whatever the policy weighs, staying is not among it. The same object where nobody must."""
+    if not snapshot.drained:
+        return snapshot
+    leaving = {
+        name: replace(job, state=JobState.PENDING, placement=None, launched_at=None, started_at=None)
+        for name, job in snapshot.jobs.items()
+        if job.wish is Wish.RUN and drained_under(job, snapshot) and not is_fixed(job, snapshot)
+    }
+    return replace(snapshot, jobs={**snapshot.jobs, **leaving}) if leaving else snapshot
 
 
 def held_by(snapshot: Snapshot, *, only_fixed: bool = False) -> dict[tuple[NodeId, DeviceId], JobId]:
@@ -102,7 +120,8 @@ def supply(snapshot: Snapshot, job: Job, taken: Mapping[tuple[NodeId, DeviceId],
 
 
 def nodes_up(snapshot: Snapshot) -> list[Node]:
-    return list(_look(snapshot.nodes).up)
+    """Those that answer and are not drained."""
+    return list(_look(snapshot).up)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +129,7 @@ class _Look:
     """What is asked of the nodes many times in a round."""
 
     nodes: Mapping[NodeId, Node]
+    drained: Mapping[NodeId, str]
     up: tuple[Node, ...]
     types: tuple[str, ...]
 
@@ -117,12 +137,13 @@ class _Look:
 _latest: list[_Look] = []  # the answer for the nodes that were asked about last, which are not changed but replaced
 
 
-def _look(nodes: Mapping[NodeId, Node]) -> _Look:
+def _look(snapshot: Snapshot) -> _Look:
+    nodes, drained = snapshot.nodes, snapshot.drained
     known = _latest[-1] if _latest else None
-    if known is None or known.nodes is not nodes or len(known.nodes) != len(nodes):
-        up = tuple(nodes[name] for name in sorted(nodes) if nodes[name].state is NodeState.UP)
+    if known is None or known.nodes is not nodes or known.drained != drained or len(known.nodes) != len(nodes):
+        up = tuple(nodes[name] for name in sorted(nodes) if nodes[name].state is NodeState.UP and name not in drained)
         types = tuple(sorted({device.type for node in up for device in node.devices}))
-        known = _Look(nodes, up, types)
+        known = _Look(nodes, drained, up, types)
         _latest[:] = [known]
     return known
 
@@ -134,7 +155,7 @@ def is_mixed(snapshot: Snapshot) -> bool:
 
 def gpu_types(snapshot: Snapshot) -> tuple[str, ...]:
     """Types of the devices of nodes that answer, sorted."""
-    return _look(snapshot.nodes).types
+    return _look(snapshot).types
 
 
 def shape_types(snapshot: Snapshot) -> tuple[str, ...]:

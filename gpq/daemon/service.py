@@ -12,8 +12,8 @@ import msgspec
 
 import gpq
 from gpq import paths
-from gpq.control import details, narration, requests
-from gpq.control.answers import Reader
+from gpq.control import details, draining, narration, requests
+from gpq.control.answers import Reader, node_word
 from gpq.control.controller import Controller
 from gpq.control.selectors import resolve, single
 from gpq.core.actions import Launch
@@ -80,6 +80,8 @@ class Service:
             messages.Requeue: self._requeue,
             messages.Wait: self._wait,
             messages.Nodes: self._nodes,
+            messages.Drain: self._drain,
+            messages.Undrain: self._undrain,
             messages.Top: self._top,
             messages.Complete: self._complete,
             messages.Info: self._info,
@@ -205,6 +207,14 @@ class Service:
 
         return controller.ask(build)
 
+    def _drain(self, request: messages.Drain, peer: Peer) -> messages.Drained:
+        ask, now = self._controller.ask, self._controller.world.now
+        return ask(lambda snapshot: draining.drain(snapshot, request.node, request.reason, now(), peer.user))
+
+    def _undrain(self, request: messages.Undrain, peer: Peer) -> messages.Drained:
+        ask, now = self._controller.ask, self._controller.world.now
+        return ask(lambda snapshot: draining.undrain(snapshot, request.node, now(), peer.user))
+
     def _reload(self, request: messages.Reload, peer: Peer) -> messages.Reloaded:
         return self._fleet.reload(force=request.force)
 
@@ -303,9 +313,7 @@ class Service:
     def _nodes(self, request: messages.Nodes, peer: Peer) -> messages.NodeList:
         reader = self._reader()
         for name in request.names:
-            if name not in {str(node) for node in reader.snapshot.nodes}:
-                there = ", ".join(sorted(reader.snapshot.nodes)) or "none has answered yet"
-                raise NotFound(f"there is no server `{name}`", f"there is: {there}")
+            draining.known(reader.snapshot, name)
         return messages.NodeList(reader.nodes(request.names))
 
     def _top(self, request: messages.Top, peer: Peer) -> messages.TopView:
@@ -350,7 +358,7 @@ class Service:
             rounds=controller.rounds,
             round_ms_median=statistics.median(took) * 1000 if took else None,
             memory_mib=_resident_mib(),
-            nodes={str(node.id): str(node.state) for _, node in sorted(snapshot.nodes.items())},
+            nodes={str(node.id): node_word(snapshot, node) for _, node in sorted(snapshot.nodes.items())},
             config_changed=self._fleet.config_changed(),
         )
 

@@ -111,6 +111,17 @@ class Nodes(Request, frozen=True):
     names: list[str] = []
 
 
+class Drain(Request, frozen=True):
+    """Place nothing new on a node. Asked again it changes the reason, if one is given."""
+
+    node: str
+    reason: str = ""
+
+
+class Undrain(Request, frozen=True):
+    node: str
+
+
 class Top(Request, frozen=True):
     """Everything that the live view draws, in one answer."""
 
@@ -148,6 +159,8 @@ AnyRequest = (
     | Requeue
     | Wait
     | Nodes
+    | Drain
+    | Undrain
     | Top
     | Complete
     | Info
@@ -356,10 +369,23 @@ class NodeView(msgspec.Struct, frozen=True):
     memory_mib: int
     seen_seconds: float  # age of this knowledge
     devices: list[DeviceView]
+    drained: bool = False  # also while it does not answer
 
 
 class NodeList(msgspec.Struct, frozen=True):
     nodes: list[NodeView]
+    schema: int = SCHEMA
+
+
+class Drained(msgspec.Struct, frozen=True):
+    """Answer of drain and undrain."""
+
+    node: str
+    drained: bool
+    changed: bool  # False: it was so already
+    reason: str = ""
+    leaving: list[int] = []  # jobs on it that are moved away, or wait, from the next round on
+    staying: list[int] = []  # jobs on it that run to their end there, or are not known to be movable yet
     schema: int = SCHEMA
 
 

@@ -28,7 +28,12 @@ class MemoryStore:
         self._journal.extend(event for event in events if not isinstance(event, EPHEMERAL))
         self._ended.extend(ended)
         self._state = replace(
-            Snapshot(), jobs=snapshot.jobs, next_id=snapshot.next_id, round_at=snapshot.round_at, priors=snapshot.priors
+            Snapshot(),
+            jobs=snapshot.jobs,
+            next_id=snapshot.next_id,
+            round_at=snapshot.round_at,
+            priors=snapshot.priors,
+            drained=snapshot.drained,
         )
 
     def history(

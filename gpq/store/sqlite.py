@@ -6,6 +6,7 @@ Refuses what it cannot keep: a network file system, a newer or damaged database,
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sqlite3
 import threading
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from gpq.core.events import EPHEMERAL, JOURNAL_VERSION, Event, Submitted
 from gpq.core.models import TERMINAL, Job, Snapshot
-from gpq.core.units import JobId
+from gpq.core.units import JobId, NodeId
 from gpq.errors import GpqError, Refused, StoreFailed
 from gpq.store import disk, priors, rows
 from gpq.store.migrations import migrate
@@ -89,6 +90,8 @@ class SqliteStore:
             )
             if old != new
         ]
+        if before.drained != snapshot.drained:
+            meta.append(("drained", json.dumps(dict(sorted(snapshot.drained.items())))))
         learnt, forgotten = priors.changes(before.priors, snapshot.priors, snapshot.now)
         if changed or ended or journal or meta or learnt or forgotten:
             writes: Writes = [
@@ -100,7 +103,11 @@ class SqliteStore:
             ]
             self._write(writes, adds=any(isinstance(event, Submitted) for event in journal))
         self._state = Snapshot(
-            jobs=snapshot.jobs, next_id=snapshot.next_id, round_at=snapshot.round_at, priors=snapshot.priors
+            jobs=snapshot.jobs,
+            next_id=snapshot.next_id,
+            round_at=snapshot.round_at,
+            priors=snapshot.priors,
+            drained=snapshot.drained,
         )
         self._ended += len(ended)
 
@@ -181,8 +188,9 @@ class SqliteStore:
                 next_id=max(int(meta["next_id"]), last + 1),
                 round_at=float(meta.get("round_at", 0.0)),
                 priors=priors.read(self._reader, self._writer),
+                drained={NodeId(name): str(why) for name, why in json.loads(meta.get("drained", "{}")).items()},
             )
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, AttributeError) as error:
             raise disk.damaged(self.path, f"table meta: {error}") from None
 
     # -- reading -------------------------------------------------------------------------------------------------------

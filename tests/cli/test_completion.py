@@ -34,11 +34,12 @@ def offered(gpq: Gpq, shell: str, *words: str) -> tuple[int, list[str]]:
         (["cancel", ""], ["1", "2"]),
         (["cancel", "1,"], ["1,1", "1,2"]),
         (["logs", "1", "--node", ""], ["1", "2"]),  # asks for nodes; the made daemon has one list
-        (["nodes", ""], ["list", "add", "remove", "--help", "1", "2"]),
+        (["nodes", ""], ["list", "add", "remove", "drain", "undrain", "--help", "1", "2"]),
         (["nodes", "1", "--js"], ["--json"]),
         (["nodes", "--js"], ["--json"]),
         (["nodes", "add", "--from"], ["--from-ssh-config"]),
         (["nodes", "remove", ""], ["1", "2"]),
+        (["nodes", "drain", ""], ["1", "2"]),
         (["completion", ""], ["bash", "zsh", "fish"]),
         (["demo", "--policy", "s"], ["sia", "slaq", "srtf"]),
         (["submit", "--signal", "USR"], ["USR1", "USR2"]),

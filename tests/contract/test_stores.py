@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpq.core.events import Failed, Launched, NodeSeen, Profiled, Submitted, Succeeded
+from gpq.core.events import Failed, Launched, NodeDrained, NodeSeen, NodeUndrained, Profiled, Submitted, Succeeded
 from gpq.core.models import BatchOrder, Exit, Job, JobSpec, JobState, Placement
 from gpq.core.nodes import Node
 from gpq.core.profile import Noise, Prior, Profile, ProfileRow
@@ -154,3 +154,18 @@ def test_what_nodes_and_training_report_is_not_journaled(store: AnyStore) -> Non
     seen = [NodeSeen(1.0, Node(NodeId("a"))), Profiled(1.0, job.id, 1, offset=10)]
     store.commit(seen, store.load())
     assert len(store.events()) == 1
+
+
+def test_drained_nodes_are_remembered(store: AnyStore) -> None:
+    node = NodeId("a")
+    store.commit([NodeDrained(1.0, node, "repair", "ada")], replace(store.load(), drained={node: "repair"}))
+    assert dict(store.load().drained) == {node: "repair"}
+    if isinstance(store, SqliteStore):
+        again = SqliteStore(store.path)
+        assert dict(again.load().drained) == {node: "repair"}
+        assert again.events() == [NodeDrained(1.0, node, "repair", "ada")]
+        again.commit([NodeUndrained(2.0, node)], replace(again.load(), drained={}))
+        again.close()
+        third = SqliteStore(store.path)
+        assert not third.load().drained
+        third.close()
