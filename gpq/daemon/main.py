@@ -119,7 +119,7 @@ class _LogFile(logging.handlers.RotatingFileHandler):
     """Follows no link: it would write into whatever somebody made it lead to."""
 
     def _open(self) -> TextIOWrapper:
-        return open(self.baseFilename, self.mode, encoding=self.encoding, opener=_not_through_links)
+        return open(self.baseFilename, "a", encoding="utf-8", opener=_not_through_links)
 
 
 def _not_through_links(path: str, flags: int) -> int:

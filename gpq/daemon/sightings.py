@@ -11,7 +11,6 @@ from gpq.core.models import Exit
 from gpq.core.nodes import Device, DeviceProcess, DeviceState, Node
 from gpq.core.units import DeviceId
 
-
 MOST = 1 << 53  # of any number; beyond it JSON and floats are not exact
 
 

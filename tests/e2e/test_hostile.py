@@ -211,13 +211,14 @@ def test_reports_of_a_script_that_lies_are_survived_and_shown_safely(daemon: Dae
 
 
 def test_whatever_a_node_says_the_daemon_lives_and_others_are_untouched(tmp_path: Path) -> None:
+    tail = {"data": "Gw==", "offset": 0, "size": 9}  # read on from there, it never ends
     end = {"code": HUGE, "signal": SURROGATE, "note": TERMINAL[0] + SURROGATE, "ended_at": float("nan")}
     ok = {"state": "ok", "id": "slot-0"}
     noted = {**attempt()["exit"], "note": TERMINAL[0] + SURROGATE, "asked": TERMINAL[1]}
     lies = {
         **LIES,
         "thief": thief(1),
-        "liar": {"devices": [device(type="liar", **ok)], "attempt": attempt(exit=noted), "tail": {"data": "\x1b", "offset": 0, "size": 9}},
+        "liar": {"devices": [device(type="liar", **ok)], "attempt": attempt(exit=noted), "tail": tail},
         "giant": {"devices": [device(type="giant", **ok)], "attempt": attempt(exit=end, pid=HUGE)},
         "reporter": {
             "devices": [device(type="reporter", **ok)],
