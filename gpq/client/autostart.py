@@ -58,6 +58,10 @@ def _starting() -> Iterator[None]:
         os.close(descriptor)
 
 
+def _not_through_links(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
 def _start() -> None:
     """Run the daemon in its own session; it says on a pipe that it serves, or why it cannot."""
     if os.environ.get("GPQ_MARK"):
@@ -65,7 +69,7 @@ def _start() -> None:
         raise Refused("no daemon runs, and a job cannot start one", "run `gpq daemon start` in a shell of yours")
     ready, told = os.pipe()
     try:
-        with open(paths.daemon_log(), "ab") as output:
+        with open(paths.daemon_log(), "ab", opener=_not_through_links) as output:
             child = subprocess.Popen(
                 [sys.executable, "-m", "gpq.daemon.main", "--detached", "--ready-fd", str(told)],
                 stdin=subprocess.DEVNULL,

@@ -17,7 +17,7 @@ from gpq.core.models import Snapshot, StopReason
 from gpq.core.nodes import Node
 from gpq.core.planning import CANCEL_GRACE
 from gpq.core.units import JobId, NodeId, Seconds
-from gpq.daemon import launching
+from gpq.daemon import launching, sightings
 from gpq.daemon.clock import Clock
 from gpq.daemon.link import Done, LinkLost, Reply
 from gpq.daemon.observing import ALIVE, Key, Observer
@@ -231,9 +231,9 @@ class Conversation:
         """Note when, before anything acknowledges it: rule a of leases in wire."""
         self.heard_at = self._clock.elapsed()
         if "stamp" in reply:
-            self._report = {"stamp": float(reply["stamp"]), "boot_id": boot_id}
+            self._report = {"stamp": sightings.real(reply["stamp"]), "boot_id": boot_id}
         else:  # an agent before 0.2
-            self._report = {"expires_at": float(reply["time"]) + wire.START_EXPIRY}
+            self._report = {"expires_at": sightings.real(reply["time"]) + wire.START_EXPIRY}
 
     def _watch(self, send: Send, seen: Any, wait: Seconds, heard: float | None) -> None:
         asked = self._observer.offsets(self._view())

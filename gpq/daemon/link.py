@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import logging
 import os
+import re
 import select
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +27,7 @@ Done = Callable[[Reply], None]
 POLL: Seconds = 1.0
 MAX_LINE = 64 << 20  # bytes; a longer line is no agent's
 CHUNK = 1 << 16
+HALVES = re.compile(rb"\\u[dD][89a-fA-F]")  # escapes of surrogates
 
 
 class LinkLost(Exception):
@@ -65,7 +68,7 @@ class Link:
         """
         for line in self._lines(silence):
             try:
-                message = wire.decode(line)
+                message = _decode(line)
             except ValueError:
                 log.info("%s: noise on the line: %.200r", self._name, line)  # a login banner, say
                 continue
@@ -131,6 +134,14 @@ class Link:
             self._channel.writer.close()
         except (OSError, ValueError) as error:  # ValueError: closed meanwhile. The reader notices the end.
             log.debug("%s: cannot write: %s", self._name, error)
+
+
+def _decode(line: bytes) -> Reply:
+    """As wire.decode; halves of surrogate pairs, which neither the database nor a terminal takes, become question marks."""
+    message = wire.decode(line)
+    if HALVES.search(line):
+        message = json.loads(json.dumps(message, ensure_ascii=False).encode("utf-8", "replace"))
+    return message
 
 
 def _lost_reply(why: str) -> Reply:

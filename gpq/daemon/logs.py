@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -98,6 +99,8 @@ class LogReader:
             self._pieces[node] = max(LEAST_PIECE, asked // 2)
             raise
         seconds = time.monotonic() - began
+        if not _makes_sense(piece, offset):  # who reads on from there would never come to an end
+            raise GpqError(f"what node {node} says of the log makes no sense", "see `gpq daemon logs`")
         if int(piece["offset"]) - offset >= asked:  # a full one tells how fast it is
             fitting = int(asked * PIECE_SECONDS / max(seconds, 1e-3))
             self._pieces[node] = max(LEAST_PIECE, min(fitting, 2 * asked, MAX_PIECE))
@@ -111,3 +114,12 @@ class LogReader:
         if ended:
             return ended[0]
         raise NotFound(f"there is no job {name}", "`gpq status` lists what there is")
+
+
+def _makes_sense(piece: Mapping[str, Any], offset: int) -> bool:
+    """Does it go on from `offset`, by as much as it holds?"""
+    try:
+        data = base64.b64decode(piece["data"], validate=True)
+        return int(piece["offset"]) == offset + len(data) and int(piece["size"]) >= 0
+    except (KeyError, ValueError, TypeError, OverflowError):
+        return False

@@ -16,6 +16,7 @@ import sys
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
+from io import TextIOWrapper
 
 import gpq
 from gpq import config, daemon, paths
@@ -26,7 +27,7 @@ from gpq.daemon.reign import Reign
 from gpq.daemon.server import Server
 from gpq.daemon.service import About, Service
 from gpq.daemon.world import LiveWorld
-from gpq.errors import GpqError
+from gpq.errors import GpqError, Refused
 from gpq.policies.registry import POLICIES, policy
 from gpq.store import disk
 from gpq.store.lock import DaemonLock
@@ -114,12 +115,25 @@ def _harden() -> int:
     return umask
 
 
+class _LogFile(logging.handlers.RotatingFileHandler):
+    """Follows no link: it would write into whatever somebody made it lead to."""
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding="utf-8", opener=_not_through_links)
+
+
+def _not_through_links(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
 def _log_to_file(*, alone: bool) -> None:
-    handlers: list[logging.Handler] = [
-        logging.handlers.RotatingFileHandler(
-            paths.daemon_log(), maxBytes=LOG_BYTES, backupCount=LOGS_KEPT, encoding="utf-8"
-        )
-    ]
+    try:
+        written = _LogFile(paths.daemon_log(), maxBytes=LOG_BYTES, backupCount=LOGS_KEPT, encoding="utf-8")
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise Refused(f"{paths.daemon_log()} is a link, and not written through", "remove it") from None
+    handlers: list[logging.Handler] = [written]
     if not alone:
         handlers.append(logging.StreamHandler())
     logging.basicConfig(

@@ -108,7 +108,7 @@ class Observer:
         job = snapshot.jobs[job_id]
         events: list[Event] = []
         if info.get("report_offset", 0) > self._offset(job):
-            self._offsets[key] = int(info["report_offset"])
+            self._offsets[key] = sightings.whole(info["report_offset"])
             events.append(profiled(now, job_id, attempt, self._offsets[key], info["report"]))
         ran = state in ("running", "orphan") or info.get("pid") is not None
         if ran and self.node not in job.started_nodes and self._is_new("Started", key):
@@ -160,8 +160,8 @@ class Observer:
             id=self.node,
             state=NodeState.UP,
             devices=sightings.devices_of(devices, taken, self._gpus),
-            cores=int(self._hello.get("cores", 0)),
-            memory_mib=int(self._hello.get("memory_mib", 0)),
+            cores=sightings.whole(self._hello.get("cores", 0)),
+            memory_mib=sightings.whole(self._hello.get("memory_mib", 0)),
             boot_id=str(self._hello.get("boot_id", "")),
             seen_at=now,
             address=self._address or str(self._hello.get("address") or "127.0.0.1"),

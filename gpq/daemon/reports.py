@@ -16,7 +16,9 @@ from gpq.core.units import JobId, Seconds
 log = logging.getLogger(__name__)
 
 MAX_NOTICE = 500  # characters kept of a line for the user
+MAX_NAME = 200  # characters kept of the name of a metric
 MAX_LOSS = 1e30  # beyond it training has diverged, and sums would overflow
+MAX_COUNT = 1 << 53  # beyond it JSON and floats are not exact
 
 
 def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> Profiled:
@@ -38,15 +40,15 @@ def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> P
             if kind == "timing":
                 timings.append(_timing(message))
             elif kind == "metrics":
-                metrics.update({str(k): _number(v) for k, v in message["values"].items() if v is not None})
+                metrics.update({_text(k, MAX_NAME): _number(v) for k, v in message["values"].items() if v is not None})
             elif kind == "loss":
                 losses.append(_loss(message))
             elif kind == "notice":
-                notices.append(str(message["message"])[:MAX_NOTICE])
-            elif kind in _READERS:
+                notices.append(_text(message["message"], MAX_NOTICE))
+            elif isinstance(kind, str) and kind in _READERS:
                 field, read = _READERS[kind]
                 found[field] = read(message)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             log.warning("job %s, attempt %s: a report line makes no sense (%r): %.200s", job, attempt, error, line)
     return Profiled(
         at,
@@ -61,6 +63,11 @@ def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> P
     )
 
 
+def _text(value: Any, most: int) -> str:
+    """At most so many characters; halves of surrogate pairs, which the database does not take, become question marks."""
+    return str(value)[:most].encode("utf-8", "replace").decode("utf-8")
+
+
 def _number(value: Any) -> float:
     """A finite float. Raises ValueError or TypeError: what is not a number must not reach a fit."""
     number = float(value)
@@ -73,11 +80,16 @@ def _positive(value: Any) -> float:
     number = _number(value)
     if number < 0:
         raise ValueError(f"{value} is below 0")
+    if number > MAX_LOSS:
+        raise ValueError(f"{value} is beyond {MAX_LOSS}")
     return number
 
 
 def _count(value: Any) -> int:
-    return int(_positive(value))
+    count = int(_positive(value))
+    if count > MAX_COUNT:
+        raise ValueError(f"{value} is beyond {MAX_COUNT}")
+    return count
 
 
 def _timing(message: Mapping[str, Any]) -> TimingSums:
@@ -103,7 +115,7 @@ def _declared(message: Mapping[str, Any]) -> Declared:
         dataset_size=_count(message.get("dataset_size", 0)),
         epochs=_count(message.get("epochs", 0)),
         accumulation=bool(message.get("accumulation", True)),
-        rule=str(message.get("rule", "")),
+        rule=_text(message.get("rule", ""), MAX_NAME),
         parameters=_count(message.get("parameters", 0)),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,24 @@ from gpq.core.models import Exit
 from gpq.core.nodes import Device, DeviceProcess, DeviceState, Node
 from gpq.core.units import DeviceId
 
+MOST = 1 << 53  # of any number; beyond it JSON and floats are not exact
+
+
+def whole(value: Any) -> int:
+    """Raises ValueError, TypeError or OverflowError for what is no number, or none that anything could have."""
+    number = int(value)
+    if abs(number) > MOST:
+        raise ValueError("a number is out of range")
+    return number
+
+
+def real(value: Any) -> float:
+    """As `whole`, of a finite one."""
+    number = float(value)
+    if not math.isfinite(number) or abs(number) > MOST:
+        raise ValueError("a number is out of range")
+    return number
+
 
 def exit_of(record: Mapping[str, Any] | None, *, lost: bool) -> Exit:
     """A wire.ExitRecord. `lost`: nobody saw the end, so the code is not known."""
@@ -17,11 +36,11 @@ def exit_of(record: Mapping[str, Any] | None, *, lost: bool) -> Exit:
         return Exit(code=None, lost=True, note="the node does not know it any more")
     code, signal = record.get("code"), record.get("signal")
     return Exit(
-        code=None if code is None else int(code),
-        signal=None if signal is None else int(signal),
+        code=None if code is None else whole(code),
+        signal=None if signal is None else whole(signal),
         stopped=bool(record.get("stopped", False)),
         asked=str(record.get("asked") or ""),
-        ended_at=float(record.get("ended_at") or 0.0),
+        ended_at=real(record.get("ended_at") or 0.0),
         oom=bool(record.get("oom", False)),
         note=str(record.get("note") or ""),
         lost=lost,
@@ -45,14 +64,14 @@ def _device(info: Mapping[str, Any], taken: str) -> Device:
     utilisation = info.get("utilisation")
     device = Device(
         id=DeviceId(str(info["id"])),
-        index=int(info["index"]),
+        index=whole(info["index"]),
         kind=str(info["kind"]),
         type=str(info["type"]),
-        memory_mib=int(info.get("memory_mib", 0)),
+        memory_mib=whole(info.get("memory_mib", 0)),
         state=DeviceState(info.get("state", "ok")),
         reason=str(info.get("reason", "")),
-        used_mib=int(info.get("used_mib", 0)),
-        utilisation=None if utilisation is None else int(utilisation),
+        used_mib=whole(info.get("used_mib", 0)),
+        utilisation=None if utilisation is None else whole(utilisation),
         processes=tuple(_process(process) for process in info.get("processes", ())),
     )
     if taken and device.state is DeviceState.OK:
@@ -62,10 +81,10 @@ def _device(info: Mapping[str, Any], taken: str) -> Device:
 
 def _process(info: Mapping[str, Any]) -> DeviceProcess:
     return DeviceProcess(
-        pid=int(info.get("pid", 0)),
+        pid=whole(info.get("pid", 0)),
         user=str(info.get("user", "")),
         name=str(info.get("name", "")),
-        memory_mib=int(info.get("memory_mib", 0)),
+        memory_mib=whole(info.get("memory_mib", 0)),
         attempt=str(info.get("attempt", "")),
     )
 

@@ -74,7 +74,9 @@ class Reserve:
         if self.held:
             return True
         try:
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if os.path.islink(self._path):  # none of ours
+                os.unlink(self._path)
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError:
             return False
         try:

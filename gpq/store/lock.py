@@ -17,10 +17,10 @@ class DaemonLock:
         """Raises Refused when another daemon has it."""
         path = paths.daemon_lock()
         try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise Refused(
-                f"cannot write in the state directory {paths.home()}: {error.strerror}",
+                f"cannot write in the state directory {paths.home()}: {os.path.basename(path)}: {error.strerror}",
                 "make it writable, or set GPQ_HOME to a folder that is",
             ) from None
         try:

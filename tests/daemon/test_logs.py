@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -75,7 +76,7 @@ def test_no_more_is_asked_at_once_than_the_way_carries_soon() -> None:
         def tail(offset: int, limit: int) -> Mapping[str, Any]:
             asked.append(limit)
             time.sleep(limit / bytes_a_second)
-            return {"data": "eA==", "offset": offset + limit, "size": 1 << 40}
+            return {"data": base64.b64encode(b"x" * limit).decode(), "offset": offset + limit, "size": 1 << 40}
 
         return reader(tail), asked
 

@@ -1,0 +1,367 @@
+"""Hostile input over every field that reaches a server, a terminal or the database (threats T1, T2, T6, T10, T12, T15):
+no canary appears, nothing that a terminal obeys reaches it, the daemon lives and its other nodes work."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import random
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpq import config
+from gpq.cli import adding, config_file
+from gpq.connectors.ssh import Target
+from gpq.errors import GpqError, UsageError
+from gpq.rpc.messages import DaemonInfo, Info, LogChunk, Logs
+from tests.cli.conftest import Gpq
+from tests.e2e.harness import Daemon
+from tests.hostile import (
+    HUGE,
+    LARGE,
+    LIES,
+    NUL,
+    SHELL,
+    SURROGATE,
+    TERMINAL,
+    TEXTS,
+    attempt,
+    canaries,
+    dangerous,
+    device,
+    hostile_agent,
+    on_terminal,
+    report_lines,
+    thief,
+)
+from tests.sshd import Sshd
+from tests.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    """One for all that it has to survive."""
+    with Daemon(slots=4, interval=2.0) as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """Its only node is behind ssh."""
+    with Sshd(tmp_path_factory.mktemp("sshd")) as server:
+        node = {"connector": "ssh", "host": server.name, "ssh": server.command, "slots": 4}
+        with Daemon(nodes={"far": node}, interval=2.0) as daemon:
+            daemon.work = server.home / "work"
+            daemon.work.mkdir()
+            yield daemon
+
+
+def lives(daemon: Daemon) -> None:
+    """The process that was started, and it takes and runs a job."""
+    assert daemon.process is not None
+    assert daemon.process.poll() is None, daemon.output()
+    assert daemon.call(Info(), DaemonInfo).pid == daemon.process.pid
+    assert daemon.ended(job := daemon.submit("true", gpu_type="cpu")) == {job: ("completed", 0)}
+
+
+def shown(daemon: Daemon, *jobs: int) -> str:
+    """What every command that shows something writes to a terminal; none of it may be dangerous."""
+    found = ""
+    each = [[word, str(job)] for job in jobs for word in ("show", "why", "logs")]
+    for argv in (["status", "--all"], ["nodes"], ["top", "--once"], ["daemon", "logs"], *each):
+        _, said = on_terminal(Gpq(daemon.home).environment, *argv)
+        assert dangerous(said) == [], (argv, said[:2000])
+        assert argv[0] == "daemon" or "Traceback" not in said, (argv, said[-2000:])
+        assert "the daemon failed" not in said, (argv, said[-2000:])
+        found += said
+    return found
+
+
+@contextlib.contextmanager
+def killed_at_the_end(daemon: Daemon) -> Iterator[Daemon]:
+    """For one whose nodes never let go of a job: there is no waiting for its cancellation."""
+    try:
+        daemon.start()
+        yield daemon
+    finally:
+        if daemon.process is not None and daemon.process.poll() is None:
+            daemon.kill()
+        shutil.rmtree(daemon.home, ignore_errors=True)
+
+
+def whole_log(daemon: Daemon, job: int) -> str:
+    data, chunk = b"", daemon.call(Logs(str(job)), LogChunk)
+    while chunk.data:
+        data += base64.b64decode(chunk.data)
+        chunk = daemon.call(Logs(str(job), chunk.attempt, offset=chunk.offset), LogChunk)
+    return data.decode()
+
+
+# -- T1, T2: what a job is made of -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["daemon", "far"])
+def test_arguments_environment_and_folders_arrive_as_they_are(where: str, request: pytest.FixtureRequest) -> None:
+    daemon: Daemon = request.getfixturevalue(where)
+    folders = [text for text in (*SHELL, *TERMINAL) if "/" not in text]
+    for text in folders:
+        (daemon.work / text).mkdir()
+    said = daemon.submit("printf", "%s\\0", *TEXTS)
+    names = {f"V{number}": text for number, text in enumerate(TEXTS)} | {
+        text: "1" for text in folders if "=" not in text
+    }
+    got = daemon.submit("env", "-0", env=names)
+    there = {daemon.submit("pwd", cwd=str(daemon.work / text)): text for text in folders}
+    ended = daemon.ended(said, got, *there)
+    assert set(ended.values()) == {("completed", 0)}, ended
+    assert whole_log(daemon, said).split("\0") == [*TEXTS, ""]
+    assert {f"{name}={value}" for name, value in names.items()} <= set(whole_log(daemon, got).split("\0"))
+    for job, text in there.items():
+        assert daemon.log(job) == f"{daemon.work / text}\n"
+    assert canaries(daemon.home, daemon.work) == []
+
+
+@pytest.mark.parametrize("where", ["daemon", "far"])
+def test_commands_that_are_none_fail_without_a_shell(where: str, request: pytest.FixtureRequest) -> None:
+    daemon: Daemon = request.getfixturevalue(where)
+    commands = [text for text in (*SHELL, *TERMINAL, LARGE) if text != "../../../../etc/passwd"]
+    jobs = [daemon.submit(text) for text in commands]
+    jobs += [daemon.submit("x.py", level="script", python=text) for text in SHELL]
+    assert {state for state, _ in daemon.ended(*jobs).values()} == {"failed"}
+    shown(daemon, jobs[3], jobs[len(SHELL)], jobs[-1])
+    assert canaries(daemon.home, daemon.work) == []
+    lives(daemon)
+
+
+def test_names_that_are_none_are_refused(daemon: Daemon) -> None:
+    count = daemon.rows().total
+    for text in (*TEXTS, NUL):
+        for field in ({"name": text}, {"tags": [text]}, {"signal": text}, {"level": text}, {"gpu_type": text}):
+            if field == {"name": "--"}:
+                continue
+            with pytest.raises(GpqError) as refused:
+                daemon.submit("true", **field)  # type: ignore[arg-type]
+            assert refused.value.code in (2, 5), field
+    for text in (NUL, SURROGATE):
+        for field in ({"env": {text: "x"}}, {"env": {"X": text}}, {"cwd": "/" + text}, {"python": text}):
+            with pytest.raises(UsageError):
+                daemon.submit("true", **field)  # type: ignore[arg-type]
+        with pytest.raises(UsageError):
+            daemon.submit("true", text)
+    assert daemon.rows().total == count
+
+
+def test_hosts_and_names_of_nodes_that_are_none_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.toml").write_text("interval = 2.0\n")
+    monkeypatch.setenv("GPQ_CONFIG", str(tmp_path / "config.toml"))
+    for text in (*TEXTS, NUL, SURROGATE):
+        for host, name in ((text, "n"), (f"u@{text}", "n"), (f"{text}@h", "n"), ("h", text)):
+            with pytest.raises(UsageError):
+                adding.add(adding.Wanted(host, name, [], 1, "", 0, "", ""), yes=True, quiet=True)
+            with pytest.raises(GpqError):
+                config.parse(config_file.with_node("", name, {"connector": "ssh", "host": host}))
+        with pytest.raises(UsageError):
+            Target(text)
+        for field in ("identity", "spool", "address", "python"):
+            with contextlib.suppress(GpqError):  # a path may be strange; then it is kept as it is
+                kept = config_file.with_node("", "n", {"connector": "ssh", "host": "h", field: text})
+                assert getattr(config.parse(kept).nodes["n"], field) == text
+                assert text.isprintable()
+                assert not text.startswith("-")
+    assert (tmp_path / "config.toml").read_text() == "interval = 2.0\n"
+    environment = {**Gpq(tmp_path).environment}
+    for text in (SHELL[0], SHELL[7], TERMINAL[2]):
+        code, said = on_terminal(environment, "nodes", "add", "--yes", "--", text)
+        assert (code, dangerous(said)) == (2, []), said
+    assert canaries(tmp_path) == []
+
+
+# -- T10: what a job prints and reports --------------------------------------------------------------------------------
+
+
+def test_a_log_reaches_a_terminal_without_anything_that_it_obeys(daemon: Daemon) -> None:
+    (daemon.work / "log").write_bytes("\n".join(TERMINAL).encode() + b"\n\xff\xfe\x9b2J\x00 \x1b[31mred\x1b[0m end\n")
+    job = daemon.shell("cat log")
+    daemon.ended(job)
+    said = shown(daemon, job)
+    assert "red" in said
+    assert "\\x1b]52;c;" in said
+
+
+def test_reports_of_a_script_that_lies_are_survived_and_shown_safely(daemon: Daemon) -> None:
+    (daemon.work / "lines").write_text("\n".join(report_lines()) + "\n")
+    job = daemon.shell(
+        'cat lines > "$GPQ_RUN_DIR/report.jsonl"; while ! test -e go; do sleep 0.1; done', name="reports"
+    )
+    wait_until(lambda: "honest" in daemon.detail(job).notices, "the honest line after all the others is told")
+    said = shown(daemon, job)
+    assert "honest" in said
+    (daemon.work / "go").touch()
+    assert daemon.ended(job) == {job: ("completed", 0)}
+    lives(daemon)
+
+
+# -- T15: a node that lies ---------------------------------------------------------------------------------------------
+
+
+def test_whatever_a_node_says_the_daemon_lives_and_others_are_untouched(tmp_path: Path) -> None:
+    tail = {"data": "Gw==", "offset": 0, "size": 9}  # read on from there, it never ends
+    end = {"code": HUGE, "signal": SURROGATE, "note": TERMINAL[0] + SURROGATE, "ended_at": float("nan")}
+    ok = {"state": "ok", "id": "slot-0"}
+    noted = {**attempt()["exit"], "note": TERMINAL[0] + SURROGATE, "asked": TERMINAL[1]}
+    lies = {
+        **LIES,
+        "thief": thief(1),
+        "liar": {"devices": [device(type="liar", **ok)], "attempt": attempt(exit=noted), "tail": tail},
+        "giant": {"devices": [device(type="giant", **ok)], "attempt": attempt(exit=end, pid=HUGE)},
+        "reporter": {
+            "devices": [device(type="reporter", **ok)],
+            "attempt": attempt(state="running", report="\n".join(report_lines()) + "\n", report_offset=HUGE),
+        },
+        "refuser": {
+            "devices": [device(type="refuser", **ok)],
+            "start": {"ok": False, "error": TERMINAL[0] + SURROGATE, "hint": [], "kind": "wrong"},
+        },
+    }  # fmt: skip
+    nodes: dict[str, dict[str, object]] = {
+        name: {"python": hostile_agent(tmp_path / name, lie)} for name, lie in lies.items()
+    }
+    with killed_at_the_end(Daemon(nodes={"local": {"slots": 2}, **nodes}, interval=2.0)) as daemon:
+        mine = daemon.shell("while ! test -e go; do sleep 0.1; done", gpu_type="cpu", name="mine")
+        assert mine == 1
+        daemon.until(mine, "running")
+        theirs = [daemon.submit("true", gpu_type=kind) for kind in ("liar", "giant", "reporter", "refuser")]
+
+        def all_heard() -> bool:
+            return all(not node.reason.startswith("not heard of yet") for node in daemon.nodes().nodes)
+
+        wait_until(all_heard, "every node was heard, or has said nothing that makes sense")
+        daemon.until(theirs[0], "failed")
+        daemon.until(theirs[3], "failed")
+        lives(daemon)
+        shown(daemon, *theirs)
+        assert {node.name: node.state for node in daemon.nodes().nodes}["local"] == "up"
+        detail = daemon.detail(mine)
+        assert (detail.job.state, detail.job.attempt, detail.notices) == ("running", 1, [])
+        (daemon.work / "go").touch()
+        assert daemon.ended(mine) == {mine: ("completed", 0)}
+        assert canaries(daemon.home, tmp_path) == []
+        daemon.kill()  # what was kept of all that can be read again
+        daemon.start()
+        lives(daemon)
+
+
+# -- T12: the socket ---------------------------------------------------------------------------------------------------
+
+
+def frames(count: int) -> Iterator[bytes]:
+    """Lines from noise to almost right."""
+    rng = random.Random(12)
+    submit = {"argv": ["true"], "cwd": "/", "level": "black-box"}
+    good: list[dict[str, object]] = [{"op": op} for op in ("status", "nodes", "top", "info", "complete")]
+    good += [{"op": op, "job": "1"} for op in ("show", "why", "logs")]
+    good += [{"op": "submit", "dry_run": True, "spec": submit}, {"op": "hold", "jobs": ["1"]}]
+    odd = [None, True, -1, HUGE, 1e308, [], {}, [[]], *TEXTS[:-1], NUL, "\ud800", {"a": {"b": 1}}]
+    for _ in range(count):
+        message: dict[str, object] = {"v": 1, **rng.choice(good)}
+        kind = rng.randrange(6)
+        if kind == 0:
+            yield rng.randbytes(rng.randrange(200)).replace(b"\n", b"")
+            continue
+        if kind in (1, 2):
+            key = rng.choice([*message, "v", "spec", "jobs", "job", "kind", "limit", "offset"])
+            message[key] = rng.choice(odd)
+        elif kind == 3:
+            message["spec"] = {
+                **submit,
+                rng.choice(["argv", "env", "name", "min_gpus", "tags", "cwd"]): rng.choice(odd),
+            }
+        message.pop("wait", None)
+        line = bytearray(json.dumps(message).encode())
+        if kind == 4:
+            line[rng.randrange(len(line))] = rng.randrange(256)
+        if kind == 5:
+            line = line[: rng.randrange(len(line))]
+        yield bytes(line).replace(b"\n", b"")
+
+
+def test_5000_random_frames_each_get_an_answer(daemon: Daemon) -> None:
+    with socket.socket(socket.AF_UNIX) as stream:
+        stream.settimeout(20)
+        stream.connect(str(daemon.home / "gpq.sock"))
+        reader = stream.makefile("rb")
+        for frame in frames(5000):
+            stream.sendall(frame + b"\n")
+            answer = json.loads(reader.readline())
+            assert "a bug in gpq" not in str(answer.get("hint")), (frame, answer)
+    lives(daemon)
+
+
+def test_100_slow_connections_hold_nobody_up_for_long(daemon: Daemon) -> None:
+    with contextlib.ExitStack() as stack:
+        began = time.monotonic()
+        for number in range(100):
+            stream = stack.enter_context(socket.socket(socket.AF_UNIX))
+            stream.connect(str(daemon.home / "gpq.sock"))
+            stream.sendall(b'{"v":1,"op":"' if number % 2 else b"\0")
+        lives(daemon)
+        assert time.monotonic() - began < 20
+    lives(daemon)
+
+
+# -- T6: planted links -------------------------------------------------------------------------------------------------
+
+PLANTED = (
+    "daemon.lock",
+    "daemon.log",
+    "gpq.sock",
+    "gpq.db",
+    "gpq.db.reserve",
+    "nodes/local/lock",
+    "nodes/local/spool.json",
+    "nodes/local/attempts/1.1",
+)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_link_is_not_written_through(name: str, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    folder = name.endswith("1.1")
+    if folder:
+        victim.mkdir()
+    else:
+        victim.write_text("precious\n")
+    daemon = Daemon(slots=1)
+    link = daemon.home / name
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(victim)
+    try:
+        daemon.start()
+    except AssertionError as error:
+        said = str(error)
+        assert name in said, said
+        assert "Traceback" not in said, said
+    else:
+        job = daemon.submit("true")
+        with contextlib.suppress(AssertionError):
+            daemon.until(job, "completed", "failed", patience=1.0)
+        daemon.stop()
+    finally:
+        if daemon.process is not None and daemon.process.poll() is None:
+            daemon.kill()
+        shutil.rmtree(daemon.home, ignore_errors=True)
+    assert list(victim.iterdir()) == [] if folder else victim.read_text() == "precious\n"
+
+
+def test_logs_are_bytes_for_a_pipe(daemon: Daemon) -> None:
+    """The other side of T10: what is no terminal gets the log as it is."""
+    job = daemon.submit("printf", "%s", TERMINAL[2])
+    daemon.ended(job)
+    assert daemon.log(job) == TERMINAL[2]
+    assert Gpq(daemon.home)("logs", str(job)).stdout == TERMINAL[2]
