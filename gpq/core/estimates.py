@@ -193,6 +193,43 @@ def best_batches(asked: Sequence[tuple[Job, Shape, int | None]]) -> list[BatchCh
     return [choice if choice is not None and choice.goodput > 0 else None for choice in choices]
 
 
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """The best batch within a bound (None where none fits), and the goodput of the batch in use."""
+
+    best: BatchChoice | None
+    now: float
+
+
+def prospects(asked: Sequence[tuple[Job, Shape, int, int, int]]) -> list[Prospect | None]:
+    """Of jobs at a shape, with a total batch of at most so many examples, while the atomic batch and the accumulation steps
+    are these. None while a job has no model. What is not known yet is computed side by side."""
+    models = models_of((job.profile, shape.gpu_type) for job, shape, *_ in asked)
+    sought = [
+        (model, shape, at_most, atomic, accum)
+        for (_, shape, at_most, atomic, accum), model in zip(asked, models, strict=True)
+        if model is not None
+    ]
+    answers = iter(_prospects.many(sought))
+    return [next(answers) if model is not None else None for model in models]
+
+
+Chance = tuple[Model, Shape, int, int, int]
+
+
+def _look(sought: Sequence[Chance]) -> list[Prospect]:
+    tables = _known.many([(model, (shape,), at_most) for model, shape, at_most, _, _ in sought])
+    found = []
+    for (model, shape, _, atomic, accum), table in zip(sought, tables, strict=True):
+        best = table.choice(0)
+        now = _goodput(model, shape.nodes, shape.replicas, atomic, accum)
+        found.append(Prospect(best if best.goodput > 0 else None, now))
+    return found
+
+
+_prospects: Memo[Chance, Prospect] = Memo(_look, 16384)
+
+
 def goodput_of(job: Job, shape: Shape, atomic_batch: int, accum_steps: int) -> float | None:
     """Modelled goodput of one batch at one shape, examples of the base batch's worth per second."""
     model = model_of(job.profile, shape.gpu_type)

@@ -27,25 +27,27 @@ def retunes(jobs: Sequence[Job], config: Config) -> dict[JobId, BatchOrder]:
     """New orders, for jobs where one promises `batch_hysteresis` more goodput than the batch in use, growing the total batch
     by at most `batch_growth`. An order that has not yet taken effect is waited for."""
     asked = [(job, job.placement) for job in jobs if job.placement is not None and _may_change(job)]
-    choices = estimates.best_batches(
-        [(job, typed(placement), int(_total(job, placement) * config.batch_growth)) for job, placement in asked]
-    )
+    prospects = estimates.prospects([_question(job, placement, config) for job, placement in asked])
     found: dict[JobId, BatchOrder] = {}
-    for (job, placement), choice in zip(asked, choices, strict=True):
+    for (job, _), prospect in zip(asked, prospects, strict=True):
+        if prospect is None or prospect.best is None:
+            continue
+        best = prospect.best
         in_use = (job.profile.atomic_batch, job.profile.accum_steps)
         # What was ordered last and came out otherwise is more than the script allows: it is not ordered again.
         ordered = (job.order.atomic_batch, job.order.accum_steps)
-        if choice is None or (choice.atomic_batch, choice.accum_steps) in (in_use, ordered):
+        if (best.atomic_batch, best.accum_steps) in (in_use, ordered):
             continue
-        now = estimates.goodput_of(job, typed(placement), *in_use)
-        if now is not None and choice.goodput > (1.0 + config.batch_hysteresis) * now:
-            found[job.id] = BatchOrder(job.order.seq + 1, choice.atomic_batch, choice.accum_steps)
+        if best.goodput > (1.0 + config.batch_hysteresis) * prospect.now:
+            found[job.id] = BatchOrder(job.order.seq + 1, best.atomic_batch, best.accum_steps)
     return found
+
+
+def _question(job: Job, placement: Placement, config: Config) -> tuple[Job, Shape, int, int, int]:
+    atomic, accum = job.profile.atomic_batch, job.profile.accum_steps
+    shape = typed(placement)
+    return job, shape, int(shape.replicas * atomic * (accum + 1) * config.batch_growth), atomic, accum
 
 
 def _may_change(job: Job) -> bool:
     return job.stop is None and job.profile.atomic_batch > 0 and job.order.seq <= job.profile.order_seq
-
-
-def _total(job: Job, placement: Placement) -> int:
-    return placement.replicas * job.profile.atomic_batch * (job.profile.accum_steps + 1)
