@@ -24,9 +24,11 @@ def ssh(config: NodeConfig, errors: Path) -> SshConnector:
 
 
 def ssh_arguments(node: str, config: NodeConfig, home: str) -> list[str]:
-    """The spool's folder has the name of the node: several servers may share one home directory."""
-    spool = config.spool or f"~/.gpq/nodes/{daemon_id(home)}/{node}"
-    return ["--spool", spool, *_common(config)]
+    """The spool's folder has the name of the node, since several servers may share one home directory; those that do share
+    the folder of the checkpoints, so that a job finds its own wherever it goes on."""
+    folder = f"~/.gpq/nodes/{daemon_id(home)}"
+    spool = config.spool or f"{folder}/{node}"
+    return ["--spool", spool, "--checkpoints", f"{folder}/checkpoints", *_common(config)]
 
 
 def local_arguments(config: NodeConfig, home: str, spool: str) -> list[str]:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from gpq.config import NodeConfig
+from gpq.daemon.connectors import ssh_arguments
 from gpq.errors import Refused
 from gpq.rpc.messages import (
     Cancel,
@@ -147,3 +149,15 @@ def test_nodes_come_and_go_while_the_daemon_runs_and_none_goes_with_its_job(
     assert set(served.info().nodes) == {part.node}
     assert served.info().config_changed
     assert served.call(Cancel([str(job)]), CancelResult).cancelled == [job]
+
+
+def test_servers_that_share_a_home_share_its_checkpoints_and_nothing_else() -> None:
+    def asked(node: str) -> dict[str, str]:
+        said = ssh_arguments(node, NodeConfig(connector="ssh", host=node), "/state")
+        return dict(zip(said[::2], said[1::2], strict=True))
+
+    one, other = asked("a"), asked("b")
+    assert one["--checkpoints"] == other["--checkpoints"]
+    assert one["--spool"] != other["--spool"]
+    elsewhere = ssh_arguments("a", NodeConfig(connector="ssh", host="a"), "/another/state")
+    assert one["--checkpoints"] not in elsewhere, "another daemon's jobs have the same numbers"

@@ -27,7 +27,10 @@ def main(arguments: Optional[List[str]] = None) -> int:
     try:
         cores = slots.parse_cores(options.cores) if options.cores else slots.own_cores()
         agent = Agent(
-            place=Spool(os.path.expanduser(options.spool), options.checkpoints),
+            place=Spool(
+                os.path.expanduser(options.spool),
+                os.path.expanduser(options.checkpoints) if options.checkpoints else None,
+            ),
             base=job_environment(dict(os.environ)),
             cores=cores,
             slots=options.slots,
