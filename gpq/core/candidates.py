@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -50,11 +51,16 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """`kept` are jobs that keep what they have; `capacities` what is left for the others, by type ("" where all are one)."""
+    """`kept` are jobs that keep what they have; `free` what is left for the others: devices of each node, by type ("" where
+    all are one), and `capacities` their sums."""
 
     kept: Mapping[JobId, Shape]
     candidates: tuple[Candidate, ...]
-    capacities: Mapping[str, int]
+    free: Mapping[str, tuple[int, ...]]
+
+    @property
+    def capacities(self) -> dict[str, int]:
+        return {name: sum(counts) for name, counts in self.free.items()}
 
 
 def field_of(snapshot: Snapshot, reach: Mapping[JobId, int] | None = None) -> Field:
@@ -74,7 +80,7 @@ def field_of(snapshot: Snapshot, reach: Mapping[JobId, int] | None = None) -> Fi
     candidates = [
         menu.candidate(job, offers[_kind(job)], reach.get(job.id) if reach is not None else None) for job in waiting
     ]
-    return Field(kept, tuple(candidates), _capacities(snapshot, offers, waiting))
+    return Field(kept, tuple(candidates), _free(snapshot, offers, waiting))
 
 
 def _kind(job: Job) -> Kind:
@@ -168,20 +174,19 @@ def _tidy(shapes: tuple[Shape, ...], offer: Offer) -> NDArray[np.bool_]:
     )
 
 
-def _capacities(snapshot: Snapshot, offers: Mapping[Kind, Offer], waiting: list[Job]) -> dict[str, int]:
+def _free(snapshot: Snapshot, offers: Mapping[Kind, Offer], waiting: list[Job]) -> dict[str, tuple[int, ...]]:
     devices = {(node, device) for offer in offers.values() for node, ids in offer.devices.items() for device in ids}
     for job in waiting:
         devices |= job.placement.devices if job.placement is not None else frozenset()
     if not is_mixed(snapshot):
-        return {"": len(devices)}
+        return {"": tuple(Counter(node for node, _ in devices).values())}
     types: dict[tuple[NodeId, str], str] = {
         (node.id, device.id): device.type for node in snapshot.nodes.values() for device in node.devices
     }
-    found: dict[str, int] = {}
+    found: dict[str, Counter[NodeId]] = {}
     for device in devices:
-        name = types[device]
-        found[name] = found.get(name, 0) + 1
-    return {name: found[name] for name in sorted(found)}
+        found.setdefault(types[device], Counter())[device[0]] += 1
+    return {name: tuple(found[name].values()) for name in sorted(found)}
 
 
 def asks_for(job: Job) -> int:

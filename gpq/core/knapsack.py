@@ -56,66 +56,38 @@ def solve(items: Sequence[Item], capacities: Sequence[int], *, exact: bool | Non
         exact = states <= EXACT_STATES and len(items) * states <= EXACT_WORK
     if not exact:
         return _by_prices(items, capacities)
-    return _line(items, capacities[0]) if len(capacities) == 1 else _grid(items, capacities)
+    return _exactly(items, capacities)
 
 
-def _line(items: Sequence[Item], capacity: int) -> Answer | None:
-    """Dynamic programme over one capacity, one numpy operation an item."""
-    used = np.arange(capacity + 1)
+def _exactly(items: Sequence[Item], capacities: Sequence[int]) -> Answer | None:
+    """Dynamic programme over what is used of each capacity, all states at once: one numpy operation an item."""
+    used = np.stack(np.unravel_index(np.arange(np.prod(np.array(capacities) + 1)), np.array(capacities) + 1))
+    strides = np.append(np.cumprod((np.array(capacities) + 1)[:0:-1])[::-1], 1).astype(np.int64)
+    states = np.arange(used.shape[1])
     # Slot 0 stands for "does not fit": what is taken from before it is minus infinity.
-    best = np.concatenate([[-np.inf], np.zeros(capacity + 1)])
+    best = np.concatenate([[-np.inf], np.zeros(len(states))])
     choices: list[NDArray[np.intp]] = []
     before: dict[bytes, Ints] = {}
     for each in items:
-        key = each.sizes.tobytes()
+        key = each.sizes.tobytes() + each.kinds.tobytes()
         sources = before.get(key)
         if sources is None:
-            sources = before[key] = np.maximum(used[None, :] - each.sizes[:, None] + 1, 0)
+            fits = used[each.kinds] >= each.sizes[:, None]
+            sources = before[key] = np.where(fits, states[None, :] + 1 - (each.sizes * strides[each.kinds])[:, None], 0)
         reached = best[sources]
         reached += each.values[:, None]
         choice = reached.argmax(axis=0)
         choices.append(choice)
-        best[1:] = reached[choice, used]
-    left = capacity
+        best[1:] = reached[choice, states]
     if not np.isfinite(best[-1]):
         return None
+    left = int(states[-1])
     picked: list[int] = []
     for each, choice in zip(reversed(items), reversed(choices), strict=True):
         option = int(choice[left])
         picked.append(option)
-        left -= int(each.sizes[option])
+        left -= int(each.sizes[option] * strides[each.kinds[option]])
     return Answer(picked[::-1], float(best[-1]), float(best[-1]))
-
-
-def _grid(items: Sequence[Item], capacities: Sequence[int]) -> Answer | None:
-    """The same over several capacities at once: states are what is used of each."""
-    shape = tuple(capacity + 1 for capacity in capacities)
-    best = np.zeros(shape)
-    choices: list[NDArray[np.int16]] = []
-    for each in items:
-        reached = np.full(shape, -np.inf)
-        choice = np.zeros(shape, dtype=np.int16)
-        for option in range(len(each.sizes)):
-            size, axis = int(each.sizes[option]), int(each.kinds[option])
-            if size > capacities[axis]:
-                continue
-            to = (slice(None),) * axis + (slice(size, None),)
-            source = (slice(None),) * axis + (slice(0, shape[axis] - size),)
-            worth = best[source] + each.values[option]
-            better = worth > reached[to]
-            np.copyto(reached[to], worth, where=better)
-            np.copyto(choice[to], np.int16(option), where=better)
-        best = reached
-        choices.append(choice)
-    left = list(capacities)
-    if not np.isfinite(best[tuple(left)]):
-        return None
-    picked: list[int] = []
-    for each, taken in zip(reversed(items), reversed(choices), strict=True):
-        option = int(taken[tuple(left)])
-        picked.append(option)
-        left[int(each.kinds[option])] -= int(each.sizes[option])
-    return Answer(picked[::-1], float(best[tuple(capacities)]), float(best[tuple(capacities)]))
 
 
 def _by_prices(items: Sequence[Item], capacities: Sequence[int]) -> Answer | None:

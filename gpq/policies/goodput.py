@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpq.core import estimates, transfer
+from gpq.core.blocks import blocks_of, choose, programme
 from gpq.core.candidates import Candidate, Field, field_of
 from gpq.core.fairness import shares_now
-from gpq.core.knapsack import Item, solve
+from gpq.core.knapsack import Item
 from gpq.core.models import Shape, Snapshot
 from gpq.core.outlook import Outlook
 from gpq.core.placement import place
@@ -44,8 +45,8 @@ class Goodput:
     def programme(self, snapshot: Snapshot) -> tuple[list[Item], list[int]]:
         """The knapsack of a round (items, capacities), before anything that finds no place is withdrawn."""
         found, valued = self._valued(transfer.informed(snapshot))
-        kinds = {name: number for number, name in enumerate(found.capacities)}
-        return [_item(each, kinds) for each in valued], list(found.capacities.values())
+        asked = programme(valued, blocks_of(found.free))
+        return asked.items, asked.capacities
 
     def _valued(self, snapshot: Snapshot) -> tuple[Field, list[Valued]]:
         config = snapshot.config
@@ -105,12 +106,11 @@ def _with_prior(candidate: Candidate, prior: Prior | None) -> Candidate:
 def solved(snapshot: Snapshot, found: Field, valued: Sequence[Valued]) -> dict[JobId, Shape]:
     """The best choice that can also be placed: counts that fit the sum may not fit the nodes, so what cannot be placed
     is withdrawn and the rest chosen anew."""
-    kinds = {name: number for number, name in enumerate(found.capacities)}
+    blocks = blocks_of(found.free)
     choices = list(valued)
     allocation: dict[JobId, Shape] = {}
     for _ in range(REPAIRS):
-        answer = solve([_item(each, kinds) for each in choices], list(found.capacities.values()))
-        picked = answer.picked if answer is not None else [each.shapes.index(None) for each in choices]
+        picked = choose(choices, blocks) or [each.shapes.index(None) for each in choices]
         chosen = [(each.job, each.shapes[option]) for each, option in zip(choices, picked, strict=True)]
         allocation = {name: shape for name, shape in chosen if shape is not None}
         placed = place(snapshot, {**found.kept, **allocation})
@@ -122,12 +122,6 @@ def solved(snapshot: Snapshot, found: Field, valued: Sequence[Valued]) -> dict[J
         choices = [_without(each, allocation[each.job]) if each.job in given_up else each for each in choices]
         allocation = {name: shape for name, shape in allocation.items() if name in placed}
     return allocation
-
-
-def _item(valued: Valued, kinds: Mapping[str, int]) -> Item:
-    sizes = np.array([shape.replicas if shape else 0 for shape in valued.shapes], dtype=np.int64)
-    taken = np.array([kinds.get(shape.gpu_type, 0) if shape else 0 for shape in valued.shapes], dtype=np.int64)
-    return Item(sizes, valued.values, taken)
 
 
 def _without(valued: Valued, shape: Shape) -> Valued:
