@@ -209,14 +209,19 @@ def by_solver(snapshot: Snapshot) -> Mapping[JobId, Shape]:
         job, rival = each.job, rivals[each.job.id]
         most = max(pollux_problem.growth_cap(rival), each.current.replicas if each.current else 0)
         held = each.current if job.placement is not None else None
-        tidy = zip(each.options.shapes, each.options.tidy.tolist(), strict=True)
-        shapes = [None, *(shape for shape, fits in tidy if fits and shape.replicas <= most and shape != held)]
+        known = [
+            (s, t) for s, t in zip(each.options.shapes, each.options.tidy.tolist(), strict=True) if s.replicas <= most
+        ]
+        known = [(shape, tidy) for shape, tidy in known if shape != held]
+        always = [None, *(shape for shape, tidy in known if tidy)]
+        shapes = [*always, *(shape for shape, tidy in known if not tidy)]
         table = pollux_problem.speedups(job, "", share, most) * share.scale
         left = pollux_problem.restart_factor(job, snapshot.now, snapshot.config)
         worth = [left * float(table[int(s.nodes > 1), s.replicas]) if s is not None else 0.0 for s in shapes]
         if held is not None:
             shapes, worth = [held, *shapes], [float(table[int(held.nodes > 1), held.replicas]), *worth]
-        valued.append(Valued(job.id, tuple(shapes), -1.0 / (np.array(worth) + pollux_problem.FLOOR)))
+        tidy_ones = len(always) + (held is not None)
+        valued.append(Valued(job.id, tuple(shapes), -1.0 / (np.array(worth) + pollux_problem.FLOOR), tidy_ones))
     return {**found.kept, **solved(snapshot, found, valued)}
 
 

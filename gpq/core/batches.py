@@ -182,7 +182,7 @@ def _tables(questions: Sequence[Question]) -> list[GoodputTable]:
     best = np.argmax(value, axis=1)
     found = value[rows, best] > 0
     total_best = total[rows, best][:, None]
-    columns = (
+    columns: tuple[NDArray[Any], ...] = (
         n,
         k,
         np.where(found, atomic[rows, best], 0.0).astype(np.int64),
@@ -191,8 +191,11 @@ def _tables(questions: Sequence[Question]) -> list[GoodputTable]:
         np.where(found, speed[rows, best], 0.0),
         np.where(found, efficiency(stats, limits.base, total_best)[:, 0], 0.0),
     )
-    ends = np.cumsum(counts)[:-1]
-    return [GoodputTable(*parts) for parts in zip(*(np.split(column, ends) for column in columns), strict=True)]
+    ends = np.cumsum(counts).tolist()
+    return [
+        GoodputTable(*(column[end - count : end] for column in columns))
+        for count, end in zip(counts, ends, strict=True)
+    ]
 
 
 def candidate_batches(limits: BatchLimits, replicas: Ints) -> tuple[Array, Array, NDArray[np.bool_]]:

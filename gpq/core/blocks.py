@@ -8,18 +8,20 @@ capacities of their own. Classes are told apart only where a choice does not fit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpq.core.knapsack import Item, solve
+from gpq.core.knapsack import Answer, Item, exactly, solve
 from gpq.core.models import Shape
 from gpq.core.valuation import Valued
 
-MOST_CELLS = 1_000_000  # states x options of a knapsack with classes: some 5 ms
+MOST_CELLS = 200_000  # states x options of a knapsack with classes: a few milliseconds
 
+Ints = NDArray[np.int64]
 Level = tuple[str, int]  # type of GPU, devices of a block
 
 
@@ -31,20 +33,30 @@ class Blocks:
 
     def crowded(self, shapes: Iterable[Shape]) -> set[Level]:
         """Levels for which the shapes need more blocks of this size or larger than there are."""
-        needed = dict.fromkeys(self.devices, 0)
-        for shape in shapes:
-            needed[shape.gpu_type, self.least(shape)] += shape.replicas
-        left: dict[str, int] = {}
-        for (name, block), count in self.devices.items():
-            left[name] = left.get(name, 0) + count - needed[name, block]
-            needed[name, block] = left[name]
-        return {level for level, room in needed.items() if room < 0}
+        left = dict(self.devices)
+        sizes: dict[str, list[int]] = {}
+        for name, block in self.devices:
+            sizes.setdefault(name, []).append(block)
+        for shape, count in Counter(shapes).items():
+            own = sizes[shape.gpu_type]
+            for piece in pieces(shape):
+                fitting = [block for block in own if block >= piece]
+                left[shape.gpu_type, fitting[-1] if fitting else own[0]] -= piece * count
+        room: dict[str, int] = {}
+        found = set()
+        for (name, block), devices in left.items():
+            room[name] = room.get(name, 0) + devices
+            if room[name] < 0:
+                found.add((name, block))
+        return found
 
-    def least(self, shape: Shape) -> int:
-        """The smallest block that it may come to lie in; where it spans nodes, or there is none so large, the largest."""
-        sizes = [block for name, block in self.devices if name == shape.gpu_type]
-        fitting = [block for block in sizes if block >= shape.replicas]
-        return fitting[-1] if shape.nodes == 1 and fitting else sizes[0]
+    @property
+    def capacities(self) -> dict[str, int]:
+        """Devices by type."""
+        found: dict[str, int] = {}
+        for (name, _), count in self.devices.items():
+            found[name] = found.get(name, 0) + count
+        return found
 
     def classes(self, cuts: set[Level]) -> list[tuple[str, int, int]]:
         """(type, largest block, devices) of each class, where blocks below a cut are told from those above."""
@@ -70,57 +82,85 @@ def blocks_of(free: Mapping[str, Sequence[int]]) -> Blocks:
     return Blocks(found)
 
 
-@dataclass(frozen=True, slots=True)
-class Programme:
-    """A knapsack; `options`: which option of its choice each position of an item stands for."""
-
-    items: list[Item]
-    capacities: list[int]
-    options: list[NDArray[np.int64]]
-
-    @property
-    def cells(self) -> float:
-        """States of a dynamic programme times what is tried in each."""
-        return float(np.prod(np.array(self.capacities) + 1.0)) * sum(len(each) for each in self.options)
-
-
-def programme(choices: Sequence[Valued], blocks: Blocks, cuts: Set[Level] = frozenset()) -> Programme:
-    """An option stands once for each class of blocks that it may lie in."""
-    classes = blocks.classes(cuts)
-    homes: dict[Shape | None, list[tuple[int, int]]] = {None: [(0, 0)]}  # (size, class)
-    items, options = [], []
+def programme(choices: Sequence[Valued], capacities: Mapping[str, int]) -> tuple[list[Item], list[int]]:
+    """The knapsack by sums of GPUs, of the shapes that always fit together."""
+    kinds = {name: number for number, name in enumerate(capacities)}
+    menus: dict[int, tuple[Ints, Ints]] = {}  # by which shapes there are: equal ones are often one object
+    items = []
     for each in choices:
-        for shape in each.shapes:
-            if shape is not None and shape not in homes:
-                least = blocks.least(shape)
-                homes[shape] = [
-                    (shape.replicas, number)
-                    for number, (name, largest, _) in enumerate(classes)
-                    if name == shape.gpu_type and largest >= least
-                ]
-        rows = [(option, *home) for option, shape in enumerate(each.shapes) for home in homes[shape]]
-        own, sizes, kinds = np.array(rows, dtype=np.int64).T
-        items.append(Item(sizes, each.values[own], kinds))
-        options.append(own)
-    return Programme(items, [devices for *_, devices in classes], options)
+        if id(each.shapes) not in menus:
+            tidy = each.shapes[: each.tidy]
+            rows = [(shape.replicas, kinds.get(shape.gpu_type, 0)) if shape else (0, 0) for shape in tidy]
+            table = np.array(rows, dtype=np.int64)
+            menus[id(each.shapes)] = table[:, 0].copy(), table[:, 1].copy()
+        sizes, types = menus[id(each.shapes)]
+        items.append(Item(sizes, each.values[: each.tidy], types))
+    return items, list(capacities.values())
 
 
 def choose(choices: Sequence[Valued], blocks: Blocks) -> list[int] | None:
-    """The best option of each choice by the sum of GPUs, and by blocks of those sizes for which it does not fit otherwise:
-    positions in each choice's shapes. None where nothing fits. Where telling blocks apart would take too long, or sizes do
-    not divide each other, what is chosen may still find no place."""
+    """The best option of each choice by the sum of GPUs; by blocks, of those sizes for which it does not fit otherwise:
+    positions in each choice's shapes. None where nothing fits. Where telling blocks apart would take too long, what is
+    chosen may still find no place."""
+    answer = solve(*programme(choices, blocks.capacities))
     cuts: set[Level] = set()
-    picked: list[int] | None = None
-    while True:
-        asked = programme(choices, blocks, cuts)
-        if cuts and asked.cells > MOST_CELLS:
-            return picked
-        answer = solve(asked.items, asked.capacities, exact=True if cuts else None)
-        if answer is None:
-            return picked
-        picked = [int(own[position]) for own, position in zip(asked.options, answer.picked, strict=True)]
+    while answer is not None:
+        picked = answer.picked
         chosen = [each.shapes[option] for each, option in zip(choices, picked, strict=True)]
         crowded = blocks.crowded(shape for shape in chosen if shape is not None)
         if crowded <= cuts:
             return picked
         cuts |= crowded
+        answer = _by_blocks(choices, blocks.classes(cuts))
+        if answer is None:
+            return picked
+    return None
+
+
+Class = tuple[str, int, int]  # type, largest block, devices
+
+
+def _by_blocks(choices: Sequence[Valued], classes: Sequence[Class]) -> Answer | None:
+    """None where it would take too long, or nothing fits."""
+    homes: dict[Shape | None, list[tuple[int, ...]]] = {None: [(0,) * len(classes)]}
+    menus: dict[int, tuple[Ints, Ints]] = {}
+    for each in choices:
+        if id(each.shapes) not in menus:
+            for shape in each.shapes:
+                if shape is not None and shape not in homes:
+                    homes[shape] = _homes(shape, classes)
+            rows = [(option, home) for option, shape in enumerate(each.shapes) for home in homes[shape]]
+            menus[id(each.shapes)] = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
+    capacities = [devices for *_, devices in classes]
+    asked = [menus[id(each.shapes)] for each in choices]
+    if float(np.prod(np.array(capacities) + 1.0)) * sum(len(options) for options, _ in asked) > MOST_CELLS:
+        return None
+    needs = [(needed, each.values[options]) for (options, needed), each in zip(asked, choices, strict=True)]
+    answer = exactly(needs, capacities)
+    if answer is None:
+        return None
+    picked = [int(options[position]) for (options, _), position in zip(asked, answer.picked, strict=True)]
+    return Answer(picked, answer.value, answer.bound)
+
+
+def pieces(shape: Shape) -> list[int]:
+    """Devices of a shape in powers of two, as it may lie in blocks; all of them together where it spans nodes."""
+    if shape.nodes > 1:
+        return [shape.replicas]
+    return [1 << bit for bit in range(shape.replicas.bit_length()) if shape.replicas & (1 << bit)]
+
+
+def _homes(shape: Shape, classes: Sequence[Class]) -> list[tuple[int, ...]]:
+    """What it takes from each class, for each way to lie in them: in blocks that hold all of it, or in pieces, where that is
+    another way."""
+    own = [number for number, (name, _, _) in enumerate(classes) if name == shape.gpu_type]
+    least = 1 << (shape.replicas - 1).bit_length()
+    whole = [number for number in own if classes[number][1] >= least] if shape.nodes == 1 else []
+    ways = [{number: least if whole else shape.replicas} for number in whole or own[:1]]
+    split: dict[int, int] = {}
+    for piece in pieces(shape):
+        home = max((number for number in own if classes[number][1] >= piece), default=own[0])
+        split[home] = split.get(home, 0) + piece
+    if len(split) > 1:
+        ways.append(split)
+    return [tuple(way.get(number, 0) for number in range(len(classes))) for way in ways]

@@ -101,7 +101,8 @@ class Board:
         return self._placement(parts, kind, {})
 
     def find(self, job: Job, wanted: Allotment) -> Placement | None:
-        """Devices for one job: its own first, then idle ones, then the fullest node that still fits (best fit)."""
+        """Devices for one job: its own first, then idle ones, then the fullest node that still fits (best fit). A number that is
+        no power of two goes where blocks of its pieces are free, if anywhere (see `blocks`): elsewhere it leaves crumbs."""
         if isinstance(wanted, Layout):
             return self._find_layout(job, wanted)
         kind = self.kind(job.spec, wanted.gpu_type)
@@ -110,16 +111,20 @@ class Board:
 
     def _find_one(self, kind: Kind, shape: Shape, own: dict[int, set[int]]) -> Placement | None:
         here = self._supply(kind)
-        fitting = [at for at in own if here.free[at] >= shape.replicas]
+        free = here.free
+        if shape.replicas & (shape.replicas - 1):
+            exact = free & shape.replicas == shape.replicas
+            free = np.where(exact, free, 0) if exact.any() else free
+        fitting = [at for at in own if free[at] >= shape.replicas]
         if fitting:
-            best = min(fitting, key=lambda at: (self._at_once(kind, at, own) < shape.replicas, here.free[at], at))
+            best = min(fitting, key=lambda at: (self._at_once(kind, at, own) < shape.replicas, free[at], at))
         else:
-            if not len(here.free):
+            if not len(free):
                 return None
-            cost = np.where(here.free >= shape.replicas, here.free + _MUST_WAIT * (here.idle < shape.replicas), -1)
+            cost = np.where(free >= shape.replicas, free + _MUST_WAIT * (here.idle < shape.replicas), -1)
             cost = np.where(cost < 0, np.iinfo(np.int64).max, cost)
             best = int(np.argmin(cost))
-            if here.free[best] < shape.replicas:
+            if free[best] < shape.replicas:
                 return None
         return self._placement([(best, shape.replicas)], kind, own)
 

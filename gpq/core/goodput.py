@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -62,10 +63,16 @@ class GradientStats:
 def stacked(parts: Sequence[T], counts: Sequence[int]) -> T:
     """The fields of several (parameters, statistics, limits), each repeated as often as its count says, as columns (n x 1) of
     one: every function here takes arrays that broadcast."""
-    kind = type(parts[0])
-    values = attrgetter(*(each.name for each in fields(kind)))  # type: ignore[arg-type]
+    kind: Any = type(parts[0])
+    values = _getter(kind)
     table = np.repeat(np.array([values(part) for part in parts], dtype=np.float64), counts, axis=0)
-    return kind(*(column[:, None] for column in table.T))
+    found: T = kind(*(column[:, None] for column in table.T))
+    return found
+
+
+@cache
+def _getter(kind: type) -> attrgetter[Any]:
+    return attrgetter(*(each.name for each in fields(kind)))
 
 
 def stats_of(noise: Noise | None) -> GradientStats | None:

@@ -60,33 +60,46 @@ def solve(items: Sequence[Item], capacities: Sequence[int], *, exact: bool | Non
 
 
 def _exactly(items: Sequence[Item], capacities: Sequence[int]) -> Answer | None:
-    """Dynamic programme over what is used of each capacity, all states at once: one numpy operation an item."""
-    used = np.stack(np.unravel_index(np.arange(np.prod(np.array(capacities) + 1)), np.array(capacities) + 1))
-    strides = np.append(np.cumprod((np.array(capacities) + 1)[:0:-1])[::-1], 1).astype(np.int64)
-    states = np.arange(used.shape[1])
+    axes = np.arange(len(capacities))
+    needs: dict[bytes, Ints] = {}
+    for each in items:
+        key = each.sizes.tobytes() + each.kinds.tobytes()
+        if key not in needs:
+            needs[key] = np.where(each.kinds[:, None] == axes, each.sizes[:, None], 0)
+    return exactly([(needs[each.sizes.tobytes() + each.kinds.tobytes()], each.values) for each in items], capacities)
+
+
+def exactly(items: Sequence[tuple[Ints, Array]], capacities: Sequence[int]) -> Answer | None:
+    """The optimum where an option may take from several capacities: needs (options x capacities) and values of each item.
+
+    A dynamic programme over what is used of each capacity, all states at once: one numpy operation an item.
+    """
+    shape = np.array(capacities) + 1
+    strides = np.append(np.cumprod(shape[:0:-1])[::-1], 1).astype(np.int64)
+    states = np.arange(int(shape.prod()))
+    used = (states[:, None] // strides) % shape
     # Slot 0 stands for "does not fit": what is taken from before it is minus infinity.
     best = np.concatenate([[-np.inf], np.zeros(len(states))])
     choices: list[NDArray[np.intp]] = []
-    before: dict[bytes, Ints] = {}
-    for each in items:
-        key = each.sizes.tobytes() + each.kinds.tobytes()
-        sources = before.get(key)
+    before: dict[int, Ints] = {}
+    for needs, values in items:
+        sources = before.get(id(needs))
         if sources is None:
-            fits = used[each.kinds] >= each.sizes[:, None]
-            sources = before[key] = np.where(fits, states[None, :] + 1 - (each.sizes * strides[each.kinds])[:, None], 0)
+            fits = (used[None, :, :] >= needs[:, None, :]).all(axis=2)
+            sources = before[id(needs)] = np.where(fits, states + 1 - (needs @ strides)[:, None], 0)
         reached = best[sources]
-        reached += each.values[:, None]
+        reached += values[:, None]
         choice = reached.argmax(axis=0)
         choices.append(choice)
         best[1:] = reached[choice, states]
     if not np.isfinite(best[-1]):
         return None
-    left = int(states[-1])
+    left = len(states) - 1
     picked: list[int] = []
-    for each, choice in zip(reversed(items), reversed(choices), strict=True):
+    for (needs, _), choice in zip(reversed(items), reversed(choices), strict=True):
         option = int(choice[left])
         picked.append(option)
-        left -= int(each.sizes[option] * strides[each.kinds[option]])
+        left -= int(needs[option] @ strides)
     return Answer(picked[::-1], float(best[-1]), float(best[-1]))
 
 

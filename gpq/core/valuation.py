@@ -28,16 +28,19 @@ FOR_EVER = 1e12  # seconds, so that no infinity is divided
 LEAST_FACTOR = 0.7  # of a restart, however long it takes
 
 Array = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Valued:
-    """The shapes a job may be given now (None: nothing) and what each is worth; the present one first, then nothing."""
+    """The shapes a job may be given now (None: nothing) and what each is worth; the present one first, then nothing. The
+    first `tidy` may be mixed at will, those after them only where the blocks that they lie in are counted."""
 
     job: JobId
     shapes: tuple[Shape | None, ...]
     values: Array
+    tidy: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,26 +93,36 @@ def value(
     fair = fair_speeds(speeds, options.shapes, share, capacities)
     column = np.array([options.index.get(row.current, -1) if row.current is not None else -1 for row in group.rows])
     is_current = column[:, None] == np.arange(len(options.shapes))[None, :]
-    allowed = (speeds > 0) & (is_current | (_within_cap(group, growth(len(capacities))) & options.tidy[None, :]))
+    allowed = (speeds > 0) & (is_current | _within_cap(group, growth(len(capacities))))
     relative = np.where(fair[:, None] > 0, speeds / np.where(fair > 0, fair, 1.0)[:, None], 0.0)
     relative = relative * _restart_factors(group, config, now, is_current, left)
     weight = np.array([weights[row.job.id] for row in group.rows])
     bent = weight[:, None] * bend(relative + EPSILON, config.fairness_power)
     nothing = weight * float(bend(np.array([EPSILON]), config.fairness_power)[0])
-    return [_valued(row, int(column[i]), allowed[i], bent[i], float(nothing[i])) for i, row in enumerate(group.rows)]
+    values = np.concatenate([bent, nothing[:, None]], axis=1)
+    menus: dict[tuple[int, bytes], tuple[Ints, tuple[Shape | None, ...], int]] = {}  # equal ones are one object
+    found = []
+    for row, at, mask, own in zip(group.rows, column.tolist(), allowed, values, strict=True):
+        key = at, mask.tobytes()
+        if key not in menus:
+            menus[key] = _menu(options, at, mask)
+        order, shapes, tidy = menus[key]
+        found.append(Valued(row.job.id, shapes, own[order], tidy))
+    return found
 
 
-def _valued(row: Candidate, current: int, allowed: Mask, values: Array, nothing: float) -> Valued:
-    shapes = row.options.shapes
-    order: list[int] = np.flatnonzero(allowed).tolist()
-    if current < 0 or not allowed[current]:
-        return Valued(row.job.id, (None, *[shapes[i] for i in order]), np.concatenate([[nothing], values[order]]))
-    order.remove(current)
-    return Valued(
-        row.job.id,
-        (shapes[current], None, *[shapes[i] for i in order]),
-        np.concatenate([[values[current], nothing], values[order]]),
-    )
+def _menu(options: Options, current: int, allowed: Mask) -> tuple[Ints, tuple[Shape | None, ...], int]:
+    """Columns of what a job may be given now, and how many of them are tidy: the present shape first, then nothing (the
+    column after the last)."""
+    others = allowed.copy()
+    first = [len(options.shapes)]
+    if current >= 0 and allowed[current]:
+        others[current] = False
+        first = [current, *first]
+    tidy = [*first, *np.flatnonzero(others & options.tidy).tolist()]
+    order = [*tidy, *np.flatnonzero(others & ~options.tidy).tolist()]
+    named = (*options.shapes, None)
+    return np.array(order, dtype=np.int64), tuple(named[i] for i in order), len(tidy)
 
 
 def bend(utility: Array, p: float) -> Array:

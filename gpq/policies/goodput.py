@@ -45,8 +45,7 @@ class Goodput:
     def programme(self, snapshot: Snapshot) -> tuple[list[Item], list[int]]:
         """The knapsack of a round (items, capacities), before anything that finds no place is withdrawn."""
         found, valued = self._valued(transfer.informed(snapshot))
-        asked = programme(valued, blocks_of(found.free))
-        return asked.items, asked.capacities
+        return programme(valued, found.capacities)
 
     def _valued(self, snapshot: Snapshot) -> tuple[Field, list[Valued]]:
         config = snapshot.config
@@ -140,4 +139,5 @@ def _without(valued: Valued, shape: Shape) -> Valued:
             )
         )
     ]
-    return Valued(valued.job, tuple(valued.shapes[i] for i in left), valued.values[left])
+    tidy = sum(i < valued.tidy for i in left)
+    return Valued(valued.job, tuple(valued.shapes[i] for i in left), valued.values[left], tidy)

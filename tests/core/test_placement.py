@@ -36,6 +36,15 @@ def test_small_jobs_fill_the_fullest_node_that_fits() -> None:
     assert place(before, shapes(j1=Shape(3), j2=Shape(1)))[JobId(2)] == on("b", 3)
 
 
+def test_an_odd_number_goes_where_its_pieces_are_free_though_it_must_wait_for_another_to_leave() -> None:
+    """On the empty node it would break the block of four that the larger one needs."""
+    others = running(1, on("a", 0), spec_=black_box()), running(2, on("a", 1, 2))
+    before = snapshot(node("a"), node("b"), *others, job(3), job(4))
+    placed = place(before, shapes(j1=Shape(1), j3=Shape(3), j4=Shape(2), j2=Shape(1)))
+    assert placed[JobId(3)] == on("a", 1, 2, 3)
+    assert len(placed) == 4
+
+
 def test_a_small_job_moves_when_a_large_one_fits_nowhere_else() -> None:
     before = snapshot(node("a", 2), node("b", 2), running(1, on("a", 0)), running(2, on("b", 0)), job(3))
     placed = place(before, shapes(j1=Shape(1), j2=Shape(1), j3=Shape(2)))
