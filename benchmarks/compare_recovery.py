@@ -126,7 +126,7 @@ def _examine(system: System, options: argparse.Namespace) -> Findings:
         settings=tuple(system.settings),
         better=tuple(system.better),
         burst=burst(system, options.rounds, options.burst, options.seed),
-        running=tuple(running(system, moment, options.tries) for moment in MOMENTS),
+        running=tuple(running(system, moment, options.tries, options.seed) for moment in MOMENTS),
         partitions=tuple(partition(system, options.longest, options.together))
         if isinstance(system, Networked)
         else None,

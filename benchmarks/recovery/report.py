@@ -29,8 +29,9 @@ def kills(found: Sequence[Findings]) -> list[list[str]]:
         ["... whose id was given to another", *(str(burst.reused_ids) for burst in bursts)],
     ]
     for each in zip(*(each.running for each in found), strict=True):
-        rows.append([f"a job {each[0].moment}: lives on", *(f"{one.lived_on} of {one.tries}" for one in each)])
+        rows.append([f"a job {each[0].moment}: lives to its end", *(f"{one.lived_on} of {one.tries}" for one in each)])
         rows.append(["... its exit code is known", *(_code(one) for one in each)])
+        rows.append(["... it is run again", *(f"{one.doubled} of {one.tries}" for one in each)])
     return rows
 
 

@@ -20,9 +20,14 @@ LONGEST_PAUSE = 6.0  # seconds between two kills at most, so that they fall anyw
 DOWN = 3.0  # seconds that a controller is away while a job runs
 WATCHED = 20.0  # seconds that a job is watched after the controller, or the link, is back
 ALIVE = 2.0  # seconds: whoever was heard of since then lives
-TOLD = 60.0  # seconds that a controller has to learn how a job ended
+TOLD = 240.0  # seconds that a controller has to learn how a job ended; Slurm's requeued jobs wait for 120
 DRAINED = 300.0  # seconds that the rest of the queue may take to run
-MOMENTS = ("started less than 1 s before", "running for 10 s", "running for 10 s, ends while the controller is away")
+FRESH, LONG, AWAY, JUST = MOMENTS = (
+    "started less than 1 s before",
+    "running for 10 s",
+    "running for 10 s, ends while the controller is away",
+    "running for 10 s, ended less than 1 s before",
+)
 
 
 def uptime() -> float:
@@ -58,6 +63,10 @@ class Bench:
     def release(self, token: str) -> None:
         for home in self.system.homes():
             (home / f"go-{token}").touch()
+
+    def finish(self, token: str) -> None:
+        self.release(token)
+        wait_until(lambda: self.runs(token)[0].ended, f"{token} ends")
 
     def started(self, token: str) -> None:
         wait_until(lambda: self.runs(token), f"{token} runs", 180.0)
@@ -114,36 +123,49 @@ def _fill(bench: Bench, holders: list[str]) -> None:
         time.sleep(SETTLED)
 
 
-def running(system: System, moment: str, tries: int) -> Running:
+def running(system: System, moment: str, tries: int, seed: int) -> Running:
     """kill -9 of the controller while a job runs: does it live to its end, and is its exit code known?"""
-    bench = Bench(system)
+    bench, dice = Bench(system), random.Random(seed)
     lived = known = wrong = doubled = 0
     words: dict[str, None] = {}
     for _ in range(tries):
+        if moment == FRESH:
+            _somebody_else(bench, dice)
         token, _ = bench.submit(f"m{MOMENTS.index(moment)}", waits=True, code=CODE)
         bench.started(token)
-        if moment != MOMENTS[0]:
+        if moment != FRESH:
             time.sleep(SETTLED)
+        if moment == JUST:
+            bench.finish(token)
         system.kill()
-        if moment == MOMENTS[2]:
-            bench.release(token)
-            wait_until(lambda token=token: bench.runs(token)[0].ended, f"{token} ends")  # type: ignore[misc]
+        if moment == AWAY:
+            bench.finish(token)
         time.sleep(DOWN)
         system.restart()
-        if moment != MOMENTS[2]:
+        if moment in (FRESH, LONG):
             time.sleep(WATCHED)
             if bench.runs(token)[0].last > uptime() - ALIVE:
-                bench.release(token)
-                wait_until(lambda token=token: bench.runs(token)[0].ended, f"{token} ends")  # type: ignore[misc]
+                bench.finish(token)
         said = bench.last_word(token, TOLD)
         bench.release(token)  # a second run of it as well
         words.setdefault(f"{said.state}, exit code {said.exit_code}" if said.exit_code is not None else said.state)
-        lived += bench.runs(token)[0].ended
+        runs = bench.runs(token)
+        lived += runs[0].ended
         known += said.exit_code == CODE
         wrong += said.exit_code not in (None, CODE)
-        doubled += len(bench.runs(token)) > 1
-        progress(f"{system.name}: {moment}: {'lived on' if bench.runs(token)[0].ended else 'was killed'}; {said.state}")
+        doubled += len(runs) > 1
+        progress(
+            f"{system.name}: {moment}: {'lived on' if runs[0].ended else 'was killed'}; {len(runs)} run(s); {said.state}"
+        )
     return Running(moment, tries, lived, known, wrong, doubled, tuple(words))
+
+
+def _somebody_else(bench: Bench, dice: random.Random) -> None:
+    """What ended before is on the disk; then another user submits a job, so that the next one comes anywhere between two
+    writes of the state, as on a cluster in use."""
+    time.sleep(SETTLED)
+    bench.submit("other", waits=False)
+    time.sleep(dice.uniform(0.0, LONGEST_PAUSE))
 
 
 def partition(system: Networked, longest: float, together: float) -> list[Partition]:
