@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo demo-policies test test-interpreters check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-daemon bench-exactness bench-noise chaos-daemon dst completions clean
+.PHONY: help demo demo-policies test test-interpreters check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-daemon bench-exactness bench-noise chaos-daemon compare-recovery dst completions clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -97,6 +97,10 @@ bench-noise: $(VENV)/.dev  ## the noise scale against exact per-sample statistic
 
 chaos-daemon: $(VENV)/.dev  ## kill -9 the daemon 100 times under 300 jobs
 	$(BIN)/python benchmarks/chaos_daemon.py
+
+# Root, and Debian's packages, which are installed only with INSTALL=1; ARGS="--runs 2" and the like; OUT=FILE keeps the tables.
+compare-recovery: $(VENV)/.dev  ## Slurm and task-spooler against gpq: kill -9 of the controller, a cut network; 15 minutes
+	$(BIN)/python benchmarks/compare_recovery.py $(if $(INSTALL),--install) $(if $(OUT),--out $(OUT)) $(ARGS)
 
 # Needs nothing but the package: SEEDS, JOBS (processes), or SEED of one that failed, PLANT with one of the planted bugs.
 dst: $(VENV)/.dev  ## daemon, nodes and network simulated under faults: 3,000 seeds, then the planted bugs that it must find

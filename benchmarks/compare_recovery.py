@@ -1,0 +1,171 @@
+"""Slurm, task-spooler and gpq on this machine, side by side: what is lost when the controller is killed with kill -9, and
+what runs twice when a server is cut off. Needs root and Debian's packages; makes servers in network namespaces; about 15 minutes.
+
+    python benchmarks/compare_recovery.py [--install] [--only gpq,slurm,tsp] [--runs 1] [--json] [--out FILE]
+
+Jobs write when they lived, and only that is believed. Exits 1 if gpq loses or doubles anything, 2 if something is missing here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "agent")]
+
+from benchmarks.recovery import slurm, spooler  # noqa: E402
+from benchmarks.recovery.findings import Findings, failures  # noqa: E402
+from benchmarks.recovery.own import Gpq  # noqa: E402
+from benchmarks.recovery.report import page  # noqa: E402
+from benchmarks.recovery.scenarios import MOMENTS, burst, partition, running  # noqa: E402
+from benchmarks.recovery.system import Networked, System  # noqa: E402
+from tests.lab.kinds import PLAIN  # noqa: E402
+from tests.lab.lab import Lab  # noqa: E402
+from tests.lab.machine import NEEDED, search_path  # noqa: E402
+
+SERVERS = ("srv-a", "srv-b", "srv-c")
+SHELLS = ("csh", "fish")  # of other users of the laboratory
+PACKAGES = {
+    "gpq": {command: package for command, package in NEEDED.items() if command not in SHELLS},
+    "slurm": slurm.PACKAGES,
+    "tsp": spooler.PACKAGES,
+}
+POLICY = Path("/usr/sbin/policy-rc.d")
+
+
+def main() -> int:
+    options = _options()
+    if os.geteuid() != 0:
+        print("needs root: it makes network namespaces\nhint: sudo make compare-recovery", file=sys.stderr)
+        return 2
+    missing = lacking(options.only, search_path())
+    if missing and options.install:
+        _install(missing)
+    elif missing:
+        print(f"not installed: {', '.join(missing)}\nhint: {how_to_install(missing)}", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    pages, answers, bad = [], [], []
+    for number in range(options.runs):
+        began = time.monotonic()
+        found = _compare(options)
+        about = [
+            f"Run {number + 1} of {options.runs}: {time.strftime('%Y-%m-%d')}, {_machine()}, seed {options.seed + number},"
+            f" {(time.monotonic() - began) / 60:.0f} minutes. {' '.join(sys.argv[1:])}".rstrip(),
+        ]
+        pages.append(page(found, about))
+        answers.append([dataclasses.asdict(each) for each in found])
+        bad += [line for each in found if each.system.startswith("gpq") for line in failures(each)]
+        options.seed += 1
+        if options.out:
+            options.out.write_text("# Recovery, side by side\n\n" + "\n".join(pages))
+    print(json.dumps({"schema": 1, "runs": answers}, indent=2) if options.json else "\n".join(pages))
+    if bad:
+        print(f"FAILED: {'; '.join(bad)}", file=sys.stderr)
+    return 1 if bad else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--install", action="store_true", help="install the packages that are missing; starts none of them"
+    )
+    parser.add_argument("--only", default=",".join(PACKAGES), help="which of gpq, slurm, tsp")
+    parser.add_argument("--runs", type=int, default=1, help="all of it so many times")
+    parser.add_argument("--rounds", type=int, default=12, help="kills while jobs wait")
+    parser.add_argument("--burst", type=int, default=5, help="jobs submitted right before each of them")
+    parser.add_argument("--tries", type=int, default=3, help="kills while a job runs, of each kind")
+    parser.add_argument(
+        "--silence", type=float, default=60.0, help="seconds: SlurmdTimeout, and gpq's --requeue-on-lost"
+    )
+    parser.add_argument(
+        "--together", type=float, default=20.0, help="seconds that a cut lasts once a job runs elsewhere"
+    )
+    parser.add_argument("--longest", type=float, default=420.0, help="seconds that a cut lasts at most")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--out", type=Path, help="also write the tables there")
+    options = parser.parse_args()
+    options.only = options.only.split(",")
+    if unknown := sorted(set(options.only) - set(PACKAGES)):
+        parser.error(f"--only: there is no {', '.join(unknown)}; there are {', '.join(PACKAGES)}")
+    if min(options.runs, options.rounds, options.burst, options.tries) < 1:
+        parser.error("--runs, --rounds, --burst and --tries are 1 at least")
+    return options
+
+
+def _compare(options: argparse.Namespace) -> list[Findings]:
+    with Lab(dict.fromkeys(SERVERS, PLAIN)) as lab:
+        makers: dict[str, Callable[[], System]] = {
+            "gpq": lambda: Gpq(lab, options.silence),
+            "slurm": lambda: slurm.Slurm(lab, options.silence),
+            "tsp": spooler.Spooler,
+        }
+        found = []
+        for name in [name for name in makers if name in options.only]:
+            system = makers[name]()
+            with system:
+                found.append(_examine(system, options))
+        return found
+
+
+def _examine(system: System, options: argparse.Namespace) -> Findings:
+    return Findings(
+        system=system.name,
+        settings=tuple(system.settings),
+        better=tuple(system.better),
+        burst=burst(system, options.rounds, options.burst, options.seed),
+        running=tuple(running(system, moment, options.tries, options.seed) for moment in MOMENTS),
+        partitions=tuple(partition(system, options.longest, options.together))
+        if isinstance(system, Networked)
+        else None,
+    )
+
+
+def _machine() -> str:
+    try:
+        system = platform.freedesktop_os_release()["PRETTY_NAME"]
+    except OSError:
+        system = platform.system()
+    return f"{os.cpu_count()} cores, {system}, kernel {platform.release()}"
+
+
+def lacking(names: Sequence[str], path: str) -> list[str]:
+    """Packages whose commands are not in PATH; the laboratory's are always wanted."""
+    wanted = {command: package for name in ("gpq", *names) for command, package in PACKAGES[name].items()}
+    return sorted({package for command, package in wanted.items() if not shutil.which(command, path=path)})
+
+
+def how_to_install(packages: Sequence[str]) -> str:
+    line = f"RUNLEVEL=1 apt-get install --no-install-recommends {' '.join(packages)}"
+    return f"--install (make compare-recovery INSTALL=1), or: {line}"
+
+
+def _install(packages: Sequence[str]) -> None:
+    """Nothing that they bring is started, also where init is systemd, which heeds policy-rc.d alone."""
+    own = not POLICY.exists()
+    if own:
+        POLICY.write_text("#!/bin/sh\nexit 101\n")
+        POLICY.chmod(0o755)
+    try:
+        environment = {**os.environ, "RUNLEVEL": "1", "DEBIAN_FRONTEND": "noninteractive"}
+        argv = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
+        subprocess.run(argv, env=environment, stdout=sys.stderr, check=True)
+    finally:
+        if own:
+            POLICY.unlink()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""What a job manager must do to be compared, and what it may say of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a job manager says of a job: its own word, the exit code where it knows one, and whether that is its last word."""
+
+    state: str
+    over: bool
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A way to submit a job that matters when its server is cut off."""
+
+    label: str
+    options: Mapping[str, object] = field(default_factory=dict)
+    moves: bool = False  # the job is expected to be started elsewhere
+
+
+class System(Protocol):
+    """`with` it: it runs. Jobs are known by the token that they were submitted with."""
+
+    name: str
+    settings: Sequence[str]  # one line each: how it was set up
+    better: Sequence[str]  # one line each: what would make it fare better
+    home: str  # of the ledger, as jobs see it
+    node: str  # how the shell of a job names its server
+    slots: int
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, *details: object) -> None: ...
+
+    def homes(self) -> list[Path]:
+        """`home` of every server, as this machine sees it."""
+        ...
+
+    def submit(self, token: str, script: str, **options: object) -> str:
+        """The id of the job; returns once it is acknowledged."""
+        ...
+
+    def jobs(self) -> dict[str, Told]:
+        """Every job that it knows."""
+        ...
+
+    def kill(self) -> None:
+        """kill -9 of the controller."""
+        ...
+
+    def restart(self) -> None:
+        """As its administrator would; returns once it answers and has its servers."""
+        ...
+
+
+@runtime_checkable
+class Networked(System, Protocol):
+    """One whose jobs are on other servers than its controller."""
+
+    variants: Sequence[Variant]
+
+    def cut(self, node: str) -> None:
+        """Nothing passes between the server and all others; what runs there is not touched."""
+        ...
+
+    def heal(self, node: str) -> None: ...
