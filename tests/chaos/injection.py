@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -23,6 +22,7 @@ T = TypeVar("T")
 SYNCS = "fdatasync,fsync"
 WRITES = "pwrite64,fdatasync,fsync"  # of the database; its log and its pages are written by pwrite64
 STEPS = ("submit", "run", "finish", "requeue", "run again", "cancel")
+AIMED = 3  # tries for each step that was passed over
 
 COUNTED = 'echo "$GPQ_JOB_ID $GPQ_ATTEMPT" >> ran; '
 ENDING = COUNTED + "exit 7"
@@ -63,6 +63,7 @@ class Life:
     number: int
     deaths: list[str] = field(default_factory=list)  # the step that each came at
     wrong: list[str] = field(default_factory=list)
+    aim: str = ""  # this step's first sync kills it
 
     def live(self) -> None:
         first = self._submitted("first", ENDING)
@@ -77,6 +78,10 @@ class Life:
 
     def _at(self, step: str, do: Callable[[], T]) -> T:
         """Until it is answered, by whatever daemon."""
+        if step == self.aim:
+            self.aim = ""
+            with injected(self.daemon, SYNCS, "signal=KILL:when=1"):
+                return self._at(step, do)
         while True:
             with contextlib.suppress(Died):
                 return self._tried(step, do)
@@ -150,27 +155,37 @@ class Points:
     killed: int = 0
     steps: dict[str, int] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
-    seconds: float = 0.0
+
+    def lived(self, life: Life) -> None:
+        life.live()
+        self.killed += bool(life.deaths)
+        self.wrong += [f"life {life.number}: {line}" for line in life.wrong]
+        for step in life.deaths:
+            self.steps[step] = self.steps.get(step, 0) + 1
 
 
-def killed_at_every(calls: str, *, first: int = 1, stride: int = 1) -> Points:
-    """Kill the daemon at the N-th of `calls` of a life, N = `first`, `first` + `stride` ..., until a life has no N-th."""
-    found, began, number = Points(), time.monotonic(), first
+def killed_at_every(calls: str) -> Points:
+    """Kill the daemon at the N-th of `calls` of a life, N = 1, 2 ..., until a life has no N-th.
+
+    What is committed together differs from life to life, so that a step may have been passed over; each has a sync for
+    certain, and is aimed at then.
+    """
+    found, number = Points(), 0
     with Daemon(slots=2) as daemon:
-        while True:
-            wait_until(lambda: all(node.state == "up" for node in daemon.nodes().nodes), "its node is up")
-            life = Life(daemon, number)
-            with injected(daemon, calls, f"signal=KILL:when={number}"):
-                life.live()
-            found.wrong += [f"point {number}: {line}" for line in life.wrong]
-            if not life.deaths:
-                break
-            found.killed += 1
-            for step in life.deaths:
-                found.steps[step] = found.steps.get(step, 0) + 1
-            number += stride
-    found.seconds = time.monotonic() - began
+        while not number or found.killed == number:
+            number += 1
+            with injected(_ready(daemon), calls, f"signal=KILL:when={number}"):
+                found.lived(Life(daemon, number))
+        for _ in range(AIMED):
+            for step in [step for step in STEPS if step not in found.steps]:
+                number += 1
+                found.lived(Life(_ready(daemon), number, aim=step))
     return found
+
+
+def _ready(daemon: Daemon) -> Daemon:
+    wait_until(lambda: all(node.state == "up" for node in daemon.nodes().nodes), "its node is up")
+    return daemon
 
 
 @dataclass
