@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.chaos.injection import STEPS, SYNCS, WRITES, failing_syncs, killed_at_every
+from tests.chaos.noisy import flood
 from tests.chaos.power import PowerCutDaemon, survivors
 from tests.chaos.runs import Measured, run
 from tests.e2e.chaos import Verdict, chaos
@@ -65,6 +66,21 @@ def syncs_that_fail(times: int, seed: int) -> Sequence[Measured]:
         Measured("acknowledged falsely", sum(len(one.false) for one in found), at_most=0),
         Measured("daemons that went on or ended with 0", sum(one.exit_code in (None, 0) for one in found), at_most=0),
         Measured("daemons that did not say why they ended", len(silent), at_most=0, why=str(silent)),
+    ]
+
+
+@run("flooded-log", row="40", times=1024, unit="MiB of log within a minute")
+def flooded_log(times: int, seed: int) -> Sequence[Measured]:
+    """Progress bars without a line's end, binary and lines into a log with a limit, followed by a reader."""
+    limit = max(times / 16, 32)
+    found = flood(times, rate=1024 / 60, limit=limit)
+    accounted = found.followed + found.skipped
+    return [
+        Measured("on the disk at most", found.disk, at_most=2 * limit, unit="MiB"),
+        Measured("daemon, resident at most", found.memory, at_most=150.0, unit="MB"),
+        Measured("of it since before the job", found.grown, unit="MB"),
+        Measured("that the reader neither got nor was told of", abs(times - accounted), at_most=0, unit="MiB"),
+        Measured("wrong exit codes", int(found.ended != ("failed", 4)), at_most=0, why=str(found.ended)),
     ]
 
 

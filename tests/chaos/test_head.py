@@ -39,6 +39,11 @@ def test_a_power_cut_loses_nothing_that_was_acknowledged(figures: Figures) -> No
     figures.all(head.power_cuts(5, 5))
 
 
+@pytest.mark.row("40")
+def test_a_flooded_log_is_capped_and_costs_the_daemon_no_memory(figures: Figures) -> None:
+    figures.all(head.flooded_log(112, 0))
+
+
 @needs_strace
 @pytest.mark.row("5")
 def test_a_failed_sync_ends_the_daemon_and_is_never_acknowledged(figures: Figures) -> None:
