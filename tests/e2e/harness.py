@@ -58,6 +58,7 @@ class Daemon:
             lines += [f"[nodes.{name}]", *(f"{key} = {value!r}" for key, value in fields.items())]
         self.config = self.home / "config.toml"
         self.config.write_text("\n".join(lines) + "\n")
+        self.source = ROOT  # of the gpq that is started
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Daemon:
@@ -89,7 +90,7 @@ class Daemon:
         """Start it without waiting; the descriptor on which it will say that it serves."""
         heard, told = os.pipe()
         kept = {name: value for name, value in os.environ.items() if not name.startswith("GPQ_")}
-        env = {**kept, "PYTHONPATH": f"{ROOT}:{ROOT / 'agent'}", "GPQ_HOME": str(self.home)}
+        env = {**kept, "PYTHONPATH": f"{self.source}:{self.source / 'agent'}", "GPQ_HOME": str(self.home)}
         env["GPQ_CONFIG"] = str(self.config)
         with open(self.home / "output", "ab") as output:
             self.process = subprocess.Popen(
