@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo demo-policies test test-interpreters check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-daemon bench-exactness bench-noise chaos-daemon compare-recovery dst completions clean
+.PHONY: help demo demo-policies test test-interpreters check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-daemon bench-exactness bench-noise chaos chaos-daemon compare-recovery dst completions clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -94,6 +94,10 @@ bench-exactness: $(VENV)/.dev  ## samples and losses over ten forced resizes
 
 bench-noise: $(VENV)/.dev  ## the noise scale against exact per-sample statistics
 	$(BIN)/python benchmarks/noise_scale.py
+
+# Hours. RUNS names some (benchmarks/chaos.py --list); what needs root or a package fails without it.
+chaos: $(VENV)/.dev  ## every fault at full size, exits 1 over a bar: make chaos RUNS="kills powercuts"
+	PYTHONPATH=.:agent $(BIN)/python benchmarks/chaos.py $(RUNS)
 
 chaos-daemon: $(VENV)/.dev  ## kill -9 the daemon 100 times under 300 jobs
 	$(BIN)/python benchmarks/chaos_daemon.py

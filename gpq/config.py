@@ -65,6 +65,7 @@ class FileConfig:
     grace: float = 120.0  # default of `gpq submit --grace`
     requeue_on_lost: float = 0.0  # default of `gpq submit --requeue-on-lost`, seconds; 0 = off
     settle_seconds: float = 15.0
+    log_limit: float = 1024.0  # MiB of each attempt's log that are kept: head and end; 0 = all
     seed: int = 0  # of policies that search at random
     events: bool = True  # a round also when something happens; off: by the timer alone
     by_user: bool = True  # this and what follows: what `goodput` uses beyond Pollux (gpq.core.models.Config)
@@ -185,6 +186,8 @@ def _check_values(config: FileConfig, text: str, path: str) -> None:
         raise _error(
             "requeue_on_lost must be 0 (off) or lie between 60 and 2592000 s", ["requeue_on_lost"], text, path, hint
         )
+    if config.log_limit and not 1 <= config.log_limit <= 1 << 20:
+        raise _error("log_limit must be 0 (off) or lie between 1 and 1048576 MiB", ["log_limit"], text, path)
     if not -10 <= config.fairness_power <= 1:
         raise _error("fairness_power must lie between -10 and 1", ["fairness_power"], text, path)
     if config.seed < 0:

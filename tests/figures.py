@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
+from tests.chaos.runs import Measured, number
+
 FIGURE = "figure"
 
 
@@ -28,6 +30,17 @@ class Figures:
     def exactly(self, what: str, reached: object, asked: object) -> None:
         self.note(what, f"{reached} (asked: {asked})")
         assert reached == asked, f"{what}: {reached}, asked: {asked}"
+
+    def all(self, measured: Iterable[Measured]) -> None:
+        """What a run of `tests.chaos` gave: all of it recorded, then demanded."""
+        found = list(measured)
+        for each in found:
+            self.note(
+                each.what,
+                f"{number(each.reached)} {each.unit}".rstrip() + (f" (asked: {each.asked})" * bool(each.asked)),
+            )
+        for each in found:
+            assert each.good, f"{each.what}: {each.reached} {each.unit}, asked: {each.asked}; {each.why}"
 
 
 def _text(number: float) -> str:

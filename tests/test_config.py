@@ -10,7 +10,7 @@ from gpq.config import FileConfig, parse
 from gpq.core.models import Config
 from gpq.errors import UsageError
 
-OWN = {"grace", "nodes", "requeue_on_lost"}  # what the core has no use for
+OWN = {"grace", "nodes", "requeue_on_lost", "log_limit"}  # what the core has no use for
 
 
 def test_the_defaults_are_those_of_the_core() -> None:
@@ -41,6 +41,7 @@ cores = {}
     ("text", "said"),
     [
         ("seed = -1\n", "seed must be 0 or above (at line 1, column 1)"),
+        ("log_limit = 0.5\n", "log_limit must be 0 (off) or lie between 1 and 1048576 MiB"),
         ("requeue_on_lost = 59\n", "requeue_on_lost must be 0 (off) or lie between 60 and 2592000 s"),
         ("events = 1\n", "events must be true or false (at line 1, column 1)"),
         ('interval = "soon"\n', "interval must be a number (at line 1, column 1)"),

@@ -119,6 +119,7 @@ class StartOrder(NamedTuple):
     store: str = ""  # id of the daemon's database
     lease: float = 0.0  # seconds without an acknowledged report after which the shim ends the job; 0 = never
     lease_margin: float = 0.0  # seconds that the daemon waits beyond that; KILL comes after a third of it
+    log_limit: int = 0  # bytes of the log that are kept: its head and its end; 0 = all
 
 
 class ExitRecord(NamedTuple):
@@ -152,7 +153,9 @@ OPS = (
     "watch",  # {"offsets": {"42.1": n}, "wait": seconds, "seen": digest, "heard": stamp or none}
     #           -> {"digest", "attempts", "devices", "time", "stamp"}
     #           long poll: answers as soon as an attempt changed state or has report lines past its offset, or after `wait`
-    "tail",  # {"attempt": "42.1", "offset": n, "limit": bytes} -> {"data": base64, "offset": next, "size": bytes}
+    "tail",  # {"attempt": "42.1", "offset": n, "limit": bytes, "skip": bool}
+    #           -> {"data": base64, "offset": next, "size": bytes, "skipped": bytes}
+    #           with `skip` a part that was cut out (log_limit) is left out: `offset` = n + skipped + length of data
     "forget",  # {"attempt": "42.1"} -> {}: the exit record is durable elsewhere; the log stays
     "purge",  # {"job": 42} -> {}: remove logs and checkpoints of a job
     "quit",  # {} -> {}: the agent ends; shims and jobs live on

@@ -99,6 +99,9 @@ def _print(pieces: Iterator[messages.LogChunk], *, filtered: bool) -> None:
                 sink.write(f"--- attempt {piece.attempt} on {piece.node or 'no node yet'} ---\n".encode())
             seen, line_open = piece.attempt, False
         data = base64.b64decode(piece.data)
+        if piece.skipped:
+            told = f"--- {piece.skipped / (1 << 20):.0f} MiB left out: the log is over its limit (log_limit) ---\n"
+            sink.write((b"\n" if line_open else b"") + told.encode())
         sink.write(screen.feed(data).encode(sys.stdout.encoding, "backslashreplace") if filtered else data)
         sink.flush()
         line_open = not data.endswith(b"\n") if data else line_open

@@ -57,6 +57,7 @@ class Conversation:
         view: Callable[[], Snapshot],
         reign: Reign = UNNAMED,
         address: str = "",
+        log_limit: int = 0,
     ) -> None:
         self.node = node
         self.line: Send | None = None
@@ -65,6 +66,7 @@ class Conversation:
         self._inbox = inbox
         self._view = view
         self._reign = reign
+        self._log_limit = log_limit
         # What was said on this line, and when; written by two threads, a key at a time.
         self._said: dict[tuple[str, JobId, int], Seconds] = {}
         self._observer = Observer(node, gpus, clock, address)
@@ -154,7 +156,7 @@ class Conversation:
     def _say_start(self, send: Send, launch: Launch) -> None:
         addresses = {node.id: node.address for node in self._view().nodes.values()}
         order = launching.start_order(launch, self.node, addresses=addresses, library=self._library)
-        order = order._replace(**self._report, store=self._reign.store)
+        order = order._replace(**self._report, store=self._reign.store, log_limit=self._log_limit)
         key, said_at = (launch.job, launch.attempt), self._clock.elapsed()
         if key in self._forgone or key in self._refusals or key in self._told_refused:
             return  # its end is told, or about to be; that may be long before it is committed

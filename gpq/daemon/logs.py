@@ -87,7 +87,8 @@ class LogReader:
             return LogChunk(attempt, node, "", request.offset, False, numbers, nodes, str(job.state), silent)
         data, offset = str(piece["data"]), int(piece["offset"])
         ended = over and offset >= int(piece["size"])
-        return LogChunk(attempt, node, data, offset, ended, numbers, nodes, str(job.state))
+        skipped = int(piece.get("skipped", 0))
+        return LogChunk(attempt, node, data, offset, ended, numbers, nodes, str(job.state), skipped=skipped)
 
     def _piece(self, node: NodeId, job: JobId, attempt: int, offset: int, limit: int) -> Mapping[str, Any]:
         """At most as much as the way to the node carries soon: its other news come over the same one."""
@@ -101,7 +102,7 @@ class LogReader:
         seconds = time.monotonic() - began
         if not _makes_sense(piece, offset):  # who reads on from there would never come to an end
             raise GpqError(f"what node {node} says of the log makes no sense", "see `gpq daemon logs`")
-        if int(piece["offset"]) - offset >= asked:  # a full one tells how fast it is
+        if int(piece["offset"]) - offset - int(piece.get("skipped", 0)) >= asked:  # a full one tells how fast it is
             fitting = int(asked * PIECE_SECONDS / max(seconds, 1e-3))
             self._pieces[node] = max(LEAST_PIECE, min(fitting, 2 * asked, MAX_PIECE))
         return piece
@@ -120,6 +121,7 @@ def _makes_sense(piece: Mapping[str, Any], offset: int) -> bool:
     """Does it go on from `offset`, by as much as it holds?"""
     try:
         data = base64.b64decode(piece["data"], validate=True)
-        return int(piece["offset"]) == offset + len(data) and int(piece["size"]) >= 0
+        skipped = int(piece.get("skipped", 0))
+        return int(piece["offset"]) == offset + skipped + len(data) and int(piece["size"]) >= 0 and skipped >= 0
     except (KeyError, ValueError, TypeError, OverflowError):
         return False

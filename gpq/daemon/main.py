@@ -14,6 +14,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from io import TextIOWrapper
@@ -36,6 +37,7 @@ from gpq.store.sqlite import SqliteStore
 LOG_BYTES = 4 << 20
 LOGS_KEPT = 2
 BACKUP_SECONDS = 3600.0
+FIRST_BACKUP_SECONDS = 60.0  # where the last one is older than that, or there is none
 
 log = logging.getLogger("gpq.daemon")
 
@@ -166,7 +168,9 @@ def _serve(ready: Ready, umask: int) -> int:
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(contextlib.closing(SqliteStore(paths.database(), first_id=_first_id())))
         reign = Reign(store.id, store.epoch, store.holds)
-        world = LiveWorld(settings.nodes, paths.home(), umask=umask, reign=reign)
+        world = LiveWorld(
+            settings.nodes, paths.home(), umask=umask, reign=reign, log_limit=int(settings.log_limit * (1 << 20))
+        )
         stack.callback(world.close)
         controller = Controller(world, store, chosen, core)
         about = About(core, world.now(), store.epoch, settings.grace, settings.requeue_on_lost)
@@ -212,9 +216,18 @@ class _Loop(threading.Thread):
 
 
 def _until_ending(ending: threading.Event, store: SqliteStore) -> None:
-    """Wait, and copy the state now and then."""
-    while not ending.wait(BACKUP_SECONDS):
+    """Wait, and copy the state every hour, however often the daemon was started in it."""
+    while not ending.wait(_until_backup(store.path + ".backup")):
         _back_up(store)
+
+
+def _until_backup(path: str) -> float:
+    """Seconds."""
+    try:
+        age = time.time() - os.path.getmtime(path)
+    except OSError:  # there is none
+        return FIRST_BACKUP_SECONDS
+    return min(max(BACKUP_SECONDS - age, FIRST_BACKUP_SECONDS), BACKUP_SECONDS)
 
 
 def _back_up(store: SqliteStore) -> None:

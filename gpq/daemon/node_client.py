@@ -49,12 +49,21 @@ class NodeClient:
         inbox: Callable[[Sequence[Event]], None],
         view: Callable[[], Snapshot],
         reign: Reign = UNNAMED,
+        log_limit: int = 0,
     ) -> None:
         self.node = node
         self._connector = connector
         self._arguments = list(arguments)
         self._conversation = Conversation(
-            node, library=library, gpus=gpus, address=address, clock=clock, inbox=inbox, view=view, reign=reign
+            node,
+            library=library,
+            gpus=gpus,
+            address=address,
+            clock=clock,
+            inbox=inbox,
+            view=view,
+            reign=reign,
+            log_limit=log_limit,
         )
         self._connecting: Link | None = None
         self._closing = threading.Event()

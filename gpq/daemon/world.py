@@ -42,11 +42,13 @@ class LiveWorld:
         clock: Clock | None = None,
         umask: int = -1,
         reign: Reign = UNNAMED,
+        log_limit: int = 0,
     ) -> None:
         self._clock = clock or Clock()
         self._umask = umask  # of the jobs; -1: this process's own
         self._queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
         self._reign = reign
+        self._log_limit = log_limit  # bytes of each attempt's log on its node; 0: no limit
         self._snapshot = Snapshot()
         self._over = False
         self._home = home
@@ -84,6 +86,7 @@ class LiveWorld:
             inbox=self._queue.put,
             view=lambda: self._snapshot,
             reign=self._reign,
+            log_limit=self._log_limit,
         )
 
     def _heard(self) -> Mapping[NodeId, Seconds]:
@@ -185,7 +188,7 @@ class LiveWorld:
 
     def tail(self, node: NodeId, job: JobId, attempt: int, offset: int, limit: int) -> dict[str, Any]:
         """A piece of a log, as wire's `tail` answers. Raises GpqError when the node does not."""
-        fields = {"attempt": wire.attempt_key(job, attempt), "offset": offset, "limit": limit}
+        fields = {"attempt": wire.attempt_key(job, attempt), "offset": offset, "limit": limit, "skip": True}
         return dict(self._of(node).request("tail", fields))
 
     def purge(self, job: JobId) -> None:

@@ -318,6 +318,7 @@ class LogChunk(msgspec.Struct, frozen=True):
     nodes: list[str]  # of this attempt, in rank order
     state: str  # of the job
     silent: str = ""  # why its node cannot be asked now; only where the request was ready to wait
+    skipped: int = 0  # bytes before `data` that the log's limit left out
     schema: int = SCHEMA
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import shlex
 import sqlite3
+import time
 
 from gpq.errors import GpqError, Refused
 
@@ -124,7 +127,18 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 def damaged(path: str, what: str) -> GpqError:
-    return Refused(
-        f"the database {path} is damaged ({what}); it was left as it is",
-        f"put a backup in its place ({path}.backup is the last one, if there is one), or move it away to begin anew",
+    return Refused(f"the database {path} is damaged ({what}); it was left as it is", _way_back(path))
+
+
+def _way_back(path: str) -> str:
+    """How to go on from a damaged database, as one command. Its log goes away with it: SQLite would play it into the copy."""
+    folder, name = os.path.split(path)
+    number = next(number for number in itertools.count(1) if not os.path.exists(f"{folder}/damaged-{number}"))
+    away = f"cd {shlex.quote(folder)} && mkdir damaged-{number} && mv {name}* damaged-{number}"
+    try:
+        at = time.strftime("%Y-%m-%d %H:%M", time.localtime(os.path.getmtime(f"{path}.backup")))
+    except OSError:
+        return f"there is no backup; `{away}` moves it away to begin anew"
+    return (
+        f"`{away} && cp damaged-{number}/{name}.backup {name}` goes back to the backup of {at}; what came later is lost"
     )

@@ -33,8 +33,8 @@ _JOB_COLUMNS = "id, state, user, name, ended_at, checksum, body"
 class SqliteStore:
     """`SqliteStore(path)` opens or creates the database and raises its epoch: an earlier writer can write no more.
 
-    Writes from one thread; `history`, `events` and `ended_count` from any. `first_id` is the least id for a database
-    that is new (attempts of a lost database may still lie on the nodes).
+    Writes from one thread; `history`, `events` and `ended_count` from any. `first_id` is the least id for a new
+    job (attempts of a lost database, or of one that a backup was put in the place of, may still lie on the nodes).
     """
 
     def __init__(self, path: str, *, first_id: int = 1) -> None:
@@ -60,7 +60,7 @@ class SqliteStore:
                 self._reader.execute("PRAGMA query_only = 1")
                 self.epoch = self._raise_epoch()
                 (self.id,) = self._reader.execute("SELECT value FROM meta WHERE key = 'id'").fetchone()
-                self._state = self._read_state()
+                self._state = self._read_state(first_id)
                 (self._ended,) = self._reader.execute("SELECT count(*) FROM jobs WHERE ended_at IS NOT NULL").fetchone()
                 undo.pop_all()
         except sqlite3.Error as error:
@@ -177,7 +177,7 @@ class SqliteStore:
         self._writer.execute("COMMIT")
         return int(value) + 1
 
-    def _read_state(self) -> Snapshot:
+    def _read_state(self, first_id: int) -> Snapshot:
         meta = dict(self._reader.execute("SELECT key, value FROM meta").fetchall())
         found = self._reader.execute(f"SELECT {_JOB_COLUMNS} FROM jobs WHERE ended_at IS NULL ORDER BY id")
         jobs = {job.id: job for job in (self._job(row) for row in found)}
@@ -185,7 +185,7 @@ class SqliteStore:
         try:
             return Snapshot(
                 jobs=jobs,
-                next_id=max(int(meta["next_id"]), last + 1),
+                next_id=max(int(meta["next_id"]), last + 1, first_id),
                 round_at=float(meta.get("round_at", 0.0)),
                 priors=priors.read(self._reader, self._writer),
                 drained={NodeId(name): str(why) for name, why in json.loads(meta.get("drained", "{}")).items()},

@@ -26,6 +26,7 @@ from gpq.store import disk
 from gpq.store.migrations import MIGRATIONS, migrate
 from gpq.store.sqlite import SqliteStore
 from tests.contract.test_stores import end, spec, submit
+from tests.figures import Figures
 
 ROOT = Path(__file__).parents[2]
 
@@ -120,6 +121,10 @@ def test_an_earlier_writer_can_write_no_more(path: str) -> None:
 def test_ids_of_a_lost_database_are_not_given_out_again(path: str) -> None:
     with closing(SqliteStore(path, first_id=43)) as store:
         assert submit(store, spec())[0].id == 43
+    with closing(SqliteStore(path, first_id=50)) as store:  # a backup was put in its place, say
+        assert submit(store, spec())[0].id == 50
+    with closing(SqliteStore(path, first_id=50)) as store:
+        assert submit(store, spec())[0].id == 51
 
 
 def test_a_newer_database_is_refused_with_a_sentence_and_left_alone(path: str) -> None:
@@ -163,20 +168,22 @@ def test_a_database_that_is_gone_while_its_log_is_there_is_refused(path: str) ->
         SqliteStore(path)
 
 
-def test_flipped_bytes_are_refused_or_harmless_and_never_believed(path: str) -> None:
+@pytest.mark.row("9")
+def test_flipped_bytes_are_refused_or_harmless_and_never_believed(path: str, figures: Figures) -> None:
     with closing(SqliteStore(path)) as store:
         jobs = submit(store, *[spec(f"job-{number}") for number in range(40)])
         ended = [end(store, job, at=float(job.id)) for job in jobs[:20]]
         journal = store.events()
     sound = Path(path).read_bytes()
     dice = random.Random(7)
-    refused = 0
+    refused = resets = 0
     for _ in range(200):
         where, bit = dice.randrange(len(sound)), 1 << dice.randrange(8)
         Path(path).write_bytes(sound[:where] + bytes([sound[where] ^ bit]) + sound[where + 1 :])
         try:
             with closing(SqliteStore(path)) as store:
                 found = store.load().jobs
+                resets += len(found) < len(jobs[20:])
                 assert all(found.get(job.id) == job for job in jobs[20:]), f"byte {where}"
                 assert all(one in ended for one in store.history()), f"byte {where}"
                 assert all(one in journal for one in store.events()), f"byte {where}"
@@ -186,6 +193,7 @@ def test_flipped_bytes_are_refused_or_harmless_and_never_believed(path: str) -> 
             for left in (path + "-wal", path + "-shm"):
                 Path(left).unlink(missing_ok=True)
     assert refused > 100
+    figures.exactly("silent resets of a database with a flipped bit, of 200", resets, 0)
 
 
 def test_a_backup_is_a_whole_database(path: str, tmp_path: Path) -> None:

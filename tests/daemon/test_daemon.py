@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -11,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +21,8 @@ import pytest
 
 from gpq.client import daemon_control
 from gpq.client.connection import call
+from gpq.core.models import TERMINAL
+from gpq.daemon import main
 from gpq.errors import DaemonUnreachable, GpqError, UsageError
 from gpq.rpc.messages import (
     MAX_LINE,
@@ -26,7 +30,9 @@ from gpq.rpc.messages import (
     CancelResult,
     DaemonInfo,
     Info,
+    JobDetail,
     JobList,
+    Show,
     Shutdown,
     SpecMessage,
     Status,
@@ -34,8 +40,10 @@ from gpq.rpc.messages import (
     Submitted,
     Wait,
 )
+from gpq.store.sqlite import SqliteStore
 from tests.contract.test_sqlite_store import fill, mounted, needs_root
-from tests.daemon.daemons import Daemon, clear, daemon
+from tests.daemon.daemons import CONFIG, Daemon, clear, daemon
+from tests.figures import Figures
 from tests.waiting import wait_until
 
 
@@ -119,6 +127,63 @@ def test_a_corrupt_database_is_refused_and_kept(tmp_path: Path) -> None:
         assert database.read_bytes() == content
 
 
+@pytest.mark.row("9")
+def test_the_hint_for_a_damaged_database_is_a_command_that_brings_the_backup_back(
+    tmp_path: Path, figures: Figures
+) -> None:
+    with daemon(tmp_path / "home") as running:
+        before = running.submit("sh", "-c", "exit 4", name="before")
+        running.call(Wait([str(before)], wait=60), JobList)
+        running.stop()
+        database = running.home / "gpq.db"
+        with contextlib.closing(SqliteStore(str(database))) as store:
+            store.backup()
+        running.start()
+        later = running.submit("sh", "-c", "exit 5", name="later")
+        running.call(Wait([str(later)], wait=60), JobList)
+        running.kill()  # with a log that belongs to the damaged database
+        database.write_bytes(database.read_bytes()[:4096] + bytes(len(database.read_bytes()) - 4096))
+        process, verdict = running.spawn()
+        process.wait(60)
+        assert "damaged" in verdict["error"]
+        command = verdict["hint"].split("`")[1]
+        subprocess.run(["sh", "-c", command], check=True)
+        running.start()
+        rows = running.call(Status(recent=100), JobList).jobs
+        figures.exactly("jobs of the backup that are there again", [row.name for row in rows], ["before"])
+        new = running.submit("sh", "-c", "exit 6")
+        figures.exactly("ids given out a second time", int(new <= later), 0)
+        assert running.call(Wait([str(new)], wait=60), JobList).jobs[0].exit_status == 6
+        assert sorted(path.name for path in (running.home / "damaged-1").glob("gpq.db*"))[0] == "gpq.db"
+
+
+def test_a_database_without_a_backup_is_moved_away_by_the_command_of_the_hint(tmp_path: Path) -> None:
+    made = Daemon(tmp_path / "a home")
+    (made.home / "gpq.db").write_bytes(b"no database")
+    try:
+        process, verdict = made.spawn()
+        process.wait(60)
+        assert "there is no backup" in verdict["hint"]
+        subprocess.run(["sh", "-c", verdict["hint"].split("`")[1]], check=True)
+        made.start()
+        assert (made.home / "damaged-1" / "gpq.db").read_bytes() == b"no database"
+    finally:
+        clear(made)
+
+
+@pytest.mark.parametrize(
+    ("age", "wait"), [(None, 60.0), (7200.0, 60.0), (3000.0, 600.0), (0.0, 3600.0), (-9000.0, 3600.0)]
+)
+def test_a_backup_is_made_every_hour_and_soon_where_there_is_none(
+    age: float | None, wait: float, tmp_path: Path
+) -> None:
+    path = tmp_path / "gpq.db.backup"
+    if age is not None:
+        path.touch()
+        os.utime(path, (time.time() - age, time.time() - age))
+    assert main._until_backup(str(path)) == pytest.approx(wait, abs=5.0)
+
+
 @needs_root
 def test_a_read_only_state_directory_is_refused_in_one_line(tmp_path: Path) -> None:
     made = Daemon(tmp_path / "made")
@@ -130,13 +195,22 @@ def test_a_read_only_state_directory_is_refused_in_one_line(tmp_path: Path) -> N
     assert "Read-only file system" in line
 
 
+@pytest.mark.row("6")
 @needs_root
-def test_on_a_full_disk_a_submission_is_refused_and_the_end_of_a_running_job_is_kept(tmp_path: Path) -> None:
-    with mounted(tmp_path / "small", "6m") as small, daemon(small / "home") as running:
+def test_on_a_full_disk_a_submission_is_refused_and_the_ends_of_running_jobs_are_kept(
+    tmp_path: Path, figures: Figures
+) -> None:
+    with mounted(tmp_path / "small", "4m") as small, daemon(small / "home", CONFIG.replace("= 2", "= 6")) as running:
         running.wait_for_nodes()
         go = tmp_path / "go"
-        job = running.submit("sh", "-c", f"while ! test -e {go}; do sleep 0.1; done; exit 3")
-        wait_until(lambda: running.call(Status([str(job)]), JobList).jobs[0].state == "running", "it runs")
+        jobs = [
+            running.submit("sh", "-c", f"while ! test -e {go}; do sleep 0.1; done; exit {code}") for code in range(6)
+        ]
+
+        def states() -> set[str]:
+            return {job.state for job in running.call(Status(), JobList).jobs}
+
+        wait_until(lambda: states() == {"running"}, "they run")
         fill(small)
         refused = wait_until(lambda: _refusal(running), "a submission is refused")
         assert refused.code == 5
@@ -145,11 +219,19 @@ def test_on_a_full_disk_a_submission_is_refused_and_the_end_of_a_running_job_is_
         with pytest.raises(GpqError, match="the disk is full"):
             running.submit("true")
         assert running.info().jobs_total == total
-        (small / "filler").unlink()  # the node's own record of the end needs room as well
         go.touch()
-        [ended] = running.call(Wait([str(job)], wait=60), JobList).jobs
-        assert (ended.state, ended.exit_status) == ("failed", 3)
-        assert running.submit("true") > job
+        ended = running.call(Wait([str(job) for job in jobs], wait=60), JobList).jobs
+        assert {job.id: job.exit_status for job in ended} == {job: code for code, job in enumerate(jobs)}
+        running.kill()
+        (small / "filler").unlink()
+        running.start()
+        found = running.call(Show(str(jobs[3])), JobDetail).job
+        kept = [
+            job for job in running.call(Status(recent=100), JobList).jobs if job.id in jobs and job.state in TERMINAL
+        ]
+        assert (found.state, found.exit_status) == ("failed", 3)
+        figures.exactly("results of running jobs that are kept", f"{len(kept)} of {len(jobs)}", "6 of 6")
+        assert running.submit("true") > jobs[-1]
 
 
 def _refusal(running: Daemon) -> GpqError | None:
@@ -192,7 +274,8 @@ def test_kill_9_while_many_submit_loses_nothing_acknowledged_and_gives_no_id_twi
     assert len(acknowledged) == len(set(acknowledged))
 
 
-def test_a_stopped_daemon_that_was_replaced_cannot_write_when_it_wakes(tmp_path: Path) -> None:
+@pytest.mark.row("11")
+def test_a_stopped_daemon_that_was_replaced_cannot_write_when_it_wakes(tmp_path: Path, figures: Figures) -> None:
     with daemon(tmp_path / "home") as old:
         old.submit("true", name="before")
         new = Daemon(tmp_path / "home")
@@ -213,7 +296,7 @@ def test_a_stopped_daemon_that_was_replaced_cannot_write_when_it_wakes(tmp_path:
             assert old.process.wait(60) != 0  # type: ignore[union-attr]
             names = [job.name for job in new.call(Status(), JobList).jobs]
             assert "after" in names
-            assert "ghost" not in names
+            figures.exactly("writes of the daemon that was replaced", names.count("ghost"), 0)
             assert new.info().epoch == epoch
             assert held in [job.id for job in new.call(Status(), JobList).jobs]
         finally:

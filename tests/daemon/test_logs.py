@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gpq.cli import logs
 from gpq.control.controller import Controller
 from gpq.core.events import Launched
 from gpq.core.models import BatchOrder, Config, Job, JobState
@@ -87,3 +88,31 @@ def test_no_more_is_asked_at_once_than_the_way_carries_soon() -> None:
             each.read(ONE, Logs("1", limit=1 << 20), lambda: False)
     assert all(20_000 < piece < 50_000 for piece in of_slow)
     assert of_fast[-1] == 1 << 20
+
+
+def test_what_the_limit_cut_out_of_a_log_is_passed_over_and_told() -> None:
+    def cut(offset: int, limit: int) -> Mapping[str, Any]:
+        data = base64.b64encode(b"end").decode()
+        return {"data": data, "offset": offset + 5_000_000 + 3, "size": 9_000_000, "skipped": 5_000_000}
+
+    chunk = reader(cut).read(ONE, Logs("1", offset=100), lambda: False)
+    assert (base64.b64decode(chunk.data), chunk.offset, chunk.skipped) == (b"end", 5_000_103, 5_000_000)
+
+
+@pytest.mark.parametrize("skipped", [-3, 4, "many", None])
+def test_a_hole_that_makes_no_sense_is_not_believed(skipped: object) -> None:
+    def lying(offset: int, limit: int) -> Mapping[str, Any]:
+        return {"data": "", "offset": offset + 3, "size": 3, "skipped": skipped}
+
+    chunk = reader(lying).read(ONE, Logs("1"), lambda: False)
+    assert (chunk.offset, chunk.skipped) == (0, 0)
+
+
+def test_the_command_says_how_much_was_left_out_on_a_line_of_its_own(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    def piece(data: bytes, offset: int, skipped: int = 0) -> LogChunk:
+        text = base64.b64encode(data).decode()
+        return LogChunk(1, "a", text, offset, False, [1], ["a"], "running", skipped=skipped)
+
+    logs._print(iter([piece(b"head", 4), piece(b"end\n", 8 + (3 << 20), 3 << 20)]), filtered=False)
+    said = capfdbinary.readouterr().out
+    assert said == b"head\n--- 3 MiB left out: the log is over its limit (log_limit) ---\nend\n"

@@ -24,6 +24,7 @@ sleep {seconds:.3f}
 echo "end $GPQ_JOB_ID $GPQ_ATTEMPT {code} {token}" >> {ledger}
 exit {code}
 """
+MOST_AGAIN = 3  # kills in a row while it recovers
 
 
 @dataclass
@@ -115,13 +116,25 @@ class Submitter(threading.Thread):
 
 
 def chaos(
-    *, jobs: int, kills: int, slots: int = 8, seed: int = 0, longest: float = 2.0, policy: str = "fifo"
+    *,
+    jobs: int,
+    kills: int,
+    slots: int = 8,
+    seed: int = 0,
+    longest: float = 2.0,
+    policy: str = "fifo",
+    again: float = 0.3,
+    kind: type[Daemon] = Daemon,
 ) -> Verdict:
-    """Run it. Jobs take up to `longest` seconds, and come in step with the kills."""
+    """Run it. Jobs take up to `longest` seconds, and come in step with the kills.
+
+    `again`: the part of the kills that are followed by more while the daemon recovers: one in any case, and the next with
+    this probability. `kind`: what its `kill` does may be worse than kill -9.
+    """
     dice = random.Random(seed)
     verdict = Verdict()
     began = time.monotonic()
-    with Daemon(slots=slots, policy=policy) as daemon:
+    with kind(slots=slots, policy=policy) as daemon:
         submitter = Submitter(daemon, jobs, daemon.work / "ledger", seed, longest)
         submitter.start()
         for number in range(kills):
@@ -136,9 +149,11 @@ def chaos(
                 verdict.kills_at_submission += 1
             daemon.kill()
             verdict.kills += 1
-            if dice.random() < 0.3:  # and once more while it recovers
+            for _ in range(MOST_AGAIN):  # and once more while it recovers
+                if dice.random() >= again:
+                    break
                 _close(daemon.spawn())
-                time.sleep(dice.uniform(0.0, 0.6))
+                time.sleep(dice.uniform(0.05, 1.2 * max([*verdict.ready_seconds[-1:], 0.5])))
                 daemon.kill()
                 verdict.kills += 1
                 verdict.kills_before_ready += 1

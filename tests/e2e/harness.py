@@ -56,14 +56,16 @@ class Daemon:
         for name, node in (nodes or {"local": slots}).items():
             fields = {"slots": node} if isinstance(node, int) else node
             lines += [f"[nodes.{name}]", *(f"{key} = {value!r}" for key, value in fields.items())]
-        (self.home / "config.toml").write_text("\n".join(lines) + "\n")
+        self.config = self.home / "config.toml"
+        self.config.write_text("\n".join(lines) + "\n")
+        self.source = ROOT  # of the gpq that is started
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Daemon:
         try:
             self.start()
         except BaseException:
-            shutil.rmtree(self.home, ignore_errors=True)
+            self.discard()
             raise
         return self
 
@@ -74,9 +76,13 @@ class Daemon:
             self.call(Cancel(["all"], wait=PATIENCE), CancelResult)
             self.stop()
         finally:
-            if self.process is not None and self.process.poll() is None:
-                self.kill()
-            shutil.rmtree(self.home, ignore_errors=True)
+            self.discard()
+
+    def discard(self) -> None:
+        """The process, if it lives, and the folder."""
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+        shutil.rmtree(self.home, ignore_errors=True)
 
     # -- the process
 
@@ -84,8 +90,8 @@ class Daemon:
         """Start it without waiting; the descriptor on which it will say that it serves."""
         heard, told = os.pipe()
         kept = {name: value for name, value in os.environ.items() if not name.startswith("GPQ_")}
-        env = {**kept, "PYTHONPATH": f"{ROOT}:{ROOT / 'agent'}", "GPQ_HOME": str(self.home)}
-        env["GPQ_CONFIG"] = str(self.home / "config.toml")
+        env = {**kept, "PYTHONPATH": f"{self.source}:{self.source / 'agent'}", "GPQ_HOME": str(self.home)}
+        env["GPQ_CONFIG"] = str(self.config)
         with open(self.home / "output", "ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "gpq.daemon.main", "--ready-fd", str(told)],

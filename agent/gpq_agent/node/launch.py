@@ -64,6 +64,7 @@ def _checks(order: Any) -> List[Tuple[str, bool]]:
         ("boot_id", text(order.boot_id)),
         ("lease", seconds(order.lease) and (not order.lease or order.stamp is not None)),
         ("lease_margin", seconds(order.lease_margin) and (not order.lease or order.lease_margin > 0)),
+        ("log_limit", number(order.log_limit) and order.log_limit >= 0),
         ("store", isinstance(order.store, str) and (not order.lease or bool(STORE.fullmatch(order.store)))),
     ]
 

@@ -1,5 +1,6 @@
 """Reading the two append-only files of an attempt by offset: the log as bytes, the report as whole lines."""
 
+import errno
 import os
 from typing import Tuple
 
@@ -18,6 +19,32 @@ def tail(path: str, offset: int, limit: int) -> Tuple[bytes, int, int]:
     except FileNotFoundError:
         return b"", max(0, offset), 0
     return data, offset + len(data), max(size, offset + len(data))
+
+
+def kept(path: str, offset: int, limit: int) -> Tuple[bytes, int, int, int]:
+    """As `tail`, over the holes that a log over its limit has (`capping`): (bytes, how many before them are left out,
+    offset after them, size of the file). A hole may be made while we read: looked for afterwards, too."""
+    while True:
+        start = _edge(path, offset, os.SEEK_DATA)
+        data, _, size = tail(path, start, limit)
+        hole = _edge(path, start, os.SEEK_HOLE)
+        if hole > start or not data:
+            data = data[: max(0, hole - start)]
+            return data, start - offset, start + len(data), size
+
+
+def _edge(path: str, offset: int, which: int) -> int:
+    """The next byte from `offset` on that is in no hole, or that is in one; the end of the file is a hole."""
+    try:
+        with open(path, "rb") as stream:
+            try:
+                return os.lseek(stream.fileno(), offset, which)
+            except OSError as error:
+                if error.errno != errno.ENXIO:  # a file system that knows no holes
+                    return offset if which == os.SEEK_DATA else max(offset, os.fstat(stream.fileno()).st_size)
+                return max(offset, os.fstat(stream.fileno()).st_size)  # beyond the end, or nothing but a hole
+    except FileNotFoundError:
+        return offset
 
 
 def has_lines(path: str, offset: int) -> bool:

@@ -254,8 +254,12 @@ class Agent:
             raise SpoolError("no attempt {} on this node".format(key))
         limit = min(int(message.get("limit", 1 << 16)), TAIL_LIMIT)
         path = os.path.join(self.spool.folder(key), wire.LOG)
-        data, offset, size = logs.tail(path, int(message.get("offset", 0)), limit)
-        return {"data": base64.b64encode(data).decode("ascii"), "offset": offset, "size": size}
+        offset, skipped = int(message.get("offset", 0)), 0
+        if message.get("skip") and offset >= 0:
+            data, skipped, offset, size = logs.kept(path, offset, limit)
+        else:
+            data, offset, size = logs.tail(path, offset, limit)
+        return {"skipped": skipped, "data": base64.b64encode(data).decode("ascii"), "offset": offset, "size": size}
 
     def _forget(self, message: Message) -> Message:
         key = _key(message)

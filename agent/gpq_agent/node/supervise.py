@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Optional
 
 from gpq_agent import wire
 from gpq_agent.node import cgroups, procs, spool
+from gpq_agent.node.capping import Cap
 from gpq_agent.node.launch import signal_number
 from gpq_agent.node.leases import Lease
 from gpq_agent.node.tree import Tree
@@ -51,6 +52,7 @@ class Supervisor:
         self.told_stuck = False
         self.notes: List[str] = []
         self.boot = procs.boot_id()
+        self.cap = Cap(os.path.join(self.folder, wire.LOG), order.log_limit)
         self.lease = Lease(place, order, self.boot)
         self.fenced = False
         self.oom_kills = cgroups.oom_kills()
@@ -63,7 +65,7 @@ class Supervisor:
 
     def _wait(self) -> None:
         patience = IDLE if self.stage in ("run", "asked") and self.parent else BUSY
-        patience = min(patience, self.lease.patience(), max(0.0, self.deadline - time.monotonic()))
+        patience = min(patience, self.lease.patience(), self.cap.patience(), max(0.0, self.deadline - time.monotonic()))
         woken = signal.sigtimedwait(WAKE, patience)
         if woken is not None and woken.si_signo == signal.SIGTERM:
             self._note("its shim was sent TERM; was the node shutting down?")
@@ -72,6 +74,7 @@ class Supervisor:
         """One look at everything; True once all is over."""
         self._collect()
         self._read_stop()
+        self._cap_log()
         if not self.fenced and self.ended_at is None and self.lease.is_over():
             self._fence()
         if self.ended_at is not None and self.stage in ("run", "asked"):
@@ -148,6 +151,13 @@ class Supervisor:
         with contextlib.suppress(OSError):  # the note is for people; the attempt stays as it is without it
             wire.write_json(os.path.join(self.folder, NOTE), {"note": self.notes[-1]})
 
+    def _cap_log(self, at_once: bool = False) -> None:
+        told = self.cap.look(at_once)
+        if told:
+            self._note(told)
+            with contextlib.suppress(OSError):
+                wire.write_json(os.path.join(self.folder, NOTE), {"note": told})
+
     # -- stops
 
     def _read_stop(self) -> None:
@@ -197,6 +207,7 @@ class Supervisor:
     # -- the record
 
     def _record(self) -> None:
+        self._cap_log(at_once=True)
         code: Optional[int] = None
         killer: Optional[int] = None
         if self.status is not None and os.WIFEXITED(self.status):

@@ -13,6 +13,7 @@ import pytest
 from gpq_agent import wire
 
 from tests.agent.node.harness import NodeAgent, sweep, wait_until
+from tests.figures import Figures
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
 
@@ -59,12 +60,25 @@ def fill(node: NodeAgent, tmp_path: Path) -> tuple[str, Path]:
     return key, gate
 
 
-def test_the_exit_code_is_kept_on_a_full_disk(node: NodeAgent, tmp_path: Path) -> None:
+@pytest.mark.row("7")
+def test_exit_codes_are_kept_on_a_full_disk_also_when_the_agent_is_killed(
+    node: NodeAgent, tmp_path: Path, figures: Figures
+) -> None:
+    waits = f"while [ ! -e {tmp_path}/gate ]; do sleep 0.05; done; exit 5"
+    other = node.start(2, ["sh", "-c", waits], devices=["slot-1"], cwd="/")
     key, gate = fill(node, tmp_path)
     with pytest.raises(OSError, match="No space left"):
         (node.spool / "probe").write_bytes(b"x" * 8192)
+    node.process.kill()
+    node.process.wait()
     gate.touch()
-    assert node.ended(key)["code"] == 6
+    following = NodeAgent(node.spool, "--slots", "2")
+    try:
+        told = {one: following.ended(one)["code"] for one in (key, other)}
+    finally:
+        following.close()
+    lost = [one for one, code in ((key, 6), (other, 5)) if told[one] != code]
+    figures.exactly("exit codes lost on a full disk", len(lost), 0)
 
 
 def test_a_job_can_be_stopped_on_a_full_disk(node: NodeAgent, tmp_path: Path) -> None:

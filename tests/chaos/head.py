@@ -1,0 +1,98 @@
+"""Full-size runs of what happens to the daemon: kills, power cuts, damaged databases. `test_head.py` does them small."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.chaos.injection import STEPS, SYNCS, WRITES, failing_syncs, killed_at_every
+from tests.chaos.noisy import flood
+from tests.chaos.power import PowerCutDaemon, survivors
+from tests.chaos.runs import Measured, run
+from tests.e2e.chaos import Verdict, chaos
+
+
+@run("kills", row="1", times=1000, unit="kill -9 of the daemon")
+def kills(times: int, seed: int) -> Sequence[Measured]:
+    """At random moments and as submissions are answered, ten short jobs a kill; a file that the jobs write is the judge."""
+    verdict = chaos(jobs=10 * times, kills=times, slots=16, seed=seed, longest=1.0)
+    return [Measured("jobs", verdict.acknowledged, at_least=10 * times), *_verdict(verdict, times)]
+
+
+@run("sync-points", row="2", times=1, unit="kill at every write and every sync")
+def sync_points(times: int, seed: int) -> Sequence[Measured]:
+    """A job is submitted, runs and ends, another is requeued and cancelled; the daemon is killed at each point in turn."""
+    return [one for calls in (SYNCS, WRITES) for _ in range(times) for one in points(calls)]
+
+
+def points(calls: str) -> Sequence[Measured]:
+    found = killed_at_every(calls)
+    named = "syncs" if calls == SYNCS else "writes and syncs"
+    missed = [step for step in STEPS if step not in found.steps]
+    return [
+        Measured(f"killed at {named}", found.killed, at_least=len(STEPS)),
+        Measured(f"steps of a job without a kill at {named}", len(missed), at_most=0, why=str(missed)),
+        Measured(f"lost, double or wrong after a kill at {named}", len(found.wrong), at_most=0, why=str(found.wrong)),
+    ]
+
+
+@run("double-crashes", row="3", times=200, unit="kill -9 followed by three while the daemon recovers")
+def double_crashes(times: int, seed: int) -> Sequence[Measured]:
+    """From 50 ms after the start of the next daemon until it serves, under short jobs."""
+    verdict = chaos(jobs=4 * times, kills=times, slots=8, seed=seed, longest=1.0, again=1.0)
+    return [
+        Measured("kills during a recovery", verdict.kills_before_ready, at_least=times),
+        *_verdict(verdict, 2 * times),
+    ]
+
+
+@run("power-cuts", row="4", times=100, unit="power cut of the head's disk")
+def power_cuts(times: int, seed: int) -> Sequence[Measured]:
+    """ext4 on a loop device, shut down with what it had not synced (EXT4_IOC_SHUTDOWN), then mounted anew."""
+    kept = survivors()
+    verdict = chaos(jobs=5 * times, kills=times, slots=8, seed=seed, longest=1.0, kind=PowerCutDaemon)
+    return [
+        Measured("files that were not synced and outlived a cut", len(kept ^ {"synced:1", "grown:1"}), at_most=0),
+        *_verdict(verdict, times),
+    ]
+
+
+@run("failing-syncs", row="5", times=20, unit="disk whose syncs fail with EIO from some moment on")
+def syncs_that_fail(times: int, seed: int) -> Sequence[Measured]:
+    """The daemon says so, ends with another code than 0 and acknowledges nothing that is not there afterwards."""
+    found = [failing_syncs(seed + number) for number in range(times)]
+    silent = [one for one in found if "can no longer be written" not in one.said]
+    return [
+        Measured("acknowledged", sum(len(one.acknowledged) for one in found)),
+        Measured("acknowledged falsely", sum(len(one.false) for one in found), at_most=0),
+        Measured("daemons that went on or ended with 0", sum(one.exit_code in (None, 0) for one in found), at_most=0),
+        Measured("daemons that did not say why they ended", len(silent), at_most=0, why=str(silent)),
+    ]
+
+
+@run("flooded-log", row="40", times=1024, unit="MiB of log within a minute")
+def flooded_log(times: int, seed: int) -> Sequence[Measured]:
+    """Progress bars without a line's end, binary and lines into a log with a limit, followed by a reader."""
+    limit = max(times / 16, 32)
+    found = flood(times, rate=1024 / 60, limit=limit)
+    accounted = found.followed + found.skipped
+    return [
+        Measured("on the disk at most", found.disk, at_most=2 * limit, unit="MiB"),
+        Measured("daemon, resident at most", found.memory, at_most=150.0, unit="MB"),
+        Measured("of it since before the job", found.grown, unit="MB"),
+        Measured("that the reader neither got nor was told of", abs(times - accounted), at_most=0, unit="MiB"),
+        Measured("wrong exit codes", int(found.ended != ("failed", 4)), at_most=0, why=str(found.ended)),
+    ]
+
+
+def _verdict(verdict: Verdict, kills_asked: int) -> list[Measured]:
+    ready = sorted(verdict.ready_seconds)
+    return [
+        Measured("kills", verdict.kills, at_least=kills_asked),
+        Measured("of them aimed at a submission", verdict.kills_at_submission),
+        Measured("submissions that a kill cut off", verdict.unanswered),
+        Measured("acknowledged jobs lost", len(verdict.lost), at_most=0, why=str(verdict.lost)),
+        Measured("jobs started twice", len(verdict.doubled), at_most=0, why=str(verdict.doubled)),
+        Measured("wrong exit codes", len(verdict.wrong), at_most=0, why=str(verdict.wrong)),
+        Measured("jobs that did not end", len(verdict.unfinished), at_most=0, why=str(verdict.unfinished)),
+        Measured("start to serving, median", ready[len(ready) // 2], unit="s"),
+    ]

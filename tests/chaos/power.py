@@ -1,0 +1,106 @@
+"""Power cuts of the disk that the daemon's state lies on: ext4 in a file, shut down without a flush, mounted anew.
+
+What was not synced is gone then, as with a real cut. The jobs, their servers' spools and what they write lie elsewhere.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+from pathlib import Path
+
+from tests.e2e.harness import Daemon
+from tests.waiting import wait_until
+
+EXT4_IOC_SHUTDOWN = 0x8004587D  # linux/fs/ext4: _IOR('X', 125, __u32)
+NO_LOG_FLUSH = 2  # the journal is not written out either
+MIB = 64
+
+
+class Disk:
+    """A small ext4 of its own, mounted at `place`. Needs root and a loop device."""
+
+    def __init__(self, image: Path, place: Path) -> None:
+        self.image = image
+        self.place = place
+        place.mkdir(exist_ok=True)
+        with open(image, "wb") as stream:
+            stream.truncate(MIB << 20)
+        _do("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(image))
+        self.mount()
+
+    def mount(self) -> None:
+        _do("mount", "-o", "loop", str(self.image), str(self.place))
+
+    def cut(self) -> None:
+        """From here on nothing reaches the disk any more, and whoever writes is told EIO."""
+        descriptor = os.open(self.place, os.O_RDONLY)
+        try:
+            fcntl.ioctl(descriptor, EXT4_IOC_SHUTDOWN, struct.pack("I", NO_LOG_FLUSH))
+        finally:
+            os.close(descriptor)
+
+    def unmount(self) -> None:
+        """Once nobody has anything open there."""
+        wait_until(lambda: subprocess.run(["umount", str(self.place)], capture_output=True).returncode == 0, "umount")
+
+
+class PowerCutDaemon(Daemon):
+    """Its `kill` is a power cut of the head: the disk goes, the daemon goes, and the disk comes back as it was synced."""
+
+    def __init__(self, **settings: object) -> None:
+        super().__init__(**settings)  # type: ignore[arg-type]
+        self.outer = self.home
+        self.disk = Disk(self.outer / "disk.img", self.outer / "state")
+        self.home = self.outer / "state"
+        for name in ("nodes", "checkpoints"):  # of servers, whose disks nobody cuts
+            (self.outer / name).mkdir()
+            (self.home / name).symlink_to(self.outer / name)
+        os.sync()
+
+    def kill(self) -> None:
+        self.disk.cut()
+        super().kill()
+        self.disk.unmount()
+        self.disk.mount()
+
+    def discard(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            super().kill()
+        self.disk.unmount()
+        shutil.rmtree(self.outer, ignore_errors=True)
+
+
+def survivors() -> set[str]:
+    """What is left of three files after a cut: one synced with its folder, one not synced, one of which only a part is."""
+    with tempfile.TemporaryDirectory(prefix="gpq-") as name:
+        disk = Disk(Path(name) / "disk.img", Path(name) / "state")
+        folder = os.open(disk.place, os.O_RDONLY)
+        try:
+            for file in ("synced", "grown"):
+                with open(disk.place / file, "wb") as stream:
+                    stream.write(b"1")
+                    stream.flush()
+                    os.fsync(stream.fileno())
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        with open(disk.place / "grown", "ab") as stream:
+            stream.write(b"2")
+        (disk.place / "fresh").write_bytes(b"1")
+        disk.cut()
+        disk.unmount()
+        disk.mount()
+        found = {f"{path.name}:{path.stat().st_size}" for path in disk.place.iterdir() if path.is_file()}
+        disk.unmount()
+    return found
+
+
+def _do(*argv: str) -> None:
+    done = subprocess.run(argv, capture_output=True, text=True)
+    if done.returncode:
+        raise OSError(f"{' '.join(argv)}: {done.stderr.strip()}")

@@ -1,0 +1,50 @@
+"""The runs of `make chaos` that are about the daemon, small enough for every commit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from tests.chaos import head
+from tests.chaos.injection import SYNCS
+from tests.figures import Figures
+
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="mounting a disk of its own needs root")
+needs_strace = pytest.mark.skipif(
+    not shutil.which("strace"), reason="strace, which injects the faults, is not installed"
+)
+
+
+@pytest.mark.row("1")
+def test_kills_at_random_moments_lose_nothing_and_double_nothing(figures: Figures) -> None:
+    figures.all(head.kills(6, 11))
+
+
+@needs_strace
+@pytest.mark.row("2")
+def test_a_kill_at_any_sync_of_a_jobs_life_loses_nothing_and_doubles_nothing(figures: Figures) -> None:
+    figures.all(head.points(SYNCS))
+
+
+@pytest.mark.row("3")
+def test_kills_during_recovery_come_to_a_good_end(figures: Figures) -> None:
+    figures.all(head.double_crashes(3, 3))
+
+
+@needs_root
+@pytest.mark.row("4")
+def test_a_power_cut_loses_nothing_that_was_acknowledged(figures: Figures) -> None:
+    figures.all(head.power_cuts(5, 5))
+
+
+@pytest.mark.row("40")
+def test_a_flooded_log_is_capped_and_costs_the_daemon_no_memory(figures: Figures) -> None:
+    figures.all(head.flooded_log(112, 0))
+
+
+@needs_strace
+@pytest.mark.row("5")
+def test_a_failed_sync_ends_the_daemon_and_is_never_acknowledged(figures: Figures) -> None:
+    figures.all(head.syncs_that_fail(1, 4))
