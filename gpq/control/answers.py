@@ -10,6 +10,7 @@ from gpq.control import narration
 from gpq.core import estimates
 from gpq.core.explain import explain
 from gpq.core.fairness import JobFairness, fairness_by_user
+from gpq.core.healing import stuck
 from gpq.core.leases import silence
 from gpq.core.models import HOLDS_DEVICES, TERMINAL, Job, JobState, Level, Placement, Shape, Snapshot, Wish
 from gpq.core.nodes import Device, Node, NodeState
@@ -94,6 +95,8 @@ class Reader:
         silent = silence(self.snapshot, job, self.now)
         if silent is not None:
             return str(silent)
+        if held := stuck(self.snapshot, job):
+            return f"stuck: {held}"
         if job.state is JobState.RUNNING and job.wish is Wish.RUN:
             return ""
         if job.state is not JobState.PENDING or job.wish is not Wish.RUN or job.not_before > self.now:

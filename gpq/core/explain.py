@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gpq.core import estimates
+from gpq.core.healing import nodes_of, stuck
 from gpq.core.leases import Silence, silence, span
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Placement, Shape, Snapshot, Wish
 from gpq.core.nodes import Device, DeviceState, Node, NodeState
@@ -101,6 +102,11 @@ def explain(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: J
     silent = silence(snapshot, job, snapshot.now)
     if silent is not None:
         return _why_unknown(snapshot, job, silent)
+    held = stuck(snapshot, job)
+    if held:
+        where = ", ".join(nodes_of(job))
+        reasons = (held, f"it keeps {job.placement} until the kernel lets it go; everything else on {where} goes on")
+        return Explained(f"stuck: {held}", reasons, (f"if it never ends, reboot {where} when its other jobs are over",))
     if job.wish is Wish.CANCEL:
         return Explained("being cancelled", ("it was cancelled; its processes are being ended",))
     match job.state:

@@ -69,6 +69,13 @@ def standing(snapshot: Snapshot, node: NodeId) -> list[Action]:
     return [*ending, *(action for action in repeat(snapshot, node) if action.job not in doomed)]
 
 
+def stuck(snapshot: Snapshot, job: Job) -> str:
+    """Why the job does not end though it was killed, by node; "" for one that does. Its devices stay its own until then."""
+    key = f"{job.id}.{job.attempt}"
+    nodes = [snapshot.nodes[name] for name in nodes_of(job) if name in snapshot.nodes]
+    return "; ".join(f"{node.id}: {why}" for node in nodes for name, why in node.stuck if name == key)
+
+
 def not_from_the_future(snapshot: Snapshot) -> Snapshot:
     """The snapshot of an earlier daemon, whose clock went ahead of ours: what it put later than now is put at now.
 

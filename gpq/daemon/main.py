@@ -53,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ready = Ready(options.ready_fd)
     try:
         umask = _harden()
+        disk.refuse_network(paths.home())  # before anything is written or locked there
         disk.make_folder(paths.home())
         with contextlib.closing(DaemonLock()) as lock:
             _log_to_file(alone=options.detached)

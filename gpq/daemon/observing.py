@@ -165,6 +165,7 @@ class Observer:
             boot_id=str(self._hello.get("boot_id", "")),
             seen_at=now,
             address=self._address or str(self._hello.get("address") or "127.0.0.1"),
+            stuck=sightings.stuck(known),
         )
         if not sightings.differs(self._told, node) and self._clock.elapsed() - self._told_at < SEEN:
             return []

@@ -9,8 +9,9 @@ from typing import Any
 
 from gpq.core.models import Exit
 from gpq.core.nodes import Device, DeviceProcess, DeviceState, Node
-from gpq.core.units import DeviceId
+from gpq.core.units import DeviceId, JobId
 
+LONGEST_NOTE = 500  # characters
 MOST = 1 << 53  # of any number; beyond it JSON and floats are not exact
 
 
@@ -79,6 +80,16 @@ def _device(info: Mapping[str, Any], taken: str) -> Device:
     return device
 
 
+def stuck(known: Mapping[tuple[JobId, int], Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
+    """Notes on attempts that live on: what the node has of them beside its states."""
+    notes = {key: str((info.get("exit") or {}).get("note") or "") for key, info in known.items()}
+    return tuple(
+        (f"{key[0]}.{key[1]}", note[:LONGEST_NOTE])
+        for key, note in sorted(notes.items())
+        if note and known[key]["state"] not in ("exited", "lost")
+    )
+
+
 def _process(info: Mapping[str, Any]) -> DeviceProcess:
     return DeviceProcess(
         pid=whole(info.get("pid", 0)),
@@ -99,4 +110,4 @@ def _outline(node: Node) -> tuple[object, ...]:
         (device.id, device.index, device.kind, device.type, device.memory_mib, device.state, device.reason)
         for device in node.devices
     )
-    return (node.state, node.boot_id, node.cores, node.memory_mib, node.address, devices)
+    return (node.state, node.boot_id, node.cores, node.memory_mib, node.address, node.stuck, devices)

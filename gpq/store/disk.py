@@ -17,8 +17,10 @@ LOW_BYTES = 128 * 1024  # less than this free is full
 # File systems over a network: locks and shared memory of the database cannot be trusted there.
 NETWORK = frozenset({
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ncpfs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs",
-    "fuse.sshfs", "fuse.glusterfs", "fuse.s3fs",
+    "orangefs", "pvfs2", "coda",
 })  # fmt: skip
+# What a program serves (FUSE) may come from anywhere, and may answer when it likes; these lie on a local disk.
+LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs", "fuse.gocryptfs", "fuse.encfs", "fuse.bindfs", "fuse.lxcfs"})
 
 
 def filesystem_of(folder: str, mountinfo: str) -> str:
@@ -36,6 +38,12 @@ def filesystem_of(folder: str, mountinfo: str) -> str:
     return found
 
 
+def is_remote(kind: str) -> bool:
+    """May a file system of this type hang, or lose locks, because of another machine or program?"""
+    served = kind == "fuse" or kind.startswith("fuse.")
+    return kind in NETWORK or (served and kind not in LOCAL_FUSE)
+
+
 def refuse_network(folder: str, mounts: str = "/proc/self/mountinfo") -> None:
     """Raises Refused when `folder` lies on a network file system."""
     try:
@@ -44,7 +52,7 @@ def refuse_network(folder: str, mounts: str = "/proc/self/mountinfo") -> None:
     except OSError:
         return  # not Linux, or no /proc: nothing to tell by
     kind = filesystem_of(os.path.realpath(folder), text)
-    if kind in NETWORK:
+    if is_remote(kind):
         raise Refused(
             f"{folder} lies on a network file system ({kind}), which cannot keep gpq's state safely",
             "set GPQ_HOME to a folder on a local disk",

@@ -40,8 +40,8 @@ class SqliteStore:
     def __init__(self, path: str, *, first_id: int = 1) -> None:
         self.path = path
         folder = os.path.dirname(path)
-        disk.make_folder(folder)
         disk.refuse_network(folder)
+        disk.make_folder(folder)
         self._reserve = disk.Reserve(path + ".reserve")
         self._failed = ""
         try:

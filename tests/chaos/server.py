@@ -1,3 +1,7 @@
-"""Full-size runs of what happens to servers: partitions, reboots, dead agents and supervisors."""
+"""Full-size runs of what happens to servers and what runs there: the modules named here have them."""
 
 from __future__ import annotations
+
+from tests.chaos import supervisors, zoo
+
+MODULES = (supervisors, zoo)

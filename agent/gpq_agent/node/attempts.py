@@ -10,7 +10,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from gpq_agent import wire
-from gpq_agent.node import launch, procs, shim, spool
+from gpq_agent.node import launch, patiently, procs, shim, spool
 from gpq_agent.node.spool import SpoolError
 from gpq_agent.node.supervise import NOTE, STOP_RANK
 from gpq_agent.node.tree import Tree
@@ -104,7 +104,7 @@ class Attempts:
         if not self._same_boot(shim_record):
             why = "rebooted"
         elif started is None:
-            why = "it was never started: its shim did not come up"
+            why = "it was never started: its shim did not come up{}".format(self._last_words(key))
         self._final[key] = info._replace(state="lost", exit=self._unknown_exit(key, info, why))
         return self._final[key]
 
@@ -160,6 +160,14 @@ class Attempts:
             self._orphans[key] = (time.monotonic(), found)
         return found
 
+    def _last_words(self, key: str) -> str:
+        """What a shim left that failed, to be appended."""
+        try:
+            with open(os.path.join(self.spool.folder(key), shim.CRASH), errors="replace") as stream:
+                return " ({})".format(stream.read().strip().splitlines()[-1])
+        except (OSError, IndexError):
+            return ""
+
     def _unknown_exit(self, key: str, info: wire.AttemptInfo, note: str) -> Dict[str, Any]:
         """An exit record for an end that nobody saw: neither code nor signal is known."""
         folder = self.spool.folder(key)
@@ -206,10 +214,13 @@ class Attempts:
             env = launch.environment(self.spool, order, base, devices)
             launch.check_startable(order, env)
             self._check_devices(key, order)
-            lock = self._prepare(folder, order, env)
+            lock = self._prepare(folder, order)
             try:
                 cores = sorted({core for device in devices for core in device.cores})
                 shim.spawn(self.spool, order, env, cores, lock)
+            except OSError as error:  # of the very first fork: nothing came of it
+                remove_unborn(folder)
+                raise patiently.no_process(error) from error
             finally:
                 os.close(lock)
         self._listed_at = -1
@@ -230,11 +241,10 @@ class Attempts:
                     "busy",
                 )
 
-    def _prepare(self, folder: str, order: wire.StartOrder, env: Dict[str, str]) -> int:
+    def _prepare(self, folder: str, order: wire.StartOrder) -> int:
         """The attempt's directory with everything a shim needs; its lock, held. order.json comes last: it makes it real."""
         lock = -1
         try:
-            os.makedirs(env[wire.ENV_CHECKPOINT_DIR], mode=0o700, exist_ok=True)
             with contextlib.suppress(FileExistsError):  # left by an agent that ended before it wrote the order
                 os.mkdir(folder, 0o700)
             spool.reserve(os.path.join(folder, wire.EXIT))
@@ -250,8 +260,7 @@ class Attempts:
             if lock >= 0:
                 os.close(lock)
             remove_unborn(folder)
-            hint = "free space on this node, or give it another --spool"
-            raise SpoolError("the spool cannot be written: {}".format(error), hint, "busy") from error
+            raise launch.unwritable(error) from error
 
     def stop(self, key: str, mode: str, grace: float) -> wire.AttemptInfo:
         """Ask for the end of an attempt. Softer than what was asked before changes nothing."""

@@ -1,27 +1,59 @@
-"""What the control group of this process tells: how many of its processes the kernel has killed for want of memory."""
+"""What the kernel counts of a process's control group: how many it has killed there for want of memory, and when."""
 
 import os
-from typing import List
+import time
+from typing import List, Tuple
+
+LATELY = 10.0  # seconds; a large process takes some to die, and longer ago it was another one
+BETWEEN = 1.0  # seconds between two looks at least
+SYSTEM = "/proc/vmstat"  # counts for the whole machine: where no control group can be read
 
 
-def oom_kills() -> int:
-    """Counted since the group was made; 0 where no control group with a memory controller can be read."""
-    for path in _counters():
-        try:
-            with open(path) as stream:
-                for line in stream:
-                    name, _, value = line.partition(" ")
-                    if name == "oom_kill":
-                        return int(value)
-        except (OSError, ValueError):
-            continue
-    return 0
+class Memory:
+    """The counter of one process's group, looked at now and then while it lives."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._path = ""
+        self._seen: List[Tuple[float, str, int]] = []
+        self.look()
+
+    def look(self) -> None:
+        """While the process lives; it may have been moved to another group."""
+        now = time.monotonic()
+        if self._seen and now - self._seen[-1][0] < BETWEEN:
+            return
+        self._path = next((path for path in _counters(self._pid) if _count(path) >= 0), self._path)
+        self._seen.append((now, self._path, max(_count(self._path), 0)))
+        older = [seen for seen in self._seen if seen[0] <= now - LATELY]
+        if len(older) > 1:  # the newest of them is what `killed` compares with
+            self._seen = self._seen[len(older) - 1 :]
+
+    def killed(self) -> str:
+        """What tells that a process of the group was killed since `LATELY` before the last look, "" when nothing does."""
+        before = next((count for _, path, count in self._seen if path == self._path), 0)
+        now = _count(self._path)
+        return "oom_kill rose from {} to {} in {}".format(before, now, self._path) if now > before else ""
 
 
-def _counters() -> List[str]:
-    """Files with an `oom_kill` line for our own group: version 2 first, then version 1's memory controller."""
+def _count(path: str) -> int:
+    """-1 where there is no such counter."""
     try:
-        with open("/proc/self/cgroup") as stream:
+        with open(path) as stream:
+            for line in stream:
+                name, _, value = line.partition(" ")
+                if name == "oom_kill":
+                    return int(value)
+    except (OSError, ValueError):
+        pass
+    return -1
+
+
+def _counters(pid: int) -> List[str]:
+    """Files with an `oom_kill` line for the group of a process: version 2 first, then version 1's memory controller,
+    then the machine's. Empty when the process is gone."""
+    try:
+        with open("/proc/{}/cgroup".format(pid)) as stream:
             lines = stream.read().splitlines()
     except OSError:
         return []
@@ -32,4 +64,4 @@ def _counters() -> List[str]:
             found.append(os.path.join("/sys/fs/cgroup", path.lstrip("/"), "memory.events"))
         elif "memory" in controllers.split(","):
             found.append(os.path.join("/sys/fs/cgroup/memory", path.lstrip("/"), "memory.oom_control"))
-    return found
+    return [*found, SYSTEM]

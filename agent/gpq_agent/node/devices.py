@@ -83,9 +83,19 @@ class Devices:
     def _begin(self) -> None:
         self._begun = time.monotonic()
         self._answer = b""
-        reading, writing = os.pipe()
         agent = os.getpid()
-        pid = os.fork()
+        try:
+            reading, writing = os.pipe()
+        except OSError as error:
+            self._take(gpus.Probe([], error="the GPUs cannot be looked at: {}".format(error.strerror)))
+            return
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os.close(reading)
+            os.close(writing)
+            self._take(gpus.Probe([], error="the GPUs cannot be looked at: {}".format(error.strerror)))
+            return
         if pid == 0:
             _probe_and_exit(writing, agent, self._nvml)
         os.close(writing)

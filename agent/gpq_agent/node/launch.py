@@ -1,14 +1,17 @@
 """What a job is started with: its order checked, its environment, and the last steps before exec in the child."""
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
 import socket
+import stat
 import time
 from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
 from gpq_agent import wire
+from gpq_agent.node import patiently
 from gpq_agent.node.leases import STORE, age
 from gpq_agent.node.spool import Spool, SpoolError
 
@@ -87,13 +90,39 @@ def check_startable(order: wire.StartOrder, environment: Dict[str, str]) -> None
         told = "is of an earlier boot" if late == float("inf") else "expired {:.1f} s ago".format(late)
         hint = "it was delayed on its way; ask for a new one"
         raise SpoolError("the start order {}".format(told), hint, "expired")
-    if not os.path.isdir(order.cwd):
-        raise SpoolError("no folder {} on this node".format(order.cwd), "is it on a file system that the nodes share?")
-    if not os.access(order.cwd, os.X_OK):
-        raise SpoolError("the folder {} cannot be entered".format(order.cwd), "check its permissions on this node")
-    _check_command(order.argv[0], order.cwd, environment.get("PATH", os.defpath))
+    patiently.check(order.cwd, lambda: _check_places(order, environment))
     if order.port and order.node_rank == 0:
         _check_port(order.port)
+
+
+def _check_places(order: wire.StartOrder, environment: Dict[str, str]) -> None:
+    """What lies on file systems that may not answer."""
+    _check_folder(order.cwd)
+    _check_command(order.argv[0], order.cwd, environment.get("PATH", os.defpath))
+    try:
+        os.makedirs(environment[wire.ENV_CHECKPOINT_DIR], mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise unwritable(error) from error
+
+
+def unwritable(error: OSError) -> SpoolError:
+    """The refusal of a start that would leave nothing."""
+    hint = "free space on this node, or give it another --spool"
+    return SpoolError("the spool cannot be written: {}".format(error), hint, "busy")
+
+
+def _check_folder(folder: str) -> None:
+    try:
+        is_folder = stat.S_ISDIR(os.stat(folder).st_mode)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):
+            told = "the folder {} cannot be used on this node: {}".format(folder, error.strerror)
+            raise SpoolError(told, "check the file system that it is on") from error
+        is_folder = False
+    if not is_folder:
+        raise SpoolError("no folder {} on this node".format(folder), "is it on a file system that the nodes share?")
+    if not os.access(folder, os.X_OK):
+        raise SpoolError("the folder {} cannot be entered".format(folder), "check its permissions on this node")
 
 
 def lateness(order: wire.StartOrder) -> float:

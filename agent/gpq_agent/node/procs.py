@@ -5,11 +5,13 @@ A process is named by (boot id, pid, start time), never by a bare pid: pids are 
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
+SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # who cannot look has not seen that something is gone
 
 
 class Process(NamedTuple):
@@ -35,11 +37,13 @@ def boot_id() -> str:
 
 
 def read(pid: int) -> Optional[Process]:
-    """The process with this pid, None when there is none."""
+    """The process with this pid, None when there is none. Raises OSError when there is no means to look (`SCARCE`)."""
     try:
         with open("/proc/{}/stat".format(pid), "rb") as stream:
             text = stream.read()
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if getattr(error, "errno", None) in SCARCE:
+            raise
         return None
     # The name stands in parentheses and may itself hold spaces and parentheses.
     opening, closing = text.find(b"("), text.rfind(b")")
@@ -99,11 +103,14 @@ def descendants(roots: Iterable[int], processes: Dict[int, Process]) -> Set[int]
 
 
 def mark_of(pid: int, variable: str) -> str:
-    """Value of an environment variable that the process was started with; "" when absent or not ours to read."""
+    """Value of an environment variable that the process was started with; "" when absent or not ours to read. Raises
+    OSError when there is no means to look (`SCARCE`)."""
     try:
         with open("/proc/{}/environ".format(pid), "rb") as stream:
             content = stream.read()
-    except OSError:
+    except OSError as error:
+        if error.errno in SCARCE:
+            raise
         return ""
     start = variable.encode("ascii") + b"="
     for entry in content.split(b"\0"):

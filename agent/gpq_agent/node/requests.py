@@ -12,7 +12,7 @@ import traceback
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from gpq_agent import wire
-from gpq_agent.node import launch, logs, slots
+from gpq_agent.node import launch, logs, procs, slots
 from gpq_agent.node.attempts import LIVE, Attempts
 from gpq_agent.node.devices import Devices, Release
 from gpq_agent.node.leases import Reign
@@ -106,7 +106,12 @@ class Agent:
             for message in waiting:
                 replies += self._answer(message)
         if self._watches:
-            infos = self.refresh()
+            try:
+                infos = self.refresh()
+            except OSError as error:  # no descriptor or memory left to look with: they wait until there is
+                if error.errno not in procs.SCARCE:
+                    raise
+                return replies
             due = [watch for watch in self._watches if self._is_due(watch, infos)]
             self._watches = [watch for watch in self._watches if watch not in due]
             replies += [self._guarded(watch.message, lambda message: self._news(message, infos)) for watch in due]

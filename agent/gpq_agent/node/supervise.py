@@ -16,7 +16,8 @@ from gpq_agent.node.tree import Tree
 
 STOP_RANK = {"checkpoint": 1, "signal": 2, "kill": 3}
 TERM_GRACE = 5.0  # seconds between TERM and KILL where nobody asked for another time
-STUCK_AFTER = 60.0  # seconds of KILL without effect after which a person is told
+STUCK_AFTER = 20.0  # seconds of KILL without effect after which a person is told
+GROUPS_AFTER = 0.5  # seconds of KILL, process by process, after which whole groups are killed at once
 IDLE = 5.0  # seconds between two looks at stop.json, should its signal have been lost with its sender
 BUSY = 0.05
 NOTE = "note.json"  # {"note"}: what a person should know of an attempt that has not ended yet
@@ -55,13 +56,22 @@ class Supervisor:
         self.cap = Cap(os.path.join(self.folder, wire.LOG), order.log_limit)
         self.lease = Lease(place, order, self.boot)
         self.fenced = False
-        self.oom_kills = cgroups.oom_kills()
+        self.memory = cgroups.Memory(int(first["pid"]))
 
     def run(self) -> None:
         """Returns when no process of the tree is left and the exit record is written."""
-        while not self._step():
+        while not self._looked():
             self._wait()
         self._record()
+
+    def _looked(self) -> bool:
+        """As `_step`. Who has no descriptor or memory left to look with calls nothing gone, and looks again."""
+        try:
+            return self._step()
+        except OSError as error:
+            self._note("its shim could not look at it for a while: {}".format(error.strerror))
+            time.sleep(BUSY)
+            return False
 
     def _wait(self) -> None:
         patience = IDLE if self.stage in ("run", "asked") and self.parent else BUSY
@@ -73,6 +83,8 @@ class Supervisor:
     def _step(self) -> bool:
         """One look at everything; True once all is over."""
         self._collect()
+        if self.ended_at is None:
+            self.memory.look()
         self._read_stop()
         self._cap_log()
         if not self.fenced and self.ended_at is None and self.lease.is_over():
@@ -86,6 +98,8 @@ class Supervisor:
             members = self.tree.signal_once(signal.SIGTERM if self.stage == "term" else signal.SIGKILL)
             if not members and self.ended_at is not None and self._gone():
                 return True
+            if self.stage == "kill" and time.monotonic() > self.kill_since + GROUPS_AFTER:
+                self.tree.signal_groups(signal.SIGKILL)
         if time.monotonic() >= self.deadline:
             self._escalate()
         if self.stage == "kill" and time.monotonic() > self.kill_since + STUCK_AFTER:
@@ -143,11 +157,13 @@ class Supervisor:
             self.tree.signal_once(signal.SIGKILL)
 
     def _tell_stuck(self) -> None:
-        if self.told_stuck:
+        members = [] if self.told_stuck else self.tree.members()
+        if not members:
             return
         self.told_stuck = True
-        pids = ", ".join(str(process.pid) for process in self.tree.members())
-        self._note("pid {} cannot be killed (the kernel holds it)".format(pids))
+        told = ["{} ({}, state {})".format(process.pid, process.name, process.state) for process in members[:3]]
+        more = " and {} more".format(len(members) - 3) if len(members) > 3 else ""
+        self._note("pid {}{} cannot be killed: the kernel holds it".format(", ".join(told), more))
         with contextlib.suppress(OSError):  # the note is for people; the attempt stays as it is without it
             wire.write_json(os.path.join(self.folder, NOTE), {"note": self.notes[-1]})
 
@@ -216,9 +232,12 @@ class Supervisor:
             killer = os.WTERMSIG(self.status)
         if not self.parent:
             self._note("its shim was killed, so its exit code is not known")
-        oom = (killer == signal.SIGKILL or code == 128 + signal.SIGKILL) and cgroups.oom_kills() > self.oom_kills
+        evidence = self.memory.killed() if self.ended_at is not None else ""
+        oom = bool(evidence) and (killer == signal.SIGKILL or code == 128 + signal.SIGKILL)
         if oom:
-            self._note("the kernel killed it for want of memory")
+            self._note("the kernel killed it for want of memory ({})".format(evidence))
+        elif evidence and code != 0:
+            self._note("the kernel killed a process beside it for want of memory ({})".format(evidence))
         elif killer == signal.SIGKILL and self.stage == "run" and not self.fenced:
             self._note("killed by SIGKILL, not by gpq")
         record = wire.ExitRecord(

@@ -1,7 +1,8 @@
 """The tree of an attempt: everything below its shim, and everything that carries its mark. Nothing else is ever signalled."""
 
+import contextlib
 import os
-from typing import List, Optional, Set, Tuple
+from typing import Dict, List, Optional, Set, Tuple
 
 from gpq_agent import wire
 from gpq_agent.node import procs
@@ -21,7 +22,9 @@ class Tree:
 
     def members(self) -> List[procs.Process]:
         """Sorted by pid; without the shim and without what is only waiting to be collected."""
-        processes = procs.snapshot()
+        return self._of(procs.snapshot())
+
+    def _of(self, processes: Dict[int, procs.Process]) -> List[procs.Process]:
         pids = procs.marked(wire.ENV_MARK, self.mark, processes)
         pids |= procs.descendants(pids, processes)
         if self.root is not None:
@@ -37,3 +40,15 @@ class Tree:
             if told not in self._told and procs.send(process, number):
                 self._told.add(told)
         return members
+
+    def signal_groups(self, number: int) -> None:
+        """To whole process groups at once, which nothing escapes that forks faster than it can be looked at. Only to groups
+        all of whose processes are members."""
+        processes = procs.snapshot()
+        members = self._of(processes)
+        ours = {process.pid for process in members}
+        strangers = {process.group for process in processes.values() if process.alive and process.pid not in ours}
+        for group in sorted({process.group for process in members} - strangers):
+            if group > 1:  # 0: of a process that another namespace leads
+                with contextlib.suppress(OSError):
+                    os.killpg(group, number)

@@ -1,52 +1,64 @@
-"""Out of memory: told only on the kernel's own evidence."""
+"""Out of memory: told only on the kernel's own evidence, of the job it was."""
 
 from __future__ import annotations
 
-import os
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import time
+from collections.abc import Callable
 
 import pytest
+from gpq_agent.node import cgroups
 
 from tests.agent.node.harness import NodeAgent, wait_until
+from tests.cgroup import group, lacking
+from tests.figures import Figures
 
-CONTROLLER = Path("/sys/fs/cgroup/memory")
 HOG = "b = []\nwhile True:\n    b.append(bytearray(b'x' * (8 << 20)))\n"
+# Its child is killed, not itself: a worker of a DataLoader, say.
+WORKER = f"import subprocess, sys\nsys.exit(subprocess.run([sys.executable, '-c', {HOG!r}]).returncode != 0)\n"
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or not (CONTROLLER / "memory.limit_in_bytes").exists(),
-    reason="limiting memory needs root and the memory controller of control groups, version 1",
-)
-
-
-@pytest.fixture
-def group() -> Iterator[Path]:
-    """A control group of 96 MiB without swap."""
-    path = CONTROLLER / f"gpq-test-{os.getpid()}"
-    path.mkdir()
-    (path / "memory.limit_in_bytes").write_text(str(96 << 20))
-    yield path
-
-    def emptied() -> bool:
-        try:
-            path.rmdir()
-        except OSError:
-            return False
-        return True
-
-    wait_until(emptied, "the control group to be empty")
+needs_memory = pytest.mark.skipif(bool(lacking("memory")), reason=lacking("memory"))
 
 
-def test_a_job_killed_for_want_of_memory_is_told_so(group: Path, agent: Callable[..., NodeAgent]) -> None:
-    node = agent("--slots", "2")
-    (group / "cgroup.procs").write_text(str(node.process.pid))
-    calm = node.start(1, ["sh", "-c", "kill -9 $$"])
-    record = node.ended(calm)
-    assert (record["signal"], record["oom"]) == (9, False)
-    assert "not by gpq" in record["note"]
-    greedy = node.start(2, [sys.executable, "-c", HOG], devices=["slot-1"])
-    record = node.ended(greedy)
-    assert (record["signal"], record["oom"]) == (9, True)
-    assert "want of memory" in record["note"]
-    node.close()
+@needs_memory
+@pytest.mark.row("30")
+def test_the_cause_is_told_with_its_evidence_and_only_to_whom_it_happened(
+    agent: Callable[..., NodeAgent], figures: Figures
+) -> None:
+    first, second = agent("--slots", "4"), agent("--slots", "4")
+    with group("memory", "a", memory__limit_in_bytes=96 << 20) as narrow, group("memory", "b") as wide:
+        (narrow / "cgroup.procs").write_text(str(first.process.pid))
+        (wide / "cgroup.procs").write_text(str(second.process.pid))
+        keys = {
+            "a hog": first.start(1, [sys.executable, "-c", HOG]),
+            "killed by hand": second.start(2, ["sh", "-c", "sleep 1; kill -9 $$"], devices=["slot-1"]),
+        }
+        causes = {name: first.ended(key) for name, key in keys.items()}
+        worker = first.ended(first.start(3, [sys.executable, "-c", WORKER]))
+        first.close()
+        second.close()
+    told = {name: (record["signal"], record["oom"]) for name, record in causes.items()}
+    figures.exactly("signal and want of memory", told, {"a hog": (9, True), "killed by hand": (9, False)})
+    assert f"oom_kill rose from 0 to 1 in {narrow}/memory.oom_control" in causes["a hog"]["note"]
+    assert "not by gpq" in causes["killed by hand"]["note"]
+    assert (worker["code"], worker["oom"]) == (1, False)
+    assert "killed a process beside it for want of memory (oom_kill rose from 1 to 2" in worker["note"]
+
+
+@needs_memory
+def test_what_was_killed_long_before_is_no_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    with group("memory", memory__limit_in_bytes=64 << 20) as place:
+        code = f"open({str(place / 'cgroup.procs')!r}, 'w').write(str(__import__('os').getpid()))\n"
+        mine = subprocess.Popen([sys.executable, "-c", code + "input()"], stdin=subprocess.PIPE)
+        wait_until(lambda: str(mine.pid) in (place / "cgroup.procs").read_text(), "it is in its group")
+        monkeypatch.setattr(time, "monotonic", lambda: now[0])
+        memory = cgroups.Memory(mine.pid)
+        assert subprocess.run([sys.executable, "-c", code + HOG], check=False).returncode == -9
+        assert "oom_kill rose from 0 to 1" in memory.killed()
+        for _ in range(12):
+            now[0] += 1.5
+            memory.look()
+        assert memory.killed() == ""
+        mine.communicate(b"\n")

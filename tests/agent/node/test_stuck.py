@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,31 +10,16 @@ from gpq_agent import wire
 from gpq_agent.node import supervise
 
 from tests.agent.node.harness import NodeAgent, wait_until
+from tests.cgroup import group, lacking
 
-FREEZER = Path("/sys/fs/cgroup/freezer")
-
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or not FREEZER.is_dir(),
-    reason="making a process unkillable needs root and the freezer of control groups, version 1",
-)
+pytestmark = pytest.mark.skipif(bool(lacking("freezer")), reason=lacking("freezer"))
 
 
 @pytest.fixture
 def ice() -> Iterator[Path]:
     """A control group whose processes cannot even be killed while it is frozen."""
-    path = FREEZER / f"gpq-test-{os.getpid()}"
-    path.mkdir()
-    yield path
-    (path / "freezer.state").write_text("THAWED")
-
-    def emptied() -> bool:
-        try:
-            path.rmdir()
-        except OSError:
-            return False
-        return True
-
-    wait_until(emptied, "the control group to be empty")
+    with group("freezer") as path:
+        yield path
 
 
 def test_what_cannot_be_killed_stays_running_with_a_note_until_it_goes(ice: Path, node: NodeAgent) -> None:
@@ -50,7 +34,7 @@ def test_what_cannot_be_killed_stays_running_with_a_note_until_it_goes(ice: Path
     wait_until(note.exists, "the note", patience=supervise.STUCK_AFTER + 60)
     info = node.attempts()[key]
     assert info["state"] == "running"
-    assert f"pid {pid} cannot be killed" in info["exit"]["note"]
+    assert f"pid {pid} (sleep, state D) cannot be killed" in info["exit"]["note"]
     assert not (node.folder(key) / wire.EXIT).exists()
     (ice / "freezer.state").write_text("THAWED")
     record = node.ended(key)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +16,7 @@ import pytest
 from gpq_agent import wire
 from gpq_agent.node import procs
 
-from tests.agent.node.harness import NodeAgent, shims, survivors, wait_until
+from tests.agent.node.harness import NodeAgent, survivors, wait_until
 
 
 def kill_shim(node: NodeAgent, key: str) -> None:
@@ -111,47 +109,6 @@ def test_an_orphan_that_ends_by_itself_is_lost_and_never_called_a_success(node: 
     assert "shim was killed" in info["exit"]["note"]
     node.ask("forget", attempt=key)
     assert key not in node.attempts()
-
-
-def test_a_shim_killed_at_any_moment_of_the_start_leaves_no_run_without_a_record(
-    node: NodeAgent, tmp_path: Path
-) -> None:
-    """The job notes its own run; each noted run must have a fsynced record, and each recorded end must be true."""
-    ran = tmp_path / "ran"
-    generator = random.Random(8)
-    killed = 0
-    known = {process.pid for process in shims(node.spool)}
-    for job in range(1, 41):
-        number = node.send("start", order=node.order(job, ["sh", "-c", f"echo {job} >> {ran}; sleep 600"]))
-        deadline = time.monotonic() + generator.uniform(0.0, 0.1)
-        while time.monotonic() < deadline:
-            pass
-        young = [
-            process for process in shims(node.spool) if process.pid not in known and process.parent != node.process.pid
-        ]
-        for process in young:
-            killed += procs.send(process, signal.SIGKILL)
-        assert node.reply(number)["ok"]
-        key = f"{job}.1"
-        info = node.attempts()[key]
-        if info["state"] in ("starting", "running"):
-            info = wait_until(
-                lambda key=key: (now := node.attempts()[key])["state"] != "starting" and now, "a decision", 30.0
-            )
-        recorded = (node.folder(key) / wire.STARTED).exists()
-        lines = ran.read_text().split() if ran.exists() else []
-        assert recorded or str(job) not in lines
-        if info["state"] in ("running", "orphan"):
-            assert recorded
-            node.ask("stop", attempt=key, mode="kill", grace=0)
-            node.wait_for(key, "exited", "lost")  # lost: it was still waiting for its go byte, and gave up
-        else:
-            assert info["state"] in ("lost", "exited")
-        assert survivors(node.spool, key) == []
-    noted = ran.read_text().split() if ran.exists() else []
-    assert len(noted) == len(set(noted))
-    assert all((node.folder(f"{job}.1") / wire.STARTED).exists() for job in noted)
-    assert killed > 0
 
 
 def test_after_a_reboot_an_attempt_is_lost_and_the_note_says_so(agent: Callable[..., NodeAgent], spool: Path) -> None:

@@ -1,0 +1,23 @@
+"""What happens to servers and what runs there, in small. `make chaos` does it at full size."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.chaos import supervisors, zoo
+from tests.figures import Figures
+
+
+@pytest.mark.row("24")
+def test_a_job_outlives_its_supervisor_and_keeps_its_gpu(figures: Figures) -> None:
+    figures.all(supervisors.shim_kills(8, seed=0))
+
+
+@pytest.mark.row("25")
+def test_a_supervisor_killed_at_any_instant_of_the_start_leaves_no_run_without_a_record(figures: Figures) -> None:
+    figures.all(supervisors.start_kills(30, seed=8))
+
+
+@pytest.mark.row("27")
+def test_a_cancel_leaves_nothing_of_the_zoo(figures: Figures) -> None:
+    figures.all(zoo.zoo(len(zoo.PROCESSES), seed=0))

@@ -1,0 +1,53 @@
+"""What a node cannot end is shown with its reason, and only there."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from gpq.control.answers import Reader
+from gpq.core.explain import explain
+from gpq.core.folding import fold
+from gpq.core.healing import stuck
+from gpq.core.nodes import DeviceState
+from gpq.core.units import JobId, NodeId
+from gpq.daemon.clock import Clock
+from gpq.daemon.observing import Observer
+from tests.builders import black_box, on, running, snapshot
+
+A = NodeId("a")
+WHY = "pid 77 (python, state D) cannot be killed: the kernel holds it"
+SLOT: dict[str, Any] = {"id": "slot-0", "index": 0, "kind": "cpu", "type": "cpu", "memory_mib": 1}
+
+
+def info(job: int, note: str, state: str = "running") -> dict[str, Any]:
+    return {"job": job, "attempt": 1, "state": state, "pid": 7, "devices": ["slot-0"], "exit": {"note": note}}
+
+
+def test_a_note_of_a_living_attempt_is_its_jobs_reason_and_its_device_stays_its_own() -> None:
+    job = running(1, on("a", 0), spec_=black_box(), declared=False)
+    observer = Observer(A, (), Clock())
+    before = snapshot(job)
+    known = {(JobId(1), 1): info(1, WHY), (JobId(2), 1): info(2, "gone", state="exited")}
+    events, _ = observer.news(known, [SLOT], before, asked={}, start_possible=lambda _: False)
+    after = fold(before, events).snapshot
+    assert after.nodes[A].stuck == (("1.1", WHY),)
+    assert after.nodes[A].devices[0].state is DeviceState.OK  # it is held: nobody else gets it anyway
+    assert stuck(after, after.jobs[JobId(1)]) == f"a: {WHY}"
+    row = Reader(after, None, 0.0).job(after.jobs[JobId(1)])
+    assert (row.state, row.reason) == ("running", f"stuck: a: {WHY}")
+    said = explain(after, None, after.jobs[JobId(1)])
+    assert said.headline.startswith("stuck: ")
+    assert "everything else on a goes on" in said.reasons[1]
+    known = {(JobId(1), 1): info(1, "")}
+    events, _ = observer.news(known, [SLOT], after, asked={}, start_possible=lambda _: False)
+    assert stuck(fold(after, events).snapshot, job) == ""
+
+
+def test_a_note_of_any_length_is_cut() -> None:
+    observer = Observer(A, (), Clock())
+    job = running(1, on("a", 0), spec_=black_box(), declared=False)
+    known = {(JobId(1), 1): info(1, "x" * os.sysconf("SC_PAGESIZE"))}
+    events, _ = observer.news(known, [SLOT], snapshot(job), asked={}, start_possible=lambda _: False)
+    [(_, why)] = fold(snapshot(job), events).snapshot.nodes[A].stuck
+    assert len(why) == 500
