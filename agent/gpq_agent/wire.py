@@ -41,6 +41,10 @@ d. News of a part that was given up changes nothing but the journal: its end is 
 Epochs. `hello` names the daemon's `store` (id of its database) and `epoch` (which grows with each start). The agent keeps
 the highest epoch of each store in `<spool>/epoch.<store>.json`, durably, and refuses ("stale") what an older one asks that
 changes or renews anything; a start looks again under the spool's lock.
+
+Meetings. Where `order.masters` is not empty, the processes that the shims start meet before they become the user's program
+(node/meeting.py): rank 0's listens on `order.port`, each other tries the addresses, all take the first that all reach, and
+each exports the interface that leads there. Where they do not meet, UNLAUNCHED says why, and nothing of the user's has run.
 """
 
 import contextlib
@@ -63,6 +67,7 @@ EXIT = "exit.json"  # an ExitRecord; written only when no process of the tree is
 LOG = "log"  # what the job printed (stdout and stderr joined), append-only
 CONTROL = "control.json"  # a Control: the newest order to the training process
 REPORT = "report.jsonl"  # lines from the training process: see REPORT_KINDS
+UNLAUNCHED = "unlaunched.json"  # {"kind", "note"}: why the user's program was not begun; see Meetings above
 STOPPED = (
     "stopped.json"  # written by the training process once its checkpoint is durable, just before it exits on request
 )
@@ -119,6 +124,9 @@ class StartOrder(NamedTuple):
     store: str = ""  # id of the daemon's database
     lease: float = 0.0  # seconds without an acknowledged report after which the shim ends the job; 0 = never
     lease_margin: float = 0.0  # seconds that the daemon waits beyond that; KILL comes after a third of it
+    node_count: int = 0  # servers of this attempt; 0: the daemon does not tell (before 0.3)
+    masters: List[str] = []  # addresses of rank 0's server, the most likely first; empty: they need not meet
+    interface: str = ""  # the one to train over; empty: that on which the servers reach each other
 
 
 class ExitRecord(NamedTuple):
@@ -135,6 +143,9 @@ class ExitRecord(NamedTuple):
     oom: bool = False
     note: str = ""  # one line a person can read, e.g. "killed 120 s after it was asked to checkpoint"
     fenced: bool = False  # it was ended by its lease, not by itself and not by an order
+    unlaunched: str = ""  # nothing of the user's ran: "port" (it was taken), "network" (the servers did not meet)
+    cause: str = ""  # what failed first here, e.g. "rank 3 was killed by SIGKILL"; "" where nothing tells
+    victim: bool = False  # it failed because processes of another server of the attempt were gone
 
 
 # Attempt states in replies: "starting" (recorded, not yet running), "running", "exited" (exit record there),
@@ -143,7 +154,7 @@ class ExitRecord(NamedTuple):
 OPS = (
     "hello",  # {"store", "epoch"} -> {"version", "boot_id", "time", "stamp", "python", "host", "cores", "memory_mib",
     #           "spool", "devices", "attempts", "library": folder that it was loaded from, "address": under which ssh
-    #           reached it, or ""}
+    #           reached it, or "", "network": [[interface, address]] that others may try, "ephemeral": [first, last]}
     "ping",  # {} -> {"time"}
     "probe",  # {} -> {"devices": [DeviceInfo], "driver": str, "error": str}; probing runs in a child with a time limit
     "start",  # {"order": StartOrder} -> {"state": "started" | "already", "attempt": AttemptInfo}
@@ -158,11 +169,11 @@ OPS = (
     "quit",  # {} -> {}: the agent ends; shims and jobs live on
 )
 
-# Kinds of a refusal: "wrong" (asked again it is refused again), "busy" (a port, a device, a full disk: try again later),
-# "expired" (the start order came too late: send a new one), "stale" (a newer daemon of the same store has taken over);
-# and two that a shell has exit codes for, 127 and 126: "not-found" (no such command), "not-executable" (it cannot be
-# run). All but "busy", "expired" and "stale" are for good.
-REFUSALS = ("wrong", "busy", "expired", "stale", "not-found", "not-executable")
+# Kinds of a refusal: "wrong" (asked again it is refused again), "busy" (a device, a full disk: try again later), "port"
+# (taken: launch again with another), "expired" (the start order came too late: send a new one), "stale" (a newer daemon of
+# the same store has taken over); and two that a shell has exit codes for, 127 and 126: "not-found" (no such command),
+# "not-executable" (it cannot be run). All but "busy", "port", "expired" and "stale" are for good.
+REFUSALS = ("wrong", "busy", "port", "expired", "stale", "not-found", "not-executable")
 
 
 class AttemptInfo(NamedTuple):

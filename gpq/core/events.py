@@ -81,6 +81,7 @@ class Launched:
     placement: Placement
     order: BatchOrder
     why: str = ""
+    port: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,6 +162,7 @@ def _launched(job: Job, event: Launched) -> Job:
         attempt=event.attempt,
         placement=event.placement,
         order=event.order,
+        port=event.port,
         launched_at=event.at,
         started_at=None,
         started_nodes=(),

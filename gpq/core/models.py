@@ -166,6 +166,9 @@ class Exit:
     note: str = ""
     lost: bool = False  # nobody saw it: the node rebooted, the shim was killed, or the node was silent beyond the lease
     fenced: bool = False  # ended by its lease
+    unlaunched: str = ""  # the user's program did not begin: "port" was taken, "network": its servers did not meet
+    cause: str = ""  # what failed first there
+    victim: bool = False  # it failed because processes of another node of the attempt were gone
 
     @property
     def status(self) -> int:
@@ -185,6 +188,7 @@ class Job:
     attempt: int = 0  # of the latest launch; 0 = none yet; the fence
     placement: Placement | None = None  # held exactly in HOLDS_DEVICES
     order: BatchOrder = field(default_factory=BatchOrder)
+    port: int = 0  # leased to this attempt on its first node
     launched_at: Seconds | None = None  # of this attempt
     started_at: Seconds | None = None  # of this attempt: its processes run
     first_started_at: Seconds | None = None

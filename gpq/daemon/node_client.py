@@ -45,6 +45,7 @@ class NodeClient:
         library: str,
         gpus: Sequence[str],
         address: str = "",
+        interface: str = "",
         clock: Clock,
         inbox: Callable[[Sequence[Event]], None],
         view: Callable[[], Snapshot],
@@ -54,7 +55,15 @@ class NodeClient:
         self._connector = connector
         self._arguments = list(arguments)
         self._conversation = Conversation(
-            node, library=library, gpus=gpus, address=address, clock=clock, inbox=inbox, view=view, reign=reign
+            node,
+            library=library,
+            gpus=gpus,
+            clock=clock,
+            inbox=inbox,
+            view=view,
+            reign=reign,
+            address=address,
+            interface=interface,
         )
         self._connecting: Link | None = None
         self._closing = threading.Event()

@@ -31,11 +31,12 @@ RETELL: Seconds = 30.0  # an event that changed nothing is told again, after thi
 
 class Observer:
     """Of one node; used by that node's reader thread alone. `gpus`: the GPUs to use by UUID or index, empty for all.
-    `address`: where peers reach it, "" for what the agent says."""
+    `address`, `interface`: where peers reach it, and over which interface it trains; "" for what the agent finds."""
 
-    def __init__(self, node: NodeId, gpus: Sequence[str], clock: Clock, address: str = "") -> None:
+    def __init__(self, node: NodeId, gpus: Sequence[str], clock: Clock, address: str = "", interface: str = "") -> None:
         self.node = node
         self._address = address
+        self._interface = interface
         self._gpus = tuple(gpus)
         self._clock = clock
         self._hello: Mapping[str, Any] = {}
@@ -156,6 +157,7 @@ class Observer:
             for device in info.get("devices", ())
         }
         now = self._clock.now()
+        addresses = sightings.addresses_of(self._hello, self._address, self._interface)
         node = Node(
             id=self.node,
             state=NodeState.UP,
@@ -164,7 +166,10 @@ class Observer:
             memory_mib=sightings.whole(self._hello.get("memory_mib", 0)),
             boot_id=str(self._hello.get("boot_id", "")),
             seen_at=now,
-            address=self._address or str(self._hello.get("address") or "127.0.0.1"),
+            address=addresses[0] if addresses else "127.0.0.1",
+            addresses=addresses,
+            interface=self._interface,
+            ephemeral=sightings.ephemeral_of(self._hello),
         )
         if not sightings.differs(self._told, node) and self._clock.elapsed() - self._told_at < SEEN:
             return []

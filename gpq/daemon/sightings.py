@@ -9,7 +9,7 @@ from typing import Any
 
 from gpq.core.models import Exit
 from gpq.core.nodes import Device, DeviceProcess, DeviceState, Node
-from gpq.core.units import DeviceId
+from gpq.core.units import DeviceId, NodeId
 
 MOST = 1 << 53  # of any number; beyond it JSON and floats are not exact
 
@@ -45,6 +45,9 @@ def exit_of(record: Mapping[str, Any] | None, *, lost: bool) -> Exit:
         note=str(record.get("note") or ""),
         lost=lost,
         fenced=bool(record.get("fenced", False)),
+        unlaunched=str(record.get("unlaunched") or ""),
+        cause=str(record.get("cause") or ""),
+        victim=bool(record.get("victim", False)),
     )
 
 
@@ -89,6 +92,23 @@ def _process(info: Mapping[str, Any]) -> DeviceProcess:
     )
 
 
+def addresses_of(hello: Mapping[str, Any], address: str, interface: str) -> tuple[str, ...]:
+    """Where peers may try to reach a node: where the configuration says, else by the interface that it names, else where
+    ssh has reached it and then wherever else it may be reached."""
+    if address:
+        return (address,)
+    rows = [(str(name), str(one)) for name, one in hello.get("network", ())]
+    found = [one for name, one in rows if interface in ("", name)]
+    ssh = str(hello.get("address") or "")
+    return tuple(dict.fromkeys([*([ssh] if ssh and (not interface or ssh in found) else []), *found]))
+
+
+def ephemeral_of(hello: Mapping[str, Any]) -> tuple[int, int]:
+    """Ports that its kernel gives to outgoing connections; Linux's default where an agent does not say."""
+    first, last = hello.get("ephemeral") or Node(NodeId("")).ephemeral
+    return whole(first), whole(last)
+
+
 def differs(before: Node | None, after: Node) -> bool:
     """Is there news for rounds? How busy a device is at the moment is none."""
     return before is None or _outline(before) != _outline(after)
@@ -99,4 +119,5 @@ def _outline(node: Node) -> tuple[object, ...]:
         (device.id, device.index, device.kind, device.type, device.memory_mib, device.state, device.reason)
         for device in node.devices
     )
-    return (node.state, node.boot_id, node.cores, node.memory_mib, node.address, devices)
+    net = (node.address, node.addresses, node.interface, node.ephemeral)
+    return (node.state, node.boot_id, node.cores, node.memory_mib, *net, devices)

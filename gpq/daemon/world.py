@@ -80,6 +80,7 @@ class LiveWorld:
             library="" if config.connector == "ssh" else self._library,
             gpus=config.gpus,
             address=config.address,
+            interface=config.interface,
             clock=self._clock,
             inbox=self._queue.put,
             view=lambda: self._snapshot,

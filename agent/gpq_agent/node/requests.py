@@ -12,7 +12,7 @@ import traceback
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from gpq_agent import wire
-from gpq_agent.node import launch, logs, slots
+from gpq_agent.node import launch, logs, network, slots
 from gpq_agent.node.attempts import LIVE, Attempts
 from gpq_agent.node.devices import Devices, Release
 from gpq_agent.node.leases import Reign
@@ -195,6 +195,8 @@ class Agent:
             "path": self.spool.path,
             "library": os.path.dirname(os.path.dirname(os.path.abspath(wire.__file__))),
             "address": _own_address(os.environ.get("SSH_CONNECTION", "")),
+            "network": [[one.name, one.address] for one in network.candidates(network.interfaces())],
+            "ephemeral": list(network.ephemeral_ports()),
         }
 
     def _hello(self, message: Message) -> Message:
