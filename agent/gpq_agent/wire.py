@@ -67,6 +67,10 @@ EXIT = "exit.json"  # an ExitRecord; written only when no process of the tree is
 LOG = "log"  # what the job printed (stdout and stderr joined), append-only
 CONTROL = "control.json"  # a Control: the newest order to the training process
 REPORT = "report.jsonl"  # lines from the training process: see REPORT_KINDS
+RANK = "rank."  # and the number of a rank of this node: a PULSE, mapped by its training process, see Pulse
+PULSE = "=qqqd"  # pid, optimizer steps done, index into PHASES, CLOCK_BOOTTIME of the latest step
+# "arrived": its own gradients are ready, or it is between two steps, and it waits for the others.
+PHASES = ("starting", "computing", "arrived", "evaluating", "saving", "ended")
 UNLAUNCHED = "unlaunched.json"  # {"kind", "note"}: why the user's program was not begun; see Meetings above
 STOPPED = (
     "stopped.json"  # written by the training process once its checkpoint is durable, just before it exits on request
@@ -190,6 +194,16 @@ class AttemptInfo(NamedTuple):
     processes: int = 0  # processes of the tree that are alive
     devices: List[str] = []  # what it was given
     lease: float = 0.0  # of its order
+    ranks: List[Any] = []  # a Pulse each, of the ranks on this node (in `watch`, where its offset is asked)
+
+
+class Pulse(NamedTuple):
+    """Where one replica is."""
+
+    rank: int
+    step: int
+    phase: str  # one of PHASES
+    age: float  # seconds since its latest step
 
 
 class DeviceInfo(NamedTuple):
@@ -225,6 +239,7 @@ REPORT_KINDS = (
     "declared",  # once per attempt: a Declared
     "ready",  # {"seconds": from exec to the end of the first step, "restore_seconds"}
     "timing",  # sums since the last one, per configuration: a Timing
+    "ranks",  # about every 30 s: times of all replicas beside each other: a RankTimes
     "noise",  # current estimate of the gradient statistics: a Noise
     "progress",  # a Progress
     "retuned",  # {"atomic_batch", "accum_steps", "lr_factor", "seq"}: an order took effect
@@ -267,6 +282,21 @@ class Timing(NamedTuple):
     step_count: int
     step_sum: float
     step_sqr: float
+
+
+class RankTimes(NamedTuple):
+    """Of each rank, in the order of ranks, over the same window: where they wait for each other, step times are the same,
+    and who makes them wait shows in what comes before."""
+
+    step: int
+    steps: List[int]  # measured
+    compute: List[
+        float
+    ]  # median seconds from the start of a step to its last local gradient, and from there to its end
+    compute_p95: List[float]
+    whole: List[float]  # mean seconds of a step
+    wait: List[float]  # mean seconds of it that went into waiting for the others' gradients
+    fetch: List[float]  # mean seconds of it that went into waiting for data
 
 
 class Noise(NamedTuple):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpq.core.nodes import Node
-from gpq.core.profile import Prior, Profile
+from gpq.core.profile import Prior, Profile, RankPulse
 from gpq.core.units import DeviceId, JobId, NodeId, Seconds, Word
 
 
@@ -213,6 +213,7 @@ class Job:
     last_replicas: int = 0  # of the latest launch
     report_offset: int = 0  # of this attempt's report file: what lies before it is in `profile`
     profile: Profile = field(default_factory=Profile)
+    pulses: tuple[RankPulse, ...] = ()  # of replicas on nodes where none has made a step for a while
     notices: tuple[str, ...] = ()  # the latest few lines for the user
 
     @property

@@ -9,7 +9,8 @@ from typing import Any
 
 from gpq.core.models import Exit
 from gpq.core.nodes import Device, DeviceProcess, DeviceState, Node
-from gpq.core.units import DeviceId, NodeId
+from gpq.core.profile import RankPulse
+from gpq.core.units import DeviceId, NodeId, Seconds
 
 MOST = 1 << 53  # of any number; beyond it JSON and floats are not exact
 
@@ -89,6 +90,14 @@ def _process(info: Mapping[str, Any]) -> DeviceProcess:
         name=str(info.get("name", "")),
         memory_mib=whole(info.get("memory_mib", 0)),
         attempt=str(info.get("attempt", "")),
+    )
+
+
+def pulses_of(ranks: Sequence[Mapping[str, Any]], node: NodeId, now: Seconds) -> tuple[RankPulse, ...]:
+    """wire.Pulse list. `since` is by the daemon's clock: a node tells how long ago it was."""
+    return tuple(
+        RankPulse(whole(one["rank"]), node, whole(one["step"]), str(one["phase"]), now - real(one["age"]))
+        for one in ranks
     )
 
 

@@ -16,6 +16,7 @@ from gpq_agent.node import launch, logs, network, slots
 from gpq_agent.node.attempts import LIVE, Attempts
 from gpq_agent.node.devices import Devices, Release
 from gpq_agent.node.leases import Reign
+from gpq_agent.node.pulses import pulses
 from gpq_agent.node.spool import Spool, SpoolError
 
 Message = Dict[str, Any]
@@ -331,7 +332,8 @@ class Agent:
             if key in offsets:
                 path = os.path.join(self.spool.folder(key), wire.REPORT)
                 report, offset = logs.lines_after(path, offsets[key], share)
-                info = info._replace(report=report, report_offset=offset)
+                ranks = [one._asdict() for one in pulses(self.spool.folder(key))] if info.state in LIVE else []
+                info = info._replace(report=report, report_offset=offset, ranks=ranks)
                 if report:
                     self._changed_at = time.monotonic()
             told.append(info._asdict())
