@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+
+from gpq_agent import wire
 
 from gpq.core.models import Exit
 from gpq.core.nodes import Device, DeviceProcess, DeviceState, Node
 from gpq.core.profile import RankPulse
 from gpq.core.units import DeviceId, NodeId, Seconds
 
+MOST_ADDRESSES = 16  # of a node, that peers try
 MOST = 1 << 53  # of any number; beyond it JSON and floats are not exact
 
 
@@ -98,6 +102,7 @@ def pulses_of(ranks: Sequence[Mapping[str, Any]], node: NodeId, now: Seconds) ->
     return tuple(
         RankPulse(whole(one["rank"]), node, whole(one["step"]), str(one["phase"]), now - real(one["age"]))
         for one in ranks
+        if one["phase"] in wire.PHASES
     )
 
 
@@ -106,10 +111,19 @@ def addresses_of(hello: Mapping[str, Any], address: str, interface: str) -> tupl
     ssh has reached it and then wherever else it may be reached."""
     if address:
         return (address,)
-    rows = [(str(name), str(one)) for name, one in hello.get("network", ())]
-    found = [one for name, one in rows if interface in ("", name)]
+    rows = [(str(name), str(one)) for name, one in hello.get("network", ())][:MOST_ADDRESSES]
+    found = [one for name, one in rows if interface in ("", name) and is_address(one)]
     ssh = str(hello.get("address") or "")
-    return tuple(dict.fromkeys([*([ssh] if ssh and (not interface or ssh in found) else []), *found]))
+    return tuple(dict.fromkeys([*([ssh] if is_address(ssh) and (not interface or ssh in found) else []), *found]))
+
+
+def is_address(text: str) -> bool:
+    """A number, not a name: other servers are sent there."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def ephemeral_of(hello: Mapping[str, Any]) -> tuple[int, int]:

@@ -51,6 +51,11 @@ def test_an_agent_that_says_nothing_of_its_network_is_as_before() -> None:
     assert seen({}).address == "127.0.0.1"
 
 
+def test_nobody_is_sent_to_what_is_no_address() -> None:
+    evil = [["eth0", "-oProxyCommand=x"], ["eth0", "example.org"], ["eth0", "10.0.0.1\n"], ["eth0", "10.0.0.9"]]
+    assert seen({"address": "$(reboot)", "network": evil}).addresses == ("10.0.0.9",)
+
+
 def pulses(observer: Observer, job: Job, *ranks: wire.Pulse) -> list[Event]:
     info = wire.AttemptInfo(1, job.attempt, "running", pid=7, ranks=[one._asdict() for one in ranks])._asdict()
     found = observer.of_attempt(info, snapshot(job), drained=False)
@@ -62,7 +67,7 @@ def test_replicas_that_stand_still_are_told_once_and_once_that_they_go_on() -> N
     assert pulses(observer, job) == []
     assert pulses(observer, job, wire.Pulse(0, 7, "arrived", 2.0), wire.Pulse(1, 7, "computing", STILL / 2)) == []
     still = [wire.Pulse(0, 7, "arrived", STILL + 1), wire.Pulse(1, 7, "computing", STILL + 2)]
-    [event] = pulses(observer, job, *still)
+    [event] = pulses(observer, job, *still, wire.Pulse(2, 7, "\x1b[31m", STILL + 2))
     assert isinstance(event, Pulsed)
     assert [(one.rank, one.node, one.step, one.phase) for one in event.ranks] == [
         (0, A, 7, "arrived"), (1, A, 7, "computing")

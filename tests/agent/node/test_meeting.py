@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from gpq_agent.node import meeting, network
 from gpq_agent.node.launch import addressed
 from gpq_agent.node.meeting import Apart, Met
 from gpq_agent.node.verdict import Verdict, verdict
+
+from tests.agent.node.harness import NodeAgent, sweep
 
 NOBODY = "255.255.255.255"  # no connection leads there, and that is known at once
 
@@ -140,3 +143,48 @@ def test_what_kept_the_servers_apart_is_the_reason(tmp_path: Path) -> None:
     (tmp_path / wire.LOG).write_text(SUMMARY.format(rank=3, code=-9))
     wire.write_json(str(tmp_path / wire.UNLAUNCHED), {"kind": "network", "note": "no way"})
     assert verdict(str(tmp_path), order(0, 20_042, []), 126) == Verdict(unlaunched="network", note="no way")
+
+
+# -- in the process that becomes the program
+
+
+@pytest.fixture
+def second(tmp_path: Path) -> Iterator[NodeAgent]:
+    """Of another node: it has a spool of its own."""
+    spool = tmp_path / "second"
+    agent = NodeAgent(spool, "--slots", "4")
+    yield agent
+    agent.close()
+    sweep(spool)
+
+
+def test_two_agents_start_one_job_with_the_address_and_the_interface_that_were_found(
+    node: NodeAgent, second: NodeAgent
+) -> None:
+    port = free_port()
+    show = 'echo "$0 $1 $MASTER_ADDR $MASTER_PORT $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME"'
+    both = [node, second]
+    keys = []
+    for rank, agent in enumerate(both):
+        argv = ["sh", "-c", show, "--master-addr=assumed", "--master-addr=mine"]
+        fields: dict[str, object] = {"port": port, "node_rank": rank, "node_count": 2, "masters": [NOBODY, "127.0.0.1"]}
+        keys.append(agent.start(1, argv, env={"NCCL_SOCKET_IFNAME": "ib7"}, **fields))
+    for agent, key in zip(both, keys, strict=True):
+        assert agent.ended(key)["code"] == 0, agent.log(key)
+        met, said = agent.log(key).decode().splitlines()
+        assert met == f"gpq: the servers of this job meet at 127.0.0.1 port {port}, here by lo"
+        assert said == f"--master-addr=127.0.0.1 --master-addr=mine 127.0.0.1 {port} lo ib7"
+
+
+def test_a_job_on_one_server_needs_nothing_of_its_network(node: NodeAgent) -> None:
+    show = 'echo "$MASTER_ADDR $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME"'
+    key = node.start(1, ["sh", "-c", show], port=free_port(), node_count=1)
+    assert node.ended(key)["code"] == 0
+    assert node.log(key) == b"127.0.0.1 lo =lo\n"
+
+
+def test_an_interface_that_is_not_there_is_told_before_anything_starts(node: NodeAgent) -> None:
+    fields: dict[str, object] = {"port": free_port(), "node_count": 2, "masters": ["127.0.0.1"], "interface": "eth77"}
+    reply = node.try_ask("start", order=node.order(1, ["true"], **fields))
+    assert (reply["kind"], reply["error"]) == ("busy", "no interface eth77 on this node")
+    assert "lo" in reply["hint"]
