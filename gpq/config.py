@@ -25,6 +25,7 @@ else:
 
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")  # a name, an IPv4 or an IPv6 address
+INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,14}")
 HOST = re.compile(rf"(?:[A-Za-z0-9_][A-Za-z0-9._-]{{0,63}}@)?(?:{ADDRESS.pattern})")  # never begins with a dash
 CHECK = "correct it; `gpq config check` tries again"
 KINDS = {
@@ -46,10 +47,11 @@ class NodeConfig:
     cores: list[int] = field(default_factory=list)  # empty = all
     gpus: list[str] = field(default_factory=list)  # UUIDs or indices to use; empty = all
     python: str = ""
+    address: str = ""  # where other servers reach it; found by trying when empty
+    interface: str = ""  # of the network to train over; the one on which the servers reach each other when empty
     host: str = ""  # this and what follows: of connector = "ssh". user@host, or a name of ~/.ssh/config
     port: int = 0  # 0 = as ~/.ssh/config says
     identity: str = ""  # key file; as ~/.ssh/config says when empty
-    address: str = ""  # where other servers reach it; that of the ssh connection when empty
     spool: str = ""  # folder there; ~/.gpq/nodes/... when empty
     ssh: list[str] = field(default_factory=list)  # how ssh is started, e.g. ["ssh", "-F", "file"]
 
@@ -200,16 +202,24 @@ def _check_values(config: FileConfig, text: str, path: str) -> None:
         if node.connector not in ("local", "ssh"):
             hint = "known are local, ssh"
             raise _error(f"unknown connector `{node.connector}`", ["nodes", name, "connector"], text, path, hint)
-        for key, problem, hint in _ssh_problems(node):
+        for key, problem, hint in (*_network_problems(node), *_ssh_problems(node)):
             raise _error(f"nodes.{name}.{key} {problem}", ["nodes", name, key], text, path, hint)
         if node.slots is not None and not 0 <= node.slots <= 1024:
             raise _error(f"nodes.{name}.slots must lie between 0 and 1024", ["nodes", name, "slots"], text, path)
 
 
+def _network_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
+    """As `_ssh_problems`."""
+    if node.address and not ADDRESS.fullmatch(node.address):
+        yield "address", f"`{node.address}` is no address", "a name or a number that other servers reach it by"
+    if node.interface and not INTERFACE.fullmatch(node.interface):
+        yield "interface", f"`{node.interface}` is no interface", "a name as `ip link` shows it, such as eth0"
+
+
 def _ssh_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
     """(key, what is wrong with it, what to do)."""
     if node.connector != "ssh":
-        for key in ("host", "port", "identity", "address", "spool", "ssh"):
+        for key in ("host", "port", "identity", "spool", "ssh"):
             if getattr(node, key):
                 yield key, 'is only for connector = "ssh"', 'add connector = "ssh", or remove it'
         return
@@ -219,8 +229,6 @@ def _ssh_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
         yield "host", f"`{node.host}` is no host", "user@server, or a name of ~/.ssh/config"
     if not 0 <= node.port <= 65535:
         yield "port", "must lie between 1 and 65535", ""
-    if node.address and not ADDRESS.fullmatch(node.address):
-        yield "address", f"`{node.address}` is no address", "a name or a number that other servers reach it by"
     for key in ("identity", "spool", "python"):
         value = getattr(node, key)
         if value.startswith("-") or not value.isprintable():

@@ -41,6 +41,10 @@ d. News of a part that was given up changes nothing but the journal: its end is 
 Epochs. `hello` names the daemon's `store` (id of its database) and `epoch` (which grows with each start). The agent keeps
 the highest epoch of each store in `<spool>/epoch.<store>.json`, durably, and refuses ("stale") what an older one asks that
 changes or renews anything; a start looks again under the spool's lock.
+
+Meetings. Where `order.masters` is not empty, the processes that the shims start meet before they become the user's program
+(node/meeting.py): rank 0's listens on `order.port`, each other tries the addresses, all take the first that all reach, and
+each exports the interface that leads there. Where they do not meet, UNLAUNCHED says why, and nothing of the user's has run.
 """
 
 import contextlib
@@ -63,6 +67,11 @@ EXIT = "exit.json"  # an ExitRecord; written only when no process of the tree is
 LOG = "log"  # what the job printed (stdout and stderr joined), append-only
 CONTROL = "control.json"  # a Control: the newest order to the training process
 REPORT = "report.jsonl"  # lines from the training process: see REPORT_KINDS
+RANK = "rank."  # and the number of a rank of this node: a PULSE, mapped by its training process, see Pulse
+PULSE = "=qqqd"  # pid, optimizer steps done, index into PHASES, CLOCK_BOOTTIME of the latest step
+# "arrived": its own gradients are ready, or it is between two steps, and it waits for the others.
+PHASES = ("starting", "computing", "arrived", "evaluating", "saving", "ended")
+UNLAUNCHED = "unlaunched.json"  # {"kind", "note"}: why the user's program was not begun; see Meetings above
 STOPPED = (
     "stopped.json"  # written by the training process once its checkpoint is durable, just before it exits on request
 )
@@ -120,6 +129,9 @@ class StartOrder(NamedTuple):
     lease: float = 0.0  # seconds without an acknowledged report after which the shim ends the job; 0 = never
     lease_margin: float = 0.0  # seconds that the daemon waits beyond that; KILL comes after a third of it
     log_limit: int = 0  # bytes of the log that are kept: its head and its end; 0 = all
+    node_count: int = 0  # servers of this attempt; 0: the daemon does not tell (before 0.3)
+    masters: List[str] = []  # addresses of rank 0's server, the most likely first; empty: they need not meet
+    interface: str = ""  # the one to train over; empty: that on which the servers reach each other
 
 
 class ExitRecord(NamedTuple):
@@ -136,6 +148,9 @@ class ExitRecord(NamedTuple):
     oom: bool = False
     note: str = ""  # one line a person can read, e.g. "killed 120 s after it was asked to checkpoint"
     fenced: bool = False  # it was ended by its lease, not by itself and not by an order
+    unlaunched: str = ""  # nothing of the user's ran: "port" (it was taken), "network" (the servers did not meet)
+    cause: str = ""  # what failed first here, e.g. "rank 3 was killed by SIGKILL"; "" where nothing tells
+    victim: bool = False  # it failed because processes of another server of the attempt were gone
 
 
 # Attempt states in replies: "starting" (recorded, not yet running), "running", "exited" (exit record there),
@@ -144,7 +159,7 @@ class ExitRecord(NamedTuple):
 OPS = (
     "hello",  # {"store", "epoch"} -> {"version", "boot_id", "time", "stamp", "python", "host", "cores", "memory_mib",
     #           "spool", "devices", "attempts", "library": folder that it was loaded from, "address": under which ssh
-    #           reached it, or ""}
+    #           reached it, or "", "network": [[interface, address]] that others may try, "ephemeral": [first, last]}
     "ping",  # {} -> {"time"}
     "probe",  # {} -> {"devices": [DeviceInfo], "driver": str, "error": str}; probing runs in a child with a time limit
     "start",  # {"order": StartOrder} -> {"state": "started" | "already", "attempt": AttemptInfo}
@@ -161,11 +176,11 @@ OPS = (
     "quit",  # {} -> {}: the agent ends; shims and jobs live on
 )
 
-# Kinds of a refusal: "wrong" (asked again it is refused again), "busy" (a port, a device, a full disk: try again later),
-# "expired" (the start order came too late: send a new one), "stale" (a newer daemon of the same store has taken over);
-# and two that a shell has exit codes for, 127 and 126: "not-found" (no such command), "not-executable" (it cannot be
-# run). All but "busy", "expired" and "stale" are for good.
-REFUSALS = ("wrong", "busy", "expired", "stale", "not-found", "not-executable")
+# Kinds of a refusal: "wrong" (asked again it is refused again), "busy" (a device, a full disk: try again later), "port"
+# (taken: launch again with another), "expired" (the start order came too late: send a new one), "stale" (a newer daemon of
+# the same store has taken over); and two that a shell has exit codes for, 127 and 126: "not-found" (no such command),
+# "not-executable" (it cannot be run). All but "busy", "port", "expired" and "stale" are for good.
+REFUSALS = ("wrong", "busy", "port", "expired", "stale", "not-found", "not-executable")
 
 
 class AttemptInfo(NamedTuple):
@@ -182,6 +197,16 @@ class AttemptInfo(NamedTuple):
     processes: int = 0  # processes of the tree that are alive
     devices: List[str] = []  # what it was given
     lease: float = 0.0  # of its order
+    ranks: List[Any] = []  # a Pulse each, of the ranks on this node (in `watch`, where its offset is asked)
+
+
+class Pulse(NamedTuple):
+    """Where one replica is."""
+
+    rank: int
+    step: int
+    phase: str  # one of PHASES
+    age: float  # seconds since its latest step
 
 
 class DeviceInfo(NamedTuple):
@@ -217,6 +242,7 @@ REPORT_KINDS = (
     "declared",  # once per attempt: a Declared
     "ready",  # {"seconds": from exec to the end of the first step, "restore_seconds"}
     "timing",  # sums since the last one, per configuration: a Timing
+    "ranks",  # about every 30 s: times of all replicas beside each other: a RankTimes
     "noise",  # current estimate of the gradient statistics: a Noise
     "progress",  # a Progress
     "retuned",  # {"atomic_batch", "accum_steps", "lr_factor", "seq"}: an order took effect
@@ -259,6 +285,21 @@ class Timing(NamedTuple):
     step_count: int
     step_sum: float
     step_sqr: float
+
+
+class RankTimes(NamedTuple):
+    """Of each rank, in the order of ranks, over the same window: where they wait for each other, step times are the same,
+    and who makes them wait shows in what comes before."""
+
+    step: int
+    steps: List[int]  # measured
+    compute: List[
+        float
+    ]  # median seconds from the start of a step to its last local gradient, and from there to its end
+    compute_p95: List[float]
+    whole: List[float]  # mean seconds of a step
+    wait: List[float]  # mean seconds of it that went into waiting for the others' gradients
+    fetch: List[float]  # mean seconds of it that went into waiting for data
 
 
 class Noise(NamedTuple):

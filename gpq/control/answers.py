@@ -16,8 +16,9 @@ from gpq.core.models import HOLDS_DEVICES, TERMINAL, Job, JobState, Level, Place
 from gpq.core.nodes import Device, Node, NodeState
 from gpq.core.rounds import Round
 from gpq.core.shapes import held_by
+from gpq.core.stragglers import describe, hang, seats, stragglers
 from gpq.core.units import DeviceId, JobId, NodeId, Seconds
-from gpq.rpc.messages import DeviceView, JobView, NodeView, PartView, ProcessView, UserShare
+from gpq.rpc.messages import DeviceView, JobView, NodeView, PartView, ProcessView, RankView, UserShare
 
 MAX_COMMAND = 500  # characters of the command in a row
 
@@ -50,6 +51,7 @@ class Reader:
         silent = silence(self.snapshot, job, self.now)
         ended = job.ended_at if done else None
         fair = self.fairness.get(job.id)
+        hung = hang(job, self.now) if silent is None else None
         return JobView(
             id=int(job.id),
             name=job.name,
@@ -83,6 +85,9 @@ class Reader:
             command=command_line(job),
             unknown=str(silent) if silent is not None else "",
             unknown_seconds=silent.seconds if silent is not None else None,
+            hung=hung.line if hung is not None else "",
+            hung_seconds=hung.seconds if hung is not None else None,
+            stragglers=list(stragglers(job)) if job.state in HOLDS_DEVICES else [],
         )
 
     def jobs(self, jobs: Iterable[Job]) -> list[JobView]:
@@ -98,7 +103,8 @@ class Reader:
         if held := stuck(self.snapshot, job):
             return f"stuck: {held}"
         if job.state is JobState.RUNNING and job.wish is Wish.RUN:
-            return ""
+            hung = hang(job, self.now)
+            return hung.line if hung is not None else ""
         if job.state is not JobState.PENDING or job.wish is not Wish.RUN or job.not_before > self.now:
             return explain(self.snapshot, self.allocation, job).headline
         spec = job.spec
@@ -109,6 +115,34 @@ class Reader:
         if key not in self._headlines:
             self._headlines[key] = explain(self.snapshot, self.allocation, job).headline
         return self._headlines[key]
+
+    def ranks(self, job: Job) -> list[RankView]:
+        """The replicas of a job that has several, by rank."""
+        times = {one.rank: one for one in job.profile.ranks}
+        stands = {one.rank: one for one in job.pulses}
+        slow = stragglers(job)
+        found = []
+        for rank, (node, device) in seats(job).items() if job.replicas > 1 else ():
+            time, stand = times.get(rank), stands.get(rank)
+            measured = time is not None and time.whole > 0
+            found.append(
+                RankView(
+                    rank=rank,
+                    node=str(node),
+                    device=str(device),
+                    index=self._indices.get((node, device), -1),
+                    compute_seconds=time.compute if time is not None else None,
+                    compute_p95_seconds=time.p95 if time is not None else None,
+                    step_seconds=time.whole if time is not None else None,
+                    wait_share=time.wait / time.whole if time is not None and measured else None,
+                    fetch_share=time.fetch / time.whole if time is not None and measured else None,
+                    straggler=rank in slow,
+                    step=stand.step if stand is not None else None,
+                    phase=stand.phase if stand is not None else "",
+                    note=describe(job, rank) if rank in slow else "",
+                )
+            )
+        return found
 
     @property
     def allocation(self) -> Mapping[JobId, Shape] | None:

@@ -47,6 +47,7 @@ def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetai
         history=[narration.event_view(event) for event in journal[-HISTORY_LINES:]],
         learning_rate_rule=profile.declared.rule if profile.declared else "",
         fair_share=reader.fairness[job.id].share if job.id in reader.fairness else None,
+        ranks=reader.ranks(job),
         losses=[LossView(point.base_steps, point.loss) for point in profile.losses],
     )
 

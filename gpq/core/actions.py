@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from gpq.core.models import BatchOrder, JobSpec, Placement, Shape, StopReason
 from gpq.core.units import JobId, NodeId, Seconds
 
-# Master ports lie below Linux's ephemeral range (32768-60999), so no outgoing connection takes them by chance.
-FIRST_PORT, LAST_PORT = 20_000, 32_700
-
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -19,12 +16,7 @@ class Launch:
     placement: Placement
     order: BatchOrder
     why: str = ""
-    salt: int = 0  # of this daemon: two daemons on one machine have jobs of the same numbers
-
-    @property
-    def port(self) -> int:
-        """A port of this attempt alone: neighbours in time get other ones, so none is reused at once."""
-        return FIRST_PORT + (self.salt + self.job * 61 + self.attempt * 7) % (LAST_PORT - FIRST_PORT)
+    port: int = 0  # where its replicas meet, on the first node
 
 
 @dataclass(frozen=True, slots=True)

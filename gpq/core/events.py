@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from gpq.core.models import BatchOrder, Exit, JobSpec, Placement, Shape, StopReason
 from gpq.core.nodes import Node
-from gpq.core.profile import Declared, LossPoint, Noise, Progress
+from gpq.core.profile import Declared, LossPoint, Noise, Progress, RankPulse, RankTime
 from gpq.core.units import JobId, NodeId, Seconds
 
 JOURNAL_VERSION = 1
@@ -81,6 +81,7 @@ class Launched:
     placement: Placement
     order: BatchOrder
     why: str = ""
+    port: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +206,19 @@ class Profiled:
     checkpoint_seconds: Seconds | None = None
     metrics: tuple[tuple[str, float], ...] = ()
     losses: tuple[LossPoint, ...] = ()
+    ranks: tuple[RankTime, ...] = ()  # the newest window
     notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pulsed:
+    """No replica of an attempt on one node has made a step for a while: where they are. None: they go on."""
+
+    at: Seconds
+    job: JobId
+    attempt: int
+    node: NodeId
+    ranks: tuple[RankPulse, ...]
 
 
 # -- concluded from the above (lifecycle.conclude) ---------------------------------------------------------------------
@@ -272,6 +285,7 @@ Event = (
     | StartRefused
     | Exited
     | Profiled
+    | Pulsed
     | Succeeded
     | Failed
     | Stopped
@@ -279,7 +293,7 @@ Event = (
     | TimeLimitReached
 )
 
-EPHEMERAL: tuple[type, ...] = (NodeSeen, NodeSilent, Profiled)
+EPHEMERAL: tuple[type, ...] = (NodeSeen, NodeSilent, Profiled, Pulsed)
 
 # What calls for an allocation at once; everything else waits for the timer.
 TRIGGERS: tuple[type, ...] = (

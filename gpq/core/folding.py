@@ -21,6 +21,7 @@ from gpq.core.events import (
     NodeSilent,
     NodeUndrained,
     Profiled,
+    Pulsed,
     ReleaseAsked,
     Released,
     RequeueAsked,
@@ -137,7 +138,7 @@ def apply(job: Job, event: Event) -> Job:
             return replace(job, state=advance(job.state, event), wish=Wish.RUN)
         case Launched():
             return _launched(job, event)
-        case StopSent() | Retuned() | Started() | StartRefused() | Exited() | Profiled():
+        case StopSent() | Retuned() | Started() | StartRefused() | Exited() | Profiled() | Pulsed():
             if event.attempt != job.attempt or job.state not in HOLDS_DEVICES:
                 return job  # the fence: news of an older attempt
             return _of_attempt(job, event)
@@ -162,6 +163,7 @@ def _launched(job: Job, event: Launched) -> Job:
         attempt=event.attempt,
         placement=event.placement,
         order=event.order,
+        port=event.port,
         launched_at=event.at,
         started_at=None,
         started_nodes=(),
@@ -176,11 +178,12 @@ def _launched(job: Job, event: Launched) -> Job:
         last_replicas=event.placement.replicas,
         wish=Wish.RUN if job.wish is Wish.REQUEUE else job.wish,
         # What the last attempt did says nothing of this one until it reports.
-        profile=replace(job.profile, atomic_batch=0, accum_steps=0, samples_per_second=0.0),
+        profile=replace(job.profile, atomic_batch=0, accum_steps=0, samples_per_second=0.0, ranks=()),
+        pulses=(),
     )
 
 
-def _of_attempt(job: Job, event: StopSent | Retuned | Started | StartRefused | Exited | Profiled) -> Job:
+def _of_attempt(job: Job, event: StopSent | Retuned | Started | StartRefused | Exited | Profiled | Pulsed) -> Job:
     match event:
         case StopSent():
             return replace(
@@ -205,6 +208,9 @@ def _of_attempt(job: Job, event: StopSent | Retuned | Started | StartRefused | E
             return _exited(job, event.node, end)
         case Profiled():
             return profiling.learn(job, event) if event.offset > job.report_offset else job
+        case Pulsed():
+            others = [one for one in job.pulses if one.node != event.node]
+            return replace(job, pulses=tuple(sorted([*others, *event.ranks], key=lambda one: one.rank)))
 
 
 def _started(job: Job, event: Started) -> Job:

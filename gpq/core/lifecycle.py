@@ -6,6 +6,7 @@ This file does not know why a round wants anything; it says what follows from a 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from gpq.core.events import (
@@ -73,7 +74,7 @@ def diagram() -> str:
 
 def conclude(job: Job, now: Seconds, config: Config) -> Event:
     """What it means that no process of the job's attempt is left anywhere: `job.exits` has all its nodes."""
-    end = joint_exit([exit_ for _, exit_ in job.exits])
+    end = _blamed(joint_exit([exit_ for _, exit_ in job.exits]), job)
     finished = end.code == 0 and not end.stopped and not end.lost and not end.fenced
     if job.stop is StopReason.CANCEL:
         return Succeeded(now, job.id, end) if finished and not end.asked else Cancelled(now, job.id, end)
@@ -85,6 +86,9 @@ def conclude(job: Job, now: Seconds, config: Config) -> Event:
     ran = now - job.launched_at if job.launched_at is not None else 0.0
     quick = ran < config.quick_failure_seconds
     again_at = now + config.retry_seconds * 2.0 ** min(job.quick_failures, MOST_DOUBLINGS)
+    if end.unlaunched and job.stop is None:
+        # Nothing of the user's has run. Another attempt has another port; what keeps servers apart may take a person.
+        return Stopped(now, job.id, end, quick=end.unlaunched != "port", not_before=again_at)
     if end.stopped or (job.stop is StopReason.REQUEUE and not job.movable):
         if job.stop is None and quick:  # nobody asked: one that always does this would start without end
             return Stopped(now, job.id, end, quick=True, not_before=again_at)
@@ -108,11 +112,14 @@ def _survives(job: Job) -> bool:
 
 
 def joint_exit(exits: list[Exit]) -> Exit:
-    """One outcome of an attempt that ran on several nodes: a lost part, one that its lease ended, else the first failure,
-    else the one that proves the checkpoint (the node of rank 0 holds it)."""
+    """One outcome of an attempt that ran on several nodes: a lost part, one that its lease ended, one that never began,
+    else the first failure (rather one that is not due to another), else the one that proves the checkpoint (the node of
+    rank 0 holds it)."""
     for wanted in (
         lambda e: e.lost,
         lambda e: e.fenced,
+        lambda e: e.unlaunched,
+        lambda e: e.code not in (0, None) and not e.stopped and not e.victim and not e.asked,
         lambda e: e.code not in (0, None) and not e.stopped,
         lambda e: e.stopped,
         lambda e: e.code is None,
@@ -121,6 +128,19 @@ def joint_exit(exits: list[Exit]) -> Exit:
         if found is not None:
             return found
     return exits[0]
+
+
+def _blamed(end: Exit, job: Job) -> Exit:
+    """With what failed first in its note, and on which server where there are several: what others say of a peer that is
+    gone, or of the stop that followed, explains nothing."""
+    if end.code == 0 or end.stopped or end.lost or end.fenced or end.unlaunched or end.oom:
+        return end
+    found = [(node, each) for node, each in job.exits if each.cause and not each.victim]
+    if not found:
+        return end
+    node, first = found[0]
+    said = f"{first.cause} (server {node})" if len(job.exits) > 1 else first.cause
+    return replace(end, note="; ".join(part for part in (said, end.note) if part))
 
 
 def preempted(job: Job, code: int | None) -> bool:

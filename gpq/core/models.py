@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpq.core.nodes import Node
-from gpq.core.profile import Prior, Profile
+from gpq.core.profile import Prior, Profile, RankPulse
 from gpq.core.units import DeviceId, JobId, NodeId, Seconds, Word
 
 
@@ -166,6 +166,9 @@ class Exit:
     note: str = ""
     lost: bool = False  # nobody saw it: the node rebooted, the shim was killed, or the node was silent beyond the lease
     fenced: bool = False  # ended by its lease
+    unlaunched: str = ""  # the user's program did not begin: "port" was taken, "network": its servers did not meet
+    cause: str = ""  # what failed first there
+    victim: bool = False  # it failed because processes of another node of the attempt were gone
 
     @property
     def status(self) -> int:
@@ -185,6 +188,7 @@ class Job:
     attempt: int = 0  # of the latest launch; 0 = none yet; the fence
     placement: Placement | None = None  # held exactly in HOLDS_DEVICES
     order: BatchOrder = field(default_factory=BatchOrder)
+    port: int = 0  # leased to this attempt on its first node
     launched_at: Seconds | None = None  # of this attempt
     started_at: Seconds | None = None  # of this attempt: its processes run
     first_started_at: Seconds | None = None
@@ -209,6 +213,7 @@ class Job:
     last_replicas: int = 0  # of the latest launch
     report_offset: int = 0  # of this attempt's report file: what lies before it is in `profile`
     profile: Profile = field(default_factory=Profile)
+    pulses: tuple[RankPulse, ...] = ()  # of replicas on nodes where none has made a step for a while
     notices: tuple[str, ...] = ()  # the latest few lines for the user
 
     @property

@@ -56,5 +56,8 @@ class Node:
     boot_id: str = ""
     seen_at: Seconds = 0.0
     silent_since: Seconds = 0.0  # last heard of, where it is unreachable
-    address: str = "127.0.0.1"  # where peers reach it
+    address: str = "127.0.0.1"  # where peers reach it, most likely
+    addresses: tuple[str, ...] = ()  # where they may try, the most likely first
+    interface: str = ""  # of the network to train over, where the configuration names one
+    ephemeral: tuple[int, int] = (32_768, 60_999)  # ports that its kernel gives to outgoing connections
     stuck: tuple[tuple[str, str], ...] = ()  # ("42.1", why): attempts that were ended, and do not go

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gpq.core.actions import Action, Launch, Retune, Stop
 from gpq.core.events import Event, Launched, Retuned, StopSent
+from gpq.core.master_ports import lease, leased
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Placement, Snapshot, StopReason, Wish
 from gpq.core.priors import timed
 from gpq.core.shapes import held_by, is_fixed, shape_on
@@ -28,7 +29,7 @@ def plan(snapshot: Snapshot, wanted: Mapping[JobId, Placement], why: Mapping[Job
     stops: list[Action] = []
     launches: list[Action] = []
     tunings: list[Action] = []
-    held = set(held_by(snapshot))
+    held, ports = set(held_by(snapshot)), leased(snapshot)
     staying = {name for name, job in snapshot.jobs.items() if _stays(job, wanted, snapshot)}
     orders = retunes([timed(snapshot.jobs[name], snapshot) for name in sorted(staying)], snapshot.config)
     for name in sorted(snapshot.jobs):
@@ -40,8 +41,9 @@ def plan(snapshot: Snapshot, wanted: Mapping[JobId, Placement], why: Mapping[Job
             placement = wanted.get(name)
             if placement is not None and not placement.devices & held and snapshot.now >= job.not_before:
                 held |= placement.devices
-                order, salt = first_order(timed(job, snapshot), placement), snapshot.config.port_salt
-                launches.append(Launch(name, job.attempt + 1, job.spec, placement, order, why.get(name, ""), salt))
+                order, attempt = first_order(timed(job, snapshot), placement), job.attempt + 1
+                port = lease(snapshot, name, attempt, placement, ports)
+                launches.append(Launch(name, attempt, job.spec, placement, order, why.get(name, ""), port))
         elif job.state is JobState.RUNNING:
             if name not in staying:
                 stops.append(_move(job, wanted.get(name), snapshot, why.get(name, "")))
@@ -101,7 +103,7 @@ def issued(action: Action, now: Seconds) -> Event | None:
     """The fact that an order was given."""
     match action:
         case Launch():
-            return Launched(now, action.job, action.attempt, action.placement, action.order, action.why)
+            return Launched(now, action.job, action.attempt, action.placement, action.order, action.why, action.port)
         case Stop():
             return StopSent(now, action.job, action.attempt, action.reason, action.why, action.target)
         case Retune():
@@ -119,8 +121,7 @@ def repeat(snapshot: Snapshot, node: NodeId) -> list[Action]:
         if job.placement is None or node not in _nodes(job) or any(known == node for known, _ in job.exits):
             continue
         if job.state is JobState.STARTING and node not in job.started_nodes:
-            salt = snapshot.config.port_salt
-            actions.append(Launch(name, job.attempt, job.spec, job.placement, job.order, salt=salt))
+            actions.append(Launch(name, job.attempt, job.spec, job.placement, job.order, port=job.port))
         if job.stop is not None:
             actions.append(_stop(job, job.stop, "said again"))
         elif job.order.seq > 0 and job.state is JobState.RUNNING and node == job.placement.parts[0][0]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpq.core.units import Seconds
+from gpq.core.units import NodeId, Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,31 @@ class NoisePoint:
 
 
 @dataclass(frozen=True, slots=True)
+class RankTime:
+    """One replica over a window of about 30 s (wire.RankTimes)."""
+
+    rank: int
+    steps: int
+    compute: Seconds  # median from the start of a step to its own last gradient
+    p95: Seconds
+    whole: Seconds  # mean of a step
+    wait: Seconds  # mean of it that went into waiting for the others
+    fetch: Seconds  # mean of it that went into waiting for data
+    slow: int = 0  # windows running in which it was slower than the others (stragglers.judged)
+
+
+@dataclass(frozen=True, slots=True)
+class RankPulse:
+    """Where one replica stands that has made no step for a while (wire.Pulse)."""
+
+    rank: int
+    node: NodeId
+    step: int
+    phase: str  # one of wire.PHASES
+    since: Seconds  # of its latest step
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """Everything that was measured of a job."""
 
@@ -96,6 +121,7 @@ class Profile:
     order_seq: int = 0  # of the latest order that took effect, perhaps bounded by what the script allows
     batch_changes: int = 0  # that took effect without a restart
     samples_per_second: float = 0.0  # latest measured throughput
+    ranks: tuple[RankTime, ...] = ()  # the latest window of this attempt
     metrics: tuple[tuple[str, float], ...] = ()  # latest of job.log
     checkpoints: int = 0
     checkpoint_seconds: Seconds = 0.0  # of the latest

@@ -8,6 +8,7 @@ from gpq.core.events import Profiled, TimingSums
 from gpq.core.models import Job, JobSpec
 from gpq.core.noise_curve import recorded
 from gpq.core.profile import Declared, LossPoint, Noise, NoisePoint, Profile, ProfileRow
+from gpq.core.stragglers import describe, judged, stragglers
 
 # Steps beyond this many count for no more, so that a row follows a machine that changed (pollux.md 1.15.9).
 MAX_WEIGHT = 500.0
@@ -38,6 +39,7 @@ def learn(job: Job, event: Profiled) -> Job:
         batch_changes=profile.batch_changes + (1 if retuned and _is_live_change(job, event) else 0),
         samples_per_second=throughput(event.timings[-1]) if event.timings else profile.samples_per_second,
         metrics=_merged_metrics(profile, event),
+        ranks=judged(profile.ranks, event.ranks) if event.ranks else profile.ranks,
         losses=with_losses(profile.losses, event.losses),
         checkpoints=profile.checkpoints + (1 if event.checkpoint_seconds is not None else 0),
         checkpoint_seconds=(
@@ -50,7 +52,9 @@ def learn(job: Job, event: Profiled) -> Job:
         took = job.stop_seconds + max(event.at - job.launched_at, 0.0)
         restart = took if restart is None else 0.5 * (restart + took)
     notices = job.notices
-    for line in event.notices:
+    later = replace(job, profile=profile)
+    slow = [describe(later, rank) for rank in stragglers(later) if rank not in stragglers(job)] if event.ranks else []
+    for line in (*event.notices, *slow):
         notices = notices if notices and notices[-1] == line else (*notices, line)[-MAX_NOTICES:]
     return replace(
         job,

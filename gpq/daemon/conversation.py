@@ -58,6 +58,7 @@ class Conversation:
         reign: Reign = UNNAMED,
         address: str = "",
         log_limit: int = 0,
+        interface: str = "",
     ) -> None:
         self.node = node
         self.line: Send | None = None
@@ -69,7 +70,7 @@ class Conversation:
         self._log_limit = log_limit
         # What was said on this line, and when; written by two threads, a key at a time.
         self._said: dict[tuple[str, JobId, int], Seconds] = {}
-        self._observer = Observer(node, gpus, clock, address)
+        self._observer = Observer(node, gpus, clock, address, interface)
         # A daemon counts the silence of a node from its own start.
         self._tried_at = self._connected_at = self.heard_at = clock.elapsed()
         self._report: Mapping[str, Any] = {}  # boot id and stamp of the last one taken in on this line
@@ -154,8 +155,10 @@ class Conversation:
                 send("forget", {"attempt": key}, lambda reply: self._log_refusal("forget", key, reply))
 
     def _say_start(self, send: Send, launch: Launch) -> None:
-        addresses = {node.id: node.address for node in self._view().nodes.values()}
-        order = launching.start_order(launch, self.node, addresses=addresses, library=self._library)
+        nodes = self._view().nodes
+        if not launching.can_meet(launch, nodes):
+            return  # said again once the others have been heard of
+        order = launching.start_order(launch, self.node, nodes=nodes, library=self._library)
         order = order._replace(**self._report, store=self._reign.store, log_limit=self._log_limit)
         key, said_at = (launch.job, launch.attempt), self._clock.elapsed()
         if key in self._forgone or key in self._refusals or key in self._told_refused:
@@ -190,7 +193,8 @@ class Conversation:
             return
         log.info("%s: attempt %d.%d is refused: %s", self.node, launch.job, launch.attempt, reason)
         code = SHELL_CODES.get(kind)
-        refusal = StartRefused(self._clock.now(), *key, self.node, reason, transient=kind == "busy", code=code)
+        transient = kind in ("busy", "port")
+        refusal = StartRefused(self._clock.now(), *key, self.node, reason, transient=transient, code=code)
         self._refusals[key] = refusal
         self._tell_refusals(())
 

@@ -9,12 +9,28 @@ from gpq_agent import wire
 from gpq.core.actions import Launch, Retune
 from gpq.core.leases import margin
 from gpq.core.models import JobSpec, Level
+from gpq.core.nodes import Node
 from gpq.core.units import NodeId
 
+LOOPBACK = "127.0.0.1"
 _WIRE_LEVEL = {Level.BLACK_BOX: "black-box", Level.SIGNAL: "signal", Level.SCRIPT: "adaptive"}
 
 
-def start_order(launch: Launch, node: NodeId, *, addresses: Mapping[NodeId, str], library: str) -> wire.StartOrder:
+def can_meet(launch: Launch, nodes: Mapping[NodeId, Node]) -> bool:
+    """Is it known where all of them are? After its start the daemon has to hear of them first."""
+    parts = launch.placement.parts
+    return len(parts) == 1 or all(name in nodes and nodes[name].boot_id for name, _ in parts)
+
+
+def masters(launch: Launch, nodes: Mapping[NodeId, Node]) -> tuple[str, ...]:
+    """Addresses under which the others may reach rank 0's node, the most likely first. Where all are on one machine they
+    need no network."""
+    found = [nodes[name] for name, _ in launch.placement.parts]
+    one_machine = len({node.boot_id for node in found}) == 1
+    return tuple(dict.fromkeys([*([LOOPBACK] if one_machine else []), *(found[0].addresses or (found[0].address,))]))
+
+
+def start_order(launch: Launch, node: NodeId, *, nodes: Mapping[NodeId, Node], library: str) -> wire.StartOrder:
     """The order for one node of `launch.placement`; raises KeyError for another. `library`: the folder on that node
     that holds gpq_agent and nothing else (a folder with more would hide packages of the script's own environment)."""
     parts = launch.placement.parts
@@ -23,9 +39,11 @@ def start_order(launch: Launch, node: NodeId, *, addresses: Mapping[NodeId, str]
     command = [*spec.argv, *(spec.resume_argv if launch.attempt > 1 else ())]
     env = dict(spec.env)
     port = 0
+    ways: tuple[str, ...] = ()
     if spec.level is Level.SCRIPT:
         port = launch.port
-        address = addresses[parts[0][0]]
+        ways = masters(launch, nodes) if len(parts) > 1 else ()
+        address = ways[0] if ways else LOOPBACK
         _for_scripts(env, library)
         if launch.placement.replicas == 1:
             env.update(_alone(launch, address))
@@ -50,6 +68,9 @@ def start_order(launch: Launch, node: NodeId, *, addresses: Mapping[NodeId, str]
             atomic_batch=launch.order.atomic_batch,
             accum_steps=launch.order.accum_steps,
         )._asdict(),
+        node_count=len(parts),
+        masters=list(ways),
+        interface=nodes[node].interface if ways else "",
         lease=spec.requeue_on_lost,
         lease_margin=margin(spec.requeue_on_lost),
     )

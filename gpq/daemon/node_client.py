@@ -45,6 +45,7 @@ class NodeClient:
         library: str,
         gpus: Sequence[str],
         address: str = "",
+        interface: str = "",
         clock: Clock,
         inbox: Callable[[Sequence[Event]], None],
         view: Callable[[], Snapshot],
@@ -58,12 +59,13 @@ class NodeClient:
             node,
             library=library,
             gpus=gpus,
-            address=address,
             clock=clock,
             inbox=inbox,
             view=view,
             reign=reign,
             log_limit=log_limit,
+            address=address,
+            interface=interface,
         )
         self._connecting: Link | None = None
         self._closing = threading.Event()

@@ -8,10 +8,11 @@ from typing import Any
 
 from gpq_agent import wire
 
-from gpq.core.events import Event, Exited, NodeSeen, NodeSilent, Started
+from gpq.core.events import Event, Exited, NodeSeen, NodeSilent, Pulsed, Started
 from gpq.core.healing import Fate, expected, fate, is_lost
 from gpq.core.models import Job, Snapshot
 from gpq.core.nodes import Node, NodeState
+from gpq.core.profile import RankPulse
 from gpq.core.units import JobId, NodeId, Seconds
 from gpq.daemon import sightings
 from gpq.daemon.clock import Clock
@@ -26,16 +27,18 @@ ALIVE = ("starting", "running", "orphan")
 ENDED = ("exited", "lost")
 SEEN: Seconds = 5.0  # news of a node without a difference, at most this often
 KEEPING: Seconds = 10.0  # until what was told is in the database
+STILL: Seconds = 30.0  # without a step, until it is told where the replicas are
 RETELL: Seconds = 30.0  # an event that changed nothing is told again, after this long
 
 
 class Observer:
     """Of one node; used by that node's reader thread alone. `gpus`: the GPUs to use by UUID or index, empty for all.
-    `address`: where peers reach it, "" for what the agent says."""
+    `address`, `interface`: where peers reach it, and over which interface it trains; "" for what the agent finds."""
 
-    def __init__(self, node: NodeId, gpus: Sequence[str], clock: Clock, address: str = "") -> None:
+    def __init__(self, node: NodeId, gpus: Sequence[str], clock: Clock, address: str = "", interface: str = "") -> None:
         self.node = node
         self._address = address
+        self._interface = interface
         self._gpus = tuple(gpus)
         self._clock = clock
         self._hello: Mapping[str, Any] = {}
@@ -45,6 +48,7 @@ class Observer:
         self._reason = ""  # of the silence that was told
         self._offsets: dict[Key, int] = {}
         self._announced: dict[tuple[str, JobId, int], Seconds] = {}
+        self._still: dict[Key, tuple[tuple[int, int, str], ...]] = {}  # pulses as they were told
         self._noted: set[str] = set()
 
     @property
@@ -69,6 +73,7 @@ class Observer:
         jobs = expected(snapshot, self.node)
         live = {(job.id, job.attempt) for job in jobs}
         self._offsets = {key: offset for key, offset in self._offsets.items() if key in live}
+        self._still = {key: told for key, told in self._still.items() if key in live}
         self._announced = {what: at for what, at in self._announced.items() if what[1:] in live}
         return {wire.attempt_key(job.id, job.attempt): self._offset(job) for job in jobs}
 
@@ -110,6 +115,7 @@ class Observer:
         if info.get("report_offset", 0) > self._offset(job):
             self._offsets[key] = sightings.whole(info["report_offset"])
             events.append(profiled(now, job_id, attempt, self._offsets[key], info["report"]))
+        events += self._pulses(job, info.get("ranks", ()))
         ran = state in ("running", "orphan") or info.get("pid") is not None
         if ran and self.node not in job.started_nodes and self._is_new("Started", key):
             events.append(Started(now, job_id, attempt, self.node))
@@ -120,6 +126,19 @@ class Observer:
         if state == "orphan":
             self.note(f"the shim of attempt {job_id}.{attempt} is gone, its processes live on and keep their devices")
         return events
+
+    def _pulses(self, job: Job, ranks: Sequence[Info]) -> list[Event]:
+        """Where its replicas are, once they have made no step for a while, and that they go on."""
+        key, now = (job.id, job.attempt), self._clock.now()
+        found = sightings.pulses_of(ranks, self.node, now)
+        if all(now - one.since < STILL for one in found):
+            found = ()
+        outline = _outline(found)
+        kept = tuple(one for one in job.pulses if one.node == self.node)  # told by the daemon before us, perhaps
+        if outline == self._still.get(key, _outline(kept)):
+            return []
+        self._still[key] = outline
+        return [Pulsed(now, *key, self.node, found)]
 
     def _late(self, key: Key, info: Info, snapshot: Snapshot) -> list[Event]:
         """The end of an attempt that was given up by its lease: for the journal alone."""
@@ -156,6 +175,7 @@ class Observer:
             for device in info.get("devices", ())
         }
         now = self._clock.now()
+        addresses = sightings.addresses_of(self._hello, self._address, self._interface)
         node = Node(
             id=self.node,
             state=NodeState.UP,
@@ -164,7 +184,10 @@ class Observer:
             memory_mib=sightings.whole(self._hello.get("memory_mib", 0)),
             boot_id=str(self._hello.get("boot_id", "")),
             seen_at=now,
-            address=self._address or str(self._hello.get("address") or "127.0.0.1"),
+            address=addresses[0] if addresses else "127.0.0.1",
+            addresses=addresses,
+            interface=self._interface,
+            ephemeral=sightings.ephemeral_of(self._hello),
             stuck=sightings.stuck(known),
         )
         if not sightings.differs(self._told, node) and self._clock.elapsed() - self._told_at < SEEN:
@@ -186,6 +209,10 @@ class Observer:
         if line not in self._noted:
             self._noted.add(line)
             log.warning("%s: %s", self.node, line)
+
+
+def _outline(pulses: Sequence[RankPulse]) -> tuple[tuple[int, int, str], ...]:
+    return tuple((one.rank, one.step, one.phase) for one in pulses)
 
 
 def _taken_by(key: Key, whose: Fate) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpq.core.events import Profiled, TimingSums
 from gpq.core.models import BatchOrder
-from gpq.core.profile import Declared, LossPoint, Noise, Progress
+from gpq.core.profile import Declared, LossPoint, Noise, Progress, RankTime
 from gpq.core.units import JobId, Seconds
 
 log = logging.getLogger(__name__)
@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 MAX_NOTICE = 500  # characters kept of a line for the user
 MAX_NAME = 200  # characters kept of the name of a metric
 MAX_LOSS = 1e30  # beyond it training has diverged, and sums would overflow
+MAX_RANKS = 4096
 MAX_COUNT = 1 << 53  # beyond it JSON and floats are not exact
 
 
@@ -127,6 +128,15 @@ def _loss(message: Mapping[str, Any]) -> LossPoint:
     return point
 
 
+def _ranks(message: Mapping[str, Any]) -> tuple[RankTime, ...]:
+    steps = [_count(value) for value in message["steps"]]
+    names = ("compute", "compute_p95", "whole", "wait", "fetch")
+    columns = [[_positive(value) for value in message[name]] for name in names]
+    if {len(column) for column in columns} != {len(steps)} or len(steps) > MAX_RANKS:
+        raise ValueError("ranks have different numbers of values, or are too many")
+    return tuple(RankTime(rank, steps[rank], *row) for rank, row in enumerate(zip(*columns, strict=True)))
+
+
 def _noise(message: Mapping[str, Any]) -> Noise:
     return Noise(
         sqr=_positive(message["sqr"]),
@@ -161,6 +171,7 @@ _READERS = {
     "ready": ("ready", lambda _: True),
     "noise": ("noise", _noise),
     "progress": ("progress", _progress),
+    "ranks": ("ranks", _ranks),
     "retuned": ("retuned", _retuned),
     "checkpoint": ("checkpoint_seconds", lambda message: _positive(message["seconds"])),
 }

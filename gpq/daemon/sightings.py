@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from gpq_agent import wire
+
 from gpq.core.models import Exit
 from gpq.core.nodes import Device, DeviceProcess, DeviceState, Node
-from gpq.core.units import DeviceId, JobId
+from gpq.core.profile import RankPulse
+from gpq.core.units import DeviceId, JobId, NodeId, Seconds
 
 LONGEST_NOTE = 500  # characters
+MOST_ADDRESSES = 16  # of a node, that peers try
 MOST = 1 << 53  # of any number; beyond it JSON and floats are not exact
 
 
@@ -46,6 +51,9 @@ def exit_of(record: Mapping[str, Any] | None, *, lost: bool) -> Exit:
         note=str(record.get("note") or ""),
         lost=lost,
         fenced=bool(record.get("fenced", False)),
+        unlaunched=str(record.get("unlaunched") or ""),
+        cause=str(record.get("cause") or ""),
+        victim=bool(record.get("victim", False)),
     )
 
 
@@ -100,6 +108,41 @@ def _process(info: Mapping[str, Any]) -> DeviceProcess:
     )
 
 
+def pulses_of(ranks: Sequence[Mapping[str, Any]], node: NodeId, now: Seconds) -> tuple[RankPulse, ...]:
+    """wire.Pulse list. `since` is by the daemon's clock: a node tells how long ago it was."""
+    return tuple(
+        RankPulse(whole(one["rank"]), node, whole(one["step"]), str(one["phase"]), now - real(one["age"]))
+        for one in ranks
+        if one["phase"] in wire.PHASES
+    )
+
+
+def addresses_of(hello: Mapping[str, Any], address: str, interface: str) -> tuple[str, ...]:
+    """Where peers may try to reach a node: where the configuration says, else by the interface that it names, else where
+    ssh has reached it and then wherever else it may be reached."""
+    if address:
+        return (address,)
+    rows = [(str(name), str(one)) for name, one in hello.get("network", ())][:MOST_ADDRESSES]
+    found = [one for name, one in rows if interface in ("", name) and is_address(one)]
+    ssh = str(hello.get("address") or "")
+    return tuple(dict.fromkeys([*([ssh] if is_address(ssh) and (not interface or ssh in found) else []), *found]))
+
+
+def is_address(text: str) -> bool:
+    """A number, not a name: other servers are sent there."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def ephemeral_of(hello: Mapping[str, Any]) -> tuple[int, int]:
+    """Ports that its kernel gives to outgoing connections; Linux's default where an agent does not say."""
+    first, last = hello.get("ephemeral") or Node(NodeId("")).ephemeral
+    return whole(first), whole(last)
+
+
 def differs(before: Node | None, after: Node) -> bool:
     """Is there news for rounds? How busy a device is at the moment is none."""
     return before is None or _outline(before) != _outline(after)
@@ -110,4 +153,5 @@ def _outline(node: Node) -> tuple[object, ...]:
         (device.id, device.index, device.kind, device.type, device.memory_mib, device.state, device.reason)
         for device in node.devices
     )
-    return (node.state, node.boot_id, node.cores, node.memory_mib, node.address, node.stuck, devices)
+    net = (node.address, node.addresses, node.interface, node.ephemeral)
+    return (node.state, node.boot_id, node.cores, node.memory_mib, *net, node.stuck, devices)

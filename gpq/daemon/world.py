@@ -82,6 +82,7 @@ class LiveWorld:
             library="" if config.connector == "ssh" else self._library,
             gpus=config.gpus,
             address=config.address,
+            interface=config.interface,
             clock=self._clock,
             inbox=self._queue.put,
             view=lambda: self._snapshot,

@@ -210,6 +210,9 @@ class JobView(msgspec.Struct, frozen=True):
     command: str = ""
     unknown: str = ""  # "unknown since 40 s: server b does not answer"; "" while its servers answer
     unknown_seconds: float | None = None  # that silence
+    hung: str = ""  # "no step for 90 s: rank 3 on b has not arrived where the others wait"; "" while it goes on
+    hung_seconds: float | None = None
+    stragglers: list[int] = []  # ranks that make the others wait
 
 
 class JobList(msgspec.Struct, frozen=True):
@@ -264,6 +267,24 @@ class LossView(msgspec.Struct, frozen=True):
     loss: float
 
 
+class RankView(msgspec.Struct, frozen=True):
+    """One replica of a running job: where it is, and its times over the latest window of about 30 s."""
+
+    rank: int
+    node: str
+    device: str
+    index: int
+    compute_seconds: float | None  # median from the start of a step to its own last gradient; None: not measured yet
+    compute_p95_seconds: float | None
+    step_seconds: float | None
+    wait_share: float | None  # of a step, waiting for the others' gradients
+    fetch_share: float | None  # of a step, waiting for data
+    straggler: bool = False
+    step: int | None = None  # this and the next: known only once it has made no step for a while
+    phase: str = ""  # "computing" | "arrived" (it waits for others) | "evaluating" | "saving" | "starting" | "ended"
+    note: str = ""  # on a straggler
+
+
 class AttemptView(msgspec.Struct, frozen=True):
     attempt: int
     placement: list[PartView]
@@ -292,6 +313,7 @@ class JobDetail(msgspec.Struct, frozen=True):
     learning_rate_rule: str = ""
     fair_share: float | None = None  # GPUs that a fair share would be now; `job.speedup` is over its goodput
     losses: list[LossView] = []  # of the metric `loss`, thinned, oldest first
+    ranks: list[RankView] = []  # of a job with several replicas while it has GPUs
     schema: int = SCHEMA
 
 

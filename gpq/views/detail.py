@@ -6,7 +6,7 @@ import shlex
 
 import msgspec
 
-from gpq.rpc.messages import AttemptView, EventView, JobDetail, JobView, PartView, SpecMessage
+from gpq.rpc.messages import AttemptView, EventView, JobDetail, JobView, PartView, RankView, SpecMessage
 from gpq.views import curve, losses
 from gpq.views.plain import Column, duration, number, safe, table, wrapped
 from gpq.views.queue import percent, remark, where
@@ -21,6 +21,7 @@ def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
     text = wrapped(_head(job), limit)
     text += _pairs(_asked(answer.spec, job.level), limit)
     text += _paragraph("now", _pairs(_running(answer), limit))
+    text += _paragraph("replicas", _ranks(answer, limit))
     text += _paragraph("goodput by number of GPUs, 1x = fewest", curve.lines(answer.curve, limit, bar))
     text += _paragraph("loss", losses.lines(answer.losses, limit, bar, answer.metrics.get("loss")))
     text += _paragraph("attempts", table(_attempts(answer.attempts), limit) if answer.attempts else [])
@@ -135,6 +136,34 @@ def counted(number: int, one: str, many: str) -> str:
 
 def _pairs(pairs: dict[str, str], limit: int) -> list[str]:
     return [line for key, value in pairs.items() for line in wrapped(value, limit, f"  {key:{KEY - 2}}", " " * KEY)]
+
+
+def _ranks(answer: JobDetail, limit: int) -> list[str]:
+    """A line a rank: where it is, its time before it waits, how much it waits. Nothing where nothing was measured."""
+    ranks = answer.ranks
+    if not any(one.compute_seconds is not None or one.step is not None for one in ranks):
+        return []
+    columns = [
+        Column("  RANK", [str(one.rank) for one in ranks], 99, right=True),
+        Column("SERVER", [safe(one.node) for one in ranks], 90, least=8),
+        Column("GPU", [str(one.index) for one in ranks], 95, right=True),
+        Column("BACKWARD", [_milliseconds(one.compute_seconds) for one in ranks], 96, right=True),
+        Column("P95", [_milliseconds(one.compute_p95_seconds) for one in ranks], 60, right=True),
+        Column("WAITS", [percent(one.wait_share) for one in ranks], 94, right=True),
+        Column("DATA", [percent(one.fetch_share) for one in ranks], 70, right=True),
+        Column("MARK", [_mark(one) for one in ranks], 93, least=9),
+    ]
+    told = [line for one in ranks if one.note for line in wrapped(safe(one.note), limit, "  - ", "    ")]
+    return [*table(columns, limit), *told]
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1000 * seconds:.4g} ms"
+
+
+def _mark(rank: RankView) -> str:
+    stands = f"{safe(rank.phase)} in step {rank.step + 1}" if rank.step is not None else ""
+    return ", ".join(part for part in ("straggler" if rank.straggler else "", stands) if part)
 
 
 def _attempts(attempts: list[AttemptView]) -> list[Column]:

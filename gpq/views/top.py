@@ -211,9 +211,14 @@ def goodput_table(jobs: list[JobView], lines: int | None, width: int) -> Rendera
 
 
 def _state(job: JobView) -> Text:
-    """`unknown 40s` where nobody can tell."""
+    """`unknown 40s` where nobody can tell, `hung 90s` where no replica goes on, `running !3` where the others wait for
+    rank 3."""
     if job.unknown_seconds is not None:
         return Text(f"unknown {duration(job.unknown_seconds)}", style="red")
+    if job.hung_seconds is not None:
+        return Text(f"hung {duration(job.hung_seconds)}", style="red")
+    if job.stragglers:  # the one to look for first
+        return Text(f"{safe(job.state)} !{job.stragglers[0]}", style="yellow")
     return Text(safe(job.state), style=STYLES.get(job.state, ""))
 
 

@@ -90,6 +90,10 @@ def detail(row: m.JobView) -> m.JobDetail:
         ],
         curve=curve(), noise_scale=812.0, model={"alpha_grad": 0.01, "beta_grad": 0.002}, rows=7, metrics={"loss": 0.125},
         checkpoints=4, restart_seconds=12.0, gpu_seconds=7200.0, notices=[], history=events(), learning_rate_rule="adascale",
+        ranks=[
+            m.RankView(0, "a", "GPU-0", 0, 0.0812, 0.0901, 0.1503, 0.39, 0.02),
+            m.RankView(1, "a", "GPU-1", 1, 0.1466, 0.1702, 0.1503, 0.01, 0.31, True, 57, "computing", "rank 1 is slow"),
+        ],
         fair_share=1.6, losses=[m.LossView(120.0 * step, 2.31 * 0.97**step) for step in range(1, 101)],
     )  # fmt: skip
 

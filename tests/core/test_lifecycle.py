@@ -100,6 +100,30 @@ def test_an_attempt_that_was_refused_for_a_passing_reason_is_tried_again() -> No
     assert not event.failed
 
 
+@pytest.mark.parametrize(("kind", "counts"), [("port", False), ("network", True)])
+def test_a_launch_before_which_nothing_ran_is_tried_again_and_is_no_failure(kind: str, counts: bool) -> None:
+    event = ended(Exit(1, unlaunched=kind, note="why"), level=Level.BLACK_BOX)
+    assert isinstance(event, facts.Stopped)
+    assert (event.failed, event.quick, event.exit.note) == (False, counts, "why")
+    assert type(ended(Exit(1, unlaunched=kind), stop=StopReason.CANCEL)) is facts.Cancelled
+
+
+def test_what_failed_first_is_the_reason_not_what_its_peers_say_of_it() -> None:
+    both = Placement((*on("a", 0).parts, *on("b", 0).parts))
+    lost = Exit(1, cause="rank 0 ended with exit code 1", victim=True)
+    for first in (
+        Exit(1, cause="rank 3 was killed by SIGKILL"),
+        Exit(None, 15, asked="kill", cause="rank 3 was killed by SIGKILL"),
+    ):
+        job = running(1, both, exits=((NodeId("a"), lost), (NodeId("b"), first)))
+        event = conclude(job, 100.0, Config())
+        assert isinstance(event, facts.Failed)
+        assert event.exit.note == "rank 3 was killed by SIGKILL (server b)"
+    alone = ended(Exit(2, cause="rank 1 ended with exit code 2"))
+    assert isinstance(alone, facts.Failed)
+    assert alone.exit.note == "rank 1 ended with exit code 2"
+
+
 def test_an_attempt_of_which_a_part_never_started_is_not_a_failure() -> None:
     both = Placement((*on("a", 0).parts, *on("b", 0).parts))
     exits = ((NodeId("b"), Exit(None, lost=True)), (NodeId("a"), Exit(None, signal=15)))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpq_agent import wire
 
 from gpq.core.actions import Launch
 from gpq.core.models import BatchOrder, JobSpec, Level, Placement
 from gpq.core.units import DeviceId, JobId, NodeId
-from gpq.daemon.launching import start_order
-from tests.builders import spec
+from gpq.daemon.launching import can_meet, masters, start_order
+from tests.builders import node, spec
 
-ADDRESSES = {NodeId("a"): "10.0.0.1", NodeId("b"): "10.0.0.2"}
+NODES = {
+    NodeId("a"): replace(node("a"), addresses=("10.0.0.1", "192.168.7.1"), boot_id="one"),
+    NodeId("b"): replace(node("b"), addresses=("10.0.0.2",), boot_id="two", interface="ib0"),
+}
 
 
 def place(**counts: int) -> Placement:
@@ -19,9 +24,9 @@ def place(**counts: int) -> Placement:
     )
 
 
-def order(wanted: JobSpec, placement: Placement, node: str = "a", attempt: int = 1) -> wire.StartOrder:
-    launch = Launch(JobId(42), attempt, wanted, placement, BatchOrder(7, 32, 1))
-    return start_order(launch, NodeId(node), addresses=ADDRESSES, library="/lib/gpq")
+def order(wanted: JobSpec, placement: Placement, name: str = "a", attempt: int = 1) -> wire.StartOrder:
+    launch = Launch(JobId(42), attempt, wanted, placement, BatchOrder(7, 32, 1), port=20_042)
+    return start_order(launch, NodeId(name), nodes=NODES, library="/lib/gpq")
 
 
 def test_a_black_box_is_run_as_it_is() -> None:
@@ -40,8 +45,25 @@ def test_a_script_on_two_nodes_gets_one_launcher_each_with_exact_sizes() -> None
     assert "--nproc-per-node=1" in second.argv
     assert ("--node-rank=0" in first.argv, "--node-rank=1" in second.argv) == (True, True)
     assert "--master-addr=10.0.0.1" in second.argv
-    assert f"--master-port={first.port}" in second.argv
+    assert (first.port, "--master-port=20042" in second.argv) == (20_042, True)
+    assert (first.node_count, first.masters) == (second.node_count, second.masters) == (2, ["10.0.0.1", "192.168.7.1"])
+    assert (first.interface, second.interface) == ("", "ib0")
     assert not any(":" in word for word in first.argv)
+
+
+def test_the_loopback_is_tried_only_where_all_nodes_are_on_one_machine() -> None:
+    launch = Launch(JobId(42), 1, spec(), place(a=1, b=1), BatchOrder(), port=20_042)
+    assert masters(launch, NODES) == ("10.0.0.1", "192.168.7.1")
+    together = {name: replace(each, boot_id="one") for name, each in NODES.items()}
+    assert masters(launch, together) == ("127.0.0.1", "10.0.0.1", "192.168.7.1")
+
+
+def test_nobody_is_sent_to_a_master_that_the_daemon_has_not_heard_of() -> None:
+    launch = Launch(JobId(42), 1, spec(), place(a=1, b=1), BatchOrder(), port=20_042)
+    assert can_meet(launch, NODES)
+    assert not can_meet(launch, {**NODES, NodeId("a"): replace(NODES[NodeId("a")], boot_id="")})
+    assert not can_meet(launch, {NodeId("b"): NODES[NodeId("b")]})
+    assert can_meet(replace(launch, placement=place(b=2)), {})
 
 
 def test_a_single_replica_skips_the_launcher_and_finds_the_same_environment() -> None:
@@ -49,7 +71,8 @@ def test_a_single_replica_skips_the_launcher_and_finds_the_same_environment() ->
     assert found.argv == ["python3", "train.py"]
     assert {found.env[name] for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")} == {"1"}
     assert {found.env[name] for name in ("RANK", "LOCAL_RANK", "GROUP_RANK")} == {"0"}
-    assert (found.env["MASTER_ADDR"], found.env["MASTER_PORT"]) == ("10.0.0.2", str(found.port))
+    assert (found.env["MASTER_ADDR"], found.env["MASTER_PORT"]) == ("127.0.0.1", "20042")
+    assert (found.node_count, found.masters) == (1, [])
 
 
 def test_the_library_goes_before_the_users_own_path() -> None:

@@ -158,7 +158,7 @@ def test_the_end_of_an_attempt_that_was_given_up_is_told_once_and_kept_before_it
 def test_a_start_order_carries_the_lease_and_its_margin() -> None:
     job = leased()
     assert job.placement is not None
-    order = start_order(Launch(job.id, 1, job.spec, job.placement, job.order), A, addresses={}, library="/lib")
+    order = start_order(Launch(job.id, 1, job.spec, job.placement, job.order), A, nodes={}, library="/lib")
     assert (order.lease, order.lease_margin) == (600.0, pytest.approx(33.0))
     assert order.devices == [DeviceId("a-0")]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpq.core.events import TimingSums
 from gpq.core.models import BatchOrder
-from gpq.core.profile import Declared, LossPoint, Noise, Progress
+from gpq.core.profile import Declared, LossPoint, Noise, Progress, RankTime
 from gpq.core.units import JobId
 from gpq.daemon.reports import profiled
 
@@ -40,6 +40,10 @@ def test_every_kind_of_report_finds_its_place() -> None:
             {"kind": "metrics", "step": 41, "values": {"loss": 1.25, "bad": None}},
             {"kind": "loss", **wire.Loss(40.5, 1.375)._asdict()},
             {"kind": "loss", **wire.Loss(44.5, 1.25)._asdict()},
+            {
+                "kind": "ranks",
+                **wire.RankTimes(40, [9, 9], [0.1, 0.2], [0.3, 0.4], [1.0, 1.0], [0.5, 0.0], [0.0, 0.1])._asdict(),
+            },
             {"kind": "of a later version", "anything": 1},
             {"kind": "notice", "message": "less memory than thought"},
         ),
@@ -54,6 +58,7 @@ def test_every_kind_of_report_finds_its_place() -> None:
     assert event.checkpoint_seconds == 0.25
     assert event.metrics == (("loss", 1.25),)
     assert event.losses == (LossPoint(40.5, 1.375), LossPoint(44.5, 1.25))
+    assert event.ranks == (RankTime(0, 9, 0.1, 0.3, 1.0, 0.5, 0.0), RankTime(1, 9, 0.2, 0.4, 1.0, 0.0, 0.1))
     assert event.notices == ("less memory than thought",)
 
 
@@ -79,7 +84,14 @@ json_values = st.recursive(
     max_leaves=6,
 )
 names = sorted(
-    {*wire.Timing._fields, *wire.Loss._fields, *wire.Noise._fields, *wire.Progress._fields, *wire.Declared._fields}
+    {
+        *wire.RankTimes._fields,
+        *wire.Timing._fields,
+        *wire.Loss._fields,
+        *wire.Noise._fields,
+        *wire.Progress._fields,
+        *wire.Declared._fields,
+    }
 )
 messages = st.fixed_dictionaries(
     {"kind": st.sampled_from(wire.REPORT_KINDS)},
@@ -94,4 +106,5 @@ def test_no_report_can_raise_or_bring_in_what_is_not_a_finite_number(found: list
     assert event.offset == 7
     assert all(math.isfinite(value) for _, value in event.metrics)
     assert all(math.isfinite(point.loss) and math.isfinite(point.base_steps) for point in event.losses)
+    assert all(math.isfinite(one.compute) for one in event.ranks)
     assert all(math.isfinite(sums.step_sum) for sums in event.timings)

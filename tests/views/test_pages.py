@@ -120,3 +120,17 @@ def test_a_job_nobody_hears_of_is_unknown_in_every_view(monkeypatch: pytest.Monk
     assert any("unknown 40s" in line for line in drawn(120, 40))
     shown = detail.lines(served.detail(row), 120)
     assert said in shown[0]
+
+
+def test_a_job_that_hangs_or_waits_for_one_replica_says_so_in_every_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+    line = "no step for 90 s: rank 3 on b has not arrived where the others wait"
+    hung = served.job(1, hung=line, hung_seconds=90.0, reason=line)
+    slow = served.job(2, stragglers=[3])
+    assert line in "\n".join(queue.lines(msgspec.to_builtins(m.JobList([hung], 1)), 160))
+    assert line in " ".join(" ".join(detail.lines(served.detail(hung), 80)).split())
+    sink = io.StringIO()
+    view = msgspec.structs.replace(served.top(), jobs=[hung, slow])
+    Console(file=sink, width=100, color_system=None).print(top.frame(view, 100, None))
+    assert "hung 1m30s" in sink.getvalue() or "hung 90s" in sink.getvalue()
+    assert "running !3" in sink.getvalue()

@@ -11,12 +11,13 @@ import time
 from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
 from gpq_agent import wire
-from gpq_agent.node import patiently
+from gpq_agent.node import meeting, network, patiently
 from gpq_agent.node.leases import STORE, age
 from gpq_agent.node.spool import Spool, SpoolError
 
 THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as every shell says it
+MASTER = "--master-addr="  # an option of the launcher
 LEVELS = ("black-box", "signal", "resizable", "adaptive")
 
 
@@ -61,6 +62,12 @@ def _checks(order: Any) -> List[Tuple[str, bool]]:
         ("signal", signal_number(order.signal) is not None),
         ("port", number(order.port) and 0 <= order.port < 65536),
         ("node_rank", number(order.node_rank) and order.node_rank >= 0),
+        ("node_count", number(order.node_count) and 0 <= order.node_count <= 1024),
+        (
+            "masters",
+            isinstance(order.masters, list) and all(map(text, order.masters)) and bool(order.port or not order.masters),
+        ),
+        ("interface", text(order.interface)),
         ("control", order.control is None or isinstance(order.control, dict)),
         ("expires_at", order.expires_at is None or isinstance(order.expires_at, (int, float))),
         ("stamp", order.stamp is None or isinstance(order.stamp, (int, float))),
@@ -93,6 +100,8 @@ def check_startable(order: wire.StartOrder, environment: Dict[str, str]) -> None
     patiently.check(order.cwd, lambda: _check_places(order, environment))
     if order.port and order.node_rank == 0:
         _check_port(order.port)
+    if order.interface and order.masters:
+        _check_interface(order.interface)
 
 
 def _check_places(order: wire.StartOrder, environment: Dict[str, str]) -> None:
@@ -154,9 +163,16 @@ def _check_port(port: int) -> None:
         probe.bind(("", port))
         probe.listen(1)
     except OSError as error:
-        raise SpoolError("port {} is busy on this node".format(port), "choose another port", "busy") from error
+        raise SpoolError("port {} is taken on this node".format(port), "choose another port", "port") from error
     finally:
         probe.close()
+
+
+def _check_interface(name: str) -> None:
+    known = sorted({one.name for one in network.interfaces()})
+    if name not in known:
+        hint = "it has {}; correct `interface` of this node in config.toml".format(", ".join(known))
+        raise SpoolError("no interface {} on this node".format(name), hint, "busy")
 
 
 def environment(
@@ -186,7 +202,18 @@ def environment(
         env[wire.ENV_CORES] = ";".join(",".join(map(str, device.cores)) for device in devices)
         threads = str(max(1, min(len(device.cores) for device in devices)))
         env.update({name: threads for name in THREAD_LIMITS if name not in order.env})
+    if order.port and order.node_count == 1:  # whatever else this server has: its replicas need nothing of it
+        here = next((one for one in network.interfaces() if one.kind == "loopback"), None)
+        return meeting.exports(meeting.Met("127.0.0.1", here.name if here else ""), order.port, env)
     return env
+
+
+def addressed(argv: List[str], address: str) -> List[str]:
+    """The command with the master's address that was found, in the place of the one that was assumed."""
+    for index, word in enumerate(argv):
+        if word.startswith(MASTER):  # the first: the script may have an option of that name as well
+            return [*argv[:index], MASTER + address, *argv[index + 1 :]]
+    return argv
 
 
 def become_job(
@@ -229,8 +256,19 @@ def _prepare_and_exec(order: wire.StartOrder, env: Dict[str, str], cores: List[i
     os.dup2(output, 1)
     os.dup2(output, 2)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])  # what is blocked would stay blocked through exec
+    argv = order.argv
+    if order.masters:
+        try:
+            met = meeting.meet(order)
+        except meeting.Apart as apart:
+            say("not started: {}".format(apart))
+            note = {"kind": apart.kind, "note": str(apart)}
+            wire.write_json(os.path.join(env[wire.ENV_RUN_DIR], wire.UNLAUNCHED), note)
+            return NOT_EXECUTABLE
+        say("the servers of this job meet at {} port {}, here by {}".format(met.address, order.port, met.interface))
+        env, argv = meeting.exports(met, order.port, env), addressed(argv, met.address)
     try:
-        os.execvpe(order.argv[0], order.argv, env)
+        os.execvpe(argv[0], argv, env)
     except FileNotFoundError as error:
         say("cannot run {}: {}".format(order.argv[0], error.strerror))
         return NOT_FOUND

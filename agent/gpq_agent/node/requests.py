@@ -12,10 +12,11 @@ import traceback
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from gpq_agent import wire
-from gpq_agent.node import launch, logs, procs, slots
+from gpq_agent.node import launch, logs, network, procs, slots
 from gpq_agent.node.attempts import LIVE, Attempts
 from gpq_agent.node.devices import Devices, Release
 from gpq_agent.node.leases import Reign
+from gpq_agent.node.pulses import pulses
 from gpq_agent.node.spool import Spool, SpoolError
 
 Message = Dict[str, Any]
@@ -200,6 +201,8 @@ class Agent:
             "path": self.spool.path,
             "library": os.path.dirname(os.path.dirname(os.path.abspath(wire.__file__))),
             "address": _own_address(os.environ.get("SSH_CONNECTION", "")),
+            "network": [[one.name, one.address] for one in network.candidates(network.interfaces())],
+            "ephemeral": list(network.ephemeral_ports()),
         }
 
     def _hello(self, message: Message) -> Message:
@@ -338,7 +341,8 @@ class Agent:
             if key in offsets:
                 path = os.path.join(self.spool.folder(key), wire.REPORT)
                 report, offset = logs.lines_after(path, offsets[key], share)
-                info = info._replace(report=report, report_offset=offset)
+                ranks = [one._asdict() for one in pulses(self.spool.folder(key))] if info.state in LIVE else []
+                info = info._replace(report=report, report_offset=offset, ranks=ranks)
                 if report:
                     self._changed_at = time.monotonic()
             told.append(info._asdict())

@@ -13,6 +13,7 @@ from gpq_agent.node.capping import Cap
 from gpq_agent.node.launch import signal_number
 from gpq_agent.node.leases import Lease
 from gpq_agent.node.tree import Tree
+from gpq_agent.node.verdict import Verdict, verdict
 
 STOP_RANK = {"checkpoint": 1, "signal": 2, "kill": 3}
 TERM_GRACE = 5.0  # seconds between TERM and KILL where nobody asked for another time
@@ -240,6 +241,9 @@ class Supervisor:
             self._note("the kernel killed a process beside it for want of memory ({})".format(evidence))
         elif killer == signal.SIGKILL and self.stage == "run" and not self.fenced:
             self._note("killed by SIGKILL, not by gpq")
+        found = verdict(self.folder, self.order, code) if code else Verdict()
+        if found.note:
+            self._note(found.note)
         record = wire.ExitRecord(
             job=self.order.job,
             attempt=self.order.attempt,
@@ -252,6 +256,9 @@ class Supervisor:
             oom=oom,
             note="; ".join(self.notes),
             fenced=self.fenced,
+            unlaunched=found.unlaunched,
+            cause=found.cause,
+            victim=found.victim,
         )
         write_exit(self.folder, record)
 

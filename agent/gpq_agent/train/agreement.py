@@ -16,7 +16,7 @@ class Proposal(NamedTuple):
     stop: int = 0  # 0 no, 1 ordered, 2 on SIGTERM
     atomic_batch: int = 0
     accum_steps: int = 0
-    report: int = 0  # gather the statistics at this step
+    report: int = 0  # at this step: 1 gather the statistics, 2 also the times of each replica
     sample_every: int = 0
     pause: int = 1  # steps until the next agreement
 
@@ -67,6 +67,15 @@ class Agreement:
         tensor = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._group)
         return [float(value) for value in tensor.tolist()]
+
+    def gather(self, values: List[float]) -> List[List[float]]:
+        """The values of every replica, by rank; all must call it at the same step, with as many values."""
+        if self._group is None:
+            return [values]
+        tensor = torch.tensor(values, dtype=torch.float64)
+        found = [torch.empty_like(tensor) for _ in range(dist.get_world_size(self._group))]
+        dist.all_gather(found, tensor, group=self._group)
+        return [[float(value) for value in each.tolist()] for each in found]
 
     def total(self, values: List[int]) -> List[int]:
         """Elementwise sum over the replicas; all must call it at the same step, with as many values."""

@@ -25,6 +25,7 @@ from .noise_scale import NoiseScale
 from .probe import GradientProbe
 from .progress import ProgressMeter
 from .publish import Publisher, declaration
+from .pulse import Pulse
 from .report import Reporter
 from .restore import Parts
 from .sampler import SAMPLE_EVERY, GlobalSampler, Issued
@@ -49,6 +50,7 @@ class Engine:
         lead = environment.rank == 0
         run_dir = environment.run_dir
         self.report = Reporter(os.path.join(run_dir, wire.REPORT) if run_dir and lead else "", environ)
+        self.pulse = Pulse(run_dir, environment.rank)
         # Orders travel on a group of their own: they must never be matched with a collective of the script.
         self.group = dist.new_group(backend="gloo") if environment.replicas > 1 else None
         self.agreement = Agreement(self.group, environment.rank, self._propose)
@@ -100,6 +102,7 @@ class Engine:
         self._rule, self._scaler = rule, scaler
         self._model = model
         self._probe = GradientProbe(model, optimizer, self._noise, self.environment.replicas)
+        self._probe.arrived = lambda: self.pulse.phase("arrived")
         self._gate = StepGate(
             optimizer, backward_done=self._backward_done, factor=self._lr_factor, stepped=self._stepped
         )
@@ -129,12 +132,14 @@ class Engine:
             return
         if self.environment.checkpoint_dir:
             self._terminator.arm()
+        self.pulse.beat(self.meter.steps, "arrived")
         agreed = self.agreement.step()
         if agreed is not None:
             self._obey(agreed)
         store = self.store
         if store is not None and self.environment.rank == 0 and self._gate is not None and store.due():
             self.save("periodic")
+        self.pulse.phase("computing")
         self._step_begin = time.perf_counter()
 
     def _obey(self, agreed: Proposal) -> None:
@@ -147,6 +152,8 @@ class Engine:
         self.stopping = agreed.stop
         if agreed.report:
             self.publish()
+        if agreed.report > 1:
+            self.publisher.ranks(self._times, self.meter.steps)
         if agreed.stop and self._gate is not None:
             self._stop(agreed.stop)
 
@@ -163,7 +170,7 @@ class Engine:
             stop=stop,
             atomic_batch=max(order.atomic_batch, 0),
             accum_steps=max(order.accum_steps, 0),
-            report=int(self.report.due()),
+            report=int(self.report.due()) * (2 if self.report.window_due() else 1),
             sample_every=self._sample_every(),
             pause=min(max(pause, 1), MAX_PAUSE),
         )
@@ -201,6 +208,7 @@ class Engine:
         """Write a checkpoint (rank 0 only). False, and a notice, when the disk does not take it."""
         if self.store is None:
             return False
+        self.pulse.phase("saving")
         try:
             saved = self.store.save(self.parts.state(), self.meter.steps, self.environment.attempt)
         except (OSError, RuntimeError) as error:
@@ -243,6 +251,7 @@ class Engine:
         run_dir = self.environment.run_dir
         if run_dir and self.environment.local_rank == 0:
             wire.write_json(os.path.join(run_dir, wire.STOPPED), {"step": self.meter.steps, "time": time.time()})
+        self.pulse.phase("ended")
         leave_process(EXIT_CODES[kind])
 
     def finish(self) -> None:
@@ -251,6 +260,7 @@ class Engine:
         self.publish()
         saved = self.save("end") if self.environment.rank == 0 and self.store is not None else True
         self.agreement.confirm(saved)
+        self.pulse.phase("ended")
         self._finished = True
 
     def abandon(self) -> None:

@@ -4,7 +4,7 @@ It measures only: which steps are sampled, when sums are combined and what follo
 """
 
 from time import perf_counter
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import torch
 import torch.distributed as dist
@@ -31,6 +31,9 @@ class GradientProbe:
         self.scale = scale
         self.grad_scale: Any = 1.0
         self.last_ready: Any = None  # mark of a StepClock; None with one replica
+        self.arrived: Callable[[], None] = lambda: (
+            None
+        )  # called when the last gradient of a step is ready, before it waits
         self.cost = 0.0  # seconds of this thread that the latest sampled step spent on statistics
         self.notice = ""  # why the probe has switched itself off
         self._replicas = replicas
@@ -161,6 +164,7 @@ class GradientProbe:
         buffer, index, last = bucket.buffer(), bucket.index(), bucket.is_last()
         if last:
             self.last_ready = self._clock.mark()
+            self.arrived()
         if index in self._seen:
             self._switch_off("a step has more than one backward pass")
         self._seen.add(index)

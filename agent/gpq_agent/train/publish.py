@@ -71,6 +71,17 @@ class Publisher:
         self._report.send("progress", progress._asdict())
         self.metrics(progress.step)
 
+    def ranks(self, times: StepTimes, step: int) -> None:
+        """Hold all replicas against each other. Collective, where there are several."""
+        if self._replicas == 1:
+            return
+        table = self._agreement.gather(times.window())
+        self._report.window_closed()
+        if all(row[0] > 0 for row in table):
+            steps, *columns = (list(column) for column in zip(*table))
+            told = [[float("{:.4g}".format(value)) for value in column] for column in columns]
+            self._report.send("ranks", wire.RankTimes(step, [int(each) for each in steps], *told)._asdict())
+
     def _timing(self, times: StepTimes, current: Tuple[int, int]) -> None:
         flushed = times.flush()
         here = [accum.total / accum.number for key, accum, _ in flushed if key == current and accum.number]

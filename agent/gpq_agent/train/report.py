@@ -13,6 +13,7 @@ from gpq_agent import wire
 EARLY_SECONDS = 30.0  # for so long after the start, report often: the first fit is worth most
 EARLY_INTERVAL = 2.0
 LATER_INTERVAL = 10.0
+RANK_SECONDS, EARLY_RANK_SECONDS = 30.0, 10.0  # windows of the times of each replica, and the first of them
 KEPT_LINES = 10000
 ENV_REPORT_SECONDS = "GPQ_REPORT_SECONDS"
 
@@ -25,6 +26,7 @@ class Reporter:
         self._lines: List[bytes] = []
         self._begin = time.monotonic()
         self._last = self._begin
+        self._window, self._windows = self._begin, 0
         self._fixed = float(environ.get(ENV_REPORT_SECONDS) or 0.0)
 
     @property
@@ -36,6 +38,15 @@ class Reporter:
         now = time.monotonic()
         early = now - self._begin < EARLY_SECONDS
         return now - self._last >= (self._fixed or (EARLY_INTERVAL if early else LATER_INTERVAL))
+
+    def window_due(self) -> bool:
+        """Is it time to hold the replicas against each other?"""
+        window = 2 * self._fixed or (RANK_SECONDS if self._windows else EARLY_RANK_SECONDS)
+        return time.monotonic() - self._window >= window
+
+    def window_closed(self) -> None:
+        self._window = time.monotonic()
+        self._windows += 1
 
     def reported(self) -> None:
         self._last = time.monotonic()

@@ -184,6 +184,7 @@ class Job:
     def eval(self) -> Iterator[None]:
         """No stop and no checkpoint inside; the time does not count as training."""
         self._engine.evaluating += 1
+        self._engine.pulse.phase("evaluating")
         self._engine.spoil()
         try:
             yield
@@ -192,6 +193,7 @@ class Job:
             raise
         finally:
             self._engine.evaluating -= 1
+            self._engine.pulse.phase("computing")
 
     @property
     def at_step(self) -> bool:

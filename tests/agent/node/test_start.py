@@ -163,7 +163,7 @@ def test_a_busy_port_is_refused_on_rank_0_only(node: NodeAgent) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         reply = node.try_ask("start", order=node.order(1, ["true"], port=port))
-        assert f"port {port} is busy" in reply["error"]
+        assert (reply["kind"], f"port {port} is taken" in reply["error"]) == ("port", True)
         node.ended(node.start(2, ["true"], port=port, node_rank=1))
     node.ended(node.start(3, ["true"], port=port))
 

@@ -1,0 +1,29 @@
+"""Where the replicas of an attempt on this node are: what their training library has written down, read without asking them."""
+
+import os
+import struct
+import time
+from typing import List
+
+from gpq_agent import wire
+
+
+def pulses(folder: str) -> List[wire.Pulse]:
+    """By rank; those of processes that have no library of ours are not there. What makes no sense is left out."""
+    layout = struct.Struct(wire.PULSE)
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
+    found = []
+    try:
+        names = [name for name in os.listdir(folder) if name.startswith(wire.RANK)]
+    except OSError:
+        return []
+    for name in names:
+        rank = name[len(wire.RANK) :]
+        try:
+            with open(os.path.join(folder, name), "rb") as stream:
+                _, step, phase, since = layout.unpack(stream.read(layout.size))
+            if rank.isdigit() and 0 <= phase < len(wire.PHASES) and 0 <= since <= now and step >= 0:
+                found.append(wire.Pulse(int(rank), step, wire.PHASES[phase], round(now - since, 1)))
+        except (OSError, struct.error):
+            continue
+    return sorted(found)

@@ -1,0 +1,72 @@
+"""What the end of a failed launch was due to, from what it left behind: its own note, else the last lines of its log.
+
+Reads only what launchers and collectives print about themselves; where that says nothing, neither does this.
+"""
+
+import os
+import re
+import signal
+from typing import Any, Dict, NamedTuple, Optional
+
+from gpq_agent import wire
+from gpq_agent.node import logs
+
+LOOK_BACK = 1 << 16  # bytes of the log
+# torchrun's summary of what failed first.
+FIRST_FAILURE = re.compile(r"Root Cause.*?\n\s*rank\s*:\s*(\d+).*?\n\s*exitcode\s*:\s*(-?\d+)", re.DOTALL)
+PEER_GONE = re.compile(
+    r"Connection closed by peer|Connection reset by peer|Broken pipe|ncclRemoteError|remote process exited"
+    r"|Socket Timeout|Connection timed out|Timed out waiting \d+ms",
+)
+
+
+class Verdict(NamedTuple):
+    unlaunched: str = ""  # as in wire.ExitRecord
+    note: str = ""
+    cause: str = ""
+    victim: bool = False
+
+
+def verdict(folder: str, order: wire.StartOrder, code: int) -> Verdict:
+    """Of an attempt of which the first process ended with `code`, which is not 0."""
+    told = _note(folder)
+    if told is not None:
+        return Verdict(unlaunched=str(told.get("kind")), note=str(told.get("note")))
+    if not order.port:
+        return Verdict()
+    log = _tail(os.path.join(folder, wire.LOG))
+    # The server lets go of a port that it has checked, so that the launcher can take it; somebody else may be faster.
+    if re.search(r"port: {}\b.*EADDRINUSE".format(order.port), log):
+        return Verdict(unlaunched="port", note="port {} was taken".format(order.port))
+    failures = FIRST_FAILURE.findall(log)
+    cause = _cause(*map(int, failures[-1])) if failures else ""
+    is_killed = bool(failures) and int(failures[-1][1]) < 0 and int(failures[-1][1]) != -signal.SIGABRT
+    victim = not is_killed and order.node_count > 1 and PEER_GONE.search(log) is not None
+    return Verdict(cause=cause, victim=victim)
+
+
+def _cause(rank: int, code: int) -> str:
+    if code >= 0:
+        return "rank {} ended with exit code {}".format(rank, code)
+    if -code == signal.SIGTERM:  # as we end it, and launchers each other's processes
+        return ""
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = "signal {}".format(-code)
+    return "rank {} was killed by {}".format(rank, name)
+
+
+def _note(folder: str) -> Optional[Dict[str, Any]]:
+    try:
+        return wire.read_json(os.path.join(folder, wire.UNLAUNCHED))
+    except (OSError, ValueError):
+        return None
+
+
+def _tail(path: str) -> str:
+    try:
+        data, _, _ = logs.tail(path, -LOOK_BACK, LOOK_BACK)
+    except OSError:
+        return ""
+    return data.decode("utf-8", "replace")

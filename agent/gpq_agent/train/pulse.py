@@ -1,0 +1,49 @@
+"""Where this replica is, for whoever asks while it hangs: a few numbers in a small mapped file of the attempt's folder.
+
+A step writes them in about a microsecond, without a system call, a thread or a word to anybody; node/pulses.py reads them.
+"""
+
+import mmap
+import os
+import struct
+import time
+from typing import Optional
+
+from gpq_agent import wire
+
+
+class Pulse:
+    """Of one rank. Without a folder (no gpq), or where its disk is full, nothing is written."""
+
+    def __init__(self, folder: Optional[str], rank: int) -> None:
+        self._map: Optional[mmap.mmap] = None
+        self._step, self._since = -1, 0.0
+        self._layout = struct.Struct(wire.PULSE)
+        self._pid = os.getpid()
+        if folder:
+            try:
+                path = os.path.join(folder, "{}{}".format(wire.RANK, rank))
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+                try:
+                    os.posix_fallocate(descriptor, 0, self._layout.size)  # on a full disk a mapped write is a SIGBUS
+                    self._map = mmap.mmap(descriptor, self._layout.size)
+                finally:
+                    os.close(descriptor)
+            except OSError:
+                return
+            self.beat(0, "starting")
+
+    def beat(self, step: int, phase: str) -> None:
+        """`step` optimizer steps are done; `phase`: one of wire.PHASES."""
+        if self._map is None:
+            return
+        if step != self._step:
+            self._step, self._since = step, time.clock_gettime(time.CLOCK_BOOTTIME)
+        self._layout.pack_into(self._map, 0, self._pid, step, _NUMBERS[phase], self._since)
+
+    def phase(self, phase: str) -> None:
+        """Another phase of the same step."""
+        self.beat(self._step, phase)
+
+
+_NUMBERS = {phase: number for number, phase in enumerate(wire.PHASES)}

@@ -1,0 +1,86 @@
+"""Where a replica is, and how long its steps take beside those of the others."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from gpq_agent import wire
+from gpq_agent.node.pulses import pulses
+from gpq_agent.train.batches import Configuration
+from gpq_agent.train.pulse import Pulse
+from gpq_agent.train.timing import WARM_UP, StepClock, StepTimes
+
+
+def test_the_node_reads_what_the_replica_writes(tmp_path: Path) -> None:
+    first, third = Pulse(str(tmp_path), 0), Pulse(str(tmp_path), 10)
+    assert pulses(str(tmp_path)) == [wire.Pulse(0, 0, "starting", 0.0), wire.Pulse(10, 0, "starting", 0.0)]
+    first.beat(7, "computing")
+    third.beat(6, "arrived")
+    before = pulses(str(tmp_path))
+    assert [one[:3] for one in before] == [(0, 7, "computing"), (10, 6, "arrived")]
+    time.sleep(0.25)
+    first.phase("arrived")  # not a step: its age goes on
+    third.beat(7, "computing")
+    ages = [one.age for one in pulses(str(tmp_path))]
+    assert ages[0] >= 0.2 > ages[1]
+
+
+def test_what_makes_no_sense_is_left_out_and_without_a_folder_nothing_is_written(tmp_path: Path) -> None:
+    Pulse(str(tmp_path), 0).beat(3, "saving")
+    (tmp_path / f"{wire.RANK}1").write_bytes(b"short")
+    (tmp_path / f"{wire.RANK}2").write_bytes(b"\xff" * 32)
+    (tmp_path / f"{wire.RANK}x").write_bytes((tmp_path / f"{wire.RANK}0").read_bytes())
+    assert [one[:3] for one in pulses(str(tmp_path))] == [(0, 3, "saving")]
+    Pulse(None, 0).beat(1, "computing")
+    Pulse(str(tmp_path / "nowhere"), 0).beat(1, "computing")
+    assert pulses(str(tmp_path / "nowhere")) == []
+
+
+def test_a_beat_costs_microseconds(tmp_path: Path) -> None:
+    pulse = Pulse(str(tmp_path), 0)
+    best = 1.0
+    for _ in range(20):
+        begin = time.perf_counter()
+        for step in range(100):
+            pulse.beat(step, "computing")
+            pulse.phase("arrived")
+        best = min(best, (time.perf_counter() - begin) / 100)
+    assert best < 50e-6, "two writes a step"
+
+
+class Clock(StepClock):
+    """Marks are what the test says."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("cpu"))
+        self.now = 0.0
+
+    def mark(self) -> float:
+        return self.now
+
+
+def micro(times: StepTimes, clock: Clock, *, first: bool, last: bool, seconds: float, waited: float = 0.0) -> None:
+    times.start()
+    times.begin(Configuration(1, 8, 1, 32), first=first, usable=True)
+    ready = clock.now + seconds - waited
+    clock.now += seconds
+    times.end(synchronised=last, tail=(ready, ready + waited) if last else None)
+
+
+def test_a_window_has_the_time_before_the_wait_of_whole_steps_only() -> None:
+    clock = Clock()
+    times = StepTimes(clock)
+    for _ in range(WARM_UP + 2):
+        micro(times, clock, first=True, last=False, seconds=1.0)
+        micro(times, clock, first=False, last=True, seconds=4.0, waited=2.5)
+    micro(times, clock, first=True, last=False, seconds=1.0)
+    times.spoil()
+    micro(times, clock, first=False, last=True, seconds=100.0)
+    assert times.flush() != []
+    steps, compute, p95, whole, wait, fetch = times.window()
+    assert (steps, compute, p95, whole, wait) == (2.0, 2.5, 2.5, 5.0, 2.5)
+    assert fetch == pytest.approx(0.0, abs=0.1)
+    assert times.window() == [0.0] * 6

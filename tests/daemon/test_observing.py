@@ -1,0 +1,82 @@
+"""What a node says of its network and of replicas that stand still becomes news once, and not again with every answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from gpq_agent import wire
+
+from gpq.core.events import Event, NodeSeen, Pulsed
+from gpq.core.folding import apply
+from gpq.core.models import Job
+from gpq.core.nodes import Node
+from gpq.core.units import JobId, NodeId
+from gpq.daemon.clock import Clock
+from gpq.daemon.observing import STILL, Observer
+from tests.builders import on, running, snapshot
+
+A = NodeId("a")
+NETWORK = [["eth0", "10.0.0.1"], ["ib0", "10.1.0.1"], ["eth0", "fd00::1"]]
+
+
+def seen(hello: Mapping[str, Any], address: str = "", interface: str = "") -> Node:
+    observer = Observer(A, (), Clock(), address, interface)
+    observer.greeted(hello)
+    events, _ = observer.news({}, [], snapshot(), asked={}, start_possible=lambda _: False)
+    [found] = [event for event in events if isinstance(event, NodeSeen)]
+    return found.node
+
+
+@pytest.mark.parametrize(
+    ("ssh", "address", "interface", "found"),
+    [
+        ("", "", "", ("10.0.0.1", "10.1.0.1", "fd00::1")),
+        ("10.1.0.1", "", "", ("10.1.0.1", "10.0.0.1", "fd00::1")),  # where ssh came, first
+        ("192.168.9.9", "", "", ("192.168.9.9", "10.0.0.1", "10.1.0.1", "fd00::1")),  # translated on its way
+        ("10.0.0.1", "", "ib0", ("10.1.0.1",)),
+        ("10.0.0.1", "node-a.lab", "", ("node-a.lab",)),
+    ],
+)
+def test_where_peers_may_try(ssh: str, address: str, interface: str, found: tuple[str, ...]) -> None:
+    node = seen({"address": ssh, "network": NETWORK, "ephemeral": [15000, 20000]}, address, interface)
+    assert (node.addresses, node.address, node.interface) == (found, found[0], interface)
+    assert node.ephemeral == (15000, 20000)
+
+
+def test_an_agent_that_says_nothing_of_its_network_is_as_before() -> None:
+    node = seen({"address": "10.0.0.1"})
+    assert (node.address, node.addresses, node.ephemeral) == ("10.0.0.1", ("10.0.0.1",), (32768, 60999))
+    assert seen({}).address == "127.0.0.1"
+
+
+def test_nobody_is_sent_to_what_is_no_address() -> None:
+    evil = [["eth0", "-oProxyCommand=x"], ["eth0", "example.org"], ["eth0", "10.0.0.1\n"], ["eth0", "10.0.0.9"]]
+    assert seen({"address": "$(reboot)", "network": evil}).addresses == ("10.0.0.9",)
+
+
+def pulses(observer: Observer, job: Job, *ranks: wire.Pulse) -> list[Event]:
+    info = wire.AttemptInfo(1, job.attempt, "running", pid=7, ranks=[one._asdict() for one in ranks])._asdict()
+    found = observer.of_attempt(info, snapshot(job), drained=False)
+    return [event for event in found if isinstance(event, Pulsed)]
+
+
+def test_replicas_that_stand_still_are_told_once_and_once_that_they_go_on() -> None:
+    job, observer = running(1, on("a", 0, 1)), Observer(A, (), Clock())
+    assert pulses(observer, job) == []
+    assert pulses(observer, job, wire.Pulse(0, 7, "arrived", 2.0), wire.Pulse(1, 7, "computing", STILL / 2)) == []
+    still = [wire.Pulse(0, 7, "arrived", STILL + 1), wire.Pulse(1, 7, "computing", STILL + 2)]
+    [event] = pulses(observer, job, *still, wire.Pulse(2, 7, "\x1b[31m", STILL + 2))
+    assert isinstance(event, Pulsed)
+    assert [(one.rank, one.node, one.step, one.phase) for one in event.ranks] == [
+        (0, A, 7, "arrived"), (1, A, 7, "computing")
+    ]  # fmt: skip
+    assert event.at - event.ranks[1].since == pytest.approx(STILL + 2)
+    assert pulses(observer, job, *(one._replace(age=99.0) for one in still)) == []
+    stuck = apply(job, event)
+    # The daemon after this one knows what that one was told.
+    for watcher in (observer, Observer(A, (), Clock())):
+        [event] = pulses(watcher, stuck, wire.Pulse(0, 8, "arrived", 0.1), wire.Pulse(1, 8, "computing", 0.1))
+        assert isinstance(event, Pulsed)
+        assert (event.job, event.ranks) == (JobId(1), ())

@@ -1,0 +1,21 @@
+"""One job over two nodes of this machine, with more replicas on one than on the other: every example once, and how it is told."""
+
+from __future__ import annotations
+
+from tests.e2e.harness import Daemon
+from tests.e2e.test_training import LONG, lines, train, visited
+
+
+def test_three_and_one_train_every_example_once() -> None:
+    with Daemon(nodes={"a": 3, "b": 1}, policy="fifo") as daemon:
+        size, epochs = 640, 2
+        env = {"GPQ_REPORT_SECONDS": "0.5", "OMP_NUM_THREADS": "1"}
+        job = train(daemon, "uneven", size=size, epochs=epochs, pace=0.02, fixed=True, gpus=4, min_gpus=4, env=env)
+        detail = daemon.until(job, "completed", "failed", patience=LONG)
+        assert (detail.job.state, detail.job.exit_status) == ("completed", 0), daemon.log(job)
+        assert visited(daemon, "uneven", size, epochs)
+        assert {line[5] for line in lines(daemon, "uneven")} == {4}
+        assert [[part.node, len(part.devices)] for part in detail.attempts[0].placement] == [["a", 3], ["b", 1]]
+        said = daemon.log(job)
+        assert "the servers of this job meet at 127.0.0.1 port" in said, "all on one machine: no network is needed"
+        assert "here by lo" in said
