@@ -7,9 +7,11 @@ import importlib.util
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -69,7 +71,9 @@ def start_agent(agent: Callable[..., NodeAgent], driver: Driver, way: str, *opti
     if way == "smi":
         env["PATH"] = f"{FAKES / 'smi'}{os.pathsep}{os.environ['PATH']}"
     path = FAKES / ("nvml" if way == "nvml" else "no_nvml")
-    return agent("--probe-limit", "3", "--probe-period", "0.3", *options, env=env, path=[path])
+    locks = driver.path.parent / "locks"
+    locks.mkdir(exist_ok=True)
+    return agent("--probe-limit", "3", "--probe-period", "0.3", "--locks", str(locks), *options, env=env, path=[path])
 
 
 @pytest.fixture
@@ -210,11 +214,14 @@ def test_a_stranger_on_a_gpu_is_named_and_left_alone(
     found = wait_for_device(node, A, "foreign")
     user = found["processes"][0]["user"]
     assert user
-    assert found["reason"] == f"pid {stranger.pid} ({user}, sleep) uses 5,000 MiB"
+    assert re.fullmatch(rf"used by {user} \(sleep, 4\.9 GiB, since \d\d:\d\d\)", found["reason"])
+    assert found["processes"][0]["command"] == "sleep 600"
+    assert abs(found["processes"][0]["since"] - time.time()) < 600
     assert found["processes"][0]["attempt"] == ""
     assert devices(node)[B]["state"] == "ok"
     reply = node.try_ask("start", order=node.order(1, ["true"], devices=[A]))
-    assert f"{A} is foreign: pid {stranger.pid}" in reply["error"]
+    assert f"{A} is foreign: used by {user} (sleep" in reply["error"]
+    assert (reply["kind"], reply["taken"]) == ("busy", True)
     node.ended(node.start(2, ["true"], devices=[B]))
     assert stranger.poll() is None
     driver.set_gpus({"uuid": A}, {"uuid": B})
@@ -223,7 +230,7 @@ def test_a_stranger_on_a_gpu_is_named_and_left_alone(
 
 def test_memory_that_no_visible_process_uses_is_somebody_elses(nvml_node: NodeAgent, driver: Driver) -> None:
     driver.set_gpus({"uuid": A, "used_mib": 20_000}, {"uuid": B, "used_mib": 500})
-    assert "20,000 MiB are in use by no process" in wait_for_device(nvml_node, A, "foreign")["reason"]
+    assert "20 GiB are in use by no process" in wait_for_device(nvml_node, A, "foreign")["reason"]
     assert devices(nvml_node)[B]["state"] == "ok"
 
 
@@ -250,7 +257,7 @@ def test_a_job_on_a_gpu_that_it_was_not_given_is_told(nvml_node: NodeAgent, driv
     key = nvml_node.start(1, ["sleep", "600"], devices=[A])
     pid = nvml_node.wait_for(key, "running")["pid"]
     driver.set_gpus({"uuid": A}, {"uuid": B, "processes": [{"pid": pid, "mib": 700}]})
-    assert f"attempt {key} was not given this GPU" in wait_for_device(nvml_node, B, "foreign")["reason"]
+    assert f"attempt {key} (700 MiB, not given to it)" in wait_for_device(nvml_node, B, "foreign")["reason"]
 
 
 def test_an_end_is_not_told_before_the_gpu_shows_the_job_gone(
