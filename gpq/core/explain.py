@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gpq.core import estimates
+from gpq.core.conditions import intruders, out_of_use
 from gpq.core.leases import Silence, silence, span
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Placement, Shape, Snapshot, Wish
 from gpq.core.nodes import Device, DeviceState, Node, NodeState
@@ -141,6 +142,7 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     free = sum(usable(device, job.spec) and (node.id, device.id) not in taken for node in up for device in node.devices)
     reasons = [f"it needs {gpus(fewest)}; {free} of {_total(snapshot)} are free"]
     reasons += [drain_line(snapshot, name) for name in sorted(snapshot.drained) if name in snapshot.nodes]
+    reasons += out_of_use(snapshot, job.spec)
     holders = sorted({owner for owner in taken.values() if owner != job.id})
     if holders:
         shown = ", ".join(_holder(snapshot.jobs[owner]) for owner in holders[:6])
@@ -189,9 +191,7 @@ def _never_fits(snapshot: Snapshot, job: Job, fewest: int) -> Explained | None:
     bad = [device for device in everything if device.state is not DeviceState.OK]
     suited = [device for device in everything if _suits(device, job)]
     if bad and suited:
-        lines = tuple(
-            f"{device.id}: {device.state}{', ' + device.reason if device.reason else ''}" for device in bad[:4]
-        )
+        lines = out_of_use(snapshot, spec)
         return Explained("GPUs are out of use", (f"it needs {gpus(fewest)} and some are out of use", *lines))
     if not suited and (spec.gpu_type or spec.min_gpu_memory_mib):
         types = ", ".join(sorted({f"{device.type} {device.memory_mib} MiB" for device in everything})) or "none"
@@ -258,6 +258,7 @@ def _list_nodes(silent: Silence) -> str:
 def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: Job) -> Explained:
     headline = f"runs on {gpus(job.replicas)}"
     reasons = [f"{drain_line(snapshot, name)}; nothing new is placed there" for name in drained_under(job, snapshot)]
+    reasons += [f"warning: {line}" for line, _ in intruders(snapshot, job)]
     if not job.movable:
         level = job.spec.level
         if level is Level.SCRIPT and not job.spec.rigid:

@@ -345,6 +345,8 @@ class ProcessView(msgspec.Struct, frozen=True):
     name: str
     memory_mib: int
     job: int | None  # ours, or None
+    command: str = ""
+    since: str | None = None  # by its server's clock
 
 
 class DeviceView(msgspec.Struct, frozen=True):
@@ -359,6 +361,9 @@ class DeviceView(msgspec.Struct, frozen=True):
     reason: str
     job: int | None
     processes: list[ProcessView]
+    since: str | None = None  # in a state other than "ok"
+    age_seconds: float | None = None  # the same
+    next_probe_seconds: float | None = None  # until a look may end it, where looks are made now and then only
 
 
 class NodeView(msgspec.Struct, frozen=True):

@@ -57,8 +57,14 @@ def gib(mib: int) -> str:
 
 
 def occupant(device: DeviceView) -> str:
-    """The job on it, or who else, or why nothing may be."""
+    """The job on it, or who else, or why nothing may be, since when and until when."""
     others = [process for process in device.processes if process.job is None]
     foreign = ", ".join(f"{safe(each.user)}: {safe(each.name)} (pid {each.pid})" for each in others)
     ours = f"job {device.job}" if device.job is not None else ""
-    return "; ".join(part for part in (ours, foreign, safe(device.reason)) if part) or "-"
+    named = device.reason.startswith(("used by ", "also used by "))  # who and since when: the same, and more
+    parts = [ours, "" if named else foreign, safe(device.reason)]
+    if device.state not in ("ok", "foreign") and device.age_seconds is not None:
+        parts.append(f"for {duration(device.age_seconds)}")
+    if device.next_probe_seconds is not None:
+        parts.append(f"next look in {duration(device.next_probe_seconds)}")
+    return "; ".join(part for part in parts if part) or "-"
