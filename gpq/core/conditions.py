@@ -1,10 +1,10 @@
-"""What is the matter with devices, in sentences: who else is on them, what is wrong with them, until when. Pure."""
+"""What is the matter with devices, in sentences: who is on them, who reserved them, what is wrong with them, until when."""
 
 from __future__ import annotations
 
 from gpq.core.leases import span
 from gpq.core.models import Job, JobSpec, Snapshot
-from gpq.core.nodes import Device, DeviceState, Node, NodeState
+from gpq.core.nodes import Device, DeviceState, Node, NodeState, Reservation
 from gpq.core.shapes import held_by
 from gpq.core.units import JobId, NodeId, Seconds
 
@@ -60,3 +60,24 @@ def intruders(snapshot: Snapshot, only: Job | None = None) -> list[tuple[str, Jo
 
 def _answering(snapshot: Snapshot) -> list[Node]:
     return [node for _, node in sorted(snapshot.nodes.items()) if node.state is not NodeState.UNREACHABLE]
+
+
+def reservation_line(snapshot: Snapshot, held: Reservation) -> str:
+    """``GPUs 0, 1 of ada are reserved for ana in 40 m, for 2 d (reservation 3)``."""
+    node, now = snapshot.nodes.get(held.node), snapshot.now
+    whom = f"for {held.user}" if held.user else "and left alone by gpq"
+    when = (
+        f"for another {span(held.end - now)}"
+        if now >= held.start
+        else f"in {span(held.start - now)}, for {span(held.end - held.start)}"
+    )
+    return f"{place_of(held, node)} {'are' if len(held.devices) > 1 else 'is'} reserved {whom} {when} (reservation {held.id})"
+
+
+def place_of(held: Reservation, node: Node | None) -> str:
+    """``server ada``, ``GPU 0 of ada``, ``GPUs 0, 1 of ada``."""
+    if not held.devices:
+        return f"server {held.node}"
+    indices = {device.id: str(device.index) for device in node.devices} if node is not None else {}
+    many = "s" if len(held.devices) > 1 else ""
+    return f"GPU{many} {', '.join(indices.get(device, str(device)) for device in held.devices)} of {held.node}"

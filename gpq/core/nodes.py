@@ -44,6 +44,19 @@ class Device:
     next_probe: Seconds = 0.0  # when a look may end that; 0: looked at all the time
 
 
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Devices of a node that are for one user's jobs alone from `start` to `end`, or for nobody's."""
+
+    id: int
+    node: NodeId
+    start: Seconds
+    end: Seconds
+    devices: tuple[DeviceId, ...] = ()  # empty: all that the node has
+    user: str = ""  # "": gpq leaves them alone
+    by: str = ""  # who asked for it
+
+
 class NodeState(Word):
     UP = "up"
     UNREACHABLE = "unreachable"  # silence: changes the node, never the job
