@@ -179,7 +179,8 @@ OPS = (
 # Kinds of a refusal: "wrong" (asked again it is refused again), "busy" (a device, a full disk: try again later), "port"
 # (taken: launch again with another), "expired" (the start order came too late: send a new one), "stale" (a newer daemon of
 # the same store has taken over); and two that a shell has exit codes for, 127 and 126: "not-found" (no such command),
-# "not-executable" (it cannot be run). All but "busy", "port", "expired" and "stale" are for good.
+# "not-executable" (it cannot be run). All but "busy", "port", "expired" and "stale" are for good. A "busy" with
+# ``"taken": true`` will not pass soon: the device is somebody else's, or out of use, and the job better off elsewhere at once.
 REFUSALS = ("wrong", "busy", "port", "expired", "stale", "not-found", "not-executable")
 
 
@@ -217,12 +218,15 @@ class DeviceInfo(NamedTuple):
     kind: str  # "cuda" | "cpu"
     type: str  # e.g. "NVIDIA A100-SXM4-80GB", "cpu"
     memory_mib: int
-    state: str  # "ok" | "foreign" | "lost" | "degraded"
-    reason: str = ""
+    state: str  # "ok" | "foreign" (somebody else's) | "quarantined" | "lost" | "degraded" (the driver: of all GPUs at once)
+    reason: str = ""  # with "ok": a warning, somebody is on it beside our job
     used_mib: int = 0
     utilisation: Optional[int] = None  # per cent, None when unknown or not plausible
-    processes: List[Dict[str, Any]] = []  # [{"pid", "user", "name", "memory_mib", "attempt": "42.1" | ""}]
+    # [{"pid", "user", "name", "memory_mib", "attempt": "42.1" | "", "command", "since": wall clock or 0}]
+    processes: List[Dict[str, Any]] = []
     cores: List[int] = []  # CPU slots: the cores of this slot
+    age: float = 0.0  # seconds in a state other than "ok"
+    next_probe: float = 0.0  # seconds until a look may end it, where those are not made all the time
 
 
 # -- 3. daemon <-> training process ------------------------------------------------------------------------------------

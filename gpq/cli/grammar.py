@@ -156,6 +156,22 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--json": ("Print JSON only, as the daemon answered.", ""),
         },
     ),
+    "nodes reserve": (
+        "any",
+        {
+            "--for": ("Whose jobs may use them; without it gpq leaves them alone.", "users"),
+            "--from": ("now, 18:00, 'fri 18:00', 'tomorrow 9:00', '2026-11-27 18:00', +2h.", "any"),
+            "--until": ("The end, written likewise.", "any"),
+            "--for-duration": ("Or how long: 90m, 2d.", "any"),
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "nodes unreserve": (
+        "any",
+        {
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
     "top": (
         "",
         {

@@ -32,6 +32,17 @@ REASON = typer.Option(
 )
 NODE = typer.Argument(metavar="NODE", help="Name of a server.")
 
+TARGET = typer.Argument(
+    metavar="NODE[:GPUS]", help="A server, or some of its GPUs, by index or UUID: gpu1:0,1 or gpu1:0-3."
+)
+FOR = typer.Option("--for", metavar="USER", help="Whose jobs may use them; without it gpq leaves them alone.")
+START = typer.Option(
+    "--from", metavar="WHEN", help="now, 18:00, 'fri 18:00', 'tomorrow 9:00', '2026-11-27 18:00', +2h."
+)
+UNTIL = typer.Option("--until", metavar="WHEN", help="The end, written likewise.")
+DURATION = typer.Option("--for-duration", metavar="DURATION", help="Or how long: 90m, 2d.")
+RESERVATION = typer.Argument(metavar="RESERVATION", min=1, help="Its number.")
+
 
 @app.callback(help="The servers and their GPUs. Without a command: `list`.")
 def nodes() -> None:
@@ -163,6 +174,80 @@ def undrain(node: Annotated[str, NODE], json: Json = False) -> None:
         output.emit(answer)
     else:
         output.say(f"undrained {node}{'' if answer.changed else ' (it was not drained)'}")
+
+
+@app.command()
+def reserve(
+    target: Annotated[str, TARGET],
+    user: Annotated[str, FOR] = "",
+    start: Annotated[str, START] = "now",
+    until: Annotated[str, UNTIL] = "",
+    duration: Annotated[str, DURATION] = "",
+    json: Json = False,
+) -> None:
+    """Keep GPUs of a server for one user's jobs, or out of gpq's hands, for a time. Holds over restarts of the daemon.
+
+    Jobs of others that can be stopped and go on leave with their checkpoint by the beginning; those that cannot do not start
+    there if their --time reaches into it (or, without --time, in the last hour before it); what runs there runs to its end.
+
+    \b
+    Example:
+      gpq nodes reserve gpu2 --from "fri 18:00" --for-duration 2d
+      gpq nodes reserve gpu1:0,1 --for ana --until "tomorrow 9:00"
+    """
+    from datetime import datetime
+
+    from gpq.cli.moments import moment
+    from gpq.cli.values import gpu_list, seconds
+
+    node, colon, gpus = target.partition(":")
+    if bool(until) == bool(duration):
+        raise UsageError("gpq nodes reserve: one of --until and --for-duration", "e.g. --for-duration 2d")
+    now = datetime.now().astimezone()
+    begin = moment(start, "--from", now)
+    end = moment(until, "--until", now) if until else begin + seconds(duration, "--for-duration")
+    if end <= max(begin, now.timestamp()):
+        raise UsageError("gpq nodes reserve: it would end before it begins", "check --from and --until")
+    listed = gpu_list(gpus, target) if colon else []
+    answer = call(messages.Reserve(node, begin, end, listed, user), messages.Reserved)
+    if json:
+        output.emit(answer)
+        return
+    held = answer.reservation
+    output.say(
+        f"reserved  {_place(held)} for {held.user or 'nobody: gpq leaves it alone'}",
+        f"from      {_local(held.start)} until {_local(held.end)}",
+        f"undo      gpq nodes unreserve {held.id}",
+    )
+    if answer.leaving:
+        output.say(f"leave it  {_jobs(answer.leaving)}")
+    if answer.staying:
+        output.say(f"stay      {_jobs(answer.staying)}: to their end")
+
+
+@app.command()
+def unreserve(reservation: Annotated[int, RESERVATION], json: Json = False) -> None:
+    """Undo a reservation; `gpq nodes` lists them.
+
+    \b
+    Example:
+      gpq nodes unreserve 3
+    """
+    answer = call(messages.Unreserve(reservation), messages.Reserved)
+    if json:
+        output.emit(answer)
+    else:
+        output.say(f"free      {_place(answer.reservation)}: reservation {reservation} is undone")
+
+
+def _place(held: messages.ReservationView) -> str:
+    return f"{held.node}:{','.join(map(str, held.indices))}" if held.devices else held.node
+
+
+def _local(stamp: str) -> str:
+    from datetime import datetime
+
+    return datetime.fromisoformat(stamp.replace("Z", "+00:00")).astimezone().strftime("%a %Y-%m-%d %H:%M")
 
 
 def _jobs(jobs: list[int]) -> str:

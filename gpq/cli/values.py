@@ -44,6 +44,20 @@ def gpus(text: str) -> tuple[int, int | None]:
     return low, high
 
 
+def gpu_list(text: str, target: str) -> list[str]:
+    """`0,2-3` as ["0", "2", "3"]; what is no number is taken for a UUID."""
+    found: list[str] = []
+    for part in text.split(","):
+        bounds = re.fullmatch(r"(\d{1,4})-(\d{1,4})", part.strip())
+        if bounds and int(bounds.group(1)) <= int(bounds.group(2)):
+            found.extend(str(index) for index in range(int(bounds.group(1)), int(bounds.group(2)) + 1))
+        elif not bounds and re.fullmatch(r"[A-Za-z0-9./-]{1,128}", part.strip()):
+            found.append(part.strip())
+        else:
+            raise UsageError(f"{target[:80]}: no such GPUs", "write for example gpu1:0,1 or gpu1:0-3")
+    return found
+
+
 def span(text: str, option: str) -> tuple[int, int]:
     """`8-64` as (8, 64), `32` as (32, 32)."""
     found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", text)

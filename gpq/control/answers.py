@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from gpq.control import narration
 from gpq.core import estimates
+from gpq.core.conditions import intruders
 from gpq.core.explain import explain
 from gpq.core.fairness import JobFairness, fairness_by_user
 from gpq.core.healing import stuck
@@ -109,6 +110,7 @@ class Reader:
             return explain(self.snapshot, self.allocation, job).headline
         spec = job.spec
         key = (
+            spec.user if self.snapshot.reservations else "", spec.time_limit if self.snapshot.reservations else 0,
             spec.level, spec.min_gpus, spec.max_gpus, spec.rigid, spec.gpu_type, spec.min_gpu_memory_mib,
             job.profile.declared, self.allocation is not None and job.id in self.allocation,
         )  # fmt: skip
@@ -174,7 +176,7 @@ class Reader:
             cores=node.cores,
             memory_mib=node.memory_mib,
             seen_seconds=max(self.now - node.seen_at, 0.0) if node.seen_at else 0.0,
-            devices=[_device(device, holders.get((node.id, device.id))) for device in node.devices],
+            devices=[_device(device, holders.get((node.id, device.id)), self.now) for device in node.devices],
             drained=node.id in self.snapshot.drained,
         )
 
@@ -187,11 +189,12 @@ class Reader:
 
     def warnings(self) -> list[str]:
         """Lines about servers, for the head of a listing."""
-        return [
+        silent = [
             f"server {node.id} does not answer{': ' + node.reason if node.reason else ''}"
             for _, node in sorted(self.snapshot.nodes.items())
             if node.state is NodeState.UNREACHABLE
         ]
+        return silent + [line for line, _ in intruders(self.snapshot)]
 
 
 def node_word(snapshot: Snapshot, node: Node) -> str:
@@ -199,7 +202,7 @@ def node_word(snapshot: Snapshot, node: Node) -> str:
     return str(NodeState.DRAINED if node.state is NodeState.UP and node.id in snapshot.drained else node.state)
 
 
-def _device(device: Device, holder: JobId | None) -> DeviceView:
+def _device(device: Device, holder: JobId | None, now: Seconds) -> DeviceView:
     return DeviceView(
         id=str(device.id),
         index=device.index,
@@ -212,8 +215,20 @@ def _device(device: Device, holder: JobId | None) -> DeviceView:
         reason=device.reason,
         job=None if holder is None else int(holder),
         processes=[
-            ProcessView(one.pid, one.user, one.name, one.memory_mib, _job_of(one.attempt)) for one in device.processes
+            ProcessView(
+                one.pid,
+                one.user,
+                one.name,
+                one.memory_mib,
+                _job_of(one.attempt),
+                one.command,
+                narration.maybe_stamp(one.since or None),
+            )
+            for one in device.processes
         ],
+        since=narration.maybe_stamp(device.since or None),
+        age_seconds=max(now - device.since, 0.0) if device.since else None,
+        next_probe_seconds=max(device.next_probe - now, 0.0) if device.next_probe else None,
     )
 
 

@@ -6,6 +6,7 @@ from datetime import datetime, timezone
 from signal import Signals
 
 from gpq.core import events as facts
+from gpq.core.conditions import place_of
 from gpq.core.models import BatchOrder, Exit, Job, JobState, Placement
 from gpq.core.units import Seconds
 from gpq.rpc.messages import EventView
@@ -90,6 +91,13 @@ def _asked_line(event: facts.Event) -> str:
             return f"node {event.node} was drained{_by(event.by)}{_why(event.reason)}"
         case facts.NodeUndrained():
             return f"node {event.node} was undrained{_by(event.by)}"
+        case facts.NodeReserved():
+            held = event.reservation
+            whom = f"for {held.user}" if held.user else "for nobody"
+            when = f"from {stamp(held.start)} until {stamp(held.end)}"
+            return f"{place_of(held, None)} reserved {whom} {when}{_by(held.by)} (reservation {held.id})"
+        case facts.NodeUnreserved():
+            return f"reservation {event.id} was undone{_by(event.by)}"
         case _:
             return ""
 

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpq.core.models import Allotment, Job, JobSpec, Layout, Placement, Shape, Snapshot
-from gpq.core.nodes import Device
+from gpq.core.nodes import Node
+from gpq.core.reservations import NOTHING, Barred, barred
 from gpq.core.shapes import nodes_up, usable
 from gpq.core.units import DeviceId, JobId, NodeId
 
@@ -20,11 +21,13 @@ _MUST_WAIT = 1 << 20  # more than any node has devices: a node where the job can
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What makes two jobs equal when it comes to devices: type asked for, least memory, type of the shape."""
+    """What makes two jobs equal when it comes to devices: type asked for, least memory, type of the shape, what is reserved for
+    others."""
 
     asked: str
     memory_mib: int
     gpu_type: str
+    barred: Barred = NOTHING
 
 
 @dataclass(slots=True)
@@ -41,6 +44,7 @@ class Board:
 
     def __init__(self, snapshot: Snapshot, given: Iterable[JobId] = ()) -> None:
         """`given`: jobs whose devices are given already, to themselves."""
+        self._snapshot = snapshot
         self.nodes = nodes_up(snapshot)
         self.index = {node.id: i for i, node in enumerate(self.nodes)}
         self.position = [{device.id: k for k, device in enumerate(node.devices)} for node in self.nodes]
@@ -65,8 +69,8 @@ class Board:
         twin._kinds = {kind: _Supply(s.suited, s.free.copy(), s.idle.copy()) for kind, s in self._kinds.items()}
         return twin
 
-    def kind(self, spec: JobSpec, gpu_type: str) -> Kind:
-        return Kind(spec.gpu_type, spec.min_gpu_memory_mib, gpu_type)
+    def kind(self, job: Job, gpu_type: str) -> Kind:
+        return Kind(job.spec.gpu_type, job.spec.min_gpu_memory_mib, gpu_type, barred(self._snapshot, job))
 
     def take(self, placement: Placement) -> None:
         """These devices are given."""
@@ -105,7 +109,7 @@ class Board:
         no power of two goes where blocks of its pieces are free, if anywhere (see `blocks`): elsewhere it leaves crumbs."""
         if isinstance(wanted, Layout):
             return self._find_layout(job, wanted)
-        kind = self.kind(job.spec, wanted.gpu_type)
+        kind = self.kind(job, wanted.gpu_type)
         own = self._own(job)
         return self._find_one(kind, wanted, own) if wanted.nodes == 1 else self._find_several(kind, wanted, own)
 
@@ -144,7 +148,7 @@ class Board:
         return self._placement(parts, kind, own)
 
     def _find_layout(self, job: Job, layout: Layout) -> Placement | None:
-        kind, own = self.kind(job.spec, layout.gpu_type), self._own(job)
+        kind, own = self.kind(job, layout.gpu_type), self._own(job)
         parts = [(self.index.get(node, -1), count) for node, count in layout.parts]
         if any(at < 0 or len(self.suits(kind, at)) < count for at, count in parts):
             return None
@@ -179,19 +183,21 @@ class Board:
     def _supply(self, kind: Kind) -> _Supply:
         known = self._kinds.get(kind)
         if known is None:
-            suited = [self._suited(node.devices, kind) for node in self.nodes]
+            suited = [self._suited(node, kind) for node in self.nodes]
             zeros = np.zeros(len(self.nodes), dtype=np.int64)
             known = self._kinds[kind] = _Supply(suited, zeros, zeros.copy())
             for at in range(len(self.nodes)):
                 self._count(known, at)
         return known
 
-    def _suited(self, devices: Sequence[Device], kind: Kind) -> frozenset[int] | None:
+    def _suited(self, node: Node, kind: Kind) -> frozenset[int] | None:
         asks = _asks(kind)
         fitting = frozenset(
-            k for k, d in enumerate(devices) if usable(d, asks) and (not kind.gpu_type or d.type == kind.gpu_type)
+            k
+            for k, d in enumerate(node.devices)
+            if usable(d, asks) and (not kind.gpu_type or d.type == kind.gpu_type) and (node.id, d.id) not in kind.barred
         )
-        return None if len(fitting) == len(devices) else fitting
+        return None if len(fitting) == len(node.devices) else fitting
 
     def _recount(self, at: int) -> None:
         for supply in self._kinds.values():

@@ -35,9 +35,9 @@ def entrants(snapshot: Snapshot) -> Entrants:
     """Kept are also jobs that hold a device which they could not be given anew (what runs on a draining node runs on).
     Jobs that could never have their least are left out."""
     jobs = eligible(snapshot)
-    kinds = {kind_of(job.spec): job for job in jobs}
+    kinds = {kind_of(job, snapshot): job for job in jobs}
     alone = {kind: by_type(supply(snapshot, job, {}), snapshot) for kind, job in kinds.items()}
-    movable = [job for job in jobs if any(_holds(job, offer) for offer in alone[kind_of(job.spec)].values())]
+    movable = [job for job in jobs if any(_holds(job, offer) for offer in alone[kind_of(job, snapshot)].values())]
     round_ = contest(snapshot, movable)
     return Entrants(round_.kept, tuple(_at_home(sorted(movable, key=arrival), round_.parts)))
 

@@ -59,13 +59,14 @@ def contest(snapshot: Snapshot, jobs: Sequence[Job] | None = None) -> Contest:
     }
     taken = {device: name for device, name in held_by(snapshot).items() if name in kept}
     # The same for all of one kind, since none of them holds what is taken.
-    offers = {kind: supply(snapshot, job, taken) for kind, job in {kind_of(job.spec): job for job in jobs}.items()}
+    offers = {kind: supply(snapshot, job, taken) for kind, job in {kind_of(job, snapshot): job for job in jobs}.items()}
     parts = {kind: by_type(offer, snapshot) for kind, offer in offers.items()}
+    kinds = {job.id: kind_of(job, snapshot) for job in jobs}
     return Contest(
         kept,
         tuple(jobs),
-        {job.id: offers[kind_of(job.spec)] for job in jobs},
-        {job.id: parts[kind_of(job.spec)] for job in jobs},
+        {job.id: offers[kinds[job.id]] for job in jobs},
+        {job.id: parts[kinds[job.id]] for job in jobs},
         _capacity(snapshot, jobs, parts.values()),
     )
 
@@ -89,7 +90,7 @@ def configurations(snapshot: Snapshot, round_: Contest) -> dict[JobId, list[Shap
     found = {}
     for job in round_.jobs:
         # Alike for all jobs with the same devices and the same range of sizes.
-        alike = (kind_of(job.spec), job.spec.level, gpu_range(job, ANY_NUMBER))
+        alike = (kind_of(job, snapshot), job.spec.level, gpu_range(job, ANY_NUMBER))
         if alike not in known:
             whole = {name: {len(ids) for ids in part.values()} for name, part in round_.parts[job.id].items()}
             known[alike] = [

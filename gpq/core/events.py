@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpq.core.models import BatchOrder, Exit, JobSpec, Placement, Shape, StopReason
-from gpq.core.nodes import Node
+from gpq.core.nodes import Node, Reservation
 from gpq.core.profile import Declared, LossPoint, Noise, Progress, RankPulse, RankTime
 from gpq.core.units import JobId, NodeId, Seconds
 
@@ -67,6 +67,19 @@ class NodeDrained:
 class NodeUndrained:
     at: Seconds
     node: NodeId
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReserved:
+    at: Seconds
+    reservation: Reservation
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUnreserved:
+    at: Seconds
+    id: int
     by: str = ""
 
 
@@ -273,6 +286,8 @@ Event = (
     | RequeueAsked
     | NodeDrained
     | NodeUndrained
+    | NodeReserved
+    | NodeUnreserved
     | Launched
     | StopSent
     | Retuned
@@ -297,6 +312,7 @@ EPHEMERAL: tuple[type, ...] = (NodeSeen, NodeSilent, Profiled, Pulsed)
 
 # What calls for an allocation at once; everything else waits for the timer.
 TRIGGERS: tuple[type, ...] = (
-    Submitted, CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked, NodeDrained, NodeUndrained, NodeRemoved,
+    Submitted, CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked, NodeDrained, NodeUndrained, NodeReserved, NodeUnreserved,
+    NodeRemoved,
     StartRefused, Succeeded, Failed, Stopped, Cancelled, TimeLimitReached,
 )  # fmt: skip

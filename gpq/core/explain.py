@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gpq.core import estimates
+from gpq.core.conditions import intruders, out_of_use, reservation_line
 from gpq.core.healing import nodes_of, stuck
 from gpq.core.leases import Silence, silence, span
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Placement, Shape, Snapshot, Wish
 from gpq.core.nodes import Device, DeviceState, Node, NodeState
+from gpq.core.reservations import barred, current, keeps_out, reserved_under
 from gpq.core.shapes import drained_under, feasible, gpu_range, held_by, is_fixed, nodes_up, supply, usable
 from gpq.core.tuning import typed
 from gpq.core.units import JobId, NodeId
@@ -41,7 +43,7 @@ def motives(
         if job.state is JobState.PENDING and wanted is not None:
             reasons[name] = _launch_motive(job, wanted)
         elif job.state is JobState.RUNNING and not is_fixed(job, snapshot):
-            reasons[name] = _drain_motive(snapshot, job, wanted) or _change_motive(
+            reasons[name] = _leave_motive(snapshot, job, wanted) or _change_motive(
                 job, wanted, [other for other in arrivals if other != name]
             )
     return reasons
@@ -68,12 +70,13 @@ def _change_motive(job: Job, wanted: Placement | None, arrivals: list[JobId]) ->
     return f"moves to {wanted}: a larger job needs its place"
 
 
-def _drain_motive(snapshot: Snapshot, job: Job, wanted: Placement | None) -> str:
-    drained = drained_under(job, snapshot)
-    if not drained:
+def _leave_motive(snapshot: Snapshot, job: Job, wanted: Placement | None) -> str:
+    why = [drain_line(snapshot, name) for name in drained_under(job, snapshot)]
+    why += [reservation_line(snapshot, held) for held in reserved_under(job, snapshot)]
+    if not why:
         return ""
     where = f"moves to {wanted}" if wanted is not None else f"stops and waits for {gpus(job.spec.min_gpus)} elsewhere"
-    return f"{where}: {'; '.join(drain_line(snapshot, name) for name in drained)}"
+    return f"{where}: {'; '.join(why)}"
 
 
 def drain_line(snapshot: Snapshot, node: NodeId) -> str:
@@ -132,6 +135,9 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     drained = _never_while_drained(snapshot, job)
     if drained is not None:
         return drained
+    reserved = _never_while_reserved(snapshot, job)
+    if reserved is not None:
+        return reserved
     up = nodes_up(snapshot)
     if not up:
         return Explained(
@@ -144,9 +150,12 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     if obstacle is not None:
         return obstacle
     taken = held_by(snapshot)
-    free = sum(usable(device, job.spec) and (node.id, device.id) not in taken for node in up for device in node.devices)
+    kept = {**taken, **dict.fromkeys(barred(snapshot, job), job.id)}
+    free = sum(usable(device, job.spec) and (node.id, device.id) not in kept for node in up for device in node.devices)
     reasons = [f"it needs {gpus(fewest)}; {free} of {_total(snapshot)} are free"]
     reasons += [drain_line(snapshot, name) for name in sorted(snapshot.drained) if name in snapshot.nodes]
+    reasons += out_of_use(snapshot, job.spec)
+    reasons += _reserved_lines(snapshot, job)
     holders = sorted({owner for owner in taken.values() if owner != job.id})
     if holders:
         shown = ", ".join(_holder(snapshot.jobs[owner]) for owner in holders[:6])
@@ -182,6 +191,26 @@ def _never_while_drained(snapshot: Snapshot, job: Job) -> Explained | None:
     return Explained("servers are drained", (*lines, *(drain_line(snapshot, name) for name in names)), remedies)
 
 
+def _reserved_lines(snapshot: Snapshot, job: Job) -> list[str]:
+    return [
+        reservation_line(snapshot, held)
+        for held in current(snapshot, snapshot.now)
+        if keeps_out(held, job, snapshot.now) and held.node in snapshot.nodes
+    ]
+
+
+def _never_while_reserved(snapshot: Snapshot, job: Job) -> Explained | None:
+    """It fits nowhere, and would without reservations of others."""
+    lines = _reserved_lines(snapshot, job)
+    if not lines or feasible(job, snapshot, supply(snapshot, job, {})):
+        return None
+    if not feasible(job, whole := replace(snapshot, reservations={}), supply(whole, job, {})):
+        return None
+    ids = [held.id for held in current(snapshot, snapshot.now) if keeps_out(held, job, snapshot.now)]
+    remedies = tuple(f"`gpq nodes unreserve {name}` gives the GPUs back to everybody" for name in ids)
+    return Explained("GPUs are reserved", ("it could only run on GPUs that are reserved", *lines), remedies)
+
+
 def _before(other: Job, job: Job) -> bool:
     return (-other.spec.priority, other.id) < (-job.spec.priority, job.id)
 
@@ -195,9 +224,7 @@ def _never_fits(snapshot: Snapshot, job: Job, fewest: int) -> Explained | None:
     bad = [device for device in everything if device.state is not DeviceState.OK]
     suited = [device for device in everything if _suits(device, job)]
     if bad and suited:
-        lines = tuple(
-            f"{device.id}: {device.state}{', ' + device.reason if device.reason else ''}" for device in bad[:4]
-        )
+        lines = out_of_use(snapshot, spec)
         return Explained("GPUs are out of use", (f"it needs {gpus(fewest)} and some are out of use", *lines))
     if not suited and (spec.gpu_type or spec.min_gpu_memory_mib):
         types = ", ".join(sorted({f"{device.type} {device.memory_mib} MiB" for device in everything})) or "none"
@@ -264,6 +291,10 @@ def _list_nodes(silent: Silence) -> str:
 def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: Job) -> Explained:
     headline = f"runs on {gpus(job.replicas)}"
     reasons = [f"{drain_line(snapshot, name)}; nothing new is placed there" for name in drained_under(job, snapshot)]
+    reasons += [
+        f"it is to leave: {reservation_line(snapshot, held)}" for held in reserved_under(job, snapshot) if job.movable
+    ]
+    reasons += [f"warning: {line}" for line, _ in intruders(snapshot, job)]
     if not job.movable:
         level = job.spec.level
         if level is Level.SCRIPT and not job.spec.rigid:

@@ -17,9 +17,11 @@ from gpq.core.events import (
     Launched,
     NodeDrained,
     NodeRemoved,
+    NodeReserved,
     NodeSeen,
     NodeSilent,
     NodeUndrained,
+    NodeUnreserved,
     Profiled,
     Pulsed,
     ReleaseAsked,
@@ -36,7 +38,7 @@ from gpq.core.events import (
 )
 from gpq.core.lifecycle import advance, conclude, preempted
 from gpq.core.models import HOLDS_DEVICES, TERMINAL, Exit, Job, JobState, Snapshot, StopReason, Wish
-from gpq.core.nodes import Node, NodeState
+from gpq.core.nodes import Node, NodeState, Reservation
 from gpq.core.units import NodeId
 
 MAX_NOTICES = 12
@@ -54,7 +56,7 @@ class Folded:
 def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
     """Apply `events` in order. Raises InvalidTransition for an order that the table does not allow (a bug)."""
     jobs, nodes, drained = dict(snapshot.jobs), dict(snapshot.nodes), snapshot.drained
-    next_id = snapshot.next_id
+    next_id, reservations, next_reservation = snapshot.next_id, snapshot.reservations, snapshot.next_reservation
     journal: list[Event] = []
     ended: list[Job] = []
     todo = list(reversed(list(events)))
@@ -68,8 +70,12 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
             case NodeSeen() | NodeSilent() | NodeRemoved():
                 _fold_node(nodes, event)
                 drained = _fold_drained(drained, event)
+                reservations = _fold_reserved(reservations, event)
             case NodeDrained() | NodeUndrained():
                 drained = _fold_drained(drained, event)
+            case NodeReserved() | NodeUnreserved():
+                reservations = _fold_reserved(reservations, event)
+                next_reservation = max([next_reservation, *(name + 1 for name in reservations)])
             case _:
                 job = jobs.get(event.job)
                 if job is None:
@@ -83,7 +89,16 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
                 if after is not job and isinstance(event, Exited | StartRefused) and _all_parts_over(after):
                     todo.append(conclude(after, event.at, snapshot.config))
     learnt = priors.remember(snapshot.priors, ended)
-    now = replace(snapshot, jobs=jobs, nodes=nodes, next_id=next_id, priors=learnt, drained=drained)
+    now = replace(
+        snapshot,
+        jobs=jobs,
+        nodes=nodes,
+        next_id=next_id,
+        priors=learnt,
+        drained=drained,
+        reservations=reservations,
+        next_reservation=next_reservation,
+    )
     return Folded(now, tuple(journal), tuple(ended))
 
 
@@ -109,6 +124,20 @@ def _fold_drained(drained: Mapping[NodeId, str], event: Event) -> Mapping[NodeId
             return {name: reason for name, reason in drained.items() if name != event.node}
         case _:
             return drained
+
+
+def _fold_reserved(held: Mapping[int, Reservation], event: Event) -> Mapping[int, Reservation]:
+    """The same mapping where nothing changes. Those that are over go when another comes."""
+    match event:
+        case NodeReserved():
+            rest = {name: each for name, each in held.items() if each.end > event.at}
+            return {**rest, event.reservation.id: event.reservation}
+        case NodeUnreserved() if event.id in held:
+            return {name: each for name, each in held.items() if name != event.id}
+        case NodeRemoved() if any(each.node == event.node for each in held.values()):
+            return {name: each for name, each in held.items() if each.node != event.node}
+        case _:
+            return held
 
 
 def _all_parts_over(job: Job) -> bool:

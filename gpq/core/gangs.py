@@ -131,7 +131,7 @@ class Seats:
 
     def _find(self, job: Job, board: Board, *, idle: bool = False) -> Placement | None:
         """On the type with most free devices, on one node if it can be, else for a script on the emptiest nodes."""
-        kinds = [board.kind(job.spec, gpu_type) for gpu_type in shape_types(self._snapshot)]
+        kinds = [board.kind(job, gpu_type) for gpu_type in shape_types(self._snapshot)]
         counts = {kind: board.counts(kind, idle=idle) for kind in kinds}
         for kind in sorted(kinds, key=lambda kind: (-int(counts[kind].sum()), kind.gpu_type)):
             parts = self._nodes(job, counts[kind])

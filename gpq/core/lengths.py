@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpq.core import estimates
 from gpq.core.models import Job, Shape, Snapshot
-from gpq.core.shapes import by_type, is_leaving, kind_of, node_counts, packed, shape_on, supply
+from gpq.core.shapes import DeviceKind, by_type, is_leaving, kind_of, node_counts, packed, shape_on, supply
 from gpq.core.units import Seconds
 from gpq.core.weights import seconds_at_best
 
@@ -14,7 +14,7 @@ class Lengths:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._counts: dict[tuple[str, int], dict[str, list[int]]] = {}
+        self._counts: dict[DeviceKind, dict[str, list[int]]] = {}
 
     def left(self, job: Job) -> Seconds | None:
         """Run time still to come, where it is or else on the best type: of the oracle, else of its declared length; at
@@ -60,7 +60,7 @@ class Lengths:
 
     def _counts_of(self, job: Job) -> dict[str, list[int]]:
         """Devices that it could use, by type, then node, most first."""
-        kind = kind_of(job.spec)
+        kind = kind_of(job, self._snapshot)
         if kind not in self._counts:
             parts = by_type(supply(self._snapshot, job, {}), self._snapshot)
             self._counts[kind] = {name: node_counts(part) for name, part in parts.items()}

@@ -88,7 +88,7 @@ def _laid_out(
 
 def _emptiest(board: Board, contender: Contender, count: int) -> Layout | None:
     """That many GPUs on the nodes with most free ones, or as many as there are if these are enough for its least."""
-    parts = emptiest(board.counts(board.kind(contender.job.spec, contender.gpu_type)), count)
+    parts = emptiest(board.counts(board.kind(contender.job, contender.gpu_type)), count)
     parts = parts if contender.spreads else parts[:1]
     if sum(taken for _, taken in parts) < (contender.least if contender.spreads else count):
         return None

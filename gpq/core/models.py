@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpq.core.nodes import Node
+from gpq.core.nodes import Node, Reservation
 from gpq.core.profile import Prior, Profile, RankPulse
 from gpq.core.units import DeviceId, JobId, NodeId, Seconds, Word
 
@@ -296,3 +296,5 @@ class Snapshot:
     drained: Mapping[NodeId, str] = field(
         default_factory=dict
     )  # nothing new is placed there, and why; news undoes it not
+    reservations: Mapping[int, Reservation] = field(default_factory=dict)  # by id; also some that are over
+    next_reservation: int = 1

@@ -11,7 +11,8 @@ from gpq.core.units import DeviceId, NodeId, Seconds, Word
 
 class DeviceState(Word):
     OK = "ok"
-    FOREIGN = "foreign"  # somebody else's process is on it
+    FOREIGN = "foreign"  # somebody else's process is on it, or another's gpq holds its lock
+    QUARANTINED = "quarantined"  # faulty, or what was on it cannot be removed: looked at again, later and later
     LOST = "lost"
     DEGRADED = "degraded"  # driver trouble: what runs may run on, nothing new starts
 
@@ -23,6 +24,8 @@ class DeviceProcess:
     name: str
     memory_mib: int = 0
     attempt: str = ""  # "42.1" when it is ours
+    command: str = ""  # its command line, as everybody on that node may see it
+    since: Seconds = 0.0  # when it began, by the node's clock; 0: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +36,25 @@ class Device:
     type: str
     memory_mib: int = 0
     state: DeviceState = DeviceState.OK
-    reason: str = ""
+    reason: str = ""  # with OK: a warning, somebody is on it beside our job
     used_mib: int = 0
     utilisation: int | None = None
     processes: tuple[DeviceProcess, ...] = ()
+    since: Seconds = 0.0  # in a state other than OK
+    next_probe: Seconds = 0.0  # when a look may end that; 0: looked at all the time
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Devices of a node that are for one user's jobs alone from `start` to `end`, or for nobody's."""
+
+    id: int
+    node: NodeId
+    start: Seconds
+    end: Seconds
+    devices: tuple[DeviceId, ...] = ()  # empty: all that the node has
+    user: str = ""  # "": gpq leaves them alone
+    by: str = ""  # who asked for it
 
 
 class NodeState(Word):

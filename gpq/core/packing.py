@@ -88,7 +88,7 @@ def _where_it_is(board: Board, job: Job, shape: Shape) -> Layout | None:
 
 
 def _seat(board: Board, job: Job, shape: Shape, reserved: Counts, loose: bool) -> Layout | None:
-    free = board.counts(board.kind(job.spec, shape.gpu_type))
+    free = board.counts(board.kind(job, shape.gpu_type))
     unclaimed = np.maximum(free - reserved, 0)
     loose = loose and job.spec.level is Level.SCRIPT
     for room in (unclaimed, free):

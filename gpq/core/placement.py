@@ -57,7 +57,7 @@ def _place(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[Jo
         wanted = allocation[job.id]
         found = board.find(job, wanted)
         if found is None and not isinstance(wanted, Layout) and wanted.nodes == 1:
-            kind = board.kind(job.spec, wanted.gpu_type)
+            kind = board.kind(job, wanted.gpu_type)
             if wanted.replicas < hopeless.get(kind, wanted.replicas + 1):
                 moved = _make_room(snapshot, wanted.replicas, kind, board, placed)
                 if moved:

@@ -14,6 +14,7 @@ from gpq.core.nodes import Device, NodeState
 from gpq.core.placement import place
 from gpq.core.planning import issued, plan, time_left, wished_stop
 from gpq.core.policy import Policy, shape_of
+from gpq.core.reservations import next_change
 from gpq.core.shapes import evacuated, held_by, settled_at
 from gpq.core.units import JobId, NodeId
 
@@ -159,6 +160,7 @@ def next_round(snapshot: Snapshot) -> float:
     at = snapshot.round_at + snapshot.config.interval
     if not snapshot.config.events:
         return max(at, snapshot.now)
+    at = min(at, next_change(snapshot))
     waiting = any(job.state is JobState.PENDING for job in snapshot.jobs.values())
     for job in snapshot.jobs.values():
         if job.state is JobState.PENDING and job.not_before > snapshot.now:

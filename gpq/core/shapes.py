@@ -19,16 +19,18 @@ from gpq.core.models import (
     Wish,
 )
 from gpq.core.nodes import Device, DeviceState, Node, NodeState
+from gpq.core.reservations import Barred, barred, reserved_under
 from gpq.core.units import DeviceId, JobId, NodeId, Seconds
 
 FIRST_TIMES = 4.0  # settle times within which a job is expected to tell its first step times
 
 Supply = Mapping[NodeId, tuple[DeviceId, ...]]
+DeviceKind = tuple[str, int, Barred]
 
 
-def kind_of(spec: JobSpec) -> tuple[str, int]:
-    """What a job asks of devices; jobs of one kind may use the same ones."""
-    return spec.gpu_type, spec.min_gpu_memory_mib
+def kind_of(job: Job, snapshot: Snapshot) -> DeviceKind:
+    """What a job asks of devices, and what is reserved for others; jobs of one kind may use the same ones."""
+    return job.spec.gpu_type, job.spec.min_gpu_memory_mib, barred(snapshot, job)
 
 
 def usable(device: Device, spec: JobSpec) -> bool:
@@ -67,7 +69,7 @@ def is_fixed(job: Job, snapshot: Snapshot) -> bool:
     if not is_leaving(job, snapshot):
         if job.state is not JobState.RUNNING or not job.movable or job.started_at is None:
             return True
-        if snapshot.now < settled_at(job, snapshot.config) and not drained_under(job, snapshot):
+        if snapshot.now < settled_at(job, snapshot.config) and not must_leave(job, snapshot):
             return True
     # Silence is not death: what runs on a node that does not answer stays where it is.
     return any(
@@ -81,15 +83,21 @@ def drained_under(job: Job, snapshot: Snapshot) -> list[NodeId]:
     return [name for name, _ in (job.placement.parts if job.placement else ()) if name in snapshot.drained]
 
 
+def must_leave(job: Job, snapshot: Snapshot) -> bool:
+    """Is it on a drained node, or on devices that are reserved for others?"""
+    return bool(drained_under(job, snapshot) or reserved_under(job, snapshot))
+
+
 def evacuated(snapshot: Snapshot) -> Snapshot:
-    """The snapshot as a policy is to see it: jobs that must leave a drained node count as if they had stopped, and their
-    devices as free, so that whatever the policy weighs, staying is not among it. The same object where nobody must."""
-    if not snapshot.drained:
+    """The snapshot as a policy is to see it: jobs that must leave a drained node, or reserved devices, count as if they had
+    stopped, and their devices as free, so that whatever the policy weighs, staying is not among it. The same object where
+    nobody must."""
+    if not snapshot.drained and not snapshot.reservations:
         return snapshot
     leaving = {
         name: replace(job, state=JobState.PENDING, placement=None, launched_at=None, started_at=None)
         for name, job in snapshot.jobs.items()
-        if job.wish is Wish.RUN and drained_under(job, snapshot) and not is_fixed(job, snapshot)
+        if job.wish is Wish.RUN and must_leave(job, snapshot) and not is_fixed(job, snapshot)
     }
     return replace(snapshot, jobs={**snapshot.jobs, **leaving}) if leaving else snapshot
 
@@ -108,11 +116,14 @@ def supply(snapshot: Snapshot, job: Job, taken: Mapping[tuple[NodeId, DeviceId],
     """Devices by node, sorted, that the job could use, those of fixed jobs (`taken`) left out."""
     taken = held_by(snapshot, only_fixed=True) if taken is None else taken
     found: dict[NodeId, tuple[DeviceId, ...]] = {}
+    reserved = barred(snapshot, job)
     for node in nodes_up(snapshot):
         devices = tuple(
             device.id
             for device in node.devices
-            if usable(device, job.spec) and taken.get((node.id, device.id), job.id) == job.id
+            if usable(device, job.spec)
+            and taken.get((node.id, device.id), job.id) == job.id
+            and (node.id, device.id) not in reserved
         )
         if devices:
             found[node.id] = devices

@@ -189,7 +189,8 @@ class Conversation:
         kind, reason = reply.get("kind", ""), str(reply.get("error", "refused"))
         now = self._clock.elapsed()
         since = self._refused_since.setdefault(key, now)
-        if kind in ("expired", "stale") or (kind == "busy" and now - since < REFUSED_PATIENCE):
+        passing = kind == "busy" and not reply.get("taken")  # taken: the device is somebody else's, better go elsewhere
+        if kind in ("expired", "stale") or (passing and now - since < REFUSED_PATIENCE):
             return
         log.info("%s: attempt %d.%d is refused: %s", self.node, launch.job, launch.attempt, reason)
         code = SHELL_CODES.get(kind)

@@ -179,7 +179,7 @@ class Observer:
         node = Node(
             id=self.node,
             state=NodeState.UP,
-            devices=sightings.devices_of(devices, taken, self._gpus),
+            devices=sightings.devices_of(devices, taken, self._gpus, now),
             cores=sightings.whole(self._hello.get("cores", 0)),
             memory_mib=sightings.whole(self._hello.get("memory_mib", 0)),
             boot_id=str(self._hello.get("boot_id", "")),

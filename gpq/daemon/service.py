@@ -12,7 +12,7 @@ import msgspec
 
 import gpq
 from gpq import paths
-from gpq.control import details, draining, narration, requests
+from gpq.control import details, draining, narration, requests, reserving
 from gpq.control.answers import Reader, node_word
 from gpq.control.controller import Controller
 from gpq.control.selectors import resolve, single
@@ -20,6 +20,7 @@ from gpq.core.actions import Launch
 from gpq.core.fairness import JobFairness, fairness_by_job
 from gpq.core.leases import silence
 from gpq.core.models import TERMINAL, Config, Job, JobState, Level, Snapshot
+from gpq.core.reservations import current
 from gpq.core.rounds import decide
 from gpq.core.units import JobId
 from gpq.daemon.deadlines import deadline, left
@@ -82,6 +83,8 @@ class Service:
             messages.Nodes: self._nodes,
             messages.Drain: self._drain,
             messages.Undrain: self._undrain,
+            messages.Reserve: self._reserve,
+            messages.Unreserve: self._unreserve,
             messages.Top: self._top,
             messages.Complete: self._complete,
             messages.Info: self._info,
@@ -215,6 +218,16 @@ class Service:
         ask, now = self._controller.ask, self._controller.world.now
         return ask(lambda snapshot: draining.undrain(snapshot, request.node, now(), peer.user))
 
+    def _reserve(self, request: messages.Reserve, peer: Peer) -> messages.Reserved:
+        ask, now, r = self._controller.ask, self._controller.world.now, request
+        return ask(
+            lambda snapshot: reserving.reserve(snapshot, r.node, r.gpus, r.user, r.start, r.end, now(), peer.user)
+        )
+
+    def _unreserve(self, request: messages.Unreserve, peer: Peer) -> messages.Reserved:
+        ask, now = self._controller.ask, self._controller.world.now
+        return ask(lambda snapshot: reserving.unreserve(snapshot, request.id, now(), peer.user))
+
     def _reload(self, request: messages.Reload, peer: Peer) -> messages.Reloaded:
         return self._fleet.reload(force=request.force)
 
@@ -314,7 +327,10 @@ class Service:
         reader = self._reader()
         for name in request.names:
             draining.known(reader.snapshot, name)
-        return messages.NodeList(reader.nodes(request.names))
+        snapshot, now = reader.snapshot, reader.now
+        wanted = set(request.names) or set(map(str, snapshot.nodes))
+        held = [reserving.view(snapshot, each, now) for each in current(snapshot, now) if each.node in wanted]
+        return messages.NodeList(reader.nodes(request.names), held)
 
     def _top(self, request: messages.Top, peer: Peer) -> messages.TopView:
         reader = self._reader()

@@ -58,30 +58,33 @@ def exit_of(record: Mapping[str, Any] | None, *, lost: bool) -> Exit:
 
 
 def devices_of(
-    infos: Sequence[Mapping[str, Any]], taken: Mapping[str, str], gpus: Collection[str] = ()
+    infos: Sequence[Mapping[str, Any]], taken: Mapping[str, str], gpus: Collection[str] = (), now: Seconds = 0.0
 ) -> tuple[Device, ...]:
-    """wire.DeviceInfo list; of GPUs only those named in `gpus` by UUID or index, when it names any. `taken`: why a
-    device is not to be had, by device: a process that this daemon does not count on is on it."""
+    """wire.DeviceInfo list, as of `now`; of GPUs only those named in `gpus` by UUID or index, when it names any. `taken`:
+    why a device is not to be had, by device: a process that this daemon does not count on is on it."""
     return tuple(
-        _device(info, taken.get(info["id"], ""))
+        _device(info, taken.get(info["id"], ""), now)
         for info in infos
         if not gpus or info["kind"] != "cuda" or info["id"] in gpus or str(info["index"]) in gpus
     )
 
 
-def _device(info: Mapping[str, Any], taken: str) -> Device:
+def _device(info: Mapping[str, Any], taken: str, now: Seconds) -> Device:
     utilisation = info.get("utilisation")
+    age, due = real(info.get("age", 0.0)), real(info.get("next_probe", 0.0))
     device = Device(
         id=DeviceId(str(info["id"])),
         index=whole(info["index"]),
         kind=str(info["kind"]),
         type=str(info["type"]),
         memory_mib=whole(info.get("memory_mib", 0)),
-        state=DeviceState(info.get("state", "ok")),
+        state=_state(str(info.get("state", "ok"))),
         reason=str(info.get("reason", "")),
         used_mib=whole(info.get("used_mib", 0)),
         utilisation=None if utilisation is None else whole(utilisation),
         processes=tuple(_process(process) for process in info.get("processes", ())),
+        since=now - age if age > 0 else 0.0,
+        next_probe=now + due if due > 0 else 0.0,
     )
     if taken and device.state is DeviceState.OK:
         return replace(device, state=DeviceState.FOREIGN, reason=taken)
@@ -98,6 +101,11 @@ def stuck(known: Mapping[tuple[JobId, int], Mapping[str, Any]]) -> tuple[tuple[s
     )
 
 
+def _state(word: str) -> DeviceState:
+    """A word of a newer agent means at least that it is not to be used."""
+    return DeviceState(word) if word in set(DeviceState) else DeviceState.DEGRADED
+
+
 def _process(info: Mapping[str, Any]) -> DeviceProcess:
     return DeviceProcess(
         pid=whole(info.get("pid", 0)),
@@ -105,6 +113,8 @@ def _process(info: Mapping[str, Any]) -> DeviceProcess:
         name=str(info.get("name", "")),
         memory_mib=whole(info.get("memory_mib", 0)),
         attempt=str(info.get("attempt", "")),
+        command=str(info.get("command", "")),
+        since=real(info.get("since", 0.0)),
     )
 
 

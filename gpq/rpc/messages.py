@@ -122,6 +122,21 @@ class Undrain(Request, frozen=True):
     node: str
 
 
+class Reserve(Request, frozen=True):
+    """Keep GPUs of a node (indices or UUIDs; none: all) for one user's jobs, or for nobody's. Moments: seconds since the
+    epoch; a beginning that is over is now."""
+
+    node: str
+    start: float
+    end: float
+    gpus: list[str] = []
+    user: str = ""
+
+
+class Unreserve(Request, frozen=True):
+    id: int
+
+
 class Top(Request, frozen=True):
     """Everything that the live view draws, in one answer."""
 
@@ -161,6 +176,8 @@ AnyRequest = (
     | Nodes
     | Drain
     | Undrain
+    | Reserve
+    | Unreserve
     | Top
     | Complete
     | Info
@@ -368,6 +385,8 @@ class ProcessView(msgspec.Struct, frozen=True):
     name: str
     memory_mib: int
     job: int | None  # ours, or None
+    command: str = ""
+    since: str | None = None  # by its server's clock
 
 
 class DeviceView(msgspec.Struct, frozen=True):
@@ -382,6 +401,9 @@ class DeviceView(msgspec.Struct, frozen=True):
     reason: str
     job: int | None
     processes: list[ProcessView]
+    since: str | None = None  # in a state other than "ok"
+    age_seconds: float | None = None  # the same
+    next_probe_seconds: float | None = None  # until a look may end it, where looks are made now and then only
 
 
 class NodeView(msgspec.Struct, frozen=True):
@@ -395,8 +417,31 @@ class NodeView(msgspec.Struct, frozen=True):
     drained: bool = False  # also while it does not answer
 
 
+class ReservationView(msgspec.Struct, frozen=True):
+    id: int
+    node: str
+    devices: list[str]  # empty: all of the node
+    indices: list[int]
+    user: str  # "": gpq leaves them alone
+    start: str
+    end: str
+    begins_in_seconds: float  # 0: it has begun
+    ends_in_seconds: float
+    by: str = ""
+
+
+class Reserved(msgspec.Struct, frozen=True):
+    """Answer of reserve and unreserve: the reservation that there is now, or is no more."""
+
+    reservation: ReservationView
+    leaving: list[int] = []  # jobs of others on it that are moved away, or wait, by its beginning
+    staying: list[int] = []  # jobs of others on it that run to their end there, or are not known to be movable yet
+    schema: int = SCHEMA
+
+
 class NodeList(msgspec.Struct, frozen=True):
     nodes: list[NodeView]
+    reservations: list[ReservationView] = []
     schema: int = SCHEMA
 
 

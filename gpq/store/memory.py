@@ -34,6 +34,8 @@ class MemoryStore:
             round_at=snapshot.round_at,
             priors=snapshot.priors,
             drained=snapshot.drained,
+            reservations=snapshot.reservations,
+            next_reservation=snapshot.next_reservation,
         )
 
     def history(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Sequence
 from typing import Any, TypeVar, get_args
 
 import msgspec
 
 from gpq.core.events import Event
 from gpq.core.models import Job
+from gpq.core.nodes import Reservation
 from gpq.core.profile import Prior
 
 T = TypeVar("T")
@@ -22,7 +24,7 @@ class Damaged(ValueError):
     """A row is not what was written."""
 
 
-def encode(thing: Job | Event | Prior) -> str:
+def encode(thing: Job | Event | Prior | Sequence[Reservation]) -> str:
     """JSON; a number that is none (a diverged loss) is written NaN or Infinity, as Python's json reads it."""
     return json.dumps(msgspec.to_builtins(thing), separators=(",", ":"), ensure_ascii=False)
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from gpq.core.events import EPHEMERAL, JOURNAL_VERSION, Event, Submitted
 from gpq.core.models import TERMINAL, Job, Snapshot
+from gpq.core.nodes import Reservation
 from gpq.core.units import JobId, NodeId
 from gpq.errors import GpqError, Refused, StoreFailed
 from gpq.store import disk, priors, rows
@@ -87,11 +88,15 @@ class SqliteStore:
             for key, old, new in (
                 ("next_id", before.next_id, snapshot.next_id),
                 ("round_at", before.round_at, snapshot.round_at),
+                ("next_reservation", before.next_reservation, snapshot.next_reservation),
             )
             if old != new
         ]
         if before.drained != snapshot.drained:
             meta.append(("drained", json.dumps(dict(sorted(snapshot.drained.items())))))
+        if before.reservations != snapshot.reservations:
+            held = [each for _, each in sorted(snapshot.reservations.items())]
+            meta.append(("reservations", rows.encode(held)))
         learnt, forgotten = priors.changes(before.priors, snapshot.priors, snapshot.now)
         if changed or ended or journal or meta or learnt or forgotten:
             writes: Writes = [
@@ -108,6 +113,8 @@ class SqliteStore:
             round_at=snapshot.round_at,
             priors=snapshot.priors,
             drained=snapshot.drained,
+            reservations=snapshot.reservations,
+            next_reservation=snapshot.next_reservation,
         )
         self._ended += len(ended)
 
@@ -189,6 +196,8 @@ class SqliteStore:
                 round_at=float(meta.get("round_at", 0.0)),
                 priors=priors.read(self._reader, self._writer),
                 drained={NodeId(name): str(why) for name, why in json.loads(meta.get("drained", "{}")).items()},
+                reservations={held.id: held for held in rows.decode(meta.get("reservations", "[]"), list[Reservation])},
+                next_reservation=int(meta.get("next_reservation", 1)),
             )
         except (KeyError, ValueError, AttributeError) as error:
             raise disk.damaged(self.path, f"table meta: {error}") from None

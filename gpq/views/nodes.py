@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpq.rpc.messages import DeviceView, NodeList, NodeView
+from gpq.rpc.messages import DeviceView, NodeList, NodeView, ReservationView
 from gpq.views.plain import Column, duration, safe, table
 
 
@@ -12,7 +12,8 @@ def lines(answer: NodeList, limit: int, bar: str = "█") -> list[str]:
         return ["no servers"]
     text = table(_nodes(answer.nodes), limit)
     rows = [(node, device) for node in answer.nodes for device in node.devices]
-    return [*text, "", *table(_devices(rows), limit)] if rows else text
+    text += ["", *table(_devices(rows), limit)] if rows else []
+    return [*text, "", *table(_reservations(answer.reservations), limit)] if answer.reservations else text
 
 
 def _nodes(nodes: list[NodeView]) -> list[Column]:
@@ -41,6 +42,22 @@ def _devices(rows: list[tuple[NodeView, DeviceView]]) -> list[Column]:
     ]
 
 
+def _reservations(held: list[ReservationView]) -> list[Column]:
+    return [
+        Column("RESERVATION", [str(each.id) for each in held], 99),
+        Column("SERVER", [safe(each.node) for each in held], 98, least=6),
+        Column("GPUS", [",".join(map(str, each.indices)) or "all" for each in held], 97),
+        Column("FOR", [safe(each.user) or "nobody" for each in held], 96, least=6),
+        Column("BEGINS", [_in(each.begins_in_seconds) for each in held], 90),
+        Column("ENDS", [_in(each.ends_in_seconds) for each in held], 89),
+        Column("BY", [safe(each.by) or "-" for each in held], 20, least=6),
+    ]
+
+
+def _in(seconds: float) -> str:
+    return f"in {duration(seconds)}" if seconds > 0 else "now"
+
+
 def utilisation(device: DeviceView) -> str:
     return "-" if device.utilisation is None else f"{device.utilisation}%"
 
@@ -57,8 +74,14 @@ def gib(mib: int) -> str:
 
 
 def occupant(device: DeviceView) -> str:
-    """The job on it, or who else, or why nothing may be."""
+    """The job on it, or who else, or why nothing may be, since when and until when."""
     others = [process for process in device.processes if process.job is None]
     foreign = ", ".join(f"{safe(each.user)}: {safe(each.name)} (pid {each.pid})" for each in others)
     ours = f"job {device.job}" if device.job is not None else ""
-    return "; ".join(part for part in (ours, foreign, safe(device.reason)) if part) or "-"
+    named = device.reason.startswith(("used by ", "also used by "))  # who and since when: the same, and more
+    parts = [ours, "" if named else foreign, safe(device.reason)]
+    if device.state not in ("ok", "foreign") and device.age_seconds is not None:
+        parts.append(f"for {duration(device.age_seconds)}")
+    if device.next_probe_seconds is not None:
+        parts.append(f"next look in {duration(device.next_probe_seconds)}")
+    return "; ".join(part for part in parts if part) or "-"

@@ -9,11 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from gpq.core.events import Failed, Launched, NodeDrained, NodeSeen, NodeUndrained, Profiled, Submitted, Succeeded
+from gpq.core.events import (
+    Failed,
+    Launched,
+    NodeDrained,
+    NodeReserved,
+    NodeSeen,
+    NodeUndrained,
+    NodeUnreserved,
+    Profiled,
+    Submitted,
+    Succeeded,
+)
 from gpq.core.models import BatchOrder, Exit, Job, JobSpec, JobState, Placement
-from gpq.core.nodes import Node
+from gpq.core.nodes import Node, Reservation
 from gpq.core.profile import Noise, Prior, Profile, ProfileRow
-from gpq.core.units import JobId, NodeId
+from gpq.core.units import DeviceId, JobId, NodeId
 from gpq.store.memory import MemoryStore
 from gpq.store.sqlite import SqliteStore
 
@@ -154,6 +165,22 @@ def test_what_nodes_and_training_report_is_not_journaled(store: AnyStore) -> Non
     seen = [NodeSeen(1.0, Node(NodeId("a"))), Profiled(1.0, job.id, 1, offset=10)]
     store.commit(seen, store.load())
     assert len(store.events()) == 1
+
+
+def test_reservations_are_remembered_and_their_numbers_not_used_again(store: AnyStore) -> None:
+    held = Reservation(4, NodeId("a"), 10.0, 20.0, (DeviceId("GPU-1"),), "bo", "ada")
+    here = replace(store.load(), reservations={4: held}, next_reservation=5)
+    store.commit([NodeReserved(1.0, held)], here)
+    assert (dict(store.load().reservations), store.load().next_reservation) == ({4: held}, 5)
+    if isinstance(store, SqliteStore):
+        again = SqliteStore(store.path)
+        assert (dict(again.load().reservations), again.load().next_reservation) == ({4: held}, 5)
+        assert again.events() == [NodeReserved(1.0, held)]
+        again.commit([NodeUnreserved(2.0, 4)], replace(again.load(), reservations={}))
+        again.close()
+        third = SqliteStore(store.path)
+        assert (dict(third.load().reservations), third.load().next_reservation) == ({}, 5)
+        third.close()
 
 
 def test_drained_nodes_are_remembered(store: AnyStore) -> None:

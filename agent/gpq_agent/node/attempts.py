@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from gpq_agent import wire
 from gpq_agent.node import launch, patiently, procs, shim, spool
+from gpq_agent.node.locks import Locks, close
 from gpq_agent.node.spool import SpoolError
 from gpq_agent.node.supervise import NOTE, STOP_RANK
 from gpq_agent.node.tree import Tree
@@ -22,8 +23,9 @@ LIVE = ("starting", "running", "orphan")
 class Attempts:
     """All attempts of `place` that were not forgotten, by key."""
 
-    def __init__(self, place: spool.Spool) -> None:
+    def __init__(self, place: spool.Spool, locks: Optional[Locks] = None) -> None:
         self.spool = place
+        self.locks = locks or Locks(spool=place.id)
         self.boot = procs.boot_id()
         self._forgotten: Set[str] = set()
         self._keys: List[str] = []
@@ -214,15 +216,16 @@ class Attempts:
             env = launch.environment(self.spool, order, base, devices)
             launch.check_startable(order, env)
             self._check_devices(key, order)
-            lock = self._prepare(folder, order)
+            cores = sorted({core for device in devices for core in device.cores})
+            held = self.locks.take([device.id for device in devices if device.kind == "cuda"], order.job, order.attempt)
             try:
-                cores = sorted({core for device in devices for core in device.cores})
-                shim.spawn(self.spool, order, env, cores, lock)
+                held.append(self._prepare(folder, order))
+                shim.spawn(self.spool, order, env, cores, held[-1], held[:-1])
             except OSError as error:  # of the very first fork: nothing came of it
                 remove_unborn(folder)
                 raise patiently.no_process(error) from error
             finally:
-                os.close(lock)
+                close(held)
         self._listed_at = -1
         return "started", self._must(key)
 

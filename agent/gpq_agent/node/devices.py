@@ -5,20 +5,19 @@ Probing runs in a forked child with a time limit, so that a driver that hangs co
 
 import json
 import os
-import pwd
 import signal
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from gpq_agent import wire
-from gpq_agent.node import gpus, procs
+from gpq_agent.node import gpus, people, procs
+from gpq_agent.node.judging import FIRST_WAIT, UNSEEN_MIB, Course, Watched, strangers
 
 PERIOD = 5.0  # seconds between probes while somebody is interested
 HURRY_PERIOD = 1.0  # while an ended attempt still shows on its GPU
 IDLE_PERIOD = 60.0  # where the last look found no GPU
 PROBE_LIMIT = 10.0
-NOTE_AFTER, RELEASE_AFTER = 30.0, 60.0  # seconds that an ended attempt may still show on its GPU
-UNSEEN_MIB = 1500  # memory in use by no visible process that is more than a driver keeps for itself
+LONGEST_DRIVER = 300.0  # between two looks at a driver that fails
 
 
 class Devices:
@@ -30,6 +29,7 @@ class Devices:
         with_gpus: bool,
         owner_of: Callable[[int], str],
         holder_of: Callable[[str], str],
+        lock_of: Callable[[str], str] = lambda _: "",
         probe_limit: float = PROBE_LIMIT,
         probe_period: float = PERIOD,
         slots_if_none: bool = False,
@@ -39,6 +39,8 @@ class Devices:
         self.with_gpus = with_gpus
         self.owner_of = owner_of
         self.holder_of = holder_of
+        self.lock_of = lock_of  # who has the lock of a GPU that none of our attempts has, as a sentence
+        self.stuck: Dict[str, str] = {}  # why devices cannot be had back from attempts that cannot be ended
         self.limit = probe_limit
         self.period = probe_period
         self.driver = ""
@@ -46,6 +48,9 @@ class Devices:
         self.known = not with_gpus
         self.probed_from = float("-inf")  # when the last finished probe had begun
         self._gpus: List[wire.DeviceInfo] = []
+        self._watched: Dict[str, Watched] = {}
+        self._first_wait = FIRST_WAIT * probe_period / PERIOD
+        self._driver = Course(probe_period, LONGEST_DRIVER)  # of all GPUs at once
         self._nvml = gpus.load_nvml() if with_gpus else None
         self._child = 0
         self._pipe = -1
@@ -56,8 +61,10 @@ class Devices:
     def current(self) -> List[wire.DeviceInfo]:
         """All devices; of a node that falls back on slots, the slots once it is known that there is no GPU."""
         if self.slots_if_none:
-            return self._gpus if self._gpus or self.error or not self.known else self.slots
-        return self.slots + self._gpus
+            found = self._gpus if self._gpus or self.error or not self.known else self.slots
+        else:
+            found = self.slots + self._gpus
+        return [self._told(device) for device in found]
 
     # -- probing
 
@@ -72,6 +79,8 @@ class Devices:
         if self._child or len(self._stuck) > 1:
             return
         period = self.period if self._gpus or self.error else max(self.period, IDLE_PERIOD)
+        if self._driver.now is not None:
+            period = max(period, self._driver.now.wait)
         due = time.monotonic() - self._begun >= (period if since is None else min(period, HURRY_PERIOD))
         if not self.known or (wanted and due) or (since is not None and (due or self._begun < since)):
             self._begin()
@@ -97,10 +106,16 @@ class Devices:
             self._take(gpus.Probe([], error="the GPUs cannot be looked at: {}".format(error.strerror)))
             return
         if pid == 0:
-            _probe_and_exit(writing, agent, self._nvml)
+            _probe_and_exit(writing, agent, self._nvml, self._not_due())
         os.close(writing)
         os.set_blocking(reading, False)
         self._child, self._pipe = pid, reading
+
+    def _not_due(self) -> List[str]:
+        """GPUs that are out of use and better left alone for now: asking a sick one may take long, or hang."""
+        now = time.monotonic()
+        ill = {name: watched.course.now for name, watched in self._watched.items()}
+        return [name for name, illness in ill.items() if illness is not None and now < illness.due]
 
     def _advance(self) -> None:
         try:
@@ -143,26 +158,36 @@ class Devices:
     # -- judging
 
     def _take(self, probe: gpus.Probe) -> None:
+        now = time.monotonic()
         self.known = True
         self.probed_from = self._begun
         self.error = probe.error
         self.driver = probe.driver or self.driver
         if probe.error:
-            self._gpus = [gpu._replace(state="degraded", reason=probe.error, utilisation=None) for gpu in self._gpus]
+            self._driver.ill("degraded", probe.error, now)
+            self._gpus = [gpu._replace(utilisation=None) for gpu in self._gpus]
             return
+        self._driver.well(now, at_once=True)
         before = {gpu.id: gpu for gpu in self._gpus}
-        now = [self._judge(raw, before.get(raw.uuid)) for raw in probe.gpus]
+        found = [self._read(raw, before.get(raw.uuid), now) for raw in probe.gpus]
         gone = [gpu for gpu in self._gpus if gpu.id not in {raw.uuid for raw in probe.gpus}]
-        now += [
-            gpu._replace(state="lost", reason=gpus.LOST, utilisation=None, used_mib=0, processes=[]) for gpu in gone
-        ]
+        for gpu in gone:
+            self._watched[gpu.id].look(now, lost=gpus.LOST)
+        found += [gpu._replace(utilisation=None, used_mib=0, processes=[]) for gpu in gone]
         if probe.lost and not gone:
             self.error = "GPU {} is lost; this node must reboot".format(", ".join(map(str, probe.lost)))
-        self._gpus = sorted(now, key=lambda gpu: (gpu.index, gpu.id))
+        self._gpus = sorted(found, key=lambda gpu: (gpu.index, gpu.id))
 
-    def _judge(self, raw: gpus.RawGpu, before: Optional[wire.DeviceInfo]) -> wire.DeviceInfo:
+    def _read(self, raw: gpus.RawGpu, before: Optional[wire.DeviceInfo], now: float) -> wire.DeviceInfo:
+        """One look at one GPU; the state follows from it and all before when it is told."""
+        watched = self._watched.setdefault(raw.uuid, Watched(self._first_wait))
+        if raw.problem == gpus.SKIPPED and before is not None:
+            return before._replace(index=raw.number)
         processes = [self._describe(pid, memory, raw.uuid) for pid, memory in raw.processes]
-        info = wire.DeviceInfo(
+        who, ghost = strangers(processes, raw.used_mib, self.holder_of(raw.uuid))
+        lost = gpus.LOST if raw.problem == "lost" else ""
+        watched.look(now, "" if lost else raw.problem, lost, who, ghost, raw.ecc)
+        return wire.DeviceInfo(
             id=raw.uuid,
             index=raw.number,
             kind="cuda",
@@ -173,39 +198,48 @@ class Devices:
             utilisation=raw.utilisation,
             processes=processes,
         )
-        if raw.problem:
-            lost = raw.problem == "lost"
-            return info._replace(state="lost" if lost else "degraded", reason=gpus.LOST if lost else raw.problem)
-        reason = self._foreign(info)
-        return info._replace(state="foreign", reason=reason) if reason else info
+
+    def _told(self, device: wire.DeviceInfo) -> wire.DeviceInfo:
+        """As it is now: the last look, who has it, whose lock is held."""
+        now = time.monotonic()
+        stuck = self.stuck.get(device.id, "")
+        if device.kind != "cuda":
+            return device._replace(state="quarantined", reason=stuck) if stuck else device
+        watched, holder = self._watched[device.id], self.holder_of(device.id)
+        locked = "" if holder else self.lock_of(device.id)
+        state, reason = watched.verdict(now, holder, locked, stuck, self._driver.now)
+        if state == "ok":
+            return device._replace(state=state, reason=reason)
+        illness = self._driver.now or watched.course.now
+        due = max(0.0, illness.due - now) if illness is not None else 0.0
+        return device._replace(state=state, reason=reason, age=watched.age(now), next_probe=due)
+
+    def unsettled(self, name: str) -> str:
+        """Who was on a GPU at the last look, though its state does not tell yet."""
+        watched = self._watched.get(name)
+        return watched.seen if watched is not None and not self.holder_of(name) else ""
+
+    def left_by(self, key: str, names: List[str]) -> None:
+        """An ended attempt is told to be over though memory of these GPUs is still in use."""
+        for name in names:
+            if name in self._watched:
+                self._watched[name].left = key
 
     def _describe(self, pid: int, memory_mib: int, device: str) -> Dict[str, Any]:
         """A process as seen from here. In a container NVML may show pids of another namespace: such a one is taken for
         the attempt's that has the device, so that our own job does not look foreign."""
         process = procs.read(pid)
-        visible = process is not None and process.alive
+        command = procs.command_of(pid)  # a thread of the kernel has none: then the pid is not to be believed either
+        visible = process is not None and process.alive and bool(command)
         return {
             "pid": pid,
-            "user": _user(pid) if visible else "",
+            "user": people.user_of(pid) if visible else "",
             "name": process.name if process is not None and visible else "",
+            "command": command if visible else "",
+            "since": procs.started_at(process) if process is not None and visible else 0.0,
             "memory_mib": memory_mib,
             "attempt": self.owner_of(pid) if visible else self.holder_of(device),
         }
-
-    def _foreign(self, info: wire.DeviceInfo) -> str:
-        """Why the GPU is not ours to give away, "" when it is."""
-        holder = self.holder_of(info.id)
-        for process in info.processes:
-            if process["attempt"] and process["attempt"] == holder:
-                continue
-            who = ", ".join(part for part in (process["user"], process["name"]) if part) or "not visible from here"
-            reason = "pid {} ({}) uses {:,} MiB".format(process["pid"], who, process["memory_mib"])
-            if process["attempt"]:
-                reason += "; attempt {} was not given this GPU".format(process["attempt"])
-            return reason
-        if not info.processes and not holder and info.used_mib > UNSEEN_MIB:
-            return "{:,} MiB are in use by no process that can be seen".format(info.used_mib)
-        return ""
 
     def still_used_by(self, key: str, held: List[str]) -> str:
         """What the last probe shows of an ended attempt on its GPUs, "" for nothing."""
@@ -220,44 +254,6 @@ class Devices:
         return ""
 
 
-class Release:
-    """Holds back the news that an attempt has ended until its GPUs are seen to be free, for a minute at most.
-
-    After that minute the end is reported: the GPU itself is then "foreign", and nobody gets it.
-    """
-
-    def __init__(self, devices: Devices) -> None:
-        self.devices = devices
-        self._ended: Dict[str, float] = {}
-        self._released: Dict[str, bool] = {}
-
-    def holding(self, key: str) -> bool:
-        """Does this ended attempt still have its GPUs?"""
-        return key in self._ended and key not in self._released
-
-    def since(self) -> Optional[float]:
-        """When the last of the attempts ended that are held back; None when none is."""
-        return max((ended for key, ended in self._ended.items() if key not in self._released), default=None)
-
-    def filter(self, key: str, info: wire.AttemptInfo, held: List[str]) -> wire.AttemptInfo:
-        """The attempt as it may be reported; "running" while it is held back."""
-        if info.state != "exited" or key in self._released or not self.devices.with_gpus or _only_slots(held):
-            return info
-        ended = self._ended.setdefault(key, time.monotonic())
-        waited = time.monotonic() - ended
-        rest = self.devices.still_used_by(key, held) if self.devices.probed_from >= ended else "not probed yet"
-        known = self.devices.probed_from >= ended and (bool(self.devices.error) or not rest)
-        if known or waited > RELEASE_AFTER:
-            self._released[key] = True
-            return info
-        note = "it has ended, but {}".format(rest) if waited > NOTE_AFTER else ""
-        return info._replace(state="running", exit=dict(info.exit or {}, note=note) if note else None)
-
-
-def _only_slots(held: List[str]) -> bool:
-    return all(device.startswith("slot-") for device in held)
-
-
 def _collected(pid: int) -> bool:
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
@@ -265,23 +261,12 @@ def _collected(pid: int) -> bool:
         return True
 
 
-def _user(pid: int) -> str:
-    try:
-        uid = os.stat("/proc/{}".format(pid)).st_uid
-    except OSError:
-        return ""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
-def _probe_and_exit(writing: int, agent: int, nvml: Any) -> None:
+def _probe_and_exit(writing: int, agent: int, nvml: Any, skip: Sequence[str]) -> None:
     try:
         os.setpgid(0, 0)
         procs.keep_only({writing})
         procs.die_with_parent(agent)
-        answer = gpus.probe(nvml)._asdict()
+        answer = gpus.probe(nvml, skip)._asdict()
         data = json.dumps(answer).encode("utf-8")
         while data:
             data = data[os.write(writing, data) :]

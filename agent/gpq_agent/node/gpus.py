@@ -10,12 +10,18 @@ import re
 import shutil
 import subprocess
 from types import ModuleType
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from gpq_agent.node import procs
 
 MIB = 1 << 20
-SMI_FIELDS = "index,uuid,name,memory.total,memory.used,utilization.gpu,driver_version,mig.mode.current"
+SMI_FIELDS = (
+    "index,uuid,name,memory.total,memory.used,utilization.gpu,driver_version,mig.mode.current,"
+    "ecc.errors.uncorrected.volatile.total"
+)
+SKIPPED = "not asked"  # a GPU that is out of use and not to be looked at yet
+REMAP = "a part of its memory is to be remapped: reset it (nvidia-smi --gpu-reset) or reboot"
+REMAP_FAILED = "a faulty part of its memory could not be remapped: it needs a repair"
 MISMATCH = "the NVIDIA driver was updated and no longer fits its library; this node must reboot"
 LOST = "the GPU is lost (it fell off the bus); this node must reboot"
 
@@ -30,7 +36,8 @@ class RawGpu(NamedTuple):
     used_mib: int
     utilisation: Optional[int]
     processes: List[Tuple[int, int]]  # (pid, MiB)
-    problem: str = ""  # "lost" or a sentence; "" = none
+    problem: str = ""  # "lost", SKIPPED or a sentence; "" = none
+    ecc: Optional[int] = None  # uncorrectable memory errors since the driver was loaded
 
 
 class Probe(NamedTuple):
@@ -51,10 +58,11 @@ def load_nvml() -> Optional[ModuleType]:
     return pynvml if hasattr(pynvml, "nvmlInit") else None
 
 
-def probe(nvml: Optional[ModuleType]) -> Probe:
-    """All GPUs of this node; an empty answer without error where there is no driver."""
+def probe(nvml: Optional[ModuleType], skip: Sequence[str] = ()) -> Probe:
+    """All GPUs of this node; an empty answer without error where there is no driver. Of those in `skip` (by UUID) NVML is
+    asked for no more than their names."""
     if nvml is not None:
-        return probe_nvml(nvml)
+        return probe_nvml(nvml, skip)
     if shutil.which("nvidia-smi"):
         return probe_smi()
     return Probe([])
@@ -63,7 +71,7 @@ def probe(nvml: Optional[ModuleType]) -> Probe:
 # -- NVML
 
 
-def probe_nvml(nvml: Any) -> Probe:
+def probe_nvml(nvml: Any, skip: Sequence[str] = ()) -> Probe:
     """Through the library. Raises nothing of NVML's: every error becomes part of the answer."""
     try:
         nvml.nvmlInit()
@@ -79,7 +87,7 @@ def probe_nvml(nvml: Any) -> Probe:
         for index in range(nvml.nvmlDeviceGetCount()):
             try:
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                gpus.extend(_devices_of(nvml, handle, index))
+                gpus.extend(_devices_of(nvml, handle, index, skip))
             except nvml.NVMLError as error:
                 if error.value == nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
                     raise
@@ -98,9 +106,11 @@ def _explain(nvml: Any, error: Any) -> str:
     return "NVML: {}".format(error)
 
 
-def _devices_of(nvml: Any, handle: Any, index: int) -> List[RawGpu]:
+def _devices_of(nvml: Any, handle: Any, index: int, skip: Sequence[str]) -> List[RawGpu]:
     """The GPU itself or, where it is partitioned, its MIG devices (then the whole cannot be used)."""
     uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+    if uuid in skip:
+        return [RawGpu(uuid, index, "", 0, 0, None, [], SKIPPED)]
     try:
         partitioned = nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE
     except nvml.NVMLError as error:
@@ -134,7 +144,21 @@ def _read_device(nvml: Any, handle: Any, uuid: str, index: int) -> RawGpu:
     except nvml.NVMLError:
         utilisation = None  # MIG devices have none
     processes = sorted((int(one.pid), int(one.usedGpuMemory or 0) // MIB) for one in running)
-    return RawGpu(uuid, index, name, memory.total // MIB, memory.used // MIB, utilisation, processes)
+    problem, ecc = _memory_health(nvml, handle)
+    return RawGpu(uuid, index, name, memory.total // MIB, memory.used // MIB, utilisation, processes, problem, ecc)
+
+
+def _memory_health(nvml: Any, handle: Any) -> Tuple[str, Optional[int]]:
+    """(a fault that lasts, uncorrectable errors since the driver was loaded), as far as this GPU and its driver know them."""
+    problem, errors = "", None
+    with contextlib.suppress(nvml.NVMLError):  # before Ampere rows were not remapped
+        _, _, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
+        problem = REMAP_FAILED if failed else REMAP if pending else ""
+    with contextlib.suppress(nvml.NVMLError):  # no ECC
+        errors = int(
+            nvml.nvmlDeviceGetTotalEccErrors(handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
+        )
+    return problem, errors
 
 
 def _text(value: Any) -> str:
@@ -166,8 +190,8 @@ def probe_smi() -> Probe:
         processes.setdefault(row[0], []).append((int(row[1]), _number(row[2]) or 0))
     gpus: List[RawGpu] = []
     driver = ""
-    for row in _rows(output, 8):
-        index, uuid, name, total, used, utilisation, driver, mig = row
+    for row in _rows(output, 9):
+        index, uuid, name, total, used, utilisation, driver, mig, ecc = row
         if mig == "Enabled":
             gpus.extend(_smi_parts(uuid, int(index), processes))
             continue
@@ -182,6 +206,7 @@ def probe_smi() -> Probe:
                 plausible(utilisation),
                 sorted(processes.get(uuid, [])),
                 problem,
+                _number(ecc),
             )
         )
     return Probe(gpus, driver)

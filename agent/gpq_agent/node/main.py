@@ -12,10 +12,12 @@ from typing import Dict, List, Optional
 
 from gpq_agent import wire
 from gpq_agent.node import slots
+from gpq_agent.node.locks import FOLDERS
 from gpq_agent.node.requests import Agent
 from gpq_agent.node.spool import Spool, SpoolError
 
 LINE_LIMIT = 8 << 20
+_FOLDERS = "the first shared one of {}".format(", ".join(FOLDERS))
 SAVED_PATH = "GPQ_SAVED_PYTHONPATH"  # the PYTHONPATH that jobs get, where the agent itself needed another one
 
 
@@ -36,6 +38,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
             slots=options.slots,
             probe_limit=options.probe_limit,
             probe_period=options.probe_period,
+            locks=options.locks,
         )
     except (SpoolError, OSError, ValueError) as error:
         hint = getattr(error, "hint", "")
@@ -55,6 +58,9 @@ def parse(arguments: Optional[List[str]]) -> argparse.Namespace:
     parser.add_argument("--spool", required=True, help="directory of this node's attempts; made when missing")
     parser.add_argument("--checkpoints", help="where jobs keep checkpoints, when not inside the spool")
     parser.add_argument("--cores", help="cores that CPU slots share, e.g. 0,1 or 0-7; all by default")
+    parser.add_argument(
+        "--locks", default="", help="folder of the GPUs' locks, the same for everybody; {} by default".format(_FOLDERS)
+    )
     parser.add_argument("--probe-limit", type=float, default=10.0, help="seconds that the GPU driver has to answer")
     parser.add_argument("--probe-period", type=float, default=5.0, help="seconds between two looks at the GPUs")
     parser.add_argument(

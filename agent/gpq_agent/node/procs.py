@@ -8,8 +8,10 @@ import ctypes
 import errno
 import os
 import signal
+import time
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
 
+MOST_COMMAND = 200
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # who cannot look has not seen that something is gone
 
@@ -117,6 +119,22 @@ def mark_of(pid: int, variable: str) -> str:
         if entry.startswith(start):
             return entry[len(start) :].decode("utf-8", "replace")
     return ""
+
+
+def command_of(pid: int) -> str:
+    """Its command line as everybody may see it, at most `MOST_COMMAND` characters; "" when it is gone or hidden."""
+    try:
+        with open("/proc/{}/cmdline".format(pid), "rb") as stream:
+            content = stream.read(MOST_COMMAND)
+    except OSError:
+        return ""
+    return " ".join(word.decode("utf-8", "replace") for word in content.rstrip(b"\0").split(b"\0"))
+
+
+def started_at(process: Process) -> float:
+    """When it began, wall clock."""
+    ago = time.clock_gettime(time.CLOCK_BOOTTIME) - process.start_time / os.sysconf("SC_CLK_TCK")
+    return round(time.time() - ago, 1)
 
 
 def marked(variable: str, value: str, processes: Dict[int, Process]) -> Set[int]:

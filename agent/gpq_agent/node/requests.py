@@ -14,9 +14,11 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 from gpq_agent import wire
 from gpq_agent.node import launch, logs, network, procs, slots
 from gpq_agent.node.attempts import LIVE, Attempts
-from gpq_agent.node.devices import Devices, Release
+from gpq_agent.node.devices import Devices
 from gpq_agent.node.leases import Reign
+from gpq_agent.node.locks import TAKEN, Locks
 from gpq_agent.node.pulses import pulses
+from gpq_agent.node.release import Release
 from gpq_agent.node.spool import Spool, SpoolError
 
 Message = Dict[str, Any]
@@ -39,12 +41,19 @@ class Agent:
     """Answers requests; holds those that must wait. Blocks nowhere for long."""
 
     def __init__(
-        self, place: Spool, base: Dict[str, str], cores: List[int], slots: int, probe_limit: float, probe_period: float
+        self,
+        place: Spool,
+        base: Dict[str, str],
+        cores: List[int],
+        slots: int,
+        probe_limit: float,
+        probe_period: float,
+        locks: str = "",
     ) -> None:
         self.spool = place
         self.base = base
         self.cores = cores
-        self.attempts = Attempts(place)
+        self.attempts = Attempts(place, Locks(locks, place.id))
         self.reign = Reign(place, self.attempts.boot)
         self.quitting = False
         self._holders: Dict[str, str] = {}
@@ -58,6 +67,7 @@ class Agent:
             with_gpus=slots <= 0,
             owner_of=self.attempts.owner_of,
             holder_of=lambda device: self._holders.get(device, ""),
+            lock_of=self.attempts.locks.holder,
             probe_limit=probe_limit,
             probe_period=probe_period,
             slots_if_none=slots < 0,
@@ -132,6 +142,7 @@ class Agent:
         """Look at every attempt anew."""
         infos = []
         holders: Dict[str, str] = {}
+        stuck: Dict[str, str] = {}
         known = self.attempts.all()
         self.attempts.tend(known)
         for info in known:
@@ -142,7 +153,10 @@ class Agent:
             infos.append(info)
             if info.state in LIVE or self.release.holding(key):
                 holders.update(dict.fromkeys(held, key))
+            if info.state in LIVE and info.exit is not None:  # nothing but what cannot be killed leaves a note so early
+                stuck.update(dict.fromkeys(held, "attempt {}: {}".format(key, info.exit.get("note", ""))))
         self._holders = holders
+        self.devices.stuck = stuck
         self._least_lease = min((info.lease for info in infos if info.state in LIVE and info.lease > 0), default=0.0)
         digest = _digest(infos, self.devices.current())
         if digest != self._digest:
@@ -152,8 +166,9 @@ class Agent:
 
     @staticmethod
     def refusal(number: Any, error: str, hint: str = "", kind: str = "wrong") -> Message:
-        """The reply that says no. `kind`: one of wire.REFUSALS."""
-        return {"v": wire.VERSION, "id": number, "ok": False, "error": error, "hint": hint, "kind": kind}
+        """The reply that says no. `kind`: one of wire.REFUSALS, or TAKEN."""
+        reply = {"v": wire.VERSION, "id": number, "ok": False, "error": error, "hint": hint, "kind": kind}
+        return dict(reply, kind="busy", taken=True) if kind == TAKEN else reply
 
     def _answer(self, message: Message) -> List[Message]:
         operation = message.get("op")
@@ -239,8 +254,10 @@ class Agent:
                 )
             if here[name].state != "ok":
                 raise SpoolError(
-                    "{} is {}: {}".format(name, here[name].state, here[name].reason), "choose another device", "busy"
+                    "{} is {}: {}".format(name, here[name].state, here[name].reason), "choose another device", TAKEN
                 )
+            if self.devices.unsettled(name):  # it may be gone in a moment
+                raise SpoolError("{} is {}".format(name, self.devices.unsettled(name)), "wait a little", "busy")
             if self._holders.get(name, key) != key:
                 raise SpoolError(
                     "{} is still held by attempt {}".format(name, self._holders[name]), "wait for its end", "busy"

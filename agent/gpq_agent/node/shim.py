@@ -7,10 +7,10 @@ import os
 import signal
 import time
 import traceback
-from typing import Callable, Dict, List
+from typing import Callable, Dict, List, Sequence, Set
 
 from gpq_agent import wire
-from gpq_agent.node import launch, procs
+from gpq_agent.node import launch, locks, procs
 from gpq_agent.node.spool import Spool
 from gpq_agent.node.supervise import WAKE, Supervisor, write_exit
 from gpq_agent.node.tree import Tree
@@ -19,12 +19,15 @@ WAKE_SIGNAL = signal.SIGUSR1
 CRASH = "shim.err"  # traceback of a shim that failed, which would be a bug
 
 
-def spawn(place: Spool, order: wire.StartOrder, env: Dict[str, str], cores: List[int], lock: int) -> None:
-    """Fork a shim that starts the job. `lock` is the attempt's lock, held from now on by the shim."""
+def spawn(
+    place: Spool, order: wire.StartOrder, env: Dict[str, str], cores: List[int], lock: int, gpus: Sequence[int] = ()
+) -> None:
+    """Fork a shim that starts the job. `lock` is the attempt's lock, held from now on by the shim; `gpus` are those of its
+    GPUs, held by the shim and by the job's first process, which may outlive it."""
     _detach(
         place.folder(wire.attempt_key(order.job, order.attempt)),
-        lock,
-        lambda umask: _start(place, order, env, cores, umask),
+        {lock, *gpus},
+        lambda umask: _start(place, order, env, cores, umask, gpus),
     )
 
 
@@ -36,11 +39,11 @@ def adopt(place: Spool, order: wire.StartOrder, first: Dict[str, object], lock: 
         wire.write_json(os.path.join(folder, wire.SHIM), dict(procs.identity(os.getpid()), adopted=True))
         Supervisor(place, order, Tree(place.mark(os.path.basename(folder)), None), first, parent=False).run()
 
-    _detach(place.folder(wire.attempt_key(order.job, order.attempt)), lock, watch)
+    _detach(place.folder(wire.attempt_key(order.job, order.attempt)), {lock}, watch)
 
 
-def _detach(folder: str, lock: int, body: Callable[[int], None]) -> None:
-    """Run `body` in a process that belongs to nobody here: forked twice, own session, no inherited descriptor."""
+def _detach(folder: str, keep: Set[int], body: Callable[[int], None]) -> None:
+    """Run `body` in a process that belongs to nobody here: forked twice, own session, no inherited descriptor but `keep`."""
     pid = os.fork()
     if pid:
         os.waitpid(pid, 0)
@@ -55,7 +58,7 @@ def _detach(folder: str, lock: int, body: Callable[[int], None]) -> None:
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
         os.chdir("/")
-        procs.keep_only({lock})
+        procs.keep_only(keep)
         body(umask)
         code = 0
     except BaseException:
@@ -72,15 +75,20 @@ def _leave_trace(folder: str) -> None:
         pass
 
 
-def _start(place: Spool, order: wire.StartOrder, env: Dict[str, str], cores: List[int], umask: int) -> None:
+def _start(
+    place: Spool, order: wire.StartOrder, env: Dict[str, str], cores: List[int], umask: int, gpus: Sequence[int]
+) -> None:
     key = wire.attempt_key(order.job, order.attempt)
     folder = place.folder(key)
     wire.write_json(os.path.join(folder, wire.SHIM), procs.identity(os.getpid()))
+    locks.sign(gpus, os.getpid())
     procs.become_subreaper()
     listen, go = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(go)  # else the child would keep its own go pipe open, and wait for ever for a dead shim
+        for descriptor in gpus:
+            os.set_inheritable(descriptor, True)
         launch.become_job(order, env, cores, os.path.join(folder, wire.LOG), listen, umask)
     os.close(listen)
     started_at = time.time()
@@ -98,4 +106,4 @@ def _start(place: Spool, order: wire.StartOrder, env: Dict[str, str], cores: Lis
         return
     os.write(go, b"g")
     os.close(go)
-    Supervisor(place, order, Tree(place.mark(key), os.getpid()), first, parent=True).run()
+    Supervisor(place, order, Tree(place.mark(key), os.getpid()), first, parent=True, gpus=gpus).run()

@@ -72,6 +72,17 @@ def try_lock(descriptor: int) -> bool:
     return True
 
 
+def try_share(descriptor: int) -> bool:
+    """Take the lock beside others that share it, if nobody holds it exclusively."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return False
+        raise
+    return True
+
+
 def is_locked(path: str) -> bool:
     """Does anybody hold the lock file?"""
     try:

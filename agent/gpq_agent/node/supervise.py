@@ -5,10 +5,10 @@ import errno
 import os
 import signal
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 from gpq_agent import wire
-from gpq_agent.node import cgroups, procs, spool
+from gpq_agent.node import cgroups, locks, procs, spool
 from gpq_agent.node.capping import Cap
 from gpq_agent.node.launch import signal_number
 from gpq_agent.node.leases import Lease
@@ -19,6 +19,7 @@ STOP_RANK = {"checkpoint": 1, "signal": 2, "kill": 3}
 TERM_GRACE = 5.0  # seconds between TERM and KILL where nobody asked for another time
 STUCK_AFTER = 20.0  # seconds of KILL without effect after which a person is told
 GROUPS_AFTER = 0.5  # seconds of KILL, process by process, after which whole groups are killed at once
+FRESHEN = 3600.0  # seconds between two signs of life of the locks of its GPUs
 IDLE = 5.0  # seconds between two looks at stop.json, should its signal have been lost with its sender
 BUSY = 0.05
 NOTE = "note.json"  # {"note"}: what a person should know of an attempt that has not ended yet
@@ -29,11 +30,18 @@ class Supervisor:
     """One attempt, from the go byte to exit.json.
 
     `first` is the job's first process. `parent`: it is our child, so that its exit status is ours to collect; an
-    adopting shim (the first one was killed) is not its parent and records an unknown exit code.
+    adopting shim (the first one was killed) is not its parent and records an unknown exit code. `gpus`: the locks of its
+    GPUs, which are given up once no process of the tree is left, before its end can be told.
     """
 
     def __init__(
-        self, place: spool.Spool, order: wire.StartOrder, tree: Tree, first: Dict[str, Any], parent: bool
+        self,
+        place: spool.Spool,
+        order: wire.StartOrder,
+        tree: Tree,
+        first: Dict[str, Any],
+        parent: bool,
+        gpus: Sequence[int] = (),
     ) -> None:
         self.spool = place
         self.order = order
@@ -58,11 +66,14 @@ class Supervisor:
         self.lease = Lease(place, order, self.boot)
         self.fenced = False
         self.memory = cgroups.Memory(int(first["pid"]))
+        self.gpus = list(gpus)
+        self._freshened = time.monotonic()
 
     def run(self) -> None:
         """Returns when no process of the tree is left and the exit record is written."""
         while not self._looked():
             self._wait()
+        locks.close(self.gpus)
         self._record()
 
     def _looked(self) -> bool:
@@ -80,6 +91,9 @@ class Supervisor:
         woken = signal.sigtimedwait(WAKE, patience)
         if woken is not None and woken.si_signo == signal.SIGTERM:
             self._note("its shim was sent TERM; was the node shutting down?")
+        if self.gpus and time.monotonic() - self._freshened > FRESHEN:
+            self._freshened = time.monotonic()
+            locks.keep_fresh(self.gpus)
 
     def _step(self) -> bool:
         """One look at everything; True once all is over."""

@@ -7,9 +7,11 @@ import importlib.util
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -18,9 +20,11 @@ from typing import Any
 import pynvml
 import pytest
 from gpq_agent import wire
-from gpq_agent.node import gpus
+from gpq_agent.node import gpus, release
+from gpq_agent.node.devices import Devices
 
 from tests.agent.node.harness import NodeAgent, wait_until
+from tests.figures import Figures
 
 FAKES = Path(__file__).resolve().parents[2] / "fakes"
 A, B, C = (f"GPU-{letter * 8}-0000-0000-0000-000000000000" for letter in "abc")
@@ -69,7 +73,9 @@ def start_agent(agent: Callable[..., NodeAgent], driver: Driver, way: str, *opti
     if way == "smi":
         env["PATH"] = f"{FAKES / 'smi'}{os.pathsep}{os.environ['PATH']}"
     path = FAKES / ("nvml" if way == "nvml" else "no_nvml")
-    return agent("--probe-limit", "3", "--probe-period", "0.3", *options, env=env, path=[path])
+    locks = driver.path.parent / "locks"
+    locks.mkdir(exist_ok=True)
+    return agent("--probe-limit", "3", "--probe-period", "0.3", "--locks", str(locks), *options, env=env, path=[path])
 
 
 @pytest.fixture
@@ -84,12 +90,17 @@ def devices(node: NodeAgent) -> dict[str, dict[str, Any]]:
     return {device["id"]: device for device in node.ask("probe")["devices"]}
 
 
+def devices_seen(node: NodeAgent) -> dict[str, dict[str, Any]]:
+    """After a short watch: watching makes the agent look again."""
+    news = node.ask("watch", offsets={}, wait=0.3, seen=node.ask("watch", offsets={}, wait=0, seen="")["digest"])
+    return {device["id"]: device for device in news["devices"]}
+
+
 def wait_for_device(node: NodeAgent, name: str, state: str) -> dict[str, Any]:
     """Watching makes the agent look again."""
 
     def look() -> dict[str, Any] | None:
-        news = node.ask("watch", offsets={}, wait=0.3, seen=node.ask("watch", offsets={}, wait=0, seen="")["digest"])
-        found = {device["id"]: device for device in news["devices"]}
+        found = devices_seen(node)
         return found[name] if name in found and found[name]["state"] == state else None
 
     return wait_until(look, f"{name} to be {state}")
@@ -210,11 +221,14 @@ def test_a_stranger_on_a_gpu_is_named_and_left_alone(
     found = wait_for_device(node, A, "foreign")
     user = found["processes"][0]["user"]
     assert user
-    assert found["reason"] == f"pid {stranger.pid} ({user}, sleep) uses 5,000 MiB"
+    assert re.fullmatch(rf"used by {user} \(sleep, 4\.9 GiB, since \d\d:\d\d\)", found["reason"])
+    assert found["processes"][0]["command"] == "sleep 600"
+    assert abs(found["processes"][0]["since"] - time.time()) < 600
     assert found["processes"][0]["attempt"] == ""
     assert devices(node)[B]["state"] == "ok"
     reply = node.try_ask("start", order=node.order(1, ["true"], devices=[A]))
-    assert f"{A} is foreign: pid {stranger.pid}" in reply["error"]
+    assert f"{A} is foreign: used by {user} (sleep" in reply["error"]
+    assert (reply["kind"], reply["taken"]) == ("busy", True)
     node.ended(node.start(2, ["true"], devices=[B]))
     assert stranger.poll() is None
     driver.set_gpus({"uuid": A}, {"uuid": B})
@@ -223,7 +237,7 @@ def test_a_stranger_on_a_gpu_is_named_and_left_alone(
 
 def test_memory_that_no_visible_process_uses_is_somebody_elses(nvml_node: NodeAgent, driver: Driver) -> None:
     driver.set_gpus({"uuid": A, "used_mib": 20_000}, {"uuid": B, "used_mib": 500})
-    assert "20,000 MiB are in use by no process" in wait_for_device(nvml_node, A, "foreign")["reason"]
+    assert "20 GiB are in use by no process" in wait_for_device(nvml_node, A, "foreign")["reason"]
     assert devices(nvml_node)[B]["state"] == "ok"
 
 
@@ -250,7 +264,7 @@ def test_a_job_on_a_gpu_that_it_was_not_given_is_told(nvml_node: NodeAgent, driv
     key = nvml_node.start(1, ["sleep", "600"], devices=[A])
     pid = nvml_node.wait_for(key, "running")["pid"]
     driver.set_gpus({"uuid": A}, {"uuid": B, "processes": [{"pid": pid, "mib": 700}]})
-    assert f"attempt {key} was not given this GPU" in wait_for_device(nvml_node, B, "foreign")["reason"]
+    assert f"attempt {key} (700 MiB, not given to it)" in wait_for_device(nvml_node, B, "foreign")["reason"]
 
 
 def test_an_end_is_not_told_before_the_gpu_shows_the_job_gone(
@@ -273,6 +287,80 @@ def test_an_end_is_not_told_before_the_gpu_shows_the_job_gone(
     driver.set_gpus({"uuid": A}, {"uuid": B})
     assert nvml_node.ended(key)["code"] == 2
     nvml_node.ended(nvml_node.start(2, ["true"], devices=[A]))
+
+
+@pytest.mark.row("34")
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [({"broken": True}, "NVML: Unknown Error"), ({"remapped": [0, 1, 1, 0]}, gpus.REMAP)],
+    ids=["error", "remap"],
+)
+def test_a_sick_gpu_is_quarantined_alone_says_when_it_is_looked_at_and_comes_back(
+    nvml_node: NodeAgent, driver: Driver, fault: dict[str, Any], reason: str, figures: Figures
+) -> None:
+    assert devices(nvml_node)[A]["state"] == "ok"
+    driver.set_gpus({"uuid": A, **fault}, {"uuid": B})
+    sick = wait_for_device(nvml_node, A, "quarantined")
+    assert sick["reason"] == reason
+    assert 0 < sick["next_probe"] <= 1.8
+    assert wait_until(lambda: devices(nvml_node)[A]["age"] > 0.5, "it to grow older")
+    refused = nvml_node.try_ask("start", order=nvml_node.order(1, ["true"], devices=[A]))
+    figures.exactly("start on it", (refused["kind"], refused["taken"]), ("busy", True))
+    nvml_node.ended(nvml_node.start(2, ["true"], devices=[B]))
+    driver.set_gpus({"uuid": A}, {"uuid": B})
+    assert wait_for_device(nvml_node, A, "ok")["age"] == 0
+
+
+@pytest.mark.row("35")
+def test_a_job_on_a_gpu_that_is_lost_says_so_and_others_run(
+    nvml_node: NodeAgent, driver: Driver, tmp_path: Path, figures: Figures
+) -> None:
+    wait = f"while [ ! -e {tmp_path / 'gate'} ]; do sleep 0.05; done"
+    hit = nvml_node.start(1, ["sh", "-c", f"{wait}; exit 1"], devices=[A])
+    other = nvml_node.start(2, ["sh", "-c", f"{wait}; exit 4"], devices=[B])
+    driver.set_gpus({"uuid": A, "lost": "query"}, {"uuid": B})
+    wait_for_device(nvml_node, A, "lost")
+    assert nvml_node.attempts()[other]["state"] == "running"
+    (tmp_path / "gate").touch()
+    figures.exactly("its end", nvml_node.ended(hit)["note"], f"GPU lost: {A}")
+    record = nvml_node.ended(other)
+    assert (record["code"], record["note"]) == (4, "")
+
+
+@pytest.mark.row("36")
+def test_a_stranger_beside_our_job_is_a_warning_and_keeps_the_gpu_afterwards(
+    nvml_node: NodeAgent, driver: Driver, stranger: subprocess.Popen[bytes], tmp_path: Path, figures: Figures
+) -> None:
+    key = nvml_node.start(1, ["sh", "-c", f"while [ ! -e {tmp_path / 'gate'} ]; do sleep 0.05; done"], devices=[A])
+    pid = nvml_node.wait_for(key, "running")["pid"]
+    both = [{"pid": pid, "mib": 700}, {"pid": stranger.pid, "mib": 300}]
+    driver.set_gpus({"uuid": A, "used_mib": 1000, "processes": both}, {"uuid": B})
+    warned = wait_until(lambda: devices_seen(nvml_node)[A]["reason"] and devices(nvml_node)[A], "the warning")
+    assert warned["state"] == "ok"
+    assert warned["reason"].startswith("also used by ")
+    (tmp_path / "gate").touch()
+    driver.set_gpus({"uuid": A, "used_mib": 300, "processes": both[1:]}, {"uuid": B})
+    assert nvml_node.ended(key)["code"] == 0
+    assert devices(nvml_node)[A]["state"] == "foreign"
+    figures.exactly("strangers killed", stranger.poll(), None)
+
+
+def test_memory_that_our_own_job_leaves_quarantines_the_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    devices_ = Devices([], True, lambda _: "", lambda _: "")
+    held = release.Release(devices_)
+    ghost = gpus.Probe([gpus.RawGpu(A, 0, "x", 80_000, 9000, None, [])])
+    devices_._begun = float("inf")
+    ended = wire.AttemptInfo(1, 1, "exited", exit={"code": 0})
+    assert held.filter("1.1", ended, [A]).state == "running"
+    devices_._take(ghost)
+    monkeypatch.setattr(release, "RELEASE_AFTER", -1.0)
+    assert held.filter("1.1", ended, [A]).state == "exited"  # not for ever
+    devices_._take(ghost)
+    [told] = devices_.current()
+    assert told.state == "quarantined"
+    assert told.reason.startswith("attempt 1.1 has ended, but used by somebody: 8.8 GiB")
 
 
 def test_an_implausible_utilisation_is_unknown(node: NodeAgent, driver: Driver) -> None:

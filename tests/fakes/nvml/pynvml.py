@@ -6,6 +6,8 @@ Its state is the JSON file named by FAKE_NVML_STATE, read anew at each nvmlInit:
      "driver": "550.54.14",
      "gpus": [{"uuid", "name", "total_mib", "used_mib", "utilisation", "processes": [{"pid", "mib"}],
                "lost": "" | "handle" | "query",           # GPU_IS_LOST from the handle on, or only when asked for more
+               "broken": false,                           # Unknown Error from every query
+               "ecc": null | uncorrectable errors, "remapped": null | [corrected, uncorrected, pending, failed],
                "mig": null | [{"uuid", "name", "total_mib", "used_mib", "processes"}]}]}
 
 The list's order is the index order. As in the real one, everything before nvmlInit raises Uninitialized, the memory is
@@ -30,6 +32,8 @@ NVML_ERROR_LIBRARY_NOT_FOUND = 12
 NVML_ERROR_GPU_IS_LOST = 15
 NVML_ERROR_LIB_RM_VERSION_MISMATCH = 18
 NVML_ERROR_UNKNOWN = 999
+NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
+NVML_VOLATILE_ECC = 0
 NVML_DEVICE_MIG_DISABLE = 0x0
 NVML_DEVICE_MIG_ENABLE = 0x1
 
@@ -117,6 +121,8 @@ def _query(handle: _Handle) -> dict[str, Any]:
         raise NVMLError(NVML_ERROR_INVALID_ARGUMENT)
     if handle.facts.get("lost"):
         raise NVMLError(NVML_ERROR_GPU_IS_LOST)
+    if handle.facts.get("broken"):
+        raise NVMLError(NVML_ERROR_UNKNOWN)
     return handle.facts
 
 
@@ -196,6 +202,21 @@ def nvmlDeviceGetComputeRunningProcesses(handle: _Handle) -> list[nvmlFriendlyOb
         )
         for one in _query(handle).get("processes", [])
     ]
+
+
+def _known(facts: dict[str, Any], name: str) -> Any:
+    if facts.get(name) is None:
+        raise NVMLError(NVML_ERROR_NOT_SUPPORTED)
+    return facts[name]
+
+
+def nvmlDeviceGetTotalEccErrors(handle: _Handle, errorType: int, counterType: int) -> int:
+    return int(_known(_query(handle), "ecc"))
+
+
+def nvmlDeviceGetRemappedRows(device: _Handle) -> tuple[int, int, int, int]:
+    corrected, uncorrected, pending, failed = _known(_query(device), "remapped")
+    return corrected, uncorrected, pending, failed
 
 
 def nvmlDeviceGetMigMode(device: _Handle) -> list[int]:

@@ -1,0 +1,58 @@
+"""Moments as people write them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from gpq.cli.moments import moment
+from gpq.cli.values import gpu_list
+from gpq.errors import UsageError
+
+NOW = datetime(2026, 11, 25, 14, 30).astimezone()  # a Wednesday
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("now", "2026-11-25 14:30"),
+        ("18:00", "2026-11-25 18:00"),
+        ("9:00", "2026-11-26 09:00"),
+        ("today 9:00", "2026-11-25 09:00"),
+        ("tomorrow 9:00", "2026-11-26 09:00"),
+        ("tomorrow", "2026-11-26 00:00"),
+        ("fri 18:00", "2026-11-27 18:00"),
+        ("Friday 18:00", "2026-11-27 18:00"),
+        ("wed 18:00", "2026-11-25 18:00"),
+        ("wed 14:30", "2026-12-02 14:30"),
+        ("tue", "2026-12-01 00:00"),
+        ("2026-12-24 20:15", "2026-12-24 20:15"),
+        ("2026-12-24T20:15", "2026-12-24 20:15"),
+        ("2026-12-24", "2026-12-24 00:00"),
+        ("+1h30m", "2026-11-25 16:00"),
+    ],
+)
+def test_they_are_the_next_such_moment_in_local_time(text: str, meant: str) -> None:
+    assert moment(text, "--from", NOW) == datetime.fromisoformat(meant).timestamp()
+
+
+def test_a_zone_that_is_named_counts() -> None:
+    assert moment("2026-12-24T20:15:00Z", "--from", NOW) == moment("2026-12-24T21:15:00+01:00", "--from", NOW)
+    assert moment("+2d", "--from", NOW) - NOW.timestamp() == timedelta(days=2).total_seconds()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "soon", "25:00", "18:60", "fri 6pm", "2026-13-01", "2026-11-27 25:00", "+2", "18", "fri18"]
+)
+def test_what_is_no_moment_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        moment(text, "--from", NOW)
+    assert caught.value.hint
+
+
+def test_lists_of_gpus() -> None:
+    assert gpu_list("0,2-4,GPU-1", "") == ["0", "2", "3", "4", "GPU-1"]
+    for text in ("", "0,", "3-1", "a b", "\x1b"):
+        with pytest.raises(UsageError):
+            gpu_list(text, f"gpu1:{text}")
