@@ -100,7 +100,7 @@ class Reader:
             return explain(self.snapshot, self.allocation, job).headline
         spec = job.spec
         key = (
-            spec.level, spec.min_gpus, spec.max_gpus, spec.rigid, spec.gpu_type, spec.min_gpu_memory_mib,
+            spec.level, spec.min_gpus, spec.max_gpus, spec.rigid, spec.gpu_type, spec.min_gpu_memory_mib, spec.environment,
             job.profile.declared, self.allocation is not None and job.id in self.allocation,
         )  # fmt: skip
         if key not in self._headlines:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gpq.core.environments import is_fit
 from gpq.core.models import Allotment, Job, JobSpec, Layout, Placement, Shape, Snapshot
-from gpq.core.nodes import Device
+from gpq.core.nodes import Node
 from gpq.core.shapes import nodes_up, usable
 from gpq.core.units import DeviceId, JobId, NodeId
 
@@ -20,11 +21,13 @@ _MUST_WAIT = 1 << 20  # more than any node has devices: a node where the job can
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What makes two jobs equal when it comes to devices: type asked for, least memory, type of the shape."""
+    """What makes two jobs equal when it comes to devices: type asked for, least memory, type of the shape, and what
+    has to be on the node."""
 
     asked: str
     memory_mib: int
     gpu_type: str
+    environment: str = ""
 
 
 @dataclass(slots=True)
@@ -42,6 +45,7 @@ class Board:
     def __init__(self, snapshot: Snapshot, given: Iterable[JobId] = ()) -> None:
         """`given`: jobs whose devices are given already, to themselves."""
         self.nodes = nodes_up(snapshot)
+        self._checks = snapshot.checks
         self.index = {node.id: i for i, node in enumerate(self.nodes)}
         self.position = [{device.id: k for k, device in enumerate(node.devices)} for node in self.nodes]
         self.free: list[set[int]] = [set(range(len(node.devices))) for node in self.nodes]
@@ -66,7 +70,7 @@ class Board:
         return twin
 
     def kind(self, spec: JobSpec, gpu_type: str) -> Kind:
-        return Kind(spec.gpu_type, spec.min_gpu_memory_mib, gpu_type)
+        return Kind(spec.gpu_type, spec.min_gpu_memory_mib, gpu_type, spec.environment)
 
     def take(self, placement: Placement) -> None:
         """These devices are given."""
@@ -174,15 +178,17 @@ class Board:
     def _supply(self, kind: Kind) -> _Supply:
         known = self._kinds.get(kind)
         if known is None:
-            suited = [self._suited(node.devices, kind) for node in self.nodes]
+            suited = [self._suited(node, kind) for node in self.nodes]
             zeros = np.zeros(len(self.nodes), dtype=np.int64)
             known = self._kinds[kind] = _Supply(suited, zeros, zeros.copy())
             for at in range(len(self.nodes)):
                 self._count(known, at)
         return known
 
-    def _suited(self, devices: Sequence[Device], kind: Kind) -> frozenset[int] | None:
-        asks = _asks(kind)
+    def _suited(self, node: Node, kind: Kind) -> frozenset[int] | None:
+        asks, devices = _asks(kind), node.devices
+        if not is_fit(self._checks, node.id, kind.environment):
+            return frozenset()
         fitting = frozenset(
             k for k, d in enumerate(devices) if usable(d, asks) and (not kind.gpu_type or d.type == kind.gpu_type)
         )

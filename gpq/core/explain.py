@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gpq.core import estimates
+from gpq.core import environments, estimates
 from gpq.core.leases import Silence, silence, span
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Placement, Shape, Snapshot, Wish
 from gpq.core.nodes import Device, DeviceState, Node, NodeState
@@ -133,6 +133,9 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
             tuple(_silence(node) for _, node in sorted(snapshot.nodes.items())) or ("no server has answered yet",),
             ("`gpq nodes` shows why, `gpq doctor` how to mend it",),
         )
+    obstacle = _no_environment(snapshot, job)
+    if obstacle is not None:
+        return obstacle
     fewest, _ = gpu_range(job, max((len(node.devices) for node in up), default=0))
     obstacle = _never_fits(snapshot, job, fewest)
     if obstacle is not None:
@@ -141,6 +144,7 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     free = sum(usable(device, job.spec) and (node.id, device.id) not in taken for node in up for device in node.devices)
     reasons = [f"it needs {gpus(fewest)}; {free} of {_total(snapshot)} are free"]
     reasons += [drain_line(snapshot, name) for name in sorted(snapshot.drained) if name in snapshot.nodes]
+    reasons += [f"not used for it: {line}" for line in environments.obstacles(snapshot, job)]
     holders = sorted({owner for owner in taken.values() if owner != job.id})
     if holders:
         shown = ", ".join(_holder(snapshot.jobs[owner]) for owner in holders[:6])
@@ -174,6 +178,18 @@ def _never_while_drained(snapshot: Snapshot, job: Job) -> Explained | None:
     lines = (f"it could only run on servers that are drained: {', '.join(names)}",)
     remedies = tuple(f"`gpq nodes undrain {name}` lets jobs be placed there again" for name in names)
     return Explained("servers are drained", (*lines, *(drain_line(snapshot, name) for name in names)), remedies)
+
+
+def _no_environment(snapshot: Snapshot, job: Job) -> Explained | None:
+    """It fits nowhere, and would if every server had its interpreter, its directory and what its setup brings."""
+    free = replace(job, spec=environments.unasked(job.spec))
+    if feasible(job, snapshot, supply(snapshot, job, {})) or not feasible(free, snapshot, supply(snapshot, free, {})):
+        return None
+    return Explained(
+        environments.headline(snapshot, job),
+        tuple(environments.obstacles(snapshot, job)),
+        tuple(environments.fixes(snapshot, job)),
+    )
 
 
 def _before(other: Job, job: Job) -> bool:

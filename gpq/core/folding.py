@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from gpq.core import priors, profiling
+from gpq.core import environments, priors, profiling
 from gpq.core.events import (
     CancelAsked,
     Cancelled,
+    EnvironmentSeen,
     Event,
     Exited,
     Failed,
@@ -52,7 +53,7 @@ class Folded:
 
 def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
     """Apply `events` in order. Raises InvalidTransition for an order that the table does not allow (a bug)."""
-    jobs, nodes, drained = dict(snapshot.jobs), dict(snapshot.nodes), snapshot.drained
+    jobs, nodes, drained, checks = dict(snapshot.jobs), dict(snapshot.nodes), snapshot.drained, snapshot.checks
     next_id = snapshot.next_id
     journal: list[Event] = []
     ended: list[Job] = []
@@ -64,9 +65,14 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
             case Submitted():
                 jobs[event.job] = Job(event.job, event.spec, submitted_at=event.at)
                 next_id = max(next_id, event.job + 1)
+                checks = environments.hopeful(checks, event.spec.environment)
             case NodeSeen() | NodeSilent() | NodeRemoved():
                 _fold_node(nodes, event)
                 drained = _fold_drained(drained, event)
+                if isinstance(event, NodeRemoved):
+                    checks = environments.without(checks, event.node, jobs)
+            case EnvironmentSeen():
+                checks = environments.folded(checks, event, jobs)
             case NodeDrained() | NodeUndrained():
                 drained = _fold_drained(drained, event)
             case _:
@@ -82,7 +88,7 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
                 if after is not job and isinstance(event, Exited | StartRefused) and _all_parts_over(after):
                     todo.append(conclude(after, event.at, snapshot.config))
     learnt = priors.remember(snapshot.priors, ended)
-    now = replace(snapshot, jobs=jobs, nodes=nodes, next_id=next_id, priors=learnt, drained=drained)
+    now = replace(snapshot, jobs=jobs, nodes=nodes, next_id=next_id, priors=learnt, drained=drained, checks=checks)
     return Folded(now, tuple(journal), tuple(ended))
 
 

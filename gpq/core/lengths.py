@@ -14,7 +14,7 @@ class Lengths:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._counts: dict[tuple[str, int], dict[str, list[int]]] = {}
+        self._counts: dict[tuple[str, int, str], dict[str, list[int]]] = {}
 
     def left(self, job: Job) -> Seconds | None:
         """Run time still to come, where it is or else on the best type: of the oracle, else of its declared length; at

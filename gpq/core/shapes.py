@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from gpq.core.environments import is_fit
 from gpq.core.models import (
     HOLDS_DEVICES,
     Config,
@@ -26,9 +27,9 @@ FIRST_TIMES = 4.0  # settle times within which a job is expected to tell its fir
 Supply = Mapping[NodeId, tuple[DeviceId, ...]]
 
 
-def kind_of(spec: JobSpec) -> tuple[str, int]:
-    """What a job asks of devices; jobs of one kind may use the same ones."""
-    return spec.gpu_type, spec.min_gpu_memory_mib
+def kind_of(spec: JobSpec) -> tuple[str, int, str]:
+    """What a job asks of devices and of their nodes; jobs of one kind may use the same ones."""
+    return spec.gpu_type, spec.min_gpu_memory_mib, spec.environment
 
 
 def usable(device: Device, spec: JobSpec) -> bool:
@@ -109,6 +110,8 @@ def supply(snapshot: Snapshot, job: Job, taken: Mapping[tuple[NodeId, DeviceId],
     taken = held_by(snapshot, only_fixed=True) if taken is None else taken
     found: dict[NodeId, tuple[DeviceId, ...]] = {}
     for node in nodes_up(snapshot):
+        if not is_fit(snapshot.checks, node.id, job.spec.environment):
+            continue
         devices = tuple(
             device.id
             for device in node.devices

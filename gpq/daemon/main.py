@@ -166,7 +166,7 @@ def _serve(ready: Ready, umask: int) -> int:
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(contextlib.closing(SqliteStore(paths.database(), first_id=_first_id())))
         reign = Reign(store.id, store.epoch, store.holds)
-        world = LiveWorld(settings.nodes, paths.home(), umask=umask, reign=reign)
+        world = LiveWorld(settings.nodes, paths.home(), umask=umask, reign=reign, setup_limit=settings.setup_limit)
         stack.callback(world.close)
         controller = Controller(world, store, chosen, core)
         about = About(core, world.now(), store.epoch, settings.grace, settings.requeue_on_lost)

@@ -33,7 +33,8 @@ class NodeClient:
 
     `arguments` are the agent's; `library` is the folder on the node that holds gpq_agent alone, "" where the agent is
     to say it; `gpus` names those to use by UUID or index, all when empty; `address` is where peers reach the node, ""
-    where the agent is to say it; `view` gives the newest committed snapshot.
+    where the agent is to say it; `python` runs scripts there, "" for the one of each job; `setup_limit` is what a setup
+    may take; `view` gives the newest committed snapshot.
     """
 
     def __init__(
@@ -45,6 +46,8 @@ class NodeClient:
         library: str,
         gpus: Sequence[str],
         address: str = "",
+        python: str = "",
+        setup_limit: Seconds = 600.0,
         clock: Clock,
         inbox: Callable[[Sequence[Event]], None],
         view: Callable[[], Snapshot],
@@ -54,8 +57,9 @@ class NodeClient:
         self._connector = connector
         self._arguments = list(arguments)
         self._conversation = Conversation(
-            node, library=library, gpus=gpus, address=address, clock=clock, inbox=inbox, view=view, reign=reign
-        )
+            node, library=library, gpus=gpus, address=address, clock=clock, inbox=inbox, view=view, reign=reign,
+            python=python, setup_limit=setup_limit,
+        )  # fmt: skip
         self._connecting: Link | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"node-{node}", daemon=True)

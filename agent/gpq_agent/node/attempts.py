@@ -10,7 +10,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from gpq_agent import wire
-from gpq_agent.node import launch, procs, shim, spool
+from gpq_agent.node import environments, launch, procs, shim, spool
 from gpq_agent.node.spool import SpoolError
 from gpq_agent.node.supervise import NOTE, STOP_RANK
 from gpq_agent.node.tree import Tree
@@ -204,6 +204,7 @@ class Attempts:
                 return "already", self._must(key)
             admit()
             env = launch.environment(self.spool, order, base, devices)
+            order, env = environments.prepared(self.spool, order, env)
             launch.check_startable(order, env)
             self._check_devices(key, order)
             lock = self._prepare(folder, order, env)

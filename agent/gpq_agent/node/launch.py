@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -14,6 +15,7 @@ from gpq_agent.node.spool import Spool, SpoolError
 
 THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as every shell says it
+NAME = re.compile(r"[0-9a-f]{0,64}")  # of an environment; also of its folder
 LEVELS = ("black-box", "signal", "resizable", "adaptive")
 
 
@@ -55,6 +57,9 @@ def _checks(order: Any) -> List[Tuple[str, bool]]:
         ("devices", isinstance(order.devices, list) and all(map(text, order.devices)) and bool(order.devices)),
         ("devices", len(set(order.devices)) == len(order.devices)),
         ("level", order.level in LEVELS),
+        ("environment", isinstance(order.environment, str) and bool(NAME.fullmatch(order.environment))),
+        ("setup", isinstance(order.setup, bool) and (bool(order.environment) or not order.setup)),
+        ("any_python", isinstance(order.any_python, bool)),
         ("signal", signal_number(order.signal) is not None),
         ("port", number(order.port) and 0 <= order.port < 65536),
         ("node_rank", number(order.node_rank) and order.node_rank >= 0),
@@ -86,11 +91,19 @@ def check_startable(order: wire.StartOrder, environment: Dict[str, str]) -> None
         told = "is of an earlier boot" if late == float("inf") else "expired {:.1f} s ago".format(late)
         hint = "it was delayed on its way; ask for a new one"
         raise SpoolError("the start order {}".format(told), hint, "expired")
-    if not os.path.isdir(order.cwd):
-        raise SpoolError("no folder {} on this node".format(order.cwd), "is it on a file system that the nodes share?")
-    if not os.access(order.cwd, os.X_OK):
-        raise SpoolError("the folder {} cannot be entered".format(order.cwd), "check its permissions on this node")
-    _check_command(order.argv[0], order.cwd, environment.get("PATH", os.defpath))
+    unfit = "unfit" if order.environment else "wrong"
+    problem = folder_problem(order.cwd)
+    if problem is not None:
+        raise SpoolError(*problem, kind=unfit)
+    try:
+        check_command(order.argv[0], order.cwd, environment.get("PATH", os.defpath))
+    except SpoolError as error:
+        if order.environment and order.level in (
+            "resizable",
+            "adaptive",
+        ):  # argv[0] is an interpreter, not the job's own
+            raise SpoolError(error.message, error.hint, unfit) from None
+        raise
     if order.port and order.node_rank == 0:
         _check_port(order.port)
 
@@ -102,7 +115,16 @@ def lateness(order: wire.StartOrder) -> float:
     return age(order) - wire.START_EXPIRY
 
 
-def _check_command(command: str, cwd: str, path: str) -> None:
+def folder_problem(path: str) -> Optional[Tuple[str, str]]:
+    """Why nothing can be started in a folder, and what to do about it; None where it can."""
+    if not os.path.isdir(path):
+        return "no folder {}".format(path), "make it there, or use a file system that the servers share"
+    if not os.access(path, os.X_OK):
+        return "the folder {} cannot be entered".format(path), "check its permissions there"
+    return None
+
+
+def check_command(command: str, cwd: str, path: str) -> None:
     if "/" in command:
         full = os.path.join(cwd, command)
         if not os.path.exists(full):

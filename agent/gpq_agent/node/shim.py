@@ -21,7 +21,7 @@ CRASH = "shim.err"  # traceback of a shim that failed, which would be a bug
 
 def spawn(place: Spool, order: wire.StartOrder, env: Dict[str, str], cores: List[int], lock: int) -> None:
     """Fork a shim that starts the job. `lock` is the attempt's lock, held from now on by the shim."""
-    _detach(
+    detach(
         place.folder(wire.attempt_key(order.job, order.attempt)),
         lock,
         lambda umask: _start(place, order, env, cores, umask),
@@ -36,10 +36,10 @@ def adopt(place: Spool, order: wire.StartOrder, first: Dict[str, object], lock: 
         wire.write_json(os.path.join(folder, wire.SHIM), dict(procs.identity(os.getpid()), adopted=True))
         Supervisor(place, order, Tree(place.mark(os.path.basename(folder)), None), first, parent=False).run()
 
-    _detach(place.folder(wire.attempt_key(order.job, order.attempt)), lock, watch)
+    detach(place.folder(wire.attempt_key(order.job, order.attempt)), lock, watch)
 
 
-def _detach(folder: str, lock: int, body: Callable[[int], None]) -> None:
+def detach(folder: str, lock: int, body: Callable[[int], None]) -> None:
     """Run `body` in a process that belongs to nobody here: forked twice, own session, no inherited descriptor."""
     pid = os.fork()
     if pid:
