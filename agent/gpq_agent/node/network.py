@@ -1,0 +1,162 @@
+"""This server's network: interfaces with their addresses, which of them other servers may try, whether an address answers.
+
+Looks only; changes nothing and guesses no peer. IPv4 by ioctl, IPv6 and routes by /proc: standard library alone.
+"""
+
+import array
+import fcntl
+import os
+import re
+import socket
+import struct
+from typing import Dict, List, NamedTuple, Tuple
+
+SIOCGIFCONF, SIOCGIFFLAGS, SIOCGIFNETMASK = 0x8912, 0x8913, 0x891B
+IFF_UP, IFF_LOOPBACK, IFF_POINTOPOINT = 0x1, 0x8, 0x10
+ENTRY = 40  # bytes of a struct ifreq where a pointer has 8
+EPHEMERAL = (32768, 60999)  # Linux's default for ports of outgoing connections
+# Where containers and virtual machines of this server live: every server may have the same addresses there.
+INNER = re.compile(r"(docker|podman|br-|virbr|veth|cni|flannel|cali|lxc|lxd|kube|vmnet|vboxnet|tap|dummy|ifb)")
+LINK_LOCAL = re.compile(r"(169\.254\.|fe[89ab][0-9a-f]:)")
+
+
+class Interface(NamedTuple):
+    """One address of one interface that is up."""
+
+    name: str
+    address: str
+    prefix: int  # bits of the network
+    kind: str  # "ethernet" (or whatever leads out), "tunnel", "inner" (containers, virtual machines), "loopback"
+    default: bool = False  # the default route leaves by it
+
+
+def interfaces() -> List[Interface]:
+    """Every address of every interface that is up, IPv4 first, in the kernel's order."""
+    defaults = default_interfaces()
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        flags: Dict[str, int] = {}
+        rows = [(name, address, _netmask(probe, label)) for label, name, address in _ipv4(probe)] + _ipv6()
+        for name, address, prefix in rows:
+            if name not in flags:
+                flags[name] = _flags(probe, name)
+            if flags[name] & IFF_UP:
+                kind = _kind(name, flags[name], name in defaults)
+                found.append(Interface(name, address, prefix, kind, name in defaults))
+    return found
+
+
+def _ipv4(probe: socket.socket) -> List[Tuple[str, str, str]]:
+    """(label, interface, address); a second address of an interface may have a label of its own, eth0:1."""
+    size = 64 * ENTRY
+    while True:
+        buffer = array.array("B", bytes(size))
+        request = struct.pack("iL", size, buffer.buffer_info()[0])
+        used = struct.unpack("iL", fcntl.ioctl(probe.fileno(), SIOCGIFCONF, request))[0]
+        if used < size:
+            break
+        size *= 2
+    data = buffer.tobytes()
+    found = []
+    for begin in range(0, used, ENTRY):
+        label = data[begin : begin + 16].split(b"\0", 1)[0].decode("utf-8", "replace")
+        address = socket.inet_ntoa(data[begin + 20 : begin + 24])
+        found.append((label, label.partition(":")[0], address))
+    return found
+
+
+def _netmask(probe: socket.socket, label: str) -> int:
+    answer = _ask(probe, SIOCGIFNETMASK, label)
+    return bin(struct.unpack(">I", answer[20:24])[0]).count("1") if answer else 32
+
+
+def _flags(probe: socket.socket, name: str) -> int:
+    answer = _ask(probe, SIOCGIFFLAGS, name)
+    return int(struct.unpack("H", answer[16:18])[0]) if answer else 0
+
+
+def _ask(probe: socket.socket, what: int, name: str) -> bytes:
+    try:
+        return fcntl.ioctl(probe.fileno(), what, struct.pack("256s", os.fsencode(name)[:15]))
+    except OSError:  # it is gone
+        return b""
+
+
+def _ipv6() -> List[Tuple[str, str, int]]:
+    found = []
+    for words in _table("/proc/net/if_inet6"):
+        if len(words) == 6:
+            address = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words[0]))
+            found.append((words[5], address, int(words[2], 16)))
+    return found
+
+
+def default_interfaces() -> List[str]:
+    """Those that an IPv4 default route leaves by, the best metric first."""
+    rows = [words for words in _table("/proc/net/route") if len(words) > 7]
+    ways = sorted((int(words[6]), words[0]) for words in rows if words[1] == words[7] == "00000000")
+    return [name for _, name in ways]
+
+
+def _table(path: str) -> List[List[str]]:
+    try:
+        with open(path, encoding="ascii", errors="replace") as stream:
+            return [line.split() for line in stream]
+    except OSError:
+        return []
+
+
+def _kind(name: str, flags: int, is_default: bool) -> str:
+    if flags & IFF_LOOPBACK:
+        return "loopback"
+    bridge = os.path.isdir(os.path.join("/sys/class/net", name, "bridge"))
+    if (bridge or INNER.match(name)) and not is_default:  # a bridge may be how this server reaches the world
+        return "inner"
+    return "tunnel" if flags & IFF_POINTOPOINT else "ethernet"
+
+
+def candidates(known: List[Interface]) -> List[Interface]:
+    """Those under which another server may reach this one, the most likely first: no loopback, nothing that belongs to
+    containers, nothing that is valid on one link only; wires before tunnels, the default route's first, IPv4 first."""
+    order = {"ethernet": 0, "tunnel": 1}
+    usable = [one for one in known if one.kind in order and not LINK_LOCAL.match(one.address)]
+    return sorted(usable, key=lambda one: (order[one.kind], not one.default, ":" in one.address))
+
+
+def interface_of(address: str, known: List[Interface]) -> str:
+    """The name of the interface that has this address, "" where none has. All of 127.0.0.0/8 is the loopback's."""
+    address = address.partition("%")[0].replace("::ffff:", "")
+    for one in known:
+        if one.address == address or (one.kind == "loopback" and address.startswith("127.")):
+            return one.name
+    return ""
+
+
+def local_address(address: str) -> str:
+    """Our own address on the way to `address`, as the routes are now; "" where there is no way. Sends nothing."""
+    try:
+        family, _, _, _, target = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
+
+
+def reachable(address: str, port: int, timeout: float = 3.0) -> str:
+    """Why a TCP connection to `address` does not come about within `timeout` seconds; "" where it does."""
+    try:
+        socket.create_connection((address, port), timeout).close()
+    except socket.timeout:
+        return "no answer within {:g} s".format(timeout)
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return ""
+
+
+def ephemeral_ports() -> Tuple[int, int]:
+    """(first, last) of the ports that the kernel gives to outgoing connections."""
+    for words in _table("/proc/sys/net/ipv4/ip_local_port_range"):
+        if len(words) == 2:
+            return int(words[0]), int(words[1])
+    return EPHEMERAL
