@@ -46,7 +46,8 @@ class NodeConfig:
     slots: int | None = None  # CPU slots; 0 = none, even without GPUs
     cores: list[int] = field(default_factory=list)  # empty = all
     gpus: list[str] = field(default_factory=list)  # UUIDs or indices to use; empty = all
-    python: str = ""
+    python: str = ""  # that runs gpq's agent there
+    script_python: str = ""  # that runs scripts there, unless they were submitted with --python
     address: str = ""  # where other servers reach it; found by trying when empty
     interface: str = ""  # of the network to train over; the one on which the servers reach each other when empty
     host: str = ""  # this and what follows: of connector = "ssh". user@host, or a name of ~/.ssh/config
@@ -66,6 +67,7 @@ class FileConfig:
     restart_seconds: float = 30.0
     grace: float = 120.0  # default of `gpq submit --grace`
     requeue_on_lost: float = 0.0  # default of `gpq submit --requeue-on-lost`, seconds; 0 = off
+    setup_limit: float = 600.0  # seconds that a `gpq submit --setup` may take on a server
     settle_seconds: float = 15.0
     log_limit: float = 1024.0  # MiB of each attempt's log that are kept: head and end; 0 = all
     seed: int = 0  # of policies that search at random
@@ -179,7 +181,7 @@ def _check_keys(tree: dict[str, Any], text: str, path: str) -> None:
 
 
 def _check_values(config: FileConfig, text: str, path: str) -> None:
-    positive = ("interval", "restart_seconds", "grace")
+    positive = ("interval", "restart_seconds", "grace", "setup_limit")
     for key in positive:
         if not getattr(config, key) > 0:
             raise _error(f"{key} must be above 0", [key], text, path)
@@ -202,6 +204,11 @@ def _check_values(config: FileConfig, text: str, path: str) -> None:
         if node.connector not in ("local", "ssh"):
             hint = "known are local, ssh"
             raise _error(f"unknown connector `{node.connector}`", ["nodes", name, "connector"], text, path, hint)
+        if node.script_python and not (node.script_python.startswith("/") and node.script_python.isprintable()):
+            hint = "the whole path of a Python interpreter on that server"
+            raise _error(
+                f"nodes.{name}.script_python must begin with /", ["nodes", name, "script_python"], text, path, hint
+            )
         for key, problem, hint in (*_network_problems(node), *_ssh_problems(node)):
             raise _error(f"nodes.{name}.{key} {problem}", ["nodes", name, key], text, path, hint)
         if node.slots is not None and not 0 <= node.slots <= 1024:

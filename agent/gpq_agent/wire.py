@@ -38,6 +38,13 @@ c. The daemon gives a part of an attempt up lease + lease_margin seconds after i
 d. News of a part that was given up changes nothing but the journal: its end is recorded there when the node tells it;
    what still lives of it (its shim was killed, say) is killed.
 
+Environments. `prepare` asks whether what a job needs is on the node, and runs its setup there once: once more only when
+it failed, when what it made is gone, or under another name (`environment`, a digest that the daemon makes; the agent
+only compares it). Nothing of a job is started by it, and no device is given. What the setup exported is kept in the spool,
+and a start order that names the environment in `setup` is started with it. An agent that does not know `prepare`
+refuses it as any unknown operation; the daemon then takes every environment for fit there. A start order without `setup`
+and `environment` is started as ever.
+
 Epochs. `hello` names the daemon's `store` (id of its database) and `epoch` (which grows with each start). The agent keeps
 the highest epoch of each store in `<spool>/epoch.<store>.json`, durably, and refuses ("stale") what an older one asks that
 changes or renews anything; a start looks again under the spool's lock.
@@ -132,6 +139,22 @@ class StartOrder(NamedTuple):
     node_count: int = 0  # servers of this attempt; 0: the daemon does not tell (before 0.3)
     masters: List[str] = []  # addresses of rank 0's server, the most likely first; empty: they need not meet
     interface: str = ""  # the one to train over; empty: that on which the servers reach each other
+    environment: str = ""  # that the node was found fit for; a lack that shows now is refused as "unfit"
+    setup: bool = False  # start with what the setup of that environment exported
+    any_python: bool = False  # argv[0] is an interpreter that gives way to the one that the setup put first in PATH
+
+
+class PrepareOrder(NamedTuple):
+    """`op: prepare`. Idempotent: asked again while the setup runs, it waits for its end."""
+
+    environment: str  # lower-case hexadecimal digits
+    cwd: str
+    python: str = ""  # interpreter, absolute or a name in PATH; "" = none is needed
+    any_python: bool = False  # one that the setup put first in PATH comes before it
+    setup: str = ""  # a shell command, "" for none
+    modules: List[str] = []  # that the interpreter must find
+    env: Dict[str, str] = {}  # added to the agent's own environment, as of a StartOrder
+    limit: float = 600.0  # seconds that the setup may take
 
 
 class ExitRecord(NamedTuple):
@@ -162,6 +185,7 @@ OPS = (
     #           reached it, or "", "network": [[interface, address]] that others may try, "ephemeral": [first, last]}
     "ping",  # {} -> {"time"}
     "probe",  # {} -> {"devices": [DeviceInfo], "driver": str, "error": str}; probing runs in a child with a time limit
+    "prepare",  # {"prepare": PrepareOrder} -> {"fit": bool, "reason", "fix"}; answered once the setup has ended
     "start",  # {"order": StartOrder} -> {"state": "started" | "already", "attempt": AttemptInfo}
     "stop",  # {"attempt": "42.1", "mode", "grace"} -> {"attempt": AttemptInfo}; may be repeated, harder each time
     "control",  # {"attempt": "42.1", "control": Control} -> {}
@@ -179,9 +203,10 @@ OPS = (
 # Kinds of a refusal: "wrong" (asked again it is refused again), "busy" (a device, a full disk: try again later), "port"
 # (taken: launch again with another), "expired" (the start order came too late: send a new one), "stale" (a newer daemon of
 # the same store has taken over); and two that a shell has exit codes for, 127 and 126: "not-found" (no such command),
-# "not-executable" (it cannot be run). All but "busy", "port", "expired" and "stale" are for good. A "busy" with
-# ``"taken": true`` will not pass soon: the device is somebody else's, or out of use, and the job better off elsewhere at once.
-REFUSALS = ("wrong", "busy", "port", "expired", "stale", "not-found", "not-executable")
+# "not-executable" (it cannot be run), and "unfit": something that `prepare` looks for is not there (any more). All but "busy",
+# "port", "expired", "stale" and "unfit" are for good. A "busy" with ``"taken": true`` will not pass soon: the device is
+# somebody else's, or out of use, and the job better off elsewhere at once.
+REFUSALS = ("wrong", "busy", "port", "expired", "stale", "not-found", "not-executable", "unfit")
 
 
 class AttemptInfo(NamedTuple):

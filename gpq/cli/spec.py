@@ -42,6 +42,7 @@ class Asked(msgspec.Struct, frozen=True):
     env: list[str] = []
     cwd: str = ""
     python: str = ""
+    setup: str = ""
 
 
 def build(asked: Asked) -> SpecMessage:
@@ -75,6 +76,9 @@ def build(asked: Asked) -> SpecMessage:
         name=values.name(asked.name, "--name") if asked.name else default_name(argv, level),
         env=environment.kept(environ, dict(map(values.assignment, asked.env))),
         python=environment.interpreter(asked.python, environ),
+        python_asked=bool(asked.python),
+        setup=asked.setup.strip(),
+        modules=environment.modules(argv[0], least=low) if level == "script" else [],
         min_gpus=low,
         max_gpus=high,
         rigid=rigid,

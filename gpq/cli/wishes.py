@@ -55,11 +55,25 @@ AtomicBatchSize = Annotated[
     str, _option("--atomic-batch-size", metavar="A-B", help="Range of the batch on one GPU in one pass.")
 ]
 Env = Annotated[
-    list[str] | None, _option("--env", "-e", metavar="K=V", help="Set a variable, or pass on K; may be repeated.")
+    list[str] | None,
+    _option(
+        "--env",
+        "-e",
+        metavar="K=V",
+        help="Set a variable, or pass on K; may be repeated. [default: PATH, LANG, CONDA_*, PYTHON*, ...: see README]",
+    ),
 ]
 Cwd = Annotated[str, _option("--cwd", metavar="PATH", help="Directory to run in. [default: this one]")]
 Python = Annotated[
     str, _option("--python", metavar="PATH", help="Interpreter of the script. [default: of the active environment]")
+]
+Setup = Annotated[
+    str,
+    _option(
+        "--setup",
+        metavar="COMMAND",
+        help="Run once on each server before the first start there; jobs get what it exports.",
+    ),
 ]
 Hold = Annotated[bool, _option("--hold", help="Queue it held.")]
 Wait = Annotated[bool, _option("--wait", help="Block until it has ended; exit with its code.")]

@@ -111,7 +111,7 @@ class Reader:
         spec = job.spec
         key = (
             spec.user if self.snapshot.reservations else "", spec.time_limit if self.snapshot.reservations else 0,
-            spec.level, spec.min_gpus, spec.max_gpus, spec.rigid, spec.gpu_type, spec.min_gpu_memory_mib,
+            spec.level, spec.min_gpus, spec.max_gpus, spec.rigid, spec.gpu_type, spec.min_gpu_memory_mib, spec.environment,
             job.profile.declared, self.allocation is not None and job.id in self.allocation,
         )  # fmt: skip
         if key not in self._headlines:

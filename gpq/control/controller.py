@@ -10,7 +10,8 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from gpq.core.events import Event, NodeSeen, NodeSilent
+from gpq.core import environments
+from gpq.core.events import EnvironmentSeen, Event, NodeSeen, NodeSilent
 from gpq.core.fairness import MeanShare, advance
 from gpq.core.folding import fold
 from gpq.core.healing import not_from_the_future
@@ -21,7 +22,7 @@ from gpq.core.units import JobId, Seconds
 from gpq.errors import DaemonUnreachable, GpqError, StoreFailed
 from gpq.ports import Store, World
 
-_NODE_NEWS = (NodeSeen, NodeSilent)
+_NODE_NEWS = (NodeSeen, NodeSilent, EnvironmentSeen)
 
 T = TypeVar("T")
 Build = Callable[[Snapshot], tuple[Sequence[Event], T]]
@@ -38,7 +39,8 @@ class Controller:
         self.world = world
         self.store = store
         self.policy = policy
-        self.snapshot: Snapshot = not_from_the_future(replace(store.load(), now=world.now(), config=config))
+        loaded = replace(store.load(), now=world.now(), config=config)
+        self.snapshot: Snapshot = environments.recalled(not_from_the_future(loaded))
         self.last_round: Round | None = None
         # Shares averaged over lives, for finish-time fairness; counted anew from the start of the daemon.
         self.mean_shares: Mapping[JobId, MeanShare] = {}

@@ -5,7 +5,10 @@ What the command line checks is checked here again: other programs may speak to 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+import re
 import signal
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
@@ -22,6 +25,10 @@ from gpq.rpc.messages import SpecMessage
 MAX_GPUS = 100_000
 MAX_BATCH = 1 << 40
 LEAST_LEASE: Seconds = 1.0  # over the socket, for tests; the command line and config.toml ask for a minute
+LISTS = ("argv", "resume_argv", "tags", "modules")
+LEADS_TO_MODULES = ("PATH", "PYTHON", "LD_", "VIRTUAL_ENV", "CONDA_")  # variables by which an interpreter finds them
+MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+MAX_SETUP = 10_000  # characters
 SIGNALS = frozenset(each.name.removeprefix("SIG") for each in signal.Signals) - {"KILL", "STOP", "CHLD"}
 
 
@@ -39,8 +46,9 @@ def spec_of(message: SpecMessage, user: str, uid: int, grace: Seconds, lease: Se
             f"say --gpus {message.min_gpus}, or submit a script that uses gpq_agent.train",
         )
     fields = {name: getattr(message, name) for name in message.__struct_fields__ if name not in ("level", "env")}
-    for name in ("argv", "resume_argv", "tags"):
+    for name in LISTS:
         fields[name] = tuple(fields[name])
+    fields["environment"] = environment_of(message)
     fields["grace"] = grace if message.grace is None else message.grace
     fields["requeue_on_lost"] = lease if message.requeue_on_lost is None else message.requeue_on_lost
     if level is not Level.SCRIPT:
@@ -48,10 +56,21 @@ def spec_of(message: SpecMessage, user: str, uid: int, grace: Seconds, lease: Se
     return JobSpec(**fields, level=level, env=tuple(sorted(message.env.items())), user=user, uid=uid)
 
 
+def environment_of(message: SpecMessage) -> str:
+    """What has to be on a server, as a digest: jobs that need the same share one look, and one setup."""
+    env = sorted(message.env.items())
+    if not message.setup:
+        env = [(name, value) for name, value in env if message.modules and name.startswith(LEADS_TO_MODULES)]
+    asked: list[object] = [message.cwd, message.setup, message.modules, env]
+    if message.level == Level.SCRIPT:
+        asked += [message.python, message.python_asked]
+    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]
+
+
 def message_of(spec: JobSpec) -> SpecMessage:
     """The inverse of `spec_of`."""
     fields = {name: getattr(spec, name) for name in SpecMessage.__struct_fields__}
-    for name in ("argv", "resume_argv", "tags"):
+    for name in LISTS:
         fields[name] = list(fields[name])
     return SpecMessage(**{**fields, "env": dict(spec.env), "level": str(spec.level)})
 
@@ -72,7 +91,12 @@ def _check_texts(message: SpecMessage) -> None:
             raise UsageError(f"{tag!r} cannot be a tag", "letters, digits, dot, dash and underscore, at most 64")
     if message.signal.removeprefix("SIG") not in SIGNALS or message.signal.startswith("SIG"):
         raise UsageError(f"unknown signal `{message.signal}`", "e.g. TERM, USR1, INT")
-    texts = [*message.argv, *message.resume_argv, message.cwd, message.python, message.gpu_type]
+    for module in message.modules:
+        if not MODULE.fullmatch(module):
+            raise UsageError(f"{module!r} cannot be a module", "the name of a package, e.g. torch")
+    if len(message.setup) > MAX_SETUP:
+        raise UsageError(f"--setup has {len(message.setup)} characters", "put them into a script, and name that")
+    texts = [*message.argv, *message.resume_argv, message.cwd, message.python, message.gpu_type, message.setup]
     if any("\0" in text for text in (*texts, *message.env, *message.env.values())):
         raise UsageError("the command or its environment holds a NUL byte", "remove it")
     for name in message.env:

@@ -49,4 +49,14 @@ class Forget:
     nodes: tuple[NodeId, ...]
 
 
-Action = Launch | Stop | Retune | Forget
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Look whether what the job needs is on a node, and run its setup there. Idempotent by (node, environment)."""
+
+    node: NodeId
+    environment: str
+    spec: JobSpec
+
+
+OfAttempt = Launch | Stop | Retune | Forget
+Action = OfAttempt | Prepare

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gpq.core.environments import is_fit
 from gpq.core.models import Allotment, Job, JobSpec, Layout, Placement, Shape, Snapshot
 from gpq.core.nodes import Node
 from gpq.core.reservations import NOTHING, Barred, barred
@@ -22,12 +23,13 @@ _MUST_WAIT = 1 << 20  # more than any node has devices: a node where the job can
 @dataclass(frozen=True, slots=True)
 class Kind:
     """What makes two jobs equal when it comes to devices: type asked for, least memory, type of the shape, what is reserved for
-    others."""
+    others, and what has to be on the node."""
 
     asked: str
     memory_mib: int
     gpu_type: str
     barred: Barred = NOTHING
+    environment: str = ""
 
 
 @dataclass(slots=True)
@@ -70,7 +72,8 @@ class Board:
         return twin
 
     def kind(self, job: Job, gpu_type: str) -> Kind:
-        return Kind(job.spec.gpu_type, job.spec.min_gpu_memory_mib, gpu_type, barred(self._snapshot, job))
+        spec = job.spec
+        return Kind(spec.gpu_type, spec.min_gpu_memory_mib, gpu_type, barred(self._snapshot, job), spec.environment)
 
     def take(self, placement: Placement) -> None:
         """These devices are given."""
@@ -192,6 +195,8 @@ class Board:
 
     def _suited(self, node: Node, kind: Kind) -> frozenset[int] | None:
         asks = _asks(kind)
+        if not is_fit(self._snapshot.checks, node.id, kind.environment):
+            return frozenset()
         fitting = frozenset(
             k
             for k, d in enumerate(node.devices)

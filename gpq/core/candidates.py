@@ -10,10 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Shape, Snapshot, Wish
-from gpq.core.shapes import Supply, feasible, held_by, is_fixed, is_leaving, is_mixed, shape_on, supply
+from gpq.core.shapes import (
+    DeviceKind,
+    Supply,
+    feasible,
+    held_by,
+    is_fixed,
+    is_leaving,
+    is_mixed,
+    kind_of,
+    shape_on,
+    supply,
+)
 from gpq.core.units import JobId, NodeId
-
-Kind = tuple[str, int]  # what is asked of devices: part of the type's name, least memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +83,14 @@ def field_of(snapshot: Snapshot, reach: Mapping[JobId, int] | None = None) -> Fi
     taken = {device: job for device, job in held_by(snapshot).items() if job in kept}
     waiting = [snapshot.jobs[name] for name in sorted(snapshot.jobs) if name not in kept and _ready(snapshot, name)]
     # The same for all who ask for the same, since none of them holds what is taken.
-    kinds = {_kind(job): job for job in waiting}
+    kinds = {kind_of(job, snapshot): job for job in waiting}
     offers = {kind: _offer(snapshot, supply(snapshot, job, taken)) for kind, job in kinds.items()}
     menu = _Menu(snapshot)
     candidates = [
-        menu.candidate(job, offers[_kind(job)], reach.get(job.id) if reach is not None else None) for job in waiting
+        menu.candidate(job, offers[kind_of(job, snapshot)], reach.get(job.id) if reach is not None else None)
+        for job in waiting
     ]
     return Field(kept, tuple(candidates), _free(snapshot, offers, waiting))
-
-
-def _kind(job: Job) -> Kind:
-    return job.spec.gpu_type, job.spec.min_gpu_memory_mib
 
 
 def _ready(snapshot: Snapshot, name: JobId) -> bool:
@@ -174,7 +180,7 @@ def _tidy(shapes: tuple[Shape, ...], offer: Offer) -> NDArray[np.bool_]:
     )
 
 
-def _free(snapshot: Snapshot, offers: Mapping[Kind, Offer], waiting: list[Job]) -> dict[str, tuple[int, ...]]:
+def _free(snapshot: Snapshot, offers: Mapping[DeviceKind, Offer], waiting: list[Job]) -> dict[str, tuple[int, ...]]:
     devices = {(node, device) for offer in offers.values() for node, ids in offer.devices.items() for device in ids}
     for job in waiting:
         devices |= job.placement.devices if job.placement is not None else frozenset()

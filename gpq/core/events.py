@@ -155,6 +155,18 @@ class NodeRemoved:
 
 
 @dataclass(frozen=True, slots=True)
+class EnvironmentSeen:
+    """A node looked for what jobs need there."""
+
+    at: Seconds
+    node: NodeId
+    environment: str
+    fit: bool
+    reason: str = ""
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     """The processes of an attempt run on one node."""
 
@@ -296,6 +308,7 @@ Event = (
     | NodeSeen
     | NodeSilent
     | NodeRemoved
+    | EnvironmentSeen
     | Started
     | StartRefused
     | Exited
@@ -308,7 +321,7 @@ Event = (
     | TimeLimitReached
 )
 
-EPHEMERAL: tuple[type, ...] = (NodeSeen, NodeSilent, Profiled, Pulsed)
+EPHEMERAL: tuple[type, ...] = (NodeSeen, NodeSilent, EnvironmentSeen, Profiled, Pulsed)
 
 # What calls for an allocation at once; everything else waits for the timer.
 TRIGGERS: tuple[type, ...] = (

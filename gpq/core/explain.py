@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gpq.core import estimates
+from gpq.core import environments, estimates
 from gpq.core.conditions import intruders, out_of_use, reservation_line
 from gpq.core.healing import nodes_of, stuck
 from gpq.core.leases import Silence, silence, span
@@ -145,6 +145,9 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
             tuple(_silence(node) for _, node in sorted(snapshot.nodes.items())) or ("no server has answered yet",),
             ("`gpq nodes` shows why, `gpq doctor` how to mend it",),
         )
+    obstacle = _no_environment(snapshot, job)
+    if obstacle is not None:
+        return obstacle
     fewest, _ = gpu_range(job, max((len(node.devices) for node in up), default=0))
     obstacle = _never_fits(snapshot, job, fewest)
     if obstacle is not None:
@@ -156,6 +159,7 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     reasons += [drain_line(snapshot, name) for name in sorted(snapshot.drained) if name in snapshot.nodes]
     reasons += out_of_use(snapshot, job.spec)
     reasons += _reserved_lines(snapshot, job)
+    reasons += [f"not used for it: {line}" for line in environments.obstacles(snapshot, job)]
     holders = sorted({owner for owner in taken.values() if owner != job.id})
     if holders:
         shown = ", ".join(_holder(snapshot.jobs[owner]) for owner in holders[:6])
@@ -209,6 +213,18 @@ def _never_while_reserved(snapshot: Snapshot, job: Job) -> Explained | None:
     ids = [held.id for held in current(snapshot, snapshot.now) if keeps_out(held, job, snapshot.now)]
     remedies = tuple(f"`gpq nodes unreserve {name}` gives the GPUs back to everybody" for name in ids)
     return Explained("GPUs are reserved", ("it could only run on GPUs that are reserved", *lines), remedies)
+
+
+def _no_environment(snapshot: Snapshot, job: Job) -> Explained | None:
+    """It fits nowhere, and would if every server had its interpreter, its directory and what its setup brings."""
+    free = replace(job, spec=environments.unasked(job.spec))
+    if feasible(job, snapshot, supply(snapshot, job, {})) or not feasible(free, snapshot, supply(snapshot, free, {})):
+        return None
+    return Explained(
+        environments.headline(snapshot, job),
+        tuple(environments.obstacles(snapshot, job)),
+        tuple(environments.fixes(snapshot, job)),
+    )
 
 
 def _before(other: Job, job: Job) -> bool:

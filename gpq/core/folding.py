@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from gpq.core import priors, profiling
+from gpq.core import environments, priors, profiling
 from gpq.core.events import (
     CancelAsked,
     Cancelled,
+    EnvironmentSeen,
     Event,
     Exited,
     Failed,
@@ -55,7 +56,7 @@ class Folded:
 
 def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
     """Apply `events` in order. Raises InvalidTransition for an order that the table does not allow (a bug)."""
-    jobs, nodes, drained = dict(snapshot.jobs), dict(snapshot.nodes), snapshot.drained
+    jobs, nodes, drained, checks = dict(snapshot.jobs), dict(snapshot.nodes), snapshot.drained, snapshot.checks
     next_id, reservations, next_reservation = snapshot.next_id, snapshot.reservations, snapshot.next_reservation
     journal: list[Event] = []
     ended: list[Job] = []
@@ -67,10 +68,15 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
             case Submitted():
                 jobs[event.job] = Job(event.job, event.spec, submitted_at=event.at)
                 next_id = max(next_id, event.job + 1)
+                checks = environments.hopeful(checks, event.spec.environment)
             case NodeSeen() | NodeSilent() | NodeRemoved():
                 _fold_node(nodes, event)
                 drained = _fold_drained(drained, event)
                 reservations = _fold_reserved(reservations, event)
+                if isinstance(event, NodeRemoved):
+                    checks = environments.without(checks, event.node, jobs)
+            case EnvironmentSeen():
+                checks = environments.folded(checks, event, jobs)
             case NodeDrained() | NodeUndrained():
                 drained = _fold_drained(drained, event)
             case NodeReserved() | NodeUnreserved():
@@ -96,6 +102,7 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
         next_id=next_id,
         priors=learnt,
         drained=drained,
+        checks=checks,
         reservations=reservations,
         next_reservation=next_reservation,
     )

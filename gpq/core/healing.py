@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpq.core.actions import Action, Stop
+from gpq.core.actions import OfAttempt, Stop
 from gpq.core.lifecycle import MOST_DOUBLINGS
 from gpq.core.models import HOLDS_DEVICES, Job, Snapshot, StopReason
 from gpq.core.planning import CANCEL_GRACE, repeat
@@ -62,7 +62,7 @@ def leftovers(snapshot: Snapshot, node: NodeId) -> list[Stop]:
     ]
 
 
-def standing(snapshot: Snapshot, node: NodeId) -> list[Action]:
+def standing(snapshot: Snapshot, node: NodeId) -> list[OfAttempt]:
     """All orders to `node` that still stand. A part of a doomed attempt is ended: no start, no checkpoint is said again."""
     ending = leftovers(snapshot, node)
     doomed = {stop.job for stop in ending}

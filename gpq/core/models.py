@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpq.core.nodes import Node, Reservation
+from gpq.core.nodes import Fitness, Node, Reservation
 from gpq.core.profile import Prior, Profile, RankPulse
 from gpq.core.units import DeviceId, JobId, NodeId, Seconds, Word
 
@@ -69,6 +69,10 @@ class JobSpec:
     name: str = ""
     env: tuple[tuple[str, str], ...] = ()
     python: str = ""  # interpreter of a script
+    python_asked: bool = False  # its user named it; else a server's own one, or that of `setup`, comes first
+    setup: str = ""  # shell command, run once on each server before the first launch there
+    modules: tuple[str, ...] = ()  # that the interpreter must find
+    environment: str = ""  # what has to be there, as a digest (gpq.core.environments); "" = nothing
     min_gpus: int = 1
     max_gpus: int = 0  # 0 = as many as pay off
     rigid: bool = False  # a script that is never resized
@@ -298,3 +302,4 @@ class Snapshot:
     )  # nothing new is placed there, and why; news undoes it not
     reservations: Mapping[int, Reservation] = field(default_factory=dict)  # by id; also some that are over
     next_reservation: int = 1
+    checks: Mapping[tuple[NodeId, str], Fitness] = field(default_factory=dict)  # by `JobSpec.environment`; not kept

@@ -57,6 +57,16 @@ class Reservation:
     by: str = ""  # who asked for it
 
 
+@dataclass(frozen=True, slots=True)
+class Fitness:
+    """What a server said of one environment (gpq.core.environments)."""
+
+    fit: bool
+    reason: str = ""  # why not
+    fix: str = ""
+    at: Seconds = 0.0
+
+
 class NodeState(Word):
     UP = "up"
     UNREACHABLE = "unreachable"  # silence: changes the node, never the job

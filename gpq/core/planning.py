@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpq.core.actions import Action, Launch, Retune, Stop
+from gpq.core.actions import Action, Launch, OfAttempt, Retune, Stop
 from gpq.core.events import Event, Launched, Retuned, StopSent
 from gpq.core.master_ports import lease, leased
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Placement, Snapshot, StopReason, Wish
@@ -112,10 +112,10 @@ def issued(action: Action, now: Seconds) -> Event | None:
             return None
 
 
-def repeat(snapshot: Snapshot, node: NodeId) -> list[Action]:
+def repeat(snapshot: Snapshot, node: NodeId) -> list[OfAttempt]:
     """Orders that a node may have missed (the daemon was killed between commit and sending, the link was cut): all
     that still stand. Orders are idempotent by (job, attempt), so one too many does no harm."""
-    actions: list[Action] = []
+    actions: list[OfAttempt] = []
     for name in sorted(snapshot.jobs):
         job = snapshot.jobs[name]
         if job.placement is None or node not in _nodes(job) or any(known == node for known, _ in job.exits):

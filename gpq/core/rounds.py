@@ -6,7 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpq.core.actions import Action, Forget
-from gpq.core.events import TRIGGERS, Cancelled, Event, Exited, Held, NodeSeen, NodeSilent, Profiled, Released
+from gpq.core.environments import wanted as wanted_checks
+from gpq.core.events import (
+    TRIGGERS,
+    Cancelled,
+    EnvironmentSeen,
+    Event,
+    Exited,
+    Held,
+    NodeSeen,
+    NodeSilent,
+    Profiled,
+    Released,
+)
 from gpq.core.explain import motives
 from gpq.core.folding import fold
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Placement, Shape, Snapshot, Wish
@@ -58,7 +70,7 @@ def decide(snapshot: Snapshot, events: Sequence[Event], policy: Policy, *, alloc
         allocation = {name: shape_of(allotment) for name, allotment in allotted.items()}
         reasons = motives(snapshot, allocation, wanted)
         done = Round(snapshot.now, allocation, wanted, reasons)
-        actions = plan(snapshot, wanted, reasons)
+        actions = [*plan(snapshot, wanted, reasons), *wanted_checks(snapshot)]
         snapshot = replace(snapshot, round_at=snapshot.now)
     else:
         wished = (wished_stop(snapshot.jobs[name], snapshot.now) for name in sorted(snapshot.jobs))
@@ -134,6 +146,10 @@ def due(snapshot: Snapshot, events: Sequence[Event]) -> bool:
                 or known.state is not event.node.state
                 or _offer(known.devices) != _offer(event.node.devices)
             ):
+                return True
+        if isinstance(event, EnvironmentSeen):
+            found = snapshot.checks.get((event.node, event.environment))
+            if found is None or found.fit is not event.fit:
                 return True
         if isinstance(event, NodeSilent):
             node = snapshot.nodes.get(event.node)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from gpq.core.environments import is_fit
 from gpq.core.models import (
     HOLDS_DEVICES,
     Config,
@@ -25,12 +26,14 @@ from gpq.core.units import DeviceId, JobId, NodeId, Seconds
 FIRST_TIMES = 4.0  # settle times within which a job is expected to tell its first step times
 
 Supply = Mapping[NodeId, tuple[DeviceId, ...]]
-DeviceKind = tuple[str, int, Barred]
+DeviceKind = tuple[str, int, Barred, str]
 
 
 def kind_of(job: Job, snapshot: Snapshot) -> DeviceKind:
-    """What a job asks of devices, and what is reserved for others; jobs of one kind may use the same ones."""
-    return job.spec.gpu_type, job.spec.min_gpu_memory_mib, barred(snapshot, job)
+    """What a job asks of devices and of their nodes, and what is reserved for others; jobs of one kind may use the same
+    ones."""
+    spec = job.spec
+    return spec.gpu_type, spec.min_gpu_memory_mib, barred(snapshot, job), spec.environment
 
 
 def usable(device: Device, spec: JobSpec) -> bool:
@@ -118,6 +121,8 @@ def supply(snapshot: Snapshot, job: Job, taken: Mapping[tuple[NodeId, DeviceId],
     found: dict[NodeId, tuple[DeviceId, ...]] = {}
     reserved = barred(snapshot, job)
     for node in nodes_up(snapshot):
+        if not is_fit(snapshot.checks, node.id, job.spec.environment):
+            continue
         devices = tuple(
             device.id
             for device in node.devices

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gpq_agent import wire
 
-from gpq.core.actions import Action, Forget, Launch, Retune, Stop
-from gpq.core.events import Event, NodeSeen, StartRefused
+from gpq.core import environments
+from gpq.core.actions import Action, Forget, Launch, OfAttempt, Prepare, Retune, Stop
+from gpq.core.events import EnvironmentSeen, Event, NodeSeen, StartRefused
 from gpq.core.healing import Fate, expected, fate, standing
 from gpq.core.models import Snapshot, StopReason
 from gpq.core.nodes import Node
@@ -28,7 +30,7 @@ log = logging.getLogger(__name__)
 WATCH: Seconds = 3.0  # a watch answers after this long even without news, or in this part of the shortest lease
 LEASE_SHARE = 0.25
 SILENCE: Seconds = 11.0  # three answers missed, and some; the agent itself may wait 10 s for the GPU driver
-REPEAT: Mapping[type[Action], Seconds] = {Launch: 5.0, Stop: 30.0, Retune: 60.0, Forget: 30.0}  # while of no effect
+REPEAT: Mapping[type[OfAttempt], Seconds] = {Launch: 5.0, Stop: 30.0, Retune: 60.0, Forget: 30.0}  # while of no effect
 REFUSED_PATIENCE: Seconds = 10.0  # a start refused for a passing reason is tried again this long
 REMEMBER: Seconds = 120.0  # longer than any of the above
 SHELL_CODES = {"not-found": 127, "not-executable": 126}  # of refusals
@@ -59,9 +61,13 @@ class Conversation:
         address: str = "",
         log_limit: int = 0,
         interface: str = "",
+        python: str = "",
+        setup_limit: Seconds = 600.0,
     ) -> None:
         self.node = node
         self.line: Send | None = None
+        self._python, self._setup_limit = python, setup_limit
+        self._looks: dict[str, Seconds] = {}  # environments that the node was asked to look at on this line, when
         self._library = library
         self._clock = clock
         self._inbox = inbox
@@ -78,6 +84,7 @@ class Conversation:
         self._unanswered: dict[Key, list[Seconds]] = {}  # starts said, when
         self._refusals: dict[Key, StartRefused] = {}  # for good; not told while another start may be under way
         self._told_refused: set[Key] = set()
+        self._lacks: dict[Key, EnvironmentSeen] = {}  # told with the refusal, after it
         self._backoff = FIRST_BACKOFF
         self._forgone: frozenset[Key] = frozenset()  # written by the thread of the leases alone
 
@@ -95,6 +102,7 @@ class Conversation:
     def begin(self, send: Send) -> None:
         """There is a new line: greet."""
         self._said.clear()
+        self._looks.clear()
         self._connected_at = self._clock.elapsed()
         hello = {"store": self._reign.store, "epoch": self._reign.epoch}
         send("hello", hello, lambda reply: self._on_hello(send, reply))
@@ -130,7 +138,7 @@ class Conversation:
         """Say it to the node. Without a line it is not kept: it is found missing once there is one."""
         line = self.line
         if line is not None:
-            self._say(line, action)
+            self._say_look(line, action) if isinstance(action, Prepare) else self._say(line, action)
 
     def forgo(self, keys: frozenset[Key]) -> None:
         """These were given up, and that may not be committed yet: they must not be started now."""
@@ -139,7 +147,27 @@ class Conversation:
     def resume(self, keys: frozenset[Key]) -> None:
         self._forgone -= keys
 
-    def _say(self, send: Send, action: Action) -> None:
+    def _say_look(self, send: Send, look: Prepare) -> None:
+        """Once; the answer may take as long as a setup does."""
+        if look.environment in self._looks:
+            return
+        self._looks[look.environment] = self._clock.elapsed()
+        order = launching.prepare_order(look, self._python, self._setup_limit)
+
+        def done(reply: Reply) -> None:
+            if reply.get("lost"):
+                return
+            self._looks.pop(look.environment, None)
+            if not reply.get("ok") and reply.get("kind") in ("busy", "stale"):
+                return  # it is asked again
+            now, told = self._clock.now(), str(reply.get("reason", ""))
+            # One that refuses as such knows no looks: an agent before 0.3. What is lacking there shows at the start.
+            fit = bool(reply.get("fit", True))
+            self._tell([EnvironmentSeen(now, self.node, look.environment, fit, told, str(reply.get("fix", "")))])
+
+        send("prepare", {"prepare": order._asdict()}, done)
+
+    def _say(self, send: Send, action: OfAttempt) -> None:
         key = wire.attempt_key(action.job, action.attempt)
         self._said[type(action).__name__, action.job, action.attempt] = self._clock.elapsed()
         match action:
@@ -158,7 +186,7 @@ class Conversation:
         nodes = self._view().nodes
         if not launching.can_meet(launch, nodes):
             return  # said again once the others have been heard of
-        order = launching.start_order(launch, self.node, nodes=nodes, library=self._library)
+        order = launching.start_order(launch, self.node, nodes=nodes, library=self._library, python=self._python)
         order = order._replace(**self._report, store=self._reign.store, log_limit=self._log_limit)
         key, said_at = (launch.job, launch.attempt), self._clock.elapsed()
         if key in self._forgone or key in self._refusals or key in self._told_refused:
@@ -194,9 +222,14 @@ class Conversation:
             return
         log.info("%s: attempt %d.%d is refused: %s", self.node, launch.job, launch.attempt, reason)
         code = SHELL_CODES.get(kind)
-        transient = kind in ("busy", "port")
+        transient = kind in ("busy", "port", "unfit")
         refusal = StartRefused(self._clock.now(), *key, self.node, reason, transient=transient, code=code)
         self._refusals[key] = refusal
+        if kind == "unfit":
+            lack = EnvironmentSeen(
+                self._clock.now(), self.node, launch.spec.environment, False, reason, str(reply.get("hint", ""))
+            )
+            self._lacks[key] = lack
         self._tell_refusals(())
 
     def _answered(self, key: Key, said_at: Seconds) -> None:
@@ -213,7 +246,8 @@ class Conversation:
             elif not any(said > oldest for said in self._unanswered.get(key, ())):
                 del self._refusals[key]
                 self._told_refused.add(key)
-                self._tell([refusal])
+                lack = self._lacks.pop(key, None)
+                self._tell([refusal] if lack is None else [refusal, lack])
 
     def _log_refusal(self, what: str, key: str, reply: Reply) -> None:
         if not reply.get("ok") and not reply.get("lost"):
@@ -280,6 +314,8 @@ class Conversation:
             lacking = state is None if isinstance(action, Launch) else state in ALIVE
             if lacking and self._is_time(action):
                 self._say(send, action)
+        for look in environments.wanted(replace(snapshot, now=self._clock.now()), self.node):
+            self._say_look(send, look)
         for key, info in known.items():
             match fate(snapshot, self.node, *key):
                 case Fate.STRANGER:
@@ -309,7 +345,7 @@ class Conversation:
             if now - max(said, default=0.0) > REMEMBER:
                 del self._unanswered[key]
 
-    def _is_time(self, action: Action) -> bool:
+    def _is_time(self, action: OfAttempt) -> bool:
         said = self._said.get((type(action).__name__, action.job, action.attempt))
         return said is None or self._clock.elapsed() - said >= REPEAT[type(action)]
 

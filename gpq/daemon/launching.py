@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from gpq_agent import wire
 
-from gpq.core.actions import Launch, Retune
+from gpq.core.actions import Launch, Prepare, Retune
 from gpq.core.leases import margin
 from gpq.core.models import JobSpec, Level
 from gpq.core.nodes import Node
-from gpq.core.units import NodeId
+from gpq.core.units import NodeId, Seconds
 
 LOOPBACK = "127.0.0.1"
 _WIRE_LEVEL = {Level.BLACK_BOX: "black-box", Level.SIGNAL: "signal", Level.SCRIPT: "adaptive"}
@@ -30,9 +30,12 @@ def masters(launch: Launch, nodes: Mapping[NodeId, Node]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*([LOOPBACK] if one_machine else []), *(found[0].addresses or (found[0].address,))]))
 
 
-def start_order(launch: Launch, node: NodeId, *, nodes: Mapping[NodeId, Node], library: str) -> wire.StartOrder:
+def start_order(
+    launch: Launch, node: NodeId, *, nodes: Mapping[NodeId, Node], library: str, python: str = ""
+) -> wire.StartOrder:
     """The order for one node of `launch.placement`; raises KeyError for another. `library`: the folder on that node
-    that holds gpq_agent and nothing else (a folder with more would hide packages of the script's own environment)."""
+    that holds gpq_agent and nothing else (a folder with more would hide packages of the script's own environment).
+    `python`: `script_python` of that node."""
     parts = launch.placement.parts
     rank = [name for name, _ in parts].index(node)
     spec = launch.spec
@@ -47,9 +50,9 @@ def start_order(launch: Launch, node: NodeId, *, nodes: Mapping[NodeId, Node], l
         _for_scripts(env, library)
         if launch.placement.replicas == 1:
             env.update(_alone(launch, address))
-            command = [_python(spec), *command]
+            command = [interpreter(spec, python), *command]
         else:
-            command = [_python(spec), *_launcher(launch, rank, address), *command]
+            command = [interpreter(spec, python), *_launcher(launch, rank, address), *command]
     return wire.StartOrder(
         job=launch.job,
         attempt=launch.attempt,
@@ -71,6 +74,9 @@ def start_order(launch: Launch, node: NodeId, *, nodes: Mapping[NodeId, Node], l
         node_count=len(parts),
         masters=list(ways),
         interface=nodes[node].interface if ways else "",
+        environment=spec.environment,
+        setup=bool(spec.setup),
+        any_python=_gives_way(spec, python),
         lease=spec.requeue_on_lost,
         lease_margin=margin(spec.requeue_on_lost),
     )
@@ -85,8 +91,29 @@ def control(retune: Retune) -> wire.Control:
     )
 
 
-def _python(spec: JobSpec) -> str:
-    return spec.python or "python3"
+def prepare_order(prepare: Prepare, python: str, limit: Seconds) -> wire.PrepareOrder:
+    """What a node is to look for. `python`: its `script_python`; `limit`: what a setup may take."""
+    spec = prepare.spec
+    return wire.PrepareOrder(
+        environment=prepare.environment,
+        cwd=spec.cwd,
+        python=interpreter(spec, python) if spec.level is Level.SCRIPT else "",
+        any_python=_gives_way(spec, python),
+        setup=spec.setup,
+        modules=list(spec.modules),
+        env=dict(spec.env),
+        limit=limit,
+    )
+
+
+def interpreter(spec: JobSpec, of_node: str) -> str:
+    """Of a script: the one its user named, else the node's own, else the one that was active at its submission."""
+    return (spec.python if spec.python_asked else of_node or spec.python) or "python3"
+
+
+def _gives_way(spec: JobSpec, of_node: str) -> bool:
+    """May the setup bring another interpreter?"""
+    return bool(spec.setup) and spec.level is Level.SCRIPT and not spec.python_asked and not of_node
 
 
 def _for_scripts(env: dict[str, str], library: str) -> None:

@@ -170,7 +170,12 @@ def _serve(ready: Ready, umask: int) -> int:
         store = stack.enter_context(contextlib.closing(SqliteStore(paths.database(), first_id=_first_id())))
         reign = Reign(store.id, store.epoch, store.holds)
         world = LiveWorld(
-            settings.nodes, paths.home(), umask=umask, reign=reign, log_limit=int(settings.log_limit * (1 << 20))
+            settings.nodes,
+            paths.home(),
+            umask=umask,
+            reign=reign,
+            log_limit=int(settings.log_limit * (1 << 20)),
+            setup_limit=settings.setup_limit,
         )
         stack.callback(world.close)
         controller = Controller(world, store, chosen, core)

@@ -33,7 +33,8 @@ class NodeClient:
 
     `arguments` are the agent's; `library` is the folder on the node that holds gpq_agent alone, "" where the agent is
     to say it; `gpus` names those to use by UUID or index, all when empty; `address` is where peers reach the node, ""
-    where the agent is to say it; `view` gives the newest committed snapshot.
+    where the agent is to say it; `python` runs scripts there, "" for the one of each job; `setup_limit` is what a setup
+    may take; `view` gives the newest committed snapshot.
     """
 
     def __init__(
@@ -46,6 +47,8 @@ class NodeClient:
         gpus: Sequence[str],
         address: str = "",
         interface: str = "",
+        python: str = "",
+        setup_limit: Seconds = 600.0,
         clock: Clock,
         inbox: Callable[[Sequence[Event]], None],
         view: Callable[[], Snapshot],
@@ -66,6 +69,8 @@ class NodeClient:
             log_limit=log_limit,
             address=address,
             interface=interface,
+            python=python,
+            setup_limit=setup_limit,
         )
         self._connecting: Link | None = None
         self._closing = threading.Event()

@@ -16,8 +16,10 @@ from gpq.control import details, draining, narration, requests, reserving
 from gpq.control.answers import Reader, node_word
 from gpq.control.controller import Controller
 from gpq.control.selectors import resolve, single
+from gpq.core import environments
 from gpq.core.actions import Launch
 from gpq.core.fairness import JobFairness, fairness_by_job
+from gpq.core.folding import fold
 from gpq.core.leases import silence
 from gpq.core.models import TERMINAL, Config, Job, JobState, Level, Snapshot
 from gpq.core.reservations import current
@@ -140,9 +142,13 @@ class Service:
         controller = self._controller
         now = controller.world.now()
         snapshot = replace(controller.snapshot, now=now)
+        if not any(environment == spec.environment for _, environment in snapshot.checks):
+            spec = environments.unasked(spec)  # no server has been asked for it yet: it is at the submission
         name = JobId(snapshot.next_id)
         events = requests.submitted(snapshot, spec, now, held=held)
-        decision = decide(snapshot, events, controller.policy, allocate=True)
+        # What was found lacking still is: only a job that is really submitted is a reason to look again.
+        snapshot = replace(fold(snapshot, events).snapshot, checks=snapshot.checks)
+        decision = decide(snapshot, [], controller.policy, allocate=True)
         reader = Reader(decision.snapshot, decision.round, now, {})
         job = decision.snapshot.jobs[name]
         said = details.explanation(reader, job)

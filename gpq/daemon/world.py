@@ -15,7 +15,7 @@ from gpq_agent import wire
 from gpq.config import NodeConfig
 from gpq.connectors.base import Connector
 from gpq.connectors.local import LocalConnector
-from gpq.core.actions import Action, Forget, Launch, Retune, Stop
+from gpq.core.actions import Action, Forget, Launch, Prepare, Retune, Stop
 from gpq.core.events import Event, Exited
 from gpq.core.models import Exit, Snapshot, StopReason
 from gpq.core.units import JobId, NodeId, Seconds
@@ -43,7 +43,9 @@ class LiveWorld:
         umask: int = -1,
         reign: Reign = UNNAMED,
         log_limit: int = 0,
+        setup_limit: Seconds = 600.0,
     ) -> None:
+        self._setup_limit = setup_limit
         self._clock = clock or Clock()
         self._umask = umask  # of the jobs; -1: this process's own
         self._queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
@@ -83,6 +85,8 @@ class LiveWorld:
             gpus=config.gpus,
             address=config.address,
             interface=config.interface,
+            python=config.script_python,
+            setup_limit=self._setup_limit,
             clock=self._clock,
             inbox=self._queue.put,
             view=lambda: self._snapshot,
@@ -171,7 +175,7 @@ class LiveWorld:
                 nodes = [node for node, _ in action.placement.parts]
             case Stop() | Forget():
                 nodes = list(action.nodes)
-            case Retune():
+            case Retune() | Prepare():
                 nodes = [action.node]
         for node in nodes:
             if (client := self._clients.get(node)) is not None:

@@ -28,6 +28,9 @@ class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = ""
     env: dict[str, str] = {}
     python: str = ""
+    python_asked: bool = False  # else a server's own interpreter, or that of `setup`, comes first
+    setup: str = ""
+    modules: list[str] = []  # that the interpreter must find
     min_gpus: int = 1
     max_gpus: int = 0
     rigid: bool = False

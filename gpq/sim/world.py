@@ -10,8 +10,8 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpq.core.actions import Action, Forget, Launch, Retune, Stop
-from gpq.core.events import Event, Exited, NodeSeen, Profiled, Started, Submitted, TimingSums
+from gpq.core.actions import Action, Forget, Launch, Prepare, Retune, Stop
+from gpq.core.events import EnvironmentSeen, Event, Exited, NodeSeen, Profiled, Started, Submitted, TimingSums
 from gpq.core.models import BatchOrder, Exit, Placement, Snapshot
 from gpq.core.nodes import Node
 from gpq.core.profile import Noise, Progress
@@ -98,6 +98,8 @@ class SimWorld:
                     run.order = action.order
             case Forget():
                 pass
+            case Prepare():
+                self._schedule(self.clock, EnvironmentSeen(self.clock, action.node, action.environment, fit=True))
 
     def cancelled(self, jobs: Iterable[JobId]) -> None:
         """Jobs that ended without ever exiting (cancelled while they waited)."""

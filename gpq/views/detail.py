@@ -60,7 +60,10 @@ def _asked(spec: SpecMessage, level: str) -> dict[str, str]:
         "GPUs": f"{spec.min_gpus}{most}" + (", rigid" if spec.rigid else ""),
         "GPU type": spec.gpu_type,
         "GPU memory": f"at least {spec.min_gpu_memory_mib} MiB" if spec.min_gpu_memory_mib else "",
-        "python": spec.python if spec.level == "script" else "",
+        "python": f"{spec.python}{'' if spec.python_asked else ', unless a server has its own'}"
+        if spec.level == "script"
+        else "",
+        "setup": spec.setup,
         "priority": str(spec.priority) if spec.priority else "",
         "time limit": duration(spec.time_limit) if spec.time_limit else "",
         "retries": str(spec.retries) if spec.retries else "",

@@ -22,6 +22,7 @@ GOOD = [
     ["--gpus", "4", "--rigid", "./train.py", "-v"],
     ["--name", "n1", "-t", "1h30m", "--priority", "-3", "--retries=2", "--hold", "--", "true"],
     ["--requeue-on-lost", "10m", "--", "true"],
+    ["--setup", "source venv/bin/activate", "train.py"],
     ["--tag", "a", "--tag=b", "-e", "A=1", "--env", "B=x=y", "--", "true"],
     ["--preemptible", "--signal", "sigusr1", "--grace", "90s", "--resume-args", "--resume 'a b'", "--", "true"],
     ["--batch-size", "64", "--max-batch-size", "512", "--atomic-batch-size", "8-32", "train.py"],
@@ -98,6 +99,30 @@ def test_the_interpreter_is_that_of_the_active_environment(gpq: Gpq, made: Made,
     assert asked(gpq, made, "--python", "venv/bin/python", "train.py").python == str(python)
 
 
+def test_what_a_script_needs_is_read_from_it(gpq: Gpq, made: Made, home: Path) -> None:
+    for text, modules in (
+        ("import torch\n", ["torch"]),
+        ("from gpq_agent import train as gpq\n", ["torch"]),
+        ("import torchless\ntry:\n    import torch\nexcept ImportError: pass\n", []),
+        ("print('import torch')\n", []),
+    ):
+        (home / "train.py").write_text(text)
+        assert asked(gpq, made, "train.py").modules == modules, text
+    assert asked(gpq, made, "--gpus", "2", "train.py").modules == ["torch"], (
+        "the launcher of several replicas is torch's"
+    )
+    assert asked(gpq, made, "--gpus", "2", "--", "python", "train.py").modules == []
+
+
+def test_an_interpreter_may_be_on_the_servers_alone_where_there_are_servers(gpq: Gpq, made: Made, home: Path) -> None:
+    (home / "train.py").touch()
+    assert "no such program" in gpq("submit", "--python", "/there/python", "train.py").stderr
+    (home / "config.toml").write_text('[nodes.far]\nconnector = "ssh"\nhost = "far"\n')
+    spec = asked(gpq, made, "--python", "/there/python", "--setup", " make ", "train.py")
+    assert (spec.python, spec.python_asked, spec.setup) == ("/there/python", True, "make")
+    assert not asked(gpq, made, "train.py").python_asked
+
+
 def test_the_environment_is_an_allow_list_and_secrets_must_be_named(gpq: Gpq, made: Made) -> None:
     shell = {
         "CONDA_PREFIX": "/c",
@@ -107,8 +132,8 @@ def test_the_environment_is_an_allow_list_and_secrets_must_be_named(gpq: Gpq, ma
         "WANDB_API_KEY": "canary",
     }
     found = asked(gpq, made, "--", "true", **shell).env
-    assert {"PATH", "HOME", "CONDA_PREFIX", "OMP_NUM_THREADS"} <= set(found)
-    assert not {"HF_TOKEN", "EDITOR", "WANDB_API_KEY", "TERM", "GPQ_HOME"} & set(found)
+    assert {"PATH", "CONDA_PREFIX", "OMP_NUM_THREADS"} <= set(found)
+    assert not {"HOME", "USER", "SHELL", "HF_TOKEN", "EDITOR", "WANDB_API_KEY", "TERM", "GPQ_HOME"} & set(found)
     found = asked(gpq, made, "--env", "HF_TOKEN", "--env", "X=a b=c", "--", "true", **shell).env
     assert (found["HF_TOKEN"], found["X"]) == ("canary", "a b=c")
 

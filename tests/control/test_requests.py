@@ -141,6 +141,32 @@ def test_a_spec_survives_the_way_there_and_back() -> None:
     assert requests.message_of(requests.spec_of(message, "ana", 1000, 60.0)) == message
 
 
+def test_jobs_that_need_the_same_have_one_environment_and_others_another() -> None:
+    script = SpecMessage(["a.py"], "/tmp", "script", python="/py", modules=["torch"], env={"PATH": "/bin", "LR": "1"})
+    same = [
+        structs.replace(script, argv=["b.py", "--x"], name="b", min_gpus=4),
+        structs.replace(script, env={"PATH": "/bin", "LR": "2"}),  # by which no module is found
+    ]
+    others = [
+        structs.replace(script, **changed)
+        for changed in (
+            {"cwd": "/"}, {"python": "/other"}, {"python_asked": True}, {"modules": []}, {"setup": "make"},
+            {"env": {"PATH": "/sbin"}}, {"setup": "make", "env": {"LR": "2"}}, {"level": "black-box"},
+        )
+    ]  # fmt: skip
+    first = requests.environment_of(script)
+    assert {requests.environment_of(each) for each in same} == {first}
+    assert len({first, *map(requests.environment_of, others)}) == len(others) + 1
+    assert requests.spec_of(script, "ana", 1000, 1.0).environment == first
+
+
+@pytest.mark.parametrize("wrong", [{"modules": ["a b"]}, {"modules": ["-c"]}, {"setup": "x" * 10_001}, {"setup": "\0"}])
+def test_a_setup_and_modules_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(UsageError) as refusal:
+        requests.spec_of(SpecMessage(["a.py"], "/tmp", "script", **wrong), "ana", 1000, 1.0)  # type: ignore[arg-type]
+    assert refusal.value.hint
+
+
 def test_the_daemons_grace_is_that_of_who_asks_for_none() -> None:
     asked = SpecMessage(["true"], "/tmp", "black-box")
     assert requests.spec_of(asked, "ana", 1000, 33.0).grace == 33.0

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from gpq_agent import wire
 
-from gpq.core.actions import Launch
+from gpq.core.actions import Launch, Prepare
 from gpq.core.models import BatchOrder, JobSpec, Level, Placement
 from gpq.core.units import DeviceId, JobId, NodeId
-from gpq.daemon.launching import can_meet, masters, start_order
+from gpq.daemon.launching import can_meet, masters, prepare_order, start_order
 from tests.builders import node, spec
 
 NODES = {
@@ -78,6 +78,22 @@ def test_a_single_replica_skips_the_launcher_and_finds_the_same_environment() ->
 def test_the_library_goes_before_the_users_own_path() -> None:
     assert order(spec(env=(("PYTHONPATH", "/mine"),)), place(a=1)).env["PYTHONPATH"] == "/lib/gpq:/mine"
     assert order(spec(), place(a=1)).env["PYTHONPATH"] == "/lib/gpq"
+
+
+def test_the_interpreter_is_the_one_that_was_asked_for_then_the_servers_then_the_one_of_the_submission() -> None:
+    for fields, of_node, found, gives_way in (
+        ({"python": "/mine", "python_asked": True, "setup": "x"}, "/theirs", "/mine", False),
+        ({"python": "/active", "setup": "x"}, "/theirs", "/theirs", False),
+        ({"python": "/active", "setup": "x"}, "", "/active", True),
+        ({"python": "/active"}, "", "/active", False),
+    ):
+        launch = Launch(JobId(1), 1, spec(environment="e", **fields), place(a=1), BatchOrder())
+        start = start_order(launch, NodeId("a"), nodes=NODES, library="/lib", python=of_node)
+        look = prepare_order(Prepare(NodeId("a"), "e", launch.spec), of_node, 60.0)
+        assert (start.argv[0], start.any_python, start.setup) == (found, gives_way, bool(launch.spec.setup))
+        assert (look.python, look.any_python, look.limit) == (found, gives_way, 60.0)
+    command = spec(level=Level.BLACK_BOX, python="/mine", environment="e")
+    assert prepare_order(Prepare(NodeId("a"), "e", command), "/theirs", 60.0).python == ""
 
 
 def test_resume_arguments_come_from_the_second_attempt_on() -> None:

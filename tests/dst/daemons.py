@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from gpq.control.controller import Build, Controller
-from gpq.core.actions import Action, Launch, Retune
+from gpq.core.actions import Action, Launch, Prepare, Retune
 from gpq.core.events import Event
 from gpq.core.models import Config, Snapshot
 from gpq.core.policy import Policy
@@ -263,6 +263,6 @@ class Daemon:
         if isinstance(action, Launch):
             nodes = [node for node, _ in action.placement.parts]
         else:
-            nodes = [action.node] if isinstance(action, Retune) else list(action.nodes)
+            nodes = [action.node] if isinstance(action, Retune | Prepare) else list(action.nodes)
         for node in nodes:
             self.clients[node].conversation.order(action)

@@ -354,13 +354,19 @@ def test_a_script_that_hangs_at_its_checkpoint_is_ended_after_its_grace(gpq: Gpq
     assert gpq("nodes").stdout.count(f"job {job}") == 0
 
 
-def test_a_job_whose_directory_is_gone_fails_and_says_so_also_in_its_logs(gpq: Gpq, daemon: Daemon) -> None:
+def test_a_job_whose_directory_is_gone_waits_and_says_why(gpq: Gpq, daemon: Daemon) -> None:
     (daemon.work / "gone").mkdir()
     job = gpq("submit", "--hold", "--", "true", cwd=daemon.work / "gone").stdout.split()[1]
     (daemon.work / "gone").rmdir()
     assert gpq("release", job).returncode == 0
-    assert gpq("wait", job).returncode == 1
-    assert f"no folder {daemon.work}/gone" in gpq("status", job).stdout
+    wait_until(lambda: f"no folder {daemon.work}/gone" in gpq("why", job).stdout, "the reason is told", PATIENCE)
+    assert daemon.state(int(job)) == "pending"
+    assert gpq("cancel", job).returncode == 0
+
+
+def test_a_job_that_could_not_be_started_says_so_also_in_its_logs(gpq: Gpq) -> None:
+    job = gpq("submit", "--", "/no/such/program").stdout.split()[1]
+    assert gpq("wait", job).returncode == 127
     refused(gpq("logs", job), 4, f"job {job} never started", f"gpq show {job}")
 
 

@@ -10,7 +10,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from gpq_agent import wire
-from gpq_agent.node import launch, patiently, procs, shim, spool
+from gpq_agent.node import environments, launch, patiently, procs, shim, spool
 from gpq_agent.node.locks import Locks, close
 from gpq_agent.node.spool import SpoolError
 from gpq_agent.node.supervise import NOTE, STOP_RANK
@@ -214,6 +214,7 @@ class Attempts:
                 return "already", self._must(key)
             admit()
             env = launch.environment(self.spool, order, base, devices)
+            order, env = environments.prepared(self.spool, order, env)
             launch.check_startable(order, env)
             self._check_devices(key, order)
             cores = sorted({core for device in devices for core in device.cores})

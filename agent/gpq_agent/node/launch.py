@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import re
 import shutil
 import signal
 import socket
@@ -17,6 +18,7 @@ from gpq_agent.node.spool import Spool, SpoolError
 
 THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as every shell says it
+NAME = re.compile(r"[0-9a-f]{0,64}")  # of an environment; also of its folder
 MASTER = "--master-addr="  # an option of the launcher
 LEVELS = ("black-box", "signal", "resizable", "adaptive")
 
@@ -59,6 +61,9 @@ def _checks(order: Any) -> List[Tuple[str, bool]]:
         ("devices", isinstance(order.devices, list) and all(map(text, order.devices)) and bool(order.devices)),
         ("devices", len(set(order.devices)) == len(order.devices)),
         ("level", order.level in LEVELS),
+        ("environment", isinstance(order.environment, str) and bool(NAME.fullmatch(order.environment))),
+        ("setup", isinstance(order.setup, bool) and (bool(order.environment) or not order.setup)),
+        ("any_python", isinstance(order.any_python, bool)),
         ("signal", signal_number(order.signal) is not None),
         ("port", number(order.port) and 0 <= order.port < 65536),
         ("node_rank", number(order.node_rank) and order.node_rank >= 0),
@@ -106,8 +111,17 @@ def check_startable(order: wire.StartOrder, environment: Dict[str, str]) -> None
 
 def _check_places(order: wire.StartOrder, environment: Dict[str, str]) -> None:
     """What lies on file systems that may not answer."""
-    _check_folder(order.cwd)
-    _check_command(order.argv[0], order.cwd, environment.get("PATH", os.defpath))
+    unfit = "unfit" if order.environment else "wrong"
+    problem = folder_problem(order.cwd)
+    if problem is not None:
+        raise SpoolError(*problem, kind=unfit)
+    try:
+        check_command(order.argv[0], order.cwd, environment.get("PATH", os.defpath))
+    except SpoolError as error:
+        # argv[0] of a script is an interpreter, not the job's own.
+        if order.environment and order.level in ("resizable", "adaptive"):
+            raise SpoolError(error.message, error.hint, unfit) from None
+        raise
     try:
         os.makedirs(environment[wire.ENV_CHECKPOINT_DIR], mode=0o700, exist_ok=True)
     except OSError as error:
@@ -120,20 +134,6 @@ def unwritable(error: OSError) -> SpoolError:
     return SpoolError("the spool cannot be written: {}".format(error), hint, "busy")
 
 
-def _check_folder(folder: str) -> None:
-    try:
-        is_folder = stat.S_ISDIR(os.stat(folder).st_mode)
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):
-            told = "the folder {} cannot be used on this node: {}".format(folder, error.strerror)
-            raise SpoolError(told, "check the file system that it is on") from error
-        is_folder = False
-    if not is_folder:
-        raise SpoolError("no folder {} on this node".format(folder), "is it on a file system that the nodes share?")
-    if not os.access(folder, os.X_OK):
-        raise SpoolError("the folder {} cannot be entered".format(folder), "check its permissions on this node")
-
-
 def lateness(order: wire.StartOrder) -> float:
     """Seconds since the order expired, below 0 before; infinite for one of an earlier boot."""
     if order.stamp is None:
@@ -141,7 +141,23 @@ def lateness(order: wire.StartOrder) -> float:
     return age(order) - wire.START_EXPIRY
 
 
-def _check_command(command: str, cwd: str, path: str) -> None:
+def folder_problem(path: str) -> Optional[Tuple[str, str]]:
+    """Why nothing can be started in a folder, and what to do about it; None where it can."""
+    try:
+        is_folder = stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):
+            told = "the folder {} cannot be used on this node: {}".format(path, error.strerror)
+            return told, "check the file system that it is on"
+        is_folder = False
+    if not is_folder:
+        return "no folder {}".format(path), "make it there, or use a file system that the servers share"
+    if not os.access(path, os.X_OK):
+        return "the folder {} cannot be entered".format(path), "check its permissions there"
+    return None
+
+
+def check_command(command: str, cwd: str, path: str) -> None:
     if "/" in command:
         full = os.path.join(cwd, command)
         if not os.path.exists(full):

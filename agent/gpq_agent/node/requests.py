@@ -15,6 +15,7 @@ from gpq_agent import wire
 from gpq_agent.node import launch, logs, network, procs, slots
 from gpq_agent.node.attempts import LIVE, Attempts
 from gpq_agent.node.devices import Devices
+from gpq_agent.node.environments import Environments
 from gpq_agent.node.leases import Reign
 from gpq_agent.node.locks import TAKEN, Locks
 from gpq_agent.node.pulses import pulses
@@ -26,7 +27,8 @@ BUSY_POLL, CALM_POLL = 0.05, 0.25  # seconds between two looks while a watch is 
 BUSY_FOR = 5.0  # seconds after a change during which the next one is likely
 REPORT_BUDGET = 256 << 10
 TAIL_LIMIT = 1 << 20
-REIGNING = ("watch", "start", "stop", "control", "forget", "purge")  # not from a daemon that a newer one has followed
+# not from a daemon that a newer one has followed
+REIGNING = ("watch", "prepare", "start", "stop", "control", "forget", "purge")
 NEED_DEVICES = ("hello", "probe", "watch", "start")  # answered only once the first look at the GPUs has ended
 
 
@@ -54,6 +56,7 @@ class Agent:
         self.base = base
         self.cores = cores
         self.attempts = Attempts(place, Locks(locks, place.id))
+        self.environments = Environments(place, base)
         self.reign = Reign(place, self.attempts.boot)
         self.quitting = False
         self._holders: Dict[str, str] = {}
@@ -116,6 +119,8 @@ class Agent:
             waiting, self._waiting = self._waiting, []
             for message in waiting:
                 replies += self._answer(message)
+        for message, answer in self.environments.ended():
+            replies.append(dict(answer, v=wire.VERSION, id=message.get("id"), ok=True))
         if self._watches:
             try:
                 infos = self.refresh()
@@ -134,7 +139,7 @@ class Agent:
         if self._watches:
             poll = BUSY_POLL if now - self._changed_at < BUSY_FOR else CALM_POLL
             return max(0.0, min([poll] + [watch.until - now for watch in self._watches]))
-        if not self.devices.known or self.devices.waiting_on() is not None:
+        if not self.devices.known or self.devices.waiting_on() is not None or self.environments.is_waited_for:
             return CALM_POLL
         return None
 
@@ -174,6 +179,8 @@ class Agent:
         operation = message.get("op")
         if operation == "watch":
             return self._begin_watch(message)
+        if operation == "prepare":
+            return self._begin_look(message)
         handler = self._operations.get(str(operation))
         if handler is None:
             hint = "it is one of {}".format(", ".join(wire.OPS))
@@ -302,6 +309,12 @@ class Agent:
     def _quit(self, _: Message) -> Message:
         self.quitting = True
         return {}
+
+    def _begin_look(self, message: Message) -> List[Message]:
+        """What can be told at once is; the rest with the tick that finds it."""
+        self._changed_at = time.monotonic()
+        reply = self._guarded(message, lambda message: self.environments.prepare(message) or {"later": True})
+        return [] if reply.get("later") else [reply]
 
     def _info(self, key: str) -> Message:
         for info in self.refresh():

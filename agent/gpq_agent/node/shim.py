@@ -24,7 +24,7 @@ def spawn(
 ) -> None:
     """Fork a shim that starts the job. `lock` is the attempt's lock, held from now on by the shim; `gpus` are those of its
     GPUs, held by the shim and by the job's first process, which may outlive it."""
-    _detach(
+    detach(
         place.folder(wire.attempt_key(order.job, order.attempt)),
         {lock, *gpus},
         lambda umask: _start(place, order, env, cores, umask, gpus),
@@ -39,10 +39,10 @@ def adopt(place: Spool, order: wire.StartOrder, first: Dict[str, object], lock: 
         wire.write_json(os.path.join(folder, wire.SHIM), dict(procs.identity(os.getpid()), adopted=True))
         Supervisor(place, order, Tree(place.mark(os.path.basename(folder)), None), first, parent=False).run()
 
-    _detach(place.folder(wire.attempt_key(order.job, order.attempt)), {lock}, watch)
+    detach(place.folder(wire.attempt_key(order.job, order.attempt)), {lock}, watch)
 
 
-def _detach(folder: str, keep: Set[int], body: Callable[[int], None]) -> None:
+def detach(folder: str, keep: Set[int], body: Callable[[int], None]) -> None:
     """Run `body` in a process that belongs to nobody here: forked twice, own session, no inherited descriptor but `keep`."""
     pid = os.fork()
     if pid:
