@@ -8,6 +8,11 @@ from benchmarks.recovery.findings import Findings, Partition, Running, failures
 
 NO_NETWORK = "n/a: one machine, no network between controller and jobs"
 
+CUTS = (
+    "A cut ends some seconds after a second run was seen, and a minute after it all runs are told to end: without either, two"
+    " that ran at once would have gone on doing so."
+)
+
 
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Of Markdown, with columns that line up; the first row is the head."""
@@ -70,7 +75,7 @@ def _partition(system: str, cut: Partition) -> list[str]:
 
 def page(found: Sequence[Findings], about: Iterable[str]) -> str:
     """All of one run. `about`: lines on the machine and the run."""
-    parts = ["\n".join(about), table(kills(found)), table(partitions(found))]
+    parts = ["\n".join(about), table(kills(found)), table(partitions(found)), CUTS]
     parts.append("\n".join(f"- {line}" for each in found for line in each.settings))
     better = [f"- {line}" for each in found for line in each.better]
     if better:

@@ -15,18 +15,19 @@ from benchmarks.recovery.system import Networked, System, Told, Variant
 from tests.waiting import wait_until
 
 CODE = 7  # that running jobs end with
-SETTLED = 10.0  # seconds after which a job counts as one that runs for long; Slurm writes its state every 5 s
+SETTLED = 8.0  # seconds after which a job counts as one that runs for long; Slurm writes its state every 5 s
 LONGEST_PAUSE = 6.0  # seconds between two kills at most, so that they fall anywhere between two writes of the state
 DOWN = 3.0  # seconds that a controller is away while a job runs
-WATCHED = 20.0  # seconds that a job is watched after the controller, or the link, is back
+WATCHED = 12.0  # seconds that a job is watched after the controller is back
+HEALED = 60.0  # ... after the link is back
 ALIVE = 2.0  # seconds: whoever was heard of since then lives
 TOLD = 240.0  # seconds that a controller has to learn how a job ended; Slurm's requeued jobs wait for 120
 DRAINED = 300.0  # seconds that the rest of the queue may take to run
 FRESH, LONG, AWAY, JUST = MOMENTS = (
     "started less than 1 s before",
-    "running for 10 s",
-    "running for 10 s, ends while the controller is away",
-    "running for 10 s, ended less than 1 s before",
+    "running for 8 s",
+    "running for 8 s, ends while the controller is away",
+    "running for 8 s, ended less than 1 s before",
 )
 
 
@@ -126,12 +127,12 @@ def _fill(bench: Bench, holders: list[str]) -> None:
 def running(system: System, moment: str, tries: int, seed: int) -> Running:
     """kill -9 of the controller while a job runs: does it live to its end, and is its exit code known?"""
     bench, dice = Bench(system), random.Random(seed)
-    lived = known = wrong = doubled = 0
-    words: dict[str, None] = {}
+    tokens = []
     for _ in range(tries):
         if moment == FRESH:
             _somebody_else(bench, dice)
         token, _ = bench.submit(f"m{MOMENTS.index(moment)}", waits=True, code=CODE)
+        tokens.append(token)
         bench.started(token)
         if moment != FRESH:
             time.sleep(SETTLED)
@@ -146,18 +147,22 @@ def running(system: System, moment: str, tries: int, seed: int) -> Running:
             time.sleep(WATCHED)
             if bench.runs(token)[0].last > uptime() - ALIVE:
                 bench.finish(token)
-        said = bench.last_word(token, TOLD)
-        bench.release(token)  # a second run of it as well
-        words.setdefault(f"{said.state}, exit code {said.exit_code}" if said.exit_code is not None else said.state)
-        runs = bench.runs(token)
-        lived += runs[0].ended
-        known += said.exit_code == CODE
-        wrong += said.exit_code not in (None, CODE)
-        doubled += len(runs) > 1
-        progress(
-            f"{system.name}: {moment}: {'lived on' if runs[0].ended else 'was killed'}; {len(runs)} run(s); {said.state}"
-        )
-    return Running(moment, tries, lived, known, wrong, doubled, tuple(words))
+        ended = "has ended" if bench.runs(token)[0].ended else "was killed"
+        progress(f"{system.name}: {moment}: {ended}; {bench.told(token).state}")
+    for token in tokens:
+        bench.release(token)  # second runs as well
+    said = [bench.last_word(token, TOLD) for token in tokens]
+    runs = [bench.runs(token) for token in tokens]
+    codes = ["" if one.exit_code is None else f", exit code {one.exit_code}" for one in said]
+    return Running(
+        moment=moment,
+        tries=tries,
+        lived_on=sum(one[0].ended for one in runs),
+        code_known=sum(one.exit_code == CODE for one in said),
+        code_wrong=sum(one.exit_code not in (None, CODE) for one in said),
+        doubled=sum(len(one) > 1 for one in runs),
+        said=tuple(dict.fromkeys(one.state + code for one, code in zip(said, codes, strict=True))),
+    )
 
 
 def _somebody_else(bench: Bench, dice: random.Random) -> None:
@@ -197,7 +202,7 @@ def partition(system: Networked, longest: float, together: float) -> list[Partit
             system.heal(node)
     healed = uptime()
     progress(f"{system.name}: healed after {healed - cut:.0f} s")
-    while uptime() < healed + WATCHED:
+    while uptime() < healed + HEALED:
         _listen(system, after)
         time.sleep(0.5)
     for _, token in jobs:

@@ -95,8 +95,8 @@ class Slurm:
         self.env = processes.environment(self.home, {"SLURM_CONF": f"{self.home}/slurm.conf"})
         self.name = f"Slurm {processes.say(['slurmctld', '-V'], self.env).split()[-1]}"
         self.settings: Sequence[str] = (
-            f"Slurm: Debian's packages, {len(lab.servers)} slurmd with {SLOTS} CPUs each, SlurmdTimeout={silence:.0f},"
-            " JobRequeue=1, ReturnToService=2, no slurmdbd; else its defaults; asked with sbatch and scontrol",
+            f"Slurm: Debian's packages, {len(lab.servers)} slurmd with {SLOTS} CPUs each, SlurmdTimeout={silence:.0f}"
+            " (default: 300), JobRequeue=1, ReturnToService=2, no slurmdbd; else its defaults; asked with sbatch and scontrol",
         )
         self._controller: subprocess.Popen[bytes] | None = None
 
