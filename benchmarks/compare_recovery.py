@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,21 +56,20 @@ def main() -> int:
         print(f"not installed: {', '.join(missing)}\nhint: {how_to_install(missing)}", file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    pages, answers, bad = [], [], []
+    runs: list[list[Findings]] = []
+    text = ""
     for number in range(options.runs):
-        began = time.monotonic()
-        found = _compare(options)
-        about = [
-            f"Run {number + 1} of {options.runs}: {time.strftime('%Y-%m-%d')}, {_machine()}, seed {options.seed + number},"
-            f" {(time.monotonic() - began) / 60:.0f} minutes. {' '.join(sys.argv[1:])}".rstrip(),
-        ]
-        pages.append(page(found, about))
-        answers.append([dataclasses.asdict(each) for each in found])
-        bad += [line for each in found if each.system.startswith("gpq") for line in failures(each)]
-        options.seed += 1
-        if options.out:
-            options.out.write_text("# Recovery, side by side\n\n" + "\n".join(pages))
-    print(json.dumps({"schema": 1, "runs": answers}, indent=2) if options.json else "\n".join(pages))
+        about = f"{time.strftime('%Y-%m-%d')}, {_machine()}, seed {options.seed + number}. {' '.join(sys.argv[1:])}".rstrip()
+        runs.append([])
+        earlier = text
+        for one in _compare(options, options.seed + number):
+            runs[-1].append(one)
+            text = earlier + page(runs[-1], f"## Run {number + 1} of {options.runs}", about) + "\n"
+            if options.out:  # after each of them: it takes long, and may be ended
+                options.out.write_text("# Recovery, side by side\n\n" + text)
+    answers = [[dataclasses.asdict(one) for one in found] for found in runs]
+    bad = [line for found in runs for one in found if one.system.startswith("gpq") for line in failures(one)]
+    print(json.dumps({"schema": 1, "runs": answers}, indent=2) if options.json else text)
     if bad:
         print(f"FAILED: {'; '.join(bad)}", file=sys.stderr)
     return 1 if bad else 0
@@ -105,32 +104,24 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _compare(options: argparse.Namespace) -> list[Findings]:
+def _compare(options: argparse.Namespace, seed: int) -> Iterator[Findings]:
     with Lab(dict.fromkeys(SERVERS, PLAIN)) as lab:
         makers: dict[str, Callable[[], System]] = {
             "gpq": lambda: Gpq(lab, options.silence),
             "slurm": lambda: slurm.Slurm(lab, options.silence),
             "tsp": spooler.Spooler,
         }
-        found = []
         for name in [name for name in makers if name in options.only]:
             system = makers[name]()
             with system:
-                found.append(_examine(system, options))
-        return found
+                yield _examine(system, options, seed)
 
 
-def _examine(system: System, options: argparse.Namespace) -> Findings:
-    return Findings(
-        system=system.name,
-        settings=tuple(system.settings),
-        better=tuple(system.better),
-        burst=burst(system, options.rounds, options.burst, options.seed),
-        running=tuple(running(system, moment, options.tries, options.seed) for moment in MOMENTS),
-        partitions=tuple(partition(system, options.longest, options.together))
-        if isinstance(system, Networked)
-        else None,
-    )
+def _examine(system: System, options: argparse.Namespace, seed: int) -> Findings:
+    queued = burst(system, options.rounds, options.burst, seed)
+    ran = tuple(running(system, moment, options.tries, seed) for moment in MOMENTS)
+    cuts = tuple(partition(system, options.longest, options.together)) if isinstance(system, Networked) else None
+    return Findings(system.name, tuple(system.settings), tuple(system.better), queued, ran, cuts)
 
 
 def _machine() -> str:

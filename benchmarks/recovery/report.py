@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from benchmarks.recovery.findings import Findings, Partition, Running, failures
 
@@ -73,9 +73,9 @@ def _partition(system: str, cut: Partition) -> list[str]:
     ]
 
 
-def page(found: Sequence[Findings], about: Iterable[str]) -> str:
-    """All of one run. `about`: lines on the machine and the run."""
-    parts = ["\n".join(about), table(kills(found)), table(partitions(found)), CUTS]
+def page(found: Sequence[Findings], *about: str) -> str:
+    """All of one run. `about`: paragraphs on the machine and the run."""
+    parts = [*about, table(kills(found)), table(partitions(found)), CUTS]
     parts.append("\n".join(f"- {line}" for each in found for line in each.settings))
     better = [f"- {line}" for each in found for line in each.better]
     if better:

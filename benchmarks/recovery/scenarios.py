@@ -21,8 +21,8 @@ DOWN = 3.0  # seconds that a controller is away while a job runs
 WATCHED = 12.0  # seconds that a job is watched after the controller is back
 HEALED = 60.0  # ... after the link is back
 ALIVE = 2.0  # seconds: whoever was heard of since then lives
-TOLD = 240.0  # seconds that a controller has to learn how a job ended; Slurm's requeued jobs wait for 120
-DRAINED = 300.0  # seconds that the rest of the queue may take to run
+TOLD = 600.0  # seconds that a controller has to learn how all of them ended; Slurm may ask its servers minutes later
+DRAINED = 600.0  # seconds that the rest of the queue may take to run
 FRESH, LONG, AWAY, JUST = MOMENTS = (
     "started less than 1 s before",
     "running for 8 s",
@@ -75,9 +75,8 @@ class Bench:
     def told(self, token: str) -> Told:
         return self.system.jobs().get(token, Told("not known", over=True))
 
-    def last_word(self, token: str, patience: float) -> Told:
-        """What is said of the job once nothing more will be, or after so long."""
-        until = time.monotonic() + patience
+    def last_word(self, token: str, until: float) -> Told:
+        """What is said of the job once nothing more will be, or at that time."""
         while not (said := self.told(token)).over and time.monotonic() < until:
             time.sleep(0.2)
         return said
@@ -151,7 +150,8 @@ def running(system: System, moment: str, tries: int, seed: int) -> Running:
         progress(f"{system.name}: {moment}: {ended}; {bench.told(token).state}")
     for token in tokens:
         bench.release(token)  # second runs as well
-    said = [bench.last_word(token, TOLD) for token in tokens]
+    until = time.monotonic() + TOLD
+    said = [bench.last_word(token, until) for token in tokens]
     runs = [bench.runs(token) for token in tokens]
     codes = ["" if one.exit_code is None else f", exit code {one.exit_code}" for one in said]
     return Running(
@@ -207,9 +207,10 @@ def partition(system: Networked, longest: float, together: float) -> list[Partit
         time.sleep(0.5)
     for _, token in jobs:
         bench.release(token)
+    until = time.monotonic() + DRAINED
     found = []
     for variant, token in jobs:
-        said = bench.last_word(token, DRAINED)
+        said = bench.last_word(token, until)
         after[token].setdefault(said.state)
         runs = bench.runs(token)
         found.append(

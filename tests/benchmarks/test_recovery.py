@@ -153,12 +153,12 @@ def test_nothing_lost_and_nothing_doubled_is_no_failure() -> None:
 def test_each_failure_is_named(found: dict[str, object], said: str) -> None:
     [line] = failures(dataclasses.replace(GOOD, **found))  # type: ignore[arg-type]
     assert line.startswith(said)
-    assert said in page([dataclasses.replace(GOOD, **found)], ["about"])  # type: ignore[arg-type]
+    assert said in page([dataclasses.replace(GOOD, **found)], "about")  # type: ignore[arg-type]
 
 
 def test_the_tables_have_a_column_for_each_and_say_what_does_not_apply() -> None:
     other = dataclasses.replace(GOOD, system="other 2", partitions=None, better=("a setting",))
-    text = page([GOOD, other], ["about this machine"])
+    text = page([GOOD, other], "about this machine")
     assert text.count("0 of 60") == 2
     assert "| other 2 " in text
     assert NO_NETWORK in text
