@@ -41,17 +41,17 @@ def test_a_power_cut_loses_nothing_that_was_acknowledged(figures: Figures) -> No
 
 @pytest.mark.row("8")
 def test_a_lock_on_the_database_is_waited_for_and_changes_no_job(figures: Figures) -> None:
-    figures.all(head.locked_database(8, 0))
+    figures.all(head.locked_database(5, 0))
 
 
 @pytest.mark.row("9")
 def test_a_daemon_on_a_damaged_database_says_so_or_has_everything(figures: Figures) -> None:
-    figures.all(head.damaged_database(8, 2))
+    figures.all(head.damaged_database(5, 2))
 
 
 @pytest.mark.row("10")
 def test_of_two_daemons_that_race_one_serves(figures: Figures) -> None:
-    figures.all(head.races(4, 0))
+    figures.all(head.races(3, 0))
 
 
 @pytest.mark.row("40")
