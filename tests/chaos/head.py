@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tests.chaos.crowd import crowd
 from tests.chaos.database import damage, lock_for, two_daemons
 from tests.chaos.injection import STEPS, SYNCS, WRITES, failing_syncs, killed_at_every
 from tests.chaos.noisy import flood
@@ -121,6 +122,21 @@ def flooded_log(times: int, seed: int) -> Sequence[Measured]:
         Measured("of it since before the job", found.grown, unit="MB"),
         Measured("that the reader neither got nor was told of", abs(times - accounted), at_most=0, unit="MiB"),
         Measured("wrong exit codes", int(found.ended != ("failed", 4)), at_most=0, why=str(found.ended)),
+    ]
+
+
+@run("crowd", row="46", times=10_000, unit="job submitted by 200 clients")
+def many_clients(times: int, seed: int) -> Sequence[Measured]:
+    """All at once into a queue that nothing leaves; then a look at it, and a restart of the daemon."""
+    found = crowd(times, 200)
+    submits, looks = sorted(found.submit_seconds), sorted(found.status_seconds)
+    return [
+        Measured("acknowledged, each with an id of its own", len(found.ids), at_least=times),
+        Measured("in the queue", found.jobs, at_least=times + 1),
+        Measured("submission, median", submits[len(submits) // 2], unit="s"),
+        Measured("submission, 99th percentile", submits[len(submits) * 99 // 100], at_most=1.0, unit="s"),
+        Measured("status of the whole queue, median", looks[len(looks) // 2], at_most=0.3, unit="s"),
+        Measured("start to serving", found.restart_seconds, at_most=2.0, unit="s"),
     ]
 
 
