@@ -129,9 +129,13 @@ def full(path: str) -> GpqError:
     )
 
 
-def is_damage(error: sqlite3.Error) -> bool:
+def damage_in(error: sqlite3.Error) -> str:
+    """What is damaged, "" when the error is of another kind. Never what was read: a job's environment may be in it."""
     text = str(error)
-    return any(said in text for said in ("malformed", "not a database", "corrupt", "no such table", "no such column"))
+    if "Could not decode to UTF-8" in text:
+        return "a text in it is no UTF-8"
+    known = ("malformed", "not a database", "corrupt", "no such table", "no such column")
+    return text if any(said in text for said in known) else ""
 
 
 def damaged(path: str, what: str) -> GpqError:

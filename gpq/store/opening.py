@@ -73,6 +73,6 @@ def explained(error: sqlite3.Error, path: str) -> GpqError:
     """An error of SQLite's while opening or reading, as one line for the user."""
     if disk.is_full(error, os.path.dirname(path)):
         return disk.full(path)
-    if disk.is_damage(error):
-        return disk.damaged(path, str(error))
+    if damage := disk.damage_in(error):
+        return disk.damaged(path, damage)
     return Refused(f"the database {path} cannot be used: {error}", "see the daemon's log; the file was left as it is")

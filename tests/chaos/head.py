@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tests.chaos.crowd import crowd
+from tests.chaos.database import damage, lock_for, two_daemons
 from tests.chaos.injection import STEPS, SYNCS, WRITES, failing_syncs, killed_at_every
 from tests.chaos.noisy import flood
 from tests.chaos.power import PowerCutDaemon, survivors
@@ -69,6 +71,45 @@ def syncs_that_fail(times: int, seed: int) -> Sequence[Measured]:
     ]
 
 
+@run("locked-database", row="8", times=30, unit="s of a lock that another process holds on the database")
+def locked_database(times: int, seed: int) -> Sequence[Measured]:
+    """A job ends meanwhile, one runs, one waits, one is submitted: reading goes on, writing waits, nothing is told wrongly."""
+    found = lock_for(float(times))
+    return [
+        Measured("locked", found.seconds, at_least=times, unit="s"),
+        Measured("changes of a job's state meanwhile", len(found.changed), at_most=0, why=str(found.changed)),
+        Measured("ends told wrongly, or run twice, afterwards", len(found.wrong), at_most=0, why=str(found.wrong)),
+        Measured("submissions that waited and were acknowledged", found.acknowledged, at_least=1),
+        Measured("slowest status meanwhile", found.slowest_look, at_most=2.0, unit="s"),
+    ]
+
+
+@run("damaged-database", row="9", times=200, unit="damage to the database in a random place")
+def damaged_database(times: int, seed: int) -> Sequence[Measured]:
+    """A flipped bit, zeros, noise, a page, a missing end; then the hint of the refusal is followed."""
+    found = damage(times, seed)
+    return [
+        Measured("refused at the start", found.refused),
+        Measured("told when it was read", found.told),
+        Measured("harmless", found.harmless),
+        Measured("silent resets", len(found.resets), at_most=0, why=str(found.resets)),
+        Measured("refused files that were changed", len(found.touched), at_most=0, why=str(found.touched)),
+        Measured("jobs that the backup brought back, of 40", found.restored, at_least=40),
+    ]
+
+
+@run("two-daemons", row="10", times=50, unit="race of two daemons for one state directory")
+def races(times: int, seed: int) -> Sequence[Measured]:
+    """One serves and the other says why it does not; the job that ran before runs on."""
+    found = two_daemons(times)
+    wrong = [number for number in found.serving if number != 1]
+    return [
+        Measured("races", found.starts, at_least=times),
+        Measured("races that none or both won", len(wrong), at_most=0, why=str(wrong)),
+        Measured("jobs or refusals that were wrong afterwards", len(found.harmed), at_most=0, why=str(found.harmed)),
+    ]
+
+
 @run("flooded-log", row="40", times=1024, unit="MiB of log within a minute")
 def flooded_log(times: int, seed: int) -> Sequence[Measured]:
     """Progress bars without a line's end, binary and lines into a log with a limit, followed by a reader."""
@@ -81,6 +122,21 @@ def flooded_log(times: int, seed: int) -> Sequence[Measured]:
         Measured("of it since before the job", found.grown, unit="MB"),
         Measured("that the reader neither got nor was told of", abs(times - accounted), at_most=0, unit="MiB"),
         Measured("wrong exit codes", int(found.ended != ("failed", 4)), at_most=0, why=str(found.ended)),
+    ]
+
+
+@run("crowd", row="46", times=10_000, unit="job submitted by 200 clients")
+def many_clients(times: int, seed: int) -> Sequence[Measured]:
+    """All at once into a queue that nothing leaves; then a look at it, and a restart of the daemon."""
+    found = crowd(times, 200)
+    submits, looks = sorted(found.submit_seconds), sorted(found.status_seconds)
+    return [
+        Measured("acknowledged, each with an id of its own", len(found.ids), at_least=times),
+        Measured("in the queue", found.jobs, at_least=times + 1),
+        Measured("submission, median", submits[len(submits) // 2], unit="s"),
+        Measured("submission, 99th percentile", submits[len(submits) * 99 // 100], at_most=1.0, unit="s"),
+        Measured("status of the whole queue, median", looks[len(looks) // 2], at_most=0.3, unit="s"),
+        Measured("start to serving", found.restart_seconds, at_most=2.0, unit="s"),
     ]
 
 

@@ -14,27 +14,41 @@ import tempfile
 from pathlib import Path
 
 from tests.e2e.harness import Daemon
-from tests.waiting import wait_until
 
 EXT4_IOC_SHUTDOWN = 0x8004587D  # linux/fs/ext4: _IOR('X', 125, __u32)
 NO_LOG_FLUSH = 2  # the journal is not written out either
-MIB = 64
+MIB = 32
 
 
 class Disk:
     """A small ext4 of its own, mounted at `place`. Needs root and a loop device."""
 
-    def __init__(self, image: Path, place: Path) -> None:
-        self.image = image
+    def __init__(self, folder: Path, place: Path) -> None:
+        self.folder = folder
         self.place = place
+        self.number = 0
         place.mkdir(exist_ok=True)
-        with open(image, "wb") as stream:
+        with open(self.image, "wb") as stream:
             stream.truncate(MIB << 20)
-        _do("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(image))
+        _do("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(self.image))
         self.mount()
+
+    @property
+    def image(self) -> Path:
+        return self.folder / f"disk-{self.number}.img"
 
     def mount(self) -> None:
         _do("mount", "-o", "loop", str(self.image), str(self.place))
+
+    def replace(self) -> None:
+        """What reached the disk before the cut, as a disk of its own. The file system that was shut down may live on in the
+        mount namespace of any other process on this machine; the same image would be that one again."""
+        self.unmount()
+        before = self.image
+        self.number += 1
+        _do("cp", "--sparse=always", str(before), str(self.image))
+        before.unlink()
+        self.mount()
 
     def cut(self) -> None:
         """From here on nothing reaches the disk any more, and whoever writes is told EIO."""
@@ -45,8 +59,7 @@ class Disk:
             os.close(descriptor)
 
     def unmount(self) -> None:
-        """Once nobody has anything open there."""
-        wait_until(lambda: subprocess.run(["umount", str(self.place)], capture_output=True).returncode == 0, "umount")
+        _do("umount", "--lazy", str(self.place))
 
 
 class PowerCutDaemon(Daemon):
@@ -55,7 +68,7 @@ class PowerCutDaemon(Daemon):
     def __init__(self, **settings: object) -> None:
         super().__init__(**settings)  # type: ignore[arg-type]
         self.outer = self.home
-        self.disk = Disk(self.outer / "disk.img", self.outer / "state")
+        self.disk = Disk(self.outer, self.outer / "state")
         self.home = self.outer / "state"
         for name in ("nodes", "checkpoints"):  # of servers, whose disks nobody cuts
             (self.outer / name).mkdir()
@@ -65,8 +78,7 @@ class PowerCutDaemon(Daemon):
     def kill(self) -> None:
         self.disk.cut()
         super().kill()
-        self.disk.unmount()
-        self.disk.mount()
+        self.disk.replace()
 
     def discard(self) -> None:
         if self.process is not None and self.process.poll() is None:
@@ -78,7 +90,7 @@ class PowerCutDaemon(Daemon):
 def survivors() -> set[str]:
     """What is left of three files after a cut: one synced with its folder, one not synced, one of which only a part is."""
     with tempfile.TemporaryDirectory(prefix="gpq-") as name:
-        disk = Disk(Path(name) / "disk.img", Path(name) / "state")
+        disk = Disk(Path(name), Path(name) / "state")
         folder = os.open(disk.place, os.O_RDONLY)
         try:
             for file in ("synced", "grown"):
@@ -93,8 +105,7 @@ def survivors() -> set[str]:
             stream.write(b"2")
         (disk.place / "fresh").write_bytes(b"1")
         disk.cut()
-        disk.unmount()
-        disk.mount()
+        disk.replace()
         found = {f"{path.name}:{path.stat().st_size}" for path in disk.place.iterdir() if path.is_file()}
         disk.unmount()
     return found

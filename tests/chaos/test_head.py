@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from tests.chaos import head
+from tests.chaos.crowd import crowd
 from tests.chaos.injection import SYNCS
 from tests.figures import Figures
 
@@ -39,9 +40,34 @@ def test_a_power_cut_loses_nothing_that_was_acknowledged(figures: Figures) -> No
     figures.all(head.power_cuts(5, 5))
 
 
+@pytest.mark.row("8")
+def test_a_lock_on_the_database_is_waited_for_and_changes_no_job(figures: Figures) -> None:
+    figures.all(head.locked_database(5, 0))
+
+
+@pytest.mark.row("9")
+def test_a_daemon_on_a_damaged_database_says_so_or_has_everything(figures: Figures) -> None:
+    figures.all(head.damaged_database(5, 2))
+
+
+@pytest.mark.row("10")
+def test_of_two_daemons_that_race_one_serves(figures: Figures) -> None:
+    figures.all(head.races(3, 0))
+
+
 @pytest.mark.row("40")
 def test_a_flooded_log_is_capped_and_costs_the_daemon_no_memory(figures: Figures) -> None:
     figures.all(head.flooded_log(112, 0))
+
+
+@pytest.mark.row("46")
+def test_two_hundred_clients_at_once_are_all_served(figures: Figures) -> None:
+    """Their times are noted only: what else runs on the machine counts for more. `make chaos` has bars for them."""
+    found = crowd(400, 200)
+    figures.exactly("jobs acknowledged, each with an id of its own", len(found.ids), 400)
+    figures.exactly("jobs in the queue", found.jobs, 401)
+    slow = sorted(found.submit_seconds)[len(found.submit_seconds) * 99 // 100]
+    figures.note("99th percentile of a submission", f"{slow:.2f} s (asked of 10,000 by make chaos: 1)")
 
 
 @needs_strace

@@ -196,6 +196,16 @@ def test_flipped_bytes_are_refused_or_harmless_and_never_believed(path: str, fig
     figures.exactly("silent resets of a database with a flipped bit, of 200", resets, 0)
 
 
+def test_bytes_that_are_no_text_are_damage_and_what_is_in_the_row_is_not_said(path: str) -> None:
+    with closing(SqliteStore(path)) as store:
+        submit(store, replace(spec("secret"), env=(("TOKEN", "canary"),)))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE jobs SET body = CAST(CAST(body AS BLOB) || X'ff' AS TEXT)")
+    with pytest.raises(Refused, match="damaged") as refusal:
+        SqliteStore(path)
+    assert "canary" not in str(refusal.value)
+
+
 def test_a_backup_is_a_whole_database(path: str, tmp_path: Path) -> None:
     with closing(SqliteStore(path)) as store:
         [job] = submit(store, spec("kept"))

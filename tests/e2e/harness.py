@@ -86,19 +86,21 @@ class Daemon:
 
     # -- the process
 
+    def environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("GPQ_")}
+        own = {"PYTHONPATH": f"{self.source}:{self.source / 'agent'}", "GPQ_HOME": str(self.home)}
+        return {**kept, **own, "GPQ_CONFIG": str(self.config)}
+
     def spawn(self) -> int:
         """Start it without waiting; the descriptor on which it will say that it serves."""
         heard, told = os.pipe()
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("GPQ_")}
-        env = {**kept, "PYTHONPATH": f"{self.source}:{self.source / 'agent'}", "GPQ_HOME": str(self.home)}
-        env["GPQ_CONFIG"] = str(self.config)
         with open(self.home / "output", "ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "gpq.daemon.main", "--ready-fd", str(told)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=env,
+                env=self.environment(),
                 cwd="/",
                 pass_fds=(told,),
                 start_new_session=True,
