@@ -15,7 +15,7 @@ import pytest
 
 from gpq.client.connection import Connection
 from gpq.rpc.messages import Cancel, CancelResult, Changed, Hold
-from tests.cgroup import group, lacking
+from tests.cgroup import freeze, group, lacking
 from tests.e2e.harness import ROOT, Daemon
 from tests.figures import Figures
 from tests.fuse import Served, served
@@ -91,8 +91,7 @@ def test_what_cannot_be_killed_is_stuck_keeps_its_slot_and_hinders_nobody(figure
         job = daemon.shell("exec sleep 600")
         daemon.until(job, "running")
         [process] = wait_until(lambda: attempt_pids(daemon, job), "its process")
-        (ice / "cgroup.procs").write_text(str(process.pid))
-        (ice / "freezer.state").write_text("FROZEN")
+        freeze(ice, process.pid)
         began = time.monotonic()
         daemon.call(Cancel([str(job)], wait=0.0), CancelResult)
         longest = 0.0
