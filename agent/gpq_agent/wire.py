@@ -217,7 +217,7 @@ class AttemptInfo(NamedTuple):
     state: str
     pid: Optional[int] = None
     started_at: Optional[float] = None
-    exit: Optional[Dict[str, Any]] = None  # an ExitRecord
+    exit: Optional[Dict[str, Any]] = None  # an ExitRecord; while it lives its `note` alone counts: why it does not end
     report: str = ""  # whole new lines of report.jsonl
     report_offset: int = 0  # offset after them
     processes: int = 0  # processes of the tree that are alive

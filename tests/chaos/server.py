@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.chaos import supervisors, zoo
+from tests.chaos import servers, starts, supervisors, zoo
 
-MODULES = (supervisors, zoo)
+MODULES = (servers, starts, supervisors, zoo)

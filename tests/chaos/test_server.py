@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos import supervisors, zoo
+from tests.chaos import starts, supervisors, zoo
 from tests.figures import Figures
+
+
+@pytest.mark.row("20")
+def test_a_start_that_comes_twice_or_behind_later_orders_is_one_run(figures: Figures) -> None:
+    figures.all(starts.starts(16, seed=1, late=0.0))
 
 
 @pytest.mark.row("24")

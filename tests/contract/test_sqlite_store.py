@@ -275,6 +275,17 @@ def test_the_file_system_of_a_folder_is_that_of_its_nearest_mount(folder: str, k
     assert disk.filesystem_of(folder, MOUNTS) == kind
 
 
+@pytest.mark.parametrize(
+    ("kind", "remote"),
+    [
+        *((kind, True) for kind in ("nfs4", "fuse.sshfs", "fuse", "fuse.rclone", "ceph")),
+        *((kind, False) for kind in ("ext4", "fuseblk", "fuse.fuse-overlayfs", "fuse.gocryptfs")),
+    ],
+)
+def test_what_a_program_serves_is_remote_unless_it_is_known_to_lie_on_a_disk(kind: str, remote: bool) -> None:
+    assert disk.is_remote(kind) is remote
+
+
 def test_a_network_file_system_is_refused_in_one_line(tmp_path: Path) -> None:
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"1 0 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / {tmp_path} rw - nfs4 server:/x rw\n")

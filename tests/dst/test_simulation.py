@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpq.core.models import Level
 from tests.dst.network import Weather
-from tests.dst.plan import Deed, Fault, Plan
+from tests.dst.plan import Deed, Fault, Plan, drawn
 from tests.dst.planted import PLANTED
 from tests.dst.programs import Program
 from tests.dst.simulation import Build, simulate
 from tests.dst.sweep import hunt, replay, shrunk
+from tests.figures import Figures
 
+WORST = 40  # of them on a network at its worst
 SEEDS = 300  # in CI; `make dst` runs ten times as many
 WITHIN = 500  # seeds in which a planted bug must show
 PARTS = 4  # so that several processes share the work
@@ -22,6 +26,16 @@ def test_no_promise_is_broken_under_any_faults(part: int) -> None:
     for seed in range(part, SEEDS, PARTS):
         outcome = simulate(seed)
         assert not outcome.violation, replay(outcome, "gpq")
+
+
+@pytest.mark.row("20")
+def test_starts_that_come_late_twice_and_out_of_order_are_one_run_each(figures: Figures) -> None:
+    """Every seed's own jobs and faults, on a network at its worst."""
+    worst = Weather(most=2.0, drop=0.02, twice=0.3, ordered=False)
+    outcomes = [simulate(seed, plan=replace(drawn(seed), weather=worst)) for seed in range(1000, 1000 + WORST)]
+    broken = [outcome for outcome in outcomes if outcome.violation]
+    jobs = sum(outcome.jobs for outcome in outcomes)
+    figures.exactly(f"violations in {WORST} seeds, {jobs} jobs, on a network at its worst", broken, [])
 
 
 @pytest.mark.parametrize("build", PLANTED, ids=lambda build: build.name)

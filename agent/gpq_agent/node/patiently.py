@@ -14,7 +14,8 @@ from gpq_agent.node import procs
 from gpq_agent.node.spool import SpoolError
 
 PATIENCE = 4.0  # seconds; the daemon takes an agent that says nothing for 11 s as silent
-AGAIN_AFTER = 30.0  # seconds for which a place that did not answer is not asked again
+AGAIN_AFTER = 10.0  # seconds for which a place that did not answer is not asked again
+SHORT_PATIENCE = 1.0  # seconds, then: does it answer by now?
 
 _silent: Dict[str, float] = {}  # when it did not answer
 _left: List[int] = []  # children that the kernel has not let go yet
@@ -26,6 +27,7 @@ def check(place: str, question: Callable[[], None]) -> None:
     _left[:] = [pid for pid in _left if os.waitpid(pid, os.WNOHANG)[0] != pid]
     if time.monotonic() - _silent.get(place, -AGAIN_AFTER) < AGAIN_AFTER:
         raise _no_answer(place)
+    patience = SHORT_PATIENCE if _silent.pop(place, None) is not None else PATIENCE
     try:
         reading, writing = os.pipe()
     except OSError as error:
@@ -40,7 +42,7 @@ def check(place: str, question: Callable[[], None]) -> None:
         _answer(writing, question)
     os.close(writing)
     try:
-        ready, _, _ = select.select([reading], [], [], PATIENCE)
+        ready, _, _ = select.select([reading], [], [], patience)
         said = os.read(reading, 1 << 16) if ready else b""
     finally:
         os.close(reading)

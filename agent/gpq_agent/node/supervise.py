@@ -17,7 +17,7 @@ from gpq_agent.node.verdict import Verdict, verdict
 
 STOP_RANK = {"checkpoint": 1, "signal": 2, "kill": 3}
 TERM_GRACE = 5.0  # seconds between TERM and KILL where nobody asked for another time
-STUCK_AFTER = 20.0  # seconds of KILL without effect after which a person is told
+STUCK_AFTER = 10.0  # seconds of KILL without effect after which a person is told
 GROUPS_AFTER = 0.5  # seconds of KILL, process by process, after which whole groups are killed at once
 FRESHEN = 3600.0  # seconds between two signs of life of the locks of its GPUs
 IDLE = 5.0  # seconds between two looks at stop.json, should its signal have been lost with its sender

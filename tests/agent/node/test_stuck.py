@@ -10,7 +10,7 @@ from gpq_agent import wire
 from gpq_agent.node import supervise
 
 from tests.agent.node.harness import NodeAgent, wait_until
-from tests.cgroup import group, lacking
+from tests.cgroup import freeze, group, lacking
 
 pytestmark = pytest.mark.skipif(bool(lacking("freezer")), reason=lacking("freezer"))
 
@@ -25,8 +25,7 @@ def ice() -> Iterator[Path]:
 def test_what_cannot_be_killed_stays_running_with_a_note_until_it_goes(ice: Path, node: NodeAgent) -> None:
     key = node.start(1, ["sleep", "600"])
     pid = node.wait_for(key, "running")["pid"]
-    (ice / "cgroup.procs").write_text(str(pid))
-    (ice / "freezer.state").write_text("FROZEN")
+    freeze(ice, pid)
     node.ask("stop", attempt=key, mode="kill", grace=0)
     other = node.start(2, ["true"], devices=["slot-1"])
     assert node.ended(other)["code"] == 0

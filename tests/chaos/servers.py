@@ -1,0 +1,223 @@
+"""Partitions past the end of a lease, reboots, strangers with the pids of the dead, killed agents: in a laboratory."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+from gpq.rpc.messages import Cancel, CancelResult
+from tests.chaos.runs import Measured, run
+from tests.lab.daemons import LabDaemon
+from tests.lab.kinds import PLAIN
+from tests.lab.lab import Lab
+from tests.lab.server import USER, Server
+from tests.waiting import wait_until
+
+LEASE = 4.0
+TOGETHER = 3  # jobs on each server
+STARTS = "echo run >>ran-$GPQ_JOB_ID; while ! test -e go; do sleep 0.1; done; exit 7"
+# Says when it lives, by the clock of the boot (which servers of a laboratory share); what TERM does not end writes on.
+LIVING = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+with open(f"alive-{os.environ['GPQ_JOB_ID']}.{os.environ['GPQ_ATTEMPT']}", "a", buffering=1) as told:
+    while not os.path.exists("go"):
+        told.write(f"{time.clock_gettime(time.CLOCK_BOOTTIME)}\\n")
+        time.sleep(0.02)
+"""
+# Notes every signal that it can.
+STRANGER = """
+import signal, sys, time
+def note(number, _):
+    with open(sys.argv[1], "a") as told:
+        told.write(f"{number}\\n")
+for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
+    signal.signal(number, note)
+open(sys.argv[1], "a").close()
+time.sleep(86400)
+"""
+
+
+@contextmanager
+def laboratory(lab: Lab | None) -> Iterator[Lab]:
+    """The one that there is, or one of two servers."""
+    with Lab({"srv-a": PLAIN, "srv-b": PLAIN}) if lab is None else nullcontext(lab) as given:
+        yield given
+
+
+# -- leases ------------------------------------------------------------------------------------------------------------
+
+
+@run("partitions", row="26", times=50, unit="partition past the end of a lease")
+def partitions(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]:
+    """Cable out, or one direction lost: each job ends itself before it lives elsewhere, by the stamps that it writes."""
+    faults = ("cut", "drop_in", "drop_out")
+    overlap = never = 0.0
+    moved = wrong = 0
+    gaps: list[float] = []
+    with laboratory(lab) as here, LabDaemon(here, {"srv-a": 2 * TOGETHER, "srv-b": 2 * TOGETHER}) as daemon:
+        for server in here:
+            (server.home / "living.py").write_text(LIVING)
+        for number in range(times):
+            daemon.up("srv-a", "srv-b")
+            jobs = [daemon.run("exec python3 living.py", requeue_on_lost=LEASE) for _ in range(TOGETHER)]
+            places = {job: daemon.place(job) for job in jobs}
+            first = places[jobs[0]]
+            hit = [job for job, place in places.items() if place == first]
+            other = here["srv-b" if first == "srv-a" else "srv-a"]
+            for job in jobs:
+                _until_alive(here[places[job]], job, 1)
+            getattr(here[first].link, faults[(seed + number) % 3])()
+            for job in hit:
+                _until_alive(other, job, 2)
+            time.sleep(0.3)  # what overlaps would show
+            for job in hit:
+                gap = _alive(other, job, 2)[0] - _alive(here[first], job, 1)[-1]
+                overlap, moved = max(overlap, -gap), moved + 1
+                gaps.append(gap)
+            for server in here:
+                (server.home / "go").touch()
+            ends = daemon.ended(*jobs)
+            wrong += sum(end != ("completed", 0) for end in ends.values())
+            here[first].link.heal()
+            daemon.up(first)
+            never += sum(bool(_alive(server, job, 3)) for server in here for job in jobs)
+            for server in here:
+                (server.home / "go").unlink()
+    return [
+        Measured("partitions", times),
+        Measured("jobs that moved", moved, at_least=times),
+        Measured("longest overlap of two attempts", overlap, at_most=0.0, unit="s"),
+        Measured("shortest time between their lives", min(gaps), unit="s"),
+        Measured("longest", max(gaps), unit="s"),
+        Measured("third attempts", int(never), at_most=0),
+        Measured("wrong ends", wrong, at_most=0),
+    ]
+
+
+def _until_alive(server: Server, job: int, attempt: int) -> None:
+    wait_until(lambda: _alive(server, job, attempt), f"attempt {attempt} lives on {server.name}", 90.0)
+
+
+def _alive(server: Server, job: int, attempt: int) -> list[float]:
+    path = server.home / f"alive-{job}.{attempt}"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [float(line) for line in lines if line.endswith(tuple("0123456789"))]
+
+
+# -- reboots -----------------------------------------------------------------------------------------------------------
+
+
+@run("reboots", row="21, 22", times=100, unit="reboot with strangers at the pids of a job and its supervisor")
+def reboots(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]:
+    """Power off under a job; its pids, and the start times in its records, are strangers' when the node is heard of again."""
+    signalled = dead = rerun = untold = 0
+    longest = 0.0
+    with laboratory(lab) as here, LabDaemon(here, {"srv-a": 1}) as daemon:
+        server = here["srv-a"]
+        (server.home / "stranger.py").write_text(STRANGER)
+        (server.home / "stranger.py").chmod(0o644)
+        daemon.up("srv-a")
+        for number in range(times):
+            server.inside("sh", "-c", f"echo {20_000 + 50 * (seed + number) % 10_000} >/proc/sys/kernel/ns_last_pid")
+            job = daemon.run(STARTS)
+            wait_until((server.home / f"ran-{job}").exists, "it runs")
+            daemon.until(job, "running")
+            server.link.cut()
+            server.reboot()
+            logs = _strangers(server, job)
+            if number % 2:
+                daemon.call(Cancel([str(job)], wait=0.0), CancelResult)
+            began = time.monotonic()
+            server.link.heal()
+            after = daemon.run(f"echo {number}")  # needs the slot
+            assert daemon.ended(after) == {after: ("completed", 0)}
+            longest = max(longest, time.monotonic() - began)
+            detail = daemon.detail(job)
+            told = " ".join([detail.job.reason, *(one.why for one in detail.attempts), *detail.notices])
+            untold += "reboot" not in told and detail.job.state != "cancelled"
+            rerun += (server.home / f"ran-{job}").read_text().count("run") != 1
+            signalled += sum(len(log.read_text().split()) for log in logs)
+            dead += sum(not server.inside("cat", f"/proc/{pid}/comm", check=False) for pid in _pids(server, job))
+    return [
+        Measured("reboots", times),
+        Measured("signals to strangers", signalled, at_most=0),
+        Measured("strangers that are gone", dead, at_most=0),
+        Measured("jobs that ran again unasked", rerun, at_most=0),
+        Measured("ends that do not say why", untold, at_most=0),
+        Measured("from the cable to the end of the next job", longest, at_most=15.0, unit="s"),
+    ]
+
+
+def _records(server: Server, job: int) -> list[Path]:
+    [folder] = server.home.glob(f".gpq/nodes/*/*/attempts/{job}.1")
+    return [folder / name for name in ("shim.json", "started.json")]
+
+
+def _pids(server: Server, job: int) -> list[int]:
+    return [int(json.loads(path.read_text())["pid"]) for path in _records(server, job)]
+
+
+def _strangers(server: Server, job: int) -> list[Path]:
+    """Started at the pids of the records, which then have their start times too, as after a reboot that took the same
+    time: only the boot id tells."""
+    logs = []
+    for path in _records(server, job):
+        record = json.loads(path.read_text())
+        log = server.home / f"stranger-{record['pid']}-{job}"
+        server.as_pid(record["pid"], "python3", f"/home/{USER}/stranger.py", f"/home/{USER}/{log.name}")
+        wait_until(log.exists, "a stranger")
+        stat = server.inside("cat", f"/proc/{record['pid']}/stat")
+        record["start_time"] = int(stat.rpartition(")")[2].split()[19])
+        path.write_text(json.dumps(record))
+        logs.append(log)
+    return logs
+
+
+# -- agents ------------------------------------------------------------------------------------------------------------
+
+
+@run("agent-kills", row="23", times=500, unit="kill -9 of a node agent")
+def agent_kills(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]:
+    """Another agent is there soon; the job under it notices nothing, and neither do those who look at it."""
+    seen = set()
+    longest = 0.0
+    with laboratory(lab) as here, LabDaemon(here, {"srv-a": 1}) as daemon:
+        server = here["srv-a"]
+        daemon.up("srv-a")
+        job = daemon.run(STARTS)
+        wait_until((server.home / f"ran-{job}").exists, "it runs")
+        daemon.until(job, "running")
+        for _ in range(times):
+            killed = wait_until(lambda: agents(server), "an agent")
+            began = time.monotonic()
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+            wait_until(lambda killed=killed: set(agents(server)) - set(killed), "another agent")  # type: ignore[misc]
+            longest = max(longest, time.monotonic() - began)
+            wait_until(lambda began=began: daemon.node("srv-a").seen_seconds < time.monotonic() - began, "it was heard")  # type: ignore[misc]
+            seen.add((daemon.state(job), daemon.node("srv-a").state))
+        (server.home / "go").touch()
+        end = daemon.ended(job)[job]
+        ran = (server.home / f"ran-{job}").read_text()
+        (server.home / "go").unlink()
+    return [
+        Measured("agents killed", times),
+        Measured("longest time until there was another", longest, at_most=5.0, unit="s"),
+        Measured("other states of job and node meanwhile", len(seen - {("running", "up")}), at_most=0, why=str(seen)),
+        Measured("runs of the job", ran.count("run"), at_most=1, at_least=1),
+        Measured("wrong ends", int(end != ("failed", 7)), at_most=0, why=str(end)),
+    ]
+
+
+def agents(server: Server) -> list[int]:
+    """Pids of the node agents there: what the connections run. (Shims have the same words, and are not of sshd.)"""
+    sessions = server.inside("pgrep", "-d,", "-x", "sshd").strip()
+    found = server.inside("pgrep", "-P", sessions, "-f", "gpq_agent.node --spool", check=False).split()
+    inner = {int(pid) for pid in found}
+    return [pid for pid in server.processes() if server.pid_inside(pid) in inner]

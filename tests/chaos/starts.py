@@ -1,0 +1,82 @@
+"""Start orders that a relay delays, doubles and puts behind later ones, while links break and users cancel."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from gpq.rpc.messages import Cancel, CancelResult
+from tests.chaos.runs import Measured, run
+from tests.e2e.harness import Daemon
+from tests.waiting import wait_until
+
+RELAY = Path(__file__).with_name("relay.py")
+RUNS = 'echo "$GPQ_JOB_ID.$GPQ_ATTEMPT $$" >> ran; sleep 0.3; echo "$GPQ_JOB_ID.$GPQ_ATTEMPT" >> done; exit 3'
+
+
+class Relayed(Daemon):
+    """Two nodes of four slots, each behind a relay."""
+
+    def __init__(self, seed: int, late: float) -> None:
+        super().__init__(nodes={"a": 4, "b": 4})
+        lines = ['policy = "fifo"']
+        for name in ("a", "b"):
+            script = self.home / f"python-{name}"
+            script.write_text(
+                f'#!/bin/sh\nexec {sys.executable} {RELAY} {seed}{name} {late} {self.work}/relayed "$@"\n'
+            )
+            script.chmod(0o700)
+            lines += [f"[nodes.{name}]", "slots = 4", f'python = "{script}"']
+        (self.home / "config.toml").write_text("\n".join(lines) + "\n")
+
+    def hang_up(self, name: str) -> None:
+        """The way back from a node breaks; what the relay still holds is delivered to its agent all the same, beside the next."""
+        assert self.process is not None
+        for child in psutil.Process(self.process.pid).children():
+            with contextlib.suppress(psutil.Error):
+                if str(RELAY) in child.cmdline() and str(self.home / "nodes" / name) in child.cmdline():
+                    child.send_signal(signal.SIGUSR1)
+
+
+@run("starts", row="20", times=200, unit="job whose start comes late, twice or behind later orders")
+def starts(times: int, seed: int, late: float = 23.0) -> Sequence[Measured]:
+    """Each attempt runs once at most, an order that comes too late is refused, and every job ends with its own code."""
+    dice = random.Random(seed)
+    with Relayed(seed, late) as daemon:
+        jobs: list[int] = []
+        gone: list[int] = []
+        for number in range(times):
+            jobs.append(daemon.shell(RUNS, retries=0))
+            if dice.random() < 0.1:
+                gone.append(jobs[-1])
+                daemon.call(Cancel([str(jobs[-1])], wait=0.0), CancelResult)
+            if number % 20 == 10:
+                daemon.hang_up(dice.choice("ab"))
+            time.sleep(dice.uniform(0.0, 0.1))
+        wait_until(lambda: not daemon.rows().jobs or all(row.ended_at for row in daemon.rows().jobs), "all end", 600.0)
+        ledger = daemon.work / "relayed"
+        held = max(late, 3.0) + 1.0
+        wait_until(lambda: time.time() - ledger.stat().st_mtime > held, "the relays have delivered everything", 120.0)
+        relayed = Counter(line.partition(":")[0] for line in ledger.read_text().splitlines())
+        refused, plain = relayed.pop("expired", 0), relayed.pop("plain", 0)
+        ran = Counter(line.split()[0] for line in (daemon.work / "ran").read_text().splitlines())
+        over = {row.id: (row.state, row.exit_status) for row in daemon.rows().jobs}
+        by_job = Counter(int(key.partition(".")[0]) for key in ran)
+        wrong = [job for job in jobs if over[job] != ("failed", 3) and job not in gone]
+    return [
+        Measured("starts delayed, doubled or put behind", sum(relayed.values()), at_least=times // 3),
+        Measured("as they were", plain),
+        Measured("held back for longer than they are good for", relayed["late"]),
+        Measured("refused as expired", refused, at_least=1 if relayed["late"] > 10 else None),
+        Measured("attempts that ran twice", sum(count > 1 for count in ran.values()), at_most=0),
+        Measured("jobs that ran in two attempts", sum(count > 1 for count in by_job.values()), at_most=0),
+        Measured("jobs with another end than their own", len(wrong), at_most=0, why=str(wrong)),
+    ]
