@@ -129,6 +129,7 @@ class StartOrder(NamedTuple):
     lease: float = 0.0  # seconds without an acknowledged report after which the shim ends the job; 0 = never
     lease_margin: float = 0.0  # seconds that the daemon waits beyond that; KILL comes after a third of it
     node_count: int = 0  # servers of this attempt; 0: the daemon does not tell (before 0.3)
+    servers: List[str] = []  # their names, by node rank, for what is told
     masters: List[str] = []  # addresses of rank 0's server, the most likely first; empty: they need not meet
     interface: str = ""  # the one to train over; empty: that on which the servers reach each other
 

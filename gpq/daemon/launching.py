@@ -69,6 +69,7 @@ def start_order(launch: Launch, node: NodeId, *, nodes: Mapping[NodeId, Node], l
             accum_steps=launch.order.accum_steps,
         )._asdict(),
         node_count=len(parts),
+        servers=[str(name) for name, _ in parts],
         masters=list(ways),
         interface=nodes[node].interface if ways else "",
         lease=spec.requeue_on_lost,

@@ -44,7 +44,7 @@ for epoch in job.epochs(1000):
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def pair() -> Iterator[Lab]:
     """They see the environment of the tests, for torch."""
     kind = Kind(shown=(Path(sys.prefix),))
@@ -90,3 +90,23 @@ def test_three_and_one_over_gloo(pair: Lab, figures: Figures) -> None:
         figures.at_most("all replicas end after one was killed", time.monotonic() - began, 30.0)
         assert "rank 3 was killed by SIGKILL (server srv-b)" in detail.job.reason
         assert not pair["srv-a"].inside("pgrep", "-f", "train.py", check=False)
+
+
+def test_servers_that_a_firewall_keeps_apart_are_told_and_cost_nothing(pair: Lab, figures: Figures) -> None:
+    """What comes to the second one is dropped, but for ssh: it reaches the first, and is not reached."""
+    new = ("-i", "eth0", "-p", "tcp", "--syn", "!", "--dport", "22", "-j", "DROP")
+    for server in pair:
+        (server.home / "train.py").write_text("raise SystemExit('it ran')")
+    with LabDaemon(pair, {"srv-a": 1, "srv-b": 1}) as daemon:
+        daemon.up()
+        pair["srv-b"].inside("iptables", "-w", "-I", "INPUT", *new)
+        began = time.monotonic()
+        job = daemon.submit("train.py", level="script", cwd=HOME, min_gpus=2, max_gpus=2)
+        wait_until(lambda: daemon.detail(job).notices, "it is told", LONG)
+        figures.note("from submit to why the servers do not meet", f"{time.monotonic() - began:.1f} s")
+        detail = daemon.detail(job)
+        told = "srv-b reaches srv-a, but not the other way round: " + pair["srv-b"].address
+        assert told in detail.notices[-1]
+        assert "is there a firewall?" in detail.notices[-1]
+        assert detail.job.state not in ("failed", "completed"), "it has no retries, and needs none"
+        assert "it ran" not in daemon.log(job, 1)
