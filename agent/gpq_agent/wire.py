@@ -137,6 +137,7 @@ class StartOrder(NamedTuple):
     lease_margin: float = 0.0  # seconds that the daemon waits beyond that; KILL comes after a third of it
     log_limit: int = 0  # bytes of the log that are kept: its head and its end; 0 = all
     node_count: int = 0  # servers of this attempt; 0: the daemon does not tell (before 0.3)
+    servers: List[str] = []  # their names, by node rank, for what is told
     masters: List[str] = []  # addresses of rank 0's server, the most likely first; empty: they need not meet
     interface: str = ""  # the one to train over; empty: that on which the servers reach each other
     environment: str = ""  # that the node was found fit for; a lack that shows now is refused as "unfit"

@@ -72,6 +72,7 @@ def start_order(
             accum_steps=launch.order.accum_steps,
         )._asdict(),
         node_count=len(parts),
+        servers=[str(name) for name, _ in parts],
         masters=list(ways),
         interface=nodes[node].interface if ways else "",
         environment=spec.environment,

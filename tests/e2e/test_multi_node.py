@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from tests.e2e.harness import Daemon
 from tests.e2e.test_training import LONG, lines, train, visited
 
@@ -19,3 +21,21 @@ def test_three_and_one_train_every_example_once() -> None:
         said = daemon.log(job)
         assert "the servers of this job meet at 127.0.0.1 port" in said, "all on one machine: no network is needed"
         assert "here by lo" in said
+
+
+UNLUCKY = """#!/bin/sh
+test "$GPQ_ATTEMPT" = 1 || exit 0
+echo "failed to listen. port: $MASTER_PORT, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
+exit 1
+"""
+
+
+def test_a_port_that_somebody_took_after_it_was_checked_costs_no_retry() -> None:
+    with Daemon(slots=1) as daemon:
+        python = daemon.work / "python"
+        python.write_text(UNLUCKY)  # as torch says it
+        os.chmod(python, 0o700)
+        job = daemon.submit("train.py", level="script", python=str(python))
+        detail = daemon.until(job, "completed", "failed")
+        assert (detail.job.state, detail.job.attempt) == ("completed", 2)
+        assert any("was taken" in line for line in detail.notices)

@@ -72,6 +72,7 @@ def _checks(order: Any) -> List[Tuple[str, bool]]:
             "masters",
             isinstance(order.masters, list) and all(map(text, order.masters)) and bool(order.port or not order.masters),
         ),
+        ("servers", isinstance(order.servers, list) and all(map(text, order.servers))),
         ("interface", text(order.interface)),
         ("control", order.control is None or isinstance(order.control, dict)),
         ("expires_at", order.expires_at is None or isinstance(order.expires_at, (int, float))),

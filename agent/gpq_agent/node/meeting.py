@@ -59,6 +59,10 @@ def exports(met: Met, port: int, env: Dict[str, str]) -> Dict[str, str]:
     return found
 
 
+def _name(order: wire.StartOrder, rank: int) -> str:
+    return order.servers[rank] if rank < len(order.servers) else "server {}".format(rank)
+
+
 # -- rank 0
 
 
@@ -85,10 +89,9 @@ def _gather(order: wire.StartOrder, server: socket.socket, token: str, until: fl
             # Longer than the guests wait: they know better what keeps them away.
             rank, guest = came.get(timeout=max(until + 2 * KNOCK - time.monotonic(), 0.01))
         except queue.Empty:
-            missing = ", ".join(str(rank) for rank in range(1, order.node_count) if rank not in guests)
-            raise Apart(
-                "network", "no word from server {} of this job at port {}".format(missing, order.port)
-            ) from None
+            missing = ", ".join(_name(order, rank) for rank in range(1, order.node_count) if rank not in guests)
+            told = "no word at port {} of {} from {}".format(order.port, _name(order, 0), missing)
+            raise Apart("network", told) from None
         guests[rank] = guest
     return guests
 
@@ -132,14 +135,15 @@ def _agree(order: wire.StartOrder, guests: Dict[int, Guest]) -> str:
     problem = ""
     common = [one for one in order.masters if all(one in guest.reached for guest in guests.values())]
     if not common:
-        ways = ["server {} by {}".format(rank, ", ".join(guests[rank].reached)) for rank in sorted(guests)]
-        problem = "no one address of the first server is reached by all others: {}".format("; ".join(ways))
+        ways = ["{} by {}".format(_name(order, rank), ", ".join(guests[rank].reached)) for rank in sorted(guests)]
+        problem = "no one address of {} is reached by all others: {}".format(_name(order, 0), "; ".join(ways))
     for rank in sorted(guests):
-        address = str(guests[rank].line.getpeername()[0])
+        address = str(guests[rank].line.getpeername()[0]).replace("::ffff:", "")
         silence = network.reachable(address, guests[rank].port, KNOCK)
         if silence and not problem:
-            problem = "server {} of this job reaches the first one, but not the other way round: {} port {}: {}".format(
-                rank, address, guests[rank].port, silence
+            guest, host = _name(order, rank), _name(order, 0)
+            problem = "{} reaches {}, but not the other way round: {} port {}: {}".format(
+                guest, host, address, guests[rank].port, silence
             )
             problem += "; is there a firewall?"
     if problem:
@@ -189,9 +193,8 @@ def _visit(order: wire.StartOrder, token: str, until: float) -> Tuple[str, str]:
             return met
         if time.monotonic() > until:
             tried = "; ".join("{}: {}".format(address, problems[address]) for address in problems) or "it hung up"
-            raise Apart(
-                "network", "the first server of this job is not reached at port {}: {}".format(order.port, tried)
-            )
+            first = _name(order, 0)
+            raise Apart("network", "{} is not reached at port {}: {}".format(first, order.port, tried))
         time.sleep(AGAIN)
 
 

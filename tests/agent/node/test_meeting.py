@@ -26,7 +26,14 @@ def free_port() -> int:
 
 
 def order(rank: int, port: int, masters: list[str], count: int = 2, **more: object) -> wire.StartOrder:
-    fields: dict[str, object] = {"port": port, "node_rank": rank, "node_count": count, "masters": masters, "store": "s"}
+    fields: dict[str, object] = {
+        "port": port,
+        "node_rank": rank,
+        "node_count": count,
+        "masters": masters,
+        "store": "s",
+        "servers": ["a", "b", "c"],
+    }
     return wire.StartOrder(7, 1, ["true"], "/", {}, [f"slot-{rank}"], "adaptive", **{**fields, **more})  # type: ignore[arg-type]
 
 
@@ -51,7 +58,7 @@ def test_three_take_an_address_that_all_of_them_reach() -> None:
         order(0, port, ["127.0.0.1", "127.0.0.2"], 3), *(order(r, port, [f"127.0.0.{r}"], 3) for r in (1, 2))
     )
     for one in apart:
-        with pytest.raises(Apart, match=r"no one address .*server 1 by 127.0.0.1; server 2 by 127.0.0.2") as caught:
+        with pytest.raises(Apart, match=r"no one address of a is .*: b by 127.0.0.1; c by 127.0.0.2") as caught:
             one.result()
         assert caught.value.kind == "network"
 
@@ -67,7 +74,9 @@ def test_who_does_not_come_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     # Of another attempt of the same number, from another database: not one of us.
     found = all_meet(order(0, port, ["127.0.0.1"]), order(1, port, ["127.0.0.1"], store="t"), patience=0.5)
-    for one, said in zip(found, ("no word from server 1", "127.0.0.1: somebody else answers there"), strict=True):
+    for one, said in zip(
+        found, ("no word at port [0-9]+ of a from b", "127.0.0.1: somebody else answers there"), strict=True
+    ):
         with pytest.raises(Apart, match=said):
             one.result()
 
@@ -77,7 +86,7 @@ def test_a_way_that_is_open_in_one_direction_only_is_no_way(monkeypatch: pytest.
     port = free_port()
     for one in all_meet(*(order(rank, port, ["127.0.0.1"]) for rank in (0, 1))):
         with pytest.raises(
-            Apart, match=r"server 1 .*not the other way round.*no answer within 3 s; is there a firewall"
+            Apart, match=r"b reaches a, but not the other way round.*no answer within 3 s; is there a firewall"
         ):
             one.result()
 
