@@ -119,6 +119,7 @@ class StartOrder(NamedTuple):
     store: str = ""  # id of the daemon's database
     lease: float = 0.0  # seconds without an acknowledged report after which the shim ends the job; 0 = never
     lease_margin: float = 0.0  # seconds that the daemon waits beyond that; KILL comes after a third of it
+    code: str = ""  # SHA-256 of a snapshot's archive, which was staged here; `cwd` is then a folder in it, "." for all
 
 
 class ExitRecord(NamedTuple):
@@ -143,7 +144,7 @@ class ExitRecord(NamedTuple):
 OPS = (
     "hello",  # {"store", "epoch"} -> {"version", "boot_id", "time", "stamp", "python", "host", "cores", "memory_mib",
     #           "spool", "devices", "attempts", "library": folder that it was loaded from, "address": under which ssh
-    #           reached it, or ""}
+    #           reached it, or "", "storage": id of the folder of the checkpoints: where it is the same, they are shared}
     "ping",  # {} -> {"time"}
     "probe",  # {} -> {"devices": [DeviceInfo], "driver": str, "error": str}; probing runs in a child with a time limit
     "start",  # {"order": StartOrder} -> {"state": "started" | "already", "attempt": AttemptInfo}
@@ -155,6 +156,16 @@ OPS = (
     "tail",  # {"attempt": "42.1", "offset": n, "limit": bytes} -> {"data": base64, "offset": next, "size": bytes}
     "forget",  # {"attempt": "42.1"} -> {}: the exit record is durable elsewhere; the log stays
     "purge",  # {"job": 42} -> {}: remove logs and checkpoints of a job
+    # Files between servers, all by way of the daemon (node/staging.py). A set is a listing [[path, size, mark], ...];
+    # WHAT is {"job": 42}, or {"code": SHA-256 of the archive} whose set is that one file.
+    "files",  # {"job"} -> {"files": set of what has to follow the job, "age": of two sets the newer has the larger}
+    "fetch",  # {"job", "path", "offset", "limit"} -> {"data": base64}
+    "digest",  # {"job", "path"} -> {"sha256"}; answered when it is worked out, like `seal`
+    "stage",  # {WHAT, "files": set} -> {"missing": [[place in the list, offset to go on at], ...]}
+    "put",  # {WHAT, "at": place, "offset", "data": base64} -> {"offset": where it goes on}
+    "seal",  # {WHAT, "files": set, "sha256": {place: SHA-256}} -> {}: all is there, proved and renamed in
+    "kept",  # {} -> {"jobs": [42, ...], "code": [SHA-256, ...]}: whose files lie here
+    "drop",  # {WHAT} -> {}: remove them
     "quit",  # {} -> {}: the agent ends; shims and jobs live on
 )
 

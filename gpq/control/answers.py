@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpq.control import narration
 from gpq.core import estimates
 from gpq.core.explain import explain
 from gpq.core.fairness import JobFairness, fairness_by_user
+from gpq.core.files import Staging, out_of_reach
 from gpq.core.leases import silence
 from gpq.core.models import HOLDS_DEVICES, TERMINAL, Job, JobState, Level, Placement, Shape, Snapshot, Wish
 from gpq.core.nodes import Device, Node, NodeState
 from gpq.core.rounds import Round
 from gpq.core.shapes import held_by
 from gpq.core.units import DeviceId, JobId, NodeId, Seconds
-from gpq.rpc.messages import DeviceView, JobView, NodeView, PartView, ProcessView, UserShare
+from gpq.rpc.messages import DeviceView, JobView, NodeView, PartView, ProcessView, StagingView, UserShare
 
 MAX_COMMAND = 500  # characters of the command in a row
 
@@ -32,6 +33,7 @@ class Reader:
     round: Round | None
     now: Seconds
     fairness: Mapping[JobId, JobFairness] = field(default_factory=dict)
+    staging: Callable[[JobId], Staging | None] = lambda job: None
     _indices: dict[tuple[NodeId, DeviceId], int] = field(default_factory=dict)
     _headlines: dict[object, str] = field(default_factory=dict)
 
@@ -82,6 +84,7 @@ class Reader:
             command=command_line(job),
             unknown=str(silent) if silent is not None else "",
             unknown_seconds=silent.seconds if silent is not None else None,
+            staging=_staging(self.brought(job)),
         )
 
     def jobs(self, jobs: Iterable[Job]) -> list[JobView]:
@@ -96,16 +99,24 @@ class Reader:
             return str(silent)
         if job.state is JobState.RUNNING and job.wish is Wish.RUN:
             return ""
+        brought = self.brought(job)
+        if brought is not None:
+            return str(brought)
         if job.state is not JobState.PENDING or job.wish is not Wish.RUN or job.not_before > self.now:
             return explain(self.snapshot, self.allocation, job).headline
         spec = job.spec
         key = (
             spec.level, spec.min_gpus, spec.max_gpus, spec.rigid, spec.gpu_type, spec.min_gpu_memory_mib,
             job.profile.declared, self.allocation is not None and job.id in self.allocation,
+            out_of_reach(self.snapshot, job),
         )  # fmt: skip
         if key not in self._headlines:
             self._headlines[key] = explain(self.snapshot, self.allocation, job).headline
         return self._headlines[key]
+
+    def brought(self, job: Job) -> Staging | None:
+        """What is on its way to where the job is being started."""
+        return self.staging(job.id) if job.state is JobState.STARTING and job.wish is not Wish.CANCEL else None
 
     @property
     def allocation(self) -> Mapping[JobId, Shape] | None:
@@ -155,6 +166,10 @@ class Reader:
             for _, node in sorted(self.snapshot.nodes.items())
             if node.state is NodeState.UNREACHABLE
         ]
+
+
+def _staging(found: Staging | None) -> StagingView | None:
+    return StagingView(found.what, found.done, found.total, found.rate, found.note) if found is not None else None
 
 
 def node_word(snapshot: Snapshot, node: Node) -> str:

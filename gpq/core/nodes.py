@@ -57,3 +57,4 @@ class Node:
     seen_at: Seconds = 0.0
     silent_since: Seconds = 0.0  # last heard of, where it is unreachable
     address: str = "127.0.0.1"  # where peers reach it
+    storage: str = ""  # of the folder of the checkpoints: nodes with the same one share it; "": shared with none

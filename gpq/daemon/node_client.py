@@ -14,7 +14,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, NoReturn
 
 from gpq.connectors.base import Connector
-from gpq.core.actions import Action
+from gpq.core.actions import Action, Launch
 from gpq.core.events import Event
 from gpq.core.models import Snapshot
 from gpq.core.units import NodeId, Seconds
@@ -33,7 +33,8 @@ class NodeClient:
 
     `arguments` are the agent's; `library` is the folder on the node that holds gpq_agent alone, "" where the agent is
     to say it; `gpus` names those to use by UUID or index, all when empty; `address` is where peers reach the node, ""
-    where the agent is to say it; `view` gives the newest committed snapshot.
+    where the agent is to say it; `view` gives the newest committed snapshot; `ready` says whether an
+    attempt may start.
     """
 
     def __init__(
@@ -49,12 +50,21 @@ class NodeClient:
         inbox: Callable[[Sequence[Event]], None],
         view: Callable[[], Snapshot],
         reign: Reign = UNNAMED,
+        ready: Callable[[Launch], bool] = lambda launch: True,
     ) -> None:
         self.node = node
         self._connector = connector
         self._arguments = list(arguments)
         self._conversation = Conversation(
-            node, library=library, gpus=gpus, address=address, clock=clock, inbox=inbox, view=view, reign=reign
+            node,
+            library=library,
+            gpus=gpus,
+            address=address,
+            clock=clock,
+            inbox=inbox,
+            view=view,
+            reign=reign,
+            ready=ready,
         )
         self._connecting: Link | None = None
         self._closing = threading.Event()
@@ -80,6 +90,9 @@ class NodeClient:
     def order(self, action: Action) -> None:
         """From the controller's thread. Without a link it is not kept: it is found missing once there is one."""
         self._conversation.order(action)
+
+    def nudge(self) -> None:
+        self._conversation.nudge()
 
     def forgo(self, keys: frozenset[Key]) -> None:
         self._conversation.forgo(keys)

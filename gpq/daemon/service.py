@@ -18,6 +18,7 @@ from gpq.control.controller import Controller
 from gpq.control.selectors import resolve, single
 from gpq.core.actions import Launch
 from gpq.core.fairness import JobFairness, fairness_by_job
+from gpq.core.files import Staging
 from gpq.core.leases import silence
 from gpq.core.models import TERMINAL, Config, Job, JobState, Level, Snapshot
 from gpq.core.rounds import decide
@@ -59,7 +60,9 @@ class Service:
         about: About,
         fleet: Fleet,
         end: Callable[[], None],
+        staging: Callable[[JobId], Staging | None] = lambda job: None,
     ) -> None:
+        self._staging = staging
         self._controller = controller
         self._past = past
         self._about = about
@@ -102,7 +105,7 @@ class Service:
         if snapshot is not controller.snapshot:  # it changes with the snapshot alone: many look at each
             snapshot = controller.snapshot
             self._fairness = snapshot, fairness = snapshot, fairness_by_job(snapshot, controller.mean_shares)
-        return Reader(snapshot, controller.last_round, controller.world.now(), fairness)
+        return Reader(snapshot, controller.last_round, controller.world.now(), fairness, self._staging)
 
     # -- changes -------------------------------------------------------------------------------------------------------
 

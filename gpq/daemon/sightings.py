@@ -99,4 +99,4 @@ def _outline(node: Node) -> tuple[object, ...]:
         (device.id, device.index, device.kind, device.type, device.memory_mib, device.state, device.reason)
         for device in node.devices
     )
-    return (node.state, node.boot_id, node.cores, node.memory_mib, node.address, devices)
+    return (node.state, node.boot_id, node.cores, node.memory_mib, node.address, node.storage, devices)

@@ -175,6 +175,14 @@ class PartView(msgspec.Struct, frozen=True):
     indices: list[int]
 
 
+class StagingView(msgspec.Struct, frozen=True):
+    what: str
+    done: int  # bytes
+    total: int  # 0: not known yet
+    rate: float  # bytes a second; 0: not known yet
+    note: str = ""  # what it waits for
+
+
 class JobView(msgspec.Struct, frozen=True):
     """One row of `gpq status`."""
 
@@ -210,6 +218,7 @@ class JobView(msgspec.Struct, frozen=True):
     command: str = ""
     unknown: str = ""  # "unknown since 40 s: server b does not answer"; "" while its servers answer
     unknown_seconds: float | None = None  # that silence
+    staging: StagingView | None = None  # what is being brought to its servers before it starts
 
 
 class JobList(msgspec.Struct, frozen=True):

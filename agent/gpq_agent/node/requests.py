@@ -17,13 +17,15 @@ from gpq_agent.node.attempts import LIVE, Attempts
 from gpq_agent.node.devices import Devices, Release
 from gpq_agent.node.leases import Reign
 from gpq_agent.node.spool import Spool, SpoolError
+from gpq_agent.node.staging import PARALLEL, Staging
 
 Message = Dict[str, Any]
 BUSY_POLL, CALM_POLL = 0.05, 0.25  # seconds between two looks while a watch is pending
 BUSY_FOR = 5.0  # seconds after a change during which the next one is likely
 REPORT_BUDGET = 256 << 10
 TAIL_LIMIT = 1 << 20
-REIGNING = ("watch", "start", "stop", "control", "forget", "purge")  # not from a daemon that a newer one has followed
+# Not from a daemon that a newer one has followed:
+REIGNING = ("watch", "start", "stop", "control", "forget", "purge", "stage", "put", "drop")
 NEED_DEVICES = ("hello", "probe", "watch", "start")  # answered only once the first look at the GPUs has ended
 
 
@@ -45,6 +47,7 @@ class Agent:
         self.cores = cores
         self.attempts = Attempts(place)
         self.reign = Reign(place, self.attempts.boot)
+        self.staging = Staging(place.checkpoints)
         self.quitting = False
         self._holders: Dict[str, str] = {}
         self._waiting: List[Message] = []
@@ -73,6 +76,8 @@ class Agent:
             "forget": self._forget,
             "purge": self._purge,
             "quit": self._quit,
+            **self.staging.operations,
+            "drop": self._drop,
         }
         self.refresh()
 
@@ -100,7 +105,7 @@ class Agent:
     def tick(self) -> List[Message]:
         """Replies that have become due."""
         self.devices.tick(wanted=bool(self._watches) or bool(self._holders), since=self.release.since())
-        replies: List[Message] = []
+        replies: List[Message] = [self._guarded(message, answer) for message, answer in self.staging.tick()]
         if self._waiting and self.devices.known:
             waiting, self._waiting = self._waiting, []
             for message in waiting:
@@ -115,6 +120,8 @@ class Agent:
     def patience(self) -> Optional[float]:
         """Seconds for which nothing but a request can matter; None for ever."""
         now = time.monotonic()
+        if self.staging.busy:
+            return 0.0
         if self._watches:
             poll = BUSY_POLL if now - self._changed_at < BUSY_FOR else CALM_POLL
             return max(0.0, min([poll] + [watch.until - now for watch in self._watches]))
@@ -153,6 +160,9 @@ class Agent:
         operation = message.get("op")
         if operation == "watch":
             return self._begin_watch(message)
+        if operation in PARALLEL:
+            self.staging.begin(message, self.reign.admit)
+            return []
         handler = self._operations.get(str(operation))
         if handler is None:
             hint = "it is one of {}".format(", ".join(wire.OPS))
@@ -195,6 +205,7 @@ class Agent:
             "path": self.spool.path,
             "library": os.path.dirname(os.path.dirname(os.path.abspath(wire.__file__))),
             "address": _own_address(os.environ.get("SSH_CONNECTION", "")),
+            "storage": self.staging.storage,
         }
 
     def _hello(self, message: Message) -> Message:
@@ -214,6 +225,8 @@ class Agent:
         if self.attempts.order(key) is not None:
             return {"state": "already", "attempt": self._info(key)}
         self.refresh()
+        if order.code:
+            order = order._replace(cwd=os.path.join(self.staging.code(order.code), order.cwd), code="")
         if order.lease > 0:
             self.reign.ready(order.store)
         state, _ = self.attempts.start(order, self._usable(key, order), self.base, self.reign.admit)
@@ -269,6 +282,17 @@ class Agent:
     def _purge(self, message: Message) -> Message:
         self.attempts.purge(int(message["job"]))
         return {}
+
+    def _drop(self, message: Message) -> Message:
+        if "job" in message and any(
+            info.job == int(message["job"]) and info.state in LIVE for info in self.attempts.all()
+        ):
+            raise SpoolError("job {} runs here".format(message["job"]), "its files are in use")
+        if "code" in message:
+            orders = [self.attempts.order(wire.attempt_key(info.job, info.attempt)) for info in self.attempts.all()]
+            if any(order is not None and str(message["code"]) in order.cwd for order in orders):
+                raise SpoolError("the code {} is in use here".format(message["code"]), "wait for its jobs to end")
+        return self.staging.operations["drop"](message)
 
     def _quit(self, _: Message) -> Message:
         self.quitting = True
