@@ -35,6 +35,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "-e": ("--env", "any"),
             "--cwd": ("Directory to run in.", "files"),
             "--python": ("Interpreter of the script.", "files"),
+            "--snapshot": ("Run the code as it is now, whatever is edited later.", ""),
             "--hold": ("Queue it held.", ""),
             "--wait": ("Block until it has ended; exit with its code.", ""),
             "--dry-run": ("Say what would happen; queue nothing.", ""),

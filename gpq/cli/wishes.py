@@ -61,6 +61,7 @@ Cwd = Annotated[str, _option("--cwd", metavar="PATH", help="Directory to run in.
 Python = Annotated[
     str, _option("--python", metavar="PATH", help="Interpreter of the script. [default: of the active environment]")
 ]
+Snapshot = Annotated[bool, _option("--snapshot", help="Run the code as it is now, whatever is edited later.")]
 Hold = Annotated[bool, _option("--hold", help="Queue it held.")]
 Wait = Annotated[bool, _option("--wait", help="Block until it has ended; exit with its code.")]
 DryRun = Annotated[bool, _option("--dry-run", help="Say what would happen; queue nothing.")]

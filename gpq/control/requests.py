@@ -6,6 +6,7 @@ What the command line checks is checked here again: other programs may speak to 
 from __future__ import annotations
 
 import math
+import re
 import signal
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ from gpq.rpc.messages import SpecMessage
 MAX_GPUS = 100_000
 MAX_BATCH = 1 << 40
 LEAST_LEASE: Seconds = 1.0  # over the socket, for tests; the command line and config.toml ask for a minute
+CODE = re.compile(r"[0-9a-f]{64}")
 SIGNALS = frozenset(each.name.removeprefix("SIG") for each in signal.Signals) - {"KILL", "STOP", "CHLD"}
 
 
@@ -72,7 +74,18 @@ def _check_texts(message: SpecMessage) -> None:
             raise UsageError(f"{tag!r} cannot be a tag", "letters, digits, dot, dash and underscore, at most 64")
     if message.signal.removeprefix("SIG") not in SIGNALS or message.signal.startswith("SIG"):
         raise UsageError(f"unknown signal `{message.signal}`", "e.g. TERM, USR1, INT")
-    texts = [*message.argv, *message.resume_argv, message.cwd, message.python, message.gpu_type]
+    inside = message.code_cwd.startswith("/") or ".." in message.code_cwd.split("/")
+    if message.code and (not CODE.fullmatch(message.code) or inside):
+        raise UsageError(f"{message.code!r} with {message.code_cwd!r} names no frozen code", "gpq submit --snapshot")
+    texts = [
+        *message.argv,
+        message.code_cwd,
+        message.code_from,
+        *message.resume_argv,
+        message.cwd,
+        message.python,
+        message.gpu_type,
+    ]
     if any("\0" in text for text in (*texts, *message.env, *message.env.values())):
         raise UsageError("the command or its environment holds a NUL byte", "remove it")
     for name in message.env:

@@ -27,7 +27,7 @@ from gpq.daemon.deadlines import deadline, left
 from gpq.daemon.fleet import Fleet
 from gpq.daemon.logs import LogReader, Tail
 from gpq.daemon.server import Peer
-from gpq.errors import GpqError, NotFound, UsageError
+from gpq.errors import GpqError, NotFound, Refused, UsageError
 from gpq.ports import History
 from gpq.rpc import messages
 from gpq.rpc.messages import Request
@@ -116,6 +116,8 @@ class Service:
         requests.fits(self._controller.snapshot, spec, self._fleet.names)
         if request.dry_run:
             return self._dry_run(spec, held=request.held)
+        if spec.code:
+            keep_archive(spec.code)
         now = self._controller.world.now
 
         def build(snapshot: Snapshot) -> tuple[Sequence[Any], messages.Submitted]:
@@ -364,6 +366,14 @@ class Service:
             nodes={str(node.id): node_word(snapshot, node) for _, node in sorted(snapshot.nodes.items())},
             config_changed=self._fleet.config_changed(),
         )
+
+
+def keep_archive(code: str) -> None:
+    """Its age begins anew, so that it is not removed before the job is known. Raises Refused where it is not there."""
+    try:
+        os.utime(os.path.join(paths.snapshots(), f"{code}.tar"))
+    except OSError as error:
+        raise Refused(f"the frozen code {code[:12]} is not there: {error.strerror}", "submit it again") from None
 
 
 def _warnings(spec: Any) -> list[str]:

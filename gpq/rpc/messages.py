@@ -45,6 +45,9 @@ class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     min_atomic_batch: int = 0
     max_atomic_batch: int = 0
     tags: list[str] = []
+    code: str = ""  # SHA-256 of the archive in the state directory's `snapshots` that it is to run in; "": none
+    code_cwd: str = ""  # the working directory in it, relative
+    code_from: str = ""  # what was frozen, for people
 
 
 class Submit(Request, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,14 +12,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as changed
 
-from gpq.cli import bringing
+from gpq.cli import bringing, snapshot
 from gpq.cli.bringing import Bar
 from gpq.core.models import FilesAt
 from gpq.daemon import keeping
 from gpq.daemon.keeping import Keeper
-from gpq.errors import NodeSilent
-from gpq.rpc.messages import Drain, Drained, JobDetail, Show, StagingView, Undrain
+from gpq.errors import NodeSilent, Refused, UsageError
+from gpq.rpc.messages import Drain, Drained, JobDetail, LogChunk, Logs, Show, StagingView, Undrain
 from gpq.store.memory import MemoryStore
+from gpq.views.detail import lines
 from tests import builders
 from tests.cli import served as fixtures
 from tests.daemon.daemons import Daemon, daemon
@@ -59,8 +61,8 @@ def test_a_job_moves_to_a_server_behind_ssh_and_back_and_its_progress_is_shown(s
 
         def moved(target: str = target, number: int = number) -> bool:
             seen.append(detail(served, job))
-            lines = (tmp_path / "sums").read_text().splitlines()
-            return seen[-1].job.state == "running" and seen[-1].job.attempt == number == len(lines)
+            told = (tmp_path / "sums").read_text().splitlines()
+            return seen[-1].job.state == "running" and seen[-1].job.attempt == number == len(told)
 
         wait_until(moved, "it runs there")
         assert [part.node for part in seen[-1].job.placement] == [target]
@@ -132,3 +134,28 @@ def test_a_bar_is_drawn_where_somebody_watches_and_nowhere_else(monkeypatch: pyt
         bar.show([fixtures.job(4, "running")])
         assert bar.patience(30.0) == 30.0
         assert screen.getvalue().endswith("\r\x1b[K") is drawn
+
+
+def test_what_was_frozen_runs_wherever_it_is_sent_and_whatever_is_edited_later(
+    served: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "say.sh").write_text("#!/bin/sh\necho then; pwd\n")
+    (work / "say.sh").chmod(0o755)
+    monkeypatch.setenv("GPQ_HOME", str(served.home))
+    frozen = snapshot.freeze(str(work))
+    (work / "say.sh").write_text("#!/bin/sh\necho now\n")
+    served.call(Drain("near", "so that it goes to the other"), Drained)
+    code = {"code": frozen.code, "code_cwd": frozen.cwd, "code_from": frozen.said}
+    job = served.submit("./say.sh", max_gpus=1, **code)
+    wait_until(lambda: detail(served, job).job.state == "completed", "it ends")
+    said = base64.b64decode(served.call(Logs(str(job), wait=5.0), LogChunk).data).decode().split()
+    assert said[0] == "then"
+    assert said[1].endswith(f"/.code/{frozen.code}")
+    assert any(frozen.said in line for line in lines(detail(served, job), 200))
+    with pytest.raises(Refused, match="the frozen code ffffffffffff is not there"):
+        served.submit("./say.sh", max_gpus=1, **{**code, "code": "f" * 64})
+    for wrong in ({"code": "../../x"}, {"code_cwd": "../.."}, {"code_cwd": "/"}):
+        with pytest.raises(UsageError, match="names no frozen code"):
+            served.submit("./say.sh", max_gpus=1, **{**code, **wrong})
