@@ -55,6 +55,7 @@ class NodeConfig:
     identity: str = ""  # key file; as ~/.ssh/config says when empty
     spool: str = ""  # folder there; ~/.gpq/nodes/... when empty
     ssh: list[str] = field(default_factory=list)  # how ssh is started, e.g. ["ssh", "-F", "file"]
+    checkpoints: str = ""  # folder there for checkpoints and code; beside the spools when empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +226,8 @@ def _network_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
 
 def _ssh_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
     """(key, what is wrong with it, what to do)."""
+    if node.checkpoints and not (node.checkpoints.startswith(("/", "~/")) and node.checkpoints.isprintable()):
+        yield "checkpoints", "must begin with / or ~/", "it is a folder on the server"
     if node.connector != "ssh":
         for key in ("host", "port", "identity", "spool", "ssh"):
             if getattr(node, key):

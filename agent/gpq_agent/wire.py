@@ -136,6 +136,7 @@ class StartOrder(NamedTuple):
     lease: float = 0.0  # seconds without an acknowledged report after which the shim ends the job; 0 = never
     lease_margin: float = 0.0  # seconds that the daemon waits beyond that; KILL comes after a third of it
     log_limit: int = 0  # bytes of the log that are kept: its head and its end; 0 = all
+    code: str = ""  # SHA-256 of a snapshot's archive, which was staged here; `cwd` is then a folder in it, "." for all
     node_count: int = 0  # servers of this attempt; 0: the daemon does not tell (before 0.3)
     servers: List[str] = []  # their names, by node rank, for what is told
     masters: List[str] = []  # addresses of rank 0's server, the most likely first; empty: they need not meet
@@ -149,7 +150,7 @@ class PrepareOrder(NamedTuple):
     """`op: prepare`. Idempotent: asked again while the setup runs, it waits for its end."""
 
     environment: str  # lower-case hexadecimal digits
-    cwd: str
+    cwd: str  # "~": the home directory there
     python: str = ""  # interpreter, absolute or a name in PATH; "" = none is needed
     any_python: bool = False  # one that the setup put first in PATH comes before it
     setup: str = ""  # a shell command, "" for none
@@ -183,7 +184,8 @@ class ExitRecord(NamedTuple):
 OPS = (
     "hello",  # {"store", "epoch"} -> {"version", "boot_id", "time", "stamp", "python", "host", "cores", "memory_mib",
     #           "spool", "devices", "attempts", "library": folder that it was loaded from, "address": under which ssh
-    #           reached it, or "", "network": [[interface, address]] that others may try, "ephemeral": [first, last]}
+    #           reached it, or "", "network": [[interface, address]] that others may try, "ephemeral": [first, last],
+    #           "storage": id of the folder of the checkpoints: where it is the same, they are shared}
     "ping",  # {} -> {"time"}
     "probe",  # {} -> {"devices": [DeviceInfo], "driver": str, "error": str}; probing runs in a child with a time limit
     "prepare",  # {"prepare": PrepareOrder} -> {"fit": bool, "reason", "fix"}; answered once the setup has ended
@@ -198,6 +200,16 @@ OPS = (
     #           with `skip` a part that was cut out (log_limit) is left out: `offset` = n + skipped + length of data
     "forget",  # {"attempt": "42.1"} -> {}: the exit record is durable elsewhere; the log stays
     "purge",  # {"job": 42} -> {}: remove logs and checkpoints of a job
+    # Files between servers, all by way of the daemon (node/staging.py). A set is a listing [[path, size, mark], ...];
+    # WHAT is {"job": 42}, or {"code": SHA-256 of the archive} whose set is that one file.
+    "files",  # {"job"} -> {"files": set of what has to follow the job, "age": of two sets the newer has the larger}
+    "fetch",  # {"job", "path", "offset", "limit"} -> {"data": base64}
+    "digest",  # {"job", "path"} -> {"sha256"}; answered when it is worked out, like `seal`
+    "stage",  # {WHAT, "files": set} -> {"missing": [[place in the list, offset to go on at], ...]}
+    "put",  # {WHAT, "at": place, "offset", "data": base64} -> {"offset": where it goes on}
+    "seal",  # {WHAT, "files": set, "sha256": {place: SHA-256}} -> {}: all is there, proved and renamed in
+    "kept",  # {} -> {"jobs": [42, ...], "code": [SHA-256, ...]}: whose files lie here
+    "drop",  # {WHAT} -> {}: remove them
     "quit",  # {} -> {}: the agent ends; shims and jobs live on
 )
 

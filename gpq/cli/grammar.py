@@ -36,6 +36,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--cwd": ("Directory to run in.", "files"),
             "--python": ("Interpreter of the script.", "files"),
             "--setup": ("Run once on each server before the first start there; jobs get what it exports.", "any"),
+            "--snapshot": ("Run the code as it is now, whatever is edited later.", ""),
             "--hold": ("Queue it held.", ""),
             "--wait": ("Block until it has ended; exit with its code.", ""),
             "--dry-run": ("Say what would happen; queue nothing.", ""),

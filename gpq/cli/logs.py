@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from gpq.cli import output
+from gpq.cli.bringing import BEGINNING, Bar
 from gpq.cli.frame import Job, Json, frame
 from gpq.client.connection import Connection, connect
 from gpq.errors import NotFound
@@ -57,9 +58,13 @@ def read(connection: Connection, job: str, only: int, node: str, *, follow: bool
     """The pieces in order, empty ones left out but for the first of each attempt."""
     attempt, offset, told = only, 0, ""
     name = "" if node.isdigit() else node
+    bar = Bar()
     while True:
-        request = messages.Logs(job, attempt, name, offset, wait=WAIT if follow else 0.0)
+        request = messages.Logs(job, attempt, name, offset, wait=bar.patience(WAIT) if follow else 0.0)
         piece = connection.call(request, messages.LogChunk)
+        if follow and bar.watched:
+            starting = piece.state in BEGINNING and not piece.data
+            bar.show(connection.call(messages.Status([job]), messages.JobList).jobs if starting else ())
         if piece.silent and not told:
             output.note(f"{piece.silent}; waiting for it")
         told = piece.silent

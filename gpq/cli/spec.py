@@ -43,6 +43,7 @@ class Asked(msgspec.Struct, frozen=True):
     cwd: str = ""
     python: str = ""
     setup: str = ""
+    snapshot: bool = False
 
 
 def build(asked: Asked) -> SpecMessage:
@@ -66,6 +67,14 @@ def build(asked: Asked) -> SpecMessage:
     refuse_mismatches(asked, level)
     low, high, rigid = gpu_range(asked, level)
     argv = list(asked.words) if asked.black_box else [script(asked.words, cwd), *asked.words[1:]]
+    name = values.name(asked.name, "--name") if asked.name else default_name(argv, level)
+    code = ("", "", "")
+    if asked.snapshot:
+        from gpq.cli import snapshot
+
+        frozen = snapshot.freeze(cwd)
+        code = frozen.code, frozen.cwd, frozen.said
+        argv = argv if asked.black_box else [snapshot.within(frozen, argv[0], cwd), *argv[1:]]
     low_batch, high_batch = (
         values.span(asked.atomic_batch_size, "--atomic-batch-size") if asked.atomic_batch_size else (0, 0)
     )
@@ -73,7 +82,7 @@ def build(asked: Asked) -> SpecMessage:
         argv=argv,
         cwd=cwd,
         level=level,
-        name=values.name(asked.name, "--name") if asked.name else default_name(argv, level),
+        name=name,
         env=environment.kept(environ, dict(map(values.assignment, asked.env))),
         python=environment.interpreter(asked.python, environ),
         python_asked=bool(asked.python),
@@ -96,6 +105,9 @@ def build(asked: Asked) -> SpecMessage:
         min_atomic_batch=low_batch,
         max_atomic_batch=high_batch,
         tags=[values.name(tag, "--tag") for tag in asked.tags],
+        code=code[0],
+        code_cwd=code[1],
+        code_from=code[2],
     )
 
 

@@ -49,6 +49,7 @@ def submit(
     cwd: wishes.Cwd = "",
     python: wishes.Python = "",
     setup: wishes.Setup = "",
+    snapshot: wishes.Snapshot = False,
     hold: wishes.Hold = False,
     wait: wishes.Wait = False,
     dry_run: wishes.DryRun = False,
@@ -64,6 +65,7 @@ def submit(
       gpq submit --gpus 1-8 train.py --epochs 10
       gpq submit --gpus 2 --time 2h -- ./run.sh big
       gpq submit --setup "source ~/venvs/new/bin/activate" train.py
+      gpq submit --snapshot train.py
       gpq submit --preemptible --signal USR1 --resume-args "--resume auto" -- python old.py
     """
     asked = spec.Asked(
@@ -71,6 +73,6 @@ def submit(
         name=name, tags=list(tag or []), priority=priority, time=time, retries=retries, rigid=rigid,
         preemptible=preemptible, signal=signal, grace=grace, resume_args=resume_args, batch_size=batch_size,
         max_batch_size=max_batch_size, atomic_batch_size=atomic_batch_size, env=list(env or []), cwd=cwd, python=python,
-        requeue_on_lost=requeue_on_lost, setup=setup,
+        requeue_on_lost=requeue_on_lost, setup=setup, snapshot=snapshot,
     )  # fmt: skip
     return queueing.run(asked, hold=hold, wait=wait, dry_run=dry_run, json=json)

@@ -75,6 +75,7 @@ Setup = Annotated[
         help="Run once on each server before the first start there; jobs get what it exports.",
     ),
 ]
+Snapshot = Annotated[bool, _option("--snapshot", help="Run the code as it is now, whatever is edited later.")]
 Hold = Annotated[bool, _option("--hold", help="Queue it held.")]
 Wait = Annotated[bool, _option("--wait", help="Block until it has ended; exit with its code.")]
 DryRun = Annotated[bool, _option("--dry-run", help="Say what would happen; queue nothing.")]

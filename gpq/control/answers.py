@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpq.control import narration
@@ -11,6 +11,7 @@ from gpq.core import estimates
 from gpq.core.conditions import intruders
 from gpq.core.explain import explain
 from gpq.core.fairness import JobFairness, fairness_by_user
+from gpq.core.files import Staging, out_of_reach
 from gpq.core.healing import stuck
 from gpq.core.leases import silence
 from gpq.core.models import HOLDS_DEVICES, TERMINAL, Job, JobState, Level, Placement, Shape, Snapshot, Wish
@@ -19,7 +20,7 @@ from gpq.core.rounds import Round
 from gpq.core.shapes import held_by
 from gpq.core.stragglers import describe, hang, seats, stragglers
 from gpq.core.units import DeviceId, JobId, NodeId, Seconds
-from gpq.rpc.messages import DeviceView, JobView, NodeView, PartView, ProcessView, RankView, UserShare
+from gpq.rpc.messages import DeviceView, JobView, NodeView, PartView, ProcessView, RankView, StagingView, UserShare
 
 MAX_COMMAND = 500  # characters of the command in a row
 
@@ -35,6 +36,7 @@ class Reader:
     round: Round | None
     now: Seconds
     fairness: Mapping[JobId, JobFairness] = field(default_factory=dict)
+    staging: Callable[[JobId], Staging | None] = lambda job: None
     _indices: dict[tuple[NodeId, DeviceId], int] = field(default_factory=dict)
     _headlines: dict[object, str] = field(default_factory=dict)
 
@@ -89,6 +91,7 @@ class Reader:
             hung=hung.line if hung is not None else "",
             hung_seconds=hung.seconds if hung is not None else None,
             stragglers=list(stragglers(job)) if job.state in HOLDS_DEVICES else [],
+            staging=_staging(self.brought(job)),
         )
 
     def jobs(self, jobs: Iterable[Job]) -> list[JobView]:
@@ -106,6 +109,9 @@ class Reader:
         if job.state is JobState.RUNNING and job.wish is Wish.RUN:
             hung = hang(job, self.now)
             return hung.line if hung is not None else ""
+        brought = self.brought(job)
+        if brought is not None:
+            return str(brought)
         if job.state is not JobState.PENDING or job.wish is not Wish.RUN or job.not_before > self.now:
             return explain(self.snapshot, self.allocation, job).headline
         spec = job.spec
@@ -113,6 +119,7 @@ class Reader:
             spec.user if self.snapshot.reservations else "", spec.time_limit if self.snapshot.reservations else 0,
             spec.level, spec.min_gpus, spec.max_gpus, spec.rigid, spec.gpu_type, spec.min_gpu_memory_mib, spec.environment,
             job.profile.declared, self.allocation is not None and job.id in self.allocation,
+            out_of_reach(self.snapshot, job),
         )  # fmt: skip
         if key not in self._headlines:
             self._headlines[key] = explain(self.snapshot, self.allocation, job).headline
@@ -145,6 +152,10 @@ class Reader:
                 )
             )
         return found
+
+    def brought(self, job: Job) -> Staging | None:
+        """What is on its way to where the job is being started."""
+        return self.staging(job.id) if job.state is JobState.STARTING and job.wish is not Wish.CANCEL else None
 
     @property
     def allocation(self) -> Mapping[JobId, Shape] | None:
@@ -195,6 +206,10 @@ class Reader:
             if node.state is NodeState.UNREACHABLE
         ]
         return silent + [line for line, _ in intruders(self.snapshot)]
+
+
+def _staging(found: Staging | None) -> StagingView | None:
+    return StagingView(found.what, found.done, found.total, found.rate, found.note) if found is not None else None
 
 
 def node_word(snapshot: Snapshot, node: Node) -> str:

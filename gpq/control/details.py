@@ -11,7 +11,7 @@ from gpq.control.answers import Reader, node_word
 from gpq.control.requests import message_of
 from gpq.core import estimates
 from gpq.core import events as facts
-from gpq.core.explain import explain
+from gpq.core.explain import Explained, explain
 from gpq.core.models import TERMINAL, Job, Shape
 from gpq.core.shapes import feasible
 from gpq.ports import History
@@ -99,6 +99,9 @@ def explanation(reader: Reader, job: Job) -> Explanation:
         line = f"{job.state}{': ' + how if how else ''}"
         return Explanation(int(job.id), str(job.state), line, [line], [f"`gpq logs {job.id}` shows what it said"], None)
     said = explain(replace(reader.snapshot, now=reader.now), reader.allocation, job)
+    brought = reader.brought(job)
+    if brought is not None:
+        said = Explained(str(brought), (f"it starts on {job.placement} once that is there", *said.reasons[1:]))
     return Explanation(
         int(job.id), str(job.state), said.headline, list(said.reasons), list(said.remedies), decided, curve(reader, job)
     )

@@ -29,6 +29,8 @@ LISTS = ("argv", "resume_argv", "tags", "modules")
 LEADS_TO_MODULES = ("PATH", "PYTHON", "LD_", "VIRTUAL_ENV", "CONDA_")  # variables by which an interpreter finds them
 MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 MAX_SETUP = 10_000  # characters
+HOME = "~"  # where the setup of frozen code runs: the code itself comes with the first start
+CODE = re.compile(r"[0-9a-f]{64}")
 SIGNALS = frozenset(each.name.removeprefix("SIG") for each in signal.Signals) - {"KILL", "STOP", "CHLD"}
 
 
@@ -61,7 +63,7 @@ def environment_of(message: SpecMessage) -> str:
     env = sorted(message.env.items())
     if not message.setup:
         env = [(name, value) for name, value in env if message.modules and name.startswith(LEADS_TO_MODULES)]
-    asked: list[object] = [message.cwd, message.setup, message.modules, env]
+    asked: list[object] = [HOME if message.code else message.cwd, message.setup, message.modules, env]
     if message.level == Level.SCRIPT:
         asked += [message.python, message.python_asked]
     return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]
@@ -96,7 +98,19 @@ def _check_texts(message: SpecMessage) -> None:
             raise UsageError(f"{module!r} cannot be a module", "the name of a package, e.g. torch")
     if len(message.setup) > MAX_SETUP:
         raise UsageError(f"--setup has {len(message.setup)} characters", "put them into a script, and name that")
-    texts = [*message.argv, *message.resume_argv, message.cwd, message.python, message.gpu_type, message.setup]
+    inside = message.code_cwd.startswith("/") or ".." in message.code_cwd.split("/")
+    if message.code and (not CODE.fullmatch(message.code) or inside):
+        raise UsageError(f"{message.code!r} with {message.code_cwd!r} names no frozen code", "gpq submit --snapshot")
+    texts = [
+        *message.argv,
+        message.code_cwd,
+        message.code_from,
+        *message.resume_argv,
+        message.cwd,
+        message.python,
+        message.gpu_type,
+        message.setup,
+    ]
     if any("\0" in text for text in (*texts, *message.env, *message.env.values())):
         raise UsageError("the command or its environment holds a NUL byte", "remove it")
     for name in message.env:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gpq.core.files import out_of_reach
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Shape, Snapshot, Wish
 from gpq.core.shapes import (
     DeviceKind,
@@ -97,7 +98,9 @@ def _ready(snapshot: Snapshot, name: JobId) -> bool:
     job = snapshot.jobs[name]
     if job.state in HOLDS_DEVICES:
         return True
-    return job.state is JobState.PENDING and job.wish is Wish.RUN and snapshot.now >= job.not_before
+    if job.state is not JobState.PENDING or job.wish is not Wish.RUN or snapshot.now < job.not_before:
+        return False
+    return not out_of_reach(snapshot, job)
 
 
 def _offer(snapshot: Snapshot, devices: Supply) -> Offer:

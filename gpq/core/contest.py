@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpq.core.files import out_of_reach
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Shape, Snapshot, Wish
 from gpq.core.shapes import Supply, by_type, feasible, gpu_range, held_by, is_fixed, kind_of, shape_on, supply
 from gpq.core.units import DeviceId, JobId, NodeId
@@ -33,7 +34,7 @@ def _is_eligible(job: Job, snapshot: Snapshot) -> bool:
         return False
     if job.state in HOLDS_DEVICES:
         return not is_fixed(job, snapshot)
-    return job.state is JobState.PENDING and snapshot.now >= job.not_before
+    return job.state is JobState.PENDING and snapshot.now >= job.not_before and not out_of_reach(snapshot, job)
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,6 +174,7 @@ class Started:
     job: JobId
     attempt: int
     node: NodeId
+    storage: str = ""  # of that node
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from gpq.core import environments, estimates
 from gpq.core.conditions import intruders, out_of_use, reservation_line
+from gpq.core.files import out_of_reach
 from gpq.core.healing import nodes_of, stuck
 from gpq.core.leases import Silence, silence, span
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Placement, Shape, Snapshot, Wish
@@ -132,6 +133,12 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         wait = job.not_before - snapshot.now
         note = job.exit.note if job.exit and job.exit.note else "its last attempt failed"
         return Explained(f"tries again in {wait:.0f} s", (f"{note}; gpq waits {wait:.0f} s before the next attempt",))
+    away = out_of_reach(snapshot, job)
+    if away:
+        back = f"it goes on when the server is back; `gpq cancel {job.id}` gives it up"
+        return Explained(
+            f"waits for its checkpoint: {away}", (f"{away}; it is not started from the beginning",), (back,)
+        )
     drained = _never_while_drained(snapshot, job)
     if drained is not None:
         return drained

@@ -38,7 +38,7 @@ from gpq.core.events import (
     TimeLimitReached,
 )
 from gpq.core.lifecycle import advance, conclude, preempted
-from gpq.core.models import HOLDS_DEVICES, TERMINAL, Exit, Job, JobState, Snapshot, StopReason, Wish
+from gpq.core.models import HOLDS_DEVICES, TERMINAL, Exit, FilesAt, Job, JobState, Snapshot, StopReason, Wish
 from gpq.core.nodes import Node, NodeState, Reservation
 from gpq.core.units import NodeId
 
@@ -254,6 +254,8 @@ def _started(job: Job, event: Started) -> Job:
         return job
     nodes = (*job.started_nodes, event.node)
     job = replace(job, started_nodes=nodes)
+    if job.placement is not None and event.node == job.placement.parts[0][0]:  # rank 0 writes the checkpoints
+        job = replace(job, files=FilesAt(event.node, event.storage, job.files is not None and job.files.proved))
     if job.placement is None or len(nodes) < len(job.placement.parts) or job.state is not JobState.STARTING:
         return job
     first = job.first_started_at if job.first_started_at is not None else event.at
@@ -272,6 +274,7 @@ def _stopped(job: Job, event: Stopped) -> Job:
         state=advance(job.state, event),
         exit=event.exit,
         stop_seconds=max(event.at - job.stop_sent_at, 0.0) if job.stop_sent_at is not None else None,
+        files=replace(job.files, proved=True) if job.files is not None and event.exit.stopped else job.files,
         not_before=event.not_before,
         failures=job.failures + (1 if event.failed else 0),
         quick_failures=job.quick_failures + 1 if event.quick else 0,

@@ -92,6 +92,9 @@ class JobSpec:
     min_atomic_batch: int = 0
     max_atomic_batch: int = 0
     tags: tuple[str, ...] = ()
+    code: str = ""  # SHA-256 of the archive that its code was frozen in; "" runs what lies in `cwd` then
+    code_cwd: str = ""  # the working directory in it, relative
+    code_from: str = ""  # what was frozen, for people: commit, dirty or not, how many files
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +186,15 @@ class Exit:
 
 
 @dataclass(frozen=True, slots=True)
+class FilesAt:
+    """Where a job's newest checkpoint lies, if it has one: the node, and the folder that others may share with it."""
+
+    node: NodeId
+    storage: str = ""
+    proved: bool = False  # an attempt that was stopped there, or before, said by its exit code that it keeps one
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     id: JobId
     spec: JobSpec
@@ -218,6 +230,7 @@ class Job:
     report_offset: int = 0  # of this attempt's report file: what lies before it is in `profile`
     profile: Profile = field(default_factory=Profile)
     pulses: tuple[RankPulse, ...] = ()  # of replicas on nodes where none has made a step for a while
+    files: FilesAt | None = None  # None: it has run nowhere yet
     notices: tuple[str, ...] = ()  # the latest few lines for the user
 
     @property

@@ -89,3 +89,4 @@ class Node:
     interface: str = ""  # of the network to train over, where the configuration names one
     ephemeral: tuple[int, int] = (32_768, 60_999)  # ports that its kernel gives to outgoing connections
     stuck: tuple[tuple[str, str], ...] = ()  # ("42.1", why): attempts that were ended, and do not go
+    storage: str = ""  # of the folder of the checkpoints: nodes with the same one share it; "": shared with none

@@ -28,12 +28,14 @@ def ssh_arguments(node: str, config: NodeConfig, home: str) -> list[str]:
     the folder of the checkpoints, so that a job finds its own wherever it goes on."""
     folder = f"~/.gpq/nodes/{daemon_id(home)}"
     spool = config.spool or f"{folder}/{node}"
-    return ["--spool", spool, "--checkpoints", f"{folder}/checkpoints", *_common(config)]
+    checkpoints = f"{config.checkpoints}/{daemon_id(home)}" if config.checkpoints else f"{folder}/checkpoints"
+    return ["--spool", spool, "--checkpoints", checkpoints, *_common(config)]
 
 
 def local_arguments(config: NodeConfig, home: str, spool: str) -> list[str]:
-    """Checkpoints lie in one folder, for a job that moves from node to node."""
-    return ["--spool", spool, "--checkpoints", os.path.join(home, "checkpoints"), *_common(config)]
+    """Checkpoints lie in one folder, for a job that moves from node to node, unless the node has one of its own."""
+    own = f"{config.checkpoints}/{daemon_id(home)}" if config.checkpoints else ""
+    return ["--spool", spool, "--checkpoints", own or os.path.join(home, "checkpoints"), *_common(config)]
 
 
 def _common(config: NodeConfig) -> list[str]:

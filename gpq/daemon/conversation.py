@@ -63,8 +63,10 @@ class Conversation:
         interface: str = "",
         python: str = "",
         setup_limit: Seconds = 600.0,
+        ready: Callable[[Launch], bool] = lambda launch: True,
     ) -> None:
         self.node = node
+        self._ready = ready  # may this attempt start, or does it lack files?
         self.line: Send | None = None
         self._python, self._setup_limit = python, setup_limit
         self._looks: dict[str, Seconds] = {}  # environments that the node was asked to look at on this line, when
@@ -140,6 +142,17 @@ class Conversation:
         if line is not None:
             self._say_look(line, action) if isinstance(action, Prepare) else self._say(line, action)
 
+    def nudge(self) -> None:
+        """What a start waited for may be there: look at once, in the thread of the answers."""
+        line = self.line
+        if line is not None:
+            line("ping", {}, lambda reply: None if reply.get("lost") else self._start_standing(line))
+
+    def _start_standing(self, send: Send) -> None:
+        for action in standing(self._view(), self.node):
+            if isinstance(action, Launch) and self._is_time(action):
+                self._say(send, action)
+
     def forgo(self, keys: frozenset[Key]) -> None:
         """These were given up, and that may not be committed yet: they must not be started now."""
         self._forgone |= keys
@@ -169,6 +182,8 @@ class Conversation:
 
     def _say(self, send: Send, action: OfAttempt) -> None:
         key = wire.attempt_key(action.job, action.attempt)
+        if isinstance(action, Launch) and not self._ready(action):
+            return
         self._said[type(action).__name__, action.job, action.attempt] = self._clock.elapsed()
         match action:
             case Launch():

@@ -57,7 +57,8 @@ def start_order(
         job=launch.job,
         attempt=launch.attempt,
         argv=command,
-        cwd=spec.cwd,
+        cwd=(spec.code_cwd or ".") if spec.code else spec.cwd,
+        code=spec.code,
         env=env,
         devices=list(parts[rank][1]),
         level=_WIRE_LEVEL[spec.level],
@@ -97,7 +98,7 @@ def prepare_order(prepare: Prepare, python: str, limit: Seconds) -> wire.Prepare
     spec = prepare.spec
     return wire.PrepareOrder(
         environment=prepare.environment,
-        cwd=spec.cwd,
+        cwd="~" if spec.code else spec.cwd,  # frozen code is sent once there is a start to send it for
         python=interpreter(spec, python) if spec.level is Level.SCRIPT else "",
         any_python=_gives_way(spec, python),
         setup=spec.setup,

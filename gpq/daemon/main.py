@@ -24,6 +24,7 @@ from gpq import config, daemon, paths
 from gpq.control.controller import Controller
 from gpq.core.models import Config
 from gpq.daemon.fleet import Fleet
+from gpq.daemon.keeping import Keeper
 from gpq.daemon.reign import Reign
 from gpq.daemon.server import Server
 from gpq.daemon.service import About, Service
@@ -181,14 +182,17 @@ def _serve(ready: Ready, umask: int) -> int:
         controller = Controller(world, store, chosen, core)
         about = About(core, world.now(), store.epoch, settings.grace, settings.requeue_on_lost)
         fleet = Fleet(world, controller, settings, fingerprint)
-        service = Service(controller, store, world.tail, about, fleet, ending.set)
+        service = Service(controller, store, world.tail, about, fleet, ending.set, world.stager.progress)
         server = Server(paths.socket(), service.handle)
         stack.callback(server.close)
         log.info("gpq %s, pid %d, epoch %d, %s", gpq.__version__, os.getpid(), store.epoch, paths.home())
+        keeper = Keeper(world.ask, lambda: controller.snapshot, store, paths.snapshots())
+        stack.callback(keeper.close)
         loop = _Loop(controller, ending)
         world.start()
         loop.start()
         server.start()
+        keeper.start()
         with _signals(ending):
             ready.serving()
             gc.freeze()  # what is there now stays: later collections need not look at it

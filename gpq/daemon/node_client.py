@@ -14,7 +14,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, NoReturn
 
 from gpq.connectors.base import Connector
-from gpq.core.actions import Action
+from gpq.core.actions import Action, Launch
 from gpq.core.events import Event
 from gpq.core.models import Snapshot
 from gpq.core.units import NodeId, Seconds
@@ -34,7 +34,7 @@ class NodeClient:
     `arguments` are the agent's; `library` is the folder on the node that holds gpq_agent alone, "" where the agent is
     to say it; `gpus` names those to use by UUID or index, all when empty; `address` is where peers reach the node, ""
     where the agent is to say it; `python` runs scripts there, "" for the one of each job; `setup_limit` is what a setup
-    may take; `view` gives the newest committed snapshot.
+    may take; `view` gives the newest committed snapshot; `ready` says whether an attempt may start.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class NodeClient:
         view: Callable[[], Snapshot],
         reign: Reign = UNNAMED,
         log_limit: int = 0,
+        ready: Callable[[Launch], bool] = lambda launch: True,
     ) -> None:
         self.node = node
         self._connector = connector
@@ -71,6 +72,7 @@ class NodeClient:
             interface=interface,
             python=python,
             setup_limit=setup_limit,
+            ready=ready,
         )
         self._connecting: Link | None = None
         self._closing = threading.Event()
@@ -96,6 +98,9 @@ class NodeClient:
     def order(self, action: Action) -> None:
         """From the controller's thread. Without a link it is not kept: it is found missing once there is one."""
         self._conversation.order(action)
+
+    def nudge(self) -> None:
+        self._conversation.nudge()
 
     def forgo(self, keys: frozenset[Key]) -> None:
         self._conversation.forgo(keys)

@@ -55,6 +55,11 @@ class Observer:
     def is_up(self) -> bool:
         return self._told is not None
 
+    @property
+    def storage(self) -> str:
+        """Of the folder of the checkpoints there."""
+        return str(self._hello.get("storage") or "")
+
     def greeted(self, hello: Mapping[str, Any]) -> None:
         """A new agent: everything may be told anew."""
         self._hello = hello
@@ -118,7 +123,7 @@ class Observer:
         events += self._pulses(job, info.get("ranks", ()))
         ran = state in ("running", "orphan") or info.get("pid") is not None
         if ran and self.node not in job.started_nodes and self._is_new("Started", key):
-            events.append(Started(now, job_id, attempt, self.node))
+            events.append(Started(now, job_id, attempt, self.node, self.storage))
         if state in ENDED and drained and self._is_new("Exited", key):
             self._ends[key] = self._clock.elapsed()
             end = sightings.exit_of(info.get("exit"), lost=state == "lost")
@@ -189,6 +194,7 @@ class Observer:
             interface=self._interface,
             ephemeral=sightings.ephemeral_of(self._hello),
             stuck=sightings.stuck(known),
+            storage=self.storage,
         )
         if not sightings.differs(self._told, node) and self._clock.elapsed() - self._told_at < SEEN:
             return []

@@ -19,6 +19,7 @@ from gpq.control.selectors import resolve, single
 from gpq.core import environments
 from gpq.core.actions import Launch
 from gpq.core.fairness import JobFairness, fairness_by_job
+from gpq.core.files import Staging
 from gpq.core.folding import fold
 from gpq.core.leases import silence
 from gpq.core.models import TERMINAL, Config, Job, JobState, Level, Snapshot
@@ -29,7 +30,7 @@ from gpq.daemon.deadlines import deadline, left
 from gpq.daemon.fleet import Fleet
 from gpq.daemon.logs import LogReader, Tail
 from gpq.daemon.server import Peer
-from gpq.errors import GpqError, NotFound, UsageError
+from gpq.errors import GpqError, NotFound, Refused, UsageError
 from gpq.ports import History
 from gpq.rpc import messages
 from gpq.rpc.messages import Request
@@ -62,7 +63,9 @@ class Service:
         about: About,
         fleet: Fleet,
         end: Callable[[], None],
+        staging: Callable[[JobId], Staging | None] = lambda job: None,
     ) -> None:
+        self._staging = staging
         self._controller = controller
         self._past = past
         self._about = about
@@ -107,7 +110,7 @@ class Service:
         if snapshot is not controller.snapshot:  # it changes with the snapshot alone: many look at each
             snapshot = controller.snapshot
             self._fairness = snapshot, fairness = snapshot, fairness_by_job(snapshot, controller.mean_shares)
-        return Reader(snapshot, controller.last_round, controller.world.now(), fairness)
+        return Reader(snapshot, controller.last_round, controller.world.now(), fairness, self._staging)
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
@@ -118,6 +121,8 @@ class Service:
         requests.fits(self._controller.snapshot, spec, self._fleet.names)
         if request.dry_run:
             return self._dry_run(spec, held=request.held)
+        if spec.code:
+            keep_archive(spec.code)
         now = self._controller.world.now
 
         def build(snapshot: Snapshot) -> tuple[Sequence[Any], messages.Submitted]:
@@ -383,6 +388,14 @@ class Service:
             nodes={str(node.id): node_word(snapshot, node) for _, node in sorted(snapshot.nodes.items())},
             config_changed=self._fleet.config_changed(),
         )
+
+
+def keep_archive(code: str) -> None:
+    """Its age begins anew, so that it is not removed before the job is known. Raises Refused where it is not there."""
+    try:
+        os.utime(os.path.join(paths.snapshots(), f"{code}.tar"))
+    except OSError as error:
+        raise Refused(f"the frozen code {code[:12]} is not there: {error.strerror}", "submit it again") from None
 
 
 def _warnings(spec: Any) -> list[str]:

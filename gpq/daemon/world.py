@@ -12,6 +12,7 @@ from typing import Any
 import gpq_agent
 from gpq_agent import wire
 
+from gpq import paths
 from gpq.config import NodeConfig
 from gpq.connectors.base import Connector
 from gpq.connectors.local import LocalConnector
@@ -25,7 +26,8 @@ from gpq.daemon.leases import LeaseWatch
 from gpq.daemon.node_client import NodeClient
 from gpq.daemon.observing import Key
 from gpq.daemon.reign import UNNAMED, Reign
-from gpq.errors import GpqError, NotFound
+from gpq.daemon.staging import Stager
+from gpq.errors import GpqError, NodeSilent, NotFound
 
 LONGEST_WAIT: Seconds = 60.0  # the clock is looked at again: it may have been slewed, the machine suspended
 
@@ -55,6 +57,14 @@ class LiveWorld:
         self._over = False
         self._home = home
         self._library = _library(home)
+        self.stager = Stager(
+            self.ask,
+            view=lambda: self._snapshot,
+            inbox=self._queue.put,
+            nudge=self._nudge,
+            clock=self._clock,
+            codes=paths.snapshots(home),
+        )
         # Replaced as a whole, never changed: other threads look things up in it.
         self._clients = {NodeId(name): self._client(NodeId(name), nodes[name]) for name in sorted(nodes)}
         self._leases = LeaseWatch(
@@ -92,7 +102,19 @@ class LiveWorld:
             view=lambda: self._snapshot,
             reign=self._reign,
             log_limit=self._log_limit,
+            ready=self.stager.ready,
         )
+
+    def ask(self, node: NodeId, operation: str, fields: Mapping[str, Any], timeout: Seconds) -> Mapping[str, Any]:
+        """The node's answer. Raises NodeSilent when none comes in time, GpqError when it refuses."""
+        client = self._clients.get(node)
+        if client is None:
+            raise NodeSilent(f"node {node} is not in the configuration any more", "`gpq nodes list`")
+        return client.request(operation, fields, timeout)
+
+    def _nudge(self, node: NodeId) -> None:
+        if node in self._clients:
+            self._clients[node].nudge()
 
     def _heard(self) -> Mapping[NodeId, Seconds]:
         return {node: client.heard_at for node, client in self._clients.items()}
@@ -121,6 +143,7 @@ class LiveWorld:
 
     def close(self) -> None:
         self._leases.close()
+        self.stager.close()
         for client in self._clients.values():
             client.close()
         self._queue.put(None)

@@ -48,6 +48,9 @@ class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     min_atomic_batch: int = 0
     max_atomic_batch: int = 0
     tags: list[str] = []
+    code: str = ""  # SHA-256 of the archive in the state directory's `snapshots` that it is to run in; "": none
+    code_cwd: str = ""  # the working directory in it, relative
+    code_from: str = ""  # what was frozen, for people
 
 
 class Submit(Request, frozen=True):
@@ -195,6 +198,14 @@ class PartView(msgspec.Struct, frozen=True):
     indices: list[int]
 
 
+class StagingView(msgspec.Struct, frozen=True):
+    what: str
+    done: int  # bytes
+    total: int  # 0: not known yet
+    rate: float  # bytes a second; 0: not known yet
+    note: str = ""  # what it waits for
+
+
 class JobView(msgspec.Struct, frozen=True):
     """One row of `gpq status`."""
 
@@ -233,6 +244,7 @@ class JobView(msgspec.Struct, frozen=True):
     hung: str = ""  # "no step for 90 s: rank 3 on b has not arrived where the others wait"; "" while it goes on
     hung_seconds: float | None = None
     stragglers: list[int] = []  # ranks that make the others wait
+    staging: StagingView | None = None  # what is being brought to its servers before it starts
 
 
 class JobList(msgspec.Struct, frozen=True):

@@ -54,6 +54,7 @@ def _asked(spec: SpecMessage, level: str) -> dict[str, str]:
     pairs = {
         "command": shlex.join(spec.argv),
         "directory": spec.cwd,
+        "code": f"{spec.code_from}; in {spec.code_cwd}" if spec.code else "",
         "kind": {"black-box": "command, never moved", "signal": f"checkpoints on {spec.signal}"}.get(
             spec.level, "script" if level == "script" else f"script, {level}"
         ),

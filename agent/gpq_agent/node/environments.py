@@ -53,6 +53,9 @@ def parse(message: Any) -> wire.PrepareOrder:
     except TypeError as error:
         raise SpoolError("the order is not complete: {}".format(error)) from error
 
+    if order.cwd == "~":
+        order = order._replace(cwd=os.path.expanduser("~"))
+
     def text(value: Any) -> bool:
         return isinstance(value, str) and "\0" not in value
 

@@ -15,6 +15,7 @@ from gpq_agent import wire
 from gpq_agent.node import meeting, network, patiently
 from gpq_agent.node.leases import STORE, age
 from gpq_agent.node.spool import Spool, SpoolError
+from gpq_agent.node.staging import HASH
 
 THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as every shell says it
@@ -56,7 +57,8 @@ def _checks(order: Any) -> List[Tuple[str, bool]]:
             "argv",
             isinstance(order.argv, list) and bool(order.argv) and all(map(text, order.argv)) and order.argv[0] != "",
         ),
-        ("cwd", text(order.cwd) and os.path.isabs(order.cwd)),
+        ("code", isinstance(order.code, str) and (not order.code or bool(HASH.fullmatch(order.code)))),
+        ("cwd", text(order.cwd) and (_stays_inside(order.cwd) if order.code else os.path.isabs(order.cwd))),
         ("env", isinstance(env, dict) and all(text(k) and text(v) and k and "=" not in k for k, v in env.items())),
         ("devices", isinstance(order.devices, list) and all(map(text, order.devices)) and bool(order.devices)),
         ("devices", len(set(order.devices)) == len(order.devices)),
@@ -83,6 +85,10 @@ def _checks(order: Any) -> List[Tuple[str, bool]]:
         ("log_limit", number(order.log_limit) and order.log_limit >= 0),
         ("store", isinstance(order.store, str) and (not order.lease or bool(STORE.fullmatch(order.store)))),
     ]
+
+
+def _stays_inside(path: str) -> bool:
+    return not os.path.isabs(path) and ".." not in path.split("/")
 
 
 def signal_number(name: Any) -> Optional[int]:

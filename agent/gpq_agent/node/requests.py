@@ -21,14 +21,15 @@ from gpq_agent.node.locks import TAKEN, Locks
 from gpq_agent.node.pulses import pulses
 from gpq_agent.node.release import Release
 from gpq_agent.node.spool import Spool, SpoolError
+from gpq_agent.node.staging import PARALLEL, Staging
 
 Message = Dict[str, Any]
 BUSY_POLL, CALM_POLL = 0.05, 0.25  # seconds between two looks while a watch is pending
 BUSY_FOR = 5.0  # seconds after a change during which the next one is likely
 REPORT_BUDGET = 256 << 10
 TAIL_LIMIT = 1 << 20
-# not from a daemon that a newer one has followed
-REIGNING = ("watch", "prepare", "start", "stop", "control", "forget", "purge")
+# Not from a daemon that a newer one has followed:
+REIGNING = ("watch", "prepare", "start", "stop", "control", "forget", "purge", "stage", "put", "drop")
 NEED_DEVICES = ("hello", "probe", "watch", "start")  # answered only once the first look at the GPUs has ended
 
 
@@ -58,6 +59,7 @@ class Agent:
         self.attempts = Attempts(place, Locks(locks, place.id))
         self.environments = Environments(place, base)
         self.reign = Reign(place, self.attempts.boot)
+        self.staging = Staging(place.checkpoints)
         self.quitting = False
         self._holders: Dict[str, str] = {}
         self._waiting: List[Message] = []
@@ -87,6 +89,8 @@ class Agent:
             "forget": self._forget,
             "purge": self._purge,
             "quit": self._quit,
+            **self.staging.operations,
+            "drop": self._drop,
         }
         self.refresh()
 
@@ -114,7 +118,7 @@ class Agent:
     def tick(self) -> List[Message]:
         """Replies that have become due."""
         self.devices.tick(wanted=bool(self._watches) or bool(self._holders), since=self.release.since())
-        replies: List[Message] = []
+        replies: List[Message] = [self._guarded(message, answer) for message, answer in self.staging.tick()]
         if self._waiting and self.devices.known:
             waiting, self._waiting = self._waiting, []
             for message in waiting:
@@ -136,6 +140,8 @@ class Agent:
     def patience(self) -> Optional[float]:
         """Seconds for which nothing but a request can matter; None for ever."""
         now = time.monotonic()
+        if self.staging.busy:
+            return 0.0
         if self._watches:
             poll = BUSY_POLL if now - self._changed_at < BUSY_FOR else CALM_POLL
             return max(0.0, min([poll] + [watch.until - now for watch in self._watches]))
@@ -181,6 +187,9 @@ class Agent:
             return self._begin_watch(message)
         if operation == "prepare":
             return self._begin_look(message)
+        if operation in PARALLEL:
+            self.staging.begin(message, self.reign.admit)
+            return []
         handler = self._operations.get(str(operation))
         if handler is None:
             hint = "it is one of {}".format(", ".join(wire.OPS))
@@ -225,6 +234,7 @@ class Agent:
             "address": _own_address(os.environ.get("SSH_CONNECTION", "")),
             "network": [[one.name, one.address] for one in network.candidates(network.interfaces())],
             "ephemeral": list(network.ephemeral_ports()),
+            "storage": self.staging.storage,
         }
 
     def _hello(self, message: Message) -> Message:
@@ -244,6 +254,8 @@ class Agent:
         if self.attempts.order(key) is not None:
             return {"state": "already", "attempt": self._info(key)}
         self.refresh()
+        if order.code:
+            order = order._replace(cwd=os.path.join(self.staging.code(order.code), order.cwd), code="")
         if order.lease > 0:
             self.reign.ready(order.store)
         state, _ = self.attempts.start(order, self._usable(key, order), self.base, self.reign.admit)
@@ -305,6 +317,17 @@ class Agent:
     def _purge(self, message: Message) -> Message:
         self.attempts.purge(int(message["job"]))
         return {}
+
+    def _drop(self, message: Message) -> Message:
+        if "job" in message and any(
+            info.job == int(message["job"]) and info.state in LIVE for info in self.attempts.all()
+        ):
+            raise SpoolError("job {} runs here".format(message["job"]), "its files are in use")
+        if "code" in message:
+            orders = [self.attempts.order(wire.attempt_key(info.job, info.attempt)) for info in self.attempts.all()]
+            if any(order is not None and str(message["code"]) in order.cwd for order in orders):
+                raise SpoolError("the code {} is in use here".format(message["code"]), "wait for its jobs to end")
+        return self.staging.operations["drop"](message)
 
     def _quit(self, _: Message) -> Message:
         self.quitting = True

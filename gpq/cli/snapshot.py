@@ -1,0 +1,157 @@
+"""`gpq submit --snapshot`: the code as it is now, in an archive named by its SHA-256, durable in the daemon's state directory.
+
+In a git repository: what is committed, with what was changed since, and files that are neither tracked nor ignored. Elsewhere:
+the directory. Links that lead out of it are refused. Equal code has the same name, whenever and by whomever it is frozen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gpq import paths
+from gpq.errors import GpqError, UsageError
+
+MOST_BYTES = 200_000_000
+MOST_FILES = 20_000
+LEFT_OUT = frozenset({".git", "__pycache__", ".venv", "venv", "node_modules"})  # of a directory without git
+HINT = "leave data out: list it in .gitignore, or submit without --snapshot"
+
+
+class Frozen(NamedTuple):
+    """`code` is the SHA-256, `cwd` the working directory in it, `said` what it is, for people."""
+
+    code: str
+    cwd: str
+    said: str
+    root: str
+
+
+def freeze(cwd: str) -> Frozen:
+    """Of the repository that `cwd` is in, or of `cwd`. Raises UsageError for what cannot be frozen, GpqError for a full disk."""
+    top = _git(cwd, "rev-parse", "--show-toplevel")
+    root = os.path.realpath(top.rstrip("\n") if top else cwd)
+    names = sorted(set(_tracked(root) if top else _all(root)))
+    if not names:
+        raise UsageError(f"there is nothing to freeze in {root}", "is it the right directory? --cwd names another")
+    if len(names) > MOST_FILES:
+        raise UsageError(f"{root} holds {len(names)} files, more than {MOST_FILES}", HINT)
+    size = sum(os.lstat(os.path.join(root, name)).st_size for name in names)
+    if size > MOST_BYTES:
+        largest = max(names, key=lambda name: os.lstat(os.path.join(root, name)).st_size)
+        told = f"the code in {root} has {size // 1_000_000} MB, more than {MOST_BYTES // 1_000_000}; the largest is {largest}"
+        raise UsageError(told, HINT)
+    code = _write(root, names)
+    inside = os.path.relpath(os.path.realpath(cwd), root)
+    kind = _commit(root) if top else "a copy of the directory, no git"
+    return Frozen(code, inside, f"{kind}, {len(names)} files, sha256 {code[:12]}", root)
+
+
+def within(frozen: Frozen, script: str, cwd: str) -> str:
+    """The script as it is named in the copy, from its working directory. Raises UsageError for one that is elsewhere."""
+    path = os.path.realpath(script)
+    if not path.startswith(frozen.root + os.sep):
+        raise UsageError(
+            f"the script {script} is not in {frozen.root}, which is frozen", "submit it from its own directory"
+        )
+    return os.path.relpath(path, os.path.realpath(cwd))
+
+
+def _git(folder: str, *words: str) -> str:
+    """What git says; "" where there is no git, or it is no repository."""
+    try:
+        told = subprocess.run(["git", "-C", folder, *words], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    except FileNotFoundError:
+        return ""
+    return os.fsdecode(told.stdout) if told.returncode == 0 else ""
+
+
+def _commit(root: str) -> str:
+    commit = _git(root, "rev-parse", "HEAD").strip()
+    dirty = bool(_git(root, "status", "--porcelain", "--untracked-files=normal"))
+    return (f"commit {commit[:12]}" if commit else "git, nothing committed yet") + (", dirty" if dirty else ", clean")
+
+
+def _tracked(root: str, below: str = "") -> Iterator[str]:
+    """Paths from the top, files of submodules included, those that were removed left out."""
+    listed = _git(os.path.join(root, below), "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    for name in filter(None, listed.split("\0")):
+        path = os.path.join(below, name)
+        full = os.path.join(root, path)
+        if os.path.isdir(full) and not os.path.islink(full):
+            yield from _tracked(root, path)  # a submodule, or another repository in this one
+        elif os.path.lexists(full):
+            yield path
+
+
+def _all(root: str) -> Iterator[str]:
+    count = size = 0
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name not in LEFT_OUT]
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+        for name in [*names, *links]:
+            full = os.path.join(folder, name)
+            count, size = count + 1, size + os.lstat(full).st_size
+            if count > MOST_FILES or size > MOST_BYTES:
+                limit = f"{MOST_FILES} files or {MOST_BYTES // 1_000_000} MB"
+                raise UsageError(
+                    f"{root} is no git repository and holds more than {limit}", f"`git init` there; {HINT}"
+                )
+            yield os.path.relpath(full, root)
+
+
+def _write(root: str, names: list[str]) -> str:
+    """The archive, on disk before this returns. Its SHA-256."""
+    folder = paths.snapshots()
+    temporary = os.path.join(folder, f".{os.getpid()}.tmp")
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        with open(temporary, "wb") as stream:
+            with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
+                for name in names:
+                    _add(archive, root, name)
+            stream.flush()
+            os.fsync(stream.fileno())
+        with open(temporary, "rb") as written:
+            digest = hashlib.sha256()
+            for block in iter(lambda: written.read(1 << 20), b""):
+                digest.update(block)
+        os.replace(temporary, os.path.join(folder, f"{digest.hexdigest()}.tar"))
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise GpqError(
+            f"the code cannot be frozen: {error}", f"check {folder}, and that all files may be read"
+        ) from None
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+    return digest.hexdigest()
+
+
+def _add(archive: tarfile.TarFile, root: str, name: str) -> None:
+    """Without owner and time: equal code makes an equal archive."""
+    full = os.path.join(root, name)
+    status = os.lstat(full)
+    member = tarfile.TarInfo(name)
+    if stat.S_ISLNK(status.st_mode):
+        member.type, member.linkname = tarfile.SYMTYPE, os.readlink(full)
+        end = os.path.normpath(os.path.join(os.path.dirname(name), member.linkname))
+        if os.path.isabs(member.linkname) or end == ".." or end.startswith("../"):
+            raise UsageError(
+                f"the link {name} leads out of {root}", "remove it, list it in .gitignore, or copy its target"
+            )
+        archive.addfile(member)
+    elif stat.S_ISREG(status.st_mode):
+        member.mode = 0o755 if status.st_mode & 0o100 else 0o644
+        with open(full, "rb") as stream:
+            member.size = os.fstat(stream.fileno()).st_size
+            archive.addfile(member, stream)

@@ -1,0 +1,85 @@
+"""Where the newest checkpoint of a job lies, who can reach it, and what it costs to bring it elsewhere. Pure.
+
+It lies where rank 0 of the latest attempt that started ran: that attempt wrote it there, or had it brought there first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpq.core.models import Job, JobState, Placement, Snapshot
+from gpq.core.nodes import NodeState
+from gpq.core.units import NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """What is on its way to the servers of an attempt that is being started: bytes, and bytes a second (0: not known yet)."""
+
+    what: str
+    done: int
+    total: int
+    rate: float
+    note: str = ""  # what it waits for
+
+    def __str__(self) -> str:
+        said = (
+            f"brings {self.what}: {size(self.done)} of {size(self.total)}" if self.total else f"looks for {self.what}"
+        )
+        said += f", {size(int(self.rate))}/s" if self.rate else ""
+        return f"{said}; {self.note}" if self.note else said
+
+
+def size(count: int) -> str:
+    """``1.2 GB``: powers of 1000, three digits."""
+    number = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 999.5:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:.3g} TB"
+
+
+def has_checkpoint(job: Job) -> bool:
+    """Did it tell of one, or prove one by how it stopped? Others begin anew wherever they are started again."""
+    return job.profile.checkpoints > 0 or (job.files is not None and job.files.proved)
+
+
+def shares(snapshot: Snapshot, job: Job, node: NodeId) -> bool:
+    """Does `node` see the folder in which the newest checkpoint lies? True for a job that has run nowhere yet."""
+    if job.files is None or node == job.files.node:
+        return True
+    there = snapshot.nodes.get(node)
+    return there is not None and bool(there.storage) and there.storage == job.files.storage
+
+
+def holders(snapshot: Snapshot, job: Job) -> list[NodeId]:
+    """Nodes that answer and see that folder, its own first."""
+    if job.files is None:
+        return []
+    up = [name for name in sorted(snapshot.nodes) if snapshot.nodes[name].state is NodeState.UP]
+    seeing = [name for name in up if shares(snapshot, job, name)]
+    return sorted(seeing, key=lambda name: (name != job.files.node if job.files else False, name))
+
+
+def apart(snapshot: Snapshot, placement: Placement) -> list[NodeId]:
+    """The nodes of a placement, one of each folder that they share."""
+    found: dict[str, NodeId] = {}
+    for name, _ in placement.parts:
+        node = snapshot.nodes.get(name)
+        found.setdefault(node.storage if node is not None and node.storage else f"node {name}", name)
+    return sorted(found.values())
+
+
+def lacking(snapshot: Snapshot, job: Job, placement: Placement) -> list[NodeId]:
+    """Those of them to which files of the job may have to be brought first."""
+    return [name for name in apart(snapshot, placement) if not shares(snapshot, job, name)]
+
+
+def out_of_reach(snapshot: Snapshot, job: Job) -> str:
+    """Why the job must wait though there may be room: nobody who answers has its newest checkpoint. "" where it need not."""
+    if job.state is not JobState.PENDING or job.files is None or not has_checkpoint(job) or holders(snapshot, job):
+        return ""
+    node = job.files.node
+    what = "does not answer" if node in snapshot.nodes else "is not in the configuration any more"
+    return f"its newest checkpoint is on server {node}, which {what}"

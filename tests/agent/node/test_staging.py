@@ -1,0 +1,236 @@
+"""Files that come to a server and leave it: what is sent, where it goes on after a cut, and what counts once it is there."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.node.harness import NodeAgent
+
+BIG = os.urandom(3_000_000)
+
+
+def checkpoint(folder: Path, step: int, content: bytes, attempt: int = 1) -> Path:
+    """As the library writes it."""
+    place = folder / "gpq" / f"step-{step:012d}"
+    place.mkdir(parents=True)
+    (place / "state.pt").write_bytes(content)
+    manifest = {"format": 1, "step": step, "attempt": attempt, "bytes": len(content), "sha256": sha(content)}
+    (place / "manifest.json").write_text(json.dumps(manifest))
+    return place
+
+
+def sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@pytest.fixture
+def pair(agent: Callable[..., NodeAgent], tmp_path: Path) -> tuple[NodeAgent, NodeAgent]:
+    """Two servers on one spool, each with a folder of its own for checkpoints."""
+    made = [agent("--slots", "1", "--checkpoints", str(tmp_path / name)) for name in ("here", "there")]
+    return made[0], made[1]
+
+
+def send(source: NodeAgent, target: NodeAgent, files: list[Any], *, piece: int = 1 << 20, most: int = 1 << 40) -> int:
+    """Bring the files of job 7, at most so many bytes of them. How many were sent."""
+    sent = 0
+    for at, offset in target.ask("stage", job=7, files=files)["missing"]:
+        path, size, _ = files[at]
+        while sent < most and (offset < size or not size):
+            data = source.ask("fetch", job=7, path=path, offset=offset, limit=piece)["data"]
+            before, offset = offset, target.ask("put", job=7, at=at, offset=offset, data=data)["offset"]
+            sent += offset - before
+            if not size:
+                break
+    return sent
+
+
+def seal(source: NodeAgent, target: NodeAgent, files: list[Any]) -> dict[str, Any]:
+    digests = {
+        str(at): source.ask("digest", job=7, path=path)["sha256"] if mark.startswith("t") else mark
+        for at, (path, _, mark) in enumerate(files)
+    }
+    return target.try_ask("seal", job=7, files=files, sha256=digests)
+
+
+def test_who_shares_a_folder_says_the_same_storage(
+    agent: Callable[..., NodeAgent], pair: tuple[NodeAgent, NodeAgent], tmp_path: Path
+) -> None:
+    here, there = (one.ask("hello")["storage"] for one in pair)
+    assert here != there
+    assert agent("--slots", "1", "--checkpoints", str(tmp_path / "here")).ask("hello")["storage"] == here
+
+
+def test_the_newest_whole_checkpoint_follows_and_goes_on_where_it_was_cut(
+    agent: Callable[..., NodeAgent], pair: tuple[NodeAgent, NodeAgent], tmp_path: Path
+) -> None:
+    source, target = pair
+    checkpoint(tmp_path / "here" / "7", 10, b"old")
+    checkpoint(tmp_path / "here" / "7", 20, BIG)
+    half = checkpoint(tmp_path / "here" / "7", 30, b"cut off")
+    (half / "state.pt").write_bytes(b"cut")
+    files = source.ask("files", job=7)["files"]
+    assert [path for path, _, _ in files] == [f"gpq/step-{20:012d}/{name}" for name in ("manifest.json", "state.pt")]
+    assert send(source, target, files, most=1_500_000) < len(BIG)
+    target.process.kill()
+    again = agent("--slots", "1", "--checkpoints", str(tmp_path / "there"))
+    offset = dict(again.ask("stage", job=7, files=files)["missing"])[1]
+    assert 1_000_000 <= offset < len(BIG)
+    assert send(source, again, files) == len(BIG) - offset
+    assert not (tmp_path / "there" / "7").exists(), "nothing counts before it is proved"
+    assert seal(source, again, files)["ok"]
+    place = tmp_path / "there" / "7" / "gpq"
+    assert [one.name for one in place.iterdir()] == [f"step-{20:012d}"]
+    assert (place / f"step-{20:012d}" / "state.pt").read_bytes() == BIG
+    assert again.ask("stage", job=7, files=files)["missing"] == []
+    assert not list((tmp_path / "there" / ".staging").iterdir())
+
+
+def test_what_arrived_damaged_does_not_count_and_comes_anew(pair: tuple[NodeAgent, NodeAgent], tmp_path: Path) -> None:
+    source, target = pair
+    checkpoint(tmp_path / "here" / "7", 20, BIG)
+    files = source.ask("files", job=7)["files"]
+    send(source, target, files)
+    part = tmp_path / "there" / ".staging" / "7" / "1"
+    part.write_bytes(b"\0" + part.read_bytes()[1:])
+    assert "did not arrive as it was sent" in seal(source, target, files)["error"]
+    assert not (tmp_path / "there" / "7").exists()
+    assert send(source, target, files) == sum(size for _, size, _ in files)
+    assert seal(source, target, files)["ok"]
+
+
+def test_a_later_step_of_an_attempt_that_was_given_up_gives_way(
+    pair: tuple[NodeAgent, NodeAgent], tmp_path: Path
+) -> None:
+    source, target = pair
+    checkpoint(tmp_path / "here" / "7", 20, b"goes on", attempt=2)
+    checkpoint(tmp_path / "there" / "7", 10, b"common")
+    checkpoint(tmp_path / "there" / "7", 90, b"given up")
+    checkpoint(tmp_path / "there" / "7", 20, b"of another attempt")
+    files = source.ask("files", job=7)["files"]
+    send(source, target, files)
+    assert seal(source, target, files)["ok"]
+    place = tmp_path / "there" / "7" / "gpq"
+    assert sorted(one.name for one in place.iterdir()) == [f"step-{step:012d}" for step in (10, 20)]
+    assert (place / f"step-{20:012d}" / "state.pt").read_bytes() == b"goes on"
+
+
+def test_saves_of_a_script_and_files_of_any_other_job_follow_too(
+    pair: tuple[NodeAgent, NodeAgent], tmp_path: Path
+) -> None:
+    source, target = pair
+    here, there = tmp_path / "here" / "7", tmp_path / "there" / "7"
+    for name, content in (("save-1/w", b"old"), ("save-2/a/w", BIG), ("save-2/empty", b""), ("save-3/w", b"half")):
+        (here / "own" / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / "own" / name).write_bytes(content)
+    (here / "own" / "saved.json").write_text('{"step":5,"number":2,"complete":["save-2","save-1"]}')
+    (here / "mine.ckpt").write_bytes(b"any")
+    (here / "out").symlink_to("/etc/passwd")
+    files = source.ask("files", job=7)["files"]
+    send(source, target, files)
+    assert seal(source, target, files)["ok"]
+    found = {str(one.relative_to(there)): one.read_bytes() for one in there.rglob("*") if one.is_file()}
+    record = (here / "own" / "saved.json").read_bytes()
+    assert found == {"own/save-2/a/w": BIG, "own/save-2/empty": b"", "own/saved.json": record, "mine.ckpt": b"any"}
+    assert target.ask("stage", job=7, files=files)["missing"] == []
+
+
+def test_long_work_keeps_nobody_waiting(pair: tuple[NodeAgent, NodeAgent], tmp_path: Path) -> None:
+    source, _ = pair
+    (tmp_path / "here" / "7").mkdir(parents=True)
+    with open(tmp_path / "here" / "7" / "large", "wb") as stream:
+        stream.truncate(2 << 30)
+    first = source.send("digest", job=7, path="large")
+    second = source.send("ping")
+    assert source.reply(second)["ok"]
+    assert first not in source._replies, "the answer to the ping came first"
+    assert len(source.reply(first)["sha256"]) == 64
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", "", "link/passwd"])
+def test_nothing_is_read_or_written_outside(pair: tuple[NodeAgent, NodeAgent], tmp_path: Path, path: str) -> None:
+    source, target = pair
+    (tmp_path / "here" / "7").mkdir(parents=True)
+    (tmp_path / "here" / "7" / "link").symlink_to("/etc")
+    assert not source.try_ask("fetch", job=7, path=path, offset=0, limit=10)["ok"]
+    if path != "link/passwd":
+        assert not target.try_ask("stage", job=7, files=[[path, 1, "t0"]])["ok"]
+    for what in ({"job": "../7"}, {"code": "../../etc"}, {}):
+        assert not target.try_ask("drop", **what)["ok"]
+
+
+def archive(*members: tuple[str, bytes | str]) -> bytes:
+    """Bytes are a file, text is a link."""
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w") as made:
+        for name, content in members:
+            member = tarfile.TarInfo(name)
+            if isinstance(content, bytes):
+                member.size, member.mode = len(content), 0o6755
+                made.addfile(member, io.BytesIO(content))
+            else:
+                member.type, member.linkname = tarfile.SYMTYPE, content
+                made.addfile(member)
+    return sink.getvalue()
+
+
+def bring(node: NodeAgent, content: bytes) -> dict[str, Any]:
+    code = sha(content)
+    files = [["code.tar", len(content), code]]
+    for at, offset in node.ask("stage", code=code, files=files)["missing"]:
+        node.ask("put", code=code, at=at, offset=offset, data=base64.b64encode(content[offset:]).decode())
+    return node.try_ask("seal", code=code, files=files, sha256={"0": code})
+
+
+def test_a_job_runs_in_the_code_that_was_brought_and_not_before(node: NodeAgent, spool: Path) -> None:
+    content = archive(("sub/say.sh", b"#!/bin/sh\ncat ../word\n"), ("word", b"hello\n"), ("again", "word"))
+    order = node.order(1, ["./say.sh"], cwd="sub", code=sha(content))
+    assert "is not on this node" in node.try_ask("start", order=order)["error"]
+    assert bring(node, content)["ok"]
+    assert bring(node, content)["ok"], "once is enough, twice does no harm"
+    assert node.ask("start", order=order)["state"] == "started"
+    node.ended("1.1")
+    assert node.log("1.1") == b"hello\n"
+    [folder] = (spool / "checkpoints" / ".code").iterdir()
+    assert (folder / "sub" / "say.sh").stat().st_mode & 0o7777 == 0o755
+    assert not node.try_ask("start", order={**order, "job": 2, "cwd": "../.."})["ok"]
+    assert node.ask("kept")["code"] == [sha(content)]
+    node.ask("drop", code=sha(content))
+    assert node.ask("kept")["code"] == []
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        (("../out", b"x"),),
+        (("/tmp/out", b"x"),),
+        (("link", "../.."),),
+        (("link", "/etc"),),
+        (("a", "b"), ("a", b"twice")),
+        (("d", "."), ("d/../../x", b"x")),
+    ],
+)
+def test_an_archive_that_leads_out_is_refused_whole(
+    node: NodeAgent, spool: Path, members: tuple[tuple[str, bytes | str], ...]
+) -> None:
+    assert not bring(node, archive(*members))["ok"]
+    assert not (spool / "checkpoints" / ".code").exists() or not list((spool / "checkpoints" / ".code").iterdir())
+    assert not (spool / "checkpoints" / "out").exists()
+
+
+def test_files_of_a_job_that_runs_are_not_dropped(node: NodeAgent) -> None:
+    key = node.start(3, ["sleep", "600"])
+    assert "runs here" in node.try_ask("drop", job=3)["error"]
+    node.ask("stop", attempt=key, mode="kill", grace=0)
+    node.ended(key)
+    node.ask("drop", job=3)
+    assert node.ask("kept")["jobs"] == []

@@ -1,0 +1,108 @@
+"""`gpq submit --snapshot`: which files are frozen, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from gpq import paths
+from gpq.cli import snapshot, spec
+from gpq.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GPQ_HOME", str(tmp_path / "state"))
+    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
+        monkeypatch.setenv(name, "/dev/null")
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """A repository with a commit, a change, a file to come, one that is ignored and one that was removed."""
+    folder = tmp_path / "work"
+    (folder / "sub").mkdir(parents=True)
+    for name in ("train.py", "sub/tool.py", "gone.py"):
+        (folder / name).write_text("print('old')\n")
+    (folder / ".gitignore").write_text("data\n")
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "first")
+    (folder / "train.py").write_text("print('new')\n")
+    (folder / "new.py").write_text("")
+    (folder / "data").write_text("large")
+    (folder / "gone.py").unlink()
+    (folder / "link").symlink_to("sub/tool.py")
+    return folder
+
+
+def git(folder: Path, *words: str) -> str:
+    return subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def archive(code: str) -> tarfile.TarFile:
+    return tarfile.open(f"{paths.snapshots()}/{code}.tar")
+
+
+def test_what_git_knows_and_does_not_ignore_is_frozen_as_it_is_now(work: Path) -> None:
+    frozen = snapshot.freeze(str(work / "sub"))
+    with archive(frozen.code) as found:
+        assert found.getnames() == [".gitignore", "link", "new.py", "sub/tool.py", "train.py"]
+        stream = found.extractfile("train.py")
+        assert stream is not None
+        assert stream.read() == b"print('new')\n"
+    commit = git(work, "rev-parse", "HEAD")[:12]
+    assert frozen.said == f"commit {commit}, dirty, 5 files, sha256 {frozen.code[:12]}"
+    assert frozen.cwd == "sub"
+    assert snapshot.within(frozen, str(work / "train.py"), str(work / "sub")) == "../train.py"
+    (work / "train.py").touch()
+    assert snapshot.freeze(str(work)).code == frozen.code, "equal code, equal name"
+    (work / "train.py").write_text("print('newer')\n")
+    assert snapshot.freeze(str(work)).code != frozen.code
+
+
+def test_without_git_it_is_a_copy_of_the_directory(tmp_path: Path) -> None:
+    folder = tmp_path / "plain"
+    (folder / "__pycache__").mkdir(parents=True)
+    (folder / "__pycache__" / "x.pyc").write_bytes(b"")
+    (folder / "run.sh").write_text("#!/bin/sh\n")
+    (folder / "run.sh").chmod(0o4755)
+    frozen = snapshot.freeze(str(folder))
+    with archive(frozen.code) as found:
+        assert [(member.name, member.mode) for member in found] == [("run.sh", 0o755)]
+    assert frozen.said.startswith("a copy of the directory, no git, 1 files")
+
+
+def test_what_is_too_large_or_leads_out_is_refused_with_a_hint(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (work / "out").symlink_to("/etc/passwd")
+    with pytest.raises(UsageError, match="the link out leads out"):
+        snapshot.freeze(str(work))
+    (work / "out").unlink()
+    monkeypatch.setattr(snapshot, "MOST_BYTES", 20)
+    (work / "train.py").write_text("#" * 50)
+    with pytest.raises(UsageError, match=r"the largest is train\.py") as told:
+        snapshot.freeze(str(work))
+    assert ".gitignore" in told.value.hint
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain" / "x").write_text("x" * 21)
+    with pytest.raises(UsageError, match="is no git repository and holds more than"):
+        snapshot.freeze(str(tmp_path / "plain"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="nothing to freeze"):
+        snapshot.freeze(str(tmp_path / "empty"))
+    assert not list(Path(paths.snapshots()).glob(".*")), "nothing half done is left"
+
+
+def test_a_script_is_named_as_it_is_in_the_copy_and_one_from_elsewhere_is_refused(work: Path, tmp_path: Path) -> None:
+    built = spec.build(spec.Asked(["train.py", "--x"], black_box=False, cwd=str(work), snapshot=True))
+    assert (built.argv, built.code_cwd, built.name) == (["train.py", "--x"], ".", "train")
+    (tmp_path / "other.py").write_text("")
+    with pytest.raises(UsageError, match="is not in"):
+        spec.build(spec.Asked([str(tmp_path / "other.py")], black_box=False, cwd=str(work), snapshot=True))
+    assert spec.build(spec.Asked(["train.py"], black_box=False, cwd=str(work))).code == ""

@@ -1,0 +1,188 @@
+"""Files follow a job between two real node agents that share no storage, through the daemon's own connections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from gpq_agent import wire
+
+from gpq.config import NodeConfig
+from gpq.core.actions import Launch, Stop
+from gpq.core.events import Event, Exited, Launched, NodeSilent, Started, StartRefused, Submitted
+from gpq.core.files import Staging, out_of_reach
+from gpq.core.models import BatchOrder, FilesAt, JobSpec, JobState, Level, Placement, StopReason
+from gpq.core.nodes import NodeState
+from gpq.core.planning import issued
+from gpq.core.units import DeviceId, JobId, NodeId
+from gpq.daemon import staging, transfer
+from gpq.daemon.world import LiveWorld
+from tests.contract.test_worlds import Loop, shell
+from tests.waiting import wait_until
+
+A, B = NodeId("a"), NodeId("b")
+SIZE = 40_000_000
+SAVE = f'head -c {SIZE} /dev/urandom > "$GPQ_CHECKPOINT_DIR/state"; exit 75'
+
+
+class Two(Loop):
+    """Nodes `a` and `b`."""
+
+    def up(self) -> None:
+        self.until(lambda: [node.state for node in self.snapshot.nodes.values()] == [NodeState.UP] * 2, "both are up")
+
+    def first(self, spec: JobSpec) -> JobId:
+        """A job's first attempt, on `a`, to its end."""
+        job = JobId(self.snapshot.next_id)
+        self.take([Submitted(self.world.now(), job, spec)])
+        self.attempt(job, A)
+        self.until(lambda: self.snapshot.jobs[job].state is JobState.PENDING, "the first attempt is over")
+        return job
+
+    def attempt(self, job: JobId, node: NodeId) -> Launch:
+        known = self.snapshot.jobs[job]
+        placement = Placement(((node, (DeviceId("slot-0"),)),))
+        order = Launch(job, known.attempt + 1, known.spec, placement, BatchOrder())
+        self.take([Launched(self.world.now(), job, order.attempt, placement, order.order)])
+        self.world.perform(order)
+        return order
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+def config(tmp_path: Path, node: NodeId) -> NodeConfig:
+    """With storage of its own."""
+    return NodeConfig(slots=1, checkpoints=str(tmp_path / f"disk-{node}"))
+
+
+@pytest.fixture
+def live(home: Path, tmp_path: Path) -> Iterator[LiveWorld]:
+    world = LiveWorld({str(name): config(tmp_path, name) for name in (A, B)}, str(home))
+    world.start()
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def loop(live: LiveWorld) -> Two:
+    loop = Two(live)
+    loop.up()
+    return loop
+
+
+def state(tmp_path: Path, node: NodeId, job: JobId) -> bytes:
+    [folder] = (tmp_path / f"disk-{node}").iterdir()
+    return (folder / str(job) / "state").read_bytes()
+
+
+def agent_of(home: Path, node: NodeId) -> psutil.Process:
+    own = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    [found] = [child for child in own if str(home / "nodes" / node) in child.cmdline()]
+    return found
+
+
+def signalled(command: str, cwd: Path, **more: object) -> JobSpec:
+    return shell(f'if [ -n "$GPQ_RESUME" ]; then {command}; else {SAVE}; fi', cwd, level=Level.SIGNAL, **more)
+
+
+def test_a_checkpoint_is_there_before_the_attempt_starts_elsewhere(loop: Two, tmp_path: Path) -> None:
+    job = loop.first(signalled('sha256sum < "$GPQ_CHECKPOINT_DIR/state" > sum', tmp_path))
+    assert loop.snapshot.nodes[A].storage != loop.snapshot.nodes[B].storage != ""
+    assert loop.snapshot.jobs[job].files == FilesAt(A, loop.snapshot.nodes[A].storage, proved=True)
+    loop.attempt(job, B)
+    loop.exit_of(job)
+    loop.until(lambda: job in loop.ended, "it is over")
+    assert loop.ended[job].files == FilesAt(B, loop.snapshot.nodes[B].storage, proved=True)
+    assert state(tmp_path, A, job) == state(tmp_path, B, job)
+    assert len((tmp_path / "sum").read_text().split()[0]) == 64
+
+
+def test_a_transfer_that_is_cut_goes_on_where_it_was(
+    loop: Two, live: LiveWorld, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "MOST_PIECE", 1 << 16)
+    job = loop.first(signalled("true", tmp_path))
+    loop.attempt(job, B)
+    asked: list[tuple[int, int]] = []
+    real = transfer.Transfer._send
+
+    def watched(self: transfer.Transfer, ahead: object, at: int, offset: int, size: int) -> None:
+        asked.append((at, offset))
+        real(self, ahead, at, offset, size)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(transfer.Transfer, "_send", watched)
+
+    def far() -> Staging | None:
+        seen = live.stager.progress(job)
+        return seen if seen is not None and seen.done > 1_000_000 else None
+
+    loop.until(far, "some of it came")
+    for node in (B, A):
+        agent_of(home, node).kill()
+        before = live.stager.progress(job)
+        loop.until(lambda seen=before: asked and asked[-1][1] > 0, "it goes on")  # type: ignore[misc]
+    loop.until(lambda: job in loop.ended, "it is over")
+    assert state(tmp_path, A, job) == state(tmp_path, B, job)
+    assert not loop.has(StartRefused)
+    assert min(offset for _, offset in asked[1:]) >= 1_000_000, "nothing was sent again from the start"
+
+
+def test_who_cannot_reach_the_source_is_told_and_the_job_waits(
+    loop: Two, live: LiveWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "GIVE_UP", 0.5)
+    job = loop.first(signalled("true", tmp_path))
+    live.remove("a")
+    loop.attempt(job, B)
+    loop.until(lambda: loop.has(StartRefused), "it is refused")
+    loop.take([NodeSilent(live.now(), A, "it is gone")])
+    loop.until(lambda: loop.snapshot.jobs[job].state is JobState.PENDING, "it waits")
+    assert out_of_reach(loop.snapshot, loop.snapshot.jobs[job]) == (
+        "its newest checkpoint is on server a, which does not answer"
+    )
+    assert sum(isinstance(event, Started) for event in loop.events) == 1
+    live.add("a", config(tmp_path, A))
+    loop.up()
+    loop.attempt(job, B)
+    loop.until(lambda: job in loop.ended, "it is over")
+    assert state(tmp_path, A, job) == state(tmp_path, B, job)
+
+
+def test_a_cancel_ends_what_is_on_its_way(
+    loop: Two, live: LiveWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "MOST_PIECE", 1 << 12)
+    monkeypatch.setattr(wire, "START_EXPIRY", 1.0)  # an earlier daemon's order may be under way for so long
+    job = loop.first(signalled("true", tmp_path))
+    loop.attempt(job, B)
+    loop.until(lambda: live.stager.progress(job), "it is on its way")
+    order = Stop(job, 2, (B,), StopReason.CANCEL, "kill", 1.0)
+    event: Event | None = issued(order, live.now())
+    assert event is not None
+    loop.take([event])
+    live.perform(order)
+    loop.until(lambda: job in loop.ended, "it is over")
+    wait_until(lambda: live.stager.progress(job) is None, "nothing is on its way")
+    assert loop.ended[job].state is JobState.CANCELLED
+    assert sum(isinstance(one, Exited) for one in loop.events) == 2
+    assert loop.ended[job].files == FilesAt(A, loop.snapshot.nodes[A].storage, proved=True)
+
+
+def test_where_the_folder_is_shared_nothing_is_sent(home: Path, tmp_path: Path) -> None:
+    world = LiveWorld({str(name): NodeConfig(slots=1) for name in (A, B)}, str(home))
+    world.start()
+    try:
+        loop = Two(world)
+        loop.up()
+        job = loop.first(signalled('[ -s "$GPQ_CHECKPOINT_DIR/state" ]', tmp_path))
+        order = loop.attempt(job, B)
+        assert world.stager.ready(order), "not even for a moment"
+        loop.until(lambda: job in loop.ended, "it is over")
+        assert getattr(loop.ended[job].exit, "code", None) == 0
+    finally:
+        world.close()

@@ -1,0 +1,161 @@
+"""A daemon whose servers share no storage: what its user sees while files follow a job, and what is removed later."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace as changed
+
+from gpq.cli import bringing, snapshot
+from gpq.cli.bringing import Bar
+from gpq.core.models import FilesAt
+from gpq.daemon import keeping
+from gpq.daemon.keeping import Keeper
+from gpq.errors import NodeSilent, Refused, UsageError
+from gpq.rpc.messages import Drain, Drained, JobDetail, LogChunk, Logs, Show, StagingView, Undrain
+from gpq.store.memory import MemoryStore
+from gpq.views.detail import lines
+from tests import builders
+from tests.cli import served as fixtures
+from tests.daemon.daemons import Daemon, daemon
+from tests.sshd import Sshd
+from tests.waiting import wait_until
+
+SIZE = 30_000_000
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Daemon]:
+    """`far` is behind ssh, `near` is not; neither shares anything."""
+    with Sshd(tmp_path / "sshd") as server:
+        near = f'[nodes.near]\nslots = 1\ncheckpoints = "{tmp_path}/near"\n'
+        text = f'policy = "fifo"\ninterval = 2.0\n{near}[nodes.far]\n{server.toml()}'
+        with daemon(tmp_path / "home", text) as running:
+            running.wait_for_nodes()
+            yield running
+
+
+def detail(served: Daemon, job: int) -> JobDetail:
+    return served.call(Show(str(job)), JobDetail)
+
+
+def test_a_job_moves_to_a_server_behind_ssh_and_back_and_its_progress_is_shown(served: Daemon, tmp_path: Path) -> None:
+    command = (
+        f"trap 'sleep 0.1; exit 75' TERM; cd $GPQ_CHECKPOINT_DIR; [ -e state ] || head -c {SIZE} /dev/urandom > state;"
+        f" sha256sum < state >> {tmp_path}/sums; while [ ! -e {tmp_path}/go ]; do sleep 0.1; done"
+    )
+    served.call(Drain("far", "first"), Drained)
+    job = served.submit("sh", "-c", command, level="signal", max_gpus=1, signal="TERM")
+    wait_until(lambda: (tmp_path / "sums").exists() and (tmp_path / "sums").read_text(), "it runs")
+    wait_until(lambda: detail(served, job).job.state == "running", "it is known to run")
+    seen: list[JobDetail] = []
+    for number, (target, other) in enumerate((("far", "near"), ("near", "far")), 2):
+        served.call(Undrain(target), Drained)
+        served.call(Drain(other, "now there"), Drained)
+
+        def moved(target: str = target, number: int = number) -> bool:
+            seen.append(detail(served, job))
+            told = (tmp_path / "sums").read_text().splitlines()
+            return seen[-1].job.state == "running" and seen[-1].job.attempt == number == len(told)
+
+        wait_until(moved, "it runs there")
+        assert [part.node for part in seen[-1].job.placement] == [target]
+    (tmp_path / "go").touch()
+    wait_until(lambda: detail(served, job).job.state == "completed", "it ends")
+    assert len(set((tmp_path / "sums").read_text().splitlines())) == 1
+    assert len((tmp_path / "sums").read_text().splitlines()) == 3
+    shown = [one.job for one in seen if one.job.staging is not None]
+    assert {job.staging.what for job in shown if job.staging} >= {"its checkpoint from near"}
+    assert any(job.staging and 0 < job.staging.done <= job.staging.total for job in shown)
+    assert all("its checkpoint from" in job.reason and job.state == "starting" for job in shown)
+
+
+class Servers:
+    """What lies on servers, asked as a node agent is."""
+
+    def __init__(self, **kept: dict[str, list[Any]]) -> None:
+        self.kept = kept
+        self.dropped: list[tuple[str, dict[str, Any]]] = []
+
+    def __call__(self, node: str, operation: str, fields: Any, timeout: float) -> Any:
+        if node not in self.kept:
+            raise NodeSilent("cut")
+        if operation == "drop":
+            self.dropped.append((node, dict(fields)))
+        return self.kept[node]
+
+
+def test_copies_of_jobs_that_ended_go_but_the_last_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, other = "a" * 64, "b" * 64
+    live = builders.job(3, spec_=builders.spec(code=code))
+    ended = replace(builders.job(2), files=FilesAt(builders.node("b").id, "s-b"))  # type: ignore[arg-type]
+    nodes = [replace(builders.node(name), storage=f"s-{name}") for name in "abc"]
+    snapshot = replace(builders.snapshot(live, *nodes), next_id=4)
+    store = MemoryStore()
+    store.commit([], builders.snapshot(ended))
+    store.commit([], snapshot, [ended])
+    kept = {"jobs": [1, 2, 3, 9], "code": [code, other]}
+    servers = Servers(a=kept, b=kept)
+    (tmp_path / f"{code}.tar").touch()
+    (tmp_path / f"{other}.tar").touch()
+    keeper = Keeper(servers, lambda: snapshot, store, str(tmp_path))
+    keeper.look()
+    assert servers.dropped == [("a", {"job": 2}), ("a", {"code": other}), ("b", {"code": other})]
+    assert len(list(tmp_path.iterdir())) == 2, "an archive may be of a job that is being submitted"
+    monkeypatch.setattr(keeping, "YOUNG", -1.0)
+    keeper.look()
+    assert [path.name for path in tmp_path.iterdir()] == [f"{code}.tar"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_bar_is_drawn_where_somebody_watches_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    brought = StagingView("its checkpoint from a", 500_000_000, 1_000_000_000, 80e6)
+    job = changed(fixtures.job(4, "starting"), staging=brought)
+    monkeypatch.setenv("COLUMNS", "100")
+    assert bringing.line(job, 100, "#") == (
+        "job 4 [############            ] brings its checkpoint from a: 500 MB of 1 GB, 80 MB/s"
+    )
+    for screen, drawn in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr("sys.stderr", screen)
+        bar = Bar()
+        bar.show([job])
+        assert ("500 MB of 1 GB" in screen.getvalue()) is drawn
+        assert bar.patience(30.0) == (bringing.SOON if drawn else 30.0)
+        bar.show([fixtures.job(4, "running")])
+        assert bar.patience(30.0) == 30.0
+        assert screen.getvalue().endswith("\r\x1b[K") is drawn
+
+
+def test_what_was_frozen_runs_wherever_it_is_sent_and_whatever_is_edited_later(
+    served: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "say.sh").write_text("#!/bin/sh\necho then; pwd\n")
+    (work / "say.sh").chmod(0o755)
+    monkeypatch.setenv("GPQ_HOME", str(served.home))
+    frozen = snapshot.freeze(str(work))
+    (work / "say.sh").write_text("#!/bin/sh\necho now\n")
+    served.call(Drain("near", "so that it goes to the other"), Drained)
+    code = {"code": frozen.code, "code_cwd": frozen.cwd, "code_from": frozen.said}
+    job = served.submit("./say.sh", max_gpus=1, **code)
+    wait_until(lambda: detail(served, job).job.state == "completed", "it ends")
+    said = base64.b64decode(served.call(Logs(str(job), wait=5.0), LogChunk).data).decode().split()
+    assert said[0] == "then"
+    assert said[1].endswith(f"/.code/{frozen.code}")
+    assert any(frozen.said in line for line in lines(detail(served, job), 200))
+    with pytest.raises(Refused, match="the frozen code ffffffffffff is not there"):
+        served.submit("./say.sh", max_gpus=1, **{**code, "code": "f" * 64})
+    for wrong in ({"code": "../../x"}, {"code_cwd": "../.."}, {"code_cwd": "/"}):
+        with pytest.raises(UsageError, match="names no frozen code"):
+            served.submit("./say.sh", max_gpus=1, **{**code, **wrong})
