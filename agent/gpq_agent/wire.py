@@ -52,6 +52,10 @@ changes or renews anything; a start looks again under the spool's lock.
 Meetings. Where `order.masters` is not empty, the processes that the shims start meet before they become the user's program
 (node/meeting.py): rank 0's listens on `order.port`, each other tries the addresses, all take the first that all reach, and
 each exports the interface that leads there. Where they do not meet, UNLAUNCHED says why, and nothing of the user's has run.
+They talk in this encoding: {"token"} and back, then {"node", "reached", "port"} from each, {"address"} or {"error"} to each.
+
+Pulses. Each training process writes its step and phase into a mapped file (RANK, PULSE); the agent tells them in `watch`
+(`AttemptInfo.ranks`). They are no reports: none is kept, and a daemon that knows nothing of them misses nothing.
 """
 
 import contextlib
