@@ -34,7 +34,7 @@ def offered(gpq: Gpq, shell: str, *words: str) -> tuple[int, list[str]]:
         (["cancel", ""], ["1", "2"]),
         (["cancel", "1,"], ["1,1", "1,2"]),
         (["logs", "1", "--node", ""], ["1", "2"]),  # asks for nodes; the made daemon has one list
-        (["nodes", ""], ["list", "add", "remove", "drain", "undrain", "--help", "1", "2"]),
+        (["nodes", ""], ["list", "add", "remove", "drain", "undrain", "reserve", "unreserve", "--help", "1", "2"]),
         (["nodes", "1", "--js"], ["--json"]),
         (["nodes", "--js"], ["--json"]),
         (["nodes", "add", "--from"], ["--from-ssh-config"]),

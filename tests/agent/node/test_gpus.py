@@ -75,7 +75,7 @@ def start_agent(agent: Callable[..., NodeAgent], driver: Driver, way: str, *opti
     path = FAKES / ("nvml" if way == "nvml" else "no_nvml")
     locks = driver.path.parent / "locks"
     locks.mkdir(exist_ok=True)
-    return agent("--probe-limit", "3", "--probe-period", "0.3", "--locks", str(locks), *options, env=env, path=[path])
+    return agent("--probe-limit", "6", "--probe-period", "0.3", "--locks", str(locks), *options, env=env, path=[path])
 
 
 @pytest.fixture
@@ -117,12 +117,15 @@ def test_healthy_gpus_are_listed_by_uuid(node: NodeAgent, driver: Driver) -> Non
     assert (probe["driver"], probe["error"]) == ("550.54.14", "")
 
 
-def test_a_job_gets_the_uuids_of_its_gpus_whatever_their_order(node: NodeAgent, driver: Driver) -> None:
+@pytest.mark.row("37")
+def test_a_job_gets_the_uuids_of_its_gpus_whatever_their_order(
+    node: NodeAgent, driver: Driver, figures: Figures
+) -> None:
     driver.set_gpus({"uuid": C}, {"uuid": B}, {"uuid": A})
     wait_for_device(node, C, "ok")
     key = node.start(1, ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER $GPQ_DEVICES"], devices=[A, C])
     assert node.ended(key)["code"] == 0
-    assert node.log(key).decode().split() == [f"{A},{C}", "PCI_BUS_ID", f"{A},{C}"]
+    figures.exactly("what it is given", node.log(key).decode().split(), [f"{A},{C}", "PCI_BUS_ID", f"{A},{C}"])
     assert devices(node)[A]["index"] == 2
 
 
@@ -153,7 +156,7 @@ def test_a_driver_that_hangs_degrades_the_gpus_and_blocks_nothing(node: NodeAgen
     assert set(devices(node)) == {A, B}
     driver.set_mode("hang")
     reason = wait_for_device(node, A, "degraded")["reason"]
-    assert "did not answer within 3 s" in reason
+    assert "did not answer within 6 s" in reason
     assert node.ask("ping")["ok"]
     assert "is degraded" in node.try_ask("start", order=node.order(1, ["true"], devices=[A]))["error"]
     driver.set_mode("ok")
