@@ -112,6 +112,7 @@ def survivors() -> set[str]:
 
 
 def _do(*argv: str) -> None:
-    done = subprocess.run(argv, capture_output=True, text=True)
+    path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+    done = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, "PATH": path})
     if done.returncode:
         raise OSError(f"{' '.join(argv)}: {done.stderr.strip()}")
