@@ -25,6 +25,7 @@ from gpq.core.events import (
     Released,
     RequeueAsked,
     Retuned,
+    Staged,
     Started,
     StartRefused,
     Stopped,
@@ -33,6 +34,7 @@ from gpq.core.events import (
     Succeeded,
     TimeLimitReached,
 )
+from gpq.core.files import with_rate
 from gpq.core.lifecycle import advance, conclude, preempted
 from gpq.core.models import HOLDS_DEVICES, TERMINAL, Exit, FilesAt, Job, JobState, Snapshot, StopReason, Wish
 from gpq.core.nodes import Node, NodeState
@@ -53,7 +55,7 @@ class Folded:
 def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
     """Apply `events` in order. Raises InvalidTransition for an order that the table does not allow (a bug)."""
     jobs, nodes, drained = dict(snapshot.jobs), dict(snapshot.nodes), snapshot.drained
-    next_id = snapshot.next_id
+    next_id, rates = snapshot.next_id, snapshot.rates
     journal: list[Event] = []
     ended: list[Job] = []
     todo = list(reversed(list(events)))
@@ -67,6 +69,10 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
             case NodeSeen() | NodeSilent() | NodeRemoved():
                 _fold_node(nodes, event)
                 drained = _fold_drained(drained, event)
+            case Staged():
+                rates = with_rate(rates, event)
+                if event.job in jobs:
+                    jobs[event.job] = apply(jobs[event.job], event)
             case NodeDrained() | NodeUndrained():
                 drained = _fold_drained(drained, event)
             case _:
@@ -82,7 +88,7 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
                 if after is not job and isinstance(event, Exited | StartRefused) and _all_parts_over(after):
                     todo.append(conclude(after, event.at, snapshot.config))
     learnt = priors.remember(snapshot.priors, ended)
-    now = replace(snapshot, jobs=jobs, nodes=nodes, next_id=next_id, priors=learnt, drained=drained)
+    now = replace(snapshot, jobs=jobs, nodes=nodes, next_id=next_id, priors=learnt, drained=drained, rates=rates)
     return Folded(now, tuple(journal), tuple(ended))
 
 
@@ -141,6 +147,10 @@ def apply(job: Job, event: Event) -> Job:
             if event.attempt != job.attempt or job.state not in HOLDS_DEVICES:
                 return job  # the fence: news of an older attempt
             return _of_attempt(job, event)
+        case Staged():
+            if event.attempt != job.attempt or job.state is not JobState.STARTING:
+                return job
+            return replace(job, staged_seconds=max(job.staged_seconds, event.seconds))
         case Stopped():
             return _stopped(job, event)
         case Succeeded() | Failed() | Cancelled() | TimeLimitReached():
@@ -171,6 +181,7 @@ def _launched(job: Job, event: Launched) -> Job:
         target=None,
         stop_forced=False,
         report_offset=0,
+        staged_seconds=0.0,
         restarts=job.restarts + (1 if again else 0),
         resizes=job.resizes + (1 if resized else 0),
         last_replicas=event.placement.replicas,

@@ -222,6 +222,9 @@ class Job:
     report_offset: int = 0  # of this attempt's report file: what lies before it is in `profile`
     profile: Profile = field(default_factory=Profile)
     files: FilesAt | None = None  # None: it has run nowhere yet
+    staged_seconds: Seconds = (
+        0.0  # that this attempt waited for files: no part of what a restart takes where they are shared
+    )
     notices: tuple[str, ...] = ()  # the latest few lines for the user
 
     @property
@@ -304,3 +307,6 @@ class Snapshot:
     drained: Mapping[NodeId, str] = field(
         default_factory=dict
     )  # nothing new is placed there, and why; news undoes it not
+    rates: Mapping[tuple[NodeId, NodeId], float] = field(
+        default_factory=dict
+    )  # bytes a second from one to the other, of files that were brought since the daemon started
