@@ -7,6 +7,7 @@ from signal import Signals
 
 from gpq.core import events as facts
 from gpq.core.conditions import place_of
+from gpq.core.files import size
 from gpq.core.models import BatchOrder, Exit, Job, JobState, Placement
 from gpq.core.units import Seconds
 from gpq.rpc.messages import EventView
@@ -132,6 +133,8 @@ def _news_line(event: facts.Event) -> str:
             return f"runs on {event.node}"
         case facts.StartRefused():
             return f"{event.node} did not start it: {event.reason}"
+        case facts.Staged():
+            return f"{size(event.bytes)} brought from {event.source} to {event.node} in {event.seconds:.1f} s"
         case facts.Exited():
             return f"attempt {event.attempt} over on {event.node}: {exit_line(event.exit)}"
         case facts.Succeeded():

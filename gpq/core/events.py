@@ -202,6 +202,19 @@ class Exited:
 
 
 @dataclass(frozen=True, slots=True)
+class Staged:
+    """Files of the job were brought to a node before an attempt starts there."""
+
+    at: Seconds
+    job: JobId
+    attempt: int
+    source: NodeId
+    node: NodeId
+    bytes: int  # that were sent
+    seconds: Seconds  # from the first question to the proof
+
+
+@dataclass(frozen=True, slots=True)
 class TimingSums:
     """Step times of one configuration (wire.Timing), seconds."""
 
@@ -230,6 +243,7 @@ class Profiled:
     ready: bool = False  # the first step of this attempt is done
     retuned: BatchOrder | None = None  # this order took effect
     checkpoint_seconds: Seconds | None = None
+    checkpoint_bytes: int = 0  # 0: not told
     metrics: tuple[tuple[str, float], ...] = ()
     losses: tuple[LossPoint, ...] = ()
     ranks: tuple[RankTime, ...] = ()  # the newest window
@@ -312,6 +326,7 @@ Event = (
     | EnvironmentSeen
     | Started
     | StartRefused
+    | Staged
     | Exited
     | Profiled
     | Pulsed

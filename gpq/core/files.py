@@ -5,11 +5,18 @@ It lies where rank 0 of the latest attempt that started ran: that attempt wrote 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpq.core.models import Job, JobState, Placement, Snapshot
+from gpq.core.events import Staged
+from gpq.core.models import Job, JobState, Placement, Shape, Snapshot
 from gpq.core.nodes import NodeState
-from gpq.core.units import NodeId
+from gpq.core.shapes import Supply
+from gpq.core.units import NodeId, Seconds
+
+ASSUMED_RATE = 50e6  # bytes a second, before anything was measured: half of gigabit Ethernet
+FIXED: Seconds = 1.0  # to find out what is there, and to prove what came
+LEAST_BYTES = 1_000_000  # of a transfer that tells a rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +90,40 @@ def out_of_reach(snapshot: Snapshot, job: Job) -> str:
     node = job.files.node
     what = "does not answer" if node in snapshot.nodes else "is not in the configuration any more"
     return f"its newest checkpoint is on server {node}, which {what}"
+
+
+def with_rate(rates: Mapping[tuple[NodeId, NodeId], float], event: Staged) -> Mapping[tuple[NodeId, NodeId], float]:
+    """What was measured just now counts for half."""
+    if event.bytes < LEAST_BYTES or event.seconds <= 0:
+        return rates
+    way, rate = (event.source, event.node), event.bytes / event.seconds
+    return {**rates, way: 0.5 * (rates.get(way, rate) + rate)}
+
+
+def bringing_seconds(
+    snapshot: Snapshot, job: Job, shapes: Sequence[Shape], offered: Mapping[str, Supply]
+) -> list[Seconds]:
+    """By shape: how long it takes to bring the newest checkpoint to where the shape must lead, bytes / rate + FIXED, by the
+    slowest way there; 0 where there is room for it on servers that see it. `offered`: devices by type."""
+    size_, files = job.profile.checkpoint_bytes, job.files
+    if files is None or not size_:
+        return [0.0] * len(shapes)
+    found: dict[str, tuple[int, Seconds]] = {}
+    for name, devices in offered.items():
+        near = sum(len(ids) for node, ids in devices.items() if shares(snapshot, job, node))
+        far = [_rate(snapshot, files.node, node) for node in sorted(devices) if not shares(snapshot, job, node)]
+        found[name] = near, size_ / min(far) + FIXED if far else 0.0
+    nowhere = (0, 0.0)
+    return [
+        seconds if shape.replicas > room else 0.0
+        for shape in shapes
+        for room, seconds in [found.get(shape.gpu_type, nowhere)]
+    ]
+
+
+def _rate(snapshot: Snapshot, source: NodeId, node: NodeId) -> float:
+    """Measured between the two, else the mean of all that was measured, else assumed."""
+    if (source, node) in snapshot.rates:
+        return snapshot.rates[source, node]
+    known = [snapshot.rates[way] for way in sorted(snapshot.rates)]
+    return sum(known) / len(known) if known else ASSUMED_RATE

@@ -29,6 +29,7 @@ from gpq.core.events import (
     Released,
     RequeueAsked,
     Retuned,
+    Staged,
     Started,
     StartRefused,
     Stopped,
@@ -37,6 +38,7 @@ from gpq.core.events import (
     Succeeded,
     TimeLimitReached,
 )
+from gpq.core.files import with_rate
 from gpq.core.lifecycle import advance, conclude, preempted
 from gpq.core.models import HOLDS_DEVICES, TERMINAL, Exit, FilesAt, Job, JobState, Snapshot, StopReason, Wish
 from gpq.core.nodes import Node, NodeState, Reservation
@@ -58,6 +60,7 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
     """Apply `events` in order. Raises InvalidTransition for an order that the table does not allow (a bug)."""
     jobs, nodes, drained, checks = dict(snapshot.jobs), dict(snapshot.nodes), snapshot.drained, snapshot.checks
     next_id, reservations, next_reservation = snapshot.next_id, snapshot.reservations, snapshot.next_reservation
+    rates = snapshot.rates
     journal: list[Event] = []
     ended: list[Job] = []
     todo = list(reversed(list(events)))
@@ -77,6 +80,10 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
                     checks = environments.without(checks, event.node, jobs)
             case EnvironmentSeen():
                 checks = environments.folded(checks, event, jobs)
+            case Staged():
+                rates = with_rate(rates, event)
+                if event.job in jobs:
+                    jobs[event.job] = apply(jobs[event.job], event)
             case NodeDrained() | NodeUndrained():
                 drained = _fold_drained(drained, event)
             case NodeReserved() | NodeUnreserved():
@@ -103,6 +110,7 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
         priors=learnt,
         drained=drained,
         checks=checks,
+        rates=rates,
         reservations=reservations,
         next_reservation=next_reservation,
     )
@@ -178,6 +186,10 @@ def apply(job: Job, event: Event) -> Job:
             if event.attempt != job.attempt or job.state not in HOLDS_DEVICES:
                 return job  # the fence: news of an older attempt
             return _of_attempt(job, event)
+        case Staged():
+            if event.attempt != job.attempt or job.state is not JobState.STARTING:
+                return job
+            return replace(job, staged_seconds=max(job.staged_seconds, event.seconds))
         case Stopped():
             return _stopped(job, event)
         case Succeeded() | Failed() | Cancelled() | TimeLimitReached():
@@ -209,6 +221,7 @@ def _launched(job: Job, event: Launched) -> Job:
         target=None,
         stop_forced=False,
         report_offset=0,
+        staged_seconds=0.0,
         restarts=job.restarts + (1 if again else 0),
         resizes=job.resizes + (1 if resized else 0),
         last_replicas=event.placement.replicas,

@@ -231,6 +231,9 @@ class Job:
     profile: Profile = field(default_factory=Profile)
     pulses: tuple[RankPulse, ...] = ()  # of replicas on nodes where none has made a step for a while
     files: FilesAt | None = None  # None: it has run nowhere yet
+    staged_seconds: Seconds = (
+        0.0  # that this attempt waited for files: no part of what a restart takes where they are shared
+    )
     notices: tuple[str, ...] = ()  # the latest few lines for the user
 
     @property
@@ -316,3 +319,6 @@ class Snapshot:
     reservations: Mapping[int, Reservation] = field(default_factory=dict)  # by id; also some that are over
     next_reservation: int = 1
     checks: Mapping[tuple[NodeId, str], Fitness] = field(default_factory=dict)  # by `JobSpec.environment`; not kept
+    rates: Mapping[tuple[NodeId, NodeId], float] = field(
+        default_factory=dict
+    )  # bytes a second from one to the other, of files that were brought since the daemon started

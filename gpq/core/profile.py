@@ -125,6 +125,7 @@ class Profile:
     metrics: tuple[tuple[str, float], ...] = ()  # latest of job.log
     checkpoints: int = 0
     checkpoint_seconds: Seconds = 0.0  # of the latest
+    checkpoint_bytes: int = 0  # of the latest
     losses: tuple[LossPoint, ...] = ()  # thinned, oldest first (profiling.MAX_LOSSES)
     model_rows: tuple[ProfileRow, ...] = ()  # `rows` and `noise` as they were when the model was last made anew: they
     model_noise: Noise | None = (

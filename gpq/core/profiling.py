@@ -45,11 +45,12 @@ def learn(job: Job, event: Profiled) -> Job:
         checkpoint_seconds=(
             event.checkpoint_seconds if event.checkpoint_seconds is not None else profile.checkpoint_seconds
         ),
+        checkpoint_bytes=event.checkpoint_bytes or profile.checkpoint_bytes,
     )
     profile = rested(profile)
     restart = job.restart_seconds
     if event.ready and job.stop_seconds is not None and job.launched_at is not None:
-        took = job.stop_seconds + max(event.at - job.launched_at, 0.0)
+        took = job.stop_seconds + max(event.at - job.launched_at - job.staged_seconds, 0.0)
         restart = took if restart is None else 0.5 * (restart + took)
     notices = job.notices
     later = replace(job, profile=profile)

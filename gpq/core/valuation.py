@@ -85,8 +85,10 @@ def value(
     weights: Mapping[JobId, float],
     left: Array,
     capacities: Mapping[str, int],
+    bringing: Array | None = None,
 ) -> list[Valued]:
-    """`left`: seconds to the declared end, rows x options, infinite where that is not known."""
+    """`left`: seconds to the declared end, rows x options, infinite where that is not known. `bringing`: those that a
+    restart takes longer where files must be brought first, likewise."""
     speeds = speeds_of(group)
     share = np.array([shares[row.job.id] for row in group.rows])
     options = group.options
@@ -95,7 +97,7 @@ def value(
     is_current = column[:, None] == np.arange(len(options.shapes))[None, :]
     allowed = (speeds > 0) & (is_current | _within_cap(group, growth(len(capacities))))
     relative = np.where(fair[:, None] > 0, speeds / np.where(fair > 0, fair, 1.0)[:, None], 0.0)
-    relative = relative * _restart_factors(group, config, now, is_current, left)
+    relative = relative * _restart_factors(group, config, now, is_current, left, bringing)
     weight = np.array([weights[row.job.id] for row in group.rows])
     bent = weight[:, None] * bend(relative + EPSILON, config.fairness_power)
     nothing = weight * float(bend(np.array([EPSILON]), config.fairness_power)[0])
@@ -184,8 +186,11 @@ def growth_cap(job: Job, node_size: int, most_profiled: int, times: int = GROWTH
     return asks_for(job) or max(job.spec.min_gpus, min(FIRST_START, node_size), times * most_profiled)
 
 
-def _restart_factors(group: Group, config: Config, now: Seconds, is_current: Mask, left: Array) -> Array:
-    """f(n) = (H - R) / H where a shape costs a restart, R its restart time, at most 1 / (1 + LEAST_GAIN); else 1.
+def _restart_factors(
+    group: Group, config: Config, now: Seconds, is_current: Mask, left: Array, bringing: Array | None
+) -> Array:
+    """f(n) = (H - R) / H where a shape costs a restart, R its restart time (with what has to be brought to where it leads), at
+    most 1 / (1 + LEAST_GAIN); else 1.
 
     The horizon H is how long a move may take to pay: longer for jobs that restart slowly (f is LEAST_FACTOR at least, or
     they would never be moved), but no job is trusted to last much longer than it has lasted (Lindy's law).
@@ -201,18 +206,19 @@ def _restart_factors(group: Group, config: Config, now: Seconds, is_current: Mas
             else config.restart_seconds
             for row in group.rows
         ]
-    )
-    factor = np.maximum(1.0 - restart / horizon, LEAST_FACTOR) if horizon > 0 else np.ones(len(restart))
-    lasted = np.array([max(now - row.job.submitted_at, 0.0) for row in group.rows]) + horizon
+    )[:, None]
+    restart = restart if bringing is None else restart + bringing
+    factor = np.maximum(1.0 - restart / horizon, LEAST_FACTOR) if horizon > 0 else np.ones(restart.shape)
+    lasted = np.array([max(now - row.job.submitted_at, 0.0) for row in group.rows])[:, None] + horizon
     factor = np.minimum(factor, np.where(restart > 0, lasted / np.maximum(lasted + restart, TINY), 1.0))
-    held = np.array([_held(row.job, now) for row in group.rows])
+    held = np.array([_held(row.job, now) for row in group.rows])[:, None]
     factor = np.where(
         restart > 0, np.minimum(factor, (held + restart) / np.maximum(held + 2.0 * restart, TINY)), factor
     )
     runs = np.array([row.current is not None for row in group.rows])
     ends = np.where(np.isfinite(left) & runs[:, None], left, 0.0)
-    pays_off = np.where(ends > 0, ends / np.maximum(ends + restart[:, None], TINY), 1.0)
-    factors = np.minimum(np.minimum(factor[:, None], pays_off), 1.0 / (1.0 + LEAST_GAIN))
+    pays_off = np.where(ends > 0, ends / np.maximum(ends + restart, TINY), 1.0)
+    factors = np.minimum(np.minimum(factor, pays_off), 1.0 / (1.0 + LEAST_GAIN))
     never_ran = np.array([row.job.attempt == 0 for row in group.rows])
     found: Array = np.where(is_current | never_ran[:, None], 1.0, factors)
     return found

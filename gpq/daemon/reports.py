@@ -49,6 +49,8 @@ def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> P
             elif isinstance(kind, str) and kind in _READERS:
                 field, read = _READERS[kind]
                 found[field] = read(message)
+                if kind == "checkpoint":
+                    found["checkpoint_bytes"] = _count(message.get("bytes", 0))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             log.warning("job %s, attempt %s: a report line makes no sense (%r): %.200s", job, attempt, error, line)
     return Profiled(

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpq.core.actions import Launch
-from gpq.core.events import Event, StartRefused
+from gpq.core.events import Event, Staged, StartRefused
 from gpq.core.files import Staging, apart, has_checkpoint, holders, lacking
 from gpq.core.models import Job, JobState, Placement, Snapshot
 from gpq.core.nodes import NodeState
@@ -176,10 +176,13 @@ class Stager:
         self._transfer(task, {"code": digest}, [[f"{digest}.tar", size, digest]], FileSource(path, digest), node)
 
     def _bring_files(self, task: _Task, source: NodeId, files: list[Any], node: NodeId) -> None:
-        what = {"job": task.launch.job}
-        self._transfer(task, what, files, NodeSource(self._ask(source), task.launch.job), node)
+        launch, began = task.launch, time.monotonic()
+        gauge = self._transfer(task, {"job": launch.job}, files, NodeSource(self._ask(source), launch.job), node)
+        seconds = time.monotonic() - began
+        if gauge.moved:
+            self._inbox([Staged(self._clock.now(), launch.job, launch.attempt, source, node, gauge.moved, seconds)])
 
-    def _transfer(self, task: _Task, what: Mapping[str, Any], files: list[Any], source: Source, node: NodeId) -> None:
+    def _transfer(self, task: _Task, what: Mapping[str, Any], files: list[Any], source: Source, node: NodeId) -> Gauge:
         gauge = Gauge()
         task.gauges.append(gauge)
         Transfer(what, files, source, self._ask(node), lambda: self._wanted(task), gauge).run()
@@ -188,6 +191,7 @@ class Stager:
                 "attempt %d.%d: %d bytes of %s to %s in %.1f s",
                 task.launch.job, task.launch.attempt, gauge.moved, task.what, node, gauge.seconds,
             )  # fmt: skip
+        return gauge
 
     def _find(self, task: _Task, job: Job) -> tuple[NodeId, list[Any]] | None:
         """(node, files) of the newest checkpoint; None where there is nothing to bring. Raises NodeSilent when nobody who

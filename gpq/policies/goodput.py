@@ -11,15 +11,16 @@ from gpq.core import estimates, transfer
 from gpq.core.blocks import blocks_of, choose, programme
 from gpq.core.candidates import Candidate, Field, field_of
 from gpq.core.fairness import shares_now
+from gpq.core.files import bringing_seconds
 from gpq.core.knapsack import Item
 from gpq.core.models import Shape, Snapshot
 from gpq.core.outlook import Outlook
 from gpq.core.placement import place
 from gpq.core.priors import informed, most_replicas, program_of
 from gpq.core.profile import Prior
-from gpq.core.shapes import gpu_types
+from gpq.core.shapes import by_type, gpu_types
 from gpq.core.units import JobId
-from gpq.core.valuation import Valued, groups_of, growth, growth_cap, value
+from gpq.core.valuation import Array, Group, Valued, groups_of, growth, growth_cap, value
 from gpq.core.weights import examples_left, seconds_left, weights
 
 FEW_NODES = 32  # and so few shapes that span nodes
@@ -70,9 +71,18 @@ class Goodput:
         for group in groups_of(known, tables, most):
             never = np.full(len(group.options.shapes), np.inf)
             times = np.stack([left.get(row.job.id, never) for row in group.rows])
-            for each in value(group, config, snapshot.now, shares, weight, times, found.capacities):
+            bringing = _bringing(snapshot, group)
+            for each in value(group, config, snapshot.now, shares, weight, times, found.capacities, bringing):
                 valued[each.job] = each
         return found, [valued[name] for name in sorted(valued)]
+
+
+def _bringing(snapshot: Snapshot, group: Group) -> Array | None:
+    """Seconds to bring the files of each job to where each shape would lead it; None where nothing needs to be brought."""
+    options = group.options
+    offered = by_type(options.offer.devices, snapshot)
+    rows = [bringing_seconds(snapshot, row.job, options.shapes, offered) for row in group.rows]
+    return np.array(rows) if any(map(any, rows)) else None
 
 
 def _priors(snapshot: Snapshot) -> dict[JobId, Prior]:

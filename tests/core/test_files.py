@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core.events import Exited, NodeSilent, Profiled, Started, StartRefused
+from gpq.core.events import Exited, NodeSilent, Profiled, Staged, Started, StartRefused
 from gpq.core.explain import explain
-from gpq.core.files import Staging, holders, lacking, out_of_reach, size
+from gpq.core.files import ASSUMED_RATE, FIXED, Staging, bringing_seconds, holders, lacking, out_of_reach, size
 from gpq.core.folding import fold
-from gpq.core.models import Exit, FilesAt, Job, JobState, Level, Placement, Snapshot
+from gpq.core.models import Exit, FilesAt, Job, JobState, Level, Placement, Shape, Snapshot
 from gpq.core.nodes import NodeState
+from gpq.core.policy import shape_of
+from gpq.core.profile import Noise, ProfileRow
 from gpq.core.rounds import decide
 from gpq.core.units import DeviceId, JobId, NodeId
 from gpq.policies.registry import POLICIES, policy
@@ -113,3 +115,63 @@ def test_a_checkpoint_that_is_told_counts() -> None:
     job = builders.job(1, state=JobState.RUNNING, placement=placed(A), attempt=1, launched_at=0.0)
     told = Profiled(100.0, job.id, 1, 10, checkpoint_seconds=0.5)
     assert fold(cluster(job), [told]).snapshot.jobs[job.id].profile.checkpoints == 1
+
+
+SIZE = 10_000_000_000  # bytes
+
+
+def offered(snapshot: Snapshot) -> dict[str, dict[NodeId, tuple[DeviceId, ...]]]:
+    return {"": {name: tuple(device.id for device in node.devices) for name, node in snapshot.nodes.items()}}
+
+
+def test_only_a_shape_that_must_leave_the_folder_costs_what_is_brought() -> None:
+    job = stopped()
+    job = replace(job, profile=replace(job.profile, checkpoint_bytes=SIZE))
+    shapes = [Shape(1), Shape(2), Shape(4, 2), Shape(6, 3)]
+    far, alone = SIZE / ASSUMED_RATE + FIXED, cluster(job)
+    assert bringing_seconds(alone, job, shapes, offered(alone)) == [0.0, 0.0, far, far]
+    pair = cluster(job, b="own-a")
+    assert bringing_seconds(pair, job, shapes, offered(pair)) == [0.0, 0.0, 0.0, far]
+    all_of_it = cluster(job, b="own-a", c="own-a")
+    assert bringing_seconds(all_of_it, job, shapes, offered(all_of_it)) == [0.0] * 4
+    nothing = replace(job, profile=replace(job.profile, checkpoint_bytes=0))
+    assert bringing_seconds(alone, nothing, shapes, offered(alone)) == [0.0] * 4
+
+
+def test_the_cost_follows_what_was_measured_by_the_slowest_way() -> None:
+    job = stopped()
+    job = replace(
+        job, profile=replace(job.profile, checkpoint_bytes=SIZE), state=JobState.STARTING, placement=placed(B)
+    )
+    told = [Staged(100.0, job.id, 1, A, B, SIZE, 100.0), Staged(100.0, job.id, 1, A, C, SIZE, 50.0)]
+    after = fold(cluster(job), [*told, Staged(100.0, job.id, 1, A, C, 5, 50.0)]).snapshot
+    assert after.rates == {(A, B): 1e8, (A, C): 2e8}, "a few bytes tell no rate"
+    assert after.jobs[job.id].staged_seconds == 100.0
+    assert bringing_seconds(after, job, [Shape(4, 2)], offered(after)) == [100.0 + FIXED]
+    again = fold(after, [Staged(100.0, job.id, 1, A, B, SIZE, 50.0)]).snapshot
+    assert again.rates[A, B] == 1.5e8
+
+
+def test_what_was_brought_is_no_part_of_the_measured_restart() -> None:
+    job = builders.job(1, state=JobState.RUNNING, placement=placed(B), attempt=2, launched_at=50.0)
+    job = replace(job, stop_seconds=2.0, staged_seconds=40.0)
+    after = fold(cluster(job), [Profiled(100.0, job.id, 2, 10, ready=True)]).snapshot.jobs[job.id]
+    assert after.restart_seconds == 12.0
+
+
+def test_a_large_checkpoint_keeps_a_job_where_it_is_and_a_small_one_does_not() -> None:
+    """It runs on all of `a`, and would gain by going to the larger server."""
+
+    def grows(size: int) -> bool:
+        job = builders.running(1, builders.on("a", 0, 1), since=0.0)
+        rows = tuple(ProfileRow(1, n, 64, 0.1, 0.1, 50.0) for n in (1, 2))
+        profile = replace(job.profile, rows=rows, noise=Noise(1.0, 2000.0, 10**6), checkpoints=1, checkpoint_bytes=size)
+        job = replace(
+            job, profile=replace(profile, samples_per_second=1.0), files=FilesAt(A, "own-a"), restart_seconds=1.0
+        )
+        nodes = [replace(builders.node("a", 2), storage="own-a"), replace(builders.node("b", 3), storage="own-b")]
+        found = policy("goodput").allocate(builders.snapshot(job, *nodes, now=200.0))
+        return shape_of(found[job.id]).replicas > 2
+
+    assert grows(1_000_000)
+    assert not grows(1_000_000 * SIZE)

@@ -15,7 +15,7 @@ from gpq_agent import wire
 from gpq_agent.node import meeting, network, patiently
 from gpq_agent.node.leases import STORE, age
 from gpq_agent.node.spool import Spool, SpoolError
-from gpq_agent.node.staging import HASH
+from gpq_agent.node.storage import HASH
 
 THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as every shell says it

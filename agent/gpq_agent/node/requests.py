@@ -319,12 +319,11 @@ class Agent:
         return {}
 
     def _drop(self, message: Message) -> Message:
-        if "job" in message and any(
-            info.job == int(message["job"]) and info.state in LIVE for info in self.attempts.all()
-        ):
+        live = [info for info in self.attempts.all() if info.state in LIVE]
+        if "job" in message and any(info.job == int(message["job"]) for info in live):
             raise SpoolError("job {} runs here".format(message["job"]), "its files are in use")
         if "code" in message:
-            orders = [self.attempts.order(wire.attempt_key(info.job, info.attempt)) for info in self.attempts.all()]
+            orders = [self.attempts.order(wire.attempt_key(info.job, info.attempt)) for info in live]
             if any(order is not None and str(message["code"]) in order.cwd for order in orders):
                 raise SpoolError("the code {} is in use here".format(message["code"]), "wait for its jobs to end")
         return self.staging.operations["drop"](message)

@@ -12,7 +12,6 @@ import base64
 import contextlib
 import hashlib
 import os
-import re
 import shutil
 import tarfile
 import time
@@ -21,14 +20,12 @@ from typing import Any, Callable, Dict, Generator, List, Tuple
 from gpq_agent import wire
 from gpq_agent.node import storage
 from gpq_agent.node.spool import SpoolError
-from gpq_agent.node.storage import File
+from gpq_agent.node.storage import CODE_PREFIX, HASH, STAGING, File
 
 Message = Dict[str, Any]
 Work = Generator[None, None, Message]
 
-STAGING = ".staging"
 SET, PROVED = "set.json", "proved"
-HASH = re.compile(r"[0-9a-f]{64}")
 PIECE = 1 << 20  # bytes, at most, of one request
 BLOCK = 1 << 20  # bytes that are hashed before anything else is looked at
 SLICE = 0.05  # seconds of long work between two requests
@@ -211,7 +208,7 @@ class Staging:
         digest = str(message["code"])
         if not HASH.fullmatch(digest):
             raise ValueError("{!r} is no SHA-256".format(digest))
-        return "code-" + digest, os.path.join(self.folder, storage.CODE, digest)
+        return CODE_PREFIX + digest, os.path.join(self.folder, storage.CODE, digest)
 
     def _of_job(self, message: Message) -> str:
         return os.path.join(self.folder, str(int(message["job"])))

@@ -10,6 +10,7 @@ Only the newest complete checkpoint follows, as the loader would choose it; of a
 
 import hashlib
 import os
+import re
 import stat
 import uuid
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
@@ -18,7 +19,8 @@ from gpq_agent import wire
 from gpq_agent.node.spool import SpoolError
 
 MARKER = ".storage.json"
-CODE = ".code"
+CODE, STAGING, CODE_PREFIX = ".code", ".staging", "code-"
+HASH = re.compile(r"[0-9a-f]{64}")
 LIBRARY, OWN = "gpq", "own"  # folders of a job, as gpq_agent.train writes them
 STEP, MANIFEST, STATE = "step-", "manifest.json", "state.pt"
 RECORD, MEMORY = "saved.json", "memory.json"
@@ -188,10 +190,14 @@ def as_json(files: List[File]) -> List[List[Any]]:
 
 
 def jobs(folder: str) -> Dict[str, List[Any]]:
-    """What lies here of any job and of any snapshot: {"jobs": numbers, "code": hashes}."""
-    names = os.listdir(folder)
-    code = os.path.join(folder, CODE)
+    """What lies here of any job and of any snapshot, or was on its way here: {"jobs": numbers, "code": hashes}."""
+
+    def names(path: str) -> List[str]:
+        return os.listdir(path) if os.path.isdir(path) else []
+
+    coming = names(os.path.join(folder, STAGING))
+    code = names(os.path.join(folder, CODE)) + [name[len(CODE_PREFIX) :] for name in coming]
     return {
-        "jobs": sorted(int(name) for name in names if name.isdigit()),
-        "code": sorted(os.listdir(code)) if os.path.isdir(code) else [],
+        "jobs": sorted({int(name) for name in names(folder) + coming if name.isdigit()}),
+        "code": sorted({name for name in code if HASH.fullmatch(name)}),
     }

@@ -81,6 +81,7 @@ def test_the_newest_whole_checkpoint_follows_and_goes_on_where_it_was_cut(
     files = source.ask("files", job=7)["files"]
     assert [path for path, _, _ in files] == [f"gpq/step-{20:012d}/{name}" for name in ("manifest.json", "state.pt")]
     assert send(source, target, files, most=1_500_000) < len(BIG)
+    assert target.ask("kept")["jobs"] == [7], "what is half here can be dropped as well"
     target.process.kill()
     again = agent("--slots", "1", "--checkpoints", str(tmp_path / "there"))
     offset = dict(again.ask("stage", job=7, files=files)["missing"])[1]

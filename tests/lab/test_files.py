@@ -1,0 +1,83 @@
+"""A job moves between servers that share nothing, and goes on from its checkpoint, though the network is cut as it is sent."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from gpq.rpc.messages import Drain, Drained, JobView, Undrain
+from tests.figures import Figures
+from tests.lab.daemons import LabDaemon
+from tests.lab.lab import Lab
+from tests.waiting import wait_until
+
+SAMPLES = 200
+BALLAST = 4_000_000  # bytes of a checkpoint: some seconds at 8 Mbit/s
+# Says each sample that it takes; at TERM it saves where it is and what it would be expensive to lose.
+PROGRAM = f"""
+import os, signal, sys, time
+path = os.environ["GPQ_CHECKPOINT_DIR"] + "/state"
+wanted = []
+signal.signal(signal.SIGTERM, lambda *_: wanted.append(1))
+at = 0
+if os.path.exists(path):
+    with open(path, "rb") as stream:
+        at, ballast = int(stream.readline()), stream.read()
+        assert len(ballast) == {BALLAST}, len(ballast)
+while at < {SAMPLES}:
+    print("sample", at, flush=True)
+    at += 1
+    time.sleep(0.05)
+    if wanted:
+        with open(path + ".new", "wb") as stream:
+            stream.write(b"%d\\n" % at + os.urandom({BALLAST}))
+        os.replace(path + ".new", path)
+        sys.exit(75)
+"""
+
+
+def test_a_checkpoint_follows_its_job_though_the_link_is_cut_as_it_is_sent(lab: Lab, figures: Figures) -> None:
+    with LabDaemon(lab, {"srv-a": 1, "srv-b": 1}) as daemon:
+        daemon.up()
+
+        def row(job: int) -> JobView:
+            return daemon.detail(job).job
+
+        daemon.call(Drain("srv-b", "the job begins on the other one"), Drained)
+        job = daemon.run(f"exec python3 -c '{PROGRAM}'", level="signal", signal="TERM")
+        wait_until(lambda: "sample 20\n" in daemon.log(job), "it takes samples")
+        server = lab["srv-b"]
+        server.link.slow("8mbit")
+        daemon.call(Undrain("srv-b"), Drained)
+        daemon.call(Drain("srv-a", "it is to go to the other one"), Drained)
+
+        def sent() -> int:
+            staging = row(job).staging
+            return staging.done if staging is not None else 0
+
+        before = wait_until(lambda: sent() if sent() > BALLAST // 4 else 0, "a quarter of it was sent")
+        server.link.cut()
+        wait_until(lambda: (found := row(job).staging) is not None and "interrupted" in found.note, "the cut is seen")
+        server.link.heal()
+        server.link.slow("8mbit")
+        least, began = BALLAST, time.monotonic()
+
+        def goes_on() -> bool:
+            nonlocal least
+            staging = row(job).staging
+            least = min(least, staging.done) if staging is not None else least
+            return staging is None
+
+        wait_until(goes_on, "all of it was sent")
+        figures.note("the rest of 4 MB at 8 Mbit/s after a cut", f"{time.monotonic() - began:.1f} s from the healing")
+        assert daemon.ended(job) == {job: ("completed", 0)}
+        assert least >= before - (1 << 20), "it went on where it was"
+        told = [
+            int(number)
+            for number in re.findall(r"^sample (\d+)$", daemon.log(job, 1) + daemon.log(job, 2), re.MULTILINE)
+        ]
+        figures.exactly("samples taken otherwise than once", SAMPLES - len(set(told)) + len(told) - len(set(told)), 0)
+        assert told == list(range(SAMPLES))
+        assert daemon.detail(job).job.attempt == 2
+        folders = [one.parent.parent for server in lab for one in server.home.rglob("checkpoints/*/state")]
+        assert len(folders) == 2, "each of them has its own"
