@@ -179,6 +179,8 @@ OPS = (
     "tail",  # {"attempt": "42.1", "offset": n, "limit": bytes} -> {"data": base64, "offset": next, "size": bytes}
     "forget",  # {"attempt": "42.1"} -> {}: the exit record is durable elsewhere; the log stays
     "purge",  # {"job": 42} -> {}: remove logs and checkpoints of a job
+    "errand",  # {"errand": name, "fields", "limit": seconds} -> {"answer"}: what `gpq doctor` has a server look at, in a
+    #           process of its own (node/checkup.py); {"answer": {"error"}} where it fails or takes too long
     "quit",  # {} -> {}: the agent ends; shims and jobs live on
 )
 

@@ -16,6 +16,7 @@ from gpq.core.events import (
     Held,
     HoldAsked,
     Launched,
+    LinkMeasured,
     NodeDrained,
     NodeRemoved,
     NodeSeen,
@@ -36,7 +37,7 @@ from gpq.core.events import (
 )
 from gpq.core.lifecycle import advance, conclude, preempted
 from gpq.core.models import HOLDS_DEVICES, TERMINAL, Exit, Job, JobState, Snapshot, StopReason, Wish
-from gpq.core.nodes import Node, NodeState
+from gpq.core.nodes import Link, Node, NodeState
 from gpq.core.units import NodeId
 
 MAX_NOTICES = 12
@@ -54,6 +55,7 @@ class Folded:
 def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
     """Apply `events` in order. Raises InvalidTransition for an order that the table does not allow (a bug)."""
     jobs, nodes, drained, checks = dict(snapshot.jobs), dict(snapshot.nodes), snapshot.drained, snapshot.checks
+    links = snapshot.links
     next_id = snapshot.next_id
     journal: list[Event] = []
     ended: list[Job] = []
@@ -71,6 +73,9 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
                 drained = _fold_drained(drained, event)
                 if isinstance(event, NodeRemoved):
                     checks = environments.without(checks, event.node, jobs)
+                    links = {ends: link for ends, link in links.items() if event.node not in ends}
+            case LinkMeasured():
+                links = {**links, event.nodes: Link(event.latency, event.bandwidth, event.backend, event.at)}
             case EnvironmentSeen():
                 checks = environments.folded(checks, event, jobs)
             case NodeDrained() | NodeUndrained():
@@ -88,7 +93,9 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
                 if after is not job and isinstance(event, Exited | StartRefused) and _all_parts_over(after):
                     todo.append(conclude(after, event.at, snapshot.config))
     learnt = priors.remember(snapshot.priors, ended)
-    now = replace(snapshot, jobs=jobs, nodes=nodes, next_id=next_id, priors=learnt, drained=drained, checks=checks)
+    now = replace(
+        snapshot, jobs=jobs, nodes=nodes, next_id=next_id, priors=learnt, drained=drained, checks=checks, links=links
+    )
     return Folded(now, tuple(journal), tuple(ended))
 
 

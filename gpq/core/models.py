@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpq.core.nodes import Fitness, Node
+from gpq.core.nodes import Fitness, Link, Node
 from gpq.core.profile import Prior, Profile
 from gpq.core.units import DeviceId, JobId, NodeId, Seconds, Word
 
@@ -295,4 +295,5 @@ class Snapshot:
     drained: Mapping[NodeId, str] = field(
         default_factory=dict
     )  # nothing new is placed there, and why; news undoes it not
+    links: Mapping[tuple[NodeId, NodeId], Link] = field(default_factory=dict)  # by the names of both ends, sorted
     checks: Mapping[tuple[NodeId, str], Fitness] = field(default_factory=dict)  # by `JobSpec.environment`; not kept

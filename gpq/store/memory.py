@@ -34,6 +34,7 @@ class MemoryStore:
             round_at=snapshot.round_at,
             priors=snapshot.priors,
             drained=snapshot.drained,
+            links=snapshot.links,
         )
 
     def history(

@@ -16,7 +16,7 @@ from gpq.core.events import EPHEMERAL, JOURNAL_VERSION, Event, Submitted
 from gpq.core.models import TERMINAL, Job, Snapshot
 from gpq.core.units import JobId, NodeId
 from gpq.errors import GpqError, Refused, StoreFailed
-from gpq.store import disk, priors, rows
+from gpq.store import disk, links, priors, rows
 from gpq.store.migrations import migrate
 from gpq.store.opening import PUT_META, check_mark, check_pages, connect, create, explained
 
@@ -90,6 +90,8 @@ class SqliteStore:
             )
             if old != new
         ]
+        if before.links != snapshot.links:
+            meta.append(("links", links.encode(snapshot.links)))
         if before.drained != snapshot.drained:
             meta.append(("drained", json.dumps(dict(sorted(snapshot.drained.items())))))
         learnt, forgotten = priors.changes(before.priors, snapshot.priors, snapshot.now)
@@ -108,6 +110,7 @@ class SqliteStore:
             round_at=snapshot.round_at,
             priors=snapshot.priors,
             drained=snapshot.drained,
+            links=snapshot.links,
         )
         self._ended += len(ended)
 
@@ -188,6 +191,7 @@ class SqliteStore:
                 next_id=max(int(meta["next_id"]), last + 1),
                 round_at=float(meta.get("round_at", 0.0)),
                 priors=priors.read(self._reader, self._writer),
+                links=links.decode(meta.get("links", "[]")),
                 drained={NodeId(name): str(why) for name, why in json.loads(meta.get("drained", "{}")).items()},
             )
         except (KeyError, ValueError, AttributeError) as error:
