@@ -214,6 +214,8 @@ OPS = (
     "seal",  # {WHAT, "files": set, "sha256": {place: SHA-256}} -> {}: all is there, proved and renamed in
     "kept",  # {} -> {"jobs": [42, ...], "code": [SHA-256, ...]}: whose files lie here
     "drop",  # {WHAT} -> {}: remove them
+    "errand",  # {"errand": name, "fields", "limit": seconds} -> {"answer"}: what `gpq doctor` has a server look at, in a
+    #           process of its own (node/checkup.py); {"answer": {"error"}} where it fails or takes too long
     "quit",  # {} -> {}: the agent ends; shims and jobs live on
 )
 

@@ -28,6 +28,7 @@ class Check:
     verdict: str  # "ok" | "warn" | "fail"
     said: str
     fix: str = ""
+    node: str = ""  # the server that it is about, "" for this machine, or for several
 
     def row(self) -> dict[str, str]:
         return asdict(self)
@@ -150,6 +151,18 @@ def daemon() -> Check:
     if info.config_changed:
         return Check("daemon", "warn", f"pid {info.pid} runs; {daemon_control.CHANGED}", daemon_control.RESTART)
     return Check("daemon", "ok", f"pid {info.pid} runs, version {info.version}")
+
+
+def has_servers() -> bool:
+    """Does a daemon run that has more than this machine's one node?"""
+    from gpq.client import daemon_control
+
+    try:
+        nodes = daemon_control.status().nodes
+        local = all(node.connector == "local" for node in config.load().nodes.values())
+    except GpqError:  # `daemon` and `config` have said so
+        return False
+    return len(nodes) > 1 or not local
 
 
 def gpus() -> Check:

@@ -10,6 +10,7 @@ from gpq.cli import output
 from gpq.cli.frame import Color, ColorChoice, Json, frame
 
 app = frame()
+NODES = typer.Argument(metavar="[NODE]...", help="Servers to check. [default: this machine, and all of them]")
 PYTHON = typer.Option(
     "--python", metavar="PATH", help="Interpreter of your scripts. [default: of the active environment]"
 )
@@ -17,21 +18,30 @@ PYTHON = typer.Option(
 
 @app.command()
 def doctor(
+    nodes: Annotated[list[str] | None, NODES] = None,
     python: Annotated[str, PYTHON] = "",
     color: Color = ColorChoice.auto,
     json: Json = False,
 ) -> int:
-    """Check this machine: each line is ok, warn or fail, with its fix. Exit code 1 when something fails. Starts nothing.
+    """Check this machine and the servers: each line is ok, warn or fail, with its fix. Exit code 1 when something fails.
+
+    Without NODE: this machine, and the servers where a daemon runs already. Servers are looked at side by side, then each
+    connection between two of them is tried, and an all-reduce over it is timed; what it took is kept, and tells the model
+    of jobs what several servers would cost them.
 
     \b
     Example:
       gpq doctor
+      gpq doctor gpu1 gpu2
       gpq doctor --json
     """
-    from gpq.cli import checks
+    from gpq.cli import checks, server_checks
     from gpq.views.checkup import lines
 
-    found = checks.everything(python)
+    names = list(dict.fromkeys(nodes or []))
+    found = [] if names else checks.everything(python)
+    if names or checks.has_servers():
+        found += server_checks.of_servers(names, python, server_checks.Progress())
     if json:
         output.emit({"checks": [check.row() for check in found], "schema": 1})
     else:

@@ -209,7 +209,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         },
     ),
     "doctor": (
-        "",
+        "nodes",
         {
             "--python": ("Interpreter of your scripts.", "files"),
             "--color": ("auto: on a terminal, unless NO_COLOR is set.", "auto|always|never"),

@@ -189,6 +189,7 @@ class Reader:
             seen_seconds=max(self.now - node.seen_at, 0.0) if node.seen_at else 0.0,
             devices=[_device(device, holders.get((node.id, device.id)), self.now) for device in node.devices],
             drained=node.id in self.snapshot.drained,
+            address=node.address,
         )
 
     def users(self) -> list[UserShare]:

@@ -148,6 +148,8 @@ def _news_line(event: facts.Event) -> str:
             return "cancelled"
         case facts.TimeLimitReached():
             return "its time limit was over"
+        case facts.LinkMeasured():
+            return f"{' and '.join(event.nodes)}: {event.bandwidth / 1e6:.0f} MB/s, {event.latency * 1e3:.2f} ms"
         case facts.NodeRemoved():
             return f"node {event.node} was removed"
         case _:

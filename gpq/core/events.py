@@ -155,6 +155,17 @@ class NodeRemoved:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkMeasured:
+    """An all-reduce between two servers was timed; `nodes` are sorted."""
+
+    at: Seconds
+    nodes: tuple[NodeId, NodeId]
+    latency: Seconds
+    bandwidth: float  # bytes a second
+    backend: str = "gloo"
+
+
+@dataclass(frozen=True, slots=True)
 class EnvironmentSeen:
     """A node looked for what jobs need there."""
 
@@ -323,6 +334,7 @@ Event = (
     | NodeSeen
     | NodeSilent
     | NodeRemoved
+    | LinkMeasured
     | EnvironmentSeen
     | Started
     | StartRefused

@@ -16,6 +16,7 @@ from gpq.core.events import (
     Held,
     HoldAsked,
     Launched,
+    LinkMeasured,
     NodeDrained,
     NodeRemoved,
     NodeReserved,
@@ -41,7 +42,7 @@ from gpq.core.events import (
 from gpq.core.files import with_rate
 from gpq.core.lifecycle import advance, conclude, preempted
 from gpq.core.models import HOLDS_DEVICES, TERMINAL, Exit, FilesAt, Job, JobState, Snapshot, StopReason, Wish
-from gpq.core.nodes import Node, NodeState, Reservation
+from gpq.core.nodes import Link, Node, NodeState, Reservation
 from gpq.core.units import NodeId
 
 MAX_NOTICES = 12
@@ -60,7 +61,7 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
     """Apply `events` in order. Raises InvalidTransition for an order that the table does not allow (a bug)."""
     jobs, nodes, drained, checks = dict(snapshot.jobs), dict(snapshot.nodes), snapshot.drained, snapshot.checks
     next_id, reservations, next_reservation = snapshot.next_id, snapshot.reservations, snapshot.next_reservation
-    rates = snapshot.rates
+    rates, links = snapshot.rates, snapshot.links
     journal: list[Event] = []
     ended: list[Job] = []
     todo = list(reversed(list(events)))
@@ -78,6 +79,9 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
                 reservations = _fold_reserved(reservations, event)
                 if isinstance(event, NodeRemoved):
                     checks = environments.without(checks, event.node, jobs)
+                    links = {ends: link for ends, link in links.items() if event.node not in ends}
+            case LinkMeasured():
+                links = {**links, event.nodes: Link(event.latency, event.bandwidth, event.backend, event.at)}
             case EnvironmentSeen():
                 checks = environments.folded(checks, event, jobs)
             case Staged():
@@ -110,6 +114,7 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
         priors=learnt,
         drained=drained,
         checks=checks,
+        links=links,
         rates=rates,
         reservations=reservations,
         next_reservation=next_reservation,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpq.core.nodes import Fitness, Node, Reservation
+from gpq.core.nodes import Fitness, Link, Node, Reservation
 from gpq.core.profile import Prior, Profile, RankPulse
 from gpq.core.units import DeviceId, JobId, NodeId, Seconds, Word
 
@@ -318,6 +318,7 @@ class Snapshot:
     )  # nothing new is placed there, and why; news undoes it not
     reservations: Mapping[int, Reservation] = field(default_factory=dict)  # by id; also some that are over
     next_reservation: int = 1
+    links: Mapping[tuple[NodeId, NodeId], Link] = field(default_factory=dict)  # by the names of both ends, sorted
     checks: Mapping[tuple[NodeId, str], Fitness] = field(default_factory=dict)  # by `JobSpec.environment`; not kept
     rates: Mapping[tuple[NodeId, NodeId], float] = field(
         default_factory=dict

@@ -58,6 +58,16 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """An all-reduce between two servers, as `gpq doctor` measured it."""
+
+    latency: Seconds  # of the smallest
+    bandwidth: float  # bytes a second of a large one: what is reduced, over the time it took
+    backend: str = "gloo"
+    at: Seconds = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Fitness:
     """What a server said of one environment (gpq.core.environments)."""
 

@@ -182,7 +182,7 @@ def _serve(ready: Ready, umask: int) -> int:
         controller = Controller(world, store, chosen, core)
         about = About(core, world.now(), store.epoch, settings.grace, settings.requeue_on_lost)
         fleet = Fleet(world, controller, settings, fingerprint)
-        service = Service(controller, store, world.tail, about, fleet, ending.set, world.stager.progress)
+        service = Service(controller, store, world.tail, about, fleet, ending.set, world.errand, world.stager.progress)
         server = Server(paths.socket(), service.handle)
         stack.callback(server.close)
         log.info("gpq %s, pid %d, epoch %d, %s", gpq.__version__, os.getpid(), store.epoch, paths.home())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +13,7 @@ import msgspec
 
 import gpq
 from gpq import paths
-from gpq.control import details, draining, narration, requests, reserving
+from gpq.control import details, draining, linking, narration, requests, reserving
 from gpq.control.answers import Reader, node_word
 from gpq.control.controller import Controller
 from gpq.control.selectors import resolve, single
@@ -25,7 +26,7 @@ from gpq.core.leases import silence
 from gpq.core.models import TERMINAL, Config, Job, JobState, Level, Snapshot
 from gpq.core.reservations import current
 from gpq.core.rounds import decide
-from gpq.core.units import JobId
+from gpq.core.units import JobId, NodeId
 from gpq.daemon.deadlines import deadline, left
 from gpq.daemon.fleet import Fleet
 from gpq.daemon.logs import LogReader, Tail
@@ -37,6 +38,7 @@ from gpq.rpc.messages import Request
 
 MAX_WAIT = 600.0  # seconds that one request may wait
 NODES_PATIENCE = 10.0  # after the start: how long a demanding job waits for the servers to say what they have
+MAX_ERRAND = 120.0  # seconds
 RECENT_IN_TOP = 5
 CHANGES_IN_TOP = 12
 
@@ -63,6 +65,7 @@ class Service:
         about: About,
         fleet: Fleet,
         end: Callable[[], None],
+        errand: Callable[[NodeId, str, Mapping[str, object], float], dict[str, Any]],
         staging: Callable[[JobId], Staging | None] = lambda job: None,
     ) -> None:
         self._staging = staging
@@ -71,6 +74,7 @@ class Service:
         self._about = about
         self._fleet = fleet
         self._end = end
+        self._run_errand = errand
         self._logs = LogReader(controller, past, tail)
         self._born = deadline(0.0)
         self._fairness: tuple[Snapshot, Mapping[JobId, JobFairness]] = (Snapshot(), {})
@@ -92,6 +96,8 @@ class Service:
             messages.Unreserve: self._unreserve,
             messages.Top: self._top,
             messages.Complete: self._complete,
+            messages.Errand: self._errand,
+            messages.Measured: self._measured,
             messages.Info: self._info,
             messages.Reload: self._reload,
             messages.Shutdown: self._shutdown,
@@ -238,6 +244,22 @@ class Service:
     def _unreserve(self, request: messages.Unreserve, peer: Peer) -> messages.Reserved:
         ask, now = self._controller.ask, self._controller.world.now
         return ask(lambda snapshot: reserving.unreserve(snapshot, request.id, now(), peer.user))
+
+    def _errand(self, request: messages.Errand, peer: Peer) -> messages.ErrandResult:
+        """A server that does not answer is an answer too; one that there is not is none."""
+        node = draining.known(self._controller.snapshot, request.node)
+        if not 0 < request.wait <= MAX_ERRAND:
+            raise UsageError(f"an errand may take at most {MAX_ERRAND:.0f} s", "ask for less")
+        begin = time.monotonic()
+        try:
+            answer = self._run_errand(node, request.errand, request.fields, request.wait)
+        except GpqError as error:
+            answer = {"error": error.message}
+        return messages.ErrandResult(request.node, answer, time.monotonic() - begin)
+
+    def _measured(self, request: messages.Measured, peer: Peer) -> messages.Kept:
+        ask, now = self._controller.ask, self._controller.world.now
+        return ask(lambda snapshot: linking.measured(snapshot, request, now()))
 
     def _reload(self, request: messages.Reload, peer: Peer) -> messages.Reloaded:
         return self._fleet.reload(force=request.force)

@@ -219,6 +219,11 @@ class LiveWorld:
         fields = {"attempt": wire.attempt_key(job, attempt), "offset": offset, "limit": limit, "skip": True}
         return dict(self._of(node).request("tail", fields))
 
+    def errand(self, node: NodeId, errand: str, fields: Mapping[str, object], limit: Seconds) -> dict[str, Any]:
+        """What a server told of an errand. Raises GpqError when it does not answer or refuses."""
+        asked = {"errand": errand, "fields": fields, "limit": limit}
+        return dict(self._of(node).request("errand", asked, timeout=limit + 5.0)["answer"])
+
     def purge(self, job: JobId) -> None:
         """Remove logs and checkpoints of a job that ended, on every node. Raises GpqError naming the first that refused."""
         for client in self._clients.values():

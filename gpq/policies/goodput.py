@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpq.core import estimates, transfer
+from gpq.core import estimates, links, transfer
 from gpq.core.blocks import blocks_of, choose, programme
 from gpq.core.candidates import Candidate, Field, field_of
 from gpq.core.fairness import shares_now
@@ -87,9 +87,11 @@ def _bringing(snapshot: Snapshot, group: Group) -> Array | None:
 
 def _priors(snapshot: Snapshot) -> dict[JobId, Prior]:
     """What earlier jobs of its program taught, by job; empty where that is not to be used."""
-    if not snapshot.config.use_priors or not snapshot.priors:
+    if not snapshot.config.use_priors or not (snapshot.priors or snapshot.links):
         return {}
     found = {name: snapshot.priors.get(program_of(job)) for name, job in snapshot.jobs.items()}
+    if snapshot.links:
+        found = {name: links.informed(snapshot.jobs[name], prior, snapshot.links) for name, prior in found.items()}
     return {name: prior for name, prior in found.items() if prior is not None}
 
 

@@ -154,6 +154,24 @@ class Complete(Request, frozen=True):
     prefix: str = ""
 
 
+class Errand(Request, frozen=True):
+    """Have a server look at something for `gpq doctor` (gpq_agent.node.checkup), for `wait` seconds at the most."""
+
+    node: str
+    errand: str
+    fields: dict[str, object] = {}
+    wait: float = 30.0
+
+
+class Measured(Request, frozen=True):
+    """Keep what an all-reduce between two servers took."""
+
+    nodes: list[str]
+    latency: float  # seconds
+    bandwidth: float  # bytes a second
+    backend: str = "gloo"
+
+
 class Info(Request, frozen=True):
     """About the daemon itself."""
 
@@ -186,6 +204,8 @@ AnyRequest = (
     | Unreserve
     | Top
     | Complete
+    | Errand
+    | Measured
     | Info
     | Reload
     | Shutdown
@@ -430,6 +450,23 @@ class NodeView(msgspec.Struct, frozen=True):
     seen_seconds: float  # age of this knowledge
     devices: list[DeviceView]
     drained: bool = False  # also while it does not answer
+    address: str = ""  # where other servers reach it
+
+
+class ErrandResult(msgspec.Struct, frozen=True):
+    """What the server told."""
+
+    node: str
+    answer: dict[str, object]  # {"error": why} where it came to nothing
+    seconds: float  # that it took
+    schema: int = SCHEMA
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """Answer of Measured."""
+
+    nodes: list[str]
+    schema: int = SCHEMA
 
 
 class ReservationView(msgspec.Struct, frozen=True):

@@ -36,6 +36,7 @@ class MemoryStore:
             drained=snapshot.drained,
             reservations=snapshot.reservations,
             next_reservation=snapshot.next_reservation,
+            links=snapshot.links,
         )
 
     def history(

@@ -17,7 +17,7 @@ from gpq.core.models import TERMINAL, Job, Snapshot
 from gpq.core.nodes import Reservation
 from gpq.core.units import JobId, NodeId
 from gpq.errors import GpqError, Refused, StoreFailed
-from gpq.store import disk, priors, rows
+from gpq.store import disk, links, priors, rows
 from gpq.store.migrations import migrate
 from gpq.store.opening import PUT_META, check_mark, check_pages, connect, create, explained
 
@@ -92,6 +92,8 @@ class SqliteStore:
             )
             if old != new
         ]
+        if before.links != snapshot.links:
+            meta.append(("links", links.encode(snapshot.links)))
         if before.drained != snapshot.drained:
             meta.append(("drained", json.dumps(dict(sorted(snapshot.drained.items())))))
         if before.reservations != snapshot.reservations:
@@ -115,6 +117,7 @@ class SqliteStore:
             drained=snapshot.drained,
             reservations=snapshot.reservations,
             next_reservation=snapshot.next_reservation,
+            links=snapshot.links,
         )
         self._ended += len(ended)
 
@@ -195,6 +198,7 @@ class SqliteStore:
                 next_id=max(int(meta["next_id"]), last + 1, first_id),
                 round_at=float(meta.get("round_at", 0.0)),
                 priors=priors.read(self._reader, self._writer),
+                links=links.decode(meta.get("links", "[]")),
                 drained={NodeId(name): str(why) for name, why in json.loads(meta.get("drained", "{}")).items()},
                 reservations={held.id: held for held in rows.decode(meta.get("reservations", "[]"), list[Reservation])},
                 next_reservation=int(meta.get("next_reservation", 1)),

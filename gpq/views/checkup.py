@@ -19,14 +19,17 @@ class Checked(Protocol):
     def said(self) -> str: ...
     @property
     def fix(self) -> str: ...
+    @property
+    def node(self) -> str: ...
 
 
 def lines(found: Sequence[Checked], limit: int, bar: str = "█") -> list[str]:
     """A line a check, its fix below; how many of each verdict at the end."""
-    size = max((len(check.name) for check in found), default=0)
+    names = [f"{check.node} {check.name}".strip() for check in found]
+    size = max(map(len, names), default=0)
     text: list[str] = []
-    for check in found:
-        text += wrapped(safe(check.said), limit, f"{check.verdict:4}  {check.name:{size}}  ", " " * (size + 8))
+    for name, check in zip(names, found, strict=True):
+        text += wrapped(safe(check.said), limit, f"{check.verdict:4}  {safe(name):{size}}  ", " " * (size + 8))
         if check.fix and check.verdict != "ok":
             text += wrapped(safe(check.fix), limit, " " * (size + 8) + "fix: ", " " * (size + 13))
     count = {verdict: sum(check.verdict == verdict for check in found) for verdict in ("ok", "warn", "fail")}

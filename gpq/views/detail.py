@@ -62,7 +62,7 @@ def _asked(spec: SpecMessage, level: str) -> dict[str, str]:
         "GPU type": spec.gpu_type,
         "GPU memory": f"at least {spec.min_gpu_memory_mib} MiB" if spec.min_gpu_memory_mib else "",
         "python": f"{spec.python}{'' if spec.python_asked else ', unless a server has its own'}"
-        if spec.level == "script"
+        if spec.level == "script" and spec.python
         else "",
         "setup": spec.setup,
         "priority": str(spec.priority) if spec.priority else "",

@@ -12,6 +12,7 @@ import pytest
 from gpq.core.events import (
     Failed,
     Launched,
+    LinkMeasured,
     NodeDrained,
     NodeReserved,
     NodeSeen,
@@ -22,9 +23,10 @@ from gpq.core.events import (
     Succeeded,
 )
 from gpq.core.models import BatchOrder, Exit, Job, JobSpec, JobState, Placement
-from gpq.core.nodes import Node, Reservation
+from gpq.core.nodes import Link, Node, Reservation
 from gpq.core.profile import Noise, Prior, Profile, ProfileRow
 from gpq.core.units import DeviceId, JobId, NodeId
+from gpq.store import links
 from gpq.store.memory import MemoryStore
 from gpq.store.sqlite import SqliteStore
 
@@ -196,3 +198,25 @@ def test_drained_nodes_are_remembered(store: AnyStore) -> None:
         third = SqliteStore(store.path)
         assert not third.load().drained
         third.close()
+
+
+def test_what_was_measured_between_servers_is_remembered(store: AnyStore) -> None:
+    known = {
+        (NodeId("a"), NodeId("b")): Link(1e-3, 1.2e8, "gloo", 5.0),
+        (NodeId("a"), NodeId("c")): Link(1e-5, 9e9, "nccl"),
+    }
+    event = LinkMeasured(5.0, (NodeId("a"), NodeId("b")), 1e-3, 1.2e8)
+    store.commit([event], replace(store.load(), links=known))
+    assert store.load().links == known
+    if isinstance(store, SqliteStore):
+        again = SqliteStore(store.path)
+        assert again.load().links == known
+        assert again.events() == [event]
+        again.close()
+
+
+def test_measurements_that_cannot_be_read_are_none_and_stop_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    assert links.decode("[]") == {}
+    for text in ("", "{}", '[["a", "b"]]', '[["a", "b", {"latency": "x"}]]'):
+        assert links.decode(text) == {}
+    assert "gpq doctor" in caplog.text

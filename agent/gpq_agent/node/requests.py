@@ -16,6 +16,7 @@ from gpq_agent.node import launch, logs, network, procs, slots
 from gpq_agent.node.attempts import LIVE, Attempts
 from gpq_agent.node.devices import Devices
 from gpq_agent.node.environments import Environments
+from gpq_agent.node.errands import Errands
 from gpq_agent.node.leases import Reign
 from gpq_agent.node.locks import TAKEN, Locks
 from gpq_agent.node.pulses import pulses
@@ -58,6 +59,7 @@ class Agent:
         self.cores = cores
         self.attempts = Attempts(place, Locks(locks, place.id))
         self.environments = Environments(place, base)
+        self.errands = Errands(place, base)
         self.reign = Reign(place, self.attempts.boot)
         self.staging = Staging(place.checkpoints)
         self.quitting = False
@@ -123,7 +125,7 @@ class Agent:
             waiting, self._waiting = self._waiting, []
             for message in waiting:
                 replies += self._answer(message)
-        for message, answer in self.environments.ended():
+        for message, answer in self.environments.ended() + self.errands.ended():
             replies.append(dict(answer, v=wire.VERSION, id=message.get("id"), ok=True))
         if self._watches:
             try:
@@ -145,7 +147,7 @@ class Agent:
         if self._watches:
             poll = BUSY_POLL if now - self._changed_at < BUSY_FOR else CALM_POLL
             return max(0.0, min([poll] + [watch.until - now for watch in self._watches]))
-        if not self.devices.known or self.devices.waiting_on() is not None or self.environments.is_waited_for:
+        if not self.devices.known or self.devices.waiting_on() is not None or self._is_looking():
             return CALM_POLL
         return None
 
@@ -185,7 +187,7 @@ class Agent:
         operation = message.get("op")
         if operation == "watch":
             return self._begin_watch(message)
-        if operation == "prepare":
+        if operation in ("prepare", "errand"):
             return self._begin_look(message)
         if operation in PARALLEL:
             self.staging.begin(message, self.reign.admit)
@@ -335,8 +337,17 @@ class Agent:
     def _begin_look(self, message: Message) -> List[Message]:
         """What can be told at once is; the rest with the tick that finds it."""
         self._changed_at = time.monotonic()
-        reply = self._guarded(message, lambda message: self.environments.prepare(message) or {"later": True})
+        reply = self._guarded(message, self._look)
         return [] if reply.get("later") else [reply]
+
+    def _look(self, message: Message) -> Message:
+        if message.get("op") == "errand":
+            self.errands.begin(message)
+            return {"later": True}
+        return self.environments.prepare(message) or {"later": True}
+
+    def _is_looking(self) -> bool:
+        return self.environments.is_waited_for or self.errands.is_waited_for
 
     def _info(self, key: str) -> Message:
         for info in self.refresh():

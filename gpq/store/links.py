@@ -1,0 +1,26 @@
+"""Links between servers as text. What cannot be read is measured again: a network is no fact that must not be lost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import msgspec
+
+from gpq.core.nodes import Link
+from gpq.core.units import NodeId
+
+log = logging.getLogger(__name__)
+
+
+def encode(links: Mapping[tuple[NodeId, NodeId], Link]) -> str:
+    return msgspec.json.encode([(*ends, link) for ends, link in sorted(links.items())]).decode()
+
+
+def decode(text: str) -> dict[tuple[NodeId, NodeId], Link]:
+    try:
+        rows = msgspec.json.decode(text, type=list[tuple[str, str, Link]])
+    except msgspec.DecodeError as error:
+        log.warning("what was measured between servers cannot be read, `gpq doctor` measures it again: %s", error)
+        return {}
+    return {(NodeId(first), NodeId(second)): link for first, second, link in rows}

@@ -1,0 +1,104 @@
+"""`gpq doctor NODE...` against a real daemon with two nodes: every line is there, what was measured is kept."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from gpq.errors import NotFound, UsageError
+from gpq.rpc.messages import Errand, ErrandResult, Kept, Measured
+from tests.daemon.daemons import Daemon, daemon
+
+CONFIG = """\
+policy = "fifo"
+[nodes.one]
+slots = 1
+[nodes.two]
+slots = 1
+"""
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with daemon(tmp_path_factory.mktemp("doctor") / "home", CONFIG) as running:
+        running.wait_for_nodes()
+        yield running
+
+
+def doctor(served: Daemon, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gpq", "doctor", *arguments]
+    return subprocess.run(command, env=served.environment, capture_output=True, text=True, timeout=240, check=False)
+
+
+def test_two_servers_are_checked_and_what_lies_between_them(served: Daemon) -> None:
+    said = doctor(served, "one", "two", "--python", sys.executable, "--json")
+    checks = json.loads(said.stdout)["checks"]
+    assert said.stderr == "", "nobody watches: no progress"
+    for node in ("one", "two"):
+        found = {check["name"]: check for check in checks if check["node"] == node}
+        assert {
+            "reach",
+            "agent",
+            "clock",
+            "spool disk",
+            "checkpoints disk",
+            "nofile",
+            "memlock",
+            "shm",
+            "network",
+        } <= set(found)
+        assert {"ports", "path", "gpus", "torch"} <= set(found)
+        assert "ssh" not in found
+        assert found["reach"]["verdict"] == "ok"
+    between = [check for check in checks if not check["node"]]
+    assert [check["said"] for check in between if check["name"] == "files"] == [
+        "folders of checkpoints: one, two share one"
+    ]
+    assert sorted(check["said"] for check in between if check["name"] == "tcp") == [
+        "one -> two at 127.0.0.1", "two -> one at 127.0.0.1",
+    ]  # fmt: skip
+    [reduced] = [check for check in between if check["name"] == "all-reduce"]
+    assert (said.returncode == 1) == any(check["verdict"] == "fail" for check in checks)
+    if "torch" in next(check["said"] for check in between if check["name"] == "versions"):
+        assert reduced["said"].startswith("one - two: ")
+        [(first, second, link)] = json.loads(kept(served))
+        assert (first, second, link["backend"]) == ("one", "two", "gloo")
+        assert link["bandwidth"] > 1e6
+    assert not list((served.home / "checkpoints").glob(".gpq-doctor-*")), "its marks are removed"
+
+
+def kept(served: Daemon) -> str:
+    with sqlite3.connect(f"file:{served.home}/gpq.db?mode=ro", uri=True) as database:
+        [(text,)] = database.execute("SELECT value FROM meta WHERE key = 'links'").fetchall()
+    return str(text)
+
+
+def test_a_server_that_there_is_not_is_no_server(served: Daemon) -> None:
+    said = doctor(served, "three")
+    assert (said.returncode, said.stdout) == (4, "")
+    assert said.stderr == "gpq: there is no server `three`\nhint: there is: one, two\n"
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Measured(["one"], 1e-3, 1e8), Measured(["one", "one"], 1e-3, 1e8), Measured(["one", "two"], float("nan"), 1e8),
+        Measured(["one", "two"], 1e-3, 0.0), Measured(["one", "two"], 1e-3, 1e8, "smoke"),
+    ],
+)  # fmt: skip
+def test_what_cannot_have_been_measured_is_refused(served: Daemon, request_: Measured) -> None:
+    with pytest.raises(UsageError):
+        served.call(request_, Kept)
+
+
+def test_errands_are_for_servers_that_there_are_and_what_fails_there_is_told(served: Daemon) -> None:
+    assert "no errand" in str(served.call(Errand("one", "rm"), ErrandResult).answer["error"])
+    with pytest.raises(NotFound):
+        served.call(Errand("three", "examine"), ErrandResult)
+    with pytest.raises(UsageError):
+        served.call(Errand("one", "examine", {}, wait=500.0), ErrandResult)
