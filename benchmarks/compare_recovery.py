@@ -59,7 +59,8 @@ def main() -> int:
     runs: list[list[Findings]] = []
     text = ""
     for number in range(options.runs):
-        about = f"{time.strftime('%Y-%m-%d')}, {_machine()}, seed {options.seed + number}. {' '.join(sys.argv[1:])}".rstrip()
+        how = f"{options.rounds} kills with {options.burst} jobs each, {options.tries} of each kind while a job runs"
+        about = f"{time.strftime('%Y-%m-%d')}, {_machine()}, seed {options.seed + number}: {how}."
         runs.append([])
         earlier = text
         for one in _compare(options, options.seed + number):

@@ -12,7 +12,9 @@ from pathlib import Path
 from tests.lab.machine import search_path
 from tests.waiting import wait_until
 
-MARK = "RECOVERY_RUN"  # in the environment of every process of a run, whatever becomes of its parent
+MARK = (
+    "RECOVERY_RUN"  # in the environment of every process of a run, but for slurmstepd, which writes its title over it
+)
 # Killed with whoever started it: so that a comparison that was killed leaves no server behind.
 WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 
@@ -32,7 +34,7 @@ def say(argv: Sequence[str], env: Mapping[str, str], *, patience: float = 30.0) 
 
 
 def start(argv: Sequence[str], env: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
-    """A server in the foreground, whose output goes to `log`."""
+    """A server in the foreground, whose output goes to `log`; its folder, and that of those it starts, is the run's."""
     with open(log, "ab") as output:
         return subprocess.Popen(
             [*WITH_PARENT, *argv],
@@ -40,6 +42,7 @@ def start(argv: Sequence[str], env: Mapping[str, str], log: Path) -> subprocess.
             stdout=output,
             stderr=output,
             env=env,
+            cwd=env[MARK],
             start_new_session=True,
         )
 
@@ -51,7 +54,8 @@ def marked(mark: str) -> list[int]:
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
         with contextlib.suppress(OSError):
             state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
-            if state != b"Z" and wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            ours = wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if state != b"Z" and (ours or os.readlink(f"/proc/{pid}/cwd") == mark):
                 found.append(pid)
     return found
 

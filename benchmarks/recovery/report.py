@@ -9,8 +9,8 @@ from benchmarks.recovery.findings import Findings, Partition, Running, failures
 NO_NETWORK = "n/a: one machine, no network between controller and jobs"
 
 CUTS = (
-    "A cut ends some seconds after a second run was seen, and a minute after it all runs are told to end: without either, two"
-    " that ran at once would have gone on doing so."
+    "A cut ends 20 s after a second run was seen (`--together`), and jobs are told to end a minute after that; two that run at"
+    " once do so until then, or until the server that was cut off is asked again what it runs: a longer cut, a longer overlap."
 )
 
 
