@@ -42,13 +42,16 @@ class Tree:
         return members
 
     def signal_groups(self, number: int) -> None:
-        """To whole process groups at once, which nothing escapes that forks faster than it can be looked at. Only to groups
-        all of whose processes are members."""
+        """To whole process groups at once, which nothing escapes that forks faster than it can be looked at.
+
+        A group is within a session, and the first process began one of its own: who is in a group of a member's is of the
+        tree as well, though its parent may have ended before it was looked at. Not to a group whose leader is none of ours.
+        """
         processes = procs.snapshot()
         members = self._of(processes)
         ours = {process.pid for process in members}
-        strangers = {process.group for process in processes.values() if process.alive and process.pid not in ours}
-        for group in sorted({process.group for process in members} - strangers):
-            if group > 1:  # 0: of a process that another namespace leads
+        for group in sorted({process.group for process in members} - {0, 1, os.getpgrp()}):
+            leader = processes.get(group)
+            if leader is None or not leader.alive or group in ours:
                 with contextlib.suppress(OSError):
                     os.killpg(group, number)
