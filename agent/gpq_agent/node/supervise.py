@@ -22,6 +22,7 @@ GROUPS_AFTER = 0.5  # seconds of KILL, process by process, after which whole gro
 FRESHEN = 3600.0  # seconds between two signs of life of the locks of its GPUs
 IDLE = 5.0  # seconds between two looks at stop.json, should its signal have been lost with its sender
 BUSY = 0.05
+CALM = 0.25
 NOTE = "note.json"  # {"note"}: what a person should know of an attempt that has not ended yet
 WAKE = (signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM)
 
@@ -58,7 +59,7 @@ class Supervisor:
         self.asked_at = 0.0
         self.seq = 0
         self.terminated = False  # the tree had TERM from us before the first process ended
-        self.kill_since = 0.0
+        self.stage_since = 0.0  # of "term" and "kill"
         self.told_stuck = False
         self.notes: List[str] = []
         self.boot = procs.boot_id()
@@ -86,7 +87,10 @@ class Supervisor:
             return False
 
     def _wait(self) -> None:
-        patience = IDLE if self.stage in ("run", "asked") and self.parent else BUSY
+        if self.stage in ("run", "asked"):
+            patience = IDLE if self.parent else BUSY
+        else:  # a look is one at every process of the machine; our own children wake us when they end
+            patience = BUSY if time.monotonic() - self.stage_since < 1.0 else CALM
         patience = min(patience, self.lease.patience(), self.cap.patience(), max(0.0, self.deadline - time.monotonic()))
         woken = signal.sigtimedwait(WAKE, patience)
         if woken is not None and woken.si_signo == signal.SIGTERM:
@@ -113,11 +117,11 @@ class Supervisor:
             members = self.tree.signal_once(signal.SIGTERM if self.stage == "term" else signal.SIGKILL)
             if not members and self.ended_at is not None and self._gone():
                 return True
-            if self.stage == "kill" and time.monotonic() > self.kill_since + GROUPS_AFTER:
+            if self.stage == "kill" and time.monotonic() > self.stage_since + GROUPS_AFTER:
                 self.tree.signal_groups(signal.SIGKILL)
         if time.monotonic() >= self.deadline:
             self._escalate()
-        if self.stage == "kill" and time.monotonic() > self.kill_since + STUCK_AFTER:
+        if self.stage == "kill" and time.monotonic() > self.stage_since + STUCK_AFTER:
             self._tell_stuck()
         return False
 
@@ -149,6 +153,7 @@ class Supervisor:
         if self.ended_at is None:
             self.terminated = True
         self.stage = "term"
+        self.stage_since = time.monotonic()
         self.deadline = time.monotonic() + grace
         self.tree.signal_once(signal.SIGTERM)
 
@@ -168,7 +173,7 @@ class Supervisor:
         elif self.stage == "term":
             self.stage = "kill"
             self.deadline = float("inf")
-            self.kill_since = time.monotonic()
+            self.stage_since = time.monotonic()
             self.tree.signal_once(signal.SIGKILL)
 
     def _tell_stuck(self) -> None:
