@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+from gpq.daemon.connectors import daemon_id
 from gpq.rpc.messages import Cancel, CancelResult
 from tests.chaos.runs import Measured, run
 from tests.lab.daemons import LabDaemon
@@ -130,7 +131,7 @@ def reboots(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]
             daemon.until(job, "running")
             server.link.cut()
             server.reboot()
-            logs = _strangers(server, job)
+            logs = _strangers(server, daemon, job)
             if number % 2:
                 daemon.call(Cancel([str(job)], wait=0.0), CancelResult)
             began = time.monotonic()
@@ -143,7 +144,9 @@ def reboots(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]
             untold += "reboot" not in told and detail.job.state != "cancelled"
             rerun += (server.home / f"ran-{job}").read_text().count("run") != 1
             signalled += sum(len(log.read_text().split()) for log in logs)
-            dead += sum(not server.inside("cat", f"/proc/{pid}/comm", check=False) for pid in _pids(server, job))
+            dead += sum(
+                not server.inside("cat", f"/proc/{pid}/comm", check=False) for pid in _pids(server, daemon, job)
+            )
     return [
         Measured("reboots", times),
         Measured("signals to strangers", signalled, at_most=0),
@@ -154,20 +157,21 @@ def reboots(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]
     ]
 
 
-def _records(server: Server, job: int) -> list[Path]:
-    [folder] = server.home.glob(f".gpq/nodes/*/*/attempts/{job}.1")
+def _records(server: Server, daemon: LabDaemon, job: int) -> list[Path]:
+    """Earlier daemons had jobs of this number as well."""
+    [folder] = server.home.glob(f".gpq/nodes/{daemon_id(str(daemon.home))}/*/attempts/{job}.1")
     return [folder / name for name in ("shim.json", "started.json")]
 
 
-def _pids(server: Server, job: int) -> list[int]:
-    return [int(json.loads(path.read_text())["pid"]) for path in _records(server, job)]
+def _pids(server: Server, daemon: LabDaemon, job: int) -> list[int]:
+    return [int(json.loads(path.read_text())["pid"]) for path in _records(server, daemon, job)]
 
 
-def _strangers(server: Server, job: int) -> list[Path]:
+def _strangers(server: Server, daemon: LabDaemon, job: int) -> list[Path]:
     """Started at the pids of the records, which then have their start times too, as after a reboot that took the same
     time: only the boot id tells."""
     logs = []
-    for path in _records(server, job):
+    for path in _records(server, daemon, job):
         record = json.loads(path.read_text())
         log = server.home / f"stranger-{record['pid']}-{job}"
         server.as_pid(record["pid"], "python3", f"/home/{USER}/stranger.py", f"/home/{USER}/{log.name}")

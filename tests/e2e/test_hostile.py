@@ -19,7 +19,7 @@ from gpq import config
 from gpq.cli import adding, config_file
 from gpq.connectors.ssh import Target
 from gpq.errors import GpqError, UsageError
-from gpq.rpc.messages import DaemonInfo, Info, LogChunk, Logs
+from gpq.rpc.messages import Cancel, CancelResult, DaemonInfo, Info, LogChunk, Logs
 from tests.cli.conftest import Gpq
 from tests.e2e.harness import Daemon
 from tests.hostile import (
@@ -132,9 +132,22 @@ def test_commands_that_are_none_fail_without_a_shell(where: str, request: pytest
     daemon: Daemon = request.getfixturevalue(where)
     commands = [text for text in (*SHELL, *TERMINAL, LARGE) if text != "../../../../etc/passwd"]
     jobs = [daemon.submit(text) for text in commands]
-    jobs += [daemon.submit("x.py", level="script", python=text) for text in SHELL]
     assert {state for state, _ in daemon.ended(*jobs).values()} == {"failed"}
     shown(daemon, jobs[3], jobs[len(SHELL)], jobs[-1])
+    assert canaries(daemon.home, daemon.work) == []
+    lives(daemon)
+
+
+@pytest.mark.parametrize("where", ["daemon", "far"])
+def test_interpreters_that_are_none_are_waited_for_without_a_shell(where: str, request: pytest.FixtureRequest) -> None:
+    """Neither the agent's look at what a job needs nor that of its own process, after a setup, takes it for more than a name."""
+    daemon: Daemon = request.getfixturevalue(where)
+    jobs = [daemon.submit("x.py", level="script", python=text) for text in (*SHELL, *TERMINAL)]
+    jobs += [daemon.submit("x.py", level="script", python=text, python_asked=True, setup=":") for text in SHELL]
+    wait_until(lambda: all("interpreter" in row.reason for row in daemon.rows(jobs).jobs), "what each lacks is told")
+    assert {(row.state, row.attempt) for row in daemon.rows(jobs).jobs} == {("pending", 0)}
+    shown(daemon, jobs[3], jobs[len(SHELL)], jobs[-1])
+    daemon.call(Cancel([str(job) for job in jobs], wait=60.0), CancelResult)
     assert canaries(daemon.home, daemon.work) == []
     lives(daemon)
 
