@@ -18,6 +18,7 @@ import time
 import zlib
 from collections.abc import Iterator, Sequence
 from io import TextIOWrapper
+from queue import Empty, SimpleQueue
 
 import gpq
 from gpq import config, daemon, paths
@@ -166,7 +167,7 @@ def _serve(ready: Ready, umask: int) -> int:
         port_salt=zlib.crc32(f"{os.getuid()}:{paths.home()}".encode()),
     )
     chosen = policy(core.policy)
-    ending = threading.Event()
+    ending = Ending()
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(contextlib.closing(SqliteStore(paths.database(), first_id=_first_id())))
         reign = Reign(store.id, store.epoch, store.holds)
@@ -193,7 +194,7 @@ def _serve(ready: Ready, umask: int) -> int:
         loop.start()
         server.start()
         keeper.start()
-        with _signals(ending):
+        with ended_by_signals(ending):
             ready.serving()
             gc.freeze()  # what is there now stays: later collections need not look at it
             _until_ending(ending, store)
@@ -207,10 +208,29 @@ def _serve(ready: Ready, umask: int) -> int:
     return 0
 
 
+class Ending:
+    """Set from any thread and from handlers of signals. Such a handler may interrupt a wait at any point; an Event's
+    `set` would then wait for ever for the lock that its `wait` holds, and the daemon not end."""
+
+    def __init__(self) -> None:
+        self._told: SimpleQueue[None] = SimpleQueue()  # its `put` may interrupt its `get`
+
+    def set(self) -> None:
+        self._told.put(None)
+
+    def wait(self, timeout: float) -> bool:
+        """Was it set? Seconds; each call of `set` ends one wait."""
+        try:
+            self._told.get(timeout=timeout)
+        except Empty:
+            return False
+        return True
+
+
 class _Loop(threading.Thread):
     """The controller's thread. When it ends for whatever reason, the daemon does."""
 
-    def __init__(self, controller: Controller, ending: threading.Event) -> None:
+    def __init__(self, controller: Controller, ending: Ending) -> None:
         super().__init__(name="controller", daemon=True)
         self._controller = controller
         self._ending = ending
@@ -225,7 +245,7 @@ class _Loop(threading.Thread):
             self._ending.set()
 
 
-def _until_ending(ending: threading.Event, store: SqliteStore) -> None:
+def _until_ending(ending: Ending, store: SqliteStore) -> None:
     """Wait, and copy the state every hour, however often the daemon was started in it."""
     while not ending.wait(_until_backup(store.path + ".backup")):
         _back_up(store)
@@ -248,7 +268,7 @@ def _back_up(store: SqliteStore) -> None:
 
 
 @contextlib.contextmanager
-def _signals(ending: threading.Event) -> Iterator[None]:
+def ended_by_signals(ending: Ending) -> Iterator[None]:
     """SIGTERM and SIGINT end the daemon cleanly."""
     before = {each: signal.signal(each, lambda *_: ending.set()) for each in (signal.SIGTERM, signal.SIGINT)}
     try:

@@ -242,6 +242,29 @@ def _refusal(running: Daemon) -> GpqError | None:
     return None
 
 
+def test_a_signal_at_any_point_of_the_wait_for_the_end_is_heard() -> None:
+    code = """
+import os, signal, sys, time
+from gpq.daemon.main import Ending, ended_by_signals
+
+waits, ending, heard = os.getpid(), Ending(), 0
+with ended_by_signals(ending):
+    sender = os.fork()
+    while sender == 0:
+        time.sleep(0.0001)
+        os.kill(waits, signal.SIGTERM) if os.getppid() == waits else os._exit(0)
+    until = time.monotonic() + 2.0
+    while time.monotonic() < until:
+        heard += ending.wait(0.0003)
+    os.kill(sender, signal.SIGKILL)
+    os.waitpid(sender, 0)
+print(heard)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 100
+
+
 # -- crashes -----------------------------------------------------------------------------------------------------------
 
 

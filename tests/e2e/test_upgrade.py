@@ -129,7 +129,7 @@ def test_each_version_of_the_daemon_speaks_to_the_other_versions_agent(
     mixed: Mixed, before: Path, figures: Figures, old: str
 ) -> None:
     mixed.source, agents = (ROOT, before) if old == "agent" else (before, ROOT)
-    mixed.stop()
+    mixed.kill()  # the version before may hang where it is asked to end as it has just started
     mixed.agents_of(agents)
     mixed.start()
     good, killed = mixed.put("echo said; exit 4"), mixed.put("while :; do sleep 0.1; done", grace=0.5)

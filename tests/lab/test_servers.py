@@ -184,6 +184,7 @@ def test_an_order_that_hung_in_an_old_connection_is_not_obeyed(lab: Lab, figures
     server = lab["srv-a"]
     with LabDaemon(lab, {"srv-a": 2}) as daemon:
         daemon.up()
+        daemon.ended(daemon.run("true"))  # the server was asked for the environment of such jobs, and has answered
         server.link.drop_in()
         stale, cancelled = daemon.run("echo run >>stale"), daemon.run("echo run >>cancelled")
         for job in (stale, cancelled):
