@@ -28,6 +28,7 @@ MOST_AT_ONCE = 8
 EXAMINE, DRIVER, TORCH, TCP, REDUCE = 20.0, 15.0, 75.0, 15.0, 75.0  # seconds
 LISTENS = 40.0  # seconds, for all tries of the others
 SSH_SAYS = 5.0
+LOOPBACK = "127.0.0.1"
 
 
 class Progress:
@@ -61,6 +62,7 @@ class _Checkup:
         self.found: list[Check] = []
         self.torch: dict[str, Told] = {}
         self.addresses: dict[str, list[str]] = {}
+        self.boots: dict[str, str] = {}
         self.open: dict[tuple[str, str], str] = {}  # (from, to) -> the address that works
 
     def lines(self) -> list[Check]:
@@ -118,6 +120,7 @@ class _Checkup:
         for name in names:
             own = self.nodes[name].address
             self.addresses[name] = list(dict.fromkeys([*([own] if own else []), *told[name]["addresses"]]))
+            self.boots[name] = str(told[name]["boot"])
         self._try_ports(names)
         self._measure(names)
 
@@ -133,6 +136,12 @@ class _Checkup:
             groups.setdefault(tuple(sorted(seen[name].get("seen", [tokens[name]]))), []).append(name)
         return list(groups.values())
 
+    def _ways(self, source: str, target: str) -> list[str]:
+        """Addresses that a job over both would try, in its order: two nodes of one machine need no network, unless they
+        are in containers of their own."""
+        alike = [LOOPBACK] if self.boots[source] and self.boots[source] == self.boots[target] else []
+        return list(dict.fromkeys([*alike, *self.addresses[target]]))
+
     def _try_ports(self, names: Sequence[str]) -> None:
         """From each to each other, on a port of both ranges that jobs use."""
         self.show(f"trying connections between {len(names)} servers")
@@ -144,7 +153,7 @@ class _Checkup:
                 (target, address, port)
                 for target in names
                 if target != source
-                for address in self.addresses[target]
+                for address in self._ways(source, target)
                 for port in heard[target].get("ports", [])
             ]
             targets = [{"address": address, "port": port, "token": tokens[target]} for target, address, port in ends]
@@ -157,11 +166,10 @@ class _Checkup:
 
         for source, problems in _side_by_side(reach, names).items():
             for target, of_target in problems.items():
-                check = server_lines.reached(source, target, self.addresses[target], of_target)
+                ways = self._ways(source, target)
+                check = server_lines.reached(source, target, ways, of_target)
                 self.found.append(check)
-                works = [
-                    a for a in self.addresses[target] if not any(p for (each, _), p in of_target.items() if each == a)
-                ]
+                works = [a for a in ways if not any(p for (each, _), p in of_target.items() if each == a)]
                 if check.verdict == "ok":
                     self.open[source, target] = works[0]
 
