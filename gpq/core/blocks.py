@@ -27,9 +27,11 @@ Level = tuple[str, int]  # type of GPU, devices of a block
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Devices in blocks, by type and size of the block: types sorted, the largest blocks first."""
+    """Devices in blocks, by type and size of the block: types sorted, the largest blocks first. `counts`: devices free on
+    each node, by type, most first."""
 
     devices: Mapping[Level, int]
+    counts: Mapping[str, tuple[int, ...]]
 
     def crowded(self, shapes: Iterable[Shape]) -> set[Level]:
         """Levels for which the shapes need more blocks of this size or larger than there are."""
@@ -39,7 +41,7 @@ class Blocks:
             sizes.setdefault(name, []).append(block)
         for shape, count in Counter(shapes).items():
             own = sizes[shape.gpu_type]
-            for piece in pieces(shape):
+            for piece in self.pieces(shape):
                 fitting = [block for block in own if block >= piece]
                 left[shape.gpu_type, fitting[-1] if fitting else own[0]] -= piece * count
         room: dict[str, int] = {}
@@ -48,6 +50,16 @@ class Blocks:
             room[name] = room.get(name, 0) + devices
             if room[name] < 0:
                 found.add((name, block))
+        return found
+
+    def pieces(self, shape: Shape) -> list[int]:
+        """Devices of a shape in powers of two, as it may lie in blocks. One that spans nodes takes the largest whole, as
+        many as it has, and of the last one what is left."""
+        left, found = shape.replicas, list[int]()
+        for count in self.counts[shape.gpu_type][: shape.nodes] if shape.nodes > 1 else (left,):
+            part = min(left, count)
+            found += [1 << bit for bit in range(part.bit_length()) if part & (1 << bit)]
+            left -= part
         return found
 
     @property
@@ -79,7 +91,7 @@ def blocks_of(free: Mapping[str, Sequence[int]]) -> Blocks:
             devices = sum(count & (1 << bit) for count in free[name])
             if devices:
                 found[name, 1 << bit] = devices
-    return Blocks(found)
+    return Blocks(found, {name: tuple(sorted(counts, reverse=True)) for name, counts in free.items()})
 
 
 def programme(choices: Sequence[Valued], capacities: Mapping[str, int]) -> tuple[list[Item], list[int]]:
@@ -111,7 +123,7 @@ def choose(choices: Sequence[Valued], blocks: Blocks) -> list[int] | None:
         if crowded <= cuts:
             return picked
         cuts |= crowded
-        answer = _by_blocks(choices, blocks.classes(cuts))
+        answer = _by_blocks(choices, blocks, blocks.classes(cuts))
         if answer is None:
             return picked
     return None
@@ -120,7 +132,7 @@ def choose(choices: Sequence[Valued], blocks: Blocks) -> list[int] | None:
 Class = tuple[str, int, int]  # type, largest block, devices
 
 
-def _by_blocks(choices: Sequence[Valued], classes: Sequence[Class]) -> Answer | None:
+def _by_blocks(choices: Sequence[Valued], blocks: Blocks, classes: Sequence[Class]) -> Answer | None:
     """None where it would take too long, or nothing fits."""
     homes: dict[Shape | None, list[tuple[int, ...]]] = {None: [(0,) * len(classes)]}
     menus: dict[int, tuple[Ints, Ints]] = {}
@@ -128,7 +140,7 @@ def _by_blocks(choices: Sequence[Valued], classes: Sequence[Class]) -> Answer | 
         if id(each.shapes) not in menus:
             for shape in each.shapes:
                 if shape is not None and shape not in homes:
-                    homes[shape] = _homes(shape, classes)
+                    homes[shape] = _homes(shape, blocks, classes)
             rows = [(option, home) for option, shape in enumerate(each.shapes) for home in homes[shape]]
             menus[id(each.shapes)] = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
     capacities = [devices for *_, devices in classes]
@@ -143,24 +155,18 @@ def _by_blocks(choices: Sequence[Valued], classes: Sequence[Class]) -> Answer | 
     return Answer(picked, answer.value, answer.bound)
 
 
-def pieces(shape: Shape) -> list[int]:
-    """Devices of a shape in powers of two, as it may lie in blocks; all of them together where it spans nodes."""
-    if shape.nodes > 1:
-        return [shape.replicas]
-    return [1 << bit for bit in range(shape.replicas.bit_length()) if shape.replicas & (1 << bit)]
-
-
-def _homes(shape: Shape, classes: Sequence[Class]) -> list[tuple[int, ...]]:
+def _homes(shape: Shape, blocks: Blocks, classes: Sequence[Class]) -> list[tuple[int, ...]]:
     """What it takes from each class, for each way to lie in them: in blocks that hold all of it, or in pieces, where that is
     another way."""
     own = [number for number, (name, _, _) in enumerate(classes) if name == shape.gpu_type]
-    least = 1 << (shape.replicas - 1).bit_length()
-    whole = [number for number in own if classes[number][1] >= least] if shape.nodes == 1 else []
-    ways = [{number: least if whole else shape.replicas} for number in whole or own[:1]]
+    ways: list[dict[int, int]] = []
+    if shape.nodes == 1:
+        whole = 1 << (shape.replicas - 1).bit_length()
+        ways = [{number: whole} for number in own if classes[number][1] >= whole]
     split: dict[int, int] = {}
-    for piece in pieces(shape):
+    for piece in blocks.pieces(shape):
         home = max((number for number in own if classes[number][1] >= piece), default=own[0])
         split[home] = split.get(home, 0) + piece
-    if len(split) > 1:
+    if len(split) > 1 or not ways:
         ways.append(split)
     return [tuple(way.get(number, 0) for number in range(len(classes))) for way in ways]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpq.core.blocks import blocks_of, choose, pieces
+from gpq.core.blocks import blocks_of, choose
 from gpq.core.models import Shape
 from gpq.core.units import JobId
 from gpq.core.valuation import Valued
@@ -80,9 +80,22 @@ def test_who_is_worth_least_gives_way_and_what_is_left_over_makes_a_larger_piece
     assert [shape.replicas if shape else 0 for shape in shapes] == [1, 2, 2, 2, 3]
 
 
-def test_pieces_are_powers_of_two_and_whole_nodes_stay_whole() -> None:
-    assert [pieces(Shape(n, 1)) for n in (1, 3, 6, 7)] == [[1], [1, 2], [2, 4], [1, 2, 4]]
-    assert pieces(Shape(12, 3)) == [12]
+def test_pieces_are_powers_of_two_and_what_spans_nodes_takes_the_largest_whole() -> None:
+    blocks = blocks_of({"": [1, 4, 4, 3]})
+    assert [blocks.pieces(Shape(n, 1)) for n in (1, 3, 6, 7)] == [[1], [1, 2], [2, 4], [1, 2, 4]]
+    assert blocks.pieces(Shape(11, 3)) == [4, 4, 1, 2]
+    assert blocks.pieces(Shape(6, 2)) == [4, 2]
+
+
+def test_a_node_whose_size_is_no_power_of_two_is_used_whole() -> None:
+    """3 + 1 of servers with 3 and 1: no block of four, and room all the same."""
+    blocks = blocks_of({"": [3, 1]})
+    spans = Shape(4, 2)
+    assert not blocks.crowded([spans])
+    one = Valued(JobId(1), (on_one(3), None, spans), np.array([1.0, 0.0, 1.2]), 3)
+    assert choose([one], blocks) == [2]
+    other = Valued(JobId(2), (None, on_one(1)), np.array([0.0, 1.0]), 2)
+    assert choose([one, other], blocks) == [0, 1]
 
 
 def test_types_of_gpus_are_told_apart() -> None:

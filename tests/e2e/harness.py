@@ -41,6 +41,10 @@ ROOT = Path(__file__).resolve().parents[2]
 ENDED = ("completed", "failed", "cancelled", "timeout")
 
 
+def _toml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
 class Daemon:
     """`with Daemon(slots=2) as daemon`: started on entry; at the end its jobs are cancelled, it ends, its folder goes."""
 
@@ -52,7 +56,7 @@ class Daemon:
         self.home = Path(tempfile.mkdtemp(prefix="gpq-"))
         self.work = self.home / "work"
         self.work.mkdir()
-        lines = [f"{key} = {value!r}" for key, value in {"policy": "fifo", **settings}.items()]
+        lines = [f"{key} = {_toml(value)}" for key, value in {"policy": "fifo", **settings}.items()]
         for name, node in (nodes or {"local": slots}).items():
             fields = {"slots": node} if isinstance(node, int) else node
             lines += [f"[nodes.{name}]", *(f"{key} = {value!r}" for key, value in fields.items())]
