@@ -188,17 +188,21 @@ def test_a_file_server_that_fails_is_the_jobs_trouble_alone(remote: Served, figu
     with Daemon(slots=2) as daemon:
         good = daemon.shell("exit 3", cwd=str(remote.work))
         assert daemon.ended(good) == {good: ("failed", 3)}
-        ends = {}
+        lacking = {}
         for name, error in (("ESTALE", 116), ("ENOENT", 2), ("EIO", 5)):
             remote.error = error
-            job = daemon.shell("true", cwd=str(remote.work))
-            state, _ = daemon.ended(job)[job]
-            ends[name] = state
-            assert str(remote.work) in daemon.detail(job).job.reason
-        figures.exactly("a job whose folder fails", ends, dict.fromkeys(("ESTALE", "ENOENT", "EIO"), "failed"))
+            job = daemon.shell("exit 4", cwd=str(remote.work))
+            wait_until(lambda job=job: str(remote.work) in daemon.detail(job).job.reason, f"{name} is told")
+            lacking[name] = job
+        states = {name: daemon.state(job) for name, job in lacking.items()}
+        figures.exactly("a job whose folder fails", states, dict.fromkeys(lacking, "pending"))
         remote.error = 0
+        again = daemon.shell("exit 4", cwd=str(remote.work))  # so the folder is looked at now, not after 30 s
+        ends = daemon.ended(*lacking.values(), again)
+        figures.exactly("once the folder is back", set(ends.values()), {("failed", 4)})
         remote.hang()
         waits = daemon.shell("exit 7", cwd=str(remote.work))
+        looked = daemon.shell("exit 7", cwd=f"{remote.work}/.")  # of which nothing is known yet
         longest = 0.0
         until = time.monotonic() + 8.0
         while time.monotonic() < until:
@@ -209,8 +213,11 @@ def test_a_file_server_that_fails_is_the_jobs_trouble_alone(remote: Served, figu
             assert [node.state for node in daemon.nodes().nodes] == ["up"]
         figures.at_most("another job while a file server does not answer", longest, 8.0)
         assert not daemon.detail(waits).job.ended_at
+        wait_until(lambda: "does not answer on this node" in daemon.detail(looked).job.reason, "that is told")
         remote.answer()
-        figures.exactly("end of the job that waited for it", daemon.ended(waits)[waits], ("failed", 7))
+        again = daemon.shell("exit 7", cwd=f"{remote.work}/.")
+        ends = daemon.ended(waits, looked, again)
+        figures.exactly("ends of the jobs that waited for it", set(ends.values()), {("failed", 7)})
 
 
 @needs_root

@@ -15,12 +15,13 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from gpq_agent import wire
-from gpq_agent.node import launch, logs, shim
+from gpq_agent.node import launch, logs, patiently, shim
 from gpq_agent.node.spool import LOCK, Spool, SpoolError, is_locked, try_lock
 
 Message = Dict[str, Any]
 LOG, SETUP, ANSWER, EXPORTS = "log", "setup.json", "answer.json", "exports"
 SETUP_AGAIN = 300.0  # seconds after which a setup that failed is run once more
+QUICK = 0.5  # seconds that the agent itself waits for a file system
 MODULES_LIMIT = 60.0  # seconds that an interpreter may take to say what it finds
 TERM_GRACE = 5.0
 LONGEST_LINE = 200
@@ -42,6 +43,15 @@ class Answer(NamedTuple):
     fit: bool
     reason: str = ""
     fix: str = ""
+
+
+class Pending(NamedTuple):
+    """A look that is under way, told as without an answer after `until` (time.monotonic)."""
+
+    message: Message
+    folder: str
+    cwd: str
+    until: float
 
 
 def parse(message: Any) -> wire.PrepareOrder:
@@ -82,7 +92,7 @@ class Environments:
     def __init__(self, place: Spool, base: Dict[str, str]) -> None:
         self.spool = place
         self.base = base
-        self._pending: List[Tuple[Message, str]] = []
+        self._pending: List[Pending] = []
 
     @property
     def is_waited_for(self) -> bool:
@@ -91,24 +101,35 @@ class Environments:
     def prepare(self, message: Message) -> Optional[Message]:
         """The answer, None when it comes with a later `ended`. Raises SpoolError and OSError."""
         order = parse(message.get("prepare"))
-        problem = launch.folder_problem(order.cwd)
-        if problem is None and not order.setup:
-            problem = _interpreter_problem(order.python, order.cwd, self._env(order))
-        if problem is not None:
-            return Answer(False, *problem)._asdict()
-        if not order.setup and not (order.python and order.modules):
-            return Answer(True)._asdict()
+        env = self._env(order)
+        is_quick, until = not order.setup and not (order.python and order.modules), float("inf")
+        try:
+            patiently.check(order.environment, lambda: _check_places(order, env), QUICK)
+            if is_quick:
+                return Answer(True)._asdict()
+        except SpoolError as error:
+            if error.kind != "busy":
+                return Answer(False, error.message, error.hint)._asdict()
+            if is_quick:
+                until = time.monotonic() + patiently.PATIENCE
         folder = _folder(self.spool, order.environment)
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self._look(order, folder)
-        self._pending.append((message, folder))
+        self._pending.append(Pending(message, folder, order.cwd, until))
         return None
 
     def ended(self) -> List[Tuple[Message, Message]]:
         """(message, answer) of the looks that have ended since."""
-        over = [(message, folder) for message, folder in self._pending if not is_locked(os.path.join(folder, LOCK))]
-        self._pending = [pair for pair in self._pending if pair not in over]
-        return [(message, self._answer(folder)) for message, folder in over]
+        now = time.monotonic()
+        over = [each for each in self._pending if each.until < now or not is_locked(os.path.join(each.folder, LOCK))]
+        self._pending = [each for each in self._pending if each not in over]
+        return [(each.message, self._concluded(each)) for each in over]
+
+    def _concluded(self, pending: Pending) -> Message:
+        if is_locked(os.path.join(pending.folder, LOCK)):
+            silence = patiently.no_answer(pending.cwd)
+            return Answer(False, silence.message, silence.hint)._asdict()
+        return self._answer(pending.folder)
 
     def _answer(self, folder: str) -> Message:
         answer = wire.read_json(os.path.join(folder, ANSWER))
@@ -137,6 +158,15 @@ class Environments:
             shim.detach(folder, {lock}, look)
         finally:
             os.close(lock)
+
+
+def _check_places(order: wire.PrepareOrder, env: Dict[str, str]) -> None:
+    """What lies on file systems that may not answer. Raises SpoolError."""
+    problem = launch.folder_problem(order.cwd)
+    if problem is None and not order.setup:
+        problem = _interpreter_problem(order.python, order.cwd, env)
+    if problem is not None:
+        raise SpoolError(*problem, kind="unfit")
 
 
 def prepared(place: Spool, order: wire.StartOrder, env: Dict[str, str]) -> Tuple[wire.StartOrder, Dict[str, str]]:
@@ -169,6 +199,10 @@ def _folder(place: Spool, environment: str) -> str:
 
 def _judge(order: wire.PrepareOrder, folder: str, env: Dict[str, str], umask: int) -> Answer:
     """The whole look. A setup after which all was there is run again where something is not there any more."""
+    try:
+        _check_places(order, env)
+    except SpoolError as error:
+        return Answer(False, error.message, error.hint)
     if not order.setup:
         return _look_at(order, env, None)
     kept = _kept(folder)

@@ -21,13 +21,13 @@ _silent: Dict[str, float] = {}  # when it did not answer
 _left: List[int] = []  # children that the kernel has not let go yet
 
 
-def check(place: str, question: Callable[[], None]) -> None:
-    """Run `question`, which looks at `place` above all, with a time limit. Raises its SpoolError; one of kind "busy" when
-    there is no answer."""
+def check(place: str, question: Callable[[], None], longest: float = PATIENCE) -> None:
+    """Run `question`, which looks at `place` above all, for at most `longest` seconds. Raises its SpoolError; one of kind
+    "busy" when there is no answer."""
     _left[:] = [pid for pid in _left if os.waitpid(pid, os.WNOHANG)[0] != pid]
     if time.monotonic() - _silent.get(place, -AGAIN_AFTER) < AGAIN_AFTER:
-        raise _no_answer(place)
-    patience = SHORT_PATIENCE if _silent.pop(place, None) is not None else PATIENCE
+        raise no_answer(place)
+    patience = SHORT_PATIENCE if _silent.pop(place, None) is not None else longest
     try:
         reading, writing = os.pipe()
     except OSError as error:
@@ -50,7 +50,7 @@ def check(place: str, question: Callable[[], None]) -> None:
         os.kill(pid, signal.SIGKILL)
         _left.append(pid)
         _silent[place] = time.monotonic()
-        raise _no_answer(place)
+        raise no_answer(place)
     os.waitpid(pid, 0)
     _conclude(said, place)
 
@@ -79,7 +79,7 @@ def _conclude(said: bytes, place: str) -> None:
         raise SpoolError(told["message"], told["hint"], told["kind"])
 
 
-def _no_answer(place: str) -> SpoolError:
+def no_answer(place: str) -> SpoolError:
     told = "the file system of {} does not answer on this node".format(place)
     return SpoolError(told, "is its file server down?", "busy")
 
