@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpq.errors import GpqError
-from gpq.rpc.messages import JobList, JobView, Status, Wait
+from gpq.rpc.messages import Cancel, CancelResult, JobList, JobView, Status, Wait
 from gpq.store.sqlite import SqliteStore
 from tests.daemon import daemons
 from tests.e2e.harness import Daemon
@@ -212,6 +212,7 @@ def two_daemons(times: int) -> Two:
                 rows = made.call(Status(), JobList).jobs
                 if [row.id for row in rows] != [job] or rows[0].state not in ("starting", "running"):
                     found.harmed.append(f"jobs: {rows}")
+            made.call(Cancel(["all"], wait=60.0), CancelResult)  # what runs would outlive its daemon
         finally:
             daemons.clear(made)
     return found
