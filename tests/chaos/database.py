@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpq.errors import GpqError
-from gpq.rpc.messages import JobList, Status, Wait
+from gpq.rpc.messages import Cancel, CancelResult, JobList, JobView, Status, Wait
 from gpq.store.sqlite import SqliteStore
 from tests.daemon import daemons
 from tests.e2e.harness import Daemon
+from tests.waiting import wait_until
 
 HOLDER = """
 import sqlite3, sys
@@ -106,7 +107,9 @@ def damage(times: int, seed: int, jobs: int = 40) -> Damaged:
             made.start()
             for number in range(jobs):
                 made.submit("sh", "-c", f"exit {number % 5}", name=f"job-{number}")
-            wanted = made.call(Wait(["all"], wait=120.0), JobList).jobs
+            made.call(Wait(["all"], wait=120.0), JobList)  # all that are left by now
+            wanted = made.call(Status(recent=1000), JobList).jobs
+            assert [(job.id, job.exit_status) for job in wanted] == [(one + 1, one % 5) for one in range(jobs)]
             made.stop()
             with contextlib.closing(SqliteStore(str(database))) as store:
                 store.backup()
@@ -140,7 +143,7 @@ def _hurt(sound: bytes, dice: random.Random) -> bytes:
 
 
 def _look(
-    made: daemons.Daemon, database: Path, hurt: bytes, wanted: dict[int, object], found: Damaged, name: str
+    made: daemons.Daemon, database: Path, hurt: bytes, wanted: dict[int, JobView], found: Damaged, name: str
 ) -> None:
     process, verdict = made.spawn()
     made.process = process
@@ -155,7 +158,7 @@ def _look(
             if rows == wanted:
                 found.harmless += 1
             else:
-                found.resets.append(f"{name}: {sorted(set(wanted) - set(rows))} are gone")
+                found.resets.append(f"{name}: {_differences(wanted, rows)}")
         except GpqError as error:
             found.told += 1
             if "damaged" not in error.message:
@@ -163,6 +166,17 @@ def _look(
         made.stop()
     for left in ("-wal", "-shm"):
         Path(f"{database}{left}").unlink(missing_ok=True)
+
+
+def _differences(wanted: dict[int, JobView], rows: dict[int, JobView]) -> str:
+    """What is missing, more than asked, or told otherwise than before."""
+    fields = [
+        f"{job}.{name}: {getattr(wanted[job], name)!r} became {getattr(rows[job], name)!r}"
+        for job in sorted(set(wanted) & set(rows))
+        for name in JobView.__struct_fields__
+        if getattr(wanted[job], name) != getattr(rows[job], name)
+    ]
+    return f"{sorted(set(wanted) - set(rows))} are gone, {sorted(set(rows) - set(wanted))} are new, {fields}"
 
 
 @dataclass
@@ -181,6 +195,7 @@ def two_daemons(times: int) -> Two:
             made.start()
             made.wait_for_nodes()
             job = made.submit("sleep", "600")
+            wait_until(lambda: made.call(Status(), JobList).jobs[0].state == "running", "the job runs")
             for _ in range(times):
                 made.kill()
                 with ThreadPoolExecutor(2) as pool:
@@ -197,6 +212,7 @@ def two_daemons(times: int) -> Two:
                 rows = made.call(Status(), JobList).jobs
                 if [row.id for row in rows] != [job] or rows[0].state not in ("starting", "running"):
                     found.harmed.append(f"jobs: {rows}")
+            made.call(Cancel(["all"], wait=60.0), CancelResult)  # what runs would outlive its daemon
         finally:
             daemons.clear(made)
     return found

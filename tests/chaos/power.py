@@ -10,6 +10,7 @@ import os
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -62,12 +63,27 @@ class Disk:
         _do("umount", "--lazy", str(self.place))
 
 
-class PowerCutDaemon(Daemon):
-    """Its `kill` is a power cut of the head: the disk goes, the daemon goes, and the disk comes back as it was synced."""
+AGENT = """\
+#!{python}
+import os, sys
+os.execv({python!r}, [{python!r}, *(word.replace({cut!r}, {outer!r}) for word in sys.argv[1:])])
+"""
 
-    def __init__(self, **settings: object) -> None:
-        super().__init__(**settings)  # type: ignore[arg-type]
+
+class PowerCutDaemon(Daemon):
+    """Its `kill` is a power cut of the head: the disk goes, the daemon goes, and the disk comes back as it was synced.
+
+    Its server's agent is told the server's folders by a path that does not lead over that disk, else jobs that end during
+    a cut would find no place for their exit codes."""
+
+    def __init__(self, *, slots: int = 2, **settings: object) -> None:
+        super().__init__(nodes={"local": {"slots": slots, "python": "AGENT"}}, **settings)
         self.outer = self.home
+        agent = self.outer / "agent"
+        words = {"python": sys.executable, "cut": f"{self.outer}/state/", "outer": f"{self.outer}/"}
+        agent.write_text(AGENT.format(**words))
+        agent.chmod(0o700)
+        self.config.write_text(self.config.read_text().replace("AGENT", str(agent)))
         self.disk = Disk(self.outer, self.outer / "state")
         self.home = self.outer / "state"
         for name in ("nodes", "checkpoints"):  # of servers, whose disks nobody cuts

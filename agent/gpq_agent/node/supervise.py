@@ -312,6 +312,17 @@ def write_exit(folder: str, record: wire.ExitRecord) -> None:
             spool.write_reserved(os.path.join(folder, wire.EXIT), record._asdict())
             return
         except OSError as error:
-            if error.errno == errno.EROFS or not os.path.isdir(folder):  # purged: nobody will ask
+            if error.errno == errno.EROFS or _is_gone(folder):  # purged: nobody will ask
                 return
             time.sleep(1.0)
+
+
+def _is_gone(folder: str) -> bool:
+    """Not where the disk only fails to say."""
+    try:
+        os.stat(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
