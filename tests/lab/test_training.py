@@ -94,7 +94,7 @@ def test_a_model_is_trained_over_servers_that_share_nothing(servers: Lab, figure
             (server.home / "hurry").touch()
         detail = daemon.until(job, "completed", "failed", patience=LONG)
         assert detail.job.state == "completed", (detail, daemon.log(job))
-        assert f"target {TARGET}: reached" in daemon.log(job)
+        assert f"target {TARGET}: reached" in daemon.log(job, len(detail.attempts))
         figures.exactly("epochs that visited each sample once", detail.metrics.get("gpq_epochs_exact"), EPOCHS)
         sizes = [sorted((len(part.devices) for part in one.placement), reverse=True) for one in detail.attempts]
         figures.note("slots of its attempts", " -> ".join("+".join(map(str, size)) for size in sizes))
