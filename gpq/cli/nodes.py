@@ -155,10 +155,7 @@ def drain(node: Annotated[str, NODE], reason: Annotated[str, REASON] = "", json:
         output.emit(answer)
         return
     output.say(f"drained   {node}{'' if answer.changed else ' (it was already)'}")
-    if answer.leaving:
-        output.say(f"leave it  {_jobs(answer.leaving)}")
-    if answer.staying:
-        output.say(f"stay      {_jobs(answer.staying)}: to their end")
+    _say_who_leaves(answer.leaving, answer.staying)
 
 
 @app.command()
@@ -219,10 +216,7 @@ def reserve(
         f"from      {_local(held.start)} until {_local(held.end)}",
         f"undo      gpq nodes unreserve {held.id}",
     )
-    if answer.leaving:
-        output.say(f"leave it  {_jobs(answer.leaving)}")
-    if answer.staying:
-        output.say(f"stay      {_jobs(answer.staying)}: to their end")
+    _say_who_leaves(answer.leaving, answer.staying)
 
 
 @app.command()
@@ -248,6 +242,13 @@ def _local(stamp: str) -> str:
     from datetime import datetime
 
     return datetime.fromisoformat(stamp.replace("Z", "+00:00")).astimezone().strftime("%a %Y-%m-%d %H:%M")
+
+
+def _say_who_leaves(leaving: list[int], staying: list[int]) -> None:
+    if leaving:
+        output.say(f"leave it  {_jobs(leaving)}")
+    if staying:
+        output.say(f"stay      {_jobs(staying)}: to their end")
 
 
 def _jobs(jobs: list[int]) -> str:
