@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from gpq import paths
+from gpq import decoding, paths
 from gpq.errors import UsageError
 
 if sys.version_info >= (3, 11):
@@ -118,7 +118,7 @@ def parse(
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path}: {error}", CHECK) from None
     try:
-        config = msgspec.convert(tree, FileConfig, strict=True)
+        config: FileConfig = decoding.convert(tree, FileConfig)
     except msgspec.ValidationError as error:
         raise _located(str(error), tree, text, path) from None
     _check_keys(tree, text, path)
@@ -147,7 +147,7 @@ def _located(problem: str, tree: dict[str, Any], text: str, path: str) -> UsageE
 
 def _is_wrong(node: object) -> bool:
     try:
-        msgspec.convert(node, NodeConfig, strict=True)
+        decoding.convert(node, NodeConfig)
     except msgspec.ValidationError:
         return True
     return False

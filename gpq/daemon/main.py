@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import faulthandler
 import gc
 import json
 import logging
@@ -145,6 +146,8 @@ def _log_to_file(*, alone: bool) -> None:
         level=logging.INFO, handlers=handlers, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
     )
     logging.raiseExceptions = False  # a full disk stops the log, not the daemon
+    # a crash within a library says where, in the log: it has no exception
+    faulthandler.enable(_not_through_links(paths.daemon_log(), os.O_WRONLY | os.O_APPEND | os.O_CREAT))
 
 
 def _serve(ready: Ready, umask: int) -> int:

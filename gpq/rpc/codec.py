@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 import gpq
+from gpq import decoding
 from gpq.errors import BY_CODE, DaemonUnreachable, GpqError, UsageError
 from gpq.rpc.messages import MAX_LINE, VERSION, AnyRequest, Request
 
@@ -63,7 +64,7 @@ def decode_request(line: bytes) -> Request:
             RESTART_HINT,
         )
     try:
-        request: Request = msgspec.convert(tree, AnyRequest)
+        request: Request = decoding.convert(tree, AnyRequest)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"the request is not understood: {error}", RESTART_HINT) from None
     return request
@@ -98,7 +99,7 @@ def decode_answer(line: bytes, kind: type[R]) -> R:
     if not answer.ok:
         raise BY_CODE.get(answer.code, GpqError)(answer.error, answer.hint)
     try:
-        return msgspec.json.decode(answer.result, type=kind)
+        return decoding.decode(answer.result, kind)
     except ValueError as error:
         raise DaemonUnreachable(f"the daemon's answer is not understood: {error}", RESTART_HINT) from None
 

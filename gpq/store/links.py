@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from gpq import decoding
 from gpq.core.nodes import Link
 from gpq.core.units import NodeId
 
@@ -19,7 +20,7 @@ def encode(links: Mapping[tuple[NodeId, NodeId], Link]) -> str:
 
 def decode(text: str) -> dict[tuple[NodeId, NodeId], Link]:
     try:
-        rows = msgspec.json.decode(text, type=list[tuple[str, str, Link]])
+        rows = decoding.decode(text, list[tuple[str, str, Link]])
     except msgspec.DecodeError as error:
         log.warning("what was measured between servers cannot be read, `gpq doctor` measures it again: %s", error)
         return {}

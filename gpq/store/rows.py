@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_args
 
 import msgspec
 
+from gpq import decoding
 from gpq.core.events import Event
 from gpq.core.models import Job
 from gpq.core.nodes import Reservation
@@ -17,7 +18,6 @@ from gpq.core.profile import Prior
 T = TypeVar("T")
 
 EVENT_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
-_DECODERS: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 
 
 class Damaged(ValueError):
@@ -35,18 +35,15 @@ def checksum(*columns: object) -> int:
 
 def decode(text: str, kind: type[T]) -> T:
     """The inverse of `encode`. Fields that came later get their defaults. Raises Damaged."""
-    decoder = _DECODERS.get(kind)
-    if decoder is None:
-        decoder = _DECODERS[kind] = msgspec.json.Decoder(kind)
     try:
-        return decoder.decode(text)  # type: ignore[no-any-return]
+        return decoding.decode(text, kind)
     except msgspec.ValidationError as error:
         raise Damaged(str(error)) from None
     except (msgspec.DecodeError, UnicodeError):
         pass  # NaN is no JSON: the slow way reads it
     try:
-        return msgspec.convert(json.loads(text), kind)
-    except (ValueError, msgspec.ValidationError) as error:
+        return decoding.convert(json.loads(text), kind)  # type: ignore[no-any-return]
+    except ValueError as error:
         raise Damaged(str(error)) from None
 
 

@@ -85,6 +85,18 @@ def test_sigterm_ends_it_cleanly_and_jobs_run_on(served: Daemon, tmp_path: Path)
     assert (ended.state, ended.exit_status, ended.attempt) == ("failed", 7, 1)
 
 
+def test_a_crash_leaves_where_it_was_in_the_log_and_the_next_daemon_goes_on(served: Daemon) -> None:
+    served.submit("true")
+    assert served.process is not None
+    served.process.send_signal(signal.SIGSEGV)
+    assert served.process.wait(60) == -signal.SIGSEGV
+    said = (served.home / "daemon.log").read_text()
+    assert "Fatal Python error: Segmentation fault" in said
+    assert "_until_ending" in said, "the stack"
+    served.start()
+    assert [job.id for job in served.call(Status(["1"]), JobList).jobs] == [1]
+
+
 def test_shutdown_answers_and_ends_it(served: Daemon) -> None:
     assert served.call(Shutdown(), DaemonInfo).pid == served.process.pid  # type: ignore[union-attr]
     assert served.process.wait(60) == 0  # type: ignore[union-attr]

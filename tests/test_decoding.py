@@ -1,0 +1,56 @@
+"""Types worked out by many threads at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import msgspec
+import pytest
+
+from gpq import decoding
+
+# What a daemon does whose first two commands come together: without the lock every second such process ended by SIGSEGV.
+AT_ONCE = """
+import sys, threading
+from gpq.core.models import Job
+from gpq.store import rows
+from tests.builders import on, running
+
+sys.setswitchinterval(1e-6)
+job = running(1, on("a", 0))
+text = rows.encode(job)
+start, read = threading.Barrier(8), []
+
+def one():
+    start.wait()
+    read.append(rows.decode(text, Job))
+
+threads = [threading.Thread(target=one) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+sys.exit(read != [job] * 8)
+"""
+
+
+@dataclass
+class Pair:
+    left: int
+    right: str = ""
+
+
+def test_threads_that_read_a_type_for_the_first_time_do_not_meet_it_half_worked_out() -> None:
+    ends = [subprocess.run([sys.executable, "-c", AT_ONCE], check=False).returncode for _ in range(10)]
+    assert ends == [0] * 10
+
+
+def test_text_and_trees_become_what_they_are_read_as() -> None:
+    assert decoding.decode('{"left": 1}', Pair) == decoding.convert({"left": 1}, Pair) == Pair(1)
+    assert decoding.decode(b'[{"left": 2, "right": "x"}]', list[Pair]) == [Pair(2, "x")]
+    with pytest.raises(msgspec.ValidationError, match=r"Expected `int`, got `str`"):
+        decoding.decode('{"left": "1"}', Pair)
+    with pytest.raises(msgspec.ValidationError, match=r"Expected `int`, got `str`"):
+        decoding.convert({"left": "1"}, Pair)
+    with pytest.raises(msgspec.DecodeError):
+        decoding.decode('{"left"', Pair)
