@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,8 @@ from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Shape, Snapshot
 from gpq.core.shapes import (
     DeviceKind,
     Supply,
-    feasible,
+    by_type,
+    feasible_on,
     held_by,
     is_fixed,
     is_leaving,
@@ -23,16 +25,22 @@ from gpq.core.shapes import (
     shape_on,
     supply,
 )
-from gpq.core.units import JobId, NodeId
+from gpq.core.units import DeviceId, JobId, NodeId
+
+OFFERS_KEPT = 64  # from round to round
+OPTIONS_KEPT = 4096  # of each
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """Devices that jobs of one kind may be given in this round."""
+    """Devices that jobs of one kind may be given. Equal ones are one object, also of different rounds, so that what was
+    worked out for one is there again: `options`, by what a job asks."""
 
     devices: Supply
+    types: Mapping[str, Supply]  # the same by type (`shapes.by_type`)
     node_size: int  # devices free on the node that has most of them
     sizes: frozenset[tuple[str, int]]  # (type, devices) of its nodes when nobody is on them
+    options: dict[Hashable, Options] = field(default_factory=dict)
 
     @property
     def nodes(self) -> int:
@@ -40,14 +48,27 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Menu:
+    """What a job may be given now: columns of its options, the present shape first, then nothing (None, the column after the
+    last), then the others that are tidy, then the rest."""
+
+    order: NDArray[np.int64]
+    shapes: tuple[Shape | None, ...]
+    tidy: int  # how many of them are, the first two included
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Options:
-    """Shapes that jobs may choose from, with what is asked of them often. One object for equal questions in a round."""
+    """Shapes that jobs may choose from, with what is asked of them often. One object for equal questions. `menus`: by column
+    of the present shape (-1: none) and mask of the allowed ones."""
 
     shapes: tuple[Shape, ...]
     offer: Offer
     index: Mapping[Shape, int]
     replicas: NDArray[np.int64]
     tidy: NDArray[np.bool_]
+    most: int  # replicas; 0 where there is no shape
+    menus: dict[tuple[int, bytes], Menu] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +105,11 @@ def field_of(snapshot: Snapshot, reach: Mapping[JobId, int] | None = None) -> Fi
     taken = {device: job for device, job in held_by(snapshot).items() if job in kept}
     waiting = [snapshot.jobs[name] for name in sorted(snapshot.jobs) if name not in kept and _ready(snapshot, name)]
     # The same for all who ask for the same, since none of them holds what is taken.
-    kinds = {kind_of(job, snapshot): job for job in waiting}
+    asked = [(job, kind_of(job, snapshot)) for job in waiting]
+    kinds = {kind: job for job, kind in asked}
     offers = {kind: _offer(snapshot, supply(snapshot, job, taken)) for kind, job in kinds.items()}
-    menu = _Menu(snapshot)
     candidates = [
-        menu.candidate(job, offers[kind_of(job, snapshot)], reach.get(job.id) if reach is not None else None)
-        for job in waiting
+        _candidate(job, offers[kind], reach.get(job.id) if reach is not None else None, snapshot) for job, kind in asked
     ]
     return Field(kept, tuple(candidates), _free(snapshot, offers, waiting))
 
@@ -112,44 +132,48 @@ def _offer(snapshot: Snapshot, devices: Supply) -> Offer:
             name = device.type if mixed else ""
             counts[name] = counts.get(name, 0) + 1
         sizes.update(counts.items())
-    free = [len(ids) for ids in devices.values()]
-    return Offer(devices, max(free, default=0), frozenset(sizes))
+    types = tuple((name, tuple(part.items())) for name, part in by_type(devices, snapshot).items())
+    return _offer_of(tuple(devices.items()), types, frozenset(sizes))
 
 
-class _Menu:
-    """Options by what they depend on."""
+Parts = tuple[tuple[NodeId, tuple[DeviceId, ...]], ...]
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
-        self._all: dict[tuple[object, ...], tuple[Shape, ...]] = {}
-        self._options: dict[tuple[object, ...], Options] = {}
 
-    def candidate(self, job: Job, offer: Offer, reach: int | None) -> Candidate:
-        spec, declared = job.spec, job.profile.declared
-        key = (
-            id(offer), spec.level, spec.rigid, spec.min_gpus, spec.max_gpus,
-            declared and (declared.adaptive, declared.batch_size, declared.max_batch_size, declared.min_atomic_batch),
-        )  # fmt: skip
-        bounded = (*key, reach)
-        options = self._options.get(bounded)
-        if options is None:
-            shapes = self._all.get(key)
-            if shapes is None:
-                shapes = self._all[key] = feasible(job, self.snapshot, offer.devices)
-            if reach is not None:
-                shapes = tuple(shape for shape in shapes if shape.replicas <= reach)
-            options = self._options[bounded] = _options(shapes, offer)
-        if job.placement is None or is_leaving(job, self.snapshot):
-            return Candidate(job, options, job.target)
-        current = shape_on(job.placement, self.snapshot)
-        if current not in options.index:
-            wider = (*key, reach, current)
-            if wider not in self._options:
-                shapes = (*options.shapes, current)
-                order = sorted(shapes, key=lambda each: (each.gpu_type, each.replicas, each.nodes))
-                self._options[wider] = _options(tuple(order), offer)
-            options = self._options[wider]
-        return Candidate(job, options, current)
+@lru_cache(maxsize=OFFERS_KEPT)
+def _offer_of(devices: Parts, types: tuple[tuple[str, Parts], ...], sizes: frozenset[tuple[str, int]]) -> Offer:
+    node_size = max((len(ids) for _, ids in devices), default=0)
+    return Offer(dict(devices), {name: dict(part) for name, part in types}, node_size, sizes)
+
+
+def _candidate(job: Job, offer: Offer, reach: int | None, snapshot: Snapshot) -> Candidate:
+    spec, declared = job.spec, job.profile.declared
+    asks = (
+        spec.level, spec.rigid, spec.min_gpus, spec.max_gpus, reach,
+        declared and (declared.adaptive, declared.batch_size, declared.max_batch_size, declared.min_atomic_batch),
+    )  # fmt: skip
+    options = offer.options.get(asks)
+    if options is None:
+        shapes = feasible_on(offer.types, job)
+        if reach is not None:
+            shapes = tuple(shape for shape in shapes if shape.replicas <= reach)
+        options = _kept(offer, asks, shapes)
+    if job.placement is None or is_leaving(job, snapshot):
+        return Candidate(job, options, job.target)
+    current = shape_on(job.placement, snapshot)
+    if current not in options.index:
+        wider = offer.options.get((*asks, current))
+        if wider is None:
+            order = sorted((*options.shapes, current), key=lambda each: (each.gpu_type, each.replicas, each.nodes))
+            wider = _kept(offer, (*asks, current), tuple(order))
+        options = wider
+    return Candidate(job, options, current)
+
+
+def _kept(offer: Offer, asks: Hashable, shapes: tuple[Shape, ...]) -> Options:
+    if len(offer.options) >= OPTIONS_KEPT:
+        offer.options.clear()
+    options = offer.options[asks] = _options(shapes, offer)
+    return options
 
 
 def _options(shapes: tuple[Shape, ...], offer: Offer) -> Options:
@@ -159,6 +183,7 @@ def _options(shapes: tuple[Shape, ...], offer: Offer) -> Options:
         {shape: column for column, shape in enumerate(shapes)},
         np.array([shape.replicas for shape in shapes], dtype=np.int64),
         _tidy(shapes, offer),
+        max((shape.replicas for shape in shapes), default=0),
     )
 
 

@@ -77,21 +77,22 @@ def exactly(items: Sequence[tuple[Ints, Array]], capacities: Sequence[int]) -> A
     shape = np.array(capacities) + 1
     strides = np.append(np.cumprod(shape[:0:-1])[::-1], 1).astype(np.int64)
     states = np.arange(int(shape.prod()))
-    used = (states[:, None] // strides) % shape
     # Slot 0 stands for "does not fit": what is taken from before it is minus infinity.
     best = np.concatenate([[-np.inf], np.zeros(len(states))])
     choices: list[NDArray[np.intp]] = []
-    before: dict[int, Ints] = {}
+    before: dict[
+        int, tuple[Ints, Ints]
+    ] = {}  # of each menu of needs: states it takes, and from where each state is reached
     for needs, values in items:
-        sources = before.get(id(needs))
-        if sources is None:
-            fits = (used[None, :, :] >= needs[:, None, :]).all(axis=2)
-            sources = before[id(needs)] = np.where(fits, states + 1 - (needs @ strides)[:, None], 0)
-        reached = best[sources]
-        reached += values[:, None]
-        choice = reached.argmax(axis=0)
+        known = before.get(id(needs))
+        if known is None:
+            taken = needs @ strides
+            known = before[id(needs)] = taken, _sources(needs, taken, states, strides, shape)
+        reached = best[known[1]]
+        reached += values
+        choice = reached.argmax(axis=1)
         choices.append(choice)
-        best[1:] = reached[choice, states]
+        best[1:] = reached[states, choice]
     if not np.isfinite(best[-1]):
         return None
     left = len(states) - 1
@@ -99,8 +100,17 @@ def exactly(items: Sequence[tuple[Ints, Array]], capacities: Sequence[int]) -> A
     for (needs, _), choice in zip(reversed(items), reversed(choices), strict=True):
         option = int(choice[left])
         picked.append(option)
-        left -= int(needs[option] @ strides)
+        left -= int(before[id(needs)][0][option])
     return Answer(picked[::-1], float(best[-1]), float(best[-1]))
+
+
+def _sources(needs: Ints, taken: Ints, states: Ints, strides: Ints, shape: Ints) -> Ints:
+    """Slots (states x options) that each state is reached from by each option, 0 where the option does not fit."""
+    slots: Ints = states[:, None] + 1 - taken
+    if len(shape) == 1:
+        return np.maximum(slots, 0)
+    used = (states[:, None] // strides) % shape
+    return np.where((used[:, None, :] >= needs).all(axis=2), slots, 0)
 
 
 def _by_prices(items: Sequence[Item], capacities: Sequence[int]) -> Answer | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+
+_NOTHING: Any = object()
 
 
 class Memo(Generic[K, V]):
@@ -28,12 +30,16 @@ class Memo(Generic[K, V]):
             return self.many([question])[0]
 
     def many(self, questions: Sequence[K]) -> list[V]:
-        missing = [question for question in dict.fromkeys(questions) if question not in self._known]
-        fresh: dict[K, V] = {}
-        if missing:
-            fresh = dict(zip(missing, self._compute(missing), strict=True))
-            self._known.update(fresh)
-        found = [fresh[question] if question in fresh else self._known[question] for question in questions]
+        found: list[V] = [self._known.get(question, _NOTHING) for question in questions]
+        places: dict[K, list[int]] = {}
+        for place, answer in enumerate(found):
+            if answer is _NOTHING:
+                places.setdefault(questions[place], []).append(place)
+        if places:
+            for (question, same), answer in zip(places.items(), self._compute(list(places)), strict=True):
+                self._known[question] = answer
+                for place in same:
+                    found[place] = answer
         while len(self._known) > self.room:
             with suppress(KeyError, StopIteration, RuntimeError):
                 del self._known[next(iter(self._known))]

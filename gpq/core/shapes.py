@@ -244,9 +244,12 @@ def feasible(job: Job, snapshot: Snapshot, available: Supply | None = None) -> t
     """Shapes, fewest GPUs first, that fit on `available` (default: `supply`). Scripts alone may span nodes, and then
     take whole nodes, largest first, so that at most one node is shared. Of several types: each type's shapes, by type."""
     available = supply(snapshot, job) if available is None else available
-    return tuple(
-        shape for name, part in by_type(available, snapshot).items() for shape in _feasible_of(job, part, name)
-    )
+    return feasible_on(by_type(available, snapshot), job)
+
+
+def feasible_on(parts: Mapping[str, Supply], job: Job) -> tuple[Shape, ...]:
+    """`feasible` on devices that are known by type."""
+    return tuple(shape for name, part in parts.items() for shape in _feasible_of(job, part, name))
 
 
 def _feasible_of(job: Job, available: Supply, gpu_type: str) -> list[Shape]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpq.core.batches import GoodputTable
-from gpq.core.candidates import Candidate, Options, asks_for
+from gpq.core.candidates import Candidate, Menu, Options, asks_for
 from gpq.core.models import Config, Job, Shape
 from gpq.core.units import JobId, Seconds
 
@@ -102,20 +102,17 @@ def value(
     bent = weight[:, None] * bend(relative + EPSILON, config.fairness_power)
     nothing = weight * float(bend(np.array([EPSILON]), config.fairness_power)[0])
     values = np.concatenate([bent, nothing[:, None]], axis=1)
-    menus: dict[tuple[int, bytes], tuple[Ints, tuple[Shape | None, ...], int]] = {}  # equal ones are one object
     found = []
     for row, at, mask, own in zip(group.rows, column.tolist(), allowed, values, strict=True):
         key = at, mask.tobytes()
-        if key not in menus:
-            menus[key] = _menu(options, at, mask)
-        order, shapes, tidy = menus[key]
-        found.append(Valued(row.job.id, shapes, own[order], tidy))
+        menu = options.menus.get(key)
+        if menu is None:
+            menu = options.menus[key] = _menu(options, at, mask)
+        found.append(Valued(row.job.id, menu.shapes, own[menu.order], menu.tidy))
     return found
 
 
-def _menu(options: Options, current: int, allowed: Mask) -> tuple[Ints, tuple[Shape | None, ...], int]:
-    """Columns of what a job may be given now, and how many of them are tidy: the present shape first, then nothing (the
-    column after the last)."""
+def _menu(options: Options, current: int, allowed: Mask) -> Menu:
     others = allowed.copy()
     first = [len(options.shapes)]
     if current >= 0 and allowed[current]:
@@ -124,7 +121,7 @@ def _menu(options: Options, current: int, allowed: Mask) -> tuple[Ints, tuple[Sh
     tidy = [*first, *np.flatnonzero(others & options.tidy).tolist()]
     order = [*tidy, *np.flatnonzero(others & ~options.tidy).tolist()]
     named = (*options.shapes, None)
-    return np.array(order, dtype=np.int64), tuple(named[i] for i in order), len(tidy)
+    return Menu(np.array(order, dtype=np.int64), tuple(named[i] for i in order), len(tidy))
 
 
 def bend(utility: Array, p: float) -> Array:

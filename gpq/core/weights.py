@@ -98,8 +98,7 @@ def _or_guess(known: Seconds | None, job: Job, now: Seconds) -> Seconds:
 def _deficit(candidate: Candidate, share: float, now: Seconds) -> float:
     """1, or how many times beyond DEFICIT its service falls short of its share (what it cannot use left out)."""
     job = candidate.job
-    usable = int(candidate.options.replicas.max(initial=0))
-    entitled = min(share, usable) * max(now - job.submitted_at, 0.0)
+    entitled = min(share, candidate.options.most) * max(now - job.submitted_at, 0.0)
     return max(1.0, (entitled + SERVICE_KNEE) / (job.service_at(now) + SERVICE_KNEE) / DEFICIT)
 
 
