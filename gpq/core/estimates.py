@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpq.core.batches import BatchChoice, BatchLimits, GoodputTable, Question, columns_of, goodput_tables, limits_of
 from gpq.core.correction import Correction, corrections
 from gpq.core.fitting import fit_many
-from gpq.core.goodput import GradientStats, ThroughputParams, efficiency, goodput, stats_of, throughput
+from gpq.core.goodput import GradientStats, ThroughputParams, efficiency, goodput, stacked, stats_of, throughput
 from gpq.core.memo import Memo
 from gpq.core.models import Job, Shape
 from gpq.core.profile import Declared, Noise, Profile, ProfileRow
@@ -133,12 +134,18 @@ _known: Memo[Sought, GoodputTable] = Memo(_compute, 16384)
 
 
 def _question(model: Model, shapes: tuple[Shape, ...], at_most: int) -> Question:
-    nodes = np.array([shape.nodes for shape in shapes], dtype=np.int64)
-    replicas = np.array([shape.replicas for shape in shapes], dtype=np.int64)
+    nodes, replicas = _columns(shapes)
     limits, factor = model.limits, model.correction.factor(nodes, replicas)
     if at_most < limits.maximum:
         limits = replace(limits, maximum=max(at_most, limits.base))
     return Question(model.params, model.stats, limits, nodes, replicas, factor)
+
+
+@lru_cache(maxsize=1024)
+def _columns(shapes: tuple[Shape, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Nodes and replicas, not to be written to."""
+    nodes = np.array([shape.nodes for shape in shapes], dtype=np.int64)
+    return nodes, np.array([shape.replicas for shape in shapes], dtype=np.int64)
 
 
 def table(job: Job, shapes: Sequence[Shape]) -> GoodputTable | None:
@@ -219,12 +226,9 @@ Chance = tuple[Model, Shape, int, int, int]
 
 def _look(sought: Sequence[Chance]) -> list[Prospect]:
     tables = _known.many([(model, (shape,), at_most) for model, shape, at_most, _, _ in sought])
-    found = []
-    for (model, shape, _, atomic, accum), table in zip(sought, tables, strict=True):
-        best = table.choice(0)
-        now = _goodput(model, shape.nodes, shape.replicas, atomic, accum)
-        found.append(Prospect(best if best.goodput > 0 else None, now))
-    return found
+    choices = [table.choice(0) for table in tables]
+    in_use = _goodputs([(model, shape, atomic, accum) for model, shape, _, atomic, accum in sought])
+    return [Prospect(best if best.goodput > 0 else None, now) for best, now in zip(choices, in_use, strict=True)]
 
 
 _prospects: Memo[Chance, Prospect] = Memo(_look, 16384)
@@ -235,13 +239,26 @@ def goodput_of(job: Job, shape: Shape, atomic_batch: int, accum_steps: int) -> f
     model = model_of(job.profile, shape.gpu_type)
     if model is None:
         return None
-    return _goodput(model, shape.nodes, shape.replicas, atomic_batch, accum_steps)
+    return _goodputs([(model, shape, atomic_batch, accum_steps)])[0]
 
 
-@lru_cache(maxsize=8192)
-def _goodput(model: Model, nodes: int, replicas: int, atomic_batch: int, accum_steps: int) -> float:
-    value = goodput(model.params, model.stats, model.limits.base, nodes, replicas, atomic_batch, accum_steps)
-    return float(value) / _factor(model, nodes, replicas)
+def _goodputs(asked: Sequence[tuple[Model, Shape, int, int]]) -> list[float]:
+    """Of models at a shape with an atomic batch and accumulation steps."""
+    models = [model for model, *_ in asked]
+    ones = [1] * len(asked)
+    columns = np.array([(shape.nodes, shape.replicas, atomic, accum) for _, shape, atomic, accum in asked]).T
+    nodes, replicas, atomic, accum = columns[:, :, None]
+    value = goodput(
+        stacked([model.params for model in models], ones),
+        stacked([model.stats or GradientStats(1.0, 0.0) for model in models], ones),
+        stacked([model.limits for model in models], ones).base,
+        nodes,
+        replicas,
+        atomic,
+        accum,
+    )
+    factors = [_factor(model, shape.nodes, shape.replicas) for model, shape, *_ in asked]
+    return [each / factor for each, factor in zip(value[:, 0].tolist(), factors, strict=True)]
 
 
 def _factor(model: Model, nodes: int, replicas: int) -> float:

@@ -113,34 +113,36 @@ def _minimise(data: Rows, theta: Array, prior: Array, error: Array, starts: int)
     where = np.arange(len(theta))  # in the answer: when half have settled, only the others are worked on
     open_ = np.ones(len(theta), dtype=bool)
     damping = np.full(len(theta), 1e-3)
-    loss, curvature, slope = _expand(data, theta, prior, error)
-    diagonal = np.arange(theta.shape[1])
+    scale = data.scale / error[:, None]
+    loss, curvature, slope = _expand(data, theta, prior, scale)
     for _ in range(_ITERATIONS):
         damped = curvature.copy()
-        damped[:, diagonal, diagonal] *= 1.0 + damping[:, None]
+        damped.reshape(len(theta), -1)[:, :: theta.shape[1] + 1] *= 1.0 + damping[:, None]
         move = np.linalg.solve(damped, slope[:, :, None])[:, :, 0]
         trial = theta - np.minimum(np.maximum(move, -_STRIDE), _STRIDE)
         trial[:, OVERLAP] = np.minimum(np.maximum(trial[:, OVERLAP], _OVERLAP_BOUNDS[0]), _OVERLAP_BOUNDS[1])
-        trial_loss, trial_curvature, trial_slope = _expand(data, trial, prior, error)
+        trial_loss, trial_curvature, trial_slope = _expand(data, trial, prior, scale)
         better = (trial_loss < loss) & open_
         small = ~better | (loss - trial_loss < _ENOUGH * loss)
-        by_start = np.stack([small, better, damping > 1]).reshape(3, starts, -1)
-        settled = by_start[0].all(axis=0) & (by_start[1].any(axis=0) | by_start[2].all(axis=0))
-        theta = np.where(better[:, None], trial, theta)
-        curvature = np.where(better[:, None, None], trial_curvature, curvature)
-        slope = np.where(better[:, None], trial_slope, slope)
-        loss = np.where(better, trial_loss, loss)
-        damping = np.where(better, damping * 0.2, damping * 8.0)
+        settled = _settled(small, better, damping > 1.0, starts)
+        damping *= np.where(better, 0.2, 8.0)
+        if better.all():
+            theta, loss, curvature, slope = trial, trial_loss, trial_curvature, trial_slope
+        elif better.any():
+            theta = np.where(better[:, None], trial, theta)
+            curvature = np.where(better[:, None, None], trial_curvature, curvature)
+            slope = np.where(better[:, None], trial_slope, slope)
+            loss = np.where(better, trial_loss, loss)
         if settled.any():
             open_ &= ~np.tile(settled, starts)
             if not open_.any():
                 break
             if 2 * np.count_nonzero(open_) <= len(open_):
                 points[where], losses[where] = theta, loss
-                data, prior, error, where, theta = (
+                data, prior, scale, where, theta = (
                     data.of(open_),
                     prior[open_],
-                    error[open_],
+                    scale[open_],
                     where[open_],
                     theta[open_],
                 )
@@ -150,17 +152,27 @@ def _minimise(data: Rows, theta: Array, prior: Array, error: Array, starts: int)
     return points, losses
 
 
-def _expand(data: Rows, theta: Array, prior: Array, error: Array) -> tuple[Array, Array, Array]:
+def _settled(small: Mask, better: Mask, damped: Mask, starts: int) -> Mask:
+    """Problems none of whose starts moved by more than a little, while one did move or all are damped so much that none
+    can."""
+    each = len(small) // starts
+    rest, moved, stuck = small[:each], better[:each], damped[:each]
+    for at in range(each, len(small), each):
+        block = slice(at, at + each)
+        rest, moved, stuck = rest & small[block], moved | better[block], stuck & damped[block]
+    return rest & (moved | stuck)
+
+
+def _expand(data: Rows, theta: Array, prior: Array, scale: Array) -> tuple[Array, Array, Array]:
     """Loss (soft L1 of the residuals + squares of the priors), Gauss-Newton curvature and gradient at each point."""
     residual, jacobian = _residuals(data, theta)
-    scale = data.scale / error[:, None]
-    residual = residual * scale
+    residual *= scale
     root = np.sqrt(1.0 + residual**2)
     halfway = np.sqrt(root)
     weighted = jacobian * (scale / halfway)[:, :, None]
     tight = residual / halfway
     away = (theta - prior) / _SPREAD
-    loss = 2.0 * (root - 1.0).sum(axis=1) + (away**2).sum(axis=1)
+    loss = 2.0 * np.add.reduce(root - 1.0, axis=1) + np.add.reduce(away**2, axis=1)
     transposed = weighted.transpose(0, 2, 1)
     curvature = transposed @ weighted + _STIFFNESS
     slope = (transposed @ tight[:, :, None])[:, :, 0] + away / _SPREAD
@@ -184,21 +196,23 @@ def _residuals(data: Rows, theta: Array) -> tuple[Array, Array]:
     softplus = np.logaddexp(0.0, power)
     share = np.exp(power - softplus)
     n = data.atomic.shape[1]
-    residual = np.concatenate([log_compute + softplus / gamma, log_compute], axis=1) - data.measured
+    overlap = softplus / gamma
+    residual = np.concatenate([log_compute + overlap, log_compute], axis=1)
+    residual -= data.measured
     jacobian = np.zeros((len(theta), 2 * n, 8))
     part = slope / compute
     rest, across = 1.0 - share, share * data.across
-    within, grown = share - across, share * (growth / whole)
+    within, grown = share - across, growth / whole
     jacobian[:, n:, BETA_C] = part
     jacobian[:, n:, ALPHA_C] = 1.0 - part
     jacobian[:, :n, BETA_C] = rest * part
     jacobian[:, :n, ALPHA_C] = rest - rest * part
     jacobian[:, :n, ALPHA_R] = within
-    jacobian[:, :n, SLOPE_R] = grown * ~data.across
+    jacobian[:, :n, SLOPE_R] = within * grown
     jacobian[:, :n, ALPHA_N] = across
-    jacobian[:, :n, SLOPE_N] = grown * data.across
+    jacobian[:, :n, SLOPE_N] = across * grown
     jacobian[:, :n, CROWD_N] = across * (crowd / whole)
-    jacobian[:, :n, OVERLAP] = (share * log_ratio - softplus / gamma) * (gamma - 1.0) / gamma
+    jacobian[:, :n, OVERLAP] = (share * log_ratio - overlap) * (gamma - 1.0) / gamma
     return residual, jacobian
 
 
