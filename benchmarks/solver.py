@@ -221,7 +221,8 @@ def by_solver(snapshot: Snapshot) -> Mapping[JobId, Shape]:
         if held is not None:
             shapes, worth = [held, *shapes], [float(table[int(held.nodes > 1), held.replicas]), *worth]
         tidy_ones = len(always) + (held is not None)
-        valued.append(Valued(job.id, tuple(shapes), -1.0 / (np.array(worth) + pollux_problem.FLOOR), tidy_ones))
+        menu = candidates.menu_of(tuple(shapes), tidy_ones)
+        valued.append(Valued(job.id, menu, -1.0 / (np.array(worth) + pollux_problem.FLOOR)))
     return {**found.kept, **solved(snapshot, found, valued)}
 
 

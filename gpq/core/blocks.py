@@ -96,17 +96,14 @@ def blocks_of(free: Mapping[str, Sequence[int]]) -> Blocks:
 
 def programme(choices: Sequence[Valued], capacities: Mapping[str, int]) -> tuple[list[Item], list[int]]:
     """The knapsack by sums of GPUs, of the shapes that always fit together."""
-    kinds = {name: number for number, name in enumerate(capacities)}
-    menus: dict[int, tuple[Ints, Ints]] = {}  # by which shapes there are: equal ones are often one object
+    numbers = {name: number for number, name in enumerate(capacities)}
+    kinds: dict[int, Ints] = {}  # by menu: equal ones are often one object
     items = []
     for each in choices:
-        if id(each.shapes) not in menus:
-            tidy = each.shapes[: each.tidy]
-            rows = [(shape.replicas, kinds.get(shape.gpu_type, 0)) if shape else (0, 0) for shape in tidy]
-            table = np.array(rows, dtype=np.int64)
-            menus[id(each.shapes)] = table[:, 0].copy(), table[:, 1].copy()
-        sizes, types = menus[id(each.shapes)]
-        items.append(Item(sizes, each.values[: each.tidy], types))
+        menu = each.menu
+        if id(menu) not in kinds:
+            kinds[id(menu)] = np.array([numbers.get(name, 0) for name in menu.types], dtype=np.int64)
+        items.append(Item(menu.sizes, each.values[: menu.tidy], kinds[id(menu)]))
     return items, list(capacities.values())
 
 
@@ -137,14 +134,14 @@ def _by_blocks(choices: Sequence[Valued], blocks: Blocks, classes: Sequence[Clas
     homes: dict[Shape | None, list[tuple[int, ...]]] = {None: [(0,) * len(classes)]}
     menus: dict[int, tuple[Ints, Ints]] = {}
     for each in choices:
-        if id(each.shapes) not in menus:
+        if id(each.menu) not in menus:
             for shape in each.shapes:
                 if shape is not None and shape not in homes:
                     homes[shape] = _homes(shape, blocks, classes)
             rows = [(option, home) for option, shape in enumerate(each.shapes) for home in homes[shape]]
-            menus[id(each.shapes)] = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
+            menus[id(each.menu)] = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
     capacities = [devices for *_, devices in classes]
-    asked = [menus[id(each.shapes)] for each in choices]
+    asked = [menus[id(each.menu)] for each in choices]
     if float(np.prod(np.array(capacities) + 1.0)) * sum(len(options) for options, _ in asked) > MOST_CELLS:
         return None
     needs = [(needed, each.values[options]) for (options, needed), each in zip(asked, choices, strict=True)]

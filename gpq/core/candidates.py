@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpq.core.files import out_of_reach
-from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Shape, Snapshot, Wish
+from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Placement, Shape, Snapshot, Wish
 from gpq.core.shapes import (
     DeviceKind,
     Supply,
     by_type,
     feasible_on,
-    held_by,
     is_fixed,
     is_leaving,
     is_mixed,
@@ -27,6 +26,7 @@ from gpq.core.shapes import (
 )
 from gpq.core.units import DeviceId, JobId, NodeId
 
+NOWHERE = Placement(())
 OFFERS_KEPT = 64  # from round to round
 OPTIONS_KEPT = 4096  # of each
 
@@ -49,18 +49,25 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Menu:
-    """What a job may be given now: columns of its options, the present shape first, then nothing (None, the column after the
-    last), then the others that are tidy, then the rest."""
+    """What a job may be given now (None: nothing). The first `tidy` may be mixed at will, those after them only where the
+    blocks that they lie in are counted. `sizes` and `types` are those of the first."""
 
-    order: NDArray[np.int64]
     shapes: tuple[Shape | None, ...]
-    tidy: int  # how many of them are, the first two included
+    tidy: int
+    sizes: NDArray[np.int64]
+    types: tuple[str, ...]
+
+
+def menu_of(shapes: tuple[Shape | None, ...], tidy: int) -> Menu:
+    first = shapes[:tidy]
+    sizes = np.array([shape.replicas if shape else 0 for shape in first], dtype=np.int64)
+    return Menu(shapes, tidy, sizes, tuple(shape.gpu_type if shape else "" for shape in first))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Options:
-    """Shapes that jobs may choose from, with what is asked of them often. One object for equal questions. `menus`: by column
-    of the present shape (-1: none) and mask of the allowed ones."""
+    """Shapes that jobs may choose from, with what is asked of them often. One object for equal questions. `menus`, with
+    their columns (nothing: the one after the last): by column of the present shape (-1: none) and mask of the allowed ones."""
 
     shapes: tuple[Shape, ...]
     offer: Offer
@@ -68,7 +75,7 @@ class Options:
     replicas: NDArray[np.int64]
     tidy: NDArray[np.bool_]
     most: int  # replicas; 0 where there is no shape
-    menus: dict[tuple[int, bytes], Menu] = field(default_factory=dict)
+    menus: dict[tuple[int, bytes], tuple[NDArray[np.int64], Menu]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +109,7 @@ def field_of(snapshot: Snapshot, reach: Mapping[JobId, int] | None = None) -> Fi
         for job in snapshot.jobs.values()
         if job.placement is not None and (job.wish is not Wish.RUN or is_fixed(job, snapshot))
     }
-    taken = {device: job for device, job in held_by(snapshot).items() if job in kept}
+    taken = {device: name for name in kept for device in (snapshot.jobs[name].placement or NOWHERE).devices}
     waiting = [snapshot.jobs[name] for name in sorted(snapshot.jobs) if name not in kept and _ready(snapshot, name)]
     # The same for all who ask for the same, since none of them holds what is taken.
     asked = [(job, kind_of(job, snapshot)) for job in waiting]

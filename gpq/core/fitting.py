@@ -8,6 +8,7 @@ Priors keep what few rows cannot tell near what is usual, and fade as rows come 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,7 +101,9 @@ def _error(data: Rows, theta: Array) -> Array:
     found = np.full(len(theta), _STEP_ERROR)
     if enough.any():
         few = data.of(enough)
-        residual = np.abs(_residuals(few, theta[enough])[0][:, : few.step.shape[1]] * few.trust)
+        at = theta[enough]
+        seen = _look(few, at, at, np.ones_like(few.scale))
+        residual = np.abs(seen.residual[:, : few.step.shape[1]] * few.trust)
         typical = 1.5 * middle(residual, few.real) * np.sqrt(few.count / spare[enough])
         found[enough] = np.minimum(np.maximum(typical, _LEAST_ERROR), _STEP_ERROR)
     return found
@@ -114,40 +117,38 @@ def _minimise(data: Rows, theta: Array, prior: Array, error: Array, starts: int)
     open_ = np.ones(len(theta), dtype=bool)
     damping = np.full(len(theta), 1e-3)
     scale = data.scale / error[:, None]
-    loss, curvature, slope = _expand(data, theta, prior, scale)
+    seen = _look(data, theta, prior, scale)
+    loss, (curvature, slope) = seen.loss, _slopes(data, seen)
     for _ in range(_ITERATIONS):
         damped = curvature.copy()
         damped.reshape(len(theta), -1)[:, :: theta.shape[1] + 1] *= 1.0 + damping[:, None]
         move = np.linalg.solve(damped, slope[:, :, None])[:, :, 0]
         trial = theta - np.minimum(np.maximum(move, -_STRIDE), _STRIDE)
         trial[:, OVERLAP] = np.minimum(np.maximum(trial[:, OVERLAP], _OVERLAP_BOUNDS[0]), _OVERLAP_BOUNDS[1])
-        trial_loss, trial_curvature, trial_slope = _expand(data, trial, prior, scale)
-        better = (trial_loss < loss) & open_
-        small = ~better | (loss - trial_loss < _ENOUGH * loss)
+        seen = _look(data, trial, prior, scale)
+        better = (seen.loss < loss) & open_
+        small = ~better | (loss - seen.loss < _ENOUGH * loss)
         settled = _settled(small, better, damping > 1.0, starts)
         damping *= np.where(better, 0.2, 8.0)
-        if better.all():
-            theta, loss, curvature, slope = trial, trial_loss, trial_curvature, trial_slope
-        elif better.any():
-            theta = np.where(better[:, None], trial, theta)
-            curvature = np.where(better[:, None, None], trial_curvature, curvature)
-            slope = np.where(better[:, None], trial_slope, slope)
-            loss = np.where(better, trial_loss, loss)
-        if settled.any():
+        theta = np.where(better[:, None], trial, theta)
+        loss = np.where(better, seen.loss, loss)
+        some = settled.any()
+        if some:
             open_ &= ~np.tile(settled, starts)
             if not open_.any():
                 break
-            if 2 * np.count_nonzero(open_) <= len(open_):
-                points[where], losses[where] = theta, loss
-                data, prior, scale, where, theta = (
-                    data.of(open_),
-                    prior[open_],
-                    scale[open_],
-                    where[open_],
-                    theta[open_],
-                )
-                loss, curvature, slope, damping = loss[open_], curvature[open_], slope[open_], damping[open_]
-                open_ = np.ones(len(theta), dtype=bool)
+        if better.all():
+            curvature, slope = _slopes(data, seen)
+        elif better.any():
+            trial_curvature, trial_slope = _slopes(data, seen)
+            curvature = np.where(better[:, None, None], trial_curvature, curvature)
+            slope = np.where(better[:, None], trial_slope, slope)
+        if some and 2 * np.count_nonzero(open_) <= len(open_):
+            points[where], losses[where] = theta, loss
+            data, prior, scale = data.of(open_), prior[open_], scale[open_]
+            where, theta, loss, damping = where[open_], theta[open_], loss[open_], damping[open_]
+            curvature, slope = curvature[open_], slope[open_]
+            open_ = np.ones(len(theta), dtype=bool)
     points[where], losses[where] = theta, loss
     return points, losses
 
@@ -163,24 +164,26 @@ def _settled(small: Mask, better: Mask, damped: Mask, starts: int) -> Mask:
     return rest & (moved | stuck)
 
 
-def _expand(data: Rows, theta: Array, prior: Array, scale: Array) -> tuple[Array, Array, Array]:
-    """Loss (soft L1 of the residuals + squares of the priors), Gauss-Newton curvature and gradient at each point."""
-    residual, jacobian = _residuals(data, theta)
-    residual *= scale
-    root = np.sqrt(1.0 + residual**2)
-    halfway = np.sqrt(root)
-    weighted = jacobian * (scale / halfway)[:, :, None]
-    tight = residual / halfway
-    away = (theta - prior) / _SPREAD
-    loss = 2.0 * np.add.reduce(root - 1.0, axis=1) + np.add.reduce(away**2, axis=1)
-    transposed = weighted.transpose(0, 2, 1)
-    curvature = transposed @ weighted + _STIFFNESS
-    slope = (transposed @ tight[:, :, None])[:, :, 0] + away / _SPREAD
-    return loss, curvature, slope
+class _Seen(NamedTuple):
+    """Points (problems x 8) as the rows see them: residuals log(predicted / measured) of step times, then of gradient times
+    (problems x 2n), scaled; their loss; and what their derivatives are made of."""
+
+    residual: Array
+    loss: Array
+    scale: Array
+    halfway: Array
+    away: Array
+    gamma: Array
+    part: Array
+    log_ratio: Array
+    share: Array
+    overlap: Array
+    grown: Array
+    crowded: Array
 
 
-def _residuals(data: Rows, theta: Array) -> tuple[Array, Array]:
-    """log(predicted / measured) of step times, then of gradient times (problems x 2n), and its Jacobian (x 8)."""
+def _look(data: Rows, theta: Array, prior: Array, scale: Array) -> _Seen:
+    """Loss: soft L1 of the residuals + squares of the priors."""
     value = np.exp(theta)[:, :, None]
     gamma = 1.0 + value[:, OVERLAP]
     slope = value[:, BETA_C] * data.atomic
@@ -195,25 +198,41 @@ def _residuals(data: Rows, theta: Array) -> tuple[Array, Array]:
     power = gamma * log_ratio
     softplus = np.logaddexp(0.0, power)
     share = np.exp(power - softplus)
-    n = data.atomic.shape[1]
     overlap = softplus / gamma
     residual = np.concatenate([log_compute + overlap, log_compute], axis=1)
     residual -= data.measured
-    jacobian = np.zeros((len(theta), 2 * n, 8))
-    part = slope / compute
+    residual *= scale
+    root = np.sqrt(1.0 + residual**2)
+    away = (theta - prior) / _SPREAD
+    loss = 2.0 * np.add.reduce(root - 1.0, axis=1) + np.add.reduce(away**2, axis=1)
+    return _Seen(
+        residual, loss, scale, np.sqrt(root), away, gamma,
+        slope / compute, log_ratio, share, overlap, growth / whole, crowd / whole,
+    )  # fmt: skip
+
+
+def _slopes(data: Rows, seen: _Seen) -> tuple[Array, Array]:
+    """Gauss-Newton curvature (problems x 8 x 8) and gradient (problems x 8) of the loss."""
+    n = data.atomic.shape[1]
+    part, share, gamma = seen.part, seen.share, seen.gamma
+    jacobian = np.zeros((len(share), 2 * n, 8))
     rest, across = 1.0 - share, share * data.across
-    within, grown = share - across, growth / whole
+    within = share - across
     jacobian[:, n:, BETA_C] = part
     jacobian[:, n:, ALPHA_C] = 1.0 - part
     jacobian[:, :n, BETA_C] = rest * part
     jacobian[:, :n, ALPHA_C] = rest - rest * part
     jacobian[:, :n, ALPHA_R] = within
-    jacobian[:, :n, SLOPE_R] = within * grown
+    jacobian[:, :n, SLOPE_R] = within * seen.grown
     jacobian[:, :n, ALPHA_N] = across
-    jacobian[:, :n, SLOPE_N] = across * grown
-    jacobian[:, :n, CROWD_N] = across * (crowd / whole)
-    jacobian[:, :n, OVERLAP] = (share * log_ratio - overlap) * (gamma - 1.0) / gamma
-    return residual, jacobian
+    jacobian[:, :n, SLOPE_N] = across * seen.grown
+    jacobian[:, :n, CROWD_N] = across * seen.crowded
+    jacobian[:, :n, OVERLAP] = (share * seen.log_ratio - seen.overlap) * (gamma - 1.0) / gamma
+    weighted = jacobian * (seen.scale / seen.halfway)[:, :, None]
+    transposed = weighted.transpose(0, 2, 1)
+    curvature = transposed @ weighted + _STIFFNESS
+    slope = (transposed @ (seen.residual / seen.halfway)[:, :, None])[:, :, 0] + seen.away / _SPREAD
+    return curvature, slope
 
 
 def _optimistic(value: Sequence[float], within: bool, across: bool) -> ThroughputParams:

@@ -62,11 +62,14 @@ def solve(items: Sequence[Item], capacities: Sequence[int], *, exact: bool | Non
 def _exactly(items: Sequence[Item], capacities: Sequence[int]) -> Answer | None:
     axes = np.arange(len(capacities))
     needs: dict[bytes, Ints] = {}
+    known: dict[tuple[int, int], Ints] = {}  # the same by the very arrays: equal ones are often one object
     for each in items:
-        key = each.sizes.tobytes() + each.kinds.tobytes()
-        if key not in needs:
-            needs[key] = np.where(each.kinds[:, None] == axes, each.sizes[:, None], 0)
-    return exactly([(needs[each.sizes.tobytes() + each.kinds.tobytes()], each.values) for each in items], capacities)
+        if (id(each.sizes), id(each.kinds)) not in known:
+            key = each.sizes.tobytes() + each.kinds.tobytes()
+            if key not in needs:
+                needs[key] = np.where(each.kinds[:, None] == axes, each.sizes[:, None], 0)
+            known[id(each.sizes), id(each.kinds)] = needs[key]
+    return exactly([(known[id(each.sizes), id(each.kinds)], each.values) for each in items], capacities)
 
 
 def exactly(items: Sequence[tuple[Ints, Array]], capacities: Sequence[int]) -> Answer | None:
@@ -81,18 +84,19 @@ def exactly(items: Sequence[tuple[Ints, Array]], capacities: Sequence[int]) -> A
     best = np.concatenate([[-np.inf], np.zeros(len(states))])
     choices: list[NDArray[np.intp]] = []
     before: dict[
-        int, tuple[Ints, Ints]
-    ] = {}  # of each menu of needs: states it takes, and from where each state is reached
+        int, tuple[Ints, Ints, Ints]
+    ] = {}  # by needs: states taken, whence each is reached, where its row begins
     for needs, values in items:
         known = before.get(id(needs))
         if known is None:
             taken = needs @ strides
-            known = before[id(needs)] = taken, _sources(needs, taken, states, strides, shape)
-        reached = best[known[1]]
+            sources = _sources(needs, taken, states, strides, shape)
+            known = before[id(needs)] = taken, sources, states * len(values)
+        reached = best.take(known[1])
         reached += values
         choice = reached.argmax(axis=1)
         choices.append(choice)
-        best[1:] = reached[states, choice]
+        best[1:] = reached.take(choice + known[2])
     if not np.isfinite(best[-1]):
         return None
     left = len(states) - 1

@@ -132,6 +132,8 @@ class Placement:
 
     @property
     def replicas(self) -> int:
+        if len(self.parts) == 1:  # most often
+            return len(self.parts[0][1])
         return sum(len(devices) for _, devices in self.parts)
 
     @property

@@ -44,7 +44,7 @@ def _place(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[Jo
     placed: dict[JobId, Placement] = {}
     for job in snapshot.jobs.values():
         wanted = allocation.get(job.id)
-        if job.placement is not None and (is_fixed(job, snapshot) or _same(job.placement, wanted, snapshot)):
+        if job.placement is not None and (_same(job.placement, wanted, snapshot) or is_fixed(job, snapshot)):
             placed[job.id] = job.placement
             board.take(job.placement)
     rest = [snapshot.jobs[name] for name in allocation if name not in placed and name in snapshot.jobs]

@@ -6,8 +6,11 @@ Frozen data; fits nothing. Times in seconds, batches in examples.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 
 from gpq.core.units import NodeId, Seconds
+
+_replicas_of = attrgetter("replicas")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,7 @@ class Profile:
 
     @property
     def max_replicas(self) -> int:
-        return max((row.replicas for row in self.rows), default=0)
+        return max(map(_replicas_of, self.rows), default=0)
 
     @property
     def basis(self) -> tuple[ProfileRow, ...]:

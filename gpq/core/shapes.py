@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from gpq.core.environments import is_fit
 from gpq.core.models import (
@@ -123,13 +124,13 @@ def supply(snapshot: Snapshot, job: Job, taken: Mapping[tuple[NodeId, DeviceId],
     for node in nodes_up(snapshot):
         if not is_fit(snapshot.checks, node.id, job.spec.environment):
             continue
-        devices = tuple(
-            device.id
-            for device in node.devices
-            if usable(device, job.spec)
-            and taken.get((node.id, device.id), job.id) == job.id
-            and (node.id, device.id) not in reserved
-        )
+        devices = tuple(device.id for device in node.devices if usable(device, job.spec))
+        if taken or reserved:
+            devices = tuple(
+                device
+                for device in devices
+                if taken.get((node.id, device), job.id) == job.id and (node.id, device) not in reserved
+            )
         if devices:
             found[node.id] = devices
     return found
@@ -193,7 +194,10 @@ def by_type(available: Supply, snapshot: Snapshot) -> dict[str, Supply]:
 
 def shape_on(placement: Placement, snapshot: Snapshot) -> Shape:
     """The shape of a placement as a round would name it."""
-    return Shape(placement.replicas, len(placement.parts), placement.gpu_type if is_mixed(snapshot) else "")
+    return one_shape(placement.replicas, len(placement.parts), placement.gpu_type if is_mixed(snapshot) else "")
+
+
+one_shape = lru_cache(maxsize=4096)(Shape)  # equal ones are one object
 
 
 def shape_now(job: Job, snapshot: Snapshot) -> Shape | None:

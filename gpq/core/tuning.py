@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from gpq.core import estimates
 from gpq.core.models import BatchOrder, Config, Job, Placement, Shape
+from gpq.core.shapes import one_shape
 from gpq.core.units import JobId
 
 
 def typed(placement: Placement) -> Shape:
     """Its shape with its type, so that the batch is chosen by what was measured on that type."""
-    return Shape(placement.replicas, len(placement.parts), placement.gpu_type)
+    return one_shape(placement.replicas, len(placement.parts), placement.gpu_type)
 
 
 def first_order(job: Job, placement: Placement) -> BatchOrder:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpq.core.batches import GoodputTable
-from gpq.core.candidates import Candidate, Menu, Options, asks_for
+from gpq.core.candidates import Candidate, Menu, Options, asks_for, menu_of
 from gpq.core.models import Config, Job, Shape
 from gpq.core.units import JobId, Seconds
 
@@ -25,6 +25,7 @@ GROWTH_MIXED = 8  # the same where there are several types: every type that was 
 LEAST_GAIN = 0.05  # a move must promise this much, however quick the restart: estimates are no better than that
 TINY = 1e-12  # seconds, instead of a division by none
 FOR_EVER = 1e12  # seconds, so that no infinity is divided
+MENUS_KEPT = 4096  # of the same options
 LEAST_FACTOR = 0.7  # of a restart, however long it takes
 
 Array = NDArray[np.float64]
@@ -34,13 +35,15 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Valued:
-    """The shapes a job may be given now (None: nothing) and what each is worth; the present one first, then nothing. The
-    first `tidy` may be mixed at will, those after them only where the blocks that they lie in are counted."""
+    """What each shape on its menu is worth to a job; the present one first, then nothing."""
 
     job: JobId
-    shapes: tuple[Shape | None, ...]
+    menu: Menu
     values: Array
-    tidy: int
+
+    @property
+    def shapes(self) -> tuple[Shape | None, ...]:
+        return self.menu.shapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,9 @@ def groups_of(
 def speeds_of(group: Group) -> Array:
     """Goodput, rows x options; of a job of which nothing is known: as if it scaled perfectly."""
     replicas = group.options.replicas.astype(np.float64)
-    return np.stack([replicas if table is None or not table.goodput.any() else table.goodput for table in group.tables])
+    speeds = np.stack([replicas if table is None else table.goodput for table in group.tables])
+    speeds[~speeds.any(axis=1)] = replicas
+    return speeds
 
 
 def value(
@@ -105,14 +110,18 @@ def value(
     found = []
     for row, at, mask, own in zip(group.rows, column.tolist(), allowed, values, strict=True):
         key = at, mask.tobytes()
-        menu = options.menus.get(key)
-        if menu is None:
-            menu = options.menus[key] = _menu(options, at, mask)
-        found.append(Valued(row.job.id, menu.shapes, own[menu.order], menu.tidy))
+        known = options.menus.get(key)
+        if known is None:
+            if len(options.menus) >= MENUS_KEPT:
+                options.menus.clear()
+            known = options.menus[key] = _menu(options, at, mask)
+        order, menu = known
+        found.append(Valued(row.job.id, menu, own.take(order)))
     return found
 
 
-def _menu(options: Options, current: int, allowed: Mask) -> Menu:
+def _menu(options: Options, current: int, allowed: Mask) -> tuple[Ints, Menu]:
+    """Columns (nothing: the one after the last) and shapes: the present one first, then nothing, the tidy ones, the rest."""
     others = allowed.copy()
     first = [len(options.shapes)]
     if current >= 0 and allowed[current]:
@@ -121,7 +130,7 @@ def _menu(options: Options, current: int, allowed: Mask) -> Menu:
     tidy = [*first, *np.flatnonzero(others & options.tidy).tolist()]
     order = [*tidy, *np.flatnonzero(others & ~options.tidy).tolist()]
     named = (*options.shapes, None)
-    return Menu(np.array(order, dtype=np.int64), tuple(named[i] for i in order), len(tidy))
+    return np.array(order, dtype=np.int64), menu_of(tuple(named[i] for i in order), len(tidy))
 
 
 def bend(utility: Array, p: float) -> Array:

@@ -57,22 +57,24 @@ def weights(
     }
 
 
-def seconds_left(job: Job, table: GoodputTable | None, options: int) -> NDArray[np.float64]:
-    """What is left of the declared length, by shape of `table`; infinite where length or speed are not known."""
-    examples = examples_left(job)
-    if table is None or examples is None:
-        return np.full(options, np.inf)
-    assert job.profile.declared is not None
-    speeds = table.goodput if job.profile.declared.statistical else table.throughput
-    with np.errstate(divide="ignore"):
-        found: NDArray[np.float64] = np.where(speeds > 0, examples / speeds, np.inf)
+def seconds_left(jobs: Sequence[Job], tables: Sequence[GoodputTable | None], options: int) -> NDArray[np.float64]:
+    """What is left of the declared lengths, jobs x shapes of their tables; infinite where length or speed are not known."""
+    speeds = np.zeros((len(jobs), options))
+    examples = np.zeros(len(jobs))
+    for row, (job, table) in enumerate(zip(jobs, tables, strict=True)):
+        left = examples_left(job)
+        if table is not None and left is not None and job.profile.declared is not None:
+            speeds[row] = table.goodput if job.profile.declared.statistical else table.throughput
+            examples[row] = left
+    found = np.full(speeds.shape, np.inf)
+    np.divide(examples[:, None], speeds, out=found, where=speeds > 0)
     return found
 
 
 def seconds_at_best(job: Job, shapes: tuple[Shape, ...]) -> Seconds | None:
     """What is left of the declared length at the fastest shape; None when length or speed are not known."""
-    times = seconds_left(job, estimates.table(job, shapes), len(shapes))
-    return float(times.min()) if len(times) and np.isfinite(times).any() else None
+    times = seconds_left([job], [estimates.table(job, shapes)], len(shapes))
+    return float(times.min()) if times.size and np.isfinite(times).any() else None
 
 
 def examples_left(job: Job) -> float | None:

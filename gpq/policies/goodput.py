@@ -9,11 +9,11 @@ import numpy as np
 
 from gpq.core import estimates, links, transfer
 from gpq.core.blocks import blocks_of, choose, programme
-from gpq.core.candidates import Candidate, Field, field_of
+from gpq.core.candidates import Candidate, Field, field_of, menu_of
 from gpq.core.fairness import shares_now
 from gpq.core.files import bringing_seconds
 from gpq.core.knapsack import Item
-from gpq.core.models import Shape, Snapshot
+from gpq.core.models import Config, Shape, Snapshot
 from gpq.core.outlook import Outlook
 from gpq.core.placement import place
 from gpq.core.priors import informed, most_replicas, program_of
@@ -21,7 +21,7 @@ from gpq.core.profile import Prior
 from gpq.core.shapes import by_type, gpu_types
 from gpq.core.units import JobId
 from gpq.core.valuation import Array, Group, Valued, groups_of, growth, growth_cap, value
-from gpq.core.weights import examples_left, seconds_left, weights
+from gpq.core.weights import seconds_left, weights
 
 FEW_NODES = 32  # and so few shapes that span nodes
 REPAIRS = 12  # times that shapes which cannot be placed together are withdrawn
@@ -59,22 +59,26 @@ class Goodput:
         known = [_with_prior(each, priors.get(each.job.id)) for each in found.candidates]
         asked = [(each, priors.get(each.job.id), shares[each.job.id]) for each in known]
         tables = self.outlook.tables(asked)
-        left = {
-            each.job.id: seconds_left(each.job, tables[each.job.id], len(each.options.shapes))
-            for each in known
-            if config.use_length and examples_left(each.job) is not None
-        }
-        ends = {name: float(times.min(initial=np.inf)) for name, times in left.items()}
-        ends = {name: seconds for name, seconds in ends.items() if seconds < np.inf}
+        groups = groups_of(known, tables, most)
+        left = [_left(group, config) for group in groups]
+        ends: dict[JobId, float] = {}
+        for group, times in zip(groups, left, strict=True):
+            soonest = times.min(axis=1).tolist()
+            ends |= {row.job.id: end for row, end in zip(group.rows, soonest, strict=True) if end < np.inf}
         weight = weights(known, ends, shares, snapshot.now, config)
         valued: dict[JobId, Valued] = {}
-        for group in groups_of(known, tables, most):
-            never = np.full(len(group.options.shapes), np.inf)
-            times = np.stack([left.get(row.job.id, never) for row in group.rows])
+        for group, times in zip(groups, left, strict=True):
             bringing = _bringing(snapshot, group)
             for each in value(group, config, snapshot.now, shares, weight, times, found.capacities, bringing):
                 valued[each.job] = each
         return found, [valued[name] for name in sorted(valued)]
+
+
+def _left(group: Group, config: Config) -> Array:
+    """Seconds to the declared ends, rows x options; infinite where they are not known, or not to be used."""
+    if not config.use_length:
+        return np.full((len(group.rows), len(group.options.shapes)), np.inf)
+    return seconds_left([row.job for row in group.rows], group.tables, len(group.options.shapes))
 
 
 def _bringing(snapshot: Snapshot, group: Group) -> Array | None:
@@ -151,5 +155,5 @@ def _without(valued: Valued, shape: Shape) -> Valued:
             )
         )
     ]
-    tidy = sum(i < valued.tidy for i in left)
-    return Valued(valued.job, tuple(valued.shapes[i] for i in left), valued.values[left], tidy)
+    tidy = sum(i < valued.menu.tidy for i in left)
+    return Valued(valued.job, menu_of(tuple(valued.shapes[i] for i in left), tidy), valued.values[left])

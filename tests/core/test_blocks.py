@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpq.core.blocks import blocks_of, choose
+from gpq.core.candidates import menu_of
 from gpq.core.models import Shape
 from gpq.core.units import JobId
 from gpq.core.valuation import Valued
@@ -39,7 +40,7 @@ def on_one(size: int) -> Shape:
 def valued(number: int, worths: dict[int, float], tidy: Sequence[int]) -> Valued:
     sizes = [*(size for size in worths if size in tidy), *(size for size in worths if size not in tidy)]
     shapes = (None, *(on_one(size) for size in sizes))
-    return Valued(JobId(number), shapes, np.array([0.0, *(worths[size] for size in sizes)]), 1 + len(tidy))
+    return Valued(JobId(number), menu_of(shapes, 1 + len(tidy)), np.array([0.0, *(worths[size] for size in sizes)]))
 
 
 @given(nodes, st.lists(st.sampled_from([1, 2, 4, 8]), max_size=8))
@@ -92,9 +93,9 @@ def test_a_node_whose_size_is_no_power_of_two_is_used_whole() -> None:
     blocks = blocks_of({"": [3, 1]})
     spans = Shape(4, 2)
     assert not blocks.crowded([spans])
-    one = Valued(JobId(1), (on_one(3), None, spans), np.array([1.0, 0.0, 1.2]), 3)
+    one = Valued(JobId(1), menu_of((on_one(3), None, spans), 3), np.array([1.0, 0.0, 1.2]))
     assert choose([one], blocks) == [2]
-    other = Valued(JobId(2), (None, on_one(1)), np.array([0.0, 1.0]), 2)
+    other = Valued(JobId(2), menu_of((None, on_one(1)), 2), np.array([0.0, 1.0]))
     assert choose([one, other], blocks) == [0, 1]
 
 
