@@ -25,6 +25,8 @@ echo "end $GPQ_JOB_ID $GPQ_ATTEMPT {code} {token}" >> {ledger}
 exit {code}
 """
 MOST_AGAIN = 3  # kills in a row while it recovers
+BACKLOG = 100  # jobs acknowledged and not ended, from which on the next kill waits: kills are to meet jobs of every age
+PATIENCE = 180.0  # seconds without any end of a job
 
 
 @dataclass
@@ -160,8 +162,10 @@ def chaos(
             started = time.monotonic()
             daemon.start()
             verdict.ready_seconds.append(time.monotonic() - started)
+            _catch_up(submitter)
         submitter.allow(jobs)
-        submitter.join(timeout=120.0)
+        submitter.join(timeout=PATIENCE)
+        assert not submitter.is_alive(), f"{len(submitter.acknowledged)} of {jobs} jobs are submitted"
         if submitter.error is not None:
             raise submitter.error
         verdict.acknowledged, verdict.unanswered = len(submitter.acknowledged), submitter.unanswered
@@ -175,14 +179,27 @@ def _close(descriptor: int) -> None:
         pass
 
 
-def _judge(daemon: Daemon, submitter: Submitter, verdict: Verdict) -> None:
-    def over() -> bool:
-        return all(row.state in ENDED for row in daemon.rows().jobs)
+def _ended(ledger: Path) -> int:
+    return ledger.read_bytes().count(b"end ") if ledger.exists() else 0
 
-    try:
-        wait_until(over, "all jobs end", patience=180.0)
-    except AssertionError:
-        verdict.unfinished = [row.id for row in daemon.rows().jobs if row.state not in ENDED]
+
+def _catch_up(submitter: Submitter) -> None:
+    wait_until(
+        lambda: len(submitter.acknowledged) - _ended(submitter.ledger) < BACKLOG or submitter.error is not None,
+        "jobs end",
+        patience=PATIENCE,
+    )
+
+
+def _judge(daemon: Daemon, submitter: Submitter, verdict: Verdict) -> None:
+    ended, since = _ended(submitter.ledger), time.monotonic()
+    while unfinished := [row.id for row in daemon.rows().jobs if row.state not in ENDED]:
+        if (now := _ended(submitter.ledger)) != ended:
+            ended, since = now, time.monotonic()
+        if time.monotonic() - since > PATIENCE:
+            verdict.unfinished = unfinished
+            break
+        time.sleep(0.2 + len(unfinished) / 100)  # each look at them all is work for the daemon
     lines = [line.split() for line in submitter.ledger.read_text().splitlines()]
     starts = Counter(int(line[1]) for line in lines if line[0] == "start")
     ends = {int(line[1]): int(line[3]) for line in lines if line[0] == "end"}
