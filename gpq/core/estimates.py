@@ -15,7 +15,17 @@ from numpy.typing import NDArray
 from gpq.core.batches import BatchChoice, BatchLimits, GoodputTable, Question, columns_of, goodput_tables, limits_of
 from gpq.core.correction import Correction, corrections
 from gpq.core.fitting import fit_many
-from gpq.core.goodput import GradientStats, ThroughputParams, efficiency, goodput, stacked, stats_of, throughput
+from gpq.core.goodput import (
+    GradientStats,
+    ThroughputParams,
+    efficiency,
+    goodput,
+    grad_time,
+    stacked,
+    stats_of,
+    step_time,
+    throughput,
+)
 from gpq.core.memo import Memo
 from gpq.core.models import Job, Shape
 from gpq.core.profile import Declared, Noise, Profile, ProfileRow
@@ -108,6 +118,17 @@ def _fit(profiles: Sequence[tuple[ProfileRow, ...]]) -> list[tuple[ThroughputPar
 
 _fits: Memo[tuple[ProfileRow, ...], tuple[ThroughputParams, Correction] | None] = Memo(_fit, LEAST_REMEMBERED)
 _models: Memo[_Asked, Model | None] = Memo(_make, LEAST_REMEMBERED)
+
+
+def times_at(rows: tuple[ProfileRow, ...], like: ProfileRow) -> tuple[float, float] | None:
+    """Gradient and step time, seconds, in the configuration of `like` by the model of `rows`; None where there is none."""
+    fitted = _fits.one(rows_on(rows, like.gpu_type))
+    if fitted is None:
+        return None
+    params, right = fitted
+    factor = float(right.factor(np.array([like.nodes]), np.array([like.replicas]))[0])
+    step = float(step_time(params, like.nodes, like.replicas, like.atomic_batch)) * factor
+    return float(grad_time(params, like.atomic_batch)) * factor, step
 
 
 @lru_cache(maxsize=8192)

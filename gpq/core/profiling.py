@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpq.core.events import Profiled, TimingSums
+from gpq.core.foresight import foreseen
 from gpq.core.models import Job, JobSpec
 from gpq.core.noise_curve import recorded
 from gpq.core.profile import Declared, LossPoint, Noise, NoisePoint, Profile, ProfileRow
@@ -78,14 +79,20 @@ def rested(profile: Profile) -> Profile:
 
 
 def _rows_alike(old: tuple[ProfileRow, ...], new: tuple[ProfileRow, ...]) -> bool:
-    return len(old) == len(new) and all(a is b or _row_alike(a, b) for a, b in zip(old, new, strict=True))
+    if old is new:
+        return True
+    known = {_key(row): row for row in old}
+    news = [row for row in new if (before := known.get(_key(row))) is None or not _row_alike(before, row)]
+    return len(old) <= len(new) and (not news or foreseen(old, news))
+
+
+def _key(row: ProfileRow) -> tuple[str, int, int, int]:
+    return row.gpu_type, row.nodes, row.replicas, row.atomic_batch
 
 
 def _row_alike(old: ProfileRow, new: ProfileRow) -> bool:
-    return (
-        (old.nodes, old.replicas, old.atomic_batch, old.gpu_type)
-        == (new.nodes, new.replicas, new.atomic_batch, new.gpu_type)
-        and abs(new.step_time - old.step_time) <= TIME_TOLERANCE * old.step_time
+    return old is new or (
+        abs(new.step_time - old.step_time) <= TIME_TOLERANCE * old.step_time
         and abs(new.grad_time - old.grad_time) <= TIME_TOLERANCE * old.grad_time
         and (min(old.weight, new.weight) >= WELL_KNOWN or new.weight <= WEIGHT_TOLERANCE * old.weight)
     )
