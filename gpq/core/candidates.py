@@ -27,8 +27,8 @@ from gpq.core.shapes import (
 from gpq.core.units import DeviceId, JobId, NodeId
 
 NOWHERE = Placement(())
-OFFERS_KEPT = 64  # from round to round
-OPTIONS_KEPT = 4096  # of each
+OFFERS_KEPT = 8  # from round to round
+OPTIONS_KEPT = 1024  # of each
 
 
 @dataclass(frozen=True, slots=True, eq=False)

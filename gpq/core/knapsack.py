@@ -83,9 +83,8 @@ def exactly(items: Sequence[tuple[Ints, Array]], capacities: Sequence[int]) -> A
     # Slot 0 stands for "does not fit": what is taken from before it is minus infinity.
     best = np.concatenate([[-np.inf], np.zeros(len(states))])
     choices: list[NDArray[np.intp]] = []
-    before: dict[
-        int, tuple[Ints, Ints, Ints]
-    ] = {}  # by needs: states taken, whence each is reached, where its row begins
+    # By needs: the states that options take, whence they reach each state, where the row of each state begins.
+    before: dict[int, tuple[Ints, Ints, Ints]] = {}
     for needs, values in items:
         known = before.get(id(needs))
         if known is None:

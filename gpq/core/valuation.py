@@ -25,7 +25,7 @@ GROWTH_MIXED = 8  # the same where there are several types: every type that was 
 LEAST_GAIN = 0.05  # a move must promise this much, however quick the restart: estimates are no better than that
 TINY = 1e-12  # seconds, instead of a division by none
 FOR_EVER = 1e12  # seconds, so that no infinity is divided
-MENUS_KEPT = 4096  # of the same options
+MENUS_KEPT = 1024  # of the same options
 LEAST_FACTOR = 0.7  # of a restart, however long it takes
 
 Array = NDArray[np.float64]
