@@ -82,38 +82,39 @@ def exactly(items: Sequence[tuple[Ints, Array]], capacities: Sequence[int]) -> A
     states = np.arange(int(shape.prod()))
     # Slot 0 stands for "does not fit": what is taken from before it is minus infinity.
     best = np.concatenate([[-np.inf], np.zeros(len(states))])
-    choices: list[NDArray[np.intp]] = []
-    # By needs: the states that options take, whence they reach each state, where the row of each state begins.
-    before: dict[int, tuple[Ints, Ints, Ints]] = {}
+    steps: list[Array] = []  # the best before each item
+    ways: dict[int, tuple[Ints, Ints]] = {}  # by needs: the states that options take, and whence they reach each state
     for needs, values in items:
-        known = before.get(id(needs))
-        if known is None:
+        way = ways.get(id(needs))
+        if way is None:
             taken = needs @ strides
-            sources = _sources(needs, taken, states, strides, shape)
-            known = before[id(needs)] = taken, sources, states * len(values)
-        reached = best.take(known[1])
-        reached += values
-        choice = reached.argmax(axis=1)
-        choices.append(choice)
-        best[1:] = reached.take(choice + known[2])
-    if not np.isfinite(best[-1]):
+            way = ways[id(needs)] = taken, _sources(needs, taken, states, strides, shape)
+        steps.append(best)
+        reached = best.take(way[1])
+        reached += values[:, None]
+        best = np.empty_like(best)
+        best[0] = -np.inf
+        np.maximum.reduce(reached, axis=0, out=best[1:])
+    value = float(best[-1])
+    if value == -np.inf:
         return None
     left = len(states) - 1
     picked: list[int] = []
-    for (needs, _), choice in zip(reversed(items), reversed(choices), strict=True):
-        option = int(choice[left])
+    for (needs, values), before in zip(reversed(items), reversed(steps), strict=True):
+        taken, sources = ways[id(needs)]
+        option = int((before.take(sources[:, left]) + values).argmax())
         picked.append(option)
-        left -= int(before[id(needs)][0][option])
-    return Answer(picked[::-1], float(best[-1]), float(best[-1]))
+        left -= int(taken[option])
+    return Answer(picked[::-1], value, value)
 
 
 def _sources(needs: Ints, taken: Ints, states: Ints, strides: Ints, shape: Ints) -> Ints:
-    """Slots (states x options) that each state is reached from by each option, 0 where the option does not fit."""
-    slots: Ints = states[:, None] + 1 - taken
+    """Slots (options x states) that each state is reached from by each option, 0 where the option does not fit."""
+    slots: Ints = states + 1 - taken[:, None]
     if len(shape) == 1:
         return np.maximum(slots, 0)
     used = (states[:, None] // strides) % shape
-    return np.where((used[:, None, :] >= needs).all(axis=2), slots, 0)
+    return np.where((used >= needs[:, None, :]).all(axis=2), slots, 0)
 
 
 def _by_prices(items: Sequence[Item], capacities: Sequence[int]) -> Answer | None:
