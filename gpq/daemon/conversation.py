@@ -306,7 +306,12 @@ class Conversation:
         snapshot = self._view()
         known = {(JobId(info["job"]), int(info["attempt"])): info for info in reply["attempts"]}
         events, more = self._observer.news(
-            known, reply["devices"], snapshot, asked=asked, start_possible=self._start_possible
+            known,
+            reply["devices"],
+            snapshot,
+            asked=asked,
+            start_possible=self._start_possible,
+            stamp=reply.get("stamp"),
         )
         self._tell(events)
         self._tell_refusals(known)
