@@ -22,7 +22,7 @@ from gpq.core.units import JobId, NodeId, Seconds
 from gpq.daemon import launching, sightings
 from gpq.daemon.clock import Clock
 from gpq.daemon.link import Done, LinkLost, Reply
-from gpq.daemon.observing import ALIVE, Key, Observer
+from gpq.daemon.observing import ALIVE, NO_ANSWER, Key, Observer
 from gpq.daemon.reign import UNNAMED, Reign
 
 log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class Conversation:
         """A connection is still being made."""
         silent = self._clock.elapsed() - self.heard_at
         if self._observer.is_up and silent > SILENCE:
-            self._tell(self._observer.silent(f"no answer for {SILENCE:.0f} s", silent))
+            self._tell(self._observer.silent(NO_ANSWER, silent))
 
     def over(self, reason: str, *, refused: bool = False) -> Seconds:
         """The connection, or the try, came to its end. Seconds to wait at most before the next; longer where the node refused

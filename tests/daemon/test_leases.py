@@ -82,6 +82,15 @@ def test_the_end_comes_after_lease_and_margin_and_the_wall_clock_has_no_say() ->
     assert (end.node, end.at, end.exit.fenced) == (A, given.wall, True)
 
 
+def test_why_a_node_is_silent_stays_what_its_link_knows() -> None:
+    given = Given(leased())
+    refuses = NodeSilent(given.wall, A, "a refuses connections", given.wall - 20.0)
+    given.state = fold(given.state, [NodeSeen(0.0, node("a")), refuses]).snapshot
+    [end] = given.pass_(patience(leased()) + 5.0)
+    assert isinstance(end, Exited)
+    assert fold(given.state, [end]).snapshot.nodes[A].reason == "a refuses connections"
+
+
 def test_a_node_that_is_heard_of_renews() -> None:
     given = Given(leased(60.0))
     for _ in range(20):
