@@ -193,7 +193,8 @@ OPS = (
     #           reached it, or "", "network": [[interface, address]] that others may try, "ephemeral": [first, last],
     #           "storage": id of the folder of the checkpoints: where it is the same, they are shared}
     "ping",  # {} -> {"time"}
-    "probe",  # {} -> {"devices": [DeviceInfo], "driver": str, "error": str}; probing runs in a child with a time limit
+    "probe",  # {} -> {"devices": [DeviceInfo], "driver": str, "error": str, "beside": names of the other spools of this
+    #           machine in the same folder}; probing runs in a child with a time limit
     "prepare",  # {"prepare": PrepareOrder} -> {"fit": bool, "reason", "fix"}; answered once the setup has ended
     "start",  # {"order": StartOrder} -> {"state": "started" | "already", "attempt": AttemptInfo}
     "stop",  # {"attempt": "42.1", "mode", "grace"} -> {"attempt": AttemptInfo}; may be repeated, harder each time
