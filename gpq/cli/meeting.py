@@ -62,7 +62,7 @@ def meet(name: str, node: NodeConfig) -> tuple[Findings, Place]:
     place = Place(
         str(greeting["boot_id"]),
         os.path.dirname(str(greeting["path"])),
-        frozenset(map(str, probe["beside"])),
+        frozenset(map(str, probe.get("beside", ()))),
     )
     found = Findings(
         host=str(greeting["host"]),

@@ -21,8 +21,8 @@ from gpq.core.planning import CANCEL_GRACE
 from gpq.core.units import JobId, NodeId, Seconds
 from gpq.daemon import launching, sightings
 from gpq.daemon.clock import Clock
-from gpq.daemon.link import Done, LinkLost, Reply
-from gpq.daemon.observing import ALIVE, NO_ANSWER, Key, Observer
+from gpq.daemon.link import NO_ANSWER, Done, LinkLost, Reply
+from gpq.daemon.observing import ALIVE, Key, Observer
 from gpq.daemon.outage import Outage
 from gpq.daemon.reign import UNNAMED, Reign
 

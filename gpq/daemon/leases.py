@@ -12,7 +12,8 @@ from gpq.core.models import Snapshot
 from gpq.core.nodes import NodeState
 from gpq.core.units import NodeId, Seconds
 from gpq.daemon.clock import elapsed
-from gpq.daemon.observing import NO_ANSWER, Key
+from gpq.daemon.link import NO_ANSWER
+from gpq.daemon.observing import Key
 
 LOOK: Seconds = 1.0
 ABSENCE: Seconds = 5.0  # between two looks: this daemon was stopped, or its machine slept

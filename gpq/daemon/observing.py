@@ -28,7 +28,6 @@ ENDED = ("exited", "lost")
 SEEN: Seconds = 5.0  # news of a node without a difference, at most this often
 KEEPING: Seconds = 10.0  # until what was told is in the database
 STILL: Seconds = 30.0  # without a step, until it is told where the replicas are
-NO_ANSWER = "no answer"  # for how long is seen where it is shown
 RETELL: Seconds = 30.0  # an event that changed nothing is told again, after this long
 
 
