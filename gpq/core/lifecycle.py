@@ -77,6 +77,8 @@ def conclude(job: Job, now: Seconds, config: Config) -> Event:
     end = _blamed(joint_exit([exit_ for _, exit_ in job.exits]), job)
     end = replace(end, ended_at=_ended_at(job, now))
     finished = end.code == 0 and not end.stopped and not end.lost and not end.fenced
+    if job.stop is StopReason.TIME and not end.asked and end.ended_at < (job.stop_sent_at or 0.0):
+        job = replace(job, stop=None)  # its end was before its time was over, and we did not hear of it
     if job.stop is StopReason.CANCEL:
         return Succeeded(now, job.id, end) if finished and not end.asked else Cancelled(now, job.id, end)
     if job.stop is StopReason.TIME:

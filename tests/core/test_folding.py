@@ -78,6 +78,19 @@ def test_an_end_that_is_told_late_ends_the_job_when_it_ended() -> None:
         assert (folded.journal[-1].at, folded.journal[-1].exit.ended_at) == (60.0, ended)
 
 
+def test_a_time_limit_that_ran_out_unheard_is_not_the_end_of_what_had_ended_before() -> None:
+    before = snapshot(running(1, on("a", 0), since=10.0))
+    before = fold(before, [facts.StopSent(70.0, JobId(1), 1, StopReason.TIME)]).snapshot
+    for end, state in (
+        (Exit(7, ended_at=22.0), JobState.FAILED),
+        (Exit(0, ended_at=22.0), JobState.COMPLETED),
+        (Exit(7, ended_at=80.0), JobState.TIMEOUT),
+        (Exit(143, asked="kill", ended_at=80.0), JobState.TIMEOUT),
+    ):
+        [over] = fold(before, [facts.Exited(90.0, JobId(1), 1, A, end)]).ended
+        assert over.state is state
+
+
 def test_of_several_servers_the_last_end_counts_however_late_the_first_is_told() -> None:
     spread = Placement(((A, on("a", 0).parts[0][1]), (B, on("b", 0).parts[0][1])))
     ends = [
