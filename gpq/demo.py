@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -18,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from gpq.client import connection, daemon_control
-from gpq.errors import GpqError, Refused
+from gpq.errors import GpqError, Interrupted, Refused, TimedOut
 from gpq.policies.registry import entry
 from gpq.rpc.messages import JobDetail, JobList, Show, SpecMessage, Status, Submit, Submitted, Top, TopView
 
@@ -80,7 +81,7 @@ class DemoResult(msgspec.Struct, frozen=True):
     samples_exact: bool
     targets_reached: int
     seconds: float
-    home: str
+    home: str  # "": a temporary folder, which is gone
     policy: str
     passed: bool
     schema: int = 1
@@ -93,6 +94,8 @@ class Stage:
     home: Path
     examples: Path
     policy: str
+    failed: bool = False
+    temporary: bool = False  # nobody named the folder: it goes once there is nothing to be looked up in it
     ids: dict[str, int] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
 
@@ -120,8 +123,8 @@ def check_training() -> None:
 
 @contextlib.contextmanager
 def stage(home: str = "", policy: str = "goodput") -> Iterator[Stage]:
-    """A daemon of its own in `home` (default: a new temporary folder); it and its jobs are gone afterwards. Raises
-    UsageError for an unknown policy."""
+    """A daemon of its own in `home` (default: a new temporary folder); it and its jobs are gone afterwards, and so is the
+    temporary folder unless something failed. Raises UsageError for an unknown policy."""
     entry(policy)
     check_training()
     folder = Path(home or tempfile.mkdtemp(prefix="gpq-demo-")).resolve()
@@ -130,8 +133,14 @@ def stage(home: str = "", policy: str = "goodput") -> Iterator[Stage]:
     config.write_text(CONFIG.format(policy=policy) + "".join(_server(index) for index in range(len(SERVERS))))
     kept = {name: os.environ.get(name) for name in ("GPQ_HOME", "GPQ_CONFIG")}
     os.environ.update(GPQ_HOME=str(folder), GPQ_CONFIG=str(config))
+    here = Stage(folder, examples_folder(), policy, temporary=not home)
+    needless = False
     try:
-        yield Stage(folder, examples_folder(), policy)
+        yield here
+        needless = not here.failed
+    except (TimedOut, Interrupted, KeyboardInterrupt):
+        needless = True
+        raise
     finally:
         with contextlib.suppress(GpqError):
             daemon_control.stop(jobs=True)
@@ -140,6 +149,8 @@ def stage(home: str = "", policy: str = "goodput") -> Iterator[Stage]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+        if here.temporary and needless:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _server(index: int) -> str:
@@ -164,7 +175,7 @@ def submit(here: Stage, part: Part) -> int:
 
 
 def play(here: Stage, draw: Callable[[TopView, str], None], *, timeout: float, pause: float = 0.5) -> DemoResult:
-    """Submit the cast, watch it to the end, judge. `draw` is called with each frame. Raises Refused at `timeout`."""
+    """Submit the cast, watch it to the end, judge. `draw` is called with each frame. Raises TimedOut at `timeout`."""
     first, *others = CAST
     submit(here, first)
     waiting = list(others)
@@ -182,7 +193,8 @@ def play(here: Stage, draw: Callable[[TopView, str], None], *, timeout: float, p
         if not waiting and done == len(CAST):
             return judge(here)
         if alone > timeout:
-            raise Refused(f"the demo did not end within {timeout:.0f} s", f"its logs are in {here.home}")
+            kept = "--home DIR keeps its logs" if here.temporary else f"its logs are in {here.home}"
+            raise TimedOut(f"the demo did not end within {timeout:.0f} s", f"give it longer: --timeout; {kept}")
         time.sleep(pause)
 
 
@@ -199,6 +211,7 @@ def _act(here: Stage, waiting: list[Part], done: int) -> str:
 def judge(here: Stage) -> DemoResult:
     """What each job reached, from what the daemon recorded of it."""
     results = [_result(here, part) for part in CAST]
+    here.failed = not passed(here.policy, results)
     return DemoResult(
         sum(result.state == "completed" for result in results),
         results,
@@ -207,9 +220,9 @@ def judge(here: Stage) -> DemoResult:
         all(result.samples_exact for result in results),
         sum(result.reached for result in results),
         time.monotonic() - here.started,
-        str(here.home),
+        str(here.home) if here.failed or not here.temporary else "",
         here.policy,
-        passed(here.policy, results),
+        not here.failed,
     )
 
 

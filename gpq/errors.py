@@ -7,7 +7,7 @@
     |-- DaemonUnreachable 3   no daemon answers, or one of another version
     |-- NotFound          4   no such job, node or user
     |-- Refused           5   understood, possible in principle, and not done
-    |-- TimedOut        124   `gpq wait --timeout` ran out
+    |-- TimedOut        124   `--timeout` of `gpq wait` or `gpq demo` ran out
     `-- Interrupted     130   Ctrl-C; 143 SIGTERM
 
 Anything else that escapes is a bug and shows its traceback. Whatever is raised here changed nothing.

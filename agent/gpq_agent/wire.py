@@ -15,7 +15,7 @@ Three conversations are defined here:
 
 Time on the wire. Every reply to `hello` and `watch` is a report; its `stamp` is the node's CLOCK_BOOTTIME at that moment
 (seconds since boot, sleep included; nobody can set it). A stamp means something on the node that made it and in that boot
-alone; the daemon only carries it back. No rule below reads a wall clock.
+alone; the daemon carries it back, and takes the ages of what the report tells from it. No rule below reads a wall clock.
 
 Start orders expire. `order.stamp` is that of the last report the daemon took in before it sent the order, `order.boot_id`
 the boot it was made in. The agent refuses ("expired") another boot's order, and one that arrives START_EXPIRY seconds or
@@ -180,6 +180,8 @@ class ExitRecord(NamedTuple):
     unlaunched: str = ""  # nothing of the user's ran: "port" (it was taken), "network" (the servers did not meet)
     cause: str = ""  # what failed first here, e.g. "rank 3 was killed by SIGKILL"; "" where nothing tells
     victim: bool = False  # it failed because processes of another server of the attempt were gone
+    stamp: float = 0.0  # the node's CLOCK_BOOTTIME once no process of it was left; 0: an agent before 0.3
+    boot_id: str = ""  # the boot that `stamp` belongs to
 
 
 # Attempt states in replies: "starting" (recorded, not yet running), "running", "exited" (exit record there),
@@ -191,7 +193,8 @@ OPS = (
     #           reached it, or "", "network": [[interface, address]] that others may try, "ephemeral": [first, last],
     #           "storage": id of the folder of the checkpoints: where it is the same, they are shared}
     "ping",  # {} -> {"time"}
-    "probe",  # {} -> {"devices": [DeviceInfo], "driver": str, "error": str}; probing runs in a child with a time limit
+    "probe",  # {} -> {"devices": [DeviceInfo], "driver": str, "error": str, "beside": names of the other spools of this
+    #           machine in the same folder}; probing runs in a child with a time limit
     "prepare",  # {"prepare": PrepareOrder} -> {"fit": bool, "reason", "fix"}; answered once the setup has ended
     "start",  # {"order": StartOrder} -> {"state": "started" | "already", "attempt": AttemptInfo}
     "stop",  # {"attempt": "42.1", "mode", "grace"} -> {"attempt": AttemptInfo}; may be repeated, harder each time
@@ -243,6 +246,10 @@ class AttemptInfo(NamedTuple):
     devices: List[str] = []  # what it was given
     lease: float = 0.0  # of its order
     ranks: List[Any] = []  # a Pulse each, of the ranks on this node (in `watch`, where its offset is asked)
+    # As the `stamp` of the reply that tells it, so that their difference is an age; None: not known. Below 0: before the
+    # node booted.
+    began: Optional[float] = None  # its first process
+    ended: Optional[float] = None  # when no process of it was left, or the latest that it can have been
 
 
 class Pulse(NamedTuple):

@@ -59,7 +59,9 @@ def add(wanted: Wanted, *, yes: bool, quiet: bool) -> dict[str, Any]:
     before = config_file.read()
     after = config_file.with_node(before, name, fields)
     key = host_keys.settle(Target(node.host, node.port, command=tuple(node.ssh or ["ssh"])), yes=yes, quiet=quiet)
-    found = meeting.meet(name, node)
+    found, place = meeting.meet(name, node)
+    if other := meeting.other_name(name, place, config.load().nodes):
+        raise Refused(f"{wanted.host} is the server of node {other} already", f"`gpq nodes remove {other}` first")
     if not quiet:
         output.say(*meeting.lines(name, found))
     config_file.write(after, before)

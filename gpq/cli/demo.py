@@ -17,8 +17,8 @@ from gpq.views.plain import safe
 
 app = frame()
 POLICY = typer.Option("--policy", metavar="POLICY", help="Of the daemon; `gpq config policies` lists them.")
-HOME = typer.Option("--home", metavar="DIR", help="Keep state and logs there instead of in a temporary folder.")
-TIMEOUT = typer.Option("--timeout", metavar="DURATION", help="Give up after this long.")
+HOME = typer.Option("--home", metavar="DIR", help="Keep state and logs there; else they stay only if the demo fails.")
+TIMEOUT = typer.Option("--timeout", metavar="DURATION", help="Give up after this long, with exit code 124.")
 
 Draw = Callable[[TopView, str], None]
 
@@ -108,6 +108,7 @@ def _summary(result: play.DemoResult) -> list[str]:
         f"{result.resized} of {count} jobs resized while running, continued from their checkpoints",
         f"{result.batch_changed} of {count} jobs changed their batch size without a restart",
         "no sample lost or repeated" if result.samples_exact else "samples were lost or repeated",
-        f"{'passed' if result.passed else 'FAILED'} under {result.policy} in {result.seconds:.0f} s; logs in {result.home}",
+        f"{'passed' if result.passed else 'FAILED'} under {result.policy} in {result.seconds:.0f} s"
+        + (f"; logs in {result.home}" if result.home else ""),
     ]
     return lines

@@ -269,8 +269,8 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         "",
         {
             "--policy": ("Of the daemon; `gpq config policies` lists them.", "goodput|pollux|sia|optimus|slaq|tiresias|themis|gavel|gavel-max-min|gavel-ftf|gavel-makespan|srtf|backfill|fifo"),
-            "--home": ("Keep state and logs there instead of in a temporary folder.", "any"),
-            "--timeout": ("Give up after this long.", "any"),
+            "--home": ("Keep state and logs there; else they stay only if the demo fails.", "any"),
+            "--timeout": ("Give up after this long, with exit code 124.", "any"),
             "--color": ("auto: on a terminal, unless NO_COLOR is set.", "auto|always|never"),
             "--json": ("Print JSON only, as the daemon answered.", ""),
         },

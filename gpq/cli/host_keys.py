@@ -5,10 +5,14 @@ ssh itself does it all, so that it is the right key through jump hosts as well; 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import select
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 
 from gpq.cli import output
@@ -17,6 +21,7 @@ from gpq.connectors.ssh import Target
 from gpq.errors import GpqError, Refused
 
 PATIENCE = 120.0  # seconds; somebody may have to touch a hardware key
+LOGGED_IN = re.compile(rb"^debug1: Sending command: ", re.MULTILINE)  # not said by the ssh of a jump host
 KEY = re.compile(r"debug1: Server host key: (\S+) (SHA256:\S+)")
 SAID = re.compile(
     r"debug1: .*|OpenSSH_.*|Warning: Permanently added .*|Authenticated to .*|Transferred: .*|Bytes per second.*"
@@ -76,21 +81,43 @@ def _look(target: Target, strict: str) -> Look:
     options += ["-o", "ClearAllForwardings=yes", "-o", "PermitLocalCommand=no", "-o", "RemoteCommand=none"]
     argv = [*target.argv(*options), "-o", "ConnectTimeout=15", "--", target.host, "exit 0"]
     environment = {**os.environ, "SSH_ASKPASS_REQUIRE": "never", "LC_ALL": "C"}
-    try:
-        ran = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, env=environment, timeout=PATIENCE, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise GpqError(
-            f"{target.host} took longer than {PATIENCE:.0f} s", f"`ssh {target.host} true` may say why"
-        ) from None
-    except OSError as error:
-        raise GpqError(f"cannot start {argv[0]}: {error.strerror}", "install OpenSSH's client") from None
-    lines = ran.stderr.decode("utf-8", "replace").splitlines()
+    code, lines = _until_logged_in(argv, environment, target.host)
     keys = [found.groups() for line in lines if (found := KEY.match(line))]
     said = "\n".join(line for line in lines if not SAID.fullmatch(line.strip()))
     changed = "REMOTE HOST IDENTIFICATION HAS CHANGED" in said
-    unknown = ran.returncode == 255 and "Host key verification failed" in said and not changed
-    problem = None if ran.returncode != 255 else ssh_words.problem(said, target.host)
+    unknown = code == 255 and "Host key verification failed" in said and not changed
+    problem = None if code != 255 else ssh_words.problem(said, target.host)
     key = (str(keys[-1][0]), str(keys[-1][1])) if keys else None
-    return Look(ran.returncode != 255, key, unknown, problem)
+    return Look(code != 255, key, unknown, problem)
+
+
+def _until_logged_in(argv: list[str], environment: dict[str, str], host: str) -> tuple[int, list[str]]:
+    """ssh's exit code, or 0 once it is let in (what login scripts do then is not waited for), and what it has told."""
+    said = b""
+    try:
+        ssh = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise GpqError(f"cannot start {argv[0]}: {error.strerror}", "install OpenSSH's client") from None
+    assert ssh.stderr is not None
+    until = time.monotonic() + PATIENCE
+    try:
+        while not LOGGED_IN.search(said):
+            if not select.select([ssh.stderr], [], [], max(until - time.monotonic(), 0.0))[0]:
+                raise GpqError(f"{host} took longer than {PATIENCE:.0f} s", f"`ssh {host} true` may say why")
+            piece = os.read(ssh.stderr.fileno(), 1 << 16)
+            if not piece:
+                return ssh.wait(), said.decode("utf-8", "replace").splitlines()
+            said += piece
+        return 0, said.decode("utf-8", "replace").splitlines()
+    finally:
+        ssh.stderr.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(ssh.pid, signal.SIGKILL)  # with its jump hosts
+        ssh.wait()

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gpq_agent import wire
 
 from gpq import paths
+from gpq.cli import output
 from gpq.config import NodeConfig
 from gpq.connectors.base import Channel
 from gpq.daemon import connectors
 from gpq.errors import GpqError
 
+REMARK_AFTER = 5.0  # seconds without a word from there
 PATIENCE = 30.0  # seconds for an answer: the driver of the GPUs has ten
 
 
@@ -35,18 +39,32 @@ class Findings:
     address: str
 
 
-def meet(name: str, node: NodeConfig) -> Findings:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a node's spool lies: of two names of one server, in the same folder in the same boot."""
+
+    boot_id: str
+    folder: str
+    beside: frozenset[str] = field(default=frozenset(), compare=False)  # other names that it may have
+
+
+def meet(name: str, node: NodeConfig) -> tuple[Findings, Place]:
     """Raises GpqError naming what is missing there."""
     with tempfile.TemporaryDirectory() as folder:
         connector = connectors.ssh(node, Path(folder) / "errors")
-        channel = connector.agent(connectors.ssh_arguments(name, node, paths.home()))
+        channel = connector.agent(connectors.ssh_arguments(name, node, paths.home()), _patiently(node.host))
         try:
             greeting = _answer(channel, node.host, 0)
             channel.writer.write(wire.encode({"v": wire.VERSION, "id": 1, "op": "probe"}))
             probe = _answer(channel, node.host, 1)
         finally:
             channel.close()
-    return Findings(
+    place = Place(
+        str(greeting["boot_id"]),
+        os.path.dirname(str(greeting["path"])),
+        frozenset(map(str, probe.get("beside", ()))),
+    )
+    found = Findings(
         host=str(greeting["host"]),
         python=str(greeting["python"]),
         cores=int(greeting["cores"]),
@@ -56,6 +74,29 @@ def meet(name: str, node: NodeConfig) -> Findings:
         devices=list(probe["devices"]),
         address=str(greeting["address"]),
     )
+    return found, place
+
+
+def _patiently(host: str) -> Callable[[], None]:
+    """Says once what is being waited for."""
+    says_at = [time.monotonic() + REMARK_AFTER]
+
+    def waiting() -> None:
+        if time.monotonic() > says_at[0]:
+            says_at[0] = float("inf")
+            output.note(f"{host} let us in, and its login scripts or its Python take their time")
+
+    return waiting
+
+
+def other_name(name: str, place: Place, nodes: Mapping[str, NodeConfig]) -> str:
+    """Under which of `nodes` the server at `place` is known already, "" for none that can be asked."""
+    behind_ssh = {other for other, node in nodes.items() if node.connector == "ssh"}
+    for other in sorted(place.beside & behind_ssh - {name}):
+        with contextlib.suppress(GpqError):  # it does not answer where this one does
+            if meet(other, nodes[other])[1] == place:
+                return other
+    return ""
 
 
 def _answer(channel: Channel, host: str, number: int) -> dict[str, Any]:

@@ -84,14 +84,19 @@ def _limits(name: str, told: Told) -> list[Check]:
         is_low = 0 <= soft < least and (
             limit == "nofile" or told["infiniband"]
         )  # -1: unlimited; it locks what it sends
-        said = f"{NAMES[limit]}: {_amount(soft)}, at most {_amount(hard)}"
+        soft_said, hard_said = (_amount(number, in_bytes=limit == "memlock") for number in (soft, hard))
+        said = f"{NAMES[limit]}: {soft_said}, at most {hard_said}"
         mend = f"`{wanted}` in /etc/security/limits.conf, then log in again" if is_low else ""
         found.append(Check(limit, ("fail" if limit == "memlock" else "warn") if is_low else "ok", said, mend, name))
     return found
 
 
-def _amount(number: int) -> str:
-    return "unlimited" if number < 0 or number >= 1 << 60 else str(number)
+def _amount(number: int, *, in_bytes: bool) -> str:
+    if number < 0 or number >= 1 << 60:
+        return "unlimited"
+    if not in_bytes:
+        return str(number)
+    return f"{number / (1 << 20):.0f} MiB" if number >= 10 << 20 or number % (1 << 20) == 0 else f"{number >> 10} KiB"
 
 
 def _shm(name: str, mib: int | None) -> Check:

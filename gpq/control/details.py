@@ -69,11 +69,12 @@ def attempts(reader: Reader, journal: Sequence[facts.Event]) -> list[AttemptView
             stop = str(event.reason)
         elif isinstance(event, ENDS) and found and found[-1].ended_at is None:
             last = found[-1]
+            ended = min(event.exit.ended_at or event.at, event.at)
             failed = isinstance(event, facts.Stopped) and event.failed
             word = "failed, queued again" if failed else type(event).__name__.lower()
             outcome = f"{word} ({stop})" if stop else word
             found[-1] = AttemptView(
-                last.attempt, last.placement, last.launched_at, narration.stamp(event.at), outcome, last.why
+                last.attempt, last.placement, last.launched_at, narration.stamp(ended), outcome, last.why
             )
     return found
 

@@ -186,6 +186,7 @@ class Started:
     attempt: int
     node: NodeId
     storage: str = ""  # of that node
+    since: Seconds = 0.0  # when they began, told late perhaps; 0: at `at`
 
 
 @dataclass(frozen=True, slots=True)

@@ -259,6 +259,7 @@ def _of_attempt(job: Job, event: StopSent | Retuned | Started | StartRefused | E
             end = event.exit
             if preempted(job, end.code) and not end.stopped:
                 end = replace(end, stopped=True)
+            end = replace(end, ended_at=min(end.ended_at or event.at, event.at))
             return _exited(job, event.node, end)
         case Profiled():
             return profiling.learn(job, event) if event.offset > job.report_offset else job
@@ -276,8 +277,9 @@ def _started(job: Job, event: Started) -> Job:
         job = replace(job, files=FilesAt(event.node, event.storage, job.files is not None and job.files.proved))
     if job.placement is None or len(nodes) < len(job.placement.parts) or job.state is not JobState.STARTING:
         return job
-    first = job.first_started_at if job.first_started_at is not None else event.at
-    return replace(job, state=advance(job.state, event), started_at=event.at, first_started_at=first)
+    began = min(max(event.since or event.at, job.launched_at or 0.0), event.at)
+    first = job.first_started_at if job.first_started_at is not None else began
+    return replace(job, state=advance(job.state, event), started_at=began, first_started_at=first)
 
 
 def _exited(job: Job, node: NodeId, end: Exit) -> Job:
@@ -287,11 +289,12 @@ def _exited(job: Job, node: NodeId, end: Exit) -> Job:
 
 
 def _stopped(job: Job, event: Stopped) -> Job:
+    ended = event.exit.ended_at or event.at
     after = replace(
-        _released(job, event.at),
+        _released(job, ended),
         state=advance(job.state, event),
         exit=event.exit,
-        stop_seconds=max(event.at - job.stop_sent_at, 0.0) if job.stop_sent_at is not None else None,
+        stop_seconds=max(ended - job.stop_sent_at, 0.0) if job.stop_sent_at is not None else None,
         files=replace(job.files, proved=True) if job.files is not None and event.exit.stopped else job.files,
         not_before=event.not_before,
         failures=job.failures + (1 if event.failed else 0),
@@ -304,18 +307,19 @@ def _stopped(job: Job, event: Stopped) -> Job:
 
 def _finished(job: Job, event: Succeeded | Failed | Cancelled | TimeLimitReached) -> Job:
     held = job.state in HOLDS_DEVICES
+    ended = (event.exit.ended_at or event.at) if held else event.at
     after = replace(
-        _released(job, event.at) if held else job,
+        _released(job, ended) if held else job,
         state=advance(job.state, event),
         exit=event.exit if held else job.exit,
-        ended_at=event.at,
+        ended_at=ended,
     )
     return notice(after, event.exit.note)
 
 
-def _released(job: Job, now: float) -> Job:
+def _released(job: Job, ended: float) -> Job:
     """The attempt is over: its devices are given back and its time is put to the account."""
-    ran = max(now - job.launched_at, 0.0) if job.launched_at is not None else 0.0
+    ran = max(ended - job.launched_at, 0.0) if job.launched_at is not None else 0.0
     return replace(
         job,
         placement=None,

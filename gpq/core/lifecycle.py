@@ -75,7 +75,10 @@ def diagram() -> str:
 def conclude(job: Job, now: Seconds, config: Config) -> Event:
     """What it means that no process of the job's attempt is left anywhere: `job.exits` has all its nodes."""
     end = _blamed(joint_exit([exit_ for _, exit_ in job.exits]), job)
+    end = replace(end, ended_at=_ended_at(job, now))
     finished = end.code == 0 and not end.stopped and not end.lost and not end.fenced
+    if job.stop is StopReason.TIME and not end.asked and end.ended_at < (job.stop_sent_at or 0.0):
+        job = replace(job, stop=None)  # its end was before its time was over, and we did not hear of it
     if job.stop is StopReason.CANCEL:
         return Succeeded(now, job.id, end) if finished and not end.asked else Cancelled(now, job.id, end)
     if job.stop is StopReason.TIME:
@@ -83,7 +86,7 @@ def conclude(job: Job, now: Seconds, config: Config) -> Event:
         return Succeeded(now, job.id, end) if finished and end.asked != "kill" else TimeLimitReached(now, job.id, end)
     if finished:
         return Succeeded(now, job.id, end)
-    ran = now - job.launched_at if job.launched_at is not None else 0.0
+    ran = end.ended_at - job.launched_at if job.launched_at is not None else 0.0
     quick = ran < config.quick_failure_seconds
     again_at = now + config.retry_seconds * 2.0 ** min(job.quick_failures, MOST_DOUBLINGS)
     if end.unlaunched and job.stop is None:
@@ -103,6 +106,12 @@ def conclude(job: Job, now: Seconds, config: Config) -> Event:
     if job.stop is not None or job.failures < job.spec.retries:
         return Stopped(now, job.id, end, failed=True, quick=quick, not_before=again_at)
     return Failed(now, job.id, end)
+
+
+def _ended_at(job: Job, now: Seconds) -> Seconds:
+    """When the last of its parts ended, which may be long before it was told. `now` for one that does not say."""
+    last = max(end.ended_at or now for _, end in job.exits)
+    return min(max(last, job.started_at or job.launched_at or last), now)
 
 
 def _survives(job: Job) -> bool:

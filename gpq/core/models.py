@@ -170,7 +170,7 @@ class Exit:
     signal: int | None = None
     stopped: bool = False
     asked: str = ""
-    ended_at: Seconds = 0.0
+    ended_at: Seconds = 0.0  # by the daemon's clock; 0: not known
     oom: bool = False
     note: str = ""
     lost: bool = False  # nobody saw it: the node rebooted, the shim was killed, or the node was silent beyond the lease

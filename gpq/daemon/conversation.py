@@ -21,8 +21,9 @@ from gpq.core.planning import CANCEL_GRACE
 from gpq.core.units import JobId, NodeId, Seconds
 from gpq.daemon import launching, sightings
 from gpq.daemon.clock import Clock
-from gpq.daemon.link import Done, LinkLost, Reply
+from gpq.daemon.link import NO_ANSWER, Done, LinkLost, Reply
 from gpq.daemon.observing import ALIVE, Key, Observer
+from gpq.daemon.outage import Outage
 from gpq.daemon.reign import UNNAMED, Reign
 
 log = logging.getLogger(__name__)
@@ -88,6 +89,7 @@ class Conversation:
         self._told_refused: set[Key] = set()
         self._lacks: dict[Key, EnvironmentSeen] = {}  # told with the refusal, after it
         self._backoff = FIRST_BACKOFF
+        self._outage = Outage(node)
         self._forgone: frozenset[Key] = frozenset()  # written by the thread of the leases alone
 
     def start(self) -> None:
@@ -117,7 +119,7 @@ class Conversation:
         """A connection is still being made."""
         silent = self._clock.elapsed() - self.heard_at
         if self._observer.is_up and silent > SILENCE:
-            self._tell(self._observer.silent(f"no answer for {SILENCE:.0f} s", silent))
+            self._tell(self._observer.silent(NO_ANSWER, silent))
 
     def over(self, reason: str, *, refused: bool = False) -> Seconds:
         """The connection, or the try, came to its end. Seconds to wait at most before the next; longer where the node refused
@@ -125,7 +127,7 @@ class Conversation:
         if self.heard_at - self._tried_at > LAST_BACKOFF:
             self._backoff = FIRST_BACKOFF
         wait = self._backoff
-        log.info("%s: %s; next try in %.1f s", self.node, reason, wait)
+        self._outage.failed(reason, wait)
         # An agent that ended and is back at once is no news; one that does not come back is.
         silent = self._clock.elapsed() - self.heard_at
         if not self._observer.is_up or silent > 0.9 * SILENCE:
@@ -306,13 +308,19 @@ class Conversation:
         snapshot = self._view()
         known = {(JobId(info["job"]), int(info["attempt"])): info for info in reply["attempts"]}
         events, more = self._observer.news(
-            known, reply["devices"], snapshot, asked=asked, start_possible=self._start_possible
+            known,
+            reply["devices"],
+            snapshot,
+            asked=asked,
+            start_possible=self._start_possible,
+            stamp=reply.get("stamp"),
         )
         self._tell(events)
         self._tell_refusals(known)
         if holds:  # else a newer daemon orders, and renews
             self._heal(send, known, snapshot)
         self.line = send
+        self._outage.over()
         leases = (job.spec.requeue_on_lost * LEASE_SHARE or WATCH for job in expected(snapshot, self.node))
         patience = 0.0 if more else min([WATCH, *leases])
         self._watch(send, reply["digest"], patience, self._report.get("stamp") if holds else None)

@@ -9,8 +9,10 @@ from gpq.core.events import Event, NodeSilent
 from gpq.core.healing import nodes_of
 from gpq.core.leases import given_up
 from gpq.core.models import Snapshot
+from gpq.core.nodes import NodeState
 from gpq.core.units import NodeId, Seconds
 from gpq.daemon.clock import elapsed
+from gpq.daemon.link import NO_ANSWER
 from gpq.daemon.observing import Key
 
 LOOK: Seconds = 1.0
@@ -81,7 +83,9 @@ class LeaseWatch:
             if self._heard().get(node, self._born) != since:
                 self._resume(node, keys)  # heard of in between: it may just have been told to start them
                 continue
-            if node in snapshot.nodes:  # else the next round might choose the very node
-                found.append(NodeSilent(now, node, f"no answer for {silent:.0f} s", now - silent))
+            known = snapshot.nodes.get(node)
+            # Else the next round might choose the very node. Of one that is known to be silent, why is known as well.
+            if known is not None and known.state is not NodeState.UNREACHABLE:
+                found.append(NodeSilent(now, node, NO_ANSWER, now - silent))
             found += ends
         return found

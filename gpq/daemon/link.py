@@ -25,6 +25,7 @@ Reply = Mapping[str, Any]
 Done = Callable[[Reply], None]
 
 POLL: Seconds = 1.0
+NO_ANSWER = "nothing comes from it"  # for how long is seen where it is shown
 MAX_LINE = 64 << 20  # bytes; a longer line is no agent's
 CHUNK = 1 << 16
 HALVES = re.compile(rb"\\u[dD][89a-fA-F]")  # escapes of surrogates
@@ -106,7 +107,7 @@ class Link:
             if not poller.poll(POLL * 1000):
                 missed += 1
                 if missed * POLL >= silence:
-                    raise LinkLost(f"no answer for {silence:.0f} s")
+                    raise LinkLost(NO_ANSWER)
                 continue
             missed = 0
             try:

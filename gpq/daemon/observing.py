@@ -93,15 +93,16 @@ class Observer:
         *,
         asked: Mapping[str, int],
         start_possible: Callable[[Key], bool],
+        stamp: float | None = None,
     ) -> tuple[list[Event], bool]:
-        """(events, is there more to read at once). `asked`: the offsets that this answer was asked with."""
+        """(events, is there more to read at once). `asked`: the offsets that this answer was asked with; `stamp`: its own."""
         events: list[Event] = []
         more = False
         waited_for = {(job.id, job.attempt) for job in expected(snapshot, self.node)}
         for key, info in known.items():
             drained = wire.attempt_key(*key) in asked and not info.get("report")
-            events += self.of_attempt(info, snapshot, drained=drained)
-            events += self._late(key, info, snapshot)
+            events += self.of_attempt(info, snapshot, drained=drained, stamp=stamp)
+            events += self._late(key, info, snapshot, stamp)
             is_unread = info.get("report") or (info["state"] in ENDED and not drained)
             more = more or bool(is_unread and key in waited_for)
         self._ends = {key: at for key, at in self._ends.items() if key in known}
@@ -109,7 +110,7 @@ class Observer:
         events += self._of_node(devices, known, snapshot)
         return events, more
 
-    def of_attempt(self, info: Info, snapshot: Snapshot, *, drained: bool) -> list[Event]:
+    def of_attempt(self, info: Info, snapshot: Snapshot, *, drained: bool, stamp: float | None = None) -> list[Event]:
         """Events of one attempt. Its end is told only once its report was read to the end (`drained`)."""
         job_id, attempt, state = JobId(info["job"]), int(info["attempt"]), info["state"]
         key, now = (job_id, attempt), self._clock.now()
@@ -123,10 +124,12 @@ class Observer:
         events += self._pulses(job, info.get("ranks", ()))
         ran = state in ("running", "orphan") or info.get("pid") is not None
         if ran and self.node not in job.started_nodes and self._is_new("Started", key):
-            events.append(Started(now, job_id, attempt, self.node, self.storage))
+            since = sightings.moment(info.get("began"), stamp, now)
+            events.append(Started(now, job_id, attempt, self.node, self.storage, since))
         if state in ENDED and drained and self._is_new("Exited", key):
             self._ends[key] = self._clock.elapsed()
-            end = sightings.exit_of(info.get("exit"), lost=state == "lost")
+            ended = sightings.moment(info.get("ended"), stamp, now)
+            end = sightings.exit_of(info.get("exit"), lost=state == "lost", at=ended)
             events.append(Exited(now, job_id, attempt, self.node, end))
         if state == "orphan":
             self.note(f"the shim of attempt {job_id}.{attempt} is gone, its processes live on and keep their devices")
@@ -145,15 +148,17 @@ class Observer:
         self._still[key] = outline
         return [Pulsed(now, *key, self.node, found)]
 
-    def _late(self, key: Key, info: Info, snapshot: Snapshot) -> list[Event]:
+    def _late(self, key: Key, info: Info, snapshot: Snapshot, stamp: float | None) -> list[Event]:
         """The end of an attempt that was given up by its lease: for the journal alone."""
         if not info.get("lease") or info["state"] not in ENDED or key in self._ends:
             return []
         if fate(snapshot, self.node, *key) is not Fate.OVER:
             return []
         self._ends[key] = self._clock.elapsed()
-        end = sightings.exit_of(info.get("exit"), lost=info["state"] == "lost")
-        return [Exited(self._clock.now(), *key, self.node, end)]
+        now = self._clock.now()
+        ended = sightings.moment(info.get("ended"), stamp, now)
+        end = sightings.exit_of(info.get("exit"), lost=info["state"] == "lost", at=ended)
+        return [Exited(now, *key, self.node, end)]
 
     def is_late(self, key: Key) -> bool:
         """Was its end told a moment ago, so that it may not be kept yet?"""

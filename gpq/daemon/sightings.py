@@ -36,8 +36,16 @@ def real(value: Any) -> float:
     return number
 
 
-def exit_of(record: Mapping[str, Any] | None, *, lost: bool) -> Exit:
-    """A wire.ExitRecord. `lost`: nobody saw the end, so the code is not known."""
+def moment(stamp: Any, of: Any, now: Seconds) -> Seconds:
+    """When it was by the daemon's clock what a node stamped: by its age in the report `of` that stamp, taken in `now`, for
+    neither knows what the other's clock says. 0.0 where the node does not tell."""
+    if stamp is None or of is None:
+        return 0.0
+    return now - max(real(of) - real(stamp), 0.0)
+
+
+def exit_of(record: Mapping[str, Any] | None, *, lost: bool, at: Seconds = 0.0) -> Exit:
+    """A wire.ExitRecord. `lost`: nobody saw the end, so the code is not known. `at`: when it was, 0.0 if that is not known."""
     if record is None:
         return Exit(code=None, lost=True, note="the node does not know it any more")
     code, signal = record.get("code"), record.get("signal")
@@ -46,7 +54,7 @@ def exit_of(record: Mapping[str, Any] | None, *, lost: bool) -> Exit:
         signal=None if signal is None else whole(signal),
         stopped=bool(record.get("stopped", False)),
         asked=str(record.get("asked") or ""),
-        ended_at=real(record.get("ended_at") or 0.0),
+        ended_at=at,
         oom=bool(record.get("oom", False)),
         note=str(record.get("note") or ""),
         lost=lost,

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from gpq.cli import config_file, ssh_hosts
-from gpq.cli.adding import picked
+from gpq.cli import config_file, host_keys, meeting, ssh_hosts
+from gpq.cli.adding import Wanted, add, picked
 from gpq.config import parse
+from gpq.connectors import handshake
 from gpq.errors import GpqError, NotFound, Refused, UsageError
 from tests.cli.conftest import Gpq
 from tests.sshd import Sshd
@@ -139,6 +140,38 @@ def test_a_server_is_added_to_the_running_daemon_and_removed(live: Gpq, home: Pa
     assert live("nodes", "remove", "far").stdout == "removed   far\n"
     assert (home / "config.toml").read_text() == before
     assert [row["name"] for row in json.loads(live("nodes", "--json").stdout)["nodes"]] == ["local"]
+
+
+def test_a_login_that_hangs_is_waited_for_once_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPQ_CONFIG", str(tmp_path / "config.toml"))
+    monkeypatch.setenv("GPQ_HOME", str(tmp_path / "gpq"))
+    monkeypatch.setattr(host_keys, "PATIENCE", 30.0)
+    monkeypatch.setattr(handshake, "LOGIN_PATIENCE", 1.0)
+    monkeypatch.setattr(meeting, "REMARK_AFTER", 0.1)
+    with Sshd(tmp_path / "sshd", directives=["ForceCommand sleep 60"]) as hung:
+        wanted = Wanted(hung.name, "", [], 1, "", 0, "", str(hung.config))
+        with pytest.raises(GpqError, match="nothing was heard for 1 s"):
+            add(wanted, yes=True, quiet=True)
+    remark = f"note: {hung.name} let us in, and its login scripts or its Python take their time"
+    assert capsys.readouterr().err.splitlines() == [remark]
+
+
+def test_a_server_has_one_name(gpq: Gpq, home: Path, server: Sshd, tmp_path: Path) -> None:
+    def add(to: Sshd, name: str) -> subprocess.CompletedProcess[str]:
+        return gpq("nodes", "add", to.name, "-F", str(to.config), "--slots", "1", "--name", name, "--yes")
+
+    first = (home / "config.toml").read_text()
+    assert add(server, "far").returncode == 0
+    before = (home / "config.toml").read_text()
+    said = add(server, "twin")
+    assert (said.returncode, (home / "config.toml").read_text()) == (5, before)
+    assert f"gpq: {server.name} is the server of node far already" in said.stderr
+    with Sshd(tmp_path / "other") as other:  # another home, such as that of a container on the same machine
+        assert add(other, "twin").returncode == 0
+    (home / "config.toml").write_text(first)
+    assert add(server, "twin").returncode == 0  # what is left of a node that was removed is no name
 
 
 def test_a_server_with_a_job_stays_in_the_file(live: Gpq, home: Path) -> None:

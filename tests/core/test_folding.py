@@ -63,6 +63,57 @@ def test_a_job_runs_once_all_its_nodes_started_it() -> None:
     assert (two.jobs[JobId(1)].state, two.jobs[JobId(1)].started_at) == (JobState.RUNNING, 2.0)
 
 
+def test_an_end_that_is_told_late_ends_the_job_when_it_ended() -> None:
+    before = snapshot(running(1, on("a", 0, 1), since=10.0))
+    for ended_at, ended in (
+        (22.0, 22.0),
+        (5.0, 10.0),
+        (99.0, 60.0),
+        (0.0, 60.0),
+    ):  # not before its start, nor after now
+        folded = fold(before, [facts.Exited(60.0, JobId(1), 1, A, Exit(7, ended_at=ended_at))])
+        [over] = folded.ended
+        assert (over.ended_at, over.run_seconds, over.service) == (ended, ended - 10.0, 2 * (ended - 10.0))
+        assert isinstance(folded.journal[-1], facts.Failed)
+        assert (folded.journal[-1].at, folded.journal[-1].exit.ended_at) == (60.0, ended)
+
+
+def test_a_time_limit_that_ran_out_unheard_is_not_the_end_of_what_had_ended_before() -> None:
+    before = snapshot(running(1, on("a", 0), since=10.0))
+    before = fold(before, [facts.StopSent(70.0, JobId(1), 1, StopReason.TIME)]).snapshot
+    for end, state in (
+        (Exit(7, ended_at=22.0), JobState.FAILED),
+        (Exit(0, ended_at=22.0), JobState.COMPLETED),
+        (Exit(7, ended_at=80.0), JobState.TIMEOUT),
+        (Exit(143, asked="kill", ended_at=80.0), JobState.TIMEOUT),
+    ):
+        [over] = fold(before, [facts.Exited(90.0, JobId(1), 1, A, end)]).ended
+        assert over.state is state
+
+
+def test_of_several_servers_the_last_end_counts_however_late_the_first_is_told() -> None:
+    spread = Placement(((A, on("a", 0).parts[0][1]), (B, on("b", 0).parts[0][1])))
+    ends = [
+        facts.Exited(30.0, JobId(1), 1, A, Exit(0, ended_at=29.0)),
+        facts.Exited(90.0, JobId(1), 1, B, Exit(0, ended_at=28.0)),
+    ]
+    [over] = fold(snapshot(running(1, spread, since=10.0)), ends).ended
+    assert (over.ended_at, over.service) == (29.0, 38.0)
+
+
+def test_an_attempt_that_was_queued_again_is_charged_until_its_end() -> None:
+    before = snapshot(running(1, on("a", 0, 1), since=10.0, spec_=spec(retries=1)), now=60.0)
+    after = fold(before, [facts.Exited(60.0, JobId(1), 1, A, Exit(7, ended_at=22.0))]).snapshot.jobs[JobId(1)]
+    assert (after.state, after.run_seconds, after.service_at(60.0)) == (JobState.PENDING, 12.0, 24.0)
+
+
+def test_a_start_that_is_told_late_was_when_it_was() -> None:
+    before = snapshot(job(1, state=JobState.STARTING, attempt=1, placement=on("a", 0), launched_at=10.0))
+    for since, began in ((12.0, 12.0), (3.0, 10.0), (70.0, 60.0), (0.0, 60.0)):
+        now = fold(before, [facts.Started(60.0, JobId(1), 1, A, since=since)]).snapshot.jobs[JobId(1)]
+        assert (now.started_at, now.first_started_at) == (began, began)
+
+
 def test_a_report_is_counted_once() -> None:
     sums = TimingSums(1, 1, 32, 0, accum_count=10, accum_sum=1.0, step_count=10, step_sum=2.0)
     report = facts.Profiled(5.0, JobId(1), 1, 400, declared=DECLARED, timings=(sums,))

@@ -82,6 +82,15 @@ def test_the_end_comes_after_lease_and_margin_and_the_wall_clock_has_no_say() ->
     assert (end.node, end.at, end.exit.fenced) == (A, given.wall, True)
 
 
+def test_why_a_node_is_silent_stays_what_its_link_knows() -> None:
+    given = Given(leased())
+    refuses = NodeSilent(given.wall, A, "a refuses connections", given.wall - 20.0)
+    given.state = fold(given.state, [NodeSeen(0.0, node("a")), refuses]).snapshot
+    [end] = given.pass_(patience(leased()) + 5.0)
+    assert isinstance(end, Exited)
+    assert fold(given.state, [end]).snapshot.nodes[A].reason == "a refuses connections"
+
+
 def test_a_node_that_is_heard_of_renews() -> None:
     given = Given(leased(60.0))
     for _ in range(20):
@@ -138,7 +147,7 @@ def test_the_end_of_an_attempt_that_was_given_up_is_told_once_and_kept_before_it
         return [event for event in events if isinstance(event, Exited)]
 
     [late] = news(info("exited", 600.0))
-    assert (late.attempt, late.exit) == (1, Exit(0, ended_at=2.0))
+    assert (late.attempt, late.exit) == (1, Exit(0))
     assert observer.is_late((JobId(1), 1))
     assert news(info("exited", 600.0)) == []
     busy = {"id": "a-0", "index": 0, "kind": "cuda", "type": "A100"}

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from gpq_agent import wire
 
-from gpq.core.events import Event, NodeSeen, Pulsed
+from gpq.core.events import Event, Exited, NodeSeen, Pulsed, Started
 from gpq.core.folding import apply
-from gpq.core.models import Job
+from gpq.core.models import Job, JobState
 from gpq.core.nodes import Node
 from gpq.core.units import JobId, NodeId
 from gpq.daemon.clock import Clock
 from gpq.daemon.observing import STILL, Observer
-from tests.builders import on, running, snapshot
+from tests.builders import job, on, running, snapshot
 
 A = NodeId("a")
 NETWORK = [["eth0", "10.0.0.1"], ["ib0", "10.1.0.1"], ["eth0", "fd00::1"]]
@@ -80,3 +80,26 @@ def test_replicas_that_stand_still_are_told_once_and_once_that_they_go_on() -> N
         [event] = pulses(watcher, stuck, wire.Pulse(0, 8, "arrived", 0.1), wire.Pulse(1, 8, "computing", 0.1))
         assert isinstance(event, Pulsed)
         assert (event.job, event.ranks) == (JobId(1), ())
+
+
+def test_an_end_that_is_told_late_is_put_where_it_was_by_its_age_on_the_server() -> None:
+    """Whatever the clocks of the server say, and never later than now."""
+    clock = Clock()
+    key, began = (JobId(1), 1), {"pid": 7, "began": 7000.0}
+    end = wire.ExitRecord(1, 1, 7, None, False, None, 1.0, ended_at=2.0)._asdict()
+
+    def told(ended: float | None, kind: type[Event]) -> Any:
+        info = wire.AttemptInfo(1, 1, "exited", exit=end, ended=ended, **began)._asdict()  # type: ignore[arg-type]
+        state = snapshot(job(1, state=JobState.STARTING, attempt=1, placement=on("a", 0), launched_at=0.0))
+        events, _ = Observer(A, (), clock).news(
+            {key: info}, [], state, asked={"1.1": 0}, start_possible=lambda _: False, stamp=7050.0
+        )
+        [found] = [event for event in events if isinstance(event, kind)]
+        return found
+
+    exited, started = told(7012.0, Exited), told(7012.0, Started)
+    assert exited.at - exited.exit.ended_at == pytest.approx(38.0)
+    assert started.at - started.since == pytest.approx(50.0)
+    ahead = told(7051.0, Exited)
+    assert ahead.exit.ended_at == ahead.at
+    assert told(None, Exited).exit.ended_at == 0.0  # an agent that does not tell

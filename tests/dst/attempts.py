@@ -71,6 +71,7 @@ class Attempt:
         stopped = self.proof or (self.asked == "signal" and not self.terminated and code in wire.EXIT_PREEMPTED)
         began = self.tree.began if self.tree else now
         record = wire.ExitRecord(*self.key, code, signal, stopped, self.asked or None, began, now, fenced=self.fenced)
+        record = record._replace(stamp=self.node.boottime(), boot_id=self.node.boot_id())
         self.record, self.record_at = record._asdict(), self.node.schedule.now
         self.node.schedule.after(self.node.release_after + 0.01, self.node.changed)
 

@@ -106,7 +106,13 @@ class Node:
             report_offset=(offset or 0) + len(report),
             devices=list(attempt.order.devices),
             lease=attempt.order.lease,
+            ended=self.ended(attempt),
         )._asdict()
+
+    def ended(self, attempt: Attempt) -> float | None:
+        if attempt.record is None:
+            return None if attempt.boot == self.boot else 0.0
+        return float(attempt.record["stamp"]) if attempt.record["boot_id"] == self.boot_id() else 0.0
 
     def changed(self, *, digest: bool = True) -> None:
         """Watches are answered soon."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
+from datetime import datetime
 
 import psutil
 import pytest
@@ -50,8 +52,17 @@ def test_the_end_of_a_job_that_ended_while_no_daemon_ran_is_found(daemon: Daemon
     daemon.kill()
     (daemon.work / "go").touch()
     wait_until(lambda: not psutil.pid_exists(pid), "the job ends")
+    ended = time.time()
+    time.sleep(5.0)  # nobody hears of it meanwhile
     daemon.start()
     assert daemon.ended(job) == {job: ("failed", 11)}
+    told = daemon.detail(job)
+    stamp = datetime.fromisoformat((told.job.ended_at or "").replace("Z", "+00:00")).timestamp()
+    assert stamp < ended + 2.5  # not when it was heard of
+    began = datetime.fromisoformat(told.attempts[0].launched_at.replace("Z", "+00:00")).timestamp()
+    assert told.attempts[0].ended_at == told.job.ended_at
+    assert told.job.run_seconds == pytest.approx(stamp - began, abs=0.1)
+    assert told.gpu_seconds == pytest.approx(told.job.run_seconds, abs=0.1)
 
 
 def test_a_daemon_that_ends_politely_leaves_its_jobs_alone(daemon: Daemon) -> None:

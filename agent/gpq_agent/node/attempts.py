@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from gpq_agent import wire
 from gpq_agent.node import environments, launch, patiently, procs, shim, spool
+from gpq_agent.node.leases import boottime
 from gpq_agent.node.locks import Locks, close
 from gpq_agent.node.spool import SpoolError
 from gpq_agent.node.supervise import NOTE, STOP_RANK
@@ -85,9 +86,10 @@ class Attempts:
             started_at=float(started["started_at"]) if started else None,
             devices=list(order.devices),
             lease=order.lease,
+            began=self._began(started),
         )
         if ended is not None:
-            self._final[key] = info._replace(state="exited", exit=ended)
+            self._final[key] = info._replace(state="exited", exit=ended, ended=self._ended(ended))
             return self._final[key]
         if alive:
             note = self._read(key, NOTE)
@@ -107,7 +109,8 @@ class Attempts:
             why = "rebooted"
         elif started is None:
             why = "it was never started: its shim did not come up{}".format(self._last_words(key))
-        self._final[key] = info._replace(state="lost", exit=self._unknown_exit(key, info, why))
+        latest = None if self._same_boot(shim_record) else 0.0  # the boot ended what it had left
+        self._final[key] = info._replace(state="lost", exit=self._unknown_exit(key, info, why), ended=latest)
         return self._final[key]
 
     def count(self, infos: List[wire.AttemptInfo]) -> List[wire.AttemptInfo]:
@@ -144,6 +147,20 @@ class Attempts:
             process = procs.read(pid)
             pid = process.parent if process else 0
         return ""
+
+    def _began(self, first: Optional[Dict[str, Any]]) -> Optional[float]:
+        """CLOCK_BOOTTIME of a start; by the wall clock where the node was booted since."""
+        if first is None:
+            return None
+        if self._same_boot(first):
+            return float(first["start_time"]) / os.sysconf("SC_CLK_TCK")
+        return _before_boot(float(first["started_at"]))
+
+    def _ended(self, record: Dict[str, Any]) -> Optional[float]:
+        """As `_began`, of an end; None where an older shim did not write it down."""
+        if not record.get("stamp"):
+            return None
+        return float(record["stamp"]) if self._same_boot(record) else _before_boot(float(record["ended_at"]))
 
     def _same_boot(self, record: Optional[Dict[str, Any]]) -> bool:
         return record is None or record["boot_id"] == self.boot
@@ -363,6 +380,10 @@ class Attempts:
         if info is None:
             raise SpoolError("no attempt {} on this node".format(key))
         return info
+
+
+def _before_boot(wall: float) -> float:
+    return min(boottime() - (time.time() - wall), 0.0)
 
 
 def remove_unborn(folder: str) -> None:

@@ -248,7 +248,8 @@ class Agent:
         )
 
     def _probe(self, _: Message) -> Message:
-        return {"devices": self._device_list(), "driver": self.devices.driver, "error": self.devices.error}
+        told = {"devices": self._device_list(), "driver": self.devices.driver, "error": self.devices.error}
+        return dict(told, beside=self.spool.beside())
 
     def _start(self, message: Message) -> Message:
         order = launch.parse_order(message.get("order"))

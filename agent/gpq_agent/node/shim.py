@@ -11,6 +11,7 @@ from typing import Callable, Dict, List, Sequence, Set
 
 from gpq_agent import wire
 from gpq_agent.node import launch, locks, procs
+from gpq_agent.node.leases import boottime
 from gpq_agent.node.spool import Spool
 from gpq_agent.node.supervise import WAKE, Supervisor, write_exit
 from gpq_agent.node.tree import Tree
@@ -100,7 +101,17 @@ def _start(
         os.waitpid(child, 0)
         note = "not started: {} cannot be written: {}".format(wire.STARTED, error.strerror)
         record = wire.ExitRecord(
-            order.job, order.attempt, None, None, False, None, started_at, ended_at=time.time(), note=note
+            order.job,
+            order.attempt,
+            None,
+            None,
+            False,
+            None,
+            started_at,
+            ended_at=time.time(),
+            note=note,
+            stamp=boottime(),
+            boot_id=procs.boot_id(),
         )
         write_exit(folder, record)
         return

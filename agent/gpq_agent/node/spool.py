@@ -10,6 +10,7 @@
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import shutil
 import time
@@ -23,6 +24,7 @@ FORGOTTEN = "forgotten"
 RESERVE = ".reserve"
 RESERVE_BYTES = 4096
 LOCK_PATIENCE = 20.0  # seconds to wait for another agent's state change
+MOST_BESIDE = 1000  # entries of a folder that are looked at
 
 
 class SpoolError(Exception):
@@ -121,6 +123,21 @@ class Spool:
                 "give each node its own --spool; if this machine was installed anew, remove {}".format(path),
             )
         return str(record["id"])
+
+    def beside(self) -> List[str]:
+        """Names of other spools of this machine in the same folder: of other names that a daemon has for it, perhaps."""
+        folder, own = os.path.split(self.path)
+        found = []
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in itertools.islice(entries, MOST_BESIDE) if entry.name != own)
+        for name in names:
+            try:
+                record = wire.read_json(os.path.join(folder, name, "spool.json"))
+            except (OSError, ValueError):
+                continue
+            if record is not None and record.get("machine", "") == machine_id():
+                found.append(name)
+        return found
 
     def lock(self) -> Lock:
         """To be held around every change of an attempt's state."""

@@ -11,7 +11,7 @@ from gpq_agent import wire
 from gpq_agent.node import cgroups, locks, procs, spool
 from gpq_agent.node.capping import Cap
 from gpq_agent.node.launch import signal_number
-from gpq_agent.node.leases import Lease
+from gpq_agent.node.leases import Lease, boottime
 from gpq_agent.node.tree import Tree
 from gpq_agent.node.verdict import Verdict, verdict
 
@@ -278,6 +278,8 @@ class Supervisor:
             unlaunched=found.unlaunched,
             cause=found.cause,
             victim=found.victim,
+            stamp=boottime(),
+            boot_id=self.boot,
         )
         write_exit(self.folder, record)
 

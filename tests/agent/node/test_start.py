@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 from gpq_agent import wire
+from gpq_agent.node.attempts import Attempts
+from gpq_agent.node.spool import Spool
 
 from tests.agent.node.harness import NodeAgent, wait_until
 
@@ -40,6 +42,27 @@ def test_the_exit_of_a_job_is_reported_as_it_was(
     record = node.ended(key)
     assert (record["code"], record["signal"], record["stopped"], record["asked"]) == (code, killer, False, None)
     assert record["started_at"] <= record["ended_at"] <= time.time()
+    told = node.ask("watch", offsets={}, wait=0.0, seen=None)
+    [info] = told["attempts"]
+    assert info["began"] <= info["ended"] == record["stamp"] <= told["stamp"]
+    assert told["stamp"] - info["ended"] == pytest.approx(time.time() - record["ended_at"], abs=5.0)
+
+
+def test_what_ended_before_the_server_booted_is_told_as_older_than_that(node: NodeAgent) -> None:
+    key = node.start(1, ["true"])
+    node.ended(key)
+    path = str(node.folder(key) / wire.EXIT)
+    record = wire.read_json(path)
+    assert record is not None
+    uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
+    wire.write_json(path, dict(record, boot_id="another", ended_at=time.time() - uptime - 100.0))
+    info = Attempts(Spool(str(node.spool))).look(key)
+    assert info is not None
+    assert info.ended == pytest.approx(-100.0, abs=5.0)
+    wire.write_json(path, {name: value for name, value in record.items() if name not in ("stamp", "boot_id")})
+    info = Attempts(Spool(str(node.spool))).look(key)  # an older shim wrote it
+    assert info is not None
+    assert info.ended is None
 
 
 def show(node: NodeAgent, tmp_path: Path, attempt: int = 1, **fields: Any) -> dict[str, Any]:

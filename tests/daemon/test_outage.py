@@ -1,0 +1,62 @@
+"""An outage leaves a few lines in the daemon's log, however long it lasts."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from gpq.core.events import Event
+from gpq.core.units import NodeId
+from gpq.daemon.clock import Clock
+from gpq.daemon.conversation import Conversation
+from gpq.daemon.link import Done, Reply
+from tests.builders import snapshot
+
+REFUSES = "a refuses connections"
+
+
+def answers(reply: Reply, talk: Conversation) -> None:
+    """One connection on which the node greets and reports once."""
+
+    def send(op: str, fields: object, done: Done) -> None:
+        if op == "hello" or (op == "watch" and talk.line is None):
+            done(reply)
+
+    talk.attempt()
+    talk.begin(send)
+    talk.cut()
+
+
+def test_an_outage_is_told_at_doubling_distances_and_each_new_reason_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    told: list[Event] = []
+    talk = Conversation(
+        NodeId("a"), library="/lib", gpus=(), clock=Clock(), inbox=told.extend, view=snapshot
+    )  # fmt: skip
+    for _ in range(40):
+        talk.attempt()
+        talk.over(REFUSES)
+    talk.attempt()
+    talk.over("there is no way to a")
+    for _ in range(1000):
+        talk.attempt()
+        talk.over(REFUSES)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[0] == "a: a refuses connections; next try in 0.1 s"
+    tries = [int(line.split("try ")[1].split(",")[0]) for line in lines[3:]]
+    assert tries == [4, 8, 16, 32, 41, 64, 128, 256, 512, 1024]
+    assert lines[7] == "a: there is no way to a; that was try 41, the next in 2.0 s"
+    caplog.clear()
+    hello = {
+        "ok": True, "version": 1, "library": "/lib", "boot_id": "b", "time": 1.0, "stamp": 1.0, "attempts": (),
+        "devices": (), "digest": "",
+    }  # fmt: skip
+    answers(hello, talk)
+    talk.over("no answer")
+    assert [record.getMessage() for record in caplog.records] == [
+        "a: answers again, after 1041 tries",
+        "a: no answer; next try in 2.0 s",
+    ]
