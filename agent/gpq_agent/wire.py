@@ -180,7 +180,7 @@ class ExitRecord(NamedTuple):
     unlaunched: str = ""  # nothing of the user's ran: "port" (it was taken), "network" (the servers did not meet)
     cause: str = ""  # what failed first here, e.g. "rank 3 was killed by SIGKILL"; "" where nothing tells
     victim: bool = False  # it failed because processes of another server of the attempt were gone
-    stamp: float = 0.0  # the node's CLOCK_BOOTTIME once no process of it was left; 0: an agent before 0.3
+    stamp: float = 0.0  # the node's CLOCK_BOOTTIME once no process of it was left; 0: an older agent
     boot_id: str = ""  # the boot that `stamp` belongs to
 
 
