@@ -39,6 +39,11 @@ def database() -> str:
     return os.path.join(home(), "gpq.db")
 
 
+def marks() -> str:
+    """Beside the database; named otherwise, since a damaged one is moved away with all that is named after it."""
+    return os.path.join(home(), "marks.json")
+
+
 def snapshots(state: str = "") -> str:
     """Code that was frozen at a submission, by its SHA-256; of another state directory than the user's where one is given."""
     return os.path.join(state or home(), "snapshots")

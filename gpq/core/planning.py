@@ -42,7 +42,7 @@ def plan(snapshot: Snapshot, wanted: Mapping[JobId, Placement], why: Mapping[Job
             placement = None if out_of_reach(snapshot, job) else wanted.get(name)
             if placement is not None and not placement.devices & held and snapshot.now >= job.not_before:
                 held |= placement.devices
-                order, attempt = first_order(timed(job, snapshot), placement), job.attempt + 1
+                order, attempt = first_order(timed(job, snapshot), placement), job.next_attempt
                 port = lease(snapshot, name, attempt, placement, ports)
                 launches.append(Launch(name, attempt, job.spec, placement, order, why.get(name, ""), port))
         elif job.state is JobState.RUNNING:

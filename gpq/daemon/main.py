@@ -172,7 +172,8 @@ def _serve(ready: Ready, umask: int) -> int:
     chosen = policy(core.policy)
     ending = Ending()
     with contextlib.ExitStack() as stack:
-        store = stack.enter_context(contextlib.closing(SqliteStore(paths.database(), first_id=_first_id())))
+        opened = SqliteStore(paths.database(), first_id=_first_id(), marks=paths.marks())
+        store = stack.enter_context(contextlib.closing(opened))
         reign = Reign(store.id, store.epoch, store.holds)
         world = LiveWorld(
             settings.nodes,
@@ -189,6 +190,8 @@ def _serve(ready: Ready, umask: int) -> int:
         service = Service(controller, store, world.tail, about, fleet, ending.set, world.errand, world.stager.progress)
         server = Server(paths.socket(), service.handle)
         stack.callback(server.close)
+        for note in store.notes:
+            log.warning("%s", note)
         log.info("gpq %s, pid %d, epoch %d, %s", gpq.__version__, os.getpid(), store.epoch, paths.home())
         keeper = Keeper(world.ask, lambda: controller.snapshot, store, paths.snapshots())
         stack.callback(keeper.close)

@@ -169,6 +169,54 @@ def test_the_hint_for_a_damaged_database_is_a_command_that_brings_the_backup_bac
         assert sorted(path.name for path in (running.home / "damaged-1").glob("gpq.db*"))[0] == "gpq.db"
 
 
+def test_after_the_hint_was_followed_servers_obey_and_what_ran_since_the_backup_is_neither_ended_nor_taken_for_new(
+    tmp_path: Path,
+) -> None:
+    def until(name: str) -> str:
+        return f"while ! test -e {tmp_path / name}; do sleep 0.05; done"
+
+    with daemon(tmp_path / "home", CONFIG.replace("= 2", "= 4")) as running:
+        running.wait_for_nodes()
+        ends = running.submit("sh", "-c", f"{until('one')}; exit 7", name="ends")
+        more = [running.submit("sh", "-c", f"{until(name)}; exit 8") for name in ("one", "two", "two")]
+        waits = running.submit("sh", "-c", f"echo ran >> {tmp_path / 'waits'}; exit 9", name="waits")
+        wait_until(lambda: states(running, ends, *more) == ["running"] * 4, "four jobs run")
+        running.kill()
+        database = running.home / "gpq.db"
+        with contextlib.closing(SqliteStore(str(database))) as store:
+            store.backup()
+        running.start()
+        (tmp_path / "one").touch()
+        running.call(Wait([str(ends), str(waits)], wait=60), JobList)
+        last = running.submit("sh", "-c", f"{until('two')}; echo ended > {tmp_path / 'last'}")
+        wait_until(lambda: states(running, last) == ["running"], "a job runs that the backup does not know")
+        attempts = running.home / "nodes" / "here" / "attempts"
+        wait_until(lambda: all((attempts / f"{job}.1" / "forgotten").exists() for job in (ends, waits)), "forgotten")
+        running.kill()
+        database.write_bytes(database.read_bytes()[:4096] + bytes(len(database.read_bytes()) - 4096))
+        process, verdict = running.spawn()
+        process.wait(60)
+        subprocess.run(["sh", "-c", verdict["hint"].split("`")[1]], check=True)
+        running.start()
+        running.wait_for_nodes()
+        told = running.call(Wait([str(ends), str(waits)], wait=60), JobList).jobs
+        assert [(job.exit_status, job.attempt) for job in sorted(told, key=lambda job: job.id)] == [(7, 1), (9, 17)]
+        assert (tmp_path / "waits").read_text() == "ran\nran\n", "that it ended is lost; the second time is a real one"
+        new = running.submit("sh", "-c", "exit 6")
+        assert new > last
+        [ended] = running.call(Wait([str(new)], wait=60), JobList).jobs
+        assert (ended.exit_status, ended.attempt) == (6, 1)
+        assert not (attempts / f"{last}.1" / "exit.json").exists(), "it was ended"
+        (tmp_path / "two").touch()
+        wait_until((tmp_path / "last").exists, "it ran to its end")
+        running.call(Wait(["all"], wait=60), JobList)
+
+
+def states(running: Daemon, *jobs: int) -> list[str]:
+    rows = {row.id: row.state for row in running.call(Status(recent=100), JobList).jobs}
+    return [rows[job] for job in jobs]
+
+
 def test_a_database_without_a_backup_is_moved_away_by_the_command_of_the_hint(tmp_path: Path) -> None:
     made = Daemon(tmp_path / "a home")
     (made.home / "gpq.db").write_bytes(b"no database")
