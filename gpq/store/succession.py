@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from dataclasses import dataclass, replace
 
-from gpq.core.models import Job
+from gpq.core.models import Job, JobState
 from gpq.store import marks as beside
 from gpq.store import rows
 from gpq.store.marks import Marks
 from gpq.store.opening import PUT_META
 
+PATIENCE = 10.0  # seconds for which jobs of a copy do not start: servers tell first what runs there since
 COPY = "copy"  # a key of meta, in a backup alone: who finds it in the database has put the backup in its place
 
 
@@ -78,7 +80,8 @@ def _leap(writer: sqlite3.Connection, ceiling: int) -> int:
         greatest = max(greatest, job.attempt, job.lost_attempts[1])
         if ceiling > max(job.attempt, job.lost_attempts[1]):
             first = min(job.lost_attempts[0], job.attempt + 1) if any(job.lost_attempts) else job.attempt + 1
-            after = rows.encode(replace(job, lost_attempts=(first, ceiling)))
+            wait = max(job.not_before, time.time() + PATIENCE) if job.state is JobState.PENDING else job.not_before
+            after = rows.encode(replace(job, lost_attempts=(first, ceiling), not_before=wait))
             put = (rows.checksum(*columns, after), after, columns[0])
             writer.execute("UPDATE jobs SET checksum = ?, body = ? WHERE id = ?", put)
     return greatest
