@@ -5,6 +5,8 @@
 
 import os
 
+MARKS = "marks.json"  # what must not go back with the database; see store/marks.py
+
 
 def home() -> str:
     """The state directory: $GPQ_HOME, else $XDG_STATE_HOME/gpq, else ~/.local/state/gpq."""
@@ -37,6 +39,11 @@ def config() -> str:
 
 def database() -> str:
     return os.path.join(home(), "gpq.db")
+
+
+def marks() -> str:
+    """Beside the database; named otherwise, since a damaged one is moved away with all that is named after it."""
+    return os.path.join(home(), MARKS)
 
 
 def snapshots(state: str = "") -> str:

@@ -201,7 +201,8 @@ OPS = (
     "control",  # {"attempt": "42.1", "control": Control} -> {}
     "watch",  # {"offsets": {"42.1": n}, "wait": seconds, "seen": digest, "heard": stamp or none}
     #           -> {"digest", "attempts", "devices", "time", "stamp"}
-    #           long poll: answers as soon as an attempt changed state or has report lines past its offset, or after `wait`
+    #           long poll: answers as soon as an attempt changed state or has report lines past its offset, or after `wait`;
+    #           one that was forgotten before and is asked for is told again: the database was restored from a copy
     "tail",  # {"attempt": "42.1", "offset": n, "limit": bytes, "skip": bool}
     #           -> {"data": base64, "offset": next, "size": bytes, "skipped": bytes}
     #           with `skip` a part that was cut out (log_limit) is left out: `offset` = n + skipped + length of data
@@ -225,10 +226,11 @@ OPS = (
 # Kinds of a refusal: "wrong" (asked again it is refused again), "busy" (a device, a full disk: try again later), "port"
 # (taken: launch again with another), "expired" (the start order came too late: send a new one), "stale" (a newer daemon of
 # the same store has taken over); and two that a shell has exit codes for, 127 and 126: "not-found" (no such command),
-# "not-executable" (it cannot be run), and "unfit": something that `prepare` looks for is not there (any more). All but "busy",
-# "port", "expired", "stale" and "unfit" are for good. A "busy" with ``"taken": true`` will not pass soon: the device is
-# somebody else's, or out of use, and the job better off elsewhere at once.
-REFUSALS = ("wrong", "busy", "port", "expired", "stale", "not-found", "not-executable", "unfit")
+# "not-executable" (it cannot be run); "unfit": something that `prepare` looks for is not there (any more); and "used": an
+# attempt of that number was here and is forgotten (the database was restored from a copy), so launch another. All but "busy",
+# "port", "expired", "stale", "unfit" and "used" are for good. A "busy" with ``"taken": true`` will not pass soon: the device
+# is somebody else's, or out of use, and the job better off elsewhere at once.
+REFUSALS = ("wrong", "busy", "port", "expired", "stale", "not-found", "not-executable", "unfit", "used")
 
 
 class AttemptInfo(NamedTuple):

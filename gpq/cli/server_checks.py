@@ -70,6 +70,7 @@ class _Checkup:
         told = self._each_alone(up)
         for name, node in self.nodes.items():
             self.found.append(server_lines.reachability(node))
+            self.found += server_lines.unknown_attempts(node)
             if self._config(name).connector == "ssh":
                 self.found.append(_ssh(name, self._config(name)))
             if name in told:

@@ -30,6 +30,12 @@ def reachability(node: NodeView) -> Check:
     return Check("reach", "ok", f"answers{drained}", "", node.name)
 
 
+def unknown_attempts(node: NodeView) -> list[Check]:
+    """Of a database that was restored from a copy."""
+    mend = "nothing where it shall go on; else end its process there: no gpq command knows it"
+    return [Check("attempts", "warn", told, mend, node.name) for told in node.strangers]
+
+
 def of_itself(name: str, told: Told, offset: float, unsure: float) -> list[Check]:
     """From what `examine` told. `offset`: of its clock against ours, seconds, known to within `unsure`."""
     if "error" in told:

@@ -11,14 +11,15 @@ from gpq.core import estimates
 from gpq.core.conditions import intruders
 from gpq.core.explain import explain
 from gpq.core.fairness import JobFairness, fairness_by_user
-from gpq.core.files import Staging, out_of_reach
+from gpq.core.files import Staging
 from gpq.core.healing import stuck
-from gpq.core.leases import silence
+from gpq.core.leases import silence, span
 from gpq.core.models import HOLDS_DEVICES, TERMINAL, Job, JobState, Level, Placement, Shape, Snapshot, Wish
 from gpq.core.nodes import Device, Node, NodeState
 from gpq.core.rounds import Round
 from gpq.core.shapes import held_by
 from gpq.core.stragglers import describe, hang, seats, stragglers
+from gpq.core.strangers import line, must_wait
 from gpq.core.units import DeviceId, JobId, NodeId, Seconds
 from gpq.rpc.messages import DeviceView, JobView, NodeView, PartView, ProcessView, RankView, StagingView, UserShare
 
@@ -119,7 +120,7 @@ class Reader:
             spec.user if self.snapshot.reservations else "", spec.time_limit if self.snapshot.reservations else 0,
             spec.level, spec.min_gpus, spec.max_gpus, spec.rigid, spec.gpu_type, spec.min_gpu_memory_mib, spec.environment,
             job.profile.declared, self.allocation is not None and job.id in self.allocation,
-            out_of_reach(self.snapshot, job),
+            must_wait(self.snapshot, job),
         )  # fmt: skip
         if key not in self._headlines:
             self._headlines[key] = explain(self.snapshot, self.allocation, job).headline
@@ -190,7 +191,14 @@ class Reader:
             devices=[_device(device, holders.get((node.id, device.id)), self.now) for device in node.devices],
             drained=node.id in self.snapshot.drained,
             address=node.address,
+            strangers=self._strangers(node),
         )
+
+    def _strangers(self, node: Node) -> list[str]:
+        return [
+            line(node.id, one, span(max(self.now - one.since, 0.0)) if one.since else "a moment")
+            for one in node.strangers
+        ]
 
     def users(self) -> list[UserShare]:
         """The fairness table by user."""
@@ -206,7 +214,8 @@ class Reader:
             for _, node in sorted(self.snapshot.nodes.items())
             if node.state is NodeState.UNREACHABLE
         ]
-        return silent + [line for line, _ in intruders(self.snapshot)]
+        lost = [told for _, node in sorted(self.snapshot.nodes.items()) for told in self._strangers(node)]
+        return silent + lost + [told for told, _ in intruders(self.snapshot)]
 
 
 def _staging(found: Staging | None) -> StagingView | None:

@@ -10,7 +10,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from gpq.core.files import out_of_reach
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Placement, Shape, Snapshot, Wish
 from gpq.core.shapes import (
     DeviceKind,
@@ -24,6 +23,7 @@ from gpq.core.shapes import (
     shape_on,
     supply,
 )
+from gpq.core.strangers import must_wait
 from gpq.core.units import DeviceId, JobId, NodeId
 
 NOWHERE = Placement(())
@@ -127,7 +127,7 @@ def _ready(snapshot: Snapshot, name: JobId) -> bool:
         return True
     if job.state is not JobState.PENDING or job.wish is not Wish.RUN or snapshot.now < job.not_before:
         return False
-    return not out_of_reach(snapshot, job)
+    return not must_wait(snapshot, job)
 
 
 def _offer(snapshot: Snapshot, devices: Supply) -> Offer:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpq.core.files import out_of_reach
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Shape, Snapshot, Wish
 from gpq.core.shapes import Supply, by_type, feasible, gpu_range, held_by, is_fixed, kind_of, shape_on, supply
+from gpq.core.strangers import must_wait
 from gpq.core.units import DeviceId, JobId, NodeId
 
 ANY_NUMBER = 1 << 30  # of GPUs: more than any cluster has
@@ -34,7 +34,7 @@ def _is_eligible(job: Job, snapshot: Snapshot) -> bool:
         return False
     if job.state in HOLDS_DEVICES:
         return not is_fixed(job, snapshot)
-    return job.state is JobState.PENDING and snapshot.now >= job.not_before and not out_of_reach(snapshot, job)
+    return job.state is JobState.PENDING and snapshot.now >= job.not_before and not must_wait(snapshot, job)
 
 
 @dataclass(frozen=True, slots=True)

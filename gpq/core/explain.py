@@ -14,6 +14,7 @@ from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Placement, Shap
 from gpq.core.nodes import Device, DeviceState, Node, NodeState
 from gpq.core.reservations import barred, current, keeps_out, reserved_under
 from gpq.core.shapes import drained_under, feasible, gpu_range, held_by, is_fixed, nodes_up, supply, usable
+from gpq.core.strangers import at_large, must_wait
 from gpq.core.tuning import typed
 from gpq.core.units import JobId, NodeId
 
@@ -131,8 +132,17 @@ def explain(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: J
 def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: Job) -> Explained:
     if snapshot.now < job.not_before:
         wait = job.not_before - snapshot.now
+        if job.lost_attempts[1] > job.attempt and job.exit is None:
+            told = "the database was restored from a copy: servers first tell whether it runs there since"
+            return Explained(f"starts in {wait:.0f} s", (told,))
         note = job.exit.note if job.exit and job.exit.note else "its last attempt failed"
         return Explained(f"tries again in {wait:.0f} s", (f"{note}; gpq waits {wait:.0f} s before the next attempt",))
+    lost = at_large(snapshot, job)
+    if lost is not None:
+        why, (node, one) = must_wait(snapshot, job), lost
+        end = f"`kill {one.pid}` on {node} ends it; " if one.pid else ""
+        told = "the database was restored from a copy made before that; a second one beside it might harm its files"
+        return Explained(why, (why, told), (f"{end}when it has ended the job starts; its log: {one.folder}",))
     away = out_of_reach(snapshot, job)
     if away:
         back = f"it goes on when the server is back; `gpq cancel {job.id}` gives it up"

@@ -22,8 +22,10 @@ def fate(snapshot: Snapshot, node: NodeId, job_id: JobId, attempt: int) -> Fate:
     if job_id >= snapshot.next_id:
         return Fate.STRANGER
     job = snapshot.jobs.get(job_id)
-    if job is None or attempt < job.attempt:
-        return Fate.OVER
+    if job is None:
+        return Fate.STRANGER if any(first <= job_id <= last for first, last in snapshot.lost_ids) else Fate.OVER
+    if attempt < job.attempt:
+        return Fate.STRANGER if job.lost_attempts[0] <= attempt <= job.lost_attempts[1] else Fate.OVER
     if attempt > job.attempt:
         return Fate.STRANGER
     if job.state not in HOLDS_DEVICES:

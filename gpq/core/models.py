@@ -204,6 +204,7 @@ class Job:
     state: JobState = JobState.PENDING
     wish: Wish = Wish.RUN
     attempt: int = 0  # of the latest launch; 0 = none yet; the fence
+    lost_attempts: tuple[int, int] = (0, 0)  # first and last number that a database that was lost may have given out
     placement: Placement | None = None  # held exactly in HOLDS_DEVICES
     order: BatchOrder = field(default_factory=BatchOrder)
     port: int = 0  # leased to this attempt on its first node
@@ -241,6 +242,11 @@ class Job:
     @property
     def name(self) -> str:
         return self.spec.name
+
+    @property
+    def next_attempt(self) -> int:
+        """Numbers are never reused."""
+        return max(self.attempt, self.lost_attempts[1]) + 1
 
     @property
     def elastic(self) -> bool:
@@ -325,3 +331,4 @@ class Snapshot:
     rates: Mapping[tuple[NodeId, NodeId], float] = field(
         default_factory=dict
     )  # bytes a second from one to the other, of files that were brought since the daemon started
+    lost_ids: tuple[tuple[int, int], ...] = ()  # first and last, of jobs of a database that was lost: they may yet run

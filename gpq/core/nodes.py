@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpq.core.units import DeviceId, NodeId, Seconds, Word
+from gpq.core.units import DeviceId, JobId, NodeId, Seconds, Word
 
 
 class DeviceState(Word):
@@ -84,6 +84,21 @@ class NodeState(Word):
 
 
 @dataclass(frozen=True, slots=True)
+class Stranger:
+    """An attempt that lives on a node and is not in the database."""
+
+    job: JobId
+    attempt: int
+    since: Seconds = 0.0  # by the node's clock; 0: not known
+    pid: int = 0  # of its first process
+    folder: str = ""  # its log is there
+
+    @property
+    def name(self) -> str:
+        return f"{self.job}.{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     id: NodeId
     state: NodeState = NodeState.UNREACHABLE
@@ -100,3 +115,4 @@ class Node:
     ephemeral: tuple[int, int] = (32_768, 60_999)  # ports that its kernel gives to outgoing connections
     stuck: tuple[tuple[str, str], ...] = ()  # ("42.1", why): attempts that were ended, and do not go
     storage: str = ""  # of the folder of the checkpoints: nodes with the same one share it; "": shared with none
+    strangers: tuple[Stranger, ...] = ()

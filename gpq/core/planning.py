@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from gpq.core.actions import Action, Launch, OfAttempt, Retune, Stop
 from gpq.core.events import Event, Launched, Retuned, StopSent
-from gpq.core.files import out_of_reach
 from gpq.core.master_ports import lease, leased
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Placement, Snapshot, StopReason, Wish
 from gpq.core.priors import timed
 from gpq.core.shapes import held_by, is_fixed, shape_on
+from gpq.core.strangers import must_wait
 from gpq.core.tuning import first_order, retunes
 from gpq.core.units import JobId, NodeId, Seconds
 
@@ -39,10 +39,10 @@ def plan(snapshot: Snapshot, wanted: Mapping[JobId, Placement], why: Mapping[Job
         if stop is not None:
             stops.append(stop)
         elif job.state is JobState.PENDING and job.wish is Wish.RUN:
-            placement = None if out_of_reach(snapshot, job) else wanted.get(name)
+            placement = None if must_wait(snapshot, job) else wanted.get(name)
             if placement is not None and not placement.devices & held and snapshot.now >= job.not_before:
                 held |= placement.devices
-                order, attempt = first_order(timed(job, snapshot), placement), job.attempt + 1
+                order, attempt = first_order(timed(job, snapshot), placement), job.next_attempt
                 port = lease(snapshot, name, attempt, placement, ports)
                 launches.append(Launch(name, attempt, job.spec, placement, order, why.get(name, ""), port))
         elif job.state is JobState.RUNNING:

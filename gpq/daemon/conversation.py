@@ -239,7 +239,7 @@ class Conversation:
             return
         log.info("%s: attempt %d.%d is refused: %s", self.node, launch.job, launch.attempt, reason)
         code = SHELL_CODES.get(kind)
-        transient = kind in ("busy", "port", "unfit")
+        transient = kind in ("busy", "port", "used", "unfit")
         refusal = StartRefused(self._clock.now(), *key, self.node, reason, transient=transient, code=code)
         self._refusals[key] = refusal
         if kind == "unfit":

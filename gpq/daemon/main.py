@@ -41,6 +41,8 @@ LOG_BYTES = 4 << 20
 LOGS_KEPT = 2
 BACKUP_SECONDS = 3600.0
 FIRST_BACKUP_SECONDS = 60.0  # where the last one is older than that, or there is none
+FRESH_SECONDS = 300.0  # at the start of a daemon another is made of a backup that is older than that,
+START_BACKUP_SECONDS = 3.0  # so soon: those who waited for the daemon come first
 
 log = logging.getLogger("gpq.daemon")
 
@@ -172,7 +174,8 @@ def _serve(ready: Ready, umask: int) -> int:
     chosen = policy(core.policy)
     ending = Ending()
     with contextlib.ExitStack() as stack:
-        store = stack.enter_context(contextlib.closing(SqliteStore(paths.database(), first_id=_first_id())))
+        opened = SqliteStore(paths.database(), first_id=_first_id(), marks=paths.marks())
+        store = stack.enter_context(contextlib.closing(opened))
         reign = Reign(store.id, store.epoch, store.holds)
         world = LiveWorld(
             settings.nodes,
@@ -189,6 +192,8 @@ def _serve(ready: Ready, umask: int) -> int:
         service = Service(controller, store, world.tail, about, fleet, ending.set, world.errand, world.stager.progress)
         server = Server(paths.socket(), service.handle)
         stack.callback(server.close)
+        for note in store.notes:
+            log.warning("%s", note)
         log.info("gpq %s, pid %d, epoch %d, %s", gpq.__version__, os.getpid(), store.epoch, paths.home())
         keeper = Keeper(world.ask, lambda: controller.snapshot, store, paths.snapshots())
         stack.callback(keeper.close)
@@ -207,6 +212,7 @@ def _serve(ready: Ready, umask: int) -> int:
         loop.join(timeout=30.0)
         if loop.error is not None:
             raise loop.error
+        _back_up(store)
     log.info("ended")
     return 0
 
@@ -249,18 +255,21 @@ class _Loop(threading.Thread):
 
 
 def _until_ending(ending: Ending, store: SqliteStore) -> None:
-    """Wait, and copy the state every hour, however often the daemon was started in it."""
-    while not ending.wait(_until_backup(store.path + ".backup")):
+    """Wait, and copy the state soon and then every hour, however often the daemon was started in it."""
+    path = store.path + ".backup"
+    wait = _until_backup(path, START_BACKUP_SECONDS, FRESH_SECONDS)
+    while not ending.wait(wait):
         _back_up(store)
+        wait = _until_backup(path)
 
 
-def _until_backup(path: str) -> float:
-    """Seconds."""
+def _until_backup(path: str, least: float = FIRST_BACKUP_SECONDS, most: float = BACKUP_SECONDS) -> float:
+    """Seconds, `least` to `most`, until the last one is as old as `most`."""
     try:
         age = time.time() - os.path.getmtime(path)
     except OSError:  # there is none
-        return FIRST_BACKUP_SECONDS
-    return min(max(BACKUP_SECONDS - age, FIRST_BACKUP_SECONDS), BACKUP_SECONDS)
+        return least
+    return min(max(most - age, least), most)
 
 
 def _back_up(store: SqliteStore) -> None:

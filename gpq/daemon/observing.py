@@ -11,7 +11,7 @@ from gpq_agent import wire
 from gpq.core.events import Event, Exited, NodeSeen, NodeSilent, Pulsed, Started
 from gpq.core.healing import Fate, expected, fate, is_lost
 from gpq.core.models import Job, Snapshot
-from gpq.core.nodes import Node, NodeState
+from gpq.core.nodes import Node, NodeState, Stranger
 from gpq.core.profile import RankPulse
 from gpq.core.units import JobId, NodeId, Seconds
 from gpq.daemon import sightings
@@ -200,11 +200,27 @@ class Observer:
             ephemeral=sightings.ephemeral_of(self._hello),
             stuck=sightings.stuck(known),
             storage=self.storage,
+            strangers=self._strangers(known, snapshot),
         )
         if not sightings.differs(self._told, node) and self._clock.elapsed() - self._told_at < SEEN:
             return []
         self._told, self._told_at, self._reason = node, self._clock.elapsed(), ""
         return [NodeSeen(now, node)]
+
+    def _strangers(self, known: Mapping[Key, Info], snapshot: Snapshot) -> tuple[Stranger, ...]:
+        """Those that live. What is committed a moment later is none: no job is started before it is."""
+        keys = [key for key in sorted(known) if known[key]["state"] in ALIVE]
+        folder = f"{self._hello.get('path', '')}/attempts"
+        return tuple(
+            Stranger(
+                *key,
+                since=sightings.real(known[key].get("started_at") or 0.0),
+                pid=sightings.whole(known[key].get("pid") or 0),
+                folder=f"{folder}/{wire.attempt_key(*key)}",
+            )
+            for key in keys
+            if fate(snapshot, self.node, *key) is Fate.STRANGER
+        )
 
     def _is_new(self, kind: str, key: Key) -> bool:
         """Was this not told lately? Told again after a while in case that it came to nothing."""

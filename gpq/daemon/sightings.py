@@ -171,5 +171,5 @@ def _outline(node: Node) -> tuple[object, ...]:
         (device.id, device.index, device.kind, device.type, device.memory_mib, device.state, device.reason)
         for device in node.devices
     )
-    net = (node.address, node.addresses, node.interface, node.ephemeral, node.storage)
+    net = (node.address, node.addresses, node.interface, node.ephemeral, node.storage, node.strangers)
     return (node.state, node.boot_id, node.cores, node.memory_mib, *net, node.stuck, devices)

@@ -451,6 +451,7 @@ class NodeView(msgspec.Struct, frozen=True):
     devices: list[DeviceView]
     drained: bool = False  # also while it does not answer
     address: str = ""  # where other servers reach it
+    strangers: list[str] = []  # attempts that live there and are not in the database, a line each
 
 
 class ErrandResult(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ import shlex
 import sqlite3
 import time
 
+from gpq import paths
 from gpq.errors import GpqError, Refused
 
 RESERVE_BYTES = 512 * 1024
@@ -151,6 +152,9 @@ def _way_back(path: str) -> str:
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(os.path.getmtime(f"{path}.backup")))
     except OSError:
         return f"there is no backup; `{away}` moves it away to begin anew"
-    return (
-        f"`{away} && cp damaged-{number}/{name}.backup {name}` goes back to the backup of {at}; what came later is lost"
-    )
+    copy = f"cp damaged-{number}/{name}.backup {name}"
+    back = f"`{away} && {copy}` goes back to the backup of {at}; what came later is lost"
+    if os.path.exists(os.path.join(folder, paths.MARKS)):
+        return back
+    refused = "servers may refuse the older database: `gpq nodes` then names a file on each to remove"
+    return f"{back}. As there is no {paths.MARKS}, {refused}"

@@ -31,6 +31,7 @@ class MemoryStore:
             Snapshot(),
             jobs=snapshot.jobs,
             next_id=snapshot.next_id,
+            lost_ids=snapshot.lost_ids,
             round_at=snapshot.round_at,
             priors=snapshot.priors,
             drained=snapshot.drained,

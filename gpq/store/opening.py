@@ -29,7 +29,7 @@ def connect(path: str) -> sqlite3.Connection:
     return connection
 
 
-def create(path: str, first_id: int) -> None:
+def create(path: str) -> None:
     """A new database appears whole or not at all: an empty file in its place is therefore always damage."""
     new = path + ".new"
     for left in (new, new + "-wal", new + "-shm"):
@@ -39,7 +39,7 @@ def create(path: str, first_id: int) -> None:
         os.chmod(new, 0o600)
         migrate(connection)
         connection.execute("BEGIN IMMEDIATE")
-        connection.executemany(PUT_META, [("epoch", "0"), ("next_id", str(first_id))])
+        connection.executemany(PUT_META, [("epoch", "0"), ("next_id", "1")])
         connection.execute("COMMIT")
     descriptor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -17,7 +17,9 @@ from gpq.core.models import TERMINAL, Job, Snapshot
 from gpq.core.nodes import Reservation
 from gpq.core.units import JobId, NodeId
 from gpq.errors import GpqError, Refused, StoreFailed
-from gpq.store import disk, links, priors, rows
+from gpq.store import disk, links, priors, rows, succession
+from gpq.store import marks as beside
+from gpq.store.marks import Marks
 from gpq.store.migrations import migrate
 from gpq.store.opening import PUT_META, check_mark, check_pages, connect, create, explained
 
@@ -36,20 +38,23 @@ class SqliteStore:
 
     Writes from one thread; `history`, `events` and `ended_count` from any. `first_id` is the least id for a new
     job (attempts of a lost database, or of one that a backup was put in the place of, may still lie on the nodes).
+    `marks`: path of the file beside it that tells whether it was restored from a copy; "" for none. `notes`: for the log.
     """
 
-    def __init__(self, path: str, *, first_id: int = 1) -> None:
+    def __init__(self, path: str, *, first_id: int = 1, marks: str = "") -> None:
         self.path = path
+        self.notes: list[str] = []
         folder = os.path.dirname(path)
         disk.refuse_network(folder)
         disk.make_folder(folder)
         self._reserve = disk.Reserve(path + ".reserve")
         self._failed = ""
         try:
-            if not os.path.exists(path):
+            is_new = not os.path.exists(path)
+            if is_new:
                 if os.path.exists(path + "-wal"):  # SQLite would play it into the new database
                     raise disk.damaged(path, "it is gone, and its log is still there")
-                create(path, first_id)
+                create(path)
             check_mark(path)
             self._writer = connect(path)
             with contextlib.ExitStack() as undo:
@@ -59,9 +64,9 @@ class SqliteStore:
                 self._reader = connect(path)
                 undo.callback(self._reader.close)
                 self._reader.execute("PRAGMA query_only = 1")
-                self.epoch = self._raise_epoch()
+                self._take_over(first_id, marks, is_new)
                 (self.id,) = self._reader.execute("SELECT value FROM meta WHERE key = 'id'").fetchone()
-                self._state = self._read_state(first_id)
+                self._state = self._read_state()
                 (self._ended,) = self._reader.execute("SELECT count(*) FROM jobs WHERE ended_at IS NOT NULL").fetchone()
                 undo.pop_all()
         except sqlite3.Error as error:
@@ -82,6 +87,7 @@ class SqliteStore:
         if gone:
             raise ValueError(f"jobs {sorted(gone)} left the snapshot without an outcome")
         changed = [job for job_id, job in snapshot.jobs.items() if before.jobs.get(job_id) is not job]
+        self._mark(snapshot.next_id - 1, max((job.attempt for job in changed), default=0))
         journal = [event for event in events if not isinstance(event, EPHEMERAL)]
         meta = [
             (key, repr(new))
@@ -112,6 +118,7 @@ class SqliteStore:
         self._state = Snapshot(
             jobs=snapshot.jobs,
             next_id=snapshot.next_id,
+            lost_ids=snapshot.lost_ids,
             round_at=snapshot.round_at,
             priors=snapshot.priors,
             drained=snapshot.drained,
@@ -180,22 +187,53 @@ class SqliteStore:
         self._failed = f"the state can no longer be written to {self.path}: {error}"
         return StoreFailed(self._failed, "check the disk (dmesg), then `gpq daemon start`; running jobs go on")
 
-    def _raise_epoch(self) -> int:
-        self._writer.execute("BEGIN IMMEDIATE")
-        (value,) = self._writer.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
-        self._writer.execute(PUT_META, ("epoch", str(int(value) + 1)))
-        self._writer.execute("COMMIT")
-        return int(value) + 1
+    def _take_over(self, first_id: int, path: str, is_new: bool) -> None:
+        """Raise the epoch, in the database and then in its marks."""
+        self._marks_path = path
+        found, why = beside.read(path) if path else (None, "")
+        if why and not is_new:
+            self.notes.append(f"{path} {why}, and is written anew: that the database is no old copy cannot be told")
+        try:
+            taken = succession.succeed(self._writer, found, first_id)
+        except (KeyError, ValueError, TypeError) as error:
+            raise disk.damaged(self.path, f"table meta or jobs: {error}") from None
+        self.notes += [taken.note] if taken.note else []
+        self._marks, self.epoch = taken.marks, taken.marks.epoch
+        if path:
+            self._write_marks(taken.marks)
 
-    def _read_state(self, first_id: int) -> Snapshot:
+    def _mark(self, ids: int, attempts: int) -> None:
+        """Before these numbers are acknowledged. Rarely a write."""
+        marks = self._marks
+        if not self._marks_path or marks.covers(ids=ids, attempts=attempts):
+            return
+        later, _ = beside.read(self._marks_path)
+        if later is not None and later.store == marks.store and later.epoch > marks.epoch:
+            return  # a newer daemon's: the commit that follows fails
+        ids = beside.raised(marks.ids, ids, beside.IDS)
+        attempts = beside.raised(marks.attempts, attempts, beside.ATTEMPTS)
+        self._write_marks(Marks(marks.store, marks.epoch, ids, attempts))
+
+    def _write_marks(self, marks: Marks) -> None:
+        """Nothing is changed where that fails."""
+        try:
+            beside.write(self._marks_path, marks)
+        except OSError as error:
+            if error.errno in beside.FULL:
+                raise disk.full(self.path) from error
+            told = f"{self._marks_path} cannot be written: {error.strerror}; nothing was changed"
+            raise Refused(told, "make it writable, or remove it") from error
+        self._marks = marks
+
+    def _read_state(self) -> Snapshot:
         meta = dict(self._reader.execute("SELECT key, value FROM meta").fetchall())
         found = self._reader.execute(f"SELECT {_JOB_COLUMNS} FROM jobs WHERE ended_at IS NULL ORDER BY id")
         jobs = {job.id: job for job in (self._job(row) for row in found)}
-        (last,) = self._reader.execute("SELECT coalesce(max(id), 0) FROM jobs").fetchone()
         try:
             return Snapshot(
                 jobs=jobs,
-                next_id=max(int(meta["next_id"]), last + 1, first_id),
+                next_id=int(meta["next_id"]),
+                lost_ids=tuple((int(first), int(last)) for first, last in json.loads(meta.get("lost_ids", "[]"))),
                 round_at=float(meta.get("round_at", 0.0)),
                 priors=priors.read(self._reader, self._writer),
                 links=links.decode(meta.get("links", "[]")),
@@ -203,7 +241,7 @@ class SqliteStore:
                 reservations={held.id: held for held in rows.decode(meta.get("reservations", "[]"), list[Reservation])},
                 next_reservation=int(meta.get("next_reservation", 1)),
             )
-        except (KeyError, ValueError, AttributeError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise disk.damaged(self.path, f"table meta: {error}") from None
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -267,6 +305,8 @@ class SqliteStore:
             source = connect(self.path)
             with contextlib.closing(source):
                 source.execute("VACUUM INTO ?", (target + ".new",))
+            with contextlib.closing(sqlite3.connect(target + ".new", isolation_level=None)) as copy:
+                copy.execute(PUT_META, (succession.COPY, "1"))
             os.replace(target + ".new", target)
         except (OSError, sqlite3.Error) as error:
             with contextlib.suppress(OSError):

@@ -25,8 +25,13 @@ def _nodes(nodes: list[NodeView]) -> list[Column]:
         Column("CORES", [str(node.cores) for node in nodes], 50, right=True),
         Column("MEMORY", [gib(node.memory_mib) for node in nodes], 49, right=True),
         Column("SEEN", [f"{duration(node.seen_seconds)} ago" for node in nodes], 60),
-        Column("REASON", [safe(node.reason) for node in nodes], 65, least=12),
+        Column("REASON", [_reason(node) for node in nodes], 65, least=12),
     ]
+
+
+def _reason(node: NodeView) -> str:
+    """Attempts that are not in the database do not show on devices where those are in other use."""
+    return "; ".join(safe(part) for part in (node.reason, *node.strangers) if part)
 
 
 def _devices(rows: list[tuple[NodeView, DeviceView]]) -> list[Column]:

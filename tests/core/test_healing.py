@@ -37,6 +37,16 @@ def test_what_the_database_cannot_know_yet_is_a_stranger() -> None:
     assert fate(state(running()), B, JobId(3), 2) is Fate.STRANGER
 
 
+def test_what_a_lost_database_gave_out_is_a_stranger_and_no_more_than_that() -> None:
+    held = replace(running(attempt=17), lost_attempts=(2, 16))
+    lost = replace(state(held), next_id=50, lost_ids=((10, 19), (30, 39)))
+    ids = [name for name in range(4, 50) if fate(lost, A, JobId(name), 1) is Fate.STRANGER]
+    assert ids == [*range(10, 20), *range(30, 40)]
+    fates = [fate(lost, A, JobId(3), attempt) for attempt in (1, 2, 16, 17, 18)]
+    assert fates == [Fate.OVER, Fate.STRANGER, Fate.STRANGER, Fate.LIVE, Fate.STRANGER]
+    assert fate(replace(lost, jobs={}), A, JobId(3), 5) is Fate.OVER, "its job is over"
+
+
 def test_an_attempt_is_expected_until_its_end_on_the_node_is_known() -> None:
     one = running()
     assert expected(state(one), A) == [one]

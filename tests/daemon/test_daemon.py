@@ -9,6 +9,7 @@ import random
 import resource
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -135,6 +136,11 @@ def test_a_corrupt_database_is_refused_and_kept(tmp_path: Path) -> None:
         code, line = running.refusal()
         assert code == 5
         assert str(database) in line
+        for by_hand in (False, True):
+            process, verdict = running.spawn()
+            process.wait(60)
+            assert ("names a file on each to remove" in verdict["hint"]) == by_hand
+            (running.home / "marks.json").unlink(missing_ok=True)
         assert "damaged" in line
         assert database.read_bytes() == content
 
@@ -169,6 +175,64 @@ def test_the_hint_for_a_damaged_database_is_a_command_that_brings_the_backup_bac
         assert sorted(path.name for path in (running.home / "damaged-1").glob("gpq.db*"))[0] == "gpq.db"
 
 
+def test_after_the_hint_was_followed_servers_obey_and_what_ran_since_the_backup_is_neither_ended_nor_taken_for_new(
+    tmp_path: Path,
+) -> None:
+    def until(name: str) -> str:
+        return f"while ! test -e {tmp_path / name}; do sleep 0.05; done"
+
+    with daemon(tmp_path / "home", CONFIG.replace("= 2", "= 5")) as running:
+        running.wait_for_nodes()
+        ends = running.submit("sh", "-c", f"{until('one')}; exit 7", name="ends")
+        more = [running.submit("sh", "-c", f"{until(name)}; exit 8") for name in ("one", "one", "two", "two")]
+        waits = running.submit("sh", "-c", f"echo ran >> {tmp_path / 'waits'}; exit 9", name="waits")
+        goes_on = running.submit("sh", "-c", f"{until('two')}; echo ran >> {tmp_path / 'goes-on'}")
+        wait_until(lambda: states(running, ends, *more) == ["running"] * 5, "five jobs run")
+        running.kill()
+        database = running.home / "gpq.db"
+        with contextlib.closing(SqliteStore(str(database))) as store:
+            store.backup()
+        running.start()
+        (tmp_path / "one").touch()
+        running.call(Wait([str(ends), str(waits)], wait=60), JobList)
+        last = running.submit("sh", "-c", f"{until('two')}; echo ended > {tmp_path / 'last'}")
+        wait_until(
+            lambda: states(running, goes_on, last) == ["running"] * 2, "a job runs that the backup does not know"
+        )
+        attempts = running.home / "nodes" / "here" / "attempts"
+        wait_until(lambda: all((attempts / f"{job}.1" / "forgotten").exists() for job in (ends, waits)), "forgotten")
+        running.kill()
+        database.write_bytes(database.read_bytes()[:4096] + bytes(len(database.read_bytes()) - 4096))
+        process, verdict = running.spawn()
+        process.wait(60)
+        subprocess.run(["sh", "-c", verdict["hint"].split("`")[1]], check=True)
+        running.start()
+        running.wait_for_nodes()
+        told = running.call(Wait([str(ends), str(waits)], wait=60), JobList).jobs
+        assert [(job.exit_status, job.attempt) for job in sorted(told, key=lambda job: job.id)] == [(7, 1), (9, 17)]
+        assert (tmp_path / "waits").read_text() == "ran\nran\n", "that it ended is lost; the second time is a real one"
+        new = running.submit("sh", "-c", "exit 6")
+        assert new > last
+        [told] = [line for line in running.call(Status(), JobList).warnings if f"attempt {last}.1 " in line]
+        assert f"its log: {attempts / f'{last}.1'}" in told
+        [held] = running.call(Status([str(goes_on)]), JobList).jobs
+        assert held.state == "pending", "it is not started beside itself"
+        assert held.reason.startswith(f"attempt {goes_on}.1 of it, which this daemon's database does not know, runs on")
+        [ended] = running.call(Wait([str(new)], wait=60), JobList).jobs
+        assert (ended.exit_status, ended.attempt) == (6, 1)
+        assert not (attempts / f"{last}.1" / "exit.json").exists(), "it was ended"
+        (tmp_path / "two").touch()
+        wait_until((tmp_path / "last").exists, "it ran to its end")
+        [again] = running.call(Wait([str(goes_on)], wait=60), JobList).jobs
+        assert (again.exit_status, again.attempt) == (0, 17)
+        running.call(Wait(["all"], wait=60), JobList)
+
+
+def states(running: Daemon, *jobs: int) -> list[str]:
+    rows = {row.id: row.state for row in running.call(Status(recent=100), JobList).jobs}
+    return [rows[job] for job in jobs]
+
+
 def test_a_database_without_a_backup_is_moved_away_by_the_command_of_the_hint(tmp_path: Path) -> None:
     made = Daemon(tmp_path / "a home")
     (made.home / "gpq.db").write_bytes(b"no database")
@@ -194,6 +258,27 @@ def test_a_backup_is_made_every_hour_and_soon_where_there_is_none(
         path.touch()
         os.utime(path, (time.time() - age, time.time() - age))
     assert main._until_backup(str(path)) == pytest.approx(wait, abs=5.0)
+
+
+@pytest.mark.parametrize(("age", "wait"), [(None, 3.0), (7200.0, 3.0), (310.0, 3.0), (100.0, 200.0), (-9000.0, 300.0)])
+def test_at_a_start_a_backup_is_made_soon_unless_there_is_a_fresh_one(
+    age: float | None, wait: float, tmp_path: Path
+) -> None:
+    path = tmp_path / "gpq.db.backup"
+    if age is not None:
+        path.touch()
+        os.utime(path, (time.time() - age, time.time() - age))
+    assert main._until_backup(str(path), main.START_BACKUP_SECONDS, main.FRESH_SECONDS) == pytest.approx(wait, abs=2.0)
+
+
+def test_a_backup_is_made_at_a_clean_end_and_soon_after_a_start(served: Daemon) -> None:
+    backup = served.home / "gpq.db.backup"
+    wait_until(backup.exists, "the first one, soon after the start")
+    job = served.submit("true", name="late")
+    served.call(Wait([str(job)], wait=60), JobList)
+    served.stop()
+    with contextlib.closing(sqlite3.connect(backup)) as copy:
+        assert copy.execute("SELECT name, state FROM jobs").fetchall() == [("late", "completed")]
 
 
 @needs_root

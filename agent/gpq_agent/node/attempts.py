@@ -356,6 +356,10 @@ class Attempts:
         os.close(os.open(os.path.join(self.spool.folder(key), spool.FORGOTTEN), os.O_WRONLY | os.O_CREAT, 0o600))
         self._let_go(key)
 
+    def is_forgotten(self, key: str) -> bool:
+        """Has the daemon had its exit record?"""
+        return os.path.exists(os.path.join(self.spool.folder(key), spool.FORGOTTEN))
+
     def purge(self, job: int) -> None:
         """Remove logs and checkpoints of a job none of whose attempts is alive."""
         with self.spool.lock():

@@ -39,6 +39,7 @@ class Watch(NamedTuple):
 
     message: Message
     until: float
+    recalled: List[str] = []  # forgotten before it was asked: the daemon's database is older than that
 
 
 class Agent:
@@ -136,7 +137,7 @@ class Agent:
                 return replies
             due = [watch for watch in self._watches if self._is_due(watch, infos)]
             self._watches = [watch for watch in self._watches if watch not in due]
-            replies += [self._guarded(watch.message, lambda message: self._news(message, infos)) for watch in due]
+            replies += [self._guarded(watch.message, self._teller(infos, watch.recalled)) for watch in due]
         return replies
 
     def patience(self) -> Optional[float]:
@@ -255,6 +256,9 @@ class Agent:
         order = launch.parse_order(message.get("order"))
         key = wire.attempt_key(order.job, order.attempt)
         if self.attempts.order(key) is not None:
+            if self.attempts.is_forgotten(key):  # its end is known: this is an order of another time
+                told = "attempt {} was on this node before; the daemon's database was restored from a copy".format(key)
+                raise SpoolError(told, "start another attempt", "used")
             return {"state": "already", "attempt": self._info(key)}
         self.refresh()
         if order.code:
@@ -380,7 +384,8 @@ class Agent:
             return [self.refusal(message.get("id"), "leases cannot be renewed: {}".format(error), kind="busy")]
         except (TypeError, ValueError) as error:
             return [self.refusal(message.get("id"), "watch is not right: {}".format(error), "see wire.OPS")]
-        self._watches.append(Watch(message, time.monotonic() + wait))
+        recalled = [key for key in sorted(offsets) if self.attempts.is_forgotten(key)]
+        self._watches.append(Watch(message, time.monotonic() + wait, recalled))
         return []  # the tick that follows answers it if there is news already
 
     def _is_due(self, watch: Watch, infos: List[wire.AttemptInfo]) -> bool:
@@ -392,6 +397,10 @@ class Agent:
             for key in (wire.attempt_key(info.job, info.attempt) for info in infos)
             if key in offsets
         )
+
+    def _teller(self, infos: List[wire.AttemptInfo], recalled: List[str]) -> Callable[[Message], Message]:
+        again = [info for info in map(self.attempts.look, recalled) if info is not None]
+        return lambda message: self._news(message, infos + again)
 
     def _news(self, message: Message, infos: List[wire.AttemptInfo]) -> Message:
         """Every attempt as it is, each with its new report lines; fair shares of the budget, so that none starves."""

@@ -181,6 +181,18 @@ def test_forgotten_attempts_are_not_reported_and_their_log_stays(node: NodeAgent
     assert node.log(key) == b"hello\n"
 
 
+def test_an_attempt_that_was_forgotten_is_told_again_to_a_daemon_that_waits_for_its_end(node: NodeAgent) -> None:
+    """Its database was restored from a copy."""
+    key = node.start(1, ["sh", "-c", "exit 7"])
+    node.ended(key)
+    node.ask("forget", attempt=key)
+    for wait in (0.0, 0.3):
+        [told] = node.ask("watch", offsets={key: 0, "9.9": 0}, seen=None, wait=wait)["attempts"]
+        assert (told["job"], told["attempt"], told["state"], told["exit"]["code"]) == (1, 1, "exited", 7)
+    node.ask("forget", attempt=key)
+    assert node.attempts() == {}
+
+
 def test_purge_removes_a_job_and_only_that_job(node: NodeAgent) -> None:
     keys = [node.start(job, ["true"], devices=[f"slot-{job % 4}"]) for job in (1, 11)]
     for key in keys:

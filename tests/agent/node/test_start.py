@@ -137,7 +137,8 @@ def test_a_start_that_comes_again_after_the_end_runs_nothing(node: NodeAgent, tm
     assert again["state"] == "already"
     assert again["attempt"]["state"] == "exited"
     node.ask("forget", attempt=key)
-    assert node.ask("start", order=node.order(3, argv))["state"] == "already"
+    refused = node.try_ask("start", order=node.order(3, argv))
+    assert (refused["kind"], "3.1 was on this node before" in refused["error"]) == ("used", True)
     assert ran.read_text() == "once\n"
 
 

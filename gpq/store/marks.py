@@ -1,0 +1,83 @@
+"""What must never go back, though the database may (a copy is put in its place): a small file beside it.
+
+marks.json      {"store": id of the database, "epoch": of its latest daemon, "ids", "attempts": none greater was given out}
+
+Written before anything above it is acknowledged, whole or not at all, and durably; on a full disk over its old self.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from dataclasses import asdict, dataclass
+
+from gpq_agent import wire
+
+IDS = 100  # ids are set aside so many at a time: one write of the file for a hundred submissions
+ATTEMPTS = 16
+BYTES = 256  # of the file, which fits into its old blocks therefore
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    store: str
+    epoch: int
+    ids: int
+    attempts: int
+
+    def covers(self, *, ids: int, attempts: int) -> bool:
+        return ids <= self.ids and attempts <= self.attempts
+
+
+def raised(have: int, need: int, block: int) -> int:
+    """The least ceiling to write: never lower than it was."""
+    return have if need <= have else need - 1 + block
+
+
+def read(path: str) -> tuple[Marks | None, str]:
+    """(the marks, why there are none)."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            found = json.loads(stream.read(4 * BYTES))
+        marks = Marks(*(found[name] for name in ("store", "epoch", "ids", "attempts")))
+    except FileNotFoundError:
+        return None, "is not there"
+    except OSError as error:
+        return None, f"cannot be read: {error.strerror}"
+    except (ValueError, KeyError, TypeError):
+        return None, "is damaged"
+    numbers = (marks.epoch, marks.ids, marks.attempts)
+    if type(marks.store) is not str or any(type(one) is not int or not 0 <= one < 1 << 53 for one in numbers):
+        return None, "is damaged"
+    return marks, ""
+
+
+def write(path: str, marks: Marks) -> None:
+    """Raises OSError; what was there stays then, or is damaged."""
+    if os.path.islink(path):  # none of ours
+        os.unlink(path)
+    padded = {**asdict(marks), "pad": ""}
+    padded["pad"] = " " * max(0, BYTES - len(wire.encode(padded)))
+    try:
+        wire.write_json(path, padded)
+    except OSError as error:
+        if error.errno not in FULL or not _write_over(path, wire.encode(padded)):
+            raise
+
+
+def _write_over(path: str, line: bytes) -> bool:
+    """Into the blocks that the file has, less than a sector. False where it has none."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        if os.fstat(descriptor).st_size != len(line):
+            return False
+        os.pwrite(descriptor, line, 0)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return True
