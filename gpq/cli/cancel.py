@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 import typer
 
 from gpq.cli import output, values
 from gpq.cli.frame import Jobs, Json, frame
-from gpq.client.connection import call
+from gpq.client.connection import Lasting
 from gpq.rpc import messages
+from gpq.views.queue import ENDED
 
 app = frame()
 
@@ -33,7 +35,8 @@ def cancel(
       gpq cancel 42
       gpq cancel 3-7 train
     """
-    answer = call(messages.Cancel(jobs, wait=values.seconds(timeout, "--timeout")), messages.CancelResult)
+    with Lasting(output.note) as daemon:
+        answer = _ask(daemon, jobs, values.seconds(timeout, "--timeout"))
     if json:
         output.emit(answer)
     else:
@@ -45,3 +48,17 @@ def cancel(
         output.note(*(f"job {job} still has processes after {timeout}: `gpq why {job}`" for job in still))
         output.note(*(f"job {job}: the order waits for its server ({why})" for job, why in answer.waiting.items()))
     return 1 if answer.remaining else 0
+
+
+def _ask(daemon: Lasting, jobs: list[str], seconds: float) -> messages.CancelResult:
+    """A second daemon, asked the same once more, finds ended what the first one has cancelled."""
+    before = daemon.call(messages.Status(jobs), messages.JobList).jobs
+    names = [str(job.id) for job in before]  # `all` means what it meant at first
+    answer = daemon.call(messages.Cancel(names, wait=seconds), messages.CancelResult)
+    ran = {job.id for job in before if job.state not in ENDED}
+    if not ran.intersection(answer.ended):
+        return answer
+    after = daemon.call(messages.Status([str(job) for job in answer.ended]), messages.JobList).jobs
+    ours = [job.id for job in after if job.id in ran and job.state == "cancelled"]
+    ended = [job for job in answer.ended if job not in ours]
+    return msgspec.structs.replace(answer, cancelled=[*answer.cancelled, *ours], ended=ended)

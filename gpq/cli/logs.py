@@ -12,7 +12,7 @@ import typer
 from gpq.cli import output
 from gpq.cli.bringing import BEGINNING, Bar
 from gpq.cli.frame import Job, Json, frame
-from gpq.client.connection import Connection, connect
+from gpq.client.connection import Lasting
 from gpq.errors import NotFound
 from gpq.rpc import messages
 from gpq.views.queue import ENDED
@@ -45,8 +45,9 @@ def logs(
       gpq logs 42 -f
       gpq logs @ --attempt 2 > attempt-2.log
     """
-    with connect() as connection:
-        pieces = read(connection, job, attempt or 0, node, follow=follow)
+    bar = Bar()
+    with Lasting(bar.note) as daemon:
+        pieces = read(daemon, bar, job, attempt or 0, node, follow=follow)
         if json:
             for piece in pieces:
                 output.emit(piece)
@@ -54,19 +55,19 @@ def logs(
             _print(pieces, filtered=sys.stdout.isatty() and not raw)
 
 
-def read(connection: Connection, job: str, only: int, node: str, *, follow: bool) -> Iterator[messages.LogChunk]:
+def read(daemon: Lasting, bar: Bar, job: str, only: int, node: str, *, follow: bool) -> Iterator[messages.LogChunk]:
     """The pieces in order, empty ones left out but for the first of each attempt."""
+    job = _id(daemon, job)
     attempt, offset, told = only, 0, ""
     name = "" if node.isdigit() else node
-    bar = Bar()
     while True:
         request = messages.Logs(job, attempt, name, offset, wait=bar.patience(WAIT) if follow else 0.0)
-        piece = connection.call(request, messages.LogChunk)
+        piece = daemon.call(request, messages.LogChunk)
         if follow and bar.watched:
             starting = piece.state in BEGINNING and not piece.data
-            bar.show(connection.call(messages.Status([job]), messages.JobList).jobs if starting else ())
+            bar.show(daemon.call(messages.Status([job]), messages.JobList).jobs if starting else ())
         if piece.silent and not told:
-            output.note(f"{piece.silent}; waiting for it")
+            bar.note(f"{piece.silent}; waiting for it")
         told = piece.silent
         if node.isdigit() and not name:
             name = _ranked(piece, int(node))
@@ -84,6 +85,14 @@ def read(connection: Connection, job: str, only: int, node: str, *, follow: bool
             return
         else:
             attempt, offset = piece.attempt, piece.offset
+
+
+def _id(daemon: Lasting, job: str) -> str:
+    """A selector such as `@` means what it meant at first: the newest of those that it names, by its id."""
+    if job.isdecimal():
+        return job
+    named = daemon.call(messages.Status([job]), messages.JobList).jobs
+    return str(max(row.id for row in named)) if named else job
 
 
 def _ranked(piece: messages.LogChunk, rank: int) -> str:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from gpq.client.connection import TRIES
 from gpq.policies.registry import POLICIES
-from tests.cli.conftest import Gpq
+from tests.cli.conftest import FIFO, Gpq
+from tests.waiting import wait_until
 
 
 def ok(gpq: Gpq, *argv: str, **environ: str) -> str:
@@ -72,6 +75,75 @@ def test_cancel_returns_when_no_process_is_left(live: Gpq, home: Path) -> None:
     assert ok(live, "cancel", "1") == "job 1 cancelled: no process is left\n"
     assert not Path(f"/proc/{(home / 'pid').read_text().strip()}").exists()
     assert ok(live, "cancel", "1") == "job 1 had ended: nothing to cancel\n"
+
+
+def begin(gpq: Gpq, *argv: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "gpq", *argv],
+        env=gpq.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_what_waits_goes_on_with_the_next_daemon_when_one_is_killed(live: Gpq, home: Path) -> None:
+    script = f"echo one; while [ ! -e {home}/go ]; do sleep 0.1; done; echo two; exit 5"
+    submitted = begin(live, "submit", "--wait", "--", "sh", "-c", script)
+    assert submitted.stdout is not None
+    assert submitted.stdout.readline() == "job 1 submitted\n"
+    waiting, following = begin(live, "wait", "1"), begin(live, "logs", "@", "-f")
+    assert following.stdout is not None
+    assert following.stdout.readline() == "one\n"
+    daemon = json.loads(ok(live, "daemon", "status", "--json"))["pid"]
+    stubborn = f"trap 'trap \"\" TERM; touch {home}/asked; sleep 6' TERM; touch {home}/up; while :; do sleep 0.1; done"
+    ok(live, "submit", "--", "sh", "-c", stubborn)
+    wait_until((home / "up").exists, "the second job is up")
+    cancelling = begin(live, "cancel", "@")
+    wait_until((home / "asked").exists, "it was asked to end")
+    os.kill(daemon, signal.SIGKILL)
+    (home / "go").touch()
+    for process, code, said in (
+        (submitted, 5, "job 1 failed: exit 5\n"),
+        (waiting, 5, "job 1 failed: exit 5\n"),
+        (following, 0, "two\n"),
+        (cancelling, 0, "job 2 cancelled: no process is left\n"),
+    ):
+        stdout, stderr = process.communicate(timeout=60)
+        assert (process.returncode, stdout) == (code, said), stderr
+        assert stderr == "note: the daemon hung up before it answered; asking again\n"
+
+
+def test_what_waits_ends_with_the_error_of_a_daemon_that_cannot_start(gpq: Gpq, home: Path) -> None:
+    ok(gpq, "daemon", "start")
+    try:
+        ok(gpq, "submit", "--", "sleep", "1000")
+        daemon = json.loads(ok(gpq, "daemon", "status", "--json"))["pid"]
+        waiting = begin(gpq, "wait", "1")
+        wait_until(lambda: _connected(waiting.pid), "it waits")
+        (home / "config.toml").write_text("grace = soon\n")
+        os.kill(daemon, signal.SIGKILL)
+        assert "config.toml: Invalid value" in waiting.communicate(timeout=60)[1]
+        assert waiting.returncode == 2
+    finally:
+        (home / "config.toml").write_text(FIFO)
+        gpq("cancel", "all")
+        gpq("daemon", "stop")
+
+
+def test_daemons_that_all_hang_up_are_asked_a_few_times_and_no_more(gpq: Gpq, home: Path) -> None:
+    asked = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(home / "gpq.sock"))
+        listener.listen()
+        waiting = begin(gpq, "wait", "1")
+        listener.settimeout(30)
+        while waiting.poll() is None and len(asked) < TRIES + 1:
+            with contextlib.suppress(TimeoutError):
+                connection, _ = listener.accept()
+                asked.append(connection.recv(65536))
+                connection.close()
+                listener.settimeout(5)
+        assert "hung up" in waiting.communicate(timeout=60)[1]
+        assert waiting.returncode == 3
+    assert len([line for line in asked if line]) == TRIES
 
 
 def test_held_jobs_wait_until_released(live: Gpq) -> None:
