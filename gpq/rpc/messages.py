@@ -391,7 +391,7 @@ class LogChunk(msgspec.Struct, frozen=True):
     attempts: list[int]  # all attempts of the job, in order
     nodes: list[str]  # of this attempt, in rank order
     state: str  # of the job
-    silent: str = ""  # why its node cannot be asked now; only where the request was ready to wait
+    silent: str = ""  # why its node cannot be asked now, or, with `ended`, ever
     skipped: int = 0  # bytes before `data` that the log's limit left out
     schema: int = SCHEMA
 

@@ -178,3 +178,23 @@ def test_logs_join_the_attempts_with_a_line_between(gpq: Gpq, made: Made) -> Non
     assert (wrong.returncode, wrong.stdout) == (4, "")
     pieces = [json.loads(line) for line in gpq("logs", "1", "--json").stdout.splitlines()]
     assert {piece["attempt"] for piece in pieces} == {1, 2}
+
+
+def test_an_attempt_whose_server_is_down_is_named_and_the_others_are_shown(gpq: Gpq, made: Made) -> None:
+    made.silent[1] = "node a does not answer"
+    told = "--- attempt 1 on a: its log is not to be had now: node a does not answer ---\n"
+    for options in ((), ("-f",)):
+        said = gpq("logs", "1", *options)
+        assert said.returncode == 0, said
+        assert said.stdout.startswith(f"{told}--- attempt 2 on a ---\nsecond ")
+    alone = gpq("logs", "1", "--attempt", "1")
+    assert (alone.returncode, alone.stdout) == (1, "")
+    assert alone.stderr == "gpq: node a does not answer\nhint: `gpq nodes` tells since when and why\n"
+    del made.silent[1]
+    made.silent[2] = "node a does not answer"
+    last = gpq("logs", "1")
+    assert (last.returncode, last.stdout, last.stderr.count("does not answer")) == (
+        1,
+        "--- attempt 1 on a ---\nfirst\n",
+        1,
+    )
