@@ -99,7 +99,7 @@ def _pieces(daemon: Lasting, bar: Bar, job: str, only: int, node: str, *, follow
             if not told and not piece.ended:
                 bar.note(f"{piece.silent}; waiting for it")
         told = piece.silent
-        if piece.data or offset == 0 or piece.silent and later:
+        if piece.data or offset == 0 or (piece.silent and later):
             yield piece
         if piece.data:
             attempt, offset = piece.attempt, piece.offset
