@@ -28,7 +28,8 @@ def cancel(
 
     Its processes get TERM, and those that are left after 10 s KILL; `gpq hold` lets a job write a checkpoint instead.
     Where a server does not answer, the order waits for it, and that is said at once. Ctrl-C ends the waiting, not the
-    cancelling. Exit code 1 when something was still there after the timeout.
+    cancelling. Exit code 1 when something was still there after the timeout, or a server was taken out of gpq before,
+    so that nobody can tell.
 
     \b
     Example:
@@ -42,12 +43,18 @@ def cancel(
     else:
         output.say(*(f"job {job} cancelled: no process is left" for job in answer.cancelled))
         output.say(*(f"job {job} had ended: nothing to cancel" for job in answer.ended))
-        if not (answer.cancelled or answer.ended or answer.remaining):
+        output.note(
+            *(
+                f"job {job} given up: nothing is known of its processes on {', '.join(nodes)}, taken out of gpq"
+                for job, nodes in answer.given_up.items()
+            )
+        )
+        if not (answer.cancelled or answer.ended or answer.remaining or answer.given_up):
             output.say("no job to cancel")
         still = [job for job in answer.remaining if job not in answer.waiting]
         output.note(*(f"job {job} still has processes after {timeout}: `gpq why {job}`" for job in still))
         output.note(*(f"job {job}: the order waits for its server ({why})" for job, why in answer.waiting.items()))
-    return 1 if answer.remaining else 0
+    return 1 if answer.remaining or answer.given_up else 0
 
 
 def _ask(daemon: Lasting, jobs: list[str], seconds: float) -> messages.CancelResult:

@@ -291,14 +291,21 @@ def _list(jobs: list[JobId]) -> str:
 
 def _why_unknown(snapshot: Snapshot, job: Job, silent: Silence) -> Explained:
     """Nobody can tell whether it runs; that is no reason to end it, nor to start it twice."""
-    nodes = [snapshot.nodes.get(name, Node(name, reason="not in the configuration")) for name in silent.nodes]
-    reasons = [_silence(node) for node in nodes]
+    gone = [name for name in silent.nodes if name not in snapshot.nodes]
+    reasons = [_silence(snapshot.nodes[name]) for name in silent.nodes if name not in gone]
+    reasons += [f"server {name} is not in the configuration any more" for name in gone]
     reasons.append("that says nothing about the job: it may run on or be over, and keeps its GPUs")
     if job.wish is Wish.CANCEL or job.stop is not None:
         what = "cancel" if job.wish is Wish.CANCEL else f"stop it ({job.stop})"
         reasons.append(f"the order to {what} waits until {_list_nodes(silent)} answers")
-    lost, gone = job.spec.requeue_on_lost, f"then `gpq cancel {job.id}` gives the job up"
-    remedies = [f"if {_list_nodes(silent)} is gone for good, take it out of config.toml, {gone}"]
+    lost = job.spec.requeue_on_lost
+    if gone:
+        remedies = [
+            f"`gpq cancel {job.id}` gives the job up; with the server in config.toml again, gpq hears of it again"
+        ]
+    else:
+        given_up = f"then `gpq cancel {job.id}` gives the job up"
+        remedies = [f"if {_list_nodes(silent)} is gone for good, take it out of config.toml, {given_up}"]
     if silent.requeue_in is not None:
         ends = f"--requeue-on-lost: it ends itself {span(lost)} after the last contact"
         reasons.append(f"{ends} and is queued again in {span(silent.requeue_in)} at the earliest")

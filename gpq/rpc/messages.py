@@ -403,6 +403,7 @@ class CancelResult(msgspec.Struct, frozen=True):
     waiting: dict[
         int, str
     ] = {}  # of those: whose server does not answer, so that the order waits for it, and since when
+    given_up: dict[int, list[str]] = {}  # ended for gpq, without proof: the servers that are not configured any more
     schema: int = SCHEMA
 
 

@@ -146,6 +146,28 @@ def test_daemons_that_all_hang_up_are_asked_a_few_times_and_no_more(gpq: Gpq, ho
     assert len([line for line in asked if line]) == TRIES
 
 
+def test_a_job_whose_server_was_taken_out_is_given_up_and_not_said_to_be_gone(gpq: Gpq, home: Path) -> None:
+    (home / "config.toml").write_text(f"{FIFO}[nodes.other]\nslots = 2\n")
+    ok(gpq, "daemon", "start")
+    try:
+        ok(gpq, "submit", "--", "sh", "-c", f"echo $$ > {home}/pid; exec sleep 1000")
+        [part] = wait_for_state(gpq, "1", "running")["placement"]  # type: ignore[misc]
+        wait_until(lambda: (home / "pid").exists() and (home / "pid").read_text().strip(), "it wrote its pid")
+        ok(gpq, "nodes", "remove", part["node"], "--force")
+        said = " ".join(ok(gpq, "why", "1").split())
+        assert f"server {part['node']} is not in the configuration any more" in said
+        assert "take it out" not in said
+        said = gpq("cancel", "1")
+        assert (said.returncode, said.stdout) == (1, "")
+        told = f"job 1 given up: nothing is known of its processes on {part['node']}, taken out of gpq"
+        assert said.stderr == f"note: {told}\n"
+        assert Path(f"/proc/{(home / 'pid').read_text().strip()}").exists()
+        assert ok(gpq, "cancel", "1") == "job 1 had ended: nothing to cancel\n"
+    finally:
+        os.kill(int((home / "pid").read_text()), signal.SIGKILL)
+        gpq("daemon", "stop")
+
+
 def test_held_jobs_wait_until_released(live: Gpq) -> None:
     ok(live, "submit", "--hold", "--name", "later", "--", "true")
     assert wait_for_state(live, "later", "held")["id"] == 1
