@@ -62,8 +62,25 @@ def add(wanted: Wanted, *, yes: bool, quiet: bool) -> dict[str, Any]:
     found = meeting.meet(name, node)
     if not quiet:
         output.say(*meeting.lines(name, found))
+    check(wanted, found)
     config_file.write(after, before)
     return {"name": name, "host": node.host, "host_key": key, **asdict(found)}
+
+
+def check(wanted: Wanted, found: meeting.Findings) -> None:
+    """Is there what was asked for, and anything at all? Raises Refused."""
+    there = [device for device in found.devices if device["kind"] == "cuda"]
+    known = {str(device["index"]) for device in there} | {str(device["id"]) for device in there}
+    lacking = [gpu for gpu in wanted.gpus if gpu not in known]
+    if lacking:
+        indices = ", ".join(str(device["index"]) for device in there)
+        what = f"it has {indices}" if there else found.problem or "it has none; --slots N makes CPU slots of its cores"
+        raise Refused(f"there is no GPU {', '.join(lacking)} on {wanted.host}: not added", what)
+    if wanted.slots == 0 and not found.devices:
+        raise Refused(
+            f"{wanted.host} has no GPU, and --slots 0 leaves nothing to run jobs on: not added",
+            found.problem or "leave --slots out for one CPU slot per core",
+        )
 
 
 def offered(ssh_config: str, *, every: bool) -> list[str]:

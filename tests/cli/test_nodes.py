@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from gpq.cli import config_file, ssh_hosts
-from gpq.cli.adding import picked
+from gpq.cli.adding import Wanted, check, picked
+from gpq.cli.meeting import Findings
 from gpq.config import parse
 from gpq.errors import GpqError, NotFound, Refused, UsageError
 from tests.cli.conftest import Gpq
@@ -109,6 +110,24 @@ def test_numbers_pick_from_a_list() -> None:
         picked("", hosts)
 
 
+def test_gpus_that_are_not_there_and_a_server_with_nothing_are_refused() -> None:
+    def look(gpus: list[str], slots: int | None, *ids: str) -> None:
+        devices = [{"id": name, "index": index, "kind": "cuda"} for index, name in enumerate(ids)]
+        cores = [] if ids or slots == 0 else [{"id": "slot-0", "index": 0, "kind": "cpu"}]
+        wanted = Wanted("gpu1", "", gpus, slots, "", 0, "", "")
+        check(wanted, Findings("gpu1", "3.11", 8, 1024, "", "", [*devices, *cores], ""))
+
+    look(["0", "GPU-b"], None, "GPU-a", "GPU-b")
+    look([], 0, "GPU-a")
+    look([], None)
+    with pytest.raises(Refused, match="there is no GPU 7 on gpu1"):
+        look(["0", "7"], None, "GPU-a", "GPU-b")
+    with pytest.raises(Refused, match="there is no GPU 0 on gpu1"):
+        look(["0"], None)
+    with pytest.raises(Refused, match="has no GPU, and --slots 0 leaves nothing"):
+        look([], 0)
+
+
 # -- the commands ------------------------------------------------------------------------------------------------------
 
 
@@ -128,6 +147,10 @@ def test_a_server_is_added_to_the_running_daemon_and_removed(live: Gpq, home: Pa
     assert (said.returncode, server.known_hosts.read_text()) == (5, "")
     assert f"{fingerprint} (not known yet)" in said.stdout
     assert (home / "config.toml").read_text() == before
+    wrong = live(*add[:5], "--gpus", "97", "--yes")
+    assert (wrong.returncode, (home / "config.toml").read_text()) == (5, before)
+    assert "there is no GPU 97 on" in wrong.stderr
+    server.known_hosts.write_text("")
     said = live(*add, "--yes", "--json")
     [added] = json.loads(said.stdout)["added"]
     assert (added["name"], added["host_key"], len(added["devices"])) == ("far", fingerprint, 1)
