@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpq.rpc.messages import Explanation
 from gpq.views import curve
-from gpq.views.plain import safe, wrapped
+from gpq.views.plain import moment, safe, wrapped
 
 
 def lines(answer: Explanation, limit: int, bar: str = "█") -> list[str]:
@@ -19,5 +19,5 @@ def lines(answer: Explanation, limit: int, bar: str = "█") -> list[str]:
     if answer.curve:
         text += ["", "goodput by number of GPUs, 1x = fewest:", *curve.lines(answer.curve, limit, bar)]
     if answer.round_at:
-        text += ["", f"decided by the round of {safe(answer.round_at)}"]
+        text += ["", f"decided by the round of {moment(answer.round_at)}"]
     return text
