@@ -7,6 +7,7 @@ from dataclasses import replace
 from gpq.control.answers import Reader
 from gpq.control.details import detail
 from gpq.core.fairness import fairness_by_job
+from gpq.core.nodes import NOT_YET, NodeState
 from gpq.core.profile import LossPoint, Profile, ProfileRow
 from gpq.core.units import JobId
 from gpq.rpc.messages import LossView
@@ -33,3 +34,13 @@ def test_a_share_of_less_than_one_gpu_is_told_since_one_gpu_then_counts_as_a_spe
     page = "\n".join(lines(told, 80))
     assert "x that of a fair share (0.250 GPUs now)" in page
     assert "goodput by number of GPUs, 1x = fewest" in page
+
+
+def test_a_server_that_only_starts_is_no_warning_and_one_that_cannot_be_reached_is() -> None:
+    def told(reason: str, seconds: float) -> list[str]:
+        starting = replace(node("a", state=NodeState.UNREACHABLE), reason=reason, silent_since=100.0)
+        return Reader(snapshot(starting), None, 100.0 + seconds).warnings()
+
+    assert told(NOT_YET, 2.0) == []
+    assert told(NOT_YET, 20.0) == ["server a does not answer: not heard of yet"]
+    assert told("a refuses connections", 2.0) == ["server a does not answer: a refuses connections"]
