@@ -94,11 +94,17 @@ def _gain(job: Job, wanted: Placement) -> str:
 
 def _ratio(job: Job, wanted: Placement) -> float | None:
     """Modelled goodput of `wanted` over that of the present shape, or of the last one; None when not known."""
-    before = typed(job.placement) if job.placement else Shape(job.last_replicas, 1, wanted.gpu_type)
-    points = estimates.curve(job, [before, typed(wanted)]) if before.replicas else ()
+    before = typed(job.placement) if job.placement else _last_shape(job, wanted.gpu_type)
+    points = estimates.curve(job, [before, typed(wanted)]) if before is not None else ()
     if len(points) != 2 or points[0].goodput <= 0:
         return None
     return points[1].goodput / points[0].goodput
+
+
+def _last_shape(job: Job, gpu_type: str) -> Shape | None:
+    """That of the latest launch; None where its times do not tell over how many servers it was."""
+    over = {row.nodes for row in job.profile.rows if row.replicas == job.last_replicas}
+    return Shape(job.last_replicas, over.pop(), gpu_type) if len(over) == 1 else None
 
 
 def explain(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: Job) -> Explained:
