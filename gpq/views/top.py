@@ -241,7 +241,7 @@ def fairness_table(view: TopView, jobs: list[JobView], lines: int | None) -> Ren
             f" {job.id} {safe(job.name)}",
             str(job.gpus),
             percent(job.gpus / total if total else 0.0),
-            number(job.speedup, "x"),
+            number(job.speedup if job.gpus else None, "x"),
             number(job.rho),
         )
         for job in jobs

@@ -116,6 +116,14 @@ def test_the_last_loss_is_in_the_curve_though_its_points_are_means() -> None:
     assert losses.lines(points, 0, last=1.0) == losses.lines(points, 0)
 
 
+def test_a_cancelled_job_has_no_exit_and_a_waiting_one_no_speedup() -> None:
+    cancelled = served.job(3, "cancelled", exit_status=1, reason="", speedup=None)
+    waiting = served.job(2, "pending", speedup=0.0)
+    text = "\n".join(queue.lines(msgspec.to_builtins(m.JobList([waiting, cancelled], 2)), 200))
+    assert "exit" not in text
+    assert "0.00x" not in text
+
+
 def test_times_are_local_and_in_one_style() -> None:
     assert moment("2026-03-01T23:30:00.123Z") == "2026-03-02 01:30:00"
     assert moment("") == ""
