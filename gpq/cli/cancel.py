@@ -19,9 +19,7 @@ app = frame()
 @app.command()
 def cancel(
     jobs: Jobs,
-    timeout: Annotated[
-        str, typer.Option("--timeout", metavar="DURATION", help="Wait so long for the proof. [default: 3m]")
-    ] = "3m",
+    timeout: Annotated[str, typer.Option("--timeout", metavar="DURATION", help="Wait so long for the proof.")] = "3m",
     json: Json = False,
 ) -> int:
     """Stop jobs for good, first gracefully. Returns when it is proven that no process of them is left on any GPU.

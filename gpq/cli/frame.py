@@ -26,6 +26,9 @@ Jobs = Annotated[
 Job = Annotated[str, typer.Argument(metavar="JOB", help="An id, a name, or @ for the last.")]
 
 
+HELP: dict[str, Any] = {"help_option_names": ["--help", "-h"], "max_content_width": 100}
+
+
 def default_to(name: str) -> type[TyperGroup]:
     """A group of commands of which one need not be named: `gpq nodes gpu1` is `gpq nodes list gpu1`."""
 
@@ -45,5 +48,5 @@ def frame(group: type[TyperGroup] | None = None) -> typer.Typer:
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
+        context_settings=HELP,
     )

@@ -27,7 +27,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--preemptible": ("The command checkpoints on a signal and may be stopped.", ""),
             "--signal": ("That signal, such as USR1.", "USR1|USR2|TERM|INT|HUP"),
             "--grace": ("From the signal to the kill.", "any"),
-            "--resume-args": ('Added from the second start on, such as "--resume auto".', "any"),
+            "--resume-args": ("Added from the second start on, in quotes: --resume auto.", "any"),
             "--batch-size": ("Base total batch size, instead of the script's.", "any"),
             "--max-batch-size": ("Largest total batch size.", "any"),
             "--atomic-batch-size": ("Range of the batch on one GPU in one pass.", "any"),
