@@ -47,11 +47,11 @@ def settle(target: Target, *, yes: bool, quiet: bool) -> str:
         if look.key != shown:
             raise GpqError(
                 f"{target.host} showed another host key the second time: {look.key}",
-                "somebody may be between you and it; `ssh-keygen -R` forgets the key again",
+                f"somebody may be between you and it; `ssh-keygen -R {target.host}` forgets the key again",
             )
     if not look.ok:
-        problem = look.problem or ssh_words.ended(target.host, 255)
-        raise GpqError(problem.sentence, problem.hint)
+        problem = look.problem or ssh_words.ended(target.host, 255, target.shown)
+        raise (Refused if problem.lasting else GpqError)(problem.sentence, problem.hint)
     return look.key[1] if look.key is not None else ""
 
 
@@ -62,7 +62,7 @@ def _agree(target: Target, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise Refused(
             f"the host key of {target.host} is not known",
-            "compare the fingerprint and repeat with --yes, or `ssh` there",
+            f"compare the fingerprint and repeat with --yes, or `{target.shown} {target.host}`",
         )
     output.note(
         "on the server, `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` (or _rsa_, _ecdsa_) shows what it must be"
@@ -82,7 +82,7 @@ def _look(target: Target, strict: str) -> Look:
         )
     except subprocess.TimeoutExpired:
         raise GpqError(
-            f"{target.host} took longer than {PATIENCE:.0f} s", f"`ssh {target.host} true` may say why"
+            f"{target.host} took longer than {PATIENCE:.0f} s", f"`{target.shown} {target.host} true` may say why"
         ) from None
     except OSError as error:
         raise GpqError(f"cannot start {argv[0]}: {error.strerror}", "install OpenSSH's client") from None
@@ -91,6 +91,6 @@ def _look(target: Target, strict: str) -> Look:
     said = "\n".join(line for line in lines if not SAID.fullmatch(line.strip()))
     changed = "REMOTE HOST IDENTIFICATION HAS CHANGED" in said
     unknown = ran.returncode == 255 and "Host key verification failed" in said and not changed
-    problem = None if ran.returncode != 255 else ssh_words.problem(said, target.host)
+    problem = None if ran.returncode != 255 else ssh_words.problem(said, target.host, target.shown)
     key = (str(keys[-1][0]), str(keys[-1][1])) if keys else None
     return Look(ran.returncode != 255, key, unknown, problem)

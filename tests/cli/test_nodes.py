@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -185,6 +186,8 @@ def test_a_server_with_a_job_stays_in_the_file(live: Gpq, home: Path) -> None:
         (["x", "--name", "-x"], 2, "is no node name"),
         (["x", "--name", "local"], 5, "there is a node local already"),
         (["--from-ssh-config", "-F", "/dev/null"], 4, "names no host"),
+        (["--from-ssh-config", "-F", "/nonexistent"], 2, "-F /nonexistent: there is no such file"),
+        (["x", "-F", "/nonexistent"], 2, "-F /nonexistent: there is no such file"),
     ],
 )
 def test_what_is_not_right_is_one_line_and_writes_nothing(
@@ -196,6 +199,26 @@ def test_what_is_not_right_is_one_line_and_writes_nothing(
     assert said in answer.stderr.splitlines()[0]
     assert (home / "config.toml").read_text() == before
     assert not (home / "canary").exists()
+
+
+def test_hints_start_ssh_as_gpq_does_and_can_be_followed(gpq: Gpq, server: Sshd) -> None:
+    add = ("nodes", "add", server.name, "-F", str(server.config))
+    known = server.known_hosts.read_text()
+    server.known_hosts.write_text("")
+    assert f"or `ssh -F {server.config} {server.name}`" in gpq(*add).stderr
+    kind, _ = Path(f"{server.key}.pub").read_text().split()[:2]
+    other = Path(f"{server.key}.pub").read_text().split()[1]  # some other key
+    server.known_hosts.write_text(f"{known.split()[0]} {kind} {other}\n")
+    changed = gpq(*add)
+    assert (changed.returncode, "shows another host key" in changed.stderr) == (5, True)
+    [command] = re.findall("`(ssh-keygen .*)` forgets", changed.stderr)
+    subprocess.run(command, shell=True, check=True, capture_output=True)
+    assert server.known_hosts.read_text() == ""
+    server.known_hosts.write_text(known)
+    Path(server.key).rename(f"{server.key}.away")
+    refused = gpq(*add)
+    assert (refused.returncode, "accepts none of your keys" in refused.stderr) == (5, True)
+    assert f"`ssh-copy-id -F {server.config} {server.name}`" in refused.stderr
 
 
 def test_the_question_is_asked_on_a_terminal_and_no_is_the_default(gpq: Gpq, home: Path, server: Sshd) -> None:
