@@ -167,8 +167,15 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         return obstacle
     taken = held_by(snapshot)
     kept = {**taken, **dict.fromkeys(barred(snapshot, job), job.id)}
-    free = sum(usable(device, job.spec) and (node.id, device.id) not in kept for node in up for device in node.devices)
+    each = {
+        node.id: sum(usable(device, job.spec) and (node.id, device.id) not in kept for device in node.devices)
+        for node in up
+    }
+    free = sum(each.values())
     reasons = [f"it needs {gpus(fewest)}; {free} of {_total(snapshot)} are free"]
+    if free >= fewest and job.spec.level is not Level.SCRIPT and max(each.values(), default=0) < fewest:
+        where = ", ".join(f"{count} on {name}" for name, count in sorted(each.items()) if count)
+        reasons = [f"it needs {gpus(fewest)} on one server; {free} of {_total(snapshot)} are free: {where}"]
     reasons += [drain_line(snapshot, name) for name in sorted(snapshot.drained) if name in snapshot.nodes]
     reasons += out_of_use(snapshot, job.spec)
     reasons += _reserved_lines(snapshot, job)
@@ -352,7 +359,8 @@ def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         reasons.append(f"it has the fewest that it may have ({fewest})")
     others = [other for other in snapshot.jobs.values() if other.state in HOLDS_DEVICES and other.id != job.id]
     if others:
-        reasons.append(f"{_total(snapshot)} GPUs are shared with {len(others)} other running job(s)")
+        count = sum(len(node.devices) for node in nodes_up(snapshot))
+        reasons.append(f"{gpus(count)} are shared with {len(others)} other running job(s)")
     if is_fixed(job, snapshot):
         reasons.append("it was started a moment ago and is not moved again yet")
     if not points:
