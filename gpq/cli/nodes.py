@@ -204,7 +204,9 @@ def reserve(
     now = datetime.now().astimezone()
     begin = moment(start, "--from", now)
     end = moment(until, "--until", now) if until else begin + seconds(duration, "--for-duration")
-    if end <= max(begin, now.timestamp()):
+    if end <= now.timestamp():
+        raise UsageError(f"gpq nodes reserve: --until {until} is over", "name a moment that is still to come")
+    if end <= begin:
         raise UsageError("gpq nodes reserve: it would end before it begins", "check --from and --until")
     listed = gpu_list(gpus, target) if colon else []
     answer = call(messages.Reserve(node, begin, end, listed, user), messages.Reserved)
