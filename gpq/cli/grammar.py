@@ -245,7 +245,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         {
             "--traces": ("Folder of measurements, one folder for each application.", "files"),
             "--nodes": ("Cluster: 16x4, or 6x4:t4,2x8:a100. Repeat it to compare.", "any"),
-            "--policy": ("Policies to compare.", "any"),
+            "--policy": ("Policies to compare.", "goodput|pollux|sia|optimus|slaq|tiresias|themis|gavel|gavel-max-min|gavel-ftf|gavel-makespan|srtf|backfill|fifo"),
             "--interval": ("Between two rounds.", "any"),
             "--restart": ("Cost of each start and move.", "any"),
             "--interference": ("Slowdown of jobs over several nodes that share a node.", "any"),

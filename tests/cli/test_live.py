@@ -341,6 +341,8 @@ def test_all_that_config_says_in_json_has_a_schema(gpq: Gpq, command: str) -> No
 
 def test_what_config_show_prints_is_a_configuration(gpq: Gpq, home: Path) -> None:
     shown = ok(gpq, "config", "show")
+    assert ok(gpq, "config") == shown
+    assert gpq("config", "shwo").returncode == 2
     (home / "again.toml").write_text(shown)
     assert "is right" in ok(gpq, "config", "check", str(home / "again.toml"))
     assert ok(gpq, "config", "show", GPQ_CONFIG=str(home / "again.toml")) == shown
