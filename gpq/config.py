@@ -116,7 +116,7 @@ def parse(
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: {error}", CHECK) from None
+        raise UsageError(f"{path}: {_plain(str(error))}", CHECK) from None
     try:
         config: FileConfig = decoding.convert(tree, FileConfig)
     except msgspec.ValidationError as error:
@@ -168,17 +168,35 @@ def _error(problem: str, keys: list[str], text: str, path: str, hint: str = "") 
     return UsageError(f"{path}: {problem}{place}", hint or CHECK)
 
 
+def _plain(said: str) -> str:
+    """What the reader of TOML says, without the Python in it."""
+    twice = re.match(r"Cannot declare \((.*?),?\) twice", said)
+    if twice is None:
+        return said
+    name = ".".join(re.findall("'([^']*)'", twice[1]))
+    return f"[{name}] is there twice{said[twice.end() :]}"
+
+
 def _check_keys(tree: dict[str, Any], text: str, path: str) -> None:
     known = set(FileConfig.__dataclass_fields__)
     for key in tree:
         if key not in known:
-            raise _error(f"unknown key `{key}`", [key], text, path, f"known are {', '.join(sorted(known))}")
+            raise _error(f"unknown key `{key}`", [key], text, path, _near(key, known))
     known = set(NodeConfig.__dataclass_fields__)
-    hint = f"known are {', '.join(sorted(known))}"
     for name, node in tree.get("nodes", {}).items():
         for key in node:
             if key not in known:
-                raise _error(f"unknown key `{key}` in nodes.{name}", ["nodes", name, key], text, path, hint)
+                raise _error(
+                    f"unknown key `{key}` in nodes.{name}", ["nodes", name, key], text, path, _near(key, known)
+                )
+
+
+def _near(key: str, known: Collection[str]) -> str:
+    """The keys that look like it, or else all."""
+    import difflib  # only mistakes pay for it
+
+    close = difflib.get_close_matches(key, sorted(known), n=2, cutoff=0.6)
+    return f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(sorted(known))}"
 
 
 def _check_values(config: FileConfig, text: str, path: str) -> None:

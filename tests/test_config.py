@@ -80,3 +80,22 @@ def test_a_mistake_is_placed(text: str, said: str) -> None:
 
 def test_policies_and_cores_are_not_checked_where_they_are_not_known() -> None:
     assert parse('policy = "best"\n[nodes.a]\ncores = [99]\n').policy == "best"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "hint"),
+    [
+        ("intervall = 3\n", "unknown key `intervall`", "did you mean interval?"),
+        ("[node.a]\nslots = 1\n", "unknown key `node`", "did you mean nodes?"),
+        ("[nodes.a]\nslot = 1\n", "unknown key `slot` in nodes.a", "did you mean slots?"),
+        ("xyzzy = 1\n", "unknown key `xyzzy`", "known are "),
+        ("[nodes.a]\nslots = 1\n[nodes.a]\nslots = 2\n", "[nodes.a] is there twice (at line 3", "gpq config check"),
+    ],
+)
+def test_a_misspelt_key_names_the_near_ones_and_a_table_that_is_there_twice_is_named(
+    text: str, problem: str, hint: str
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse(text)
+    assert problem in raised.value.message
+    assert hint in raised.value.hint

@@ -52,6 +52,8 @@ def add(wanted: Wanted, *, yes: bool, quiet: bool) -> dict[str, Any]:
     """What --json shows of the server. Raises GpqError; then nothing was written."""
     if not HOST.fullmatch(wanted.host):
         raise UsageError(f"`{wanted.host}` is no host for ssh", "user@host, or a name of ~/.ssh/config")
+    if wanted.ssh_config:
+        configuration(wanted.ssh_config)
     node, name = wanted.node(), wanted.called()
     fields = {key: value for key, value in asdict(node).items() if value not in ("", 0, None, [])}
     if wanted.slots == 0:
@@ -64,17 +66,48 @@ def add(wanted: Wanted, *, yes: bool, quiet: bool) -> dict[str, Any]:
         raise Refused(f"{wanted.host} is the server of node {other} already", f"`gpq nodes remove {other}` first")
     if not quiet:
         output.say(*meeting.lines(name, found))
+    check(wanted, found)
     config_file.write(after, before)
     return {"name": name, "host": node.host, "host_key": key, **asdict(found)}
 
 
+def check(wanted: Wanted, found: meeting.Findings) -> None:
+    """Is there what was asked for, and anything at all? Raises Refused."""
+    there = [device for device in found.devices if device["kind"] == "cuda"]
+    known = {str(device["index"]) for device in there} | {str(device["id"]) for device in there}
+    lacking = [gpu for gpu in wanted.gpus if gpu not in known]
+    if lacking:
+        indices = ", ".join(str(device["index"]) for device in there)
+        what = f"it has {indices}" if there else found.problem or "it has none; --slots N makes CPU slots of its cores"
+        raise Refused(f"there is no GPU {', '.join(lacking)} on {wanted.host}: not added", what)
+    if wanted.slots == 0 and not found.devices:
+        raise Refused(
+            f"{wanted.host} has no GPU, and --slots 0 leaves nothing to run jobs on: not added",
+            found.problem or "leave --slots out for one CPU slot per core",
+        )
+
+
+def configuration(file: str) -> str:
+    """The path that -F names. Raises UsageError where nothing is there."""
+    path = os.path.abspath(os.path.expanduser(file))
+    if not os.path.exists(path):
+        raise UsageError(
+            f"-F {file}: there is no such file", "name ssh's configuration, or leave -F out for ~/.ssh/config"
+        )
+    return path
+
+
 def offered(ssh_config: str, *, every: bool) -> list[str]:
     """The hosts of ~/.ssh/config that are no nodes yet, as far as they were picked. Raises NotFound, Refused."""
-    path = os.path.abspath(os.path.expanduser(ssh_config)) if ssh_config else ssh_hosts.default()
+    path = configuration(ssh_config) if ssh_config else ssh_hosts.default()
+    if not os.path.exists(path):
+        raise NotFound(f"there is no {path}", "gpq nodes add user@host, or -F FILE where yours is another file")
     known = {node.host for node in config.load().nodes.values()}
     hosts = [host for host in ssh_hosts.listed(path) if host not in known]
     if not hosts:
-        raise NotFound(f"{path} names no host that is not a node already", "gpq nodes add user@host")
+        raise NotFound(
+            f"{path} names no host that is not a node already", "gpq nodes add user@host, or -F FILE for another file"
+        )
     if every:
         return hosts
     width = len(str(len(hosts)))

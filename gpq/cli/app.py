@@ -64,8 +64,31 @@ def complaint(error: Exception, name: str) -> Exception:
         close = ", ".join(sorted(error.possibilities or ()))  # type: ignore[attr-defined]
         hint = f"did you mean {close}?" if close else f"`{path} --help` lists the options"
         return UsageError(f"{path} has no option {option}", hint)
-    said = " ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": ")
-    return UsageError(f"{path}: {said[:1].lower()}{said[1:]}", f"`{path} --help` has examples")
+    said = _own_words(" ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": "))
+    return UsageError(
+        f"{path}: {said if said[:2].isupper() else said[:1].lower() + said[1:]}", f"`{path} --help` has examples"
+    )
+
+
+VALIDATOR = (  # what the validator says a value should be, and how gpq says it
+    (r"a valid integer\b.*", "a whole number"),
+    (r"a valid number\b.*", "a number"),
+    (r"greater than or equal to (\S+)", r"\1 or more"),
+    (r"less than or equal to (\S+)", r"\1 or less"),
+)
+
+
+def _own_words(said: str) -> str:
+    """A validator's sentence about a value as a person would say it; any other sentence as it is."""
+    import re
+
+    found = re.fullmatch(r"Invalid value for '([^']+)': Input should be (.*)", said, re.IGNORECASE)
+    if found is None:
+        return said
+    wanted = found[2]
+    for pattern, words in VALIDATOR:
+        wanted = re.sub(rf"^{pattern}$", words, wanted)
+    return f"{found[1].partition(' / ')[0]} must be {wanted}"
 
 
 def near(word: str, known: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
+from gpq.cli import output
 from gpq.core.files import Staging
 from gpq.rpc.messages import JobView
 from gpq.views import plain
@@ -40,6 +41,11 @@ class Bar:
         sys.stderr.write(f"\r\x1b[K{text}")
         sys.stderr.flush()
         self._drawn = True
+
+    def note(self, *lines: str) -> None:
+        """Remarks on stderr."""
+        self.clear()
+        output.note(*lines)
 
     def clear(self) -> None:
         if self._drawn:

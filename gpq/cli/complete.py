@@ -111,7 +111,10 @@ def values(kind: str, current: str) -> list[tuple[str, str]] | None:
         return None
     if kind in ("jobs", "nodes", "users"):
         return asked(kind, current)
-    return starting([(word, "") for word in kind.split("|")], current) if "|" in kind else []
+    if "|" not in kind:
+        return []
+    head, comma, tail = current.rpartition(",")  # of several, the last
+    return [(f"{head}{comma}{word}", "") for word in kind.split("|") if word.startswith(tail)]
 
 
 def asked(kind: str, current: str) -> list[tuple[str, str]]:

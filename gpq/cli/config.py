@@ -12,17 +12,19 @@ import typer
 from gpq import config as configuration
 from gpq import paths
 from gpq.cli import output
-from gpq.cli.frame import Json, frame
+from gpq.cli.frame import Json, default_to, frame
 from gpq.errors import UsageError
 from gpq.policies.registry import POLICIES
 from gpq.views import plain
 
-app = frame()
+app = frame(default_to("show", alone=True))
 SCHEMA = 1
 FILE = typer.Argument(metavar="[FILE]", help="Another file than the one in use.")
 
 
-@app.callback(help="Show and check the configuration (TOML). Only `gpq nodes add` and `remove` write it.")
+@app.callback(
+    help="Show and check the configuration (TOML). Without a command: `show`. Only `gpq nodes add` and `remove` write it."
+)
 def config() -> None:
     """Make it a group of commands."""
 

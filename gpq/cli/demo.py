@@ -13,7 +13,7 @@ from gpq import demo as play
 from gpq.cli import output, values
 from gpq.cli.frame import Color, ColorChoice, Json, frame
 from gpq.rpc.messages import TopView
-from gpq.views.plain import safe
+from gpq.views.plain import moment, safe
 
 app = frame()
 POLICY = typer.Option("--policy", metavar="POLICY", help="Of the daemon; `gpq config policies` lists them.")
@@ -81,7 +81,8 @@ def _lines() -> Iterator[Draw]:
     def draw(view: TopView, act: str) -> None:
         news = [("", f"-- {act}")]
         news += [
-            (change.at, f"{change.at[11:19]}  job {change.job}: {change.text}") for change in reversed(view.changes)
+            (change.at, f"{moment(change.at)[11:]}  job {change.job}: {change.text}")
+            for change in reversed(view.changes)
         ]
         for key, line in news:
             if (key, line) not in said:

@@ -26,12 +26,17 @@ Jobs = Annotated[
 Job = Annotated[str, typer.Argument(metavar="JOB", help="An id, a name, or @ for the last.")]
 
 
-def default_to(name: str) -> type[TyperGroup]:
-    """A group of commands of which one need not be named: `gpq nodes gpu1` is `gpq nodes list gpu1`."""
+HELP: dict[str, Any] = {"help_option_names": ["--help", "-h"], "max_content_width": 100}
+
+
+def default_to(name: str, *, alone: bool = False) -> type[TyperGroup]:
+    """A group of commands of which one need not be named: `gpq nodes gpu1` is `gpq nodes list gpu1`. `alone`: unless
+    something else is."""
 
     class Group(TyperGroup):
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-            if not args or (args[0] not in self.commands and args[0] not in ("--help", "-h")):
+            other = bool(args) and args[0] not in self.commands and args[0] not in ("--help", "-h")
+            if not args or (other and not (alone and args[0][:1] != "-")):
                 args = [name, *args]
             return super().parse_args(ctx, args)
 
@@ -45,5 +50,5 @@ def frame(group: type[TyperGroup] | None = None) -> typer.Typer:
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
+        context_settings=HELP,
     )

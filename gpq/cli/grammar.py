@@ -27,7 +27,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--preemptible": ("The command checkpoints on a signal and may be stopped.", ""),
             "--signal": ("That signal, such as USR1.", "USR1|USR2|TERM|INT|HUP"),
             "--grace": ("From the signal to the kill.", "any"),
-            "--resume-args": ('Added from the second start on, such as "--resume auto".', "any"),
+            "--resume-args": ("Added from the second start on, in quotes: --resume auto.", "any"),
             "--batch-size": ("Base total batch size, instead of the script's.", "any"),
             "--max-batch-size": ("Largest total batch size.", "any"),
             "--atomic-batch-size": ("Range of the batch on one GPU in one pass.", "any"),
@@ -245,7 +245,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         {
             "--traces": ("Folder of measurements, one folder for each application.", "files"),
             "--nodes": ("Cluster: 16x4, or 6x4:t4,2x8:a100. Repeat it to compare.", "any"),
-            "--policy": ("Policies to compare.", "any"),
+            "--policy": ("Policies to compare.", "goodput|pollux|sia|optimus|slaq|tiresias|themis|gavel|gavel-max-min|gavel-ftf|gavel-makespan|srtf|backfill|fifo"),
             "--interval": ("Between two rounds.", "any"),
             "--restart": ("Cost of each start and move.", "any"),
             "--interference": ("Slowdown of jobs over several nodes that share a node.", "any"),

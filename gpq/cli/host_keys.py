@@ -52,11 +52,11 @@ def settle(target: Target, *, yes: bool, quiet: bool) -> str:
         if look.key != shown:
             raise GpqError(
                 f"{target.host} showed another host key the second time: {look.key}",
-                "somebody may be between you and it; `ssh-keygen -R` forgets the key again",
+                f"somebody may be between you and it; `ssh-keygen -R {target.host}` forgets the key again",
             )
     if not look.ok:
-        problem = look.problem or ssh_words.ended(target.host, 255)
-        raise GpqError(problem.sentence, problem.hint)
+        problem = look.problem or ssh_words.ended(target.host, 255, target.shown)
+        raise (Refused if problem.lasting else GpqError)(problem.sentence, problem.hint)
     return look.key[1] if look.key is not None else ""
 
 
@@ -67,7 +67,7 @@ def _agree(target: Target, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise Refused(
             f"the host key of {target.host} is not known",
-            "compare the fingerprint and repeat with --yes, or `ssh` there",
+            f"compare the fingerprint and repeat with --yes, or `{target.shown} {target.host}`",
         )
     output.note(
         "on the server, `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` (or _rsa_, _ecdsa_) shows what it must be"
@@ -81,17 +81,17 @@ def _look(target: Target, strict: str) -> Look:
     options += ["-o", "ClearAllForwardings=yes", "-o", "PermitLocalCommand=no", "-o", "RemoteCommand=none"]
     argv = [*target.argv(*options), "-o", "ConnectTimeout=15", "--", target.host, "exit 0"]
     environment = {**os.environ, "SSH_ASKPASS_REQUIRE": "never", "LC_ALL": "C"}
-    code, lines = _until_logged_in(argv, environment, target.host)
+    code, lines = _until_logged_in(argv, environment, target)
     keys = [found.groups() for line in lines if (found := KEY.match(line))]
     said = "\n".join(line for line in lines if not SAID.fullmatch(line.strip()))
     changed = "REMOTE HOST IDENTIFICATION HAS CHANGED" in said
     unknown = code == 255 and "Host key verification failed" in said and not changed
-    problem = None if code != 255 else ssh_words.problem(said, target.host)
+    problem = None if code != 255 else ssh_words.problem(said, target.host, target.shown)
     key = (str(keys[-1][0]), str(keys[-1][1])) if keys else None
     return Look(code != 255, key, unknown, problem)
 
 
-def _until_logged_in(argv: list[str], environment: dict[str, str], host: str) -> tuple[int, list[str]]:
+def _until_logged_in(argv: list[str], environment: dict[str, str], target: Target) -> tuple[int, list[str]]:
     """ssh's exit code, or 0 once it is let in (what login scripts do then is not waited for), and what it has told."""
     said = b""
     try:
@@ -110,7 +110,8 @@ def _until_logged_in(argv: list[str], environment: dict[str, str], host: str) ->
     try:
         while not LOGGED_IN.search(said):
             if not select.select([ssh.stderr], [], [], max(until - time.monotonic(), 0.0))[0]:
-                raise GpqError(f"{host} took longer than {PATIENCE:.0f} s", f"`ssh {host} true` may say why")
+                hint = f"`{target.shown} {target.host} true` may say why"
+                raise GpqError(f"{target.host} took longer than {PATIENCE:.0f} s", hint)
             piece = os.read(ssh.stderr.fileno(), 1 << 16)
             if not piece:
                 return ssh.wait(), said.decode("utf-8", "replace").splitlines()

@@ -13,6 +13,7 @@ from gpq.client.connection import call, connect
 from gpq.errors import DaemonUnreachable, GpqError, UsageError
 from gpq.rpc import messages
 from gpq.views import nodes as view
+from gpq.views import plain
 
 app = frame(default_to("list"))
 NAMES = typer.Argument(metavar="[NODE]...", help="Names of servers; none: all.")
@@ -203,7 +204,9 @@ def reserve(
     now = datetime.now().astimezone()
     begin = moment(start, "--from", now)
     end = moment(until, "--until", now) if until else begin + seconds(duration, "--for-duration")
-    if end <= max(begin, now.timestamp()):
+    if end <= now.timestamp():
+        raise UsageError(f"gpq nodes reserve: --until {until} is over", "name a moment that is still to come")
+    if end <= begin:
         raise UsageError("gpq nodes reserve: it would end before it begins", "check --from and --until")
     listed = gpu_list(gpus, target) if colon else []
     answer = call(messages.Reserve(node, begin, end, listed, user), messages.Reserved)
@@ -213,7 +216,7 @@ def reserve(
     held = answer.reservation
     output.say(
         f"reserved  {_place(held)} for {held.user or 'nobody: gpq leaves it alone'}",
-        f"from      {_local(held.start)} until {_local(held.end)}",
+        f"from      {plain.moment(held.start)} until {plain.moment(held.end)}",
         f"undo      gpq nodes unreserve {held.id}",
     )
     _say_who_leaves(answer.leaving, answer.staying)
@@ -236,12 +239,6 @@ def unreserve(reservation: Annotated[int, RESERVATION], json: Json = False) -> N
 
 def _place(held: messages.ReservationView) -> str:
     return f"{held.node}:{','.join(map(str, held.indices))}" if held.devices else held.node
-
-
-def _local(stamp: str) -> str:
-    from datetime import datetime
-
-    return datetime.fromisoformat(stamp.replace("Z", "+00:00")).astimezone().strftime("%a %Y-%m-%d %H:%M")
 
 
 def _say_who_leaves(leaving: list[int], staying: list[int]) -> None:

@@ -61,6 +61,7 @@ def _store(fields: dict[str, Any], field: str, value: str) -> bool:
 def run(asked: spec.Asked, *, hold: bool, wait: bool, dry_run: bool, json: bool) -> int:
     """Submit, and print what came of it."""
     request = messages.Submit(spec.build(asked), held=hold, dry_run=dry_run)
+    _tell_of_late(asked)
     if dry_run:
         return _preview(call(request, messages.DryRun), json=json)
     answer = call(request, messages.Submitted)
@@ -70,6 +71,21 @@ def run(asked: spec.Asked, *, hold: bool, wait: bool, dry_run: bool, json: bool)
 
         return until_ended([str(answer.id)], None, quiet=json, say_why=True)
     return 0
+
+
+def _tell_of_late(asked: spec.Asked) -> None:
+    """Options that look like gpq's own and stand where they are the script's."""
+    known = GRAMMAR["submit"][1]
+    late = dict.fromkeys(
+        name for word in asked.words[1:] if (name := word.partition("=")[0]) in known and name[:2] == "--"
+    )
+    if late:
+        from gpq.cli import output
+
+        whose = "command" if asked.black_box else "script"
+        stand, go = ("stand", "go") if len(late) > 1 else ("stands", "goes")
+        said = f"{stand} after the {whose} and so {go} to it"
+        output.note(f"{', '.join(late)} {said}: gpq's own options stand before it")
 
 
 def _preview(answer: messages.DryRun, *, json: bool) -> int:

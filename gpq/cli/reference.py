@@ -86,7 +86,7 @@ def _kind(parameter: Any) -> str:
     shown = str(parameter.metavar or "").strip("[].")
     if "--signal" in parameter.opts:
         shown = "SIGNAL"
-    word = shown.split(" ")[0].strip("[].")
+    word = shown.split(" ")[0].strip("[].,")
     if word in CHOICES:
         return "|".join(CHOICES[word])
     if word.islower() and "|" in word:

@@ -32,7 +32,7 @@ TRACES = typer.Option("--traces", metavar="PATH", help="Folder of measurements, 
 NODES = typer.Option(
     "--nodes", metavar="NxG[:TYPE],...", help="Cluster: 16x4, or 6x4:t4,2x8:a100. Repeat it to compare. [default: 16x4]"
 )
-POLICY = typer.Option("--policy", metavar="NAME,...", help="Policies to compare.")
+POLICY = typer.Option("--policy", metavar="POLICY,...", help="Policies to compare.")
 INTERVAL = typer.Option("--interval", metavar="SECONDS", help="Between two rounds. [default: 60]")
 RESTART = typer.Option(
     "--restart", metavar="SECONDS", help="Cost of each start and move. [default: 30; sia: by application]"

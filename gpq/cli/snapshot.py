@@ -46,8 +46,9 @@ def freeze(cwd: str) -> Frozen:
         largest = max(names, key=lambda name: os.lstat(os.path.join(root, name)).st_size)
         told = f"the code in {root} has {size // 1_000_000} MB, more than {MOST_BYTES // 1_000_000}; the largest is {largest}"
         raise UsageError(told, HINT)
-    code = _write(root, names)
     inside = os.path.relpath(os.path.realpath(cwd), root)
+    there = inside == "." or any(name.startswith(f"{inside}/") for name in names)
+    code = _write(root, names, "" if there else inside)
     kind = _commit(root) if top else "a copy of the directory, no git"
     return Frozen(code, inside, f"{kind}, {len(names)} files, sha256 {code[:12]}", root)
 
@@ -105,8 +106,8 @@ def _all(root: str) -> Iterator[str]:
             yield os.path.relpath(full, root)
 
 
-def _write(root: str, names: list[str]) -> str:
-    """The archive, on disk before this returns. Its SHA-256."""
+def _write(root: str, names: list[str], folder_too: str) -> str:
+    """The archive, on disk before this returns. Its SHA-256. `folder_too`: a folder that none of `names` brings along."""
     folder = paths.snapshots()
     temporary = os.path.join(folder, f".{os.getpid()}.tmp")
     try:
@@ -115,6 +116,10 @@ def _write(root: str, names: list[str]) -> str:
             with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
                 for name in names:
                     _add(archive, root, name)
+                if folder_too:
+                    made = tarfile.TarInfo(folder_too)
+                    made.type, made.mode = tarfile.DIRTYPE, 0o755
+                    archive.addfile(made)
             stream.flush()
             os.fsync(stream.fileno())
         with open(temporary, "rb") as written:

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperCommand
 
 from gpq.cli import queueing, spec, wishes
-from gpq.cli.frame import Json, frame
+from gpq.cli.frame import HELP, Json, frame
 
 app = frame()
 
@@ -24,7 +24,7 @@ class Submission(TyperCommand):
         return rest
 
 
-@app.command(cls=Submission, context_settings={"allow_interspersed_args": False})
+@app.command(cls=Submission, context_settings={**HELP, "allow_interspersed_args": False})
 def submit(
     ctx: typer.Context,
     words: wishes.Words = None,

@@ -14,7 +14,7 @@ import typer
 
 from gpq.cli import output
 from gpq.cli.frame import Color, ColorChoice, Json, frame
-from gpq.client.connection import connect
+from gpq.client.connection import Lasting, connect
 from gpq.errors import UsageError
 from gpq.rpc import messages
 
@@ -66,9 +66,10 @@ def _live(interval: float, color: str) -> None:
     from gpq.views.top import frame as picture
 
     console = output.screen(color)
-    with connect() as connection, _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
+    daemon = Lasting(lambda text: None)  # the picture goes on: a remark would only tear it
+    with daemon, _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            view = connection.call(messages.Top(), messages.TopView)
+            view = daemon.call(messages.Top(), messages.TopView)
             live.update(picture(view, console.width, console.height), refresh=True)
             if pressed(interval):
                 return

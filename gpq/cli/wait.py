@@ -10,7 +10,7 @@ import typer
 from gpq.cli import output, values
 from gpq.cli.bringing import Bar
 from gpq.cli.frame import Jobs, Json, frame
-from gpq.client.connection import connect
+from gpq.client.connection import Lasting
 from gpq.errors import TimedOut
 from gpq.rpc import messages
 from gpq.views.queue import ENDED, remark
@@ -47,11 +47,12 @@ def until_ended(
     """
     until = None if seconds is None else time.monotonic() + seconds
     bar, suspense = Bar(), time.monotonic() + SUSPENSE
+    daemon = Lasting(bar.note)
     while True:
         longest = bar.patience(max(suspense - time.monotonic(), 0.0) if say_why else SLICE)
         left = longest if until is None else min(longest, until - time.monotonic())
-        with connect() as connection:
-            answer = connection.call(messages.Wait(jobs, wait=max(left, 0.0)), messages.JobList)
+        with daemon:  # one that waits for long leaves its place to others in between
+            answer = daemon.call(messages.Wait(jobs, wait=max(left, 0.0)), messages.JobList)
         bar.show(answer.jobs)
         open_jobs = [job.id for job in answer.jobs if job.state not in ENDED]
         if not open_jobs:
@@ -59,8 +60,7 @@ def until_ended(
         if until is not None and time.monotonic() >= until:
             raise TimedOut(f"{output.jobs(open_jobs)} did not end within {seconds:g} s", "they run on: `gpq status`")
         if say_why and time.monotonic() >= suspense:
-            bar.clear()
-            output.note(*waiting(answer))
+            bar.note(*waiting(answer))
             say_why = False
         jobs = [str(job.id) for job in answer.jobs]  # a selector such as `all` means what it meant at first
     if as_json:

@@ -45,7 +45,7 @@ Preemptible = Annotated[bool, _option("--preemptible", help="The command checkpo
 Signal = Annotated[str, _option("--signal", metavar="NAME", help="That signal, such as USR1. [default: TERM]")]
 Grace = Annotated[str, _option("--grace", metavar="DURATION", help="From the signal to the kill. [default: 2m]")]
 ResumeArgs = Annotated[
-    str, _option("--resume-args", metavar="ARGS", help='Added from the second start on, such as "--resume auto".')
+    str, _option("--resume-args", metavar="ARGS", help="Added from the second start on, in quotes: --resume auto.")
 ]
 BatchSize = Annotated[
     int | None, _option("--batch-size", metavar="N", help="Base total batch size, instead of the script's.")

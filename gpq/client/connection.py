@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -18,6 +19,12 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 RETRY_SECONDS = 5.0
 ANSWER_SECONDS = 60.0  # beyond what the request itself waits for
+TRIES = 5  # of one request, while daemon after daemon goes away over it
+PAUSE_SECONDS = 0.5  # between two of them
+
+
+class HungUp(DaemonUnreachable):
+    """The daemon went away over a request; the next one may answer it."""
 
 
 class Connection:
@@ -45,7 +52,7 @@ class Connection:
         except TimeoutError:
             raise DaemonUnreachable("the daemon does not answer", "`gpq daemon logs` may say why") from None
         except OSError as error:
-            raise DaemonUnreachable(f"the daemon hung up: {error.strerror or error}", "try again") from None
+            raise HungUp(f"the daemon hung up: {error.strerror or error}", "try again") from None
         return codec.decode_answer(answer, kind)
 
     def close(self) -> None:
@@ -62,7 +69,7 @@ class Connection:
         while b"\n" not in pieces[-1]:
             piece = self._socket.recv(262_144)
             if not piece:
-                raise DaemonUnreachable("the daemon hung up before it answered", "try again; what it did is durable")
+                raise HungUp("the daemon hung up before it answered", "try again; what it did is durable")
             pieces.append(piece)
         line, _, self._rest = b"".join(pieces).partition(b"\n")
         return line
@@ -100,3 +107,44 @@ def call(request: Request, kind: type[R], *, start: bool = True) -> R:
     """Ask the daemon one thing. Raises GpqError."""
     with contextlib.closing(connect(start=start)) as connection:
         return connection.call(request, kind)
+
+
+class Lasting:
+    """A connection that outlives daemons, for requests that may be asked twice: when one goes away, the next one is started
+    and asked the same, for what is left of the request's `wait`. `told` hears of it, once for each request."""
+
+    def __init__(self, told: Callable[[str], None]) -> None:
+        self._told = told
+        self._connection: Connection | None = None
+
+    def call(self, request: Request, kind: type[R]) -> R:
+        """As `Connection.call`. Raises what keeps a daemon from starting, and HungUp after `TRIES` times."""
+        wait = float(getattr(request, "wait", 0.0))
+        until = time.monotonic() + wait
+        tries = 0
+        while True:
+            try:
+                if self._connection is None:
+                    self._connection = connect()
+                return self._connection.call(request, kind)
+            except HungUp as error:
+                self.close()
+                tries += 1
+                if tries == TRIES:
+                    raise
+                if tries == 1:
+                    self._told(f"{error.message}; asking again")
+            time.sleep(PAUSE_SECONDS * (tries - 1))
+            if wait:
+                request = msgspec.structs.replace(request, wait=max(until - time.monotonic(), 0.0))
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def __enter__(self) -> Lasting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -29,6 +29,7 @@ class Handshake:
         self._host = host
         self._waiting = waiting
         self._began = time.monotonic()
+        self.noise = b""  # before the server's shell was there
         self.seconds = 0.0  # until the server's shell was there
         os.set_blocking(sink, False)
 
@@ -43,6 +44,7 @@ class Handshake:
                     "let .bashrc (.cshrc, config.fish) print nothing where it is not interactive",
                 )
             heard += self._read(1 << 12, LOGIN_PATIENCE)
+            self.noise = heard[-NOISE:]
         self.seconds = time.monotonic() - self._began
 
     def block(self, request: Mapping[str, object], content: bytes | None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -79,15 +80,20 @@ class Target:
         more = [*(["-p", str(self.port)] if self.port else []), *(["-i", self.identity] if self.identity else [])]
         return [self.command[0], *options, *self.command[1:], *more]
 
+    @property
+    def shown(self) -> str:
+        """The same for a person."""
+        return shlex.join(self.argv())
+
 
 class SshChannel:
     """Pipes to ssh. Its complaints, and those of the other end, go to the file `errors` from byte `complaints` on."""
 
-    def __init__(self, process: subprocess.Popen[bytes], host: str, errors: Path, complaints: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], target: Target, errors: Path, complaints: int) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         self.process = process
-        self.host = host
+        self.target = target
         self.errors = errors
         self.complaints = complaints
         self.reader: BinaryIO = process.stdout  # type: ignore[assignment]
@@ -107,7 +113,8 @@ class SshChannel:
         except OSError:
             return None
         # 255 is ssh's own; what the other end complained of is told as it is.
-        return ssh_words.problem(said, self.host) if self.process.returncode in (255, None) else ssh_words.last(said)
+        host, ssh = self.target.host, self.target.shown
+        return ssh_words.problem(said, host, ssh) if self.process.returncode in (255, None) else ssh_words.last(said)
 
     def close(self) -> None:
         """End ssh and what it started (jump hosts). The server notices, and jobs do not."""
@@ -146,8 +153,9 @@ class SshConnector:
 
     def _open(self, request: Mapping[str, object], content: bytes, waiting: Callable[[], None]) -> SshChannel:
         channel = self._connect()
+        target = self.target
+        talk = Handshake(channel.reader.fileno(), channel.writer.fileno(), target.host, waiting)
         try:
-            talk = Handshake(channel.reader.fileno(), channel.writer.fileno(), self.target.host, waiting)
             talk.expect_shell(READY)
             self._timeout = max(LEAST_TIMEOUT, min(3 * int(talk.seconds + 1), FIRST_TIMEOUT))
             word = secrets.token_hex(16)
@@ -161,10 +169,12 @@ class SshConnector:
                 talk.answer(word, NO_PYTHON, self._python)
             talk.over()
         except EOFError:
-            problem = channel.problem()
+            # What is no login shell says so where a shell would have answered.
+            heard = "" if talk.seconds else talk.noise.decode("utf-8", "replace")
+            problem = ssh_words.known(heard, target.host) or channel.problem()
             channel.close()
             if problem is None:
-                problem = ssh_words.ended(self.target.host, channel.process.returncode)
+                problem = ssh_words.ended(target.host, channel.process.returncode, target.shown)
             kind = Refused if problem.lasting else GpqError
             raise kind(problem.sentence, problem.hint) from None
         except BaseException:
@@ -201,7 +211,7 @@ class SshConnector:
                 )
             except OSError as error:
                 raise GpqError(f"cannot start {argv[0]}: {error.strerror}", "install OpenSSH's client") from error
-        return SshChannel(process, self.target.host, self.errors, complaints)
+        return SshChannel(process, self.target, self.errors, complaints)
 
 
 def _private(path: str, flags: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 
 from gpq.connectors.local import LONGEST_LINE
@@ -18,17 +19,18 @@ class Problem:
         return f"{self.sentence} ({self.hint})" if self.hint else self.sentence
 
 
-# In this order: what comes first says more than what ssh adds to it. {host} is as configured.
+# In this order: what comes first says more than what ssh adds to it. {host} is as configured, {ssh} starts ssh as gpq does,
+# {options} are its options, {forget} is the command that forgets a host key.
 KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED",
         "{host} shows another host key than the one that is known: not connected",
-        "ask its administrator whether the key was changed; if so, `ssh-keygen -R` forgets the old one",
+        "ask its administrator whether the key was changed; if so, `{forget}` forgets the old one",
     ),
     (
         r"host key is known|Host key verification failed",
         "the host key of {host} is not known: not connected",
-        "`gpq nodes add` or `ssh {host}` shows it and asks",
+        "`gpq nodes add` or `{ssh} {host}` shows it and asks",
     ),
     (
         r"Too many authentication failures",
@@ -43,7 +45,7 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         r"Permission denied \(",
         "{host} accepts none of your keys",
-        "`ssh {host} true` must work without a question: `ssh-copy-id {host}`, or load the key into an ssh-agent",
+        "`{ssh} {host} true` must work without a question: `ssh-copy-id{options} {host}`, or load the key into an ssh-agent",
     ),
     (
         r"Could not resolve hostname",
@@ -67,9 +69,13 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         r"Bad configuration option|[Bb]ad owner or permissions|terminating, \d+ bad|Can't open user config",
         "ssh's own configuration is not right",
-        "`ssh -G {host}` says where",
+        "`{ssh} -G {host}` says where",
     ),
-    (r"This account is currently not available|account .*(expired|locked)", "the account on {host} may not log in", ""),
+    (
+        r"This account is currently not available|account .*(expired|locked)",
+        "the account on {host} may not log in",
+        "ask for a login shell there",
+    ),
     (r"Connection reset|Connection closed|closed by remote host|Broken pipe", "{host} closed the connection", ""),
 )
 
@@ -78,12 +84,28 @@ LASTING = frozenset(
 )
 
 
-def problem(said: str, host: str) -> Problem | None:
-    """Of what ssh wrote to stderr; the last line where none of it is known, None where there is nothing."""
+def problem(said: str, host: str, ssh: str = "ssh") -> Problem | None:
+    """Of what ssh wrote to stderr; the last line where none of it is known, None where there is nothing. `ssh`: how it was
+    started, for the hints."""
+    return known(said, host, ssh) or last(said)
+
+
+def known(said: str, host: str, ssh: str = "ssh") -> Problem | None:
+    """Of what ssh or the other end wrote, if it is one of the usual things."""
     for pattern, sentence, hint in KNOWN:
         if re.search(pattern, said):
-            return Problem(sentence.format(host=host), hint.format(host=host), pattern in LASTING)
-    return last(said)
+            options = ssh.partition(" ")[1] + ssh.partition(" ")[2]
+            words = {"host": host, "ssh": ssh, "options": options, "forget": _forget(said, host)}
+            return Problem(sentence.format(host=host), hint.format(**words), pattern in LASTING)
+    return None
+
+
+def _forget(said: str, host: str) -> str:
+    """The command for a key that changed, with the file and the name that ssh says."""
+    name = re.search(r"Host key for (\S+) has changed", said)
+    file = re.search(r"Offending \S+ key in (.+):\d+", said)
+    words = ["ssh-keygen", *(["-f", file[1]] if file else []), "-R", name[1] if name else host.rpartition("@")[2]]
+    return shlex.join(words)
 
 
 def last(said: str) -> Problem | None:
@@ -91,10 +113,10 @@ def last(said: str) -> Problem | None:
     return Problem(line[:LONGEST_LINE]) if line else None
 
 
-def ended(host: str, code: int | None) -> Problem:
+def ended(host: str, code: int | None, ssh: str = "ssh") -> Problem:
     """Of a connection that ended without a word."""
     if code == 255:
-        return Problem(f"ssh could not connect to {host}", f"`ssh {host} true` may say more")
+        return Problem(f"ssh could not connect to {host}", f"`{ssh} {host} true` may say more")
     return Problem(
         f"{host}: the login shell ended before it ran anything (exit code {code})",
         "no `exit` in .bashrc (.cshrc, config.fish) where it is not interactive; no ForceCommand; a shell that takes commands",

@@ -15,7 +15,7 @@ from gpq.core.files import Staging
 from gpq.core.healing import stuck
 from gpq.core.leases import silence, span
 from gpq.core.models import HOLDS_DEVICES, TERMINAL, Job, JobState, Level, Placement, Shape, Snapshot, Wish
-from gpq.core.nodes import Device, Node, NodeState
+from gpq.core.nodes import FIRST_CONTACT, NOT_YET, Device, Node, NodeState
 from gpq.core.rounds import Round
 from gpq.core.shapes import held_by
 from gpq.core.stragglers import describe, hang, seats, stragglers
@@ -208,11 +208,12 @@ class Reader:
         ]
 
     def warnings(self) -> list[str]:
-        """Lines about servers, for the head of a listing."""
+        """Lines about servers, for the head of a listing. Nothing yet of one that is being reached for the first time."""
         silent = [
             f"server {node.id} does not answer{': ' + node.reason if node.reason else ''}"
             for _, node in sorted(self.snapshot.nodes.items())
             if node.state is NodeState.UNREACHABLE
+            and not (node.reason == NOT_YET and self.now - node.silent_since < FIRST_CONTACT)
         ]
         lost = [told for _, node in sorted(self.snapshot.nodes.items()) for told in self._strangers(node)]
         return silent + lost + [told for told, _ in intruders(self.snapshot)]

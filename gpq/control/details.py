@@ -12,7 +12,7 @@ from gpq.control.requests import message_of
 from gpq.core import estimates
 from gpq.core import events as facts
 from gpq.core.explain import Explained, explain
-from gpq.core.models import TERMINAL, Job, Shape
+from gpq.core.models import TERMINAL, Job, JobState, Shape
 from gpq.core.shapes import feasible
 from gpq.ports import History
 from gpq.rpc.messages import AttemptView, CurvePoint, Explanation, JobDetail, LossView, Words
@@ -98,7 +98,7 @@ def explanation(reader: Reader, job: Job) -> Explanation:
     if job.state in TERMINAL:
         how = narration.ended_line(job)
         line = f"{job.state}{': ' + how if how else ''}"
-        return Explanation(int(job.id), str(job.state), line, [line], [f"`gpq logs {job.id}` shows what it said"], None)
+        return Explanation(int(job.id), str(job.state), line, [], _after(job), None)
     said = explain(replace(reader.snapshot, now=reader.now), reader.allocation, job)
     brought = reader.brought(job)
     if brought is not None:
@@ -106,6 +106,17 @@ def explanation(reader: Reader, job: Job) -> Explanation:
     return Explanation(
         int(job.id), str(job.state), said.headline, list(said.reasons), list(said.remedies), decided, curve(reader, job)
     )
+
+
+def _after(job: Job) -> list[str]:
+    """What to do about a job that ended otherwise than it was meant to."""
+    if job.state not in (JobState.FAILED, JobState.TIMEOUT):
+        return []
+    mended = f"`gpq requeue {job.id}` submits it again, once that is mended"
+    if job.state is JobState.TIMEOUT:
+        mended = "submit it with a longer --time"
+    said = [f"`gpq logs {job.id}` shows what it said last"] if job.first_started_at is not None else []
+    return [*said, mended]
 
 
 def words(reader: Reader, past: History, kind: str, prefix: str) -> Words:

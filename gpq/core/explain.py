@@ -95,11 +95,17 @@ def _gain(job: Job, wanted: Placement) -> str:
 
 def _ratio(job: Job, wanted: Placement) -> float | None:
     """Modelled goodput of `wanted` over that of the present shape, or of the last one; None when not known."""
-    before = typed(job.placement) if job.placement else Shape(job.last_replicas, 1, wanted.gpu_type)
-    points = estimates.curve(job, [before, typed(wanted)]) if before.replicas else ()
+    before = typed(job.placement) if job.placement else _last_shape(job, wanted.gpu_type)
+    points = estimates.curve(job, [before, typed(wanted)]) if before is not None else ()
     if len(points) != 2 or points[0].goodput <= 0:
         return None
     return points[1].goodput / points[0].goodput
+
+
+def _last_shape(job: Job, gpu_type: str) -> Shape | None:
+    """That of the latest launch; None where its times do not tell over how many servers it was."""
+    over = {row.nodes for row in job.profile.rows if row.replicas == job.last_replicas}
+    return Shape(job.last_replicas, over.pop(), gpu_type) if len(over) == 1 else None
 
 
 def explain(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: Job) -> Explained:
@@ -171,8 +177,15 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         return obstacle
     taken = held_by(snapshot)
     kept = {**taken, **dict.fromkeys(barred(snapshot, job), job.id)}
-    free = sum(usable(device, job.spec) and (node.id, device.id) not in kept for node in up for device in node.devices)
+    each = {
+        node.id: sum(usable(device, job.spec) and (node.id, device.id) not in kept for device in node.devices)
+        for node in up
+    }
+    free = sum(each.values())
     reasons = [f"it needs {gpus(fewest)}; {free} of {_total(snapshot)} are free"]
+    if free >= fewest and job.spec.level is not Level.SCRIPT and max(each.values(), default=0) < fewest:
+        where = ", ".join(f"{count} on {name}" for name, count in sorted(each.items()) if count)
+        reasons = [f"it needs {gpus(fewest)} on one server; {free} of {_total(snapshot)} are free: {where}"]
     reasons += [drain_line(snapshot, name) for name in sorted(snapshot.drained) if name in snapshot.nodes]
     reasons += out_of_use(snapshot, job.spec)
     reasons += _reserved_lines(snapshot, job)
@@ -301,14 +314,21 @@ def _list(jobs: list[JobId]) -> str:
 
 def _why_unknown(snapshot: Snapshot, job: Job, silent: Silence) -> Explained:
     """Nobody can tell whether it runs; that is no reason to end it, nor to start it twice."""
-    nodes = [snapshot.nodes.get(name, Node(name, reason="not in the configuration")) for name in silent.nodes]
-    reasons = [_silence(node) for node in nodes]
+    gone = [name for name in silent.nodes if name not in snapshot.nodes]
+    reasons = [_silence(snapshot.nodes[name]) for name in silent.nodes if name not in gone]
+    reasons += [f"server {name} is not in the configuration any more" for name in gone]
     reasons.append("that says nothing about the job: it may run on or be over, and keeps its GPUs")
     if job.wish is Wish.CANCEL or job.stop is not None:
         what = "cancel" if job.wish is Wish.CANCEL else f"stop it ({job.stop})"
         reasons.append(f"the order to {what} waits until {_list_nodes(silent)} answers")
-    lost, gone = job.spec.requeue_on_lost, f"then `gpq cancel {job.id}` gives the job up"
-    remedies = [f"if {_list_nodes(silent)} is gone for good, take it out of config.toml, {gone}"]
+    lost = job.spec.requeue_on_lost
+    if gone:
+        remedies = [
+            f"`gpq cancel {job.id}` gives the job up; with the server in config.toml again, gpq hears of it again"
+        ]
+    else:
+        given_up = f"then `gpq cancel {job.id}` gives the job up"
+        remedies = [f"if {_list_nodes(silent)} is gone for good, take it out of config.toml, {given_up}"]
     if silent.requeue_in is not None:
         ends = f"--requeue-on-lost: it ends itself {span(lost)} after the last contact"
         reasons.append(f"{ends} and is queued again in {span(silent.requeue_in)} at the earliest")
@@ -349,7 +369,8 @@ def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         reasons.append(f"it has the fewest that it may have ({fewest})")
     others = [other for other in snapshot.jobs.values() if other.state in HOLDS_DEVICES and other.id != job.id]
     if others:
-        reasons.append(f"{_total(snapshot)} GPUs are shared with {len(others)} other running job(s)")
+        count = sum(len(node.devices) for node in nodes_up(snapshot))
+        reasons.append(f"{gpus(count)} are shared with {len(others)} other running job(s)")
     if is_fixed(job, snapshot):
         reasons.append("it was started a moment ago and is not moved again yet")
     if not points:

@@ -83,6 +83,10 @@ class NodeState(Word):
     DRAINED = "drained"  # as it is shown: it answers, and is in `Snapshot.drained`
 
 
+NOT_YET = "not heard of yet"  # the reason of a node before the first contact, unless that has failed
+FIRST_CONTACT: Seconds = 10.0  # that it may take
+
+
 @dataclass(frozen=True, slots=True)
 class Stranger:
     """An attempt that lives on a node and is not in the database."""

@@ -16,7 +16,7 @@ from gpq.core.actions import Action, Forget, Launch, OfAttempt, Prepare, Retune,
 from gpq.core.events import EnvironmentSeen, Event, NodeSeen, StartRefused
 from gpq.core.healing import Fate, expected, fate, standing
 from gpq.core.models import Snapshot, StopReason
-from gpq.core.nodes import Node
+from gpq.core.nodes import NOT_YET, Node
 from gpq.core.planning import CANCEL_GRACE
 from gpq.core.units import JobId, NodeId, Seconds
 from gpq.daemon import launching, sightings
@@ -94,7 +94,7 @@ class Conversation:
 
     def start(self) -> None:
         now = self._clock.now()
-        unheard = Node(self.node, reason="not heard of yet, the daemon started a moment ago", silent_since=now)
+        unheard = Node(self.node, reason=NOT_YET, silent_since=now)
         self._inbox([NodeSeen(now, unheard)])
 
     # -- connections ---------------------------------------------------------------------------------------------------

@@ -35,7 +35,8 @@ class LogReader:
 
     def read(self, job: JobId, request: Logs, hurry: Callable[[], bool]) -> LogChunk:
         """A piece from `offset`, at once when there is one, else after `wait` seconds or when `hurry()` says so, or with
-        `silent` soon after its node stopped answering: what is to come will come.
+        `silent` soon after its node stopped answering: what is to come will come. Of an attempt that is over and that its
+        node knows nothing of, `silent` says so, and the piece is its last.
 
         Raises NotFound for an attempt or node that is none, and what the node says when it cannot be asked.
         """
@@ -75,16 +76,18 @@ class LogReader:
         # of a launch that this snapshot does not.
         over = job.attempt > attempt or (job.attempt == attempt and job.state not in HOLDS_DEVICES)
         if job.state in TERMINAL and job.first_started_at is None:  # its node refused it, and has nothing of it
-            raise NotFound(f"job {name} never started, so that there is no log", f"`gpq show {name}` says why")
+            return LogChunk(attempt, node, "", request.offset, True, numbers, nodes, str(job.state))
         limit = min(max(request.limit, 1), MAX_PIECE)
         try:
             piece = self._piece(NodeId(node), name, attempt, request.offset, limit)
         except GpqError as error:
-            silent = error.message if isinstance(error, NodeSilent) and request.wait > 0 else ""
-            if not silent and (over or (job.attempt == attempt and node in job.started_nodes)):
+            silent = isinstance(error, NodeSilent)
+            if not (silent or over) and job.attempt == attempt and node in job.started_nodes:
                 raise
-            # It is silent, or to start the attempt.
-            return LogChunk(attempt, node, "", request.offset, False, numbers, nodes, str(job.state), silent)
+            # It is silent, or has lost the attempt, or is to start it.
+            said = error.message if silent or over else ""
+            ended = over and not silent
+            return LogChunk(attempt, node, "", request.offset, ended, numbers, nodes, str(job.state), said)
         data, offset = str(piece["data"]), int(piece["offset"])
         ended = over and offset >= int(piece["size"])
         skipped = int(piece.get("skipped", 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,8 +22,9 @@ from gpq.core.actions import Launch
 from gpq.core.fairness import JobFairness, fairness_by_job
 from gpq.core.files import Staging
 from gpq.core.folding import fold
+from gpq.core.healing import nodes_of
 from gpq.core.leases import silence
-from gpq.core.models import TERMINAL, Config, Job, JobState, Level, Snapshot
+from gpq.core.models import HOLDS_DEVICES, TERMINAL, Config, Job, JobState, Level, Snapshot
 from gpq.core.reservations import current
 from gpq.core.rounds import decide
 from gpq.core.units import JobId, NodeId
@@ -177,10 +178,15 @@ class Service:
         now = controller.world.now
         names = resolve(request.jobs, controller.snapshot, self._past)
 
-        def build(snapshot: Snapshot) -> tuple[Sequence[Any], set[JobId]]:
-            return requests.cancel(snapshot, names, now(), peer.user), set(names) - set(snapshot.jobs)
+        def build(snapshot: Snapshot) -> tuple[Sequence[Any], tuple[set[JobId], dict[JobId, list[str]]]]:
+            unheard = {
+                name: absent
+                for name in names
+                if name in snapshot.jobs and (absent := _without(snapshot, name, self._fleet.names))
+            }
+            return requests.cancel(snapshot, names, now(), peer.user), (set(names) - set(snapshot.jobs), unheard)
 
-        before = controller.ask(build)
+        before, absent = controller.ask(build)
         remaining = self._until_gone(names, request.wait, hurry=lambda: all(self._unheard(names).values()))
         over = {job.id: job for job in self._past.history(ids=[name for name in names if name not in remaining])}
         cancelled = [
@@ -188,9 +194,13 @@ class Service:
             for name in names
             if name not in before and name in over and over[name].state is JobState.CANCELLED
         ]
-        ended = [int(name) for name in names if name not in remaining and int(name) not in cancelled]
+        given_up = {int(name): nodes for name, nodes in absent.items() if int(name) in cancelled}
+        cancelled = [name for name in cancelled if name not in given_up]
+        ended = [int(name) for name in names if name not in remaining and int(name) not in {*cancelled, *given_up}]
         waiting = {int(name): said for name, said in self._unheard(names).items() if said and name in remaining}
-        return messages.CancelResult(cancelled, ended, [int(name) for name in names if name in remaining], waiting)
+        return messages.CancelResult(
+            cancelled, ended, [int(name) for name in names if name in remaining], waiting, given_up
+        )
 
     def _unheard(self, names: Sequence[JobId]) -> dict[JobId, str]:
         """Of the jobs that are still live: whose silence an order to them waits out, "" where it was given.
@@ -418,6 +428,15 @@ def keep_archive(code: str) -> None:
         os.utime(os.path.join(paths.snapshots(), f"{code}.tar"))
     except OSError as error:
         raise Refused(f"the frozen code {code[:12]} is not there: {error.strerror}", "submit it again") from None
+
+
+def _without(snapshot: Snapshot, name: JobId, configured: Iterable[str]) -> list[str]:
+    """The servers of a job that are not configured any more and told no end of it."""
+    job = snapshot.jobs[name]
+    if job.state not in HOLDS_DEVICES:
+        return []
+    told = {node for node, _ in job.exits}
+    return [str(node) for node in nodes_of(job) if node not in told and node not in configured]
 
 
 def _warnings(spec: Any) -> list[str]:

@@ -391,7 +391,7 @@ class LogChunk(msgspec.Struct, frozen=True):
     attempts: list[int]  # all attempts of the job, in order
     nodes: list[str]  # of this attempt, in rank order
     state: str  # of the job
-    silent: str = ""  # why its node cannot be asked now; only where the request was ready to wait
+    silent: str = ""  # why its node cannot be asked now, or, with `ended`, ever
     skipped: int = 0  # bytes before `data` that the log's limit left out
     schema: int = SCHEMA
 
@@ -403,6 +403,7 @@ class CancelResult(msgspec.Struct, frozen=True):
     waiting: dict[
         int, str
     ] = {}  # of those: whose server does not answer, so that the order waits for it, and since when
+    given_up: dict[int, list[str]] = {}  # ended for gpq, without proof: the servers that are not configured any more
     schema: int = SCHEMA
 
 

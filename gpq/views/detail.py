@@ -8,7 +8,7 @@ import msgspec
 
 from gpq.rpc.messages import AttemptView, EventView, JobDetail, JobView, PartView, RankView, SpecMessage
 from gpq.views import curve, losses
-from gpq.views.plain import Column, duration, number, safe, table, wrapped
+from gpq.views.plain import Column, duration, moment, number, safe, table, wrapped
 from gpq.views.queue import percent, remark, where
 
 EVENTS = 12  # of the journal, the latest
@@ -84,9 +84,9 @@ def _running(answer: JobDetail) -> dict[str, str]:
     job = answer.job
     steps = f"{job.atomic_batch} x {job.gpus or 1} GPU x {counted(job.accum_steps + 1, 'pass', 'passes')}"
     pairs = {
-        "submitted": job.submitted_at,
-        "started": job.started_at or "",
-        "ended": job.ended_at or "",
+        "submitted": moment(job.submitted_at),
+        "started": moment(job.started_at or ""),
+        "ended": moment(job.ended_at or ""),
         "run time": duration(job.run_seconds) if job.started_at else "",
         "GPU time": duration(answer.gpu_seconds) if answer.gpu_seconds else "",
         "progress": _progress(job),
@@ -174,12 +174,12 @@ def _attempts(attempts: list[AttemptView]) -> list[Column]:
     return [
         Column("  #", [str(one.attempt) for one in attempts], 99, right=True),
         Column("GPUS", [places(one.placement) for one in attempts], 90, least=8),
-        Column("LAUNCHED", [safe(one.launched_at) for one in attempts], 60),
-        Column("ENDED", [safe(one.ended_at or "-") for one in attempts], 50),
+        Column("LAUNCHED", [moment(one.launched_at) for one in attempts], 60),
+        Column("ENDED", [moment(one.ended_at or "-") for one in attempts], 50),
         Column("OUTCOME", [safe(one.outcome) or "-" for one in attempts], 95),
         Column("WHY", [safe(one.why) for one in attempts], 80, least=10),
     ]
 
 
 def _event(event: EventView) -> str:
-    return f"{safe(event.at)} {safe(event.kind)}: {safe(event.text)}"
+    return f"{moment(event.at)} {safe(event.kind)}: {safe(event.text)}"

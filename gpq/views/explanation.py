@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gpq.rpc.messages import Explanation
 from gpq.views import curve
-from gpq.views.plain import safe, wrapped
+from gpq.views.plain import moment, safe, wrapped
+from gpq.views.queue import ENDED
 
 
 def lines(answer: Explanation, limit: int, bar: str = "█") -> list[str]:
@@ -13,11 +14,11 @@ def lines(answer: Explanation, limit: int, bar: str = "█") -> list[str]:
     for reason in answer.reasons:
         text += wrapped(safe(reason), limit, "  - ", "    ")
     if answer.remedies:
-        text += ["", "what would change that:"]
+        text += ["", "what to do:" if answer.state in ENDED else "what would change that:"]
         for remedy in answer.remedies:
             text += wrapped(safe(remedy), limit, "  - ", "    ")
     if answer.curve:
         text += ["", "goodput by number of GPUs, 1x = fewest:", *curve.lines(answer.curve, limit, bar)]
     if answer.round_at:
-        text += ["", f"decided by the round of {safe(answer.round_at)}"]
+        text += ["", f"decided by the round of {moment(answer.round_at)}"]
     return text

@@ -12,7 +12,7 @@ def lines(answer: NodeList, limit: int, bar: str = "█") -> list[str]:
         return ["no servers"]
     text = table(_nodes(answer.nodes), limit)
     rows = [(node, device) for node in answer.nodes for device in node.devices]
-    text += ["", *table(_devices(rows), limit)] if rows else []
+    text += ["", *table(_devices(rows, answer.reservations), limit)] if rows else []
     return [*text, "", *table(_reservations(answer.reservations), limit)] if answer.reservations else text
 
 
@@ -34,7 +34,7 @@ def _reason(node: NodeView) -> str:
     return "; ".join(safe(part) for part in (node.reason, *node.strangers) if part)
 
 
-def _devices(rows: list[tuple[NodeView, DeviceView]]) -> list[Column]:
+def _devices(rows: list[tuple[NodeView, DeviceView]], held: list[ReservationView]) -> list[Column]:
     return [
         Column("SERVER", [safe(node.name) for node, _ in rows], 95, least=6),
         Column("GPU", [str(device.index) for _, device in rows], 96, right=True),
@@ -42,9 +42,20 @@ def _devices(rows: list[tuple[NodeView, DeviceView]]) -> list[Column]:
         Column("STATE", [safe(device.state) for _, device in rows], 98),
         Column("UTIL", [utilisation(device) for _, device in rows], 70, right=True),
         Column("MEMORY", [memory(device) for _, device in rows], 69, right=True),
-        Column("ON IT", [occupant(device) for _, device in rows], 80, least=8),
+        Column("ON IT", [_on_it(node, device, held) for node, device in rows], 80, least=8),
         Column("ID", [safe(device.id) for _, device in rows], 20, least=8),
     ]
+
+
+def _on_it(node: NodeView, device: DeviceView, held: list[ReservationView]) -> str:
+    """Who is on it, and for whom it is kept now."""
+    kept = [
+        f"reserved for {safe(each.user) or 'nobody'}"
+        for each in held
+        if each.node == node.name and each.begins_in_seconds <= 0 and (not each.devices or device.id in each.devices)
+    ]
+    there = occupant(device)
+    return "; ".join([*([] if there == "-" and kept else [there]), *kept])
 
 
 def _reservations(held: list[ReservationView]) -> list[Column]:

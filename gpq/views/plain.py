@@ -92,6 +92,17 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
 
 
+def moment(stamp: str) -> str:
+    """A stamp of the daemon's (UTC, ISO 8601) in local time: ``2026-11-27 18:00:00``."""
+    from datetime import datetime  # `gpq status` shows none
+
+    try:
+        at = datetime.fromisoformat(stamp.replace("Z", "+00:00"))
+    except ValueError:
+        return safe(stamp)
+    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
 def number(value: float | None, suffix: str = "") -> str:
     """Three figures or so: 0.052, 1.85, 42.1, 4210; "-" when not known."""
     if value is None:

@@ -43,6 +43,8 @@ def batch(row: Row) -> str:
 def remark(row: Row) -> str:
     """Why it waits, or how it ended."""
     code, reason = row["exit_status"], safe(row["reason"])
+    if row["state"] == "cancelled":  # the code is that of its signal, and says nothing
+        return reason
     if not code or row["state"] not in ENDED or f"exit {code}" in reason:
         return reason
     return f"{reason} (exit {code})" if reason else f"exit {code}"
@@ -59,7 +61,7 @@ def columns(rows: list[Row]) -> list[Column]:
         Column("GPUS", [where(row["placement"]) or "-" for row in rows], 70, least=14),
         Column("BATCH", [batch(row) for row in rows], 45, right=True),
         Column("GOODPUT", [number(row["goodput"]) for row in rows], 60, right=True),
-        Column("SPEEDUP", [number(row["speedup"], "x") for row in rows], 50, right=True),
+        Column("SPEEDUP", [number(row["speedup"] if row["gpus"] else None, "x") for row in rows], 50, right=True),
         Column("DONE", [percent(row["progress"]) for row in rows], 55, right=True),
         Column("ETA", [duration(row["eta_seconds"]) for row in rows], 52, right=True),
         Column(

@@ -94,7 +94,7 @@ def header(view: TopView, live: list[JobView], width: int) -> Text:
     devices = sum(len(node.devices) for node in view.nodes)
     used = sum(device.job is not None for node in view.nodes for device in node.devices)
     parts = [
-        f"gpq {safe(view.now)[11:19]}",
+        f"gpq {plain.moment(view.now)[11:]}",
         f"{used}/{devices} GPUs",
         f"{running} running, {len(live) - running} waiting",
         f"goodput {number(view.cluster_goodput)}",
@@ -241,7 +241,7 @@ def fairness_table(view: TopView, jobs: list[JobView], lines: int | None) -> Ren
             f" {job.id} {safe(job.name)}",
             str(job.gpus),
             percent(job.gpus / total if total else 0.0),
-            number(job.speedup, "x"),
+            number(job.speedup if job.gpus else None, "x"),
             number(job.rho),
         )
         for job in jobs
@@ -264,7 +264,7 @@ def change_lines(changes: list[EventView], width: int, lines: int | None) -> Ren
     text: list[str] = []
     for change in changes:
         job = f"job {change.job} " if change.job is not None else ""
-        text += plain.wrapped(job + safe(change.text), max(width, 20), f"{safe(change.at)[11:19]} ", "  ")
+        text += plain.wrapped(job + safe(change.text), max(width, 20), f"{plain.moment(change.at)[11:]} ", "  ")
         if lines is not None and len(text) >= lines:
             break
     return Text("\n".join(text[:lines]), no_wrap=True, overflow="ellipsis")

@@ -117,11 +117,15 @@ class Made:
     def __init__(self, rows: list[m.JobView]) -> None:
         self.rows = rows
         self.asked: list[m.Request] = []
+        self.silent: dict[int, str] = {}  # attempts whose server cannot be asked
         self.logs = {1: b"first\n", 2: b"second " + EVIL.encode() + b"\x1b[31mred\x1b[0m\n"}
 
     def __call__(self, request: m.Request, peer: Peer) -> msgspec.Struct:
         self.asked.append(request)
         match request:
+            case m.Status(jobs=[*named]) if any(str(row.id) in named for row in self.rows):
+                rows = [row for row in self.rows if str(row.id) in named]
+                return m.JobList(rows, len(self.rows), now=NOW)
             case m.Status():
                 return m.JobList(self.rows, len(self.rows), hidden=7, now=NOW)
             case m.Wait():
@@ -142,6 +146,9 @@ class Made:
                 return m.Words([word for word in words if word[0].startswith(request.prefix)])
             case m.Logs():
                 number = request.attempt or 1
+                if number in self.silent:
+                    said = self.silent[number]
+                    return m.LogChunk(number, "a", "", request.offset, False, [1, 2], ["a"], "completed", said)
                 data = self.logs[number][request.offset : request.offset + 5]
                 text = base64.b64encode(data).decode()
                 return m.LogChunk(number, "a", text, request.offset + len(data), not data, [1, 2], ["a"], "completed")

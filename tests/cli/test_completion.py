@@ -42,6 +42,8 @@ def offered(gpq: Gpq, shell: str, *words: str) -> tuple[int, list[str]]:
         (["nodes", "drain", ""], ["1", "2"]),
         (["completion", ""], ["bash", "zsh", "fish"]),
         (["demo", "--policy", "s"], ["sia", "slaq", "srtf"]),
+        (["simulate", "--policy", "sr"], ["srtf"]),
+        (["simulate", "--policy", "fifo,s"], ["fifo,sia", "fifo,slaq", "fifo,srtf"]),
         (["submit", "--signal", "USR"], ["USR1", "USR2"]),
         (["nonsense", ""], []),
         (["daemon", "nonsense", ""], []),

@@ -35,7 +35,12 @@ BAD = [
     (["submit", "--tag", "two words", "--", "true"], "is no name"),
     (["submit", "--env", "1A=b", "--", "true"], "no assignment"),
     (["submit", "--env", "NOT_SET_ANYWHERE", "--", "true"], "is not set here"),
-    (["submit", "--priority", "high", "--", "true"], "--priority"),
+    (["submit", "--priority", "high", "--", "true"], "--priority must be a whole number"),
+    (["nodes", "add", "a", "--slots", "-1"], "--slots must be 0 or more"),
+    (["nodes", "add", "a", "--port", "70000"], "--port must be 65535 or less"),
+    (["nodes", "reserve", "a", "--until", "2020-01-02 10:00"], "--until 2020-01-02 10:00 is over"),
+    (["nodes", "unreserve", "x"], "RESERVATION must be a whole number"),
+    (["top", "--interval", "x"], "--interval must be a number"),
     (["submit", "--retries", "-1", "--", "true"], "below 0"),
     (["submit", "--signal", "USR1", "--", "true"], "needs --preemptible"),
     (["submit", "--preemptible", "--signal", "KILL", "--", "true"], "cannot be caught"),
@@ -238,3 +243,9 @@ def test_no_arguments_show_the_commands(gpq: Gpq) -> None:
     said = gpq()
     assert (said.returncode, said.stderr) == (0, "")
     assert "submit" in said.stdout
+
+
+def test_submit_has_the_short_help_too(gpq: Gpq) -> None:
+    short = gpq("submit", "-h")
+    assert (short.returncode, short.stdout) == (0, gpq("submit", "--help").stdout)
+    assert gpq("cancel", "--help").stdout.count("default: 3m") == 1

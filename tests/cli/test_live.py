@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from gpq.client.connection import TRIES
 from gpq.policies.registry import POLICIES
-from tests.cli.conftest import Gpq
+from tests.cli.conftest import FIFO, Gpq
+from tests.waiting import wait_until
 
 
 def ok(gpq: Gpq, *argv: str, **environ: str) -> str:
@@ -74,6 +77,97 @@ def test_cancel_returns_when_no_process_is_left(live: Gpq, home: Path) -> None:
     assert ok(live, "cancel", "1") == "job 1 had ended: nothing to cancel\n"
 
 
+def begin(gpq: Gpq, *argv: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "gpq", *argv],
+        env=gpq.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_what_waits_goes_on_with_the_next_daemon_when_one_is_killed(live: Gpq, home: Path) -> None:
+    script = f"echo one; while [ ! -e {home}/go ]; do sleep 0.1; done; echo two; exit 5"
+    submitted = begin(live, "submit", "--wait", "--", "sh", "-c", script)
+    assert submitted.stdout is not None
+    assert submitted.stdout.readline() == "job 1 submitted\n"
+    waiting, following = begin(live, "wait", "1"), begin(live, "logs", "@", "-f")
+    assert following.stdout is not None
+    assert following.stdout.readline() == "one\n"
+    daemon = json.loads(ok(live, "daemon", "status", "--json"))["pid"]
+    stubborn = f"trap 'trap \"\" TERM; touch {home}/asked; sleep 6' TERM; touch {home}/up; while :; do sleep 0.1; done"
+    ok(live, "submit", "--", "sh", "-c", stubborn)
+    wait_until((home / "up").exists, "the second job is up")
+    cancelling = begin(live, "cancel", "@")
+    wait_until((home / "asked").exists, "it was asked to end")
+    os.kill(daemon, signal.SIGKILL)
+    (home / "go").touch()
+    for process, code, said in (
+        (submitted, 5, "job 1 failed: exit 5\n"),
+        (waiting, 5, "job 1 failed: exit 5\n"),
+        (following, 0, "two\n"),
+        (cancelling, 0, "job 2 cancelled: no process is left\n"),
+    ):
+        stdout, stderr = process.communicate(timeout=60)
+        assert (process.returncode, stdout) == (code, said), stderr
+        assert stderr == "note: the daemon hung up before it answered; asking again\n"
+
+
+def test_what_waits_ends_with_the_error_of_a_daemon_that_cannot_start(gpq: Gpq, home: Path) -> None:
+    ok(gpq, "daemon", "start")
+    try:
+        ok(gpq, "submit", "--", "sleep", "1000")
+        daemon = json.loads(ok(gpq, "daemon", "status", "--json"))["pid"]
+        waiting = begin(gpq, "wait", "1")
+        wait_until(lambda: _connected(waiting.pid), "it waits")
+        (home / "config.toml").write_text("grace = soon\n")
+        os.kill(daemon, signal.SIGKILL)
+        assert "config.toml: Invalid value" in waiting.communicate(timeout=60)[1]
+        assert waiting.returncode == 2
+    finally:
+        (home / "config.toml").write_text(FIFO)
+        gpq("cancel", "all")
+        gpq("daemon", "stop")
+
+
+def test_daemons_that_all_hang_up_are_asked_a_few_times_and_no_more(gpq: Gpq, home: Path) -> None:
+    asked = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(home / "gpq.sock"))
+        listener.listen()
+        waiting = begin(gpq, "wait", "1")
+        listener.settimeout(30)
+        while waiting.poll() is None and len(asked) < TRIES + 1:
+            with contextlib.suppress(TimeoutError):
+                connection, _ = listener.accept()
+                asked.append(connection.recv(65536))
+                connection.close()
+                listener.settimeout(5)
+        assert "hung up" in waiting.communicate(timeout=60)[1]
+        assert waiting.returncode == 3
+    assert len([line for line in asked if line]) == TRIES
+
+
+def test_a_job_whose_server_was_taken_out_is_given_up_and_not_said_to_be_gone(gpq: Gpq, home: Path) -> None:
+    (home / "config.toml").write_text(f"{FIFO}[nodes.other]\nslots = 2\n")
+    ok(gpq, "daemon", "start")
+    try:
+        ok(gpq, "submit", "--", "sh", "-c", f"echo $$ > {home}/pid; exec sleep 1000")
+        [part] = wait_for_state(gpq, "1", "running")["placement"]  # type: ignore[misc]
+        wait_until(lambda: (home / "pid").exists() and (home / "pid").read_text().strip(), "it wrote its pid")
+        ok(gpq, "nodes", "remove", part["node"], "--force")
+        said = " ".join(ok(gpq, "why", "1").split())
+        assert f"server {part['node']} is not in the configuration any more" in said
+        assert "take it out" not in said
+        said = gpq("cancel", "1")
+        assert (said.returncode, said.stdout) == (1, "")
+        told = f"job 1 given up: nothing is known of its processes on {part['node']}, taken out of gpq"
+        assert said.stderr == f"note: {told}\n"
+        assert Path(f"/proc/{(home / 'pid').read_text().strip()}").exists()
+        assert ok(gpq, "cancel", "1") == "job 1 had ended: nothing to cancel\n"
+    finally:
+        os.kill(int((home / "pid").read_text()), signal.SIGKILL)
+        gpq("daemon", "stop")
+
+
 def test_held_jobs_wait_until_released(live: Gpq) -> None:
     ok(live, "submit", "--hold", "--name", "later", "--", "true")
     assert wait_for_state(live, "later", "held")["id"] == 1
@@ -82,6 +176,22 @@ def test_held_jobs_wait_until_released(live: Gpq) -> None:
     said = live("hold", "later")
     assert said.returncode == 5
     assert said.stderr
+
+
+def test_the_log_of_a_job_that_never_started_is_one_line_that_says_why(live: Gpq) -> None:
+    ok(live, "submit", "--hold", "--", "true")
+    said = live("logs", "1")
+    assert (said.returncode, said.stdout) == (1, "")
+    held = "gpq: job 1 has not started: it is held, held by its user; there is no log\n"
+    assert said.stderr == held + "hint: `gpq why 1` says more\n"
+    following = begin(live, "logs", "1", "-f")
+    assert following.stderr is not None
+    told = "note: job 1 has not started: it is held, held by its user; `gpq why 1` says more\n"
+    assert following.stderr.readline() == told
+    ok(live, "cancel", "1")
+    never = "gpq: job 1 never started: it is cancelled; there is no log\nhint: `gpq why 1` says more\n"
+    assert (following.communicate(timeout=60)[1], following.returncode) == (never, 1)
+    assert (live("logs", "1").stderr, live("logs", "1", "-f").returncode) == (never, 1)
 
 
 def test_more_gpus_than_exist_are_refused_and_nothing_is_queued(live: Gpq) -> None:
@@ -231,6 +341,8 @@ def test_all_that_config_says_in_json_has_a_schema(gpq: Gpq, command: str) -> No
 
 def test_what_config_show_prints_is_a_configuration(gpq: Gpq, home: Path) -> None:
     shown = ok(gpq, "config", "show")
+    assert ok(gpq, "config") == shown
+    assert gpq("config", "shwo").returncode == 2
     (home / "again.toml").write_text(shown)
     assert "is right" in ok(gpq, "config", "check", str(home / "again.toml"))
     assert ok(gpq, "config", "show", GPQ_CONFIG=str(home / "again.toml")) == shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -13,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from gpq.cli import config_file, host_keys, meeting, ssh_hosts
-from gpq.cli.adding import Wanted, add, picked
+from gpq.cli.adding import Wanted, add, check, picked
+from gpq.cli.meeting import Findings
 from gpq.config import parse
 from gpq.connectors import handshake
 from gpq.errors import GpqError, NotFound, Refused, UsageError
@@ -110,6 +112,24 @@ def test_numbers_pick_from_a_list() -> None:
         picked("", hosts)
 
 
+def test_gpus_that_are_not_there_and_a_server_with_nothing_are_refused() -> None:
+    def look(gpus: list[str], slots: int | None, *ids: str) -> None:
+        devices = [{"id": name, "index": index, "kind": "cuda"} for index, name in enumerate(ids)]
+        cores = [] if ids or slots == 0 else [{"id": "slot-0", "index": 0, "kind": "cpu"}]
+        wanted = Wanted("gpu1", "", gpus, slots, "", 0, "", "")
+        check(wanted, Findings("gpu1", "3.11", 8, 1024, "", "", [*devices, *cores], ""))
+
+    look(["0", "GPU-b"], None, "GPU-a", "GPU-b")
+    look([], 0, "GPU-a")
+    look([], None)
+    with pytest.raises(Refused, match="there is no GPU 7 on gpu1"):
+        look(["0", "7"], None, "GPU-a", "GPU-b")
+    with pytest.raises(Refused, match="there is no GPU 0 on gpu1"):
+        look(["0"], None)
+    with pytest.raises(Refused, match="has no GPU, and --slots 0 leaves nothing"):
+        look([], 0)
+
+
 # -- the commands ------------------------------------------------------------------------------------------------------
 
 
@@ -129,6 +149,10 @@ def test_a_server_is_added_to_the_running_daemon_and_removed(live: Gpq, home: Pa
     assert (said.returncode, server.known_hosts.read_text()) == (5, "")
     assert f"{fingerprint} (not known yet)" in said.stdout
     assert (home / "config.toml").read_text() == before
+    wrong = live(*add[:5], "--gpus", "97", "--yes")
+    assert (wrong.returncode, (home / "config.toml").read_text()) == (5, before)
+    assert "there is no GPU 97 on" in wrong.stderr
+    server.known_hosts.write_text("")
     said = live(*add, "--yes", "--json")
     [added] = json.loads(said.stdout)["added"]
     assert (added["name"], added["host_key"], len(added["devices"])) == ("far", fingerprint, 1)
@@ -195,6 +219,8 @@ def test_a_server_with_a_job_stays_in_the_file(live: Gpq, home: Path) -> None:
         (["x", "--name", "-x"], 2, "is no node name"),
         (["x", "--name", "local"], 5, "there is a node local already"),
         (["--from-ssh-config", "-F", "/dev/null"], 4, "names no host"),
+        (["--from-ssh-config", "-F", "/nonexistent"], 2, "-F /nonexistent: there is no such file"),
+        (["x", "-F", "/nonexistent"], 2, "-F /nonexistent: there is no such file"),
     ],
 )
 def test_what_is_not_right_is_one_line_and_writes_nothing(
@@ -206,6 +232,26 @@ def test_what_is_not_right_is_one_line_and_writes_nothing(
     assert said in answer.stderr.splitlines()[0]
     assert (home / "config.toml").read_text() == before
     assert not (home / "canary").exists()
+
+
+def test_hints_start_ssh_as_gpq_does_and_can_be_followed(gpq: Gpq, server: Sshd) -> None:
+    add = ("nodes", "add", server.name, "-F", str(server.config))
+    known = server.known_hosts.read_text()
+    server.known_hosts.write_text("")
+    assert f"or `ssh -F {server.config} {server.name}`" in gpq(*add).stderr
+    kind, _ = Path(f"{server.key}.pub").read_text().split()[:2]
+    other = Path(f"{server.key}.pub").read_text().split()[1]  # some other key
+    server.known_hosts.write_text(f"{known.split()[0]} {kind} {other}\n")
+    changed = gpq(*add)
+    assert (changed.returncode, "shows another host key" in changed.stderr) == (5, True)
+    [command] = re.findall("`(ssh-keygen .*)` forgets", changed.stderr)
+    subprocess.run(command, shell=True, check=True, capture_output=True)
+    assert server.known_hosts.read_text() == ""
+    server.known_hosts.write_text(known)
+    Path(server.key).rename(f"{server.key}.away")
+    refused = gpq(*add)
+    assert (refused.returncode, "accepts none of your keys" in refused.stderr) == (5, True)
+    assert f"`ssh-copy-id -F {server.config} {server.name}`" in refused.stderr
 
 
 def test_the_question_is_asked_on_a_terminal_and_no_is_the_default(gpq: Gpq, home: Path, server: Sshd) -> None:

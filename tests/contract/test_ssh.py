@@ -140,6 +140,10 @@ def test_what_login_scripts_print_is_skipped_with_or_without_an_end_of_line(tmp_
     [
         ('head -c 100000 /dev/zero; exec sh -c "$1"', "the login scripts print more than 64 KiB"),
         ("exit 0", "the login shell ended before it ran anything \\(exit code 0\\)"),
+        (
+            "echo Could not chdir to /nonexistent >&2; echo This account is currently not available.; exit 1",
+            "the account on .* may not log in",
+        ),
         ("echo This account is for printing only >&2; exit 1", "This account is for printing only"),
         ('PATH=/nonexistent; export PATH; exec /bin/sh -c "$1"', "no Python 3.8 or newer was found"),
     ],

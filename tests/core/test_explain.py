@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from gpq.core.explain import Explained, explain, motives
-from gpq.core.models import Exit, Job, JobState, Shape, Snapshot, Wish
+from gpq.core.models import Exit, Job, JobState, Placement, Shape, Snapshot, Wish
 from gpq.core.nodes import DeviceState, NodeState
 from gpq.core.placement import place
 from gpq.core.profile import Profile, ProfileRow
-from gpq.core.units import JobId
+from gpq.core.units import JobId, NodeId
 from tests.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
 
 
@@ -87,6 +87,38 @@ def test_each_change_of_a_round_has_its_motive() -> None:
     lines = motives(here, allocation, place(here, allocation))
     assert lines[JobId(1)] == "2 -> 1 GPU: job 2 needs room"
     assert lines[JobId(2)] == "starts with 1 GPU"
+
+
+def test_what_a_job_is_stopped_for_and_what_it_goes_on_with_tell_the_same_ratio() -> None:
+    times = ((1, 1, 0.09), (2, 2, 0.90))  # over two servers it is slower than alone
+    rows = tuple(ProfileRow(over, count, 64, 0.08, step, 100.0) for over, count, step in times)
+    profile = Profile(declared=DECLARED, rows=rows, atomic_batch=64)
+    ran = running(1, Placement((*on("a", 0).parts, *on("b", 0).parts)), profile=profile)
+    stopped = job(1, attempt=1, last_replicas=2, profile=profile)
+    servers = (node("a", 1), node("b", 1))
+
+    def motive(one: Job) -> str:
+        here, allocation = snapshot(*servers, one), {JobId(1): Shape(1)}
+        return motives(here, allocation, place(here, allocation))[JobId(1)]
+
+    before, after = motive(ran), motive(stopped)
+    assert before.startswith("2 -> 1 GPU: fewer are faster, goodput x")
+    assert after == f"goes on with 1 GPU instead of 2: {before.partition('faster, ')[2]}"
+    unknown = replace(stopped, last_replicas=3)
+    assert motive(unknown) == "goes on with 1 GPU instead of 3"
+
+
+def test_free_gpus_on_different_servers_are_told_apart_for_what_needs_one_server() -> None:
+    held = [running(2, on("a", 0), spec_=black_box()), running(3, on("b", 0), spec_=black_box())]
+    here = snapshot(node("a", 2), node("b", 2), job(1, spec_=black_box(2)), *held)
+    assert "it needs 2 GPUs on one server; 2 of 4 are free: 1 on a, 1 on b" in why(here).reasons
+
+
+def test_gpus_of_a_drained_server_are_not_said_to_be_shared() -> None:
+    here = snapshot(node("a", 2), node("b", 6), profiled(1), running(2, on("a", 1)))
+    assert "8 GPUs are shared with 1 other running job(s)" in why(here).reasons
+    drained = replace(here, drained={NodeId("b"): ""})
+    assert "2 GPUs are shared with 1 other running job(s)" in why(drained).reasons
 
 
 def test_a_job_on_a_server_that_is_not_configured_any_more_is_explained() -> None:

@@ -51,6 +51,19 @@ def test_a_node_that_has_not_started_the_attempt_yet_has_an_empty_log_and_one_th
         look(job(1, state=JobState.RUNNING, started_nodes=(NodeId("a"),), **fields), None)
 
 
+def test_an_attempt_that_is_over_and_of_which_its_node_knows_nothing_is_its_own_last_piece() -> None:
+    chunk = look(job(1, spec_=black_box(), attempt=1), None)  # queued again: its node refused it
+    assert (chunk.silent, chunk.ended, chunk.attempts) == ("node a: no attempt 1.1 on this node", True, [1])
+
+
+def test_who_does_not_follow_is_told_of_a_silent_node_as_well() -> None:
+    def silent(offset: int, limit: int) -> Mapping[str, Any]:
+        raise NodeSilent("node a does not answer")
+
+    chunk = reader(silent).read(ONE, Logs("1"), lambda: False)
+    assert (chunk.silent, chunk.ended) == ("node a does not answer", False)
+
+
 def reader(tail: Callable[[int, int], Mapping[str, Any]]) -> LogReader:
     """Of a job that runs; `tail` gets offset and limit."""
     store = MemoryStore()

@@ -367,7 +367,7 @@ def test_a_job_whose_directory_is_gone_waits_and_says_why(gpq: Gpq, daemon: Daem
 def test_a_job_that_could_not_be_started_says_so_also_in_its_logs(gpq: Gpq) -> None:
     job = gpq("submit", "--", "/no/such/program").stdout.split()[1]
     assert gpq("wait", job).returncode == 127
-    refused(gpq("logs", job), 4, f"job {job} never started", f"gpq show {job}")
+    refused(gpq("logs", job), 1, f"job {job} never started", f"gpq why {job}")
 
 
 def test_jobs_have_the_umask_of_who_started_the_daemon_and_all_lists_those_that_ended(home: Path) -> None:

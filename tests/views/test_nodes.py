@@ -37,3 +37,16 @@ def test_reservations_are_listed_below() -> None:
     assert cells[1] == ["3", "a", "0", "ana", "in 1h05m", "in 1d01h", "bo"]
     assert cells[2] == ["4", "b\\x1b[2J", "all", "nobody", "now", "in 1m00s", "-"]
     assert "RESERVATION" not in "\n".join(lines(NodeList([node]), 0))
+
+
+def test_a_gpu_that_is_kept_for_somebody_now_says_so_in_its_row() -> None:
+    node = NodeView("a", "up", "", 8, 0, 1.0, [gpu()])
+
+    def shown(*held: ReservationView) -> str:
+        return "\n".join(lines(NodeList([node], list(held)), 0)[:5])
+
+    assert "reserved for ana" in shown(ReservationView(3, "a", [], [], "ana", NOW, NOW, 0.0, 60.0))
+    assert "reserved for nobody" in shown(ReservationView(3, "a", [gpu().id], [0], "", NOW, NOW, 0.0, 60.0))
+    assert "reserved" not in shown(ReservationView(3, "a", [], [], "ana", NOW, NOW, 5.0, 60.0))
+    assert "reserved" not in shown(ReservationView(3, "b", [], [], "ana", NOW, NOW, 0.0, 60.0))
+    assert "reserved" not in shown(ReservationView(3, "a", ["other"], [1], "ana", NOW, NOW, 0.0, 60.0))

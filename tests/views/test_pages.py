@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import io
 import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -16,11 +18,21 @@ from rich.console import Console
 from gpq.cli.checks import Check
 from gpq.rpc import messages as m
 from gpq.views import checkup, curve, detail, explanation, losses, nodes, queue, top
-from gpq.views.plain import width
+from gpq.views.plain import moment, width
 from tests.cli import served
 
 GOLDEN = Path(__file__).parent / "golden"
 CHECKS = [Check("python", "ok", "3.12.1"), Check("socket", "fail", "too long a path", "set GPQ_HOME to a shorter path")]
+
+
+@pytest.fixture(autouse=True)
+def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Times are shown in local time: here it is two hours ahead of UTC."""
+    monkeypatch.setenv("TZ", "XXX-2")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
 
 
 def status(columns: int) -> list[str]:
@@ -102,6 +114,25 @@ def test_the_last_loss_is_in_the_curve_though_its_points_are_means() -> None:
     assert losses.lines(points, 5, last=8.0)[-1] == "  ▃▁█"
     assert losses.lines(points[:1], 0, last=3.0) == ["  4 after 0 base steps, last 3"]
     assert losses.lines(points, 0, last=1.0) == losses.lines(points, 0)
+
+
+def test_a_cancelled_job_has_no_exit_and_a_waiting_one_no_speedup() -> None:
+    cancelled = served.job(3, "cancelled", exit_status=1, reason="", speedup=None)
+    waiting = served.job(2, "pending", speedup=0.0)
+    text = "\n".join(queue.lines(msgspec.to_builtins(m.JobList([waiting, cancelled], 2)), 200))
+    assert "exit" not in text
+    assert "0.00x" not in text
+
+
+def test_times_are_local_and_in_one_style() -> None:
+    assert moment("2026-03-01T23:30:00.123Z") == "2026-03-02 01:30:00"
+    assert moment("") == ""
+    for page in (
+        detail.lines(served.detail(served.job(1)), 0),
+        explanation.lines(served.explanation(served.job(1)), 0),
+    ):
+        assert any("2026-03-01 14:00:00" in line for line in page)
+        assert not any("T12:00" in line for line in page)
 
 
 def test_a_long_curve_is_thinned_but_keeps_its_ends_and_the_present() -> None:
