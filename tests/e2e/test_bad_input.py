@@ -119,7 +119,7 @@ def test_an_unknown_job_is_named_with_what_there_is(gpq: Gpq) -> None:
 def test_an_unknown_option_value_is_named_with_those_that_there_are(gpq: Gpq) -> None:
     before = state(gpq)
     refused(gpq("status", "--color", "pink"), 2, "pink", "auto", "always", "never")
-    refused(gpq("submit", "--priority", "high", "--", "true"), 2, "--priority", "integer")
+    refused(gpq("submit", "--priority", "high", "--", "true"), 2, "--priority", "a whole number")
     refused(gpq("submit", "--preemptible", "--signal", "NOPE", "--", "true"), 2, "NOPE")
     refused(gpq("status", "--state", "lost"), 2, "lost", "running")
     assert state(gpq) == before
