@@ -1,0 +1,22 @@
+"""`gpq demo` as a user types it: it trains, so it needs PyTorch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_a_demo_that_runs_out_of_time_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "gpq", "demo", "--timeout", "1s"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 124, ran.stderr
+    assert "gpq: the demo did not end within 1 s" in ran.stderr
+    assert list(tmp_path.iterdir()) == []
