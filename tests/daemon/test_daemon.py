@@ -247,16 +247,22 @@ def test_a_database_without_a_backup_is_moved_away_by_the_command_of_the_hint(tm
         clear(made)
 
 
+def backup_of_age(folder: Path, age: float | None) -> Path:
+    """None: there is none."""
+    path = folder / "gpq.db.backup"
+    if age is not None:
+        path.touch()
+        os.utime(path, (time.time() - age, time.time() - age))
+    return path
+
+
 @pytest.mark.parametrize(
     ("age", "wait"), [(None, 60.0), (7200.0, 60.0), (3000.0, 600.0), (0.0, 3600.0), (-9000.0, 3600.0)]
 )
 def test_a_backup_is_made_every_hour_and_soon_where_there_is_none(
     age: float | None, wait: float, tmp_path: Path
 ) -> None:
-    path = tmp_path / "gpq.db.backup"
-    if age is not None:
-        path.touch()
-        os.utime(path, (time.time() - age, time.time() - age))
+    path = backup_of_age(tmp_path, age)
     assert main._until_backup(str(path)) == pytest.approx(wait, abs=5.0)
 
 
@@ -264,10 +270,7 @@ def test_a_backup_is_made_every_hour_and_soon_where_there_is_none(
 def test_at_a_start_a_backup_is_made_soon_unless_there_is_a_fresh_one(
     age: float | None, wait: float, tmp_path: Path
 ) -> None:
-    path = tmp_path / "gpq.db.backup"
-    if age is not None:
-        path.touch()
-        os.utime(path, (time.time() - age, time.time() - age))
+    path = backup_of_age(tmp_path, age)
     assert main._until_backup(str(path), main.START_BACKUP_SECONDS, main.FRESH_SECONDS) == pytest.approx(wait, abs=2.0)
 
 
