@@ -80,6 +80,7 @@ def read(daemon: Lasting, bar: Bar, job: str, only: int, node: str, *, follow: b
 
 def _pieces(daemon: Lasting, bar: Bar, job: str, only: int, node: str, *, follow: bool) -> Iterator[messages.LogChunk]:
     attempt, offset, told = only, 0, ""
+    begun = 0  # the attempt whose first piece was handed on
     name = "" if node.isdigit() else node
     while True:
         request = messages.Logs(job, attempt, name, offset, wait=bar.patience(WAIT) if follow else 0.0)
@@ -99,7 +100,8 @@ def _pieces(daemon: Lasting, bar: Bar, job: str, only: int, node: str, *, follow
             if not told and not piece.ended:
                 bar.note(f"{piece.silent}; waiting for it")
         told = piece.silent
-        if piece.data or offset == 0 or (piece.silent and later):
+        if piece.data or (later if piece.silent else piece.attempt != begun):
+            begun = piece.attempt
             yield piece
         if piece.data:
             attempt, offset = piece.attempt, piece.offset

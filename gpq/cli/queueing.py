@@ -67,9 +67,14 @@ def run(asked: spec.Asked, *, hold: bool, wait: bool, dry_run: bool, json: bool)
     answer = call(request, messages.Submitted)
     _print(answer, [f"job {answer.id} submitted" + (", held: `gpq release` lets it run" if hold else "")], json=json)
     if wait:
+        from gpq.cli import output
         from gpq.cli.wait import until_ended
 
-        return until_ended([str(answer.id)], None, quiet=json, say_why=True)
+        try:
+            return until_ended([str(answer.id)], None, quiet=json, say_why=True)
+        except KeyboardInterrupt:
+            output.note(f"job {answer.id} stays queued or runs on: `gpq cancel {answer.id}` stops it")
+            raise
     return 0
 
 

@@ -118,6 +118,7 @@ class Made:
         self.rows = rows
         self.asked: list[m.Request] = []
         self.silent: dict[int, str] = {}  # attempts whose server cannot be asked
+        self.mute = 0  # requests for a log that find the only server silent
         self.logs = {1: b"first\n", 2: b"second " + EVIL.encode() + b"\x1b[31mred\x1b[0m\n"}
 
     def __call__(self, request: m.Request, peer: Peer) -> msgspec.Struct:
@@ -146,6 +147,10 @@ class Made:
                 return m.Words([word for word in words if word[0].startswith(request.prefix)])
             case m.Logs():
                 number = request.attempt or 1
+                if self.mute:
+                    self.mute -= 1
+                    said = "node a does not answer"
+                    return m.LogChunk(1, "a", "", request.offset, False, [1], ["a"], "running", said)
                 if number in self.silent:
                     said = self.silent[number]
                     return m.LogChunk(number, "a", "", request.offset, False, [1, 2], ["a"], "completed", said)

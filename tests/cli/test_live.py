@@ -128,6 +128,19 @@ def test_what_waits_ends_with_the_error_of_a_daemon_that_cannot_start(gpq: Gpq, 
         gpq("daemon", "stop")
 
 
+def test_ctrl_c_ends_the_waiting_and_not_the_job_and_says_so(live: Gpq) -> None:
+    waiting = begin(live, "submit", "--wait", "--", "sleep", "1000")
+    assert waiting.stdout is not None
+    assert waiting.stdout.readline() == "job 1 submitted\n"
+    wait_until(lambda: _connected(waiting.pid), "it waits")
+    wait_for_state(live, "1", "running")
+    waiting.send_signal(signal.SIGINT)
+    said = waiting.communicate(timeout=60)[1]
+    assert (waiting.returncode, said) == (130, "note: job 1 stays queued or runs on: `gpq cancel 1` stops it\n")
+    [row] = json.loads(ok(live, "status", "1", "--json"))["jobs"]
+    assert row["state"] == "running"
+
+
 def test_daemons_that_all_hang_up_are_asked_a_few_times_and_no_more(gpq: Gpq, home: Path) -> None:
     asked = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:

@@ -200,6 +200,17 @@ def test_an_attempt_whose_server_is_down_is_named_and_the_others_are_shown(gpq: 
     )
 
 
+def test_who_follows_a_server_that_is_down_is_told_once_and_then_shown_all(gpq: Gpq, made: Made) -> None:
+    made.mute = 4
+    said = gpq("logs", "1", "-f", "--attempt", "1")
+    assert (said.returncode, said.stdout) == (0, "--- attempt 1 on a ---\nfirst\n")
+    assert said.stderr == "note: node a does not answer; waiting for it\n"
+    made.mute = 4
+    pieces = gpq("logs", "1", "-f", "--attempt", "1", "--json").stdout.splitlines()
+    assert [json.loads(piece)["silent"] for piece in pieces] == ["", ""]
+    assert made.mute == 0
+
+
 def test_options_of_gpq_after_the_script_are_the_scripts_and_that_is_said(gpq: Gpq, made: Made, home: Path) -> None:
     (home / "train.py").write_text("")
     late = gpq("submit", "--name", "a", "train.py", "--gpus=2", "--dry-run", "--epochs", "3", "-n", "1")
