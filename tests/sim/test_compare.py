@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -128,6 +130,15 @@ def test_what_a_solver_writes_past_python_does_not_reach_the_output(capfd: pytes
         os.write(1, b"a line of a library\n")
     os.write(1, b"ours\n")
     assert capfd.readouterr().out == "ours\n"
+
+
+def test_what_c_would_write_only_at_the_end_of_the_program_is_left_out_too(tmp_path: Path) -> None:
+    """Its buffer, in a program of its own, as pytest's stays open."""
+    program = "import ctypes; from gpq.sim import compare\nwith compare._without_chatter(): ctypes.CDLL(None).puts(b'chatter')"
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with open(tmp_path / "out", "wb") as out:
+        subprocess.run([sys.executable, "-c", f"{program}\nprint('told')"], stdout=out, env=buffered, check=True)
+    assert (tmp_path / "out").read_text() == "told\n"
 
 
 def test_policies_told_by_an_oracle_run_on_a_cluster_of_one_named_type(tmp_path: Path) -> None:
