@@ -5,8 +5,11 @@ from __future__ import annotations
 from gpq.core.goodput import GradientStats, ThroughputParams
 from gpq.core.models import Config, Job, JobSpec, JobState, Level, Placement, Snapshot
 from gpq.core.nodes import Device, Node, NodeState
+from gpq.core.policy import Policy
 from gpq.core.profile import Declared, Profile
 from gpq.core.units import DeviceId, JobId, NodeId
+from gpq.policies.pollux import Pollux
+from gpq.policies.registry import policy
 from gpq.sim.programs import Program
 
 PARAMS = ThroughputParams(
@@ -87,3 +90,8 @@ def program(at: float = 0.0, *, work: float = 20_000.0, noise: float = 500.0, **
 def command(at: float = 0.0, *, seconds: float = 30.0, gpus: int = 1, **more: object) -> Program:
     """A black box."""
     return Program(at, black_box(gpus, **more), seconds=seconds)
+
+
+def brief(name: str) -> Policy:
+    """A policy for rules that hold however long it searches: Pollux with a short search, which tests would wait minutes for."""
+    return Pollux(generations=10) if name == Pollux.name else policy(name)

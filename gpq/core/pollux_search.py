@@ -55,7 +55,7 @@ class Problem:
         return np.stack([-(len(jobs) + self.others[1]) / cost, -utility], axis=1)
 
 
-def search(problem: Problem, start: Ints, luck: Generator) -> tuple[Ints, Ints]:
+def search(problem: Problem, start: Ints, luck: Generator, generations: int = GENERATIONS) -> tuple[Ints, Ints]:
     """(the state with the best harmonic mean, the Pareto front). The present state is among the start, as it is; the
     rest of `start` (states x J x N) is repaired first. So what comes out is never worse than what is."""
     states = np.concatenate([problem.base[None], repair(problem, start.copy(), luck)]).astype(np.int16)
@@ -63,7 +63,7 @@ def search(problem: Problem, start: Ints, luck: Generator) -> tuple[Ints, Ints]:
     states = _new(states, keys)
     values = problem.values(states)
     states, values, rank, lonely = _survive(states, values, luck)
-    for _ in range(GENERATIONS - 1):
+    for _ in range(generations - 1):
         children = _children(problem, states, values, lonely, luck)
         if len(children):
             states = np.concatenate([states, children])

@@ -11,7 +11,7 @@ from gpq.core.contenders import Contender, entrants
 from gpq.core.models import Allotment, Job, Layout, Shape, Snapshot
 from gpq.core.placement import placeable
 from gpq.core.pollux_problem import Front, Share, problem_of, shares
-from gpq.core.pollux_search import search
+from gpq.core.pollux_search import GENERATIONS, search
 from gpq.core.shapes import is_leaving
 from gpq.core.units import JobId
 
@@ -25,6 +25,7 @@ class Pollux:
     """
 
     name = "pollux"
+    generations: int = GENERATIONS
     _fronts: dict[str, Front] = field(default_factory=dict)
     _chosen: dict[JobId, Layout] = field(default_factory=dict)
 
@@ -55,7 +56,7 @@ class Pollux:
         present = {c.job.id: layout for c in rivals if (layout := self._present(c, snapshot)) is not None}
         problem, nodes = problem_of(snapshot, rivals, present, kept, share)
         jobs = tuple(contender.job.id for contender in rivals)
-        best, front = search(problem, self._fronts.get(gpu_type, Front()).mapped(jobs, nodes), luck)
+        best, front = search(problem, self._fronts.get(gpu_type, Front()).mapped(jobs, nodes), luck, self.generations)
         self._fronts[gpu_type] = Front(jobs, tuple(nodes), front)
         rows = {
             job: [(nodes[at], int(row[at])) for at in np.flatnonzero(row)] for job, row in zip(jobs, best, strict=True)

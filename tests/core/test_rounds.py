@@ -29,10 +29,10 @@ from gpq.core.policy import Policy
 from gpq.core.rounds import Decision, decide, due, next_round, sanity
 from gpq.core.units import JobId, NodeId
 from gpq.policies.fifo import Fifo
-from gpq.policies.registry import POLICIES, policy
+from gpq.policies.registry import POLICIES
 from gpq.sim.programs import Program
 from gpq.sim.world import SimWorld
-from tests.builders import black_box, command, job, node, on, program, running, snapshot, spec
+from tests.builders import black_box, brief, command, job, node, on, program, running, snapshot, spec
 
 
 def simulate(
@@ -80,7 +80,7 @@ def workloads(draw: st.DrawFn) -> list[Program]:
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(programs=workloads())
 def test_every_job_that_fits_completes_and_no_rule_is_broken(name: str, programs: list[Program]) -> None:
-    ended, journal = simulate(SimWorld(programs, [node("a", 4), node("b", 2)]), policy(name))
+    ended, journal = simulate(SimWorld(programs, [node("a", 4), node("b", 2)]), brief(name))
     assert {each.state for each in ended.values()} == {JobState.COMPLETED}
     assert len(ended) == len(programs)
     starts = [(event.job, event.attempt) for event in journal if isinstance(event, Launched)]
@@ -91,7 +91,7 @@ def test_every_job_that_fits_completes_and_no_rule_is_broken(name: str, programs
 def test_the_same_workload_gives_the_same_journal(name: str) -> None:
     def journal() -> list[Event]:
         programs = [program(10.0 * i, work=3000.0 + 500 * i) for i in range(6)] + [command(45.0, gpus=2)]
-        return simulate(SimWorld(programs, [node("a", 4), node("b", 2)]), policy(name))[1]
+        return simulate(SimWorld(programs, [node("a", 4), node("b", 2)]), brief(name))[1]
 
     assert journal() == journal()
 

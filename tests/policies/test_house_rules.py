@@ -31,7 +31,7 @@ from gpq.core.profile import Declared, LossPoint, Noise, Profile, ProfileRow, Pr
 from gpq.core.shapes import gpu_range, is_fixed, shape_on, usable
 from gpq.core.units import DeviceId, JobId, NodeId
 from gpq.policies.registry import POLICIES, policy
-from tests.builders import DECLARED, PARAMS, job, node, snapshot, spec
+from tests.builders import DECLARED, PARAMS, brief, job, node, snapshot, spec
 
 NAMES = sorted(name for name, entry in POLICIES.items() if find_spec(entry.module) is not None)
 NOW = 10_000.0
@@ -191,7 +191,7 @@ def must_stay(each: Job, here: Snapshot) -> bool:
 @drawn
 @given(here=snapshots())
 def test_what_it_names_can_be_placed_and_is_what_the_job_may_have(name: str, here: Snapshot) -> None:
-    allocation = policy(name).allocate(here)
+    allocation = brief(name).allocate(here)
     placed = place(here, allocation)
     assert set(placed) == set(allocation)
     given_away = [device for placement in placed.values() for device in placement.devices]
@@ -217,7 +217,7 @@ def test_what_it_names_can_be_placed_and_is_what_the_job_may_have(name: str, her
 @drawn
 @given(here=snapshots())
 def test_what_must_stay_keeps_its_shape_and_its_devices(name: str, here: Snapshot) -> None:
-    allocation = policy(name).allocate(here)
+    allocation = brief(name).allocate(here)
     placed = place(here, allocation)
     for number, each in here.jobs.items():
         if must_stay(each, here):
@@ -230,15 +230,15 @@ def test_what_must_stay_keeps_its_shape_and_its_devices(name: str, here: Snapsho
 @drawn
 @given(here=snapshots())
 def test_the_same_snapshot_gets_the_same_answer_in_whatever_order_it_is_kept(name: str, here: Snapshot) -> None:
-    first = policy(name).allocate(here)
-    assert policy(name).allocate(here) == first
+    first = brief(name).allocate(here)
+    assert brief(name).allocate(here) == first
     backwards = replace(
         here,
         nodes=dict(reversed(here.nodes.items())),
         jobs=dict(reversed(here.jobs.items())),
         oracles=dict(reversed(here.oracles.items())),
     )
-    assert policy(name).allocate(backwards) == first
+    assert brief(name).allocate(backwards) == first
 
 
 @on_every_policy
