@@ -13,6 +13,7 @@ from gpq.cli import config_file, host_keys, meeting, output, ssh_hosts
 from gpq.config import HOST, NODE_NAME, NodeConfig
 from gpq.connectors.ssh import Target
 from gpq.errors import NotFound, Refused, UsageError
+from gpq.views import plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ def offered(ssh_config: str, *, every: bool) -> list[str]:
     if every:
         return hosts
     width = len(str(len(hosts)))
-    output.note(*(f"{number:{width}}  {host}" for number, host in enumerate(hosts, 1)))
+    sys.stderr.write("".join(f"{number:{width}}  {plain.safe(host)}\n" for number, host in enumerate(hosts, 1)))
     sys.stderr.write("Which of them? Numbers (1,3-4), or all: ")
     sys.stderr.flush()
     return picked(sys.stdin.readline().strip(), hosts)

@@ -79,7 +79,7 @@ def add(
     ssh_config: Annotated[str, SSH_CONFIG] = "",
     yes: Annotated[bool, YES] = False,
     json: Json = False,
-) -> None:
+) -> int:
     """Add a server that you reach by ssh: look at its host key, at its Python and GPUs, and write it to config.toml.
 
     It needs sshd and Python 3.8, and a key that ssh can use without a question. gpq puts its agent below ~/.gpq there.
@@ -113,6 +113,7 @@ def add(
         output.emit({"added": added, "live": live})
     elif added:
         output.say(*(f"added     {each}" for each in names))
+    return 1 if len(added) < len(hosts) else 0
 
 
 @app.command()

@@ -101,6 +101,26 @@ def test_the_hosts_of_an_ssh_config_are_the_concrete_ones_also_of_included_files
     assert ssh_hosts.listed(str(tmp_path / "none")) == []
 
 
+def test_hosts_of_the_ssh_config_are_added_and_who_fails_is_named(gpq: Gpq, home: Path, server: Sshd) -> None:
+    before = (home / "config.toml").read_text()
+    both = home / "ssh_config"
+    both.write_text("Host dead\n  HostName 127.0.0.1\n  Port 1\n\n" + server.config.read_text())
+    add = [sys.executable, "-m", "gpq", "nodes", "add", "--from-ssh-config", "-F", str(both), "--slots", "1"]
+    asked = subprocess.run(
+        [*add], env=gpq.environment, input="7\n", capture_output=True, text=True, timeout=60, check=False
+    )
+    listed = f"1  dead\n2  {server.name}\nWhich of them? Numbers (1,3-4), or all: "
+    assert (asked.returncode, asked.stderr.startswith(listed)) == (2, True), asked.stderr
+    assert (home / "config.toml").read_text() == before
+    some = subprocess.run(
+        [*add, "--yes"], env=gpq.environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert some.returncode == 1, "not all that was asked for is there"
+    assert "note: dead was not added: dead refuses connections" in some.stderr
+    assert some.stdout.splitlines()[-1] == f"added     {server.name}"
+    assert f"[nodes.{server.name}]" in (home / "config.toml").read_text()
+
+
 def test_numbers_pick_from_a_list() -> None:
     hosts = ["a", "b", "c", "d"]
     assert picked("4, 1-2", hosts) == ["a", "b", "d"]
