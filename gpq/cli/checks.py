@@ -276,7 +276,7 @@ def clock() -> Check:
             f"it is {newest - now:.0f} s behind the last write of the daemon",
             "timedatectl set-ntp true",
         )
-    return Check("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now)))
+    return Check("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now)))
 
 
 def torch(asked: str) -> Check:
