@@ -32,8 +32,9 @@ test: $(VENV)/.dev  ## everything that CI runs: lint, types, import contracts, t
 VERSIONS ?= 3.10 3.12 3.13
 
 test-interpreters:  ## the tests that need no PyTorch, on the other Pythons from 3.10 up that are found
-	@for version in $(VERSIONS); do \
-	  python=$$(for found in python$$version $(HOME)/.pyenv/versions/$$version.*/bin/python; do \
+	@pyenv=$${PYENV_ROOT:-$$(eval echo "~$$(id -un)")/.pyenv}; \
+	for version in $(VERSIONS); do \
+	  python=$$(for found in python$$version "$$pyenv"/versions/$$version.*/bin/python; do \
 	    "$$found" -c 'import sys; print(sys.executable)' 2>/dev/null && break; done); \
 	  if test -z "$$python"; then echo "no Python $$version here"; continue; fi; \
 	  echo "Python $$version: $$python"; \

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import os
 import queue
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -20,6 +18,8 @@ from typing import Any, TypeVar
 from gpq_agent import wire
 from gpq_agent.node import procs
 from gpq_agent.node.tree import Tree
+
+from tests.pythons import pythons
 
 Found = TypeVar("Found")
 AGENT_HOME = Path(wire.__file__).resolve().parent.parent
@@ -39,18 +39,7 @@ def wait_until(look: Callable[[], Found], what: str, patience: float = PATIENCE)
 
 def interpreters() -> list[str]:
     """Every Python from 3.8 up on this machine, one for each minor version, without the one that runs the tests."""
-    found: dict[tuple[int, int], str] = {}
-    folders = os.environ.get("PATH", "").split(os.pathsep)
-    candidates = [shutil.which(f"python3.{minor}", path=folder) for folder in folders for minor in range(8, 16)]
-    candidates += [str(path) for path in Path.home().glob(".pyenv/versions/*/bin/python")]
-    for path in filter(None, candidates):
-        with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
-            code = "import sys, json; print(json.dumps(sys.version_info[:2]))"
-            told = subprocess.run([path, "-c", code], capture_output=True, timeout=30, check=True).stdout
-            major, minor = json.loads(told)
-            if (major, minor) >= (3, 8) and (major, minor) != sys.version_info[:2]:
-                found.setdefault((major, minor), path)
-    return [found[version] for version in sorted(found)]
+    return [python.executable for version, python in pythons().items() if version != sys.version_info[:2]]
 
 
 class NodeAgent:
