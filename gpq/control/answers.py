@@ -96,6 +96,12 @@ class Reader:
             hung_seconds=hung.seconds if hung is not None else None,
             stragglers=list(stragglers(job)) if job.state in HOLDS_DEVICES else [],
             staging=_staging(self.brought(job)),
+            tags=list(job.spec.tags),
+            after=[str(one) for one in job.awaits],
+            begin_at=narration.maybe_stamp(job.spec.begin or None),
+            array=int(seat.array) if (seat := job.spec.seat) is not None else None,
+            index=seat.index if seat is not None else None,
+            params=dict(seat.params) if seat is not None else {},
         )
 
     def jobs(self, jobs: Iterable[Job]) -> list[JobView]:

@@ -368,7 +368,7 @@ EPHEMERAL: tuple[type, ...] = (NodeSeen, NodeSilent, EnvironmentSeen, Profiled, 
 
 # What calls for an allocation at once; everything else waits for the timer.
 TRIGGERS: tuple[type, ...] = (
-    Submitted, CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked, Edited, NodeDrained, NodeUndrained, NodeReserved, NodeUnreserved,
-    NodeRemoved,
+    Submitted, CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked, Edited, NodeDrained, NodeUndrained, NodeReserved,
+    NodeUnreserved, NodeRemoved,
     StartRefused, Succeeded, Failed, Stopped, Cancelled, TimeLimitReached,
 )  # fmt: skip

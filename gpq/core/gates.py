@@ -36,7 +36,9 @@ def closed(snapshot: Snapshot) -> Mapping[JobId, str]:
         return {}
     headlines = {job.id: line for job in gated if (line := _own(job, snapshot.now))}
     limited = sorted((job for job in gated if _limit(job) and job.id not in headlines), key=lambda job: job.id)
-    taken = Counter(_array(job) for job in snapshot.jobs.values() if job.state in HOLDS_DEVICES) if limited else Counter()
+    taken = (
+        Counter(_array(job) for job in snapshot.jobs.values() if job.state in HOLDS_DEVICES) if limited else Counter()
+    )
     for job in limited:
         if job.wish is not Wish.RUN or job.not_before > snapshot.now:
             continue
