@@ -42,6 +42,9 @@ def edit(
         str, _option("--min-gpu-memory", metavar="SIZE", help="Least memory of each GPU; none: any.")
     ] = "",
     max_batch_size: wishes.MaxBatchSize = None,
+    background: Annotated[
+        bool | None, _option("--background/--no-background", help="Take only what nobody else wants, or not.")
+    ] = None,
     array_limit: Annotated[
         str, _option("--array-limit", metavar="N", help="How many jobs of the array may run at once; none: all.")
     ] = "",
@@ -77,6 +80,8 @@ def edit(
         changes["min_gpu_memory_mib"] = (
             0 if min_gpu_memory in NOTHING else values.memory_mib(min_gpu_memory, "--min-gpu-memory")
         )
+    if background is not None:
+        changes["background"] = background
     if max_batch_size is not None:
         changes["max_batch_size"] = max_batch_size
     tags, untags = ([values.name(each, "--tag") for each in given or []] for given in (tag, untag))

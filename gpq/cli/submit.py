@@ -37,6 +37,7 @@ def submit(
     time: wishes.Time = "",
     after: wishes.After = None,
     begin: wishes.Begin = "",
+    background: wishes.Background = False,
     array: wishes.Array = "",
     sweep: wishes.Sweep = None,
     sweep_file: wishes.SweepFile = "",
@@ -81,6 +82,7 @@ def submit(
         preemptible=preemptible, signal=signal, grace=grace, resume_args=resume_args, batch_size=batch_size,
         max_batch_size=max_batch_size, atomic_batch_size=atomic_batch_size, env=list(env or []), cwd=cwd, python=python,
         requeue_on_lost=requeue_on_lost, setup=setup, snapshot=snapshot, after=list(after or []), begin=begin, array=array,
+        background=background,
         sweep=list(sweep or []), sweep_file=sweep_file,
     )  # fmt: skip
     return queueing.run(asked, hold=hold, wait=wait, dry_run=dry_run, json=json)

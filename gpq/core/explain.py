@@ -191,6 +191,7 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         for node in up
     }
     free = sum(each.values())
+    headline = "waits for GPUs that nobody else wants" if job.spec.background else "waits for GPUs"
     reasons = [f"it needs {gpus(fewest)}; {free} of {_total(snapshot)} are free"]
     if free >= fewest and job.spec.level is not Level.SCRIPT and max(each.values(), default=0) < fewest:
         where = ", ".join(f"{count} on {name}" for name, count in sorted(each.items()) if count)
@@ -220,7 +221,10 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         remedies.append(
             f"it may start when {_list(fixed)} {'ends' if len(fixed) == 1 else 'end'}: gpq may not move what runs there"
         )
-    return Explained("waits for GPUs", tuple(reasons), tuple(remedies))
+    if job.spec.background:
+        reasons.append("it was submitted for the background: whoever else waits goes first")
+        remedies.append(f"`gpq edit {job.id} --no-background` makes it a job as any other")
+    return Explained(headline, tuple(reasons), tuple(remedies))
 
 
 def _never_while_drained(snapshot: Snapshot, job: Job) -> Explained | None:
@@ -358,11 +362,13 @@ def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         f"it is to leave: {reservation_line(snapshot, held)}" for held in reserved_under(job, snapshot) if job.movable
     ]
     reasons += [f"warning: {line}" for line, _ in intruders(snapshot, job)]
+    if job.spec.background:
+        reasons.append("it runs in the background: it leaves as soon as somebody else can use its GPUs")
     if not job.movable:
         level = job.spec.level
         if level is Level.SCRIPT and not job.spec.rigid:
             reasons.append("the script has not declared itself (no gpq.init() and loader yet), so it is not moved")
-        else:
+        elif not job.spec.background:
             reasons.append("it is rigid: it runs to its end with the GPUs that it asked for")
         return Explained(headline, tuple(reasons))
     shapes = feasible(job, snapshot)

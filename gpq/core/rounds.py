@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpq.core.actions import Action, Forget
+from gpq.core.background import decided
 from gpq.core.environments import wanted as wanted_checks
 from gpq.core.events import (
     TRIGGERS,
@@ -24,7 +25,6 @@ from gpq.core.folding import fold
 from gpq.core.gates import next_opening, opened
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Placement, Shape, Snapshot, Wish
 from gpq.core.nodes import Device, NodeState
-from gpq.core.placement import place
 from gpq.core.planning import issued, plan, time_left, wished_stop
 from gpq.core.policy import Policy, shape_of
 from gpq.core.reservations import next_change
@@ -66,8 +66,7 @@ def decide(snapshot: Snapshot, events: Sequence[Event], policy: Policy, *, alloc
     done: Round | None = None
     if allocate:
         seen = evacuated(opened(snapshot))
-        allotted = policy.allocate(seen)
-        wanted = place(seen, allotted)
+        allotted, wanted = decided(seen, policy)
         allocation = {name: shape_of(allotment) for name, allotment in allotted.items()}
         reasons = motives(snapshot, allocation, wanted)
         done = Round(snapshot.now, allocation, wanted, reasons)

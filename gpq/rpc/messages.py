@@ -53,6 +53,7 @@ class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     code_from: str = ""  # what was frozen, for people
     after: list[str] = []  # `12:ok`, `@:any`, `train:notok`: starts once those have ended so
     begin: float = 0.0  # starts no earlier; seconds since the epoch
+    background: bool = False  # takes only what nobody else wants
 
 
 class ArrayMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -294,6 +295,7 @@ class JobView(msgspec.Struct, frozen=True):
     array: int | None = None  # of which it is an element
     index: int | None = None  # in that array
     params: dict[str, str] = {}  # of a sweep
+    background: bool = False  # takes only what nobody else wants
 
 
 class JobList(msgspec.Struct, frozen=True):

@@ -450,3 +450,16 @@ def test_status_answers_queries_over_live_jobs_and_those_that_ended(live: Gpq) -
     refused = live("status", "usr=ana")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "did you mean user" in refused.stderr
+
+
+def test_a_job_of_the_background_makes_room_and_comes_back(live: Gpq) -> None:
+    ok(live, "submit", "--background", "--gpus", "2", "--name", "back", "--", "sh", "-c", "echo began; sleep 1000")
+    wait_for_state(live, "back", "running")
+    assert live("submit", "--wait", "--", "true").returncode == 0
+    row = wait_for_state(live, "back", "running")
+    assert (row["background"], row["attempt"], row["restarts"]) == (True, 2, 1)
+    assert ok(live, "logs", "back").count("began") == 2
+    assert "leaves as soon as somebody else" in ok(live, "why", "back")
+    assert ok(live, "edit", "back", "--no-background") == "job 1: background yes -> no\n"
+    ok(live, "submit", "--name", "next", "--", "true")
+    assert "held by job 1" in ok(live, "why", "next")
