@@ -25,6 +25,7 @@ from gpq.core.folding import fold
 from gpq.core.gates import next_opening, opened
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Placement, Shape, Snapshot, Wish
 from gpq.core.nodes import Device, NodeState
+from gpq.core.owners import presence
 from gpq.core.planning import issued, plan, time_left, wished_stop
 from gpq.core.policy import Policy, shape_of
 from gpq.core.reservations import next_change
@@ -148,6 +149,7 @@ def due(snapshot: Snapshot, events: Sequence[Event]) -> bool:
                 known is None
                 or known.state is not event.node.state
                 or _offer(known.devices) != _offer(event.node.devices)
+                or presence(known) != presence(event.node)
             ):
                 return True
         if isinstance(event, EnvironmentSeen):
