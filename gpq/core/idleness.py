@@ -14,7 +14,7 @@ from gpq.core.units import DeviceId, JobId, NodeId, Seconds
 
 Since = Mapping[tuple[NodeId, DeviceId], Seconds]
 USED = 1  # per cent of the time from which on a GPU is in use; less is a rounding of nothing
-RECLAIM = 2.0  # times `Config.idle_seconds`
+RECLAIM = 2.0  # times `Config.idle_after`
 
 
 def folded(since: Since, node: Node, now: Seconds) -> Since:
@@ -37,7 +37,7 @@ def unused(snapshot: Snapshot, job: Job) -> list[tuple[NodeId, DeviceId, Seconds
         not snapshot.idle
         or job.state is not JobState.RUNNING
         or job.placement is None
-        or not snapshot.config.idle_seconds
+        or not snapshot.config.idle_after
     ):
         return []
     found = []
@@ -45,7 +45,7 @@ def unused(snapshot: Snapshot, job: Job) -> list[tuple[NodeId, DeviceId, Seconds
         for device in devices:
             at = snapshot.idle.get((node, device))
             seconds = snapshot.now - max(at, job.started_at or at) if at is not None else 0.0
-            if seconds >= snapshot.config.idle_seconds:
+            if seconds >= snapshot.config.idle_after:
                 found.append((node, device, seconds))
     return found
 
@@ -65,7 +65,7 @@ def line(snapshot: Snapshot, job: Job) -> str:
 
 def reclaimed(snapshot: Snapshot) -> list[Idled]:
     """What follows for jobs that could have been resized for as long as that."""
-    long = RECLAIM * snapshot.config.idle_seconds
+    long = RECLAIM * snapshot.config.idle_after
     return [
         Idled(snapshot.now, name, f"it {line(snapshot, job)}")
         for name, job in sorted(snapshot.jobs.items())

@@ -322,9 +322,7 @@ class Config:
     max_quick_failures: int = 3
     crash_seconds: Seconds = 3600.0  # an attempt that is lost sooner counts as a crash of its server or of its shim
     max_crashes: int = 3
-    idle_seconds: Seconds = (
-        1800.0  # a GPU that a job does not use for so long is named, after twice that taken; 0 = off
-    )
+    idle_after: Seconds = 1800.0  # a GPU that a job does not use for so long is named, after twice that taken; 0 = off
     port_salt: int = 0  # shifts master ports, so that daemons beside each other use different ones
     seed: int = 0  # of policies that search at random
     events: bool = True  # a round also when something happens, not by the timer alone

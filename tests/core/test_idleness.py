@@ -48,7 +48,7 @@ IDLE, BUSY = used(0, 0, 0, 0), used(0, 80, 0, 0)
 
 
 def test_what_is_not_used_for_long_is_named_with_how_long() -> None:
-    state = looks(snapshot(wide(), idle_seconds=600.0), 10.0, 300.0, 610.0, of=used(0, 90, 0, None))
+    state = looks(snapshot(wide(), idle_after=600.0), 10.0, 300.0, 610.0, of=used(0, 90, 0, None))
     assert idleness.line(state, state.jobs[JobId(1)]) == "does not use GPU 0, 2 of a, for 10 m now"
     assert "warning: it does not use GPU 0, 2 of a, for 10 m now" in explain(state, {}, state.jobs[JobId(1)]).reasons
     assert idleness.line(replace(state, now=609.0), state.jobs[JobId(1)]) == ""
@@ -57,27 +57,27 @@ def test_what_is_not_used_for_long_is_named_with_how_long() -> None:
 @pytest.mark.parametrize("between", [NodeSeen(300.0, used(1, 1, 1, 1)), NodeSilent(300.0, NodeId("a"), "no answer")])
 def test_a_use_or_a_silence_in_between_begins_the_count_anew(between: Event) -> None:
     state = after(
-        snapshot(wide(), idle_seconds=600.0), NodeSeen(0.0, IDLE), between, NodeSeen(400.0, IDLE), NodeSeen(900.0, IDLE)
+        snapshot(wide(), idle_after=600.0), NodeSeen(0.0, IDLE), between, NodeSeen(400.0, IDLE), NodeSeen(900.0, IDLE)
     )
     assert idleness.line(state, state.jobs[JobId(1)]) == ""
     assert idleness.line(replace(state, now=1000.0), state.jobs[JobId(1)])
 
 
 def test_the_count_begins_with_the_job_not_before_it() -> None:
-    state = looks(snapshot(wide(since=500.0), idle_seconds=600.0), 0.0, 700.0, of=IDLE)
+    state = looks(snapshot(wide(since=500.0), idle_after=600.0), 0.0, 700.0, of=IDLE)
     assert idleness.line(state, state.jobs[JobId(1)]) == ""
     assert idleness.line(replace(state, now=1100.0), state.jobs[JobId(1)])
 
 
 def test_switched_off_nothing_is_named() -> None:
-    state = looks(snapshot(wide(), idle_seconds=0.0), 0.0, 1e6, of=IDLE)
+    state = looks(snapshot(wide(), idle_after=0.0), 0.0, 1e6, of=IDLE)
     assert idleness.line(state, state.jobs[JobId(1)]) == ""
     assert idleness.reclaimed(state) == []
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_after_twice_as_long_a_job_that_can_be_resized_keeps_the_fewest(policy: str) -> None:
-    state = looks(snapshot(wide(), idle_seconds=600.0), 0.0, 1199.0, of=IDLE)
+    state = looks(snapshot(wide(), idle_after=600.0), 0.0, 1199.0, of=IDLE)
     assert not any(isinstance(event, Idled) for event in decided(state, policy).journal)
     found = decided(replace(state, now=1200.0), policy)
     assert found.snapshot.jobs[JobId(1)].idle
@@ -97,7 +97,7 @@ def test_once_it_uses_one_again_it_may_have_more() -> None:
 
 def test_what_cannot_be_resized_is_named_and_left_alone() -> None:
     fixed = running(1, on("a", 0, 1, 2, 3), since=0.0, spec_=black_box(4))
-    state = looks(snapshot(fixed, idle_seconds=600.0), 0.0, 1e5, of=IDLE)
+    state = looks(snapshot(fixed, idle_after=600.0), 0.0, 1e5, of=IDLE)
     assert idleness.line(state, fixed)
     assert decided(state).actions == ()
 
