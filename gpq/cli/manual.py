@@ -28,6 +28,7 @@ ENVIRONMENT = (
     ("GPQ_HOME", "The state directory, instead of $XDG_STATE_HOME/gpq."),
     ("NO_COLOR", "No colours, if it is set."),
 )
+ESCAPES = str.maketrans({"\\": "\\e", "-": "\\-", "'": "\\(aq", "`": "\\(ga", "^": "\\(ha", "~": "\\(ti"})
 OWN_CODE = "`gpq wait` and `gpq submit --wait` exit with the job's own code, 128 + n where signal n ended it."
 
 
@@ -133,13 +134,6 @@ def _verbatim(lines: list[str]) -> list[str]:
 
 def _text(text: str, *, emphasised: bool = False) -> str:
     """As man(7) wants it: no line begins with a control character, and what is to be typed can be copied."""
-    escaped = (
-        text.replace("\\", "\\e")
-        .replace("-", "\\-")
-        .replace("'", "\\(aq")
-        .replace("`", "\\(ga")
-        .replace("^", "\\(ha")
-        .replace("~", "\\(ti")
-    )
+    escaped = text.translate(ESCAPES)
     escaped = f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped
     return re.sub(r"([A-Z][A-Z@]+)", r"\\fI\1\\fR", escaped) if emphasised else escaped
