@@ -40,8 +40,8 @@ class LogReader:
 
         Raises NotFound for an attempt or node that is none, and what the node says when it cannot be asked.
         """
-        if request.offset < 0 or request.attempt < 0:
-            raise UsageError("offset and attempt cannot be negative", "see `gpq logs --help`")
+        if request.offset < 0 or request.attempt < 0 or request.tail < 0:
+            raise UsageError("offset, attempt and tail cannot be negative", "see `gpq logs --help`")
         until, pause = deadline(request.wait), FIRST_PAUSE
         while True:
             chunk = self._look(job, request)
@@ -78,8 +78,12 @@ class LogReader:
         if job.state in TERMINAL and job.first_started_at is None:  # its node refused it, and has nothing of it
             return LogChunk(attempt, node, "", request.offset, True, numbers, nodes, str(job.state))
         limit = min(max(request.limit, 1), MAX_PIECE)
+        offset = request.offset
         try:
-            piece = self._piece(NodeId(node), name, attempt, request.offset, limit)
+            if request.tail:
+                size = int(self._piece(NodeId(node), name, attempt, 0, 1)["size"])
+                offset = max(size - request.tail, 0)
+            piece = self._piece(NodeId(node), name, attempt, offset, limit)
         except GpqError as error:
             silent = isinstance(error, NodeSilent)
             if not (silent or over) and job.attempt == attempt and node in job.started_nodes:
@@ -87,7 +91,7 @@ class LogReader:
             # It is silent, or has lost the attempt, or is to start it.
             said = error.message if silent or over else ""
             ended = over and not silent
-            return LogChunk(attempt, node, "", request.offset, ended, numbers, nodes, str(job.state), said)
+            return LogChunk(attempt, node, "", offset, ended, numbers, nodes, str(job.state), said)
         data, offset = str(piece["data"]), int(piece["offset"])
         ended = over and offset >= int(piece["size"])
         skipped = int(piece.get("skipped", 0))

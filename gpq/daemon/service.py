@@ -17,6 +17,7 @@ from gpq.control import after, details, draining, editing, linking, narration, q
 from gpq.control.answers import Reader, node_word
 from gpq.control.controller import Controller
 from gpq.control.selectors import resolve, single
+from gpq.core import estimates
 from gpq.core.fairness import JobFairness, fairness_by_job
 from gpq.core.files import Staging
 from gpq.core.healing import nodes_of
@@ -350,9 +351,12 @@ class Service:
 
     def _top(self, request: messages.Top, peer: Peer) -> messages.TopView:
         reader = self._reader()
-        recent = [job for job in self._past.history(limit=RECENT_IN_TOP) if job.id not in reader.snapshot.jobs]
         live = [job for _, job in sorted(reader.snapshot.jobs.items())]
-        jobs = reader.jobs([*live, *recent])
+        if request.jobs or request.query:
+            jobs = self._status(messages.Status(request.jobs, query=request.query), peer).jobs
+        else:
+            recent = [job for job in self._past.history(limit=RECENT_IN_TOP) if job.id not in reader.snapshot.jobs]
+            jobs = reader.jobs([*live, *recent])
         journal = self._past.events(kinds=details.CHANGES, limit=CHANGES_IN_TOP)
         took = list(self._controller.round_seconds)
         return messages.TopView(
@@ -363,7 +367,7 @@ class Service:
             policy=self._about.config.policy,
             round_seconds=took[-1] if took else None,
             round_age=max(reader.now - reader.round.at, 0.0) if reader.round is not None else None,
-            cluster_goodput=sum(job.goodput or 0.0 for job in jobs),
+            cluster_goodput=sum(found.goodput for job in live if job.replicas and (found := estimates.now_of(job))),
             now=narration.stamp(reader.now),
         )
 

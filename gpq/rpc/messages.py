@@ -98,6 +98,7 @@ class Logs(Request, frozen=True):
     offset: int = 0
     limit: int = 262_144
     wait: float = 0.0
+    tail: int = 0  # begin at most so many bytes before the log's end, instead of at `offset`
 
 
 class Cancel(Request, frozen=True):
@@ -167,7 +168,11 @@ class Unreserve(Request, frozen=True):
 
 
 class Top(Request, frozen=True):
-    """Everything that the live view draws, in one answer."""
+    """Everything that the live view draws, in one answer. `jobs` and `query` as in Status; both empty: live jobs and the
+    latest that ended."""
+
+    jobs: list[str] = []
+    query: list[str] = []
 
 
 class Complete(Request, frozen=True):

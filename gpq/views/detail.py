@@ -18,25 +18,25 @@ KEY = 17  # columns of the names on the left
 def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
     """Everything, in paragraphs."""
     job = answer.job
-    text = wrapped(_head(job), limit)
+    text = wrapped(head(job), limit)
     text += _pairs(_asked(answer.spec, job), limit)
-    text += _paragraph("now", _pairs(_running(answer), limit))
-    text += _paragraph("replicas", _ranks(answer, limit))
-    text += _paragraph("goodput by number of GPUs, 1x = fewest", curve.lines(answer.curve, limit, bar))
-    text += _paragraph("loss", losses.lines(answer.losses, limit, bar, answer.metrics.get("loss")))
-    text += _paragraph("attempts", table(_attempts(answer.attempts), limit) if answer.attempts else [])
+    text += paragraph("now", _pairs(_running(answer), limit))
+    text += paragraph("replicas", replicas(answer, limit))
+    text += paragraph("goodput by number of GPUs, 1x = fewest", curve.lines(answer.curve, limit, bar))
+    text += paragraph("loss", losses.lines(answer.losses, limit, bar, answer.metrics.get("loss")))
+    text += paragraph("attempts", table(_attempts(answer.attempts), limit) if answer.attempts else [])
     told = [line for event in answer.history[-EVENTS:] for line in wrapped(_event(event), limit, "  ", "      ")]
-    text += _paragraph("latest events", told)
+    text += paragraph("latest events", told)
     noticed = [line for notice in answer.notices for line in wrapped(safe(notice), limit, "  - ", "    ")]
-    text += _paragraph("notices", noticed)
+    text += paragraph("notices", noticed)
     return text
 
 
-def _paragraph(title: str, body: list[str]) -> list[str]:
+def paragraph(title: str, body: list[str]) -> list[str]:
     return ["", title, *body] if body else []
 
 
-def _head(job: JobView) -> str:
+def head(job: JobView) -> str:
     text = f"job {job.id} {safe(job.name)} of {safe(job.user)}: {safe(job.state)}"
     if job.placement:
         text += f" on {places(job.placement)}"
@@ -153,7 +153,7 @@ def _pairs(pairs: dict[str, str], limit: int) -> list[str]:
     return [line for key, value in pairs.items() for line in wrapped(value, limit, f"  {key:{KEY - 2}}", " " * KEY)]
 
 
-def _ranks(answer: JobDetail, limit: int) -> list[str]:
+def replicas(answer: JobDetail, limit: int) -> list[str]:
     """A line a rank: where it is, its time before it waits, how much it waits. Nothing where nothing was measured."""
     ranks = answer.ranks
     if not any(one.compute_seconds is not None or one.step is not None for one in ranks):

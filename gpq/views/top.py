@@ -15,8 +15,9 @@ from rich.text import Text
 from gpq.rpc.messages import DeviceView, EventView, JobView, NodeView, TopView
 from gpq.views import plain
 from gpq.views.nodes import memory, occupant, utilisation
+from gpq.views.past import Past
 from gpq.views.plain import duration, number, safe
-from gpq.views.queue import ENDED, percent, ranges
+from gpq.views.queue import ENDED, named, percent, ranges
 
 STYLES = {
     "running": "green",
@@ -85,7 +86,7 @@ def shares(height: int | None, *, devices: int, jobs: int, users: int) -> tuple[
     return given[0], given[1], given[2]
 
 
-def panel(title: str, body: RenderableType, lines: int | None) -> Panel:
+def panel(title: str | Text, body: RenderableType, lines: int | None) -> Panel:
     return Panel(body, title=title, title_align="left", height=None if lines is None else lines + 2, padding=(0, 1))
 
 
@@ -117,8 +118,8 @@ def grid(*titles: str, right: str, give: str, expand: bool = True) -> Table:
     return table
 
 
-def device_table(nodes: list[NodeView], lines: int | None, width: int) -> RenderableType:
-    """A line a GPU; a line a server where that is too many."""
+def device_table(nodes: list[NodeView], lines: int | None, width: int, past: Past | None = None) -> RenderableType:
+    """A line a GPU; a line a server where that is too many. With a `past`, its last minutes instead of a bar."""
     if not nodes:
         return Text("no servers")
     table = Table(box=None, expand=True, padding=(0, 1, 0, 0), show_header=False, pad_edge=False)
@@ -131,29 +132,37 @@ def device_table(nodes: list[NodeView], lines: int | None, width: int) -> Render
     for node in shown:
         if single and node.devices:
             for device in node.devices:
-                table.add_row(*(_device(node, device, measured=measured)[cell] for cell in kept))
+                table.add_row(*(_device(node, device, past, measured=measured)[cell] for cell in kept))
         else:
-            table.add_row(*(_summary(node, measured=measured)[cell] for cell in kept))
+            table.add_row(*(_summary(node, past, measured=measured)[cell] for cell in kept))
     if len(shown) < len(nodes):
         table.add_row(f"+{len(nodes) - len(shown)} servers")
     return table
 
 
-def _device(node: NodeView, device: DeviceView, *, measured: bool) -> tuple[str | Text, ...]:
+def _device(node: NodeView, device: DeviceView, past: Past | None, *, measured: bool) -> tuple[str | Text, ...]:
     state = device.state if node.state == "up" else node.state
     style = "red" if state != "ok" else "green" if device.job is not None else "dim"
-    who = occupant(device)
+    who = owned(device) if past else occupant(device)
     return (
         f"{safe(node.name)}:{device.index}",
         safe(device.type).removeprefix("NVIDIA "),
-        bar(device.utilisation) if measured else "",
+        past.utilisation(node.name, device.id) if past and measured else bar(device.utilisation) if measured else "",
         utilisation(device).rjust(4) if measured else "",
-        memory(device),
+        f"{past.memory(node.name, device.id)} {memory(device)}" if past and device.used_mib else memory(device),
         Text(who if state == "ok" else f"{safe(state)} {who}", style=style),
     )
 
 
-def _summary(node: NodeView, *, measured: bool) -> tuple[str | Text, ...]:
+def owned(device: DeviceView) -> str:
+    """`job 3 of ana`: with the owner of the job's processes there."""
+    owners = sorted({one.user for one in device.processes if one.job is not None and one.job == device.job})
+    ours = f"job {device.job}"
+    who = occupant(device)
+    return who.replace(ours, f"{ours} of {safe(', '.join(owners))}", 1) if owners and device.job is not None else who
+
+
+def _summary(node: NodeView, past: Past | None, *, measured: bool) -> tuple[str | Text, ...]:
     """One line: mean utilisation, and the jobs with their GPUs."""
     busy = [device.utilisation for device in node.devices if device.utilisation is not None]
     mean = round(sum(busy) / len(busy)) if busy else None
@@ -166,7 +175,7 @@ def _summary(node: NodeView, *, measured: bool) -> tuple[str | Text, ...]:
     return (
         safe(node.name),
         f"{len(node.devices)} GPUs",
-        bar(mean) if measured else "",
+        past.server(node.name) if past and measured else bar(mean) if measured else "",
         f"{mean}%".rjust(4) if mean is not None else "",
         "",
         Text(f"{state}{jobs or 'idle'}", style="red" if state else "green" if jobs else "dim"),
@@ -190,27 +199,32 @@ def goodput_table(jobs: list[JobView], lines: int | None, width: int) -> Rendera
     ordered = sorted(jobs, key=lambda job: (job.gpus == 0, job.id))
     shown = ordered if lines is None or len(jobs) + 1 <= lines else ordered[: max(lines - 2, 0)]
     for job in shown:
-        cells: dict[str, str | Text] = {
-            "job": str(job.id),
-            "name": safe(job.name),
-            "user": safe(job.user),
-            "state": _state(job),
-            "GPUs": str(job.gpus) if job.gpus else "-",
-            "batch": str(job.total_batch) if job.total_batch and job.gpus else "-",
-            "goodput": number(job.goodput),
-            "eff": percent(job.efficiency),
-            "done": percent(job.progress),
-            "ETA": duration(job.eta_seconds),
-            "thruput": number(job.throughput),
-            "restarts": str(job.restarts),
-        }
-        table.add_row(*(cells[title] for title in titles))
+        found = cells(job)
+        table.add_row(*(found[title] for title in titles))
     if len(shown) < len(ordered):
         table.add_row("", f"+{len(ordered) - len(shown)} more")
     return table
 
 
-def _state(job: JobView) -> Text:
+def cells(job: JobView) -> dict[str, str | Text]:
+    """Of one row, by the titles of `COLUMNS`."""
+    return {
+        "job": str(job.id),
+        "name": named({"name": job.name, "index": job.index, "params": job.params}),
+        "user": safe(job.user),
+        "state": state_of(job),
+        "GPUs": str(job.gpus) if job.gpus else "-",
+        "batch": str(job.total_batch) if job.total_batch and job.gpus else "-",
+        "goodput": number(job.goodput),
+        "eff": percent(job.efficiency),
+        "done": percent(job.progress),
+        "ETA": duration(job.eta_seconds),
+        "thruput": number(job.throughput),
+        "restarts": str(job.restarts),
+    }
+
+
+def state_of(job: JobView) -> Text:
     """`unknown 40s` where nobody can tell, `hung 90s` where no replica goes on, `running !3` where the others wait for
     rank 3."""
     if job.unknown_seconds is not None:

@@ -1,0 +1,97 @@
+"""What `gpq top` does to a job: cancel, hold, release, another priority; and the sentence about what came of it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from gpq.client.connection import Lasting
+from gpq.errors import GpqError
+from gpq.rpc import messages
+from gpq.rpc.messages import JobView, Request
+
+Order = tuple[Request, type[msgspec.Struct], Callable[[Any], str]]  # with what makes a sentence of the answer
+
+
+class Deeds:
+    """Asked for by one thread, carried out by another, one after the other."""
+
+    def __init__(self, done: Callable[[], None]) -> None:
+        """`done` hears of each answer, in the other thread."""
+        self._said = ("", 0.0)
+        self._open = 0  # given, and not answered yet
+        self._done = done
+        self._priorities: dict[int, int] = {}  # that were asked for and may not be seen yet
+        self._queue: queue.SimpleQueue[Order] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="deeds", daemon=True).start()
+
+    def cancel(self, job: JobView) -> None:
+        self._give(messages.Cancel([str(job.id)], wait=0.0), messages.CancelResult, _cancelled)
+        self.say(f"job {job.id} is being cancelled")
+
+    def hold(self, job: JobView) -> None:
+        """Or release it, if it is held."""
+        if job.state == "held":
+            self._give(messages.Release([str(job.id)]), messages.Changed, lambda said: _changed(said, "released"))
+        else:
+            self._give(messages.Hold([str(job.id)]), messages.Changed, lambda said: _changed(said, "is to be held"))
+
+    def prioritise(self, job: JobView, by: int) -> None:
+        to = self._priorities[job.id] = self._priorities.get(job.id, job.priority) + by
+        request = messages.Edit([str(job.id)], {"priority": to})
+        self._give(request, messages.Changed, lambda said: _changed(said, f"has priority {to}"))
+
+    def seen(self) -> None:
+        """An answer came that shows what was done."""
+        if not self._open:
+            self._priorities.clear()
+
+    def say(self, text: str) -> None:
+        self._said = (text, time.monotonic())
+
+    def said(self, seconds: float) -> str:
+        """What was told last, for so long."""
+        text, at = self._said
+        return text if time.monotonic() - at < seconds else ""
+
+    def _give(self, *order: Any) -> None:
+        self._open += 1
+        self._queue.put(order)
+
+    def _run(self) -> None:
+        with Lasting(lambda text: None) as daemon:
+            while True:
+                request, kind, told = self._queue.get()
+                try:
+                    said = told(daemon.call(request, kind))
+                except GpqError as error:
+                    daemon.close()
+                    said = f"{error.message}; {error.hint}" if error.hint else error.message
+                self.say(said)
+                self._open -= 1
+                self._done()
+
+
+def _cancelled(said: messages.CancelResult) -> str:
+    for job, why in said.waiting.items():
+        return f"job {job}: the order waits for its server ({why})"
+    for job, nodes in said.given_up.items():
+        return f"job {job} given up: nothing is known of its processes on {', '.join(nodes)}, taken out of gpq"
+    if said.remaining:
+        return f"job {said.remaining[0]} is being cancelled"
+    return (
+        f"job {said.cancelled[0]} cancelled: no process is left"
+        if said.cancelled
+        else "it had ended: nothing to cancel"
+    )
+
+
+def _changed(said: messages.Changed, what: str) -> str:
+    if said.said:
+        return said.said[0]
+    return f"job {said.jobs[0]} {what}" if said.jobs else "; ".join(said.unchanged) or "nothing changed"

@@ -1,0 +1,271 @@
+"""The terminal of `gpq top`: a full screen by curses, which sends only what changed; keys; its size; how it is left.
+
+Owns the terminal and the signals that concern it. Knows nothing of what is drawn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import curses
+import locale
+import os
+import select
+import shutil
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+from gpq.errors import GpqError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.style import Style
+
+ESCAPE_MS = 100  # after which an Esc is the key, and no longer the beginning of another one
+NOTHING_READ = 50  # in a row, though there was something to read: the terminal is gone
+NAMES = {
+    curses.KEY_UP: "up",
+    curses.KEY_DOWN: "down",
+    curses.KEY_LEFT: "left",
+    curses.KEY_RIGHT: "right",
+    curses.KEY_PPAGE: "pageup",
+    curses.KEY_NPAGE: "pagedown",
+    curses.KEY_HOME: "home",
+    curses.KEY_END: "end",
+    curses.KEY_ENTER: "enter",
+    curses.KEY_BACKSPACE: "backspace",
+    "\n": "enter",
+    "\r": "enter",
+    "\x1b": "esc",
+    "\x7f": "backspace",
+    "\x08": "backspace",
+    "\x15": "kill",
+    "\x0c": "redraw",
+    "\t": "tab",
+}
+SIGNALS = (signal.SIGWINCH, signal.SIGTERM, signal.SIGTSTP)
+
+
+class Screen:
+    """Open between `with` and its end; drawn on and read by that one thread. `wake` may be called by any."""
+
+    def __init__(self, console: Console, *, colour: bool) -> None:
+        """`console` renders; where it would write is not used."""
+        self._console = console
+        self._colour = colour
+        self._attributes: dict[Style, int] = {}
+        self._pairs: dict[tuple[int, int], int] = {}
+        self._noted: list[int] = []  # signals, in order
+        self._before: dict[int, Any] = {}
+        self._unread = 0
+        self.unicode = False
+        self.width, self.height = 80, 24
+
+    def __enter__(self) -> Screen:
+        """Raises GpqError where there is no description of the terminal."""
+        self.unicode = _unicode()
+        _describe()
+        self._keys = sys.stdin.isatty()
+        self._ours, self._wakes = os.pipe()
+        for end in (self._ours, self._wakes):
+            os.set_blocking(end, False)
+        for number in SIGNALS:
+            self._before[number] = signal.signal(number, lambda number, _: self._noted.append(number))
+        signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
+        self._window = curses.initscr()
+        try:
+            self._set_up()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _set_up(self) -> None:
+        for setting in (curses.noecho, curses.cbreak, lambda: curses.curs_set(0)):
+            with contextlib.suppress(curses.error):  # a terminal that cannot hide its cursor shows it
+                setting()
+        self._window.keypad(True)
+        self._window.nodelay(True)
+        curses.set_escdelay(ESCAPE_MS)
+        if self._colour and curses.has_colors():
+            curses.start_color()
+            curses.use_default_colors()
+        else:
+            self._colour = False
+        self._measure()
+
+    def __exit__(self, *_: object) -> None:
+        """The terminal as it was. A SIGTERM that came is obeyed now."""
+        with contextlib.suppress(curses.error):
+            curses.endwin()
+        signal.set_wakeup_fd(-1)
+        for number, before in self._before.items():
+            signal.signal(number, before)
+        ours, wakes, self._wakes = self._ours, self._wakes, -1
+        for end in (wakes, ours):
+            os.close(end)
+        if signal.SIGTERM in self._noted:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def wake(self) -> None:
+        """Ends a `key` that waits."""
+        with contextlib.suppress(OSError):  # full: it wakes anyway; closed: nobody waits
+            os.write(self._wakes, b"\0")
+
+    def paint(self, head: RenderableType, body: RenderableType, foot: RenderableType) -> None:
+        """The first line, the last one, and what is between. Only what differs from what is on the screen is sent."""
+        self._window.erase()
+        self._draw(head, 0, 1)
+        self._draw(body, 1, self.height - 2)
+        self._draw(foot, self.height - 1, 1)
+        self._window.noutrefresh()
+        curses.doupdate()
+
+    def _draw(self, picture: RenderableType, top: int, lines: int) -> None:
+        """From the line `top` on, what fits into so many."""
+        from rich.cells import cell_len, set_cell_size
+
+        options = self._console.options.update(width=self.width, height=max(lines, 1))
+        options.encoding = "utf-8" if self.unicode else "ascii"
+        for row, line in enumerate(self._console.render_lines(picture, options, pad=False)[: max(lines, 0)], top):
+            column = 0
+            for segment in line:
+                text = segment.text if self.unicode else segment.text.encode("ascii", "backslashreplace").decode()
+                size = cell_len(text)
+                if column + size > self.width:
+                    text = set_cell_size(text, self.width - column)
+                if text:
+                    with contextlib.suppress(curses.error):  # the last cell: it is drawn, the cursor cannot go on
+                        self._window.addstr(row, column, text, self._attribute(segment.style))
+                column += size
+                if column >= self.width:
+                    break
+
+    def key(self, seconds: float) -> str:
+        """A character, the name of a key, or "" after so long or when something woke us; "gone" without a terminal and
+        after SIGTERM."""
+        found = self._read()
+        if found:
+            return found
+        readable, _, _ = select.select([self._ours, *([0] if self._keys else [])], [], [], seconds)
+        if self._ours in readable:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._ours, 4096)
+        if signal.SIGTERM in self._noted:
+            return "gone"
+        while self._noted:
+            self._obey(self._noted.pop(0))
+        found = self._read()
+        if 0 in readable and not found:
+            self._unread += 1
+            return "gone" if self._unread > NOTHING_READ else ""
+        self._unread = 0
+        return found
+
+    def _read(self) -> str:
+        if not self._keys:
+            return ""
+        try:
+            found = self._window.get_wch()
+        except curses.error:
+            return ""
+        return NAMES.get(found) or (found if isinstance(found, str) and found.isprintable() else "")
+
+    def redraw(self) -> None:
+        """The next picture is sent whole: something else wrote on the terminal."""
+        self._window.clearok(True)
+
+    def _obey(self, number: int) -> None:
+        if number == signal.SIGTSTP:
+            self._suspend()
+        self._measure()
+        self.redraw()
+
+    def _suspend(self) -> None:
+        """Ctrl-Z: the shell gets its terminal as it was, and after `fg` all is drawn anew."""
+        curses.endwin()
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, lambda number, _: self._noted.append(number))
+        curses.reset_prog_mode()
+        with contextlib.suppress(curses.error):
+            curses.curs_set(0)
+
+    def _measure(self) -> None:
+        """The size as the terminal says it; COLUMNS and LINES where it does not."""
+        try:
+            size = os.get_terminal_size(sys.__stdout__.fileno())  # type: ignore[union-attr]
+        except OSError:
+            size = os.terminal_size((0, 0))
+        if not (size.columns and size.lines):
+            size = shutil.get_terminal_size((80, 24))
+        self.width, self.height = max(size.columns, 2), max(size.lines, 2)
+        curses.resizeterm(self.height, self.width)
+
+    def _attribute(self, style: Style | None) -> int:
+        if style is None:
+            return curses.A_NORMAL
+        if style not in self._attributes:
+            self._attributes[style] = self._find_attribute(style)
+        return self._attributes[style]
+
+    def _find_attribute(self, style: Style) -> int:
+        found = curses.A_NORMAL
+        for wanted, attribute in (
+            (style.bold, curses.A_BOLD),
+            (style.dim, curses.A_DIM),
+            (style.reverse, curses.A_REVERSE),
+            (style.underline, curses.A_UNDERLINE),
+        ):
+            found |= attribute if wanted else 0
+        if self._colour:
+            pair = (_number(style.color), _number(style.bgcolor))
+            if pair != (-1, -1):
+                found |= self._pair(pair)
+        return found
+
+    def _pair(self, pair: tuple[int, int]) -> int:
+        """Colours as curses knows them; those of the terminal where it has no more room."""
+        if pair not in self._pairs:
+            number = len(self._pairs) + 1
+            if number >= min(curses.COLOR_PAIRS, 256):
+                return curses.A_NORMAL
+            foreground, background = (colour if colour < curses.COLORS else colour % 8 for colour in pair)
+            curses.init_pair(number, foreground, background)
+            self._pairs[pair] = number
+        return curses.color_pair(self._pairs[pair])
+
+
+def _number(colour: Any) -> int:
+    """Of the sixteen; -1: the terminal's own."""
+    from rich.color import ColorSystem
+
+    number = colour.downgrade(ColorSystem.STANDARD).number if colour is not None else None
+    return -1 if number is None else int(number)
+
+
+def _unicode() -> bool:
+    """Can the terminal show more than ASCII, as far as the locale says? Also where Python says UTF-8 in the C locale."""
+    wanted = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8" and hasattr(curses.window, "get_wch")
+    if wanted and locale.nl_langinfo(locale.CODESET).upper() != "UTF-8":
+        try:
+            locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+        except locale.Error:
+            return False
+    return wanted
+
+
+def _describe() -> None:
+    """A terminal that nobody here has heard of is taken for an xterm: nearly all are. Raises GpqError."""
+    for name in (os.environ.get("TERM", ""), "xterm-256color", "xterm", "vt100"):
+        try:
+            curses.setupterm(name or "unknown", sys.__stdout__.fileno())  # type: ignore[union-attr]
+        except curses.error:
+            continue
+        if curses.tigetstr("cup"):
+            os.environ["TERM"] = name
+            return
+    raise GpqError(
+        f"no description of the terminal `{os.environ.get('TERM', '')}` is installed here",
+        "`gpq top --once` needs none",
+    )

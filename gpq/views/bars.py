@@ -1,0 +1,70 @@
+"""The first and the last line of the interactive `gpq top`, and the page of its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from gpq.rpc.messages import JobView, TopView
+from gpq.views import plain, top
+from gpq.views.plain import safe
+from gpq.views.queue import ENDED
+
+KEYS = """\
+up down j k PgUp PgDn Home End   move
+Enter          open the job: why, curves, log as it grows
+/              filter, as gpq status: user=ana sort=-goodput
+s S            sort by the next, previous column; right, left
+r              the other way round
+c              cancel, after a y
+h              hold; release a job that is held
++ -            priority
+n              servers: every process, and whose it is
+l              in a job: its log, then all else, alone
+Esc q          back; in the list Esc ends the filter,
+               q ends gpq top
+Ctrl-L         draw anew
+"""
+LIST_KEYS = "Enter open  / filter  s sort  r reverse  c cancel  h hold  +- prio  n servers  ? keys  q quit"
+JOB_KEYS = "Esc back  l log  up/down scroll  c cancel  h hold  +- priority  ? keys"
+PAGE_KEYS = "Esc back  up/down scroll  ? keys"
+HELP_KEYS = "any key: back"
+LAST = "  ? keys  q quit"
+
+
+def head(view: TopView, rows: Sequence[JobView], width: int) -> Text:
+    """What is so of the whole."""
+    return top.header(view, [job for job in rows if job.state not in ENDED], width)
+
+
+def late(age: float, why: str, width: int) -> Text:
+    """The same, when the last answer is `age` seconds old."""
+    said = f"gpq as of {plain.duration(age)} ago: {safe(why) or 'the daemon takes its time'}"
+    return Text(plain.cut(said, width, plain.ellipsis()), style="bold reverse")
+
+
+def prompt(typed: str, width: int) -> Text:
+    """The end of what is being typed, with a cursor."""
+    line = f"/{safe(typed)}_"
+    return Text(line[max(len(line) - width + 1, 0) :], style="bold")
+
+
+def question(job: JobView, width: int) -> Text:
+    name = plain.cut(safe(job.name), max(width - 42, 4), plain.ellipsis())
+    return Text(
+        plain.cut(f"cancel job {job.id} {name}? y: yes, any other key: no", width - 1, ""), style="bold reverse"
+    )
+
+
+def told(text: str, width: int) -> Text:
+    return Text(plain.cut(safe(text), width - 1, plain.ellipsis()), style="bold")
+
+
+def hints(keys: str, width: int) -> Text:
+    """Whole words, the help and the end last to go."""
+    end = LAST if keys.endswith(LAST) else ""
+    keys = keys.removesuffix(end)
+    while len(keys + end) >= width and "  " in keys:
+        keys = keys.rpartition("  ")[0]
+    return Text(plain.cut(keys + end, width - 1, ""), style="dim")

@@ -1,0 +1,81 @@
+"""What the GPUs did in the last minutes, as far as `gpq top` looked on: means over pieces of time, so that it stays small."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from gpq.rpc.messages import NodeView
+from gpq.views import plain
+
+PIECE = 15.0  # seconds that one character stands for
+PIECES = 20  # kept of each GPU: five minutes
+USE, MEMORY = 10, 5  # characters in the live picture
+LEVELS = "▁▂▃▄▅▆▇█"
+ASCII = "_.-~=+*#"
+GONE = 400.0  # seconds after which a GPU that nobody told of any more is forgotten
+
+
+class Track:
+    """Means of one quantity, 0 to 1, oldest first; the last piece is still being filled."""
+
+    __slots__ = ("_begins", "_count", "_means", "_sum")
+
+    def __init__(self) -> None:
+        self._means: deque[float] = deque(maxlen=PIECES)
+        self._begins, self._sum, self._count = 0.0, 0.0, 0
+
+    def note(self, value: float, at: float) -> None:
+        """`at`: seconds, by any clock that does not go back."""
+        if not self._count or at - self._begins >= PIECE:
+            self._begins, self._sum, self._count = at, 0.0, 0
+            self._means.append(value)
+        self._sum += value
+        self._count += 1
+        self._means[-1] = self._sum / self._count
+
+    def means(self) -> list[float]:
+        return list(self._means)
+
+
+class Past:
+    """Of every GPU: utilisation and memory."""
+
+    def __init__(self) -> None:
+        self._tracks: dict[tuple[str, str], tuple[Track, Track, float]] = {}
+
+    def note(self, nodes: Iterable[NodeView], at: float) -> None:
+        """What was seen at a moment (seconds, monotonic)."""
+        for node in nodes:
+            for device in node.devices:
+                use, memory, _ = self._tracks.get((node.name, device.id)) or (Track(), Track(), at)
+                if device.utilisation is not None:
+                    use.note(device.utilisation / 100, at)
+                if device.memory_mib:
+                    memory.note(device.used_mib / device.memory_mib, at)
+                self._tracks[node.name, device.id] = (use, memory, at)
+        for key in [key for key, (_, _, last) in self._tracks.items() if at - last > GONE]:
+            del self._tracks[key]
+
+    def utilisation(self, node: str, device: str, room: int = USE) -> str:
+        found = self._tracks.get((node, device))
+        return spark(found[0].means() if found else (), room)
+
+    def memory(self, node: str, device: str, room: int = MEMORY) -> str:
+        found = self._tracks.get((node, device))
+        return spark(found[1].means() if found else (), room)
+
+    def server(self, node: str, room: int = USE) -> str:
+        """Mean utilisation of its GPUs."""
+        rows = [use.means() for (name, _), (use, _, _) in self._tracks.items() if name == node]
+        rows = [row for row in rows if row]
+        shortest = min(map(len, rows), default=0)
+        latest = [row[len(row) - shortest :] for row in rows]
+        return spark([sum(column) / len(column) for column in zip(*latest, strict=True)], room)
+
+
+def spark(shares: Sequence[float], room: int) -> str:
+    """The last `room` of them, one character each, now at the right; 1 is the highest."""
+    levels = LEVELS if plain.ellipsis() == "…" else ASCII
+    shown = list(shares)[-room:]
+    return "".join(levels[round(min(max(share, 0.0), 1.0) * (len(levels) - 1))] for share in shown).rjust(room)

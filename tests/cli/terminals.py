@@ -1,0 +1,131 @@
+"""A terminal for one gpq process, and what is to be seen on it (pyte): keys are pressed, pictures are awaited."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import sys
+import termios
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pyte
+
+PATIENCE = 60.0
+
+
+class Picture(pyte.Screen):
+    """Knows REP, which pyte does not."""
+
+    last = " "
+
+    def draw(self, data: str) -> None:
+        self.last = data[-1:] or self.last
+        super().draw(data)
+
+    def repeat_last(self, count: int = 1) -> None:
+        self.draw(self.last * (count or 1))
+
+
+class Stream(pyte.ByteStream):
+    csi = {**pyte.ByteStream.csi, "b": "repeat_last"}  # noqa: RUF012
+    events = pyte.ByteStream.events | {"repeat_last"}
+
+
+class Terminal:
+    """gpq in the foreground of a new session, as from a login shell."""
+
+    def __init__(self, environment: Mapping[str, str], *argv: str, columns: int = 80, lines: int = 24) -> None:
+        self.picture = Picture(columns, lines)
+        self.written = b""
+        self._stream = Stream(self.picture)
+        self._ended: int | None = None
+        self.pid, self._ours = pty.fork()
+        if self.pid == 0:
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+            os.execve(sys.executable, [sys.executable, "-m", "gpq", *argv], dict(environment))
+
+    def pump(self, seconds: float = 0.05) -> bool:
+        """Take in what was written; False once nobody can write any more."""
+        if not select.select([self._ours], [], [], seconds)[0]:
+            return True
+        try:
+            piece = os.read(self._ours, 65536)
+        except OSError:  # EIO: the other end is closed
+            return False
+        self.written += piece
+        self._stream.feed(piece)
+        return bool(piece)
+
+    @property
+    def rows(self) -> list[str]:
+        return [line.rstrip() for line in self.picture.display]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.rows)
+
+    def until(self, seen: Callable[[Terminal], object], what: str = "") -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not seen(self):
+            alive = self.pump()
+            assert (alive or seen(self)) and time.monotonic() < deadline, f"never seen: {what}\n{self.text}"
+
+    def shows(self, *words: str) -> None:
+        """Wait until all of them are to be seen."""
+        self.until(lambda terminal: all(word in terminal.text for word in words), ", ".join(words))
+
+    def shows_no_more(self, word: str) -> None:
+        self.until(lambda terminal: word not in terminal.text, f"no {word}")
+
+    def press(self, keys: str) -> None:
+        os.write(self._ours, keys.encode())
+
+    def resize(self, columns: int, lines: int) -> None:
+        self.picture.resize(lines, columns)
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def modes(self) -> Sequence[object]:
+        """How the terminal is set: cooked, or not."""
+        return termios.tcgetattr(self._ours)
+
+    def row(self, word: str) -> str:
+        return next(row for row in self.rows if word in row)
+
+    def highlighted(self) -> list[str]:
+        """The rows that are drawn in reverse, or begin with the cursor."""
+        buffer = self.picture.buffer
+        return [row for y, row in enumerate(self.rows) if any(buffer[y][x].reverse for x in range(2, 10))]
+
+    def end(self) -> int:
+        """Its exit status, as a shell gives it, once it has ended by itself."""
+        with contextlib.suppress(OSError):
+            while self.pump(PATIENCE):
+                pass
+        return self._wait()
+
+    def _wait(self) -> int:
+        if self._ended is None:
+            self._ended = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self._ended
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._ended is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            self._wait()
+        os.close(self._ours)
+
+
+def stopped(pid: int) -> bool:
+    """By Ctrl-Z?"""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
