@@ -16,15 +16,16 @@ from gpq.cli.screen import Screen
 from gpq.client.connection import Lasting
 from gpq.errors import GpqError, NotFound, UsageError
 from gpq.rpc.messages import JobView, TopView
-from gpq.views import bars, board, job_page, occupants, plain
-from gpq.views.job_page import Page
+from gpq.views import bars, board, job_page, occupants
+from gpq.views.job_page import PARTS, Page
 from gpq.views.past import Past
-from gpq.views.plain import safe
 
 TOLD = 10.0  # seconds that a remark stays
+FOLLOW = 1.0  # seconds, at most, until a log is asked for what it gained
 LATE = 3.0  # seconds that an answer may be late until that is said
 REFUSED = (UsageError, NotFound)  # of a filter: the one before it is good
-MOVES = {"up": -1, "k": -1, "down": 1, "j": 1}
+SCROLLS = ("up", "down", "pageup", "pagedown", "home", "end")
+FAR = 1 << 30
 
 
 class Browser:
@@ -42,7 +43,7 @@ class Browser:
         self._job: JobView | None = None  # that is open
         self._mode = "list"  # or "job", "servers", "help"
         self._back = "list"  # where the help leads back to
-        self._part = 0  # of a job: all, its log, all else
+        self._part = 0  # which of `PARTS`
         self._scroll = 0
         self._typed: str | None = None  # a filter that is being typed
         self._doomed: JobView | None = None  # a job whose cancelling waits for a y
@@ -95,7 +96,7 @@ class Browser:
         if seen.answer is not None and seen.at != self._noted:
             self._noted = seen.at
             self._good, view = seen.answer
-            self._past.note(view.nodes, seen.at)
+            self._past.note(view.nodes, view.jobs, seen.at)
             self._deeds.seen()
         self._order()
 
@@ -116,7 +117,7 @@ class Browser:
 
     def _pressed(self, key: str) -> bool:
         """False when it is over."""
-        if self._mode == "help":
+        if self._mode == "help" and key not in SCROLLS:
             self._mode = self._back
         elif self._typed is not None:
             self._type(key)
@@ -130,11 +131,11 @@ class Browser:
             self._mode, self._scroll = "list", 0
             self._close()
         elif key in ("l", "tab") and self._mode == "job":
-            self._part, self._scroll = (self._part + 1) % 3, 0
+            self._part, self._scroll = (self._part + 1) % len(PARTS), 0
         else:
-            page = self._screen.height - 4
-            moves = {**MOVES, "pageup": -page, "pagedown": page, " ": page, "home": -(1 << 30), "end": 1 << 30}
-            self._scroll = max(self._scroll + moves.get(key, 0) * (-1 if self._part == 1 else 1), 0)
+            backwards = self._mode == "job" and PARTS[self._part] == "log"  # which is scrolled from its end
+            by = _moves(self._screen.height - 4).get(key, 0)
+            self._scroll = max(self._scroll + (-by if backwards else by), 0)
         return True
 
     def _in_list(self, key: str) -> bool:
@@ -161,8 +162,7 @@ class Browser:
 
     def _move(self, key: str) -> None:
         page = max(board.room_for_jobs(self._view, len(self._rows), self._screen.height - 2) - 1, 1)
-        moves = {**MOVES, "pageup": -page, "pagedown": page, " ": page, "home": -(1 << 30), "end": 1 << 30}
-        moves |= {"g": -(1 << 30), "G": 1 << 30}
+        moves = {**_moves(page), "g": -FAR, "G": FAR}
         if key in moves and self._rows:
             to = board.place(self._rows, self._look) + moves[key]
             self._look = replace(self._look, selected=self._rows[min(max(to, 0), len(self._rows) - 1)].id)
@@ -192,7 +192,7 @@ class Browser:
         self._feed.now()
 
     def _help(self) -> None:
-        self._back, self._mode = self._mode, "help"
+        self._back, self._mode, self._scroll = self._mode, "help", 0
 
     # -- one job -------------------------------------------------------------------------------------------------------
 
@@ -209,7 +209,7 @@ class Browser:
         job = self._chosen()
         if job is not None:
             self._job, self._mode, self._scroll, self._part = job, "job", 0, 0
-            self._page = Feed(PageFeed(job.id), self._interval, self._screen.wake)
+            self._page = Feed(PageFeed(job.id), min(self._interval, FOLLOW), self._screen.wake)
 
     def _close(self) -> None:
         if self._page is not None:
@@ -239,7 +239,7 @@ class Browser:
     def _picture(self, width: int, height: int) -> tuple[RenderableType, str]:
         """What is between the first and the last line, and the keys that the last one names."""
         if self._mode == "help":
-            return Text(bars.KEYS), bars.HELP_KEYS
+            return self._scrolled(bars.keys(width), height), bars.HELP_KEYS
         if self._mode == "servers":
             return self._scrolled(occupants.lines(self._view.nodes, self._past, width), height), bars.PAGE_KEYS
         if self._mode == "job":
@@ -249,28 +249,18 @@ class Browser:
         return board.picture(self._view, self._rows, self._look, self._past, width, height), bars.LIST_KEYS
 
     def _scrolled(self, lines: list[Text], height: int) -> RenderableType:
-        self._scroll = min(self._scroll, max(len(lines) - height, 0))
-        return _stacked(lines[self._scroll : self._scroll + height])
+        shown, self._scroll = bars.window(lines, self._scroll, height)
+        return shown
 
     def _job_picture(self, width: int, height: int) -> RenderableType:
-        page = self._page.seen.answer if self._page is not None else None
-        job = self._chosen()
+        job, seen = self._chosen(), self._page.seen if self._page is not None else None
         assert job is not None, "its row was there when it was opened"
-        title = job_page.head(job, width)
-        if page is None:
-            problem = self._page.seen.problem if self._page is not None else None
-            return _stacked([title, Text(safe(problem.message) if problem is not None else "asking the daemon")])
-        lines = job_page.lines(page, width)
-        room = height - 1
-        if self._part == 2:
-            return Group(title, self._scrolled(lines, room))
-        below = room - 1 if self._part == 1 else max(room - 1 - len(lines), room // 2)
-        rule = Text(plain.cut(f"-- log of {safe(page.log_of)} ".ljust(width, "-"), width, ""), style="dim")
-        if self._part == 1:
-            self._scroll = min(self._scroll, max(len(page.log) - below, 0))
-            return _stacked([title, rule, *job_page.tail(page.log, width, below, self._scroll)])
-        above = self._scrolled(lines, room - 1 - below)
-        return Group(title, above, rule, _stacked(job_page.tail(page.log, width, below)))
+        problem = seen.problem.message if seen is not None and seen.problem is not None else ""
+        title = bars.told(problem, width) if problem else job_page.head(job, width)
+        if seen is None or seen.answer is None:
+            return bars.stacked([title, Text("asking the daemon")])
+        body, self._scroll = job_page.picture(seen.answer, PARTS[self._part], self._scroll, width, height - 1)
+        return Group(title, body)
 
     def _head(self, width: int) -> Text:
         seen = self._feed.seen
@@ -288,10 +278,18 @@ class Browser:
         return bars.told(said, width) if said else bars.hints(keys, width)
 
 
-def _stacked(lines: list[Text]) -> RenderableType:
-    for line in lines:
-        line.no_wrap, line.overflow = True, "crop"
-    return Group(*lines)
+def _moves(page: int) -> dict[str, int]:
+    return {
+        "up": -1,
+        "k": -1,
+        "down": 1,
+        "j": 1,
+        "pageup": -page,
+        "pagedown": page,
+        " ": page,
+        "home": -FAR,
+        "end": FAR,
+    }
 
 
 def _sentence(error: GpqError) -> str:

@@ -212,7 +212,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         },
     ),
     "top": (
-        "",
+        "jobs",
         {
             "--once": ("Print one frame and end.", ""),
             "--interval": ("Between two looks, at least 0.1.", "any"),

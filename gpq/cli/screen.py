@@ -43,6 +43,8 @@ NAMES = {
     "\x0c": "redraw",
     "\t": "tab",
 }
+SEQUENCES = {"A": "up", "B": "down", "C": "right", "D": "left", "H": "home", "F": "end", "1~": "home", "4~": "end",
+             "5~": "pageup", "6~": "pagedown"}  # fmt: skip
 SIGNALS = (signal.SIGWINCH, signal.SIGTERM, signal.SIGTSTP)
 
 
@@ -84,8 +86,9 @@ class Screen:
         for setting in (curses.noecho, curses.cbreak, lambda: curses.curs_set(0)):
             with contextlib.suppress(curses.error):  # a terminal that cannot hide its cursor shows it
                 setting()
-        self._window.keypad(True)
-        self._window.nodelay(True)
+        self._input = curses.newpad(1, 1)  # reading from the window itself would draw it
+        self._input.keypad(True)
+        self._input.nodelay(True)
         curses.set_escdelay(ESCAPE_MS)
         if self._colour and curses.has_colors():
             curses.start_color()
@@ -163,13 +166,32 @@ class Screen:
         return found
 
     def _read(self) -> str:
+        found = self._next()
+        if found == "\x1b":
+            after = self._next()
+            if after in ("[", "O"):
+                return self._sequence()
+            if after:
+                (curses.unget_wch if isinstance(after, str) else curses.ungetch)(after)
+        return NAMES.get(found) or (found if isinstance(found, str) and found.isprintable() else "")
+
+    def _next(self) -> str | int:
+        """A character, or the number of a key; "" when there is none."""
         if not self._keys:
             return ""
         try:
-            found = self._window.get_wch()
+            return self._input.get_wch()
         except curses.error:
             return ""
-        return NAMES.get(found) or (found if isinstance(found, str) and found.isprintable() else "")
+
+    def _sequence(self) -> str:
+        """The rest of what a terminal sends for a key though its description says otherwise."""
+        rest = ""
+        while (one := self._next()) and isinstance(one, str) and len(rest) < 8:
+            rest += one
+            if one.isalpha() or one == "~":
+                break
+        return SEQUENCES.get(rest, "")
 
     def redraw(self) -> None:
         """The next picture is sent whole: something else wrote on the terminal."""

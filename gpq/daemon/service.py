@@ -38,6 +38,7 @@ from gpq.rpc.messages import Request
 MAX_WAIT = 600.0  # seconds that one request may wait
 MAX_ERRAND = 120.0  # seconds
 RECENT_IN_TOP = 5
+ENDED_IN_TOP = 100  # where the query names a state of jobs that ended
 CHANGES_IN_TOP = 12
 SEARCHED = 1000  # jobs that ended, by a query without --all
 
@@ -352,11 +353,7 @@ class Service:
     def _top(self, request: messages.Top, peer: Peer) -> messages.TopView:
         reader = self._reader()
         live = [job for _, job in sorted(reader.snapshot.jobs.items())]
-        if request.jobs or request.query:
-            jobs = self._status(messages.Status(request.jobs, query=request.query), peer).jobs
-        else:
-            recent = [job for job in self._past.history(limit=RECENT_IN_TOP) if job.id not in reader.snapshot.jobs]
-            jobs = reader.jobs([*live, *recent])
+        jobs = self._looked_at(reader, live, request)
         journal = self._past.events(kinds=details.CHANGES, limit=CHANGES_IN_TOP)
         took = list(self._controller.round_seconds)
         return messages.TopView(
@@ -370,6 +367,18 @@ class Service:
             cluster_goodput=sum(found.goodput for job in live if job.replicas and (found := estimates.now_of(job))),
             now=narration.stamp(reader.now),
         )
+
+    def _looked_at(self, reader: Reader, live: list[Job], request: messages.Top) -> list[messages.JobView]:
+        """It is asked for every second, so that few of the jobs that ended are searched."""
+        query = queries.parse(request.query)
+        if request.jobs:
+            return query.answer(self._rows(resolve(request.jobs, reader.snapshot, self._past)).jobs)
+        finals = [state for state in query.exactly("state") if state in TERMINAL]
+        users = query.exactly("user")
+        found = self._past.history(
+            user=users[0] if len(users) == 1 else "", states=finals, limit=ENDED_IN_TOP if finals else RECENT_IN_TOP
+        )
+        return query.answer(reader.jobs([*live, *(job for job in found if job.id not in reader.snapshot.jobs)]))
 
     def _complete(self, request: messages.Complete, peer: Peer) -> messages.Words:
         return details.words(self._reader(), self._past, request.kind, request.prefix)

@@ -168,8 +168,8 @@ class Unreserve(Request, frozen=True):
 
 
 class Top(Request, frozen=True):
-    """Everything that the live view draws, in one answer. `jobs` and `query` as in Status; both empty: live jobs and the
-    latest that ended."""
+    """Everything that the live view draws, in one answer. `jobs` and `query` as in Status, but of jobs that ended only the
+    few latest are looked at, or the hundred latest where the query says `state=` of such."""
 
     jobs: list[str] = []
     query: list[str] = []

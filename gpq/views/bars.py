@@ -1,9 +1,10 @@
-"""The first and the last line of the interactive `gpq top`, and the page of its keys."""
+"""The first and the last line of the interactive `gpq top`, the page of its keys, and lines through which one scrolls."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpq.rpc.messages import JobView, TopView
@@ -11,26 +12,32 @@ from gpq.views import plain, top
 from gpq.views.plain import safe
 from gpq.views.queue import ENDED
 
-KEYS = """\
-up down j k PgUp PgDn Home End   move
-Enter          open the job: why, curves, log as it grows
-/              filter, as gpq status: user=ana sort=-goodput
-s S            sort by the next, previous column; right, left
-r              the other way round
-c              cancel, after a y
-h              hold; release a job that is held
-+ -            priority
-n              servers: every process, and whose it is
-l              in a job: its log, then all else, alone
-Esc q          back; in the list Esc ends the filter,
-               q ends gpq top
-Ctrl-L         draw anew
-"""
+KEYS = {
+    "up down j k": "move; PgUp PgDn Home End as well",
+    "Enter": "open the job: how it goes and why, its curves, its log as it grows",
+    "/": "filter, as gpq status takes it: user=ana state=running sort=-goodput",
+    "s S": "sort by the next, the previous column; also right, left",
+    "r": "the other way round",
+    "c": "cancel, after a y",
+    "h": "hold; release a job that is held",
+    "+ -": "raise, lower the priority",
+    "n": "servers: the last minutes of each GPU, every process and whose it is",
+    "l": "in a job: its log alone, then all else alone",
+    "Esc q": "back; in the list Esc ends the filter, and q gpq top",
+    "Ctrl-L": "draw anew",
+}
+INDENT = 13
 LIST_KEYS = "Enter open  / filter  s sort  r reverse  c cancel  h hold  +- prio  n servers  ? keys  q quit"
 JOB_KEYS = "Esc back  l log  up/down scroll  c cancel  h hold  +- priority  ? keys"
 PAGE_KEYS = "Esc back  up/down scroll  ? keys"
-HELP_KEYS = "any key: back"
-LAST = "  ? keys  q quit"
+HELP_KEYS = "up/down scroll  any other key: back"
+LAST = ("  ? keys  q quit", "  ? keys")
+
+
+def keys(width: int) -> list[Text]:
+    """The page of help."""
+    pairs = [plain.wrapped(does, width, f"{key:{INDENT}}", " " * INDENT) for key, does in KEYS.items()]
+    return [Text(line) for lines in pairs for line in lines]
 
 
 def head(view: TopView, rows: Sequence[JobView], width: int) -> Text:
@@ -63,8 +70,21 @@ def told(text: str, width: int) -> Text:
 
 def hints(keys: str, width: int) -> Text:
     """Whole words, the help and the end last to go."""
-    end = LAST if keys.endswith(LAST) else ""
+    end = next((last for last in LAST if keys.endswith(last)), "")
     keys = keys.removesuffix(end)
     while len(keys + end) >= width and "  " in keys:
         keys = keys.rpartition("  ")[0]
     return Text(plain.cut(keys + end, width - 1, ""), style="dim")
+
+
+def stacked(lines: Sequence[Text]) -> RenderableType:
+    """A line each, cut where the screen ends."""
+    for line in lines:
+        line.no_wrap, line.overflow = True, "crop"
+    return Group(*lines)
+
+
+def window(lines: Sequence[Text], scroll: int, height: int) -> tuple[RenderableType, int]:
+    """So many of them from `scroll` on, or from the last place where the window is full, which is told."""
+    at = max(min(scroll, len(lines) - height), 0)
+    return stacked(lines[at : at + max(height, 0)]), at

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpq.rpc.messages import Explanation, JobDetail, JobView
-from gpq.views import curve, detail, explanation, losses, plain
+from gpq.views import bars, curve, detail, explanation, losses, plain
 from gpq.views.plain import duration, number, safe, wrapped
 from gpq.views.queue import percent
 from gpq.views.top import state_of
 
+PARTS = ("all", "log", "text")
 EVENTS = 6  # of the journal, the latest
 
 
@@ -25,6 +27,21 @@ class Page:
     why: Explanation
     log: tuple[str, ...] = ()  # lines, made fit for a terminal (views.terminal): colours are the only codes in them
     log_of: str = ""  # `attempt 2 on a`, or why there is none
+
+
+def picture(page: Page, part: str, scroll: int, width: int, height: int) -> tuple[RenderableType, int]:
+    """All, or one of `PARTS`, below the first line; and how far it is scrolled really. The end of the log is always seen,
+    unless it is the log through which one scrolls, from its end."""
+    text = lines(page, width)
+    if part == "text":
+        return bars.window(text, scroll, height)
+    rule = Text(plain.cut(f"-- log of {safe(page.log_of)} ".ljust(width, "-"), width, ""), style="dim")
+    below = height - 1 if part == "log" else max(height - 1 - len(text), height // 2)
+    if part == "log":
+        scroll = max(min(scroll, len(page.log) - below), 0)
+        return bars.stacked([rule, *tail(page.log, width, below, scroll)]), scroll
+    above, scroll = bars.window(text, scroll, height - 1 - below)
+    return Group(above, rule, bars.stacked(tail(page.log, width, below))), scroll
 
 
 def head(job: JobView, width: int) -> Text:

@@ -10,7 +10,7 @@ from gpq.views.past import PIECES, Past
 from gpq.views.plain import duration, moment, safe
 from gpq.views.top import owned
 
-NARROW = 70  # columns below which half of the past is shown
+NARROW = 110  # columns below which half of the past is shown
 
 
 def lines(nodes: list[NodeView], past: Past, width: int) -> list[Text]:
@@ -35,7 +35,7 @@ def _device(node: NodeView, device: DeviceView, past: Past, room: int) -> list[T
     state = "" if device.state == "ok" else f"{safe(device.state)} "
     style = "red" if state else "green" if device.job is not None else "dim"
     line = Text(f"  {device.index} {kind}  {use}  {full}{memory(device)}  ").append(
-        f"{state}{owned(device)}", style=style
+        f"{state}{owned(device, past.owners)}", style=style
     )
     return [line, *(Text(_process(one)) for one in device.processes)]
 

@@ -1,11 +1,12 @@
-"""What the GPUs did in the last minutes, as far as `gpq top` looked on: means over pieces of time, so that it stays small."""
+"""What the GPUs did in the last minutes, as far as `gpq top` looked on: means over pieces of time, so that it stays small.
+And whose the jobs on them are, which a filter may hide."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from gpq.rpc.messages import NodeView
+from gpq.rpc.messages import JobView, NodeView
 from gpq.views import plain
 
 PIECE = 15.0  # seconds that one character stands for
@@ -43,9 +44,11 @@ class Past:
 
     def __init__(self) -> None:
         self._tracks: dict[tuple[str, str], tuple[Track, Track, float]] = {}
+        self.owners: dict[int, str] = {}  # user by job, of jobs on GPUs
 
-    def note(self, nodes: Iterable[NodeView], at: float) -> None:
+    def note(self, nodes: Sequence[NodeView], jobs: Iterable[JobView], at: float) -> None:
         """What was seen at a moment (seconds, monotonic)."""
+        self._note_owners(nodes, jobs)
         for node in nodes:
             for device in node.devices:
                 use, memory, _ = self._tracks.get((node.name, device.id)) or (Track(), Track(), at)
@@ -56,6 +59,18 @@ class Past:
                 self._tracks[node.name, device.id] = (use, memory, at)
         for key in [key for key, (_, _, last) in self._tracks.items() if at - last > GONE]:
             del self._tracks[key]
+
+    def _note_owners(self, nodes: Sequence[NodeView], jobs: Iterable[JobView]) -> None:
+        there = {device.job for node in nodes for device in node.devices if device.job is not None}
+        told = {
+            process.job: process.user
+            for node in nodes
+            for device in node.devices
+            for process in device.processes
+            if process.job is not None
+        }
+        known = {**told, **self.owners, **{job.id: job.user for job in jobs if job.id in there}}
+        self.owners = {job: user for job, user in known.items() if job in there}
 
     def utilisation(self, node: str, device: str, room: int = USE) -> str:
         found = self._tracks.get((node, device))

@@ -5,6 +5,7 @@ Everything fits in the size it is given: what does not is counted in a last row,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from rich.console import Group, RenderableType
@@ -143,7 +144,7 @@ def device_table(nodes: list[NodeView], lines: int | None, width: int, past: Pas
 def _device(node: NodeView, device: DeviceView, past: Past | None, *, measured: bool) -> tuple[str | Text, ...]:
     state = device.state if node.state == "up" else node.state
     style = "red" if state != "ok" else "green" if device.job is not None else "dim"
-    who = owned(device) if past else occupant(device)
+    who = owned(device, past.owners) if past else occupant(device)
     return (
         f"{safe(node.name)}:{device.index}",
         safe(device.type).removeprefix("NVIDIA "),
@@ -154,12 +155,11 @@ def _device(node: NodeView, device: DeviceView, past: Past | None, *, measured: 
     )
 
 
-def owned(device: DeviceView) -> str:
-    """`job 3 of ana`: with the owner of the job's processes there."""
-    owners = sorted({one.user for one in device.processes if one.job is not None and one.job == device.job})
-    ours = f"job {device.job}"
-    who = occupant(device)
-    return who.replace(ours, f"{ours} of {safe(', '.join(owners))}", 1) if owners and device.job is not None else who
+def owned(device: DeviceView, owners: Mapping[int, str]) -> str:
+    """As `occupant`, with the user of the job: `job 3 of ana`."""
+    owner = owners.get(device.job) if device.job is not None else None
+    ours, who = f"job {device.job}", occupant(device)
+    return who.replace(ours, f"{ours} of {safe(owner)}", 1) if owner else who
 
 
 def _summary(node: NodeView, past: Past | None, *, measured: bool) -> tuple[str | Text, ...]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from gpq.control import queries
 from gpq.daemon.server import Peer, Server
 from gpq.errors import NotFound
 from gpq.rpc import messages as m
@@ -141,7 +142,8 @@ class Made:
             case m.Nodes():
                 return m.NodeList(nodes())
             case m.Top():
-                return top()
+                rows = queries.parse(request.query).answer(self.rows)
+                return msgspec.structs.replace(top(), jobs=[row for row in rows if self._named(row, request.jobs)])
             case m.Complete():
                 words = [(str(row.id), f"{row.name} {row.state}") for row in self.rows]
                 return m.Words([word for word in words if word[0].startswith(request.prefix)])
@@ -163,9 +165,12 @@ class Made:
                 return m.Submitted(5, request.spec.name, "pending")
             case m.Cancel():
                 return m.CancelResult([1], [2], [3])
-            case m.Hold() | m.Release() | m.Requeue():
+            case m.Hold() | m.Release() | m.Requeue() | m.Edit():
                 return m.Changed([1], ["job 2 has ended"])
         raise AssertionError(f"{request} is not expected")
+
+    def _named(self, row: m.JobView, selectors: list[str]) -> bool:
+        return not selectors or str(row.id) in selectors or row.name in selectors
 
     def _one(self, selector: str) -> m.JobView:
         for row in self.rows:

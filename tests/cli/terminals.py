@@ -21,7 +21,7 @@ PATIENCE = 60.0
 
 
 class Picture(pyte.Screen):
-    """Knows REP, which pyte does not."""
+    """Knows what pyte does not: REP, SU and SD, and that a cursor that is moved wraps no more."""
 
     last = " "
 
@@ -32,24 +32,53 @@ class Picture(pyte.Screen):
     def repeat_last(self, count: int = 1) -> None:
         self.draw(self.last * (count or 1))
 
+    def scroll_up(self, count: int = 1) -> None:
+        self._at_the_top(self.delete_lines, count)
+
+    def scroll_down(self, count: int = 1) -> None:
+        self._at_the_top(self.insert_lines, count)
+
+    def cursor_to_line(self, line: int | None = None) -> None:
+        self.cursor.x = min(self.cursor.x, self.columns - 1)
+        super().cursor_to_line(line)
+
+    def cursor_up(self, count: int | None = None) -> None:
+        self.cursor.x = min(self.cursor.x, self.columns - 1)
+        super().cursor_up(count)
+
+    def cursor_down(self, count: int | None = None) -> None:
+        self.cursor.x = min(self.cursor.x, self.columns - 1)
+        super().cursor_down(count)
+
+    def _at_the_top(self, shift: Callable[[int], None], count: int) -> None:
+        x, y = self.cursor.x, self.cursor.y
+        self.cursor.y = self.margins.top if self.margins is not None else 0
+        shift(count or 1)
+        self.cursor.x, self.cursor.y = x, y
+
 
 class Stream(pyte.ByteStream):
-    csi = {**pyte.ByteStream.csi, "b": "repeat_last"}  # noqa: RUF012
-    events = pyte.ByteStream.events | {"repeat_last"}
+    csi = {**pyte.ByteStream.csi, "b": "repeat_last", "S": "scroll_up", "T": "scroll_down"}  # noqa: RUF012
+    events = pyte.ByteStream.events | {"repeat_last", "scroll_up", "scroll_down"}
 
 
 class Terminal:
     """gpq in the foreground of a new session, as from a login shell."""
 
-    def __init__(self, environment: Mapping[str, str], *argv: str, columns: int = 80, lines: int = 24) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], *argv: str, columns: int = 80, lines: int = 24, shell: bool = False
+    ) -> None:
+        """`shell`: a shell with job control instead, for the test to type the command into."""
         self.picture = Picture(columns, lines)
         self.written = b""
         self._stream = Stream(self.picture)
         self._ended: int | None = None
         self.pid, self._ours = pty.fork()
+        self.before = termios.tcgetattr(self._ours) if self.pid else []
         if self.pid == 0:
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-            os.execve(sys.executable, [sys.executable, "-m", "gpq", *argv], dict(environment))
+            command = ["/bin/sh", "-i"] if shell else [sys.executable, "-m", "gpq", *argv]
+            os.execve(command[0], command, dict(environment))
 
     def pump(self, seconds: float = 0.05) -> bool:
         """Take in what was written; False once nobody can write any more."""
@@ -74,8 +103,8 @@ class Terminal:
     def until(self, seen: Callable[[Terminal], object], what: str = "") -> None:
         deadline = time.monotonic() + PATIENCE
         while not seen(self):
-            alive = self.pump()
-            assert (alive or seen(self)) and time.monotonic() < deadline, f"never seen: {what}\n{self.text}"
+            alive = self.pump() and time.monotonic() < deadline
+            assert alive or seen(self), f"never seen: {what}\n{self.text}"
 
     def shows(self, *words: str) -> None:
         """Wait until all of them are to be seen."""
@@ -104,16 +133,21 @@ class Terminal:
         return [row for y, row in enumerate(self.rows) if any(buffer[y][x].reverse for x in range(2, 10))]
 
     def end(self) -> int:
-        """Its exit status, as a shell gives it, once it has ended by itself."""
-        with contextlib.suppress(OSError):
-            while self.pump(PATIENCE):
-                pass
-        return self._wait()
-
-    def _wait(self) -> int:
-        if self._ended is None:
-            self._ended = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        """Its exit status, negative for a signal, once it has ended by itself."""
+        deadline = time.monotonic() + PATIENCE
+        while self._ended is None:
+            self.pump()
+            assert time.monotonic() < deadline, f"it does not end\n{self.text}"
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._ended = os.waitstatus_to_exitcode(status)
+        while self.pump(0.0) and select.select([self._ours], [], [], 0.0)[0]:
+            pass
         return self._ended
+
+    @property
+    def after(self) -> Sequence[object]:
+        return self.modes()
 
     def __enter__(self) -> Terminal:
         return self
@@ -122,7 +156,7 @@ class Terminal:
         if self._ended is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
-            self._wait()
+            os.waitpid(self.pid, 0)
         os.close(self._ours)
 
 

@@ -1,0 +1,335 @@
+"""`gpq top` with keys, on real terminals: what is seen, what it asks for, what it sends, and how it leaves the terminal."""
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpq.rpc import messages as m
+from tests.cli.conftest import Gpq
+from tests.cli.served import EVIL, Made, job, serving
+from tests.cli.terminals import Terminal, stopped
+from tests.waiting import wait_until
+
+COLOUR = re.compile(rb"\x1b\[(?:[0-9;]*;)?[34][0-7](?:;[0-9;]*)?m")
+CUP_AND_DIRECTION = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[()][AB0]|[=>78])|[\r\n\x08\x0f]")
+
+
+@pytest.fixture
+def several(home: Path) -> Iterator[Made]:
+    rows = [
+        job(1, goodput=50.0), job(2, "pending"), job(3, user="bob", goodput=200.0), job(4, "held"), job(5, goodput=100.0),
+    ]  # fmt: skip
+    with serving(home, rows) as made:
+        yield made
+
+
+def top(gpq: Gpq, *argv: str, columns: int = 80, lines: int = 24, **environ: str) -> Terminal:
+    return Terminal({**gpq.environment, **environ}, "top", *argv, columns=columns, lines=lines)
+
+
+def listed(terminal: Terminal) -> list[int]:
+    """The ids in the order in which they are seen."""
+    return [int(found[1]) for row in terminal.rows if (found := re.match(r"[│|] [> ] +(\d+) +train-", row))]
+
+
+def cursor(terminal: Terminal) -> str:
+    return next((row for row in terminal.rows if re.match(r"[│|] > ", row)), "")
+
+
+def asked(made: Made, kind: type[m.Request]) -> list[m.Request]:
+    return [each for each in made.asked if isinstance(each, kind)]
+
+
+def test_a_cursor_moves_and_columns_sort_both_ways(gpq: Gpq, several: Made) -> None:
+    with top(gpq) as terminal:
+        terminal.until(lambda seen: listed(seen) == [1, 3, 5, 2, 4], "running ones first")
+        assert terminal.highlighted() == [cursor(terminal)]
+        for keys, chosen in (("j", 3), ("\x1b[B", 5), ("G", 4), ("k", 2), ("\x1b[A\x1bOA", 3), ("g", 1)):
+            terminal.press(keys)
+            terminal.until(lambda seen, job=chosen: f"train-{job} " in cursor(seen), f"the cursor on {chosen}")
+        terminal.press("sssssss")
+        terminal.shows("by goodput", "goodput↑")
+        terminal.until(lambda seen: listed(seen) == [1, 5, 3, 2, 4], "those that have none last")
+        terminal.press("r")
+        terminal.until(lambda seen: listed(seen) == [3, 5, 1, 2, 4], "the other way round")
+        assert "train-1" in cursor(terminal), "it stays on its job"
+        terminal.press("q")
+        assert terminal.end() == 0
+    assert b"\x1b[?1049l" in terminal.written
+
+
+def test_filters_are_those_of_status_and_a_wrong_one_is_told(gpq: Gpq, several: Made) -> None:
+    with top(gpq, "goodput>60") as terminal:
+        terminal.until(lambda seen: listed(seen) == [3, 5], "those of the arguments")
+        terminal.press("/\x15user=alice sort=-id\r")
+        terminal.until(lambda seen: listed(seen) == [5, 4, 2, 1], "in the order of the query")
+        assert "/user=alice sort=-id" in terminal.text
+        terminal.press("/\x15usr=alice\r")
+        terminal.shows("jobs have no `usr`; did you mean user")
+        terminal.until(lambda seen: listed(seen) == [5, 4, 2, 1], "the filter before it holds")
+        terminal.press("/\x15name~'train\r")
+        terminal.shows("a quote is not closed")
+        terminal.press("/3\x7f\x7f\x1b")
+        terminal.press("\x1b")
+        terminal.until(lambda seen: listed(seen) == [1, 3, 5, 2, 4], "all again")
+        terminal.press("/name=nobody\r")
+        terminal.shows("no job matches")
+        terminal.press("c\r")
+        terminal.press("?")
+        terminal.shows("after a y")
+    assert not asked(several, m.Cancel)
+    refused = gpq("top", "usr=alice")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "did you mean user" in refused.stderr
+
+
+def test_a_job_opens_with_its_curves_why_and_log(gpq: Gpq, several: Made) -> None:
+    with top(gpq) as terminal:
+        terminal.shows("train-1")
+        terminal.press("\r")
+        terminal.shows("job 1 train-1 of alice", "loss", "2.24 -> 0.11", "goodput by number of GPUs", "<- now")
+        terminal.shows("-- log of attempt 1 on a", "first")
+        for _ in range(12):
+            terminal.press("\x1b[B")
+        terminal.shows("straggler", "rank 1 is slow")
+        terminal.press("ll")
+        terminal.shows_no_more("-- log of")
+        terminal.press("\x1b[F")
+        terminal.shows("train.py --epochs 10")
+        terminal.press("q")
+        terminal.until(lambda seen: len(listed(seen)) == 5, "the list again")
+        terminal.press("n")
+        terminal.shows("pid 200  bob", "not gpq's", "job 1 of alice", "cores")
+        terminal.press("\x1bq")
+        assert terminal.end() == 0
+
+
+def test_only_a_y_cancels(gpq: Gpq, several: Made) -> None:
+    with top(gpq) as terminal:
+        terminal.shows("train-1")
+        for keys in ("cn", "c\r", "c\x1b", "cq"):
+            terminal.press(keys[0])
+            terminal.shows("cancel job 1 train-1? y: yes")
+            terminal.press(keys[1])
+            terminal.shows("nothing was cancelled")
+        assert not asked(several, m.Cancel)
+        terminal.press("c")
+        terminal.shows("cancel job 1 train-1?")
+        terminal.press("y")
+        wait_until(lambda: asked(several, m.Cancel), "it is asked for")
+        terminal.shows("job 3 is being cancelled")  # as the answer says
+    assert asked(several, m.Cancel) == [m.Cancel(["1"], wait=0.0)]
+
+
+def test_hold_release_and_priority(gpq: Gpq, several: Made) -> None:
+    with top(gpq) as terminal:
+        terminal.shows("train-4")
+        terminal.press("h")
+        terminal.shows("job 1 is to be held")
+        terminal.press("Gh")
+        terminal.shows("job 1 released")  # the id is that of the made answer
+        terminal.press("\x1b[H+++-")
+        wait_until(lambda: len(asked(several, m.Edit)) == 4, "all four are asked for")
+    assert asked(several, m.Hold) == [m.Hold(["1"])]
+    assert asked(several, m.Release) == [m.Release(["4"])]
+    assert [each.changes for each in asked(several, m.Edit) if isinstance(each, m.Edit)][-1] == {"priority": 2}
+
+
+def test_a_terminal_that_is_resized_is_drawn_anew(gpq: Gpq, home: Path) -> None:
+    with serving(home, [job(number) for number in range(1, 31)]), top(gpq) as terminal:
+        terminal.shows("fairness", "train-1 ")
+        terminal.press("G")
+        terminal.shows("train-30")
+        terminal.resize(40, 10)
+        terminal.until(
+            lambda seen: seen.rows[1].startswith("╭─ goodput") and seen.rows[9].endswith("q quit"), "10 lines"
+        )
+        assert "> " in terminal.row("train-30")
+        assert terminal.rows[8] == "╰" + 38 * "─" + "╯"
+        terminal.resize(80, 24)
+        terminal.shows("fairness", "GPUs", "train-30")
+        assert "> " in terminal.row("train-30")
+        terminal.resize(20, 3)
+        terminal.resize(200, 60)
+        terminal.shows("prio", "train-1 ", "train-30")
+        terminal.press("q")
+        assert terminal.end() == 0
+
+
+@pytest.mark.parametrize("environ", [{"NO_COLOR": "1"}, {"TERM": "vt100"}])
+def test_without_colour_cursor_and_states_are_still_seen(gpq: Gpq, several: Made, environ: dict[str, str]) -> None:
+    with top(gpq, **environ) as terminal:
+        terminal.until(lambda seen: len(listed(seen)) == 5, "the list")
+        terminal.press("j")
+        terminal.until(lambda seen: "train-3" in cursor(seen), "the cursor on 3")
+        assert terminal.highlighted() == [cursor(terminal)]
+        assert re.search(r"running +2", terminal.row("train-1"))
+        assert "held" in terminal.row("train-4")
+        terminal.press("\r")
+        terminal.shows("job 3 train-3", "first")
+        terminal.press("qq")
+        assert terminal.end() == 0
+    assert not COLOUR.search(terminal.written)
+
+
+def test_with_colour_states_have_theirs(gpq: Gpq, several: Made) -> None:
+    with top(gpq) as terminal:
+        terminal.until(lambda seen: len(listed(seen)) == 5, "the list")
+    assert COLOUR.search(terminal.written)
+
+
+@pytest.mark.parametrize(
+    ("environ", "ascii_only"),
+    [
+        ({"LANG": "C"}, False),
+        ({"LANG": "C", "LC_ALL": "C"}, False),
+        ({"LANG": "en_XX.UTF-8"}, False),
+        ({"PYTHONIOENCODING": "ascii"}, True),
+        ({"PYTHONIOENCODING": "latin-1"}, True),
+        ({"TERM": "nobody-knows-it"}, False),
+    ],
+)
+def test_in_any_locale_and_on_unknown_terminals(
+    gpq: Gpq, home: Path, environ: dict[str, str], ascii_only: bool
+) -> None:
+    with serving(home, [job(1, name="Grüße-漢字"), job(2)]), top(gpq, **environ) as terminal:
+        terminal.shows("train-2", "fairness")
+        terminal.press("n")
+        terminal.shows("pid 200  bob")
+        terminal.press("qq")
+        assert terminal.end() == 0
+    assert terminal.written.isascii() is ascii_only
+
+
+def test_what_comes_from_jobs_is_never_obeyed(gpq: Gpq, home: Path) -> None:
+    rows = [job(1, name=EVIL, user=EVIL, reason=EVIL, command=EVIL), job(2, "failed" + EVIL)]
+    with serving(home, rows) as made:
+        made.logs[1] = b"one " + EVIL.encode() + b" \x1b[31mred\x1b[0m\rbar 50%\rbar 60%\nlast\x00\x07\n"
+        with top(gpq, columns=200, lines=60) as terminal:
+            terminal.shows(r"\x1b]52;c;")
+            terminal.press("\r")
+            terminal.shows("bar 60%", r"last\x00\x07", r"\u202egpj.exe")
+            assert "bar 50%" not in terminal.text
+            terminal.press("q")
+            terminal.press("c")
+            terminal.shows("cancel job 1")
+            terminal.press("n")
+            terminal.press("/" + "name~x[red]\r")
+            terminal.shows("/name~x[red]")
+            terminal.press("q")
+            assert terminal.end() == 0
+    text = CUP_AND_DIRECTION.sub("", terminal.written.decode())
+    assert text.isprintable(), sorted({char for char in text if not char.isprintable()})
+
+
+def ended_as_found(terminal: Terminal) -> None:
+    assert b"\x1b[?1049l" in terminal.written
+    assert terminal.after == terminal.before
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 130)])
+def test_signals_leave_the_terminal_as_it_was(gpq: Gpq, several: Made, number: int, status: int) -> None:
+    with top(gpq) as terminal:
+        terminal.shows("train-1")
+        assert terminal.modes() != terminal.before
+        os.kill(terminal.pid, number)
+        assert terminal.end() == status
+        ended_as_found(terminal)
+
+
+def test_ctrl_c_is_a_signal_too(gpq: Gpq, several: Made) -> None:
+    with top(gpq) as terminal:
+        terminal.shows("train-1")
+        terminal.press("\x03")
+        assert terminal.end() == 130
+        ended_as_found(terminal)
+
+
+def test_ctrl_z_gives_the_shell_its_terminal_and_fg_draws_anew(gpq: Gpq, several: Made) -> None:
+    environ = {**gpq.environment, "PS1": "prompt$ ", "ENV": ""}
+    with Terminal(environ, shell=True) as terminal:
+        terminal.shows("prompt$")
+        terminal.press("gpq top\n")
+        terminal.shows("fairness", "train-5")
+        children = Path(f"/proc/{terminal.pid}/task/{terminal.pid}/children")
+        child = int(children.read_text().split()[0])
+        terminal.press("\x1a")
+        wait_until(lambda: stopped(child), "it is stopped")
+        terminal.press("stty -a | tr ';' '\\n' | grep -w -o -e '-*icanon' -e '-*echo' | tr '\\n' '+'\n")
+        terminal.until(lambda seen: "icanon+echo+" in seen.text and "-icanon" not in seen.text, "a usual terminal")
+        terminal.resize(60, 20)
+        terminal.press("fg\n")
+        terminal.until(
+            lambda seen: seen.rows[0].startswith("gpq ") and seen.rows[19].endswith("q quit"), "all of it anew"
+        )
+        terminal.shows("train-1", "train-3", "1-4 of 5")
+        terminal.press("q")
+        terminal.shows("prompt$")
+        terminal.press("exit\n")
+        terminal.end()
+
+
+def test_a_real_job_its_log_as_it_grows_and_its_end(live: Gpq, home: Path) -> None:
+    script = f"echo begun; while [ ! -e {home}/go ]; do sleep 0.1; done; echo more; sleep 1000"
+    live("submit", "--name", "growing", "--", "sh", "-c", script)
+    live("submit", "--hold", "--name", "waits", "--", "true")
+    with top(live) as terminal:
+        terminal.until(lambda seen: "running" in seen.row("growing") if "growing" in seen.text else False, "it runs")
+        terminal.press("\r")
+        terminal.shows("job 1 growing", "-- log of attempt 1 on local", "begun")
+        assert "more" not in terminal.rows[-3]
+        (home / "go").touch()
+        terminal.until(lambda seen: "more" in seen.rows, "what the log gained")
+        terminal.press("+")
+        terminal.shows("priority 0 -> 1")
+        terminal.press("c")
+        terminal.shows("cancel job 1 growing?")
+        terminal.press("y")
+        terminal.shows("job 1 growing of root" if os.getuid() == 0 else "job 1 growing", "cancelled")
+        terminal.press("\x1b")
+        terminal.shows("waits", "held")
+        terminal.until(lambda seen: "cancelled" in seen.row("growing"), "it is cancelled")
+        terminal.press("gh")  # the one that waits comes first now
+        terminal.until(lambda seen: "completed" in seen.row("waits"), "it was released, and ran")
+        terminal.press("q")
+        assert terminal.end() == 0
+    row = json.loads(live("status", "1", "--json").stdout)["jobs"][0]
+    assert (row["state"], row["priority"]) == ("cancelled", 1)
+
+
+def test_an_idle_second_sends_few_bytes(live: Gpq) -> None:
+    for name in ("one", "two", "three"):
+        live("submit", "--name", name, "--", "sleep", "1000")
+    with top(live) as terminal:
+        terminal.shows("three", "starts with")
+        clocks = {terminal.rows[0][:12]}
+        terminal.until(lambda seen: clocks.add(seen.rows[0][:12]) or len(clocks) > 2, "the clock goes")
+        begin, clocks = len(terminal.written), set()
+        terminal.until(lambda seen: clocks.add(seen.rows[0][:12]) or len(clocks) > 5, "five seconds")
+        sent = len(terminal.written) - begin
+    assert sent < 5 * 300, sent  # a picture has 3,000, and 31 are usual
+
+
+def test_a_daemon_that_dies_is_awaited(live: Gpq, home: Path) -> None:
+    live("submit", "--name", "sturdy", "--", "sleep", "1000")
+    with top(live) as terminal:
+        terminal.until(lambda seen: "running" in seen.text, "it runs")
+        (home / "config.toml").rename(home / "kept.toml")
+        (home / "config.toml").write_text("grace = soon\n")
+        os.kill(json.loads(live("daemon", "status", "--json").stdout)["pid"], signal.SIGKILL)
+        terminal.until(lambda seen: re.match(r"gpq as of \d+s ago: .*config.toml", seen.rows[0]), "it is said")
+        assert "sturdy" in terminal.text
+        terminal.press("j?")
+        terminal.shows("after a y")
+        terminal.press("q")
+        (home / "kept.toml").rename(home / "config.toml")
+        terminal.until(lambda seen: "policy" in seen.rows[0], "the next one answers")
+        terminal.until(lambda seen: "running" in seen.row("sturdy"), "its job runs on")
+        assert terminal.rows[1].startswith("╭─ GPUs")
+        terminal.press("q")
+        assert terminal.end() == 0
