@@ -61,8 +61,12 @@ def screen(color: str) -> Console:
 def _console(color: str, width: int | None, *, terminal: bool) -> Console:
     from rich.console import Console
 
+    class Quiet(Console):
+        def on_broken_pipe(self) -> None:
+            raise  # the door knows what to do, as with all other output
+
     coloured = plain.wants_colour(color)
-    return Console(
+    return Quiet(
         width=width,
         force_terminal=terminal,
         no_color=not coloured,

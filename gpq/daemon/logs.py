@@ -109,7 +109,8 @@ class LogReader:
         seconds = time.monotonic() - began
         if not _makes_sense(piece, offset):  # who reads on from there would never come to an end
             raise GpqError(f"what node {node} says of the log makes no sense", "see `gpq daemon logs`")
-        if int(piece["offset"]) - offset - int(piece.get("skipped", 0)) >= asked:  # a full one tells how fast it is
+        full = int(piece["offset"]) - offset - int(piece.get("skipped", 0)) >= asked
+        if full and asked >= LEAST_PIECE:  # such a one tells how fast it is
             fitting = int(asked * PIECE_SECONDS / max(seconds, 1e-3))
             self._pieces[node] = max(LEAST_PIECE, min(fitting, 2 * asked, MAX_PIECE))
         return piece

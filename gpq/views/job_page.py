@@ -16,6 +16,7 @@ from gpq.views.queue import percent
 from gpq.views.top import state_of
 
 PARTS = ("all", "log", "text")
+LEAST = 3  # lines of a log
 EVENTS = 6  # of the journal, the latest
 
 
@@ -36,7 +37,7 @@ def picture(page: Page, part: str, scroll: int, width: int, height: int) -> tupl
     if part == "text":
         return bars.window(text, scroll, height)
     rule = Text(plain.cut(f"-- log of {safe(page.log_of)} ".ljust(width, "-"), width, ""), style="dim")
-    below = height - 1 if part == "log" else max(height - 1 - len(text), height // 2)
+    below = height - 1 if part == "log" else max(height - 1 - len(text), min(height // 2, max(len(page.log), LEAST)))
     if part == "log":
         scroll = max(min(scroll, len(page.log) - below), 0)
         return bars.stacked([rule, *tail(page.log, width, below, scroll)]), scroll

@@ -14,8 +14,8 @@ from gpq.control.controller import Controller
 from gpq.core.events import Launched
 from gpq.core.models import BatchOrder, Config, Job, JobState
 from gpq.core.units import JobId, NodeId
-from gpq.daemon.logs import LogReader
-from gpq.errors import GpqError, NodeSilent
+from gpq.daemon.logs import FIRST_PIECE, LogReader
+from gpq.errors import GpqError, NodeSilent, UsageError
 from gpq.policies.fifo import Fifo
 from gpq.rpc.messages import LogChunk, Logs
 from gpq.sim.world import SimWorld
@@ -110,6 +110,24 @@ def test_what_the_limit_cut_out_of_a_log_is_passed_over_and_told() -> None:
 
     chunk = reader(cut).read(ONE, Logs("1", offset=100), lambda: False)
     assert (base64.b64decode(chunk.data), chunk.offset, chunk.skipped) == (b"end", 5_000_103, 5_000_000)
+
+
+@pytest.mark.parametrize(("tail", "found"), [(4, b"6789"), (100, b"0123456789")])
+def test_a_tail_begins_so_much_before_the_end(tail: int, found: bytes) -> None:
+    log, asked = b"0123456789", []
+
+    def told(offset: int, limit: int) -> Mapping[str, Any]:
+        asked.append(limit)
+        data = log[offset : offset + limit]
+        return {"data": base64.b64encode(data).decode(), "offset": offset + len(data), "size": len(log)}
+
+    reads = reader(told)
+    chunk = reads.read(ONE, Logs("1", tail=tail), lambda: False)
+    assert (base64.b64decode(chunk.data), chunk.offset) == (found, len(log))
+    reads.read(ONE, Logs("1"), lambda: False)
+    assert asked == [1, FIRST_PIECE, FIRST_PIECE], "the byte that tells the size tells no speed"
+    with pytest.raises(UsageError, match="negative"):
+        reads.read(ONE, Logs("1", tail=-1), lambda: False)
 
 
 @pytest.mark.parametrize("skipped", [-3, 4, "many", None])

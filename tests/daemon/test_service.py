@@ -281,6 +281,26 @@ def test_nodes_and_top_show_devices_holders_users_and_changes(served: Daemon) ->
     assert top.round_age is not None
 
 
+def test_top_takes_selectors_and_queries_as_status_does(served: Daemon) -> None:
+    [ended] = served.call(Wait([str(served.submit("false", name="over"))]), JobList).jobs
+    runs, waits = served.submit("sleep", "600", name="runs"), served.submit("sleep", "600", min_gpus=2, name="waits")
+    wait_until(lambda: row(served, runs).state == "running", "it runs")
+
+    def found(*query: str, jobs: tuple[str, ...] = ()) -> list[int]:
+        return [each.id for each in served.call(Top(list(jobs), list(query)), TopView).jobs]
+
+    assert {ended.id, runs, waits} <= set(found())
+    assert found("state=running,pending sort=-id") == [waits, runs]
+    assert found("state=failed", "name=over") == [ended.id]
+    assert found("name~wait") == [waits]
+    assert found("state=running", jobs=("runs", str(ended.id))) == [runs]
+    assert len(served.call(Top(query=["name=nobody"]), TopView).nodes) == 1
+    with pytest.raises(UsageError, match="jobs have no `usr`"):
+        found("usr=ana")
+    with pytest.raises(NotFound):
+        found(jobs=("nobody",))
+
+
 def test_completion_offers_ids_names_nodes_and_users(served: Daemon) -> None:
     job = served.submit("sleep", "600", name="unmistakable")
 

@@ -13,11 +13,25 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from gpq.cli.checks import Check
 from gpq.rpc import messages as m
-from gpq.views import checkup, curve, detail, explanation, losses, nodes, queue, top
+from gpq.views import (
+    bars,
+    board,
+    checkup,
+    curve,
+    detail,
+    explanation,
+    job_page,
+    losses,
+    nodes,
+    occupants,
+    queue,
+    top,
+)
+from gpq.views.past import Past
 from gpq.views.plain import moment, width
 from tests.cli import served
 
@@ -49,6 +63,30 @@ def drawn(columns: int, height: int | None) -> list[str]:
     return sink.read().splitlines()
 
 
+def rendered(picture: RenderableType, columns: int, height: int) -> list[str]:
+    sink = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    Console(file=sink, width=columns, height=height, color_system=None).print(picture)
+    sink.flush()
+    sink.seek(0)
+    return sink.read().splitlines()
+
+
+def listed(columns: int, height: int) -> list[str]:
+    """The list of the interactive `gpq top`, as it is after some minutes."""
+    view, past = served.top(), Past()
+    for piece in range(12):
+        past.note(view.nodes, view.jobs, 20.0 * piece)
+    look = board.Look(selected=2, sort="GPUs", descending=True)
+    return rendered(board.picture(view, board.ordered(view.jobs, look), look, past, columns, height), columns, height)
+
+
+def opened(columns: int, height: int, part: str = "all", scroll: int = 0) -> list[str]:
+    row = served.job(1)
+    log = tuple(f"step {number} loss {1 / number:.3f}" for number in range(1, 40))
+    page = job_page.Page(served.detail(row), served.explanation(row), log, "attempt 2 on a")
+    return rendered(job_page.picture(page, part, scroll, columns, height)[0], columns, height)
+
+
 PAGES = {
     "status-120": lambda: status(120),
     "status-80": lambda: status(80),
@@ -62,6 +100,13 @@ PAGES = {
     "top-80x24": lambda: drawn(80, 24),
     "top-120": lambda: drawn(120, None),
     "top-40x20": lambda: drawn(40, 20),
+    "board-80x22": lambda: listed(80, 22),
+    "board-40x10": lambda: listed(40, 10),
+    "board-120x30": lambda: listed(120, 30),
+    "job-80x22": lambda: opened(80, 22),
+    "job-log-40x10": lambda: opened(40, 10, "log", 3),
+    "occupants-100": lambda: [line.plain for line in occupants.lines(served.nodes(), Past(), 100)],
+    "keys-80": lambda: [line.plain for line in bars.keys(80)],
 }
 
 
@@ -96,6 +141,14 @@ def test_the_live_view_fits_its_screen(columns: int, height: int) -> None:
         lines = sink.getvalue().splitlines()
         assert len(lines) <= height
         assert max(map(width, lines)) <= columns
+        past = Past()
+        past.note(view.nodes, view.jobs, 0.0)
+        for look in (board.Look(), board.Look(59, 3, "goodput", True, "user=ana [red]" * 9)):
+            rows = board.ordered(view.jobs, look)
+            found = rendered(board.picture(view, rows, look, past, columns, height), columns, height)
+            assert len(found) <= height
+            assert max(map(width, found)) <= columns
+            assert any("> " in line for line in found) is any(job.id == look.selected for job in rows)
 
 
 def test_a_loss_curve_says_where_it_came_from_and_is_drawn_where_the_terminal_can() -> None:

@@ -1,0 +1,107 @@
+"""What `gpq top` asks in threads of its own: the end of a log, answers that fail, orders."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from gpq.cli.deeds import Deeds
+from gpq.cli.feed import Feed, asked
+from gpq.cli.page_feed import LONGEST, Log, PageFeed
+from gpq.client.connection import Lasting
+from gpq.errors import NotFound, UsageError
+from tests.cli.served import Made, job
+from tests.waiting import wait_until
+
+
+@pytest.fixture(autouse=True)
+def at_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPQ_HOME", str(home))
+    monkeypatch.setenv("GPQ_CONFIG", str(home / "config.toml"))
+
+
+def read(made: Made, data: bytes, attempt: int = 1, log: Log | None = None) -> Log:
+    log = log or Log()
+    made.logs[attempt] = data
+    with Lasting(print) as daemon:
+        for _ in range(len(data) // 5 + 2):  # the made daemon sends five bytes at once
+            log.read(daemon, "1", attempt)
+    return log
+
+
+def test_a_log_is_lines_as_a_terminal_would_show_them(made: Made) -> None:
+    log = read(made, "one\r\nbar 1%\rbar 22%\rbar 333%\n\nGrüße\x1b[2J \x1b[31mred\x1b[0m\topen".encode())
+    assert list(log.lines) == ["one", "bar 333%", "", "Grüße\\x1b[2J \x1b[31mred\x1b[0m\topen"]
+    read(made, made.logs[1] + b" end\rnew", log=log)
+    assert log.lines[-1] == "new"
+    read(made, made.logs[1] + b"\n", log=log)
+    assert list(log.lines)[-2:] == ["", "new"]
+    assert log.about == "attempt 1 on a"
+
+
+def test_the_next_attempt_follows_with_a_line_between(made: Made) -> None:
+    log = read(made, b"without an end")
+    read(made, b"again\n", attempt=2, log=log)
+    assert list(log.lines) == ["without an end", "--- attempt 2 ---", "again"]
+
+
+def test_a_line_without_end_takes_no_room(made: Made) -> None:
+    log = Log()
+    for _ in range(5):
+        log._write("x" * LONGEST)
+    assert list(log.lines) == ["x" * LONGEST]
+    assert len(log._rest) <= 2 * LONGEST
+
+
+def test_a_log_that_cannot_be_read_is_told_and_the_page_is_there_all_the_same(made: Made) -> None:
+    made.silent[1] = "node a does not answer"
+    with Lasting(print) as daemon:
+        page = PageFeed(1)(daemon)
+        assert page.log_of == "node a does not answer"
+        assert page.detail.job.id == 1
+        made.rows[0] = job(1, "pending", attempt=0)
+        assert PageFeed(1)(daemon).log_of == "it has not started yet"
+
+
+def test_a_feed_keeps_its_last_answer_and_tells_what_is_the_matter(made: Made) -> None:
+    answers: list[object] = ["first", NotFound("gone"), "second", ValueError("a mistake")]
+    news = threading.Event()
+
+    def look(daemon: Lasting) -> object:
+        found = answers.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    feed: Feed[object] = Feed(look, 3600.0, news.set)
+    wait_until(lambda: feed.seen.answer == "first", "it asks at once")
+    feed.now()
+    wait_until(lambda: feed.seen.problem is not None, "the refusal")
+    assert feed.seen.answer == "first"
+    feed.now()
+    wait_until(lambda: feed.seen.answer == "second", "the next answer")
+    assert feed.seen.problem is None
+    feed.now()
+    wait_until(lambda: feed.broken is not None, "a mistake is handed on")
+    assert isinstance(feed.broken, ValueError)
+    assert news.is_set()
+
+
+def test_deeds_are_done_in_order_and_told(made: Made) -> None:
+    done = threading.Event()
+    deeds = Deeds(done.set)
+    deeds.prioritise(made.rows[1], 1)
+    deeds.prioritise(made.rows[1], 1)
+    deeds.hold(made.rows[1])
+    wait_until(lambda: len(made.asked) == 3, "three requests")
+    assert [getattr(each, "changes", None) for each in made.asked] == [{"priority": 1}, {"priority": 2}, None]
+    wait_until(lambda: deeds.said(60.0) == "job 1 is to be held", "it is told")
+    assert deeds.said(0.0) == ""
+    assert done.is_set()
+
+
+def test_a_filter_is_selectors_and_conditions() -> None:
+    assert asked("3-7 user=ana 'name~a b' age>2h @") == (["3-7", "@"], ["user=ana", "'name~a b'", "'age>2h'"])
+    assert asked("") == ([], [])
+    with pytest.raises(UsageError, match="a quote is not closed"):
+        asked("name~'a")
