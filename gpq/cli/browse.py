@@ -49,6 +49,7 @@ class Browser:
         self._doomed: JobView | None = None  # a job whose cancelling waits for a y
         self._rows: list[JobView] = []
         self._noted = 0.0  # the answer that was taken in last
+        self._ordered: object = None  # what `_rows` are of
         self._problem: GpqError | None = None  # that was taken in
         self._keys: dict[str, Callable[[], None]] = {
             "c": self._cancel, "h": self._hold, "+": lambda: self._prioritise(1), "=": lambda: self._prioritise(1),
@@ -108,7 +109,10 @@ class Browser:
 
     def _order(self) -> None:
         """The rows, and the cursor: on its job, or on the neighbour of one that is gone."""
-        before = board.place(self._rows, self._look)
+        asked = (self._noted, self._look.sort, self._look.descending, self._look.filter)
+        if asked == self._ordered:
+            return
+        before, self._ordered = board.place(self._rows, self._look), asked
         self._rows = board.ordered(self._view.jobs, self._look)
         if self._rows and all(job.id != self._look.selected for job in self._rows):
             self._look = replace(self._look, selected=self._rows[min(before, len(self._rows) - 1)].id)

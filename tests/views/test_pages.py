@@ -65,7 +65,7 @@ def drawn(columns: int, height: int | None) -> list[str]:
 
 def rendered(picture: RenderableType, columns: int, height: int) -> list[str]:
     sink = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-    Console(file=sink, width=columns, height=height, color_system=None).print(picture)
+    Console(file=sink, width=columns, height=height, color_system=None, markup=False).print(picture)
     sink.flush()
     sink.seek(0)
     return sink.read().splitlines()
@@ -218,3 +218,19 @@ def test_a_job_that_hangs_or_waits_for_one_replica_says_so_in_every_view(monkeyp
     Console(file=sink, width=100, color_system=None).print(top.frame(view, 100, None))
     assert "hung 1m30s" in sink.getvalue() or "hung 90s" in sink.getvalue()
     assert "running !3" in sink.getvalue()
+
+
+def test_the_list_marks_what_is_silent_hung_slow_or_over() -> None:
+    rows = [
+        served.job(1, unknown="unknown since 40 s: server a does not answer", unknown_seconds=40.0),
+        served.job(2, hung="no step for 90 s: rank 3 on b has not arrived", hung_seconds=90.0),
+        served.job(3, stragglers=[3]),
+        served.job(4, "failed", name="sweep", index=7, params={"lr": "0.1"}),
+    ]
+    view = msgspec.structs.replace(served.top(), jobs=rows)
+    text = "\n".join(rendered(board.picture(view, rows, board.Look(4), Past(), 139, 30), 139, 30))
+    for word in ("unknown 40s", "hung 1m30s", "running !3", "failed", "sweep[lr=0.1]"):
+        assert word in text
+    page = job_page.Page(served.detail(rows[1]), served.explanation(rows[1]))
+    assert "rank 3 on b has not arrived" in "\n".join(line.plain for line in job_page.lines(page, 100))
+    assert "hung 1m30s" in job_page.head(rows[1], 100).plain
