@@ -11,14 +11,13 @@ import typer
 
 from gpq import config as configuration
 from gpq import paths
-from gpq.cli import output
+from gpq.cli import documents, output
 from gpq.cli.frame import Json, default_to, frame
 from gpq.errors import UsageError
 from gpq.policies.registry import POLICIES
 from gpq.views import plain
 
 app = frame(default_to("show", alone=True))
-SCHEMA = 1
 FILE = typer.Argument(metavar="[FILE]", help="Another file than the one in use.")
 
 
@@ -39,7 +38,7 @@ def show(json: Json = False) -> None:
     """
     tree = asdict(configuration.load(policies=POLICIES))
     if json:
-        output.emit({**tree, "schema": SCHEMA})
+        output.emit(documents.Settings(**tree))
     else:
         output.say(*toml(tree))
 
@@ -63,7 +62,7 @@ def check(file: Annotated[str, FILE] = "", json: Json = False) -> None:
         hint = "correct it; without a file the defaults hold" if error.hint == configuration.CHECK else error.hint
         raise UsageError(error.message, hint) from None
     if json:
-        output.emit({"path": path, "exists": there, "ok": True, "schema": SCHEMA})
+        output.emit(documents.ConfigChecked(path, there))
     else:
         output.say(f"{path} is right" if there else f"there is no {path}: the defaults hold")
 
@@ -77,7 +76,7 @@ def path(json: Json = False) -> None:
       $EDITOR "$(gpq config path)"
     """
     if json:
-        output.emit({"path": paths.config(), "schema": SCHEMA})
+        output.emit(documents.ConfigPath(paths.config()))
     else:
         output.say(paths.config())
 
@@ -92,8 +91,8 @@ def policies(json: Json = False) -> None:
     """
     chosen = _chosen()
     if json:
-        rows = [{"name": name, "sentence": each.sentence, "chosen": name == chosen} for name, each in POLICIES.items()]
-        output.emit({"policies": rows, "schema": SCHEMA})
+        rows = [documents.PolicyView(name, each.sentence, name == chosen) for name, each in POLICIES.items()]
+        output.emit(documents.Policies(rows))
         return
     room, limit = max(map(len, POLICIES)), plain.terminal_width()
     for name, each in POLICIES.items():

@@ -275,6 +275,11 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--json": ("Print JSON only, as the daemon answered.", ""),
         },
     ),
+    "schema": (
+        "any",
+        {
+        },
+    ),
     "completion": (
         "bash|zsh|fish",
         {
