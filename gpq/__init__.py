@@ -8,6 +8,7 @@ TYPE_CHECKING = False  # typing's own would have to be imported
 if TYPE_CHECKING:
     from gpq import errors
     from gpq.api import (
+        Array,
         CancelResult,
         DryRun,
         Duration,
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
         JobList,
         JobView,
         LogPiece,
+        Moment,
         NodeList,
         NodeView,
         Options,
@@ -29,14 +31,15 @@ if TYPE_CHECKING:
         nodes,
         status,
         submit,
+        submit_array,
         wait,
     )
 
 __version__ = "0.1.0"
 __all__ = [
-    "CancelResult", "DryRun", "Duration", "Explanation", "Gpus", "Job", "JobDetail", "JobList", "JobView", "LogPiece",
-    "NodeList", "NodeView", "Options", "Selector", "Word", "cancel", "errors", "job", "jobs", "nodes", "status", "submit",
-    "wait",
+    "Array", "CancelResult", "DryRun", "Duration", "Explanation", "Gpus", "Job", "JobDetail", "JobList", "JobView",
+    "LogPiece", "Moment", "NodeList", "NodeView", "Options", "Selector", "Word", "cancel", "errors", "job", "jobs", "nodes",
+    "status", "submit", "submit_array", "wait",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # or every misspelt name would have a type

@@ -5,15 +5,15 @@ from __future__ import annotations
 import base64
 import codecs
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from gpq.api import options
-from gpq.cli import values
+from gpq.cli import edits, values
 from gpq.client import following
 from gpq.client.connection import Lasting, call
 from gpq.errors import NotFound, Refused
@@ -61,7 +61,7 @@ class Job:
     """A job by its number. Holds no connection: it may be kept, sent to other threads, and made anew by `Job(42)`.
 
     Every method raises gpq.errors.NotFound where there is no such job, and DaemonUnreachable where no daemon can be
-    started. Methods other than hold, release and requeue go on with the next daemon when one goes away meanwhile.
+    started. Methods other than hold, release, requeue and edit go on with the next daemon when one goes away meanwhile.
     """
 
     id: int
@@ -90,9 +90,7 @@ class Job:
 
         Raises gpq.errors.TimedOut, a TimeoutError, after `timeout` ("2h", a timedelta, or seconds); the job runs on.
         """
-        seconds = None if timeout is None else limit(timeout)
-        rows = following.until_ended([str(self.id)], seconds, Onlooker()).jobs
-        return next((following.exit_status(row) for row in rows), 0)
+        return waited([str(self.id)], timeout)
 
     def log_pieces(self, *, follow: bool = False, attempt: int | None = None, node: str = "") -> Iterator[LogPiece]:
         """What it printed, as bytes, as they come; with `follow` until it ends. `node`: a name, or a rank in the job.
@@ -126,8 +124,7 @@ class Job:
 
         After `timeout` its number is in `remaining`, and in `waiting` with the reason where its server does not answer.
         """
-        with Lasting(Onlooker().note) as daemon:
-            return following.cancelled(daemon, [str(self.id)], limit(timeout))
+        return cancelled([str(self.id)], timeout)
 
     def hold(self) -> None:
         """Keep it from running until `release`; one that can checkpoint is stopped first. Raises Refused."""
@@ -144,12 +141,82 @@ class Job:
         """
         return Job(self._change(messages.Requeue([str(self.id)])))
 
+    def edit(
+        self,
+        *,
+        name: str = "",
+        priority: int | None = None,
+        gpus: options.Gpus = "",
+        time: options.Duration = "",
+        retries: int | None = None,
+        tag: str | Sequence[str] = (),
+        untag: str | Sequence[str] = (),
+        after: options.Selector | Sequence[options.Selector] = (),
+        begin: options.Moment = "",
+        gpu_type: str = "",
+        min_gpu_memory: str = "",
+        max_batch_size: int | None = None,
+        array_limit: str | int = "",
+    ) -> list[str]:
+        """Change what was asked of it, as `gpq edit`: what is left out stays. One line for each change that was made.
+
+        "none" lifts a limit or a condition (time, after, gpu_type, min_gpu_memory, array_limit), begin="now" a moment.
+        Raises gpq.errors.UsageError, and Refused for what cannot change any more.
+        """
+        given: dict[str, Any] = dict(  # noqa: C408
+            name=name, priority=priority, gpus=gpus, time=time, retries=retries, tag=tag, untag=untag, after=after,
+            begin=begin, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory, max_batch_size=max_batch_size,
+            array_limit=array_limit,
+        )  # fmt: skip
+        answer = call(edits.request([str(self.id)], **options.read(given)), messages.Changed)
+        if answer.unchanged and not answer.jobs:
+            raise Refused("; ".join(answer.unchanged), f"`gpq show {self.id}` tells how it is")
+        return list(answer.said)
+
     def _change(self, request: messages.Request) -> int:
         """The number of the job that changed."""
         answer = call(request, messages.Changed)
         if not answer.jobs:
             raise Refused("; ".join(answer.unchanged), f"`gpq show {self.id}` tells how it is")
         return answer.jobs[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """The jobs of one submission, alike but for an index or the values of a sweep. `id` stands for all of them."""
+
+    id: int
+    jobs: tuple[Job, ...]
+    warnings: tuple[str, ...] = field(default=(), compare=False, repr=False)  # of its submission
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self.jobs)
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def status(self) -> list[messages.JobView]:
+        """The rows of its jobs now."""
+        return ask(messages.Status([str(self.id)]), messages.JobList).jobs
+
+    def wait(self, timeout: options.Duration | None = None) -> int:
+        """Block until all have ended; the first exit status that is not 0. Raises as `Job.wait`."""
+        return waited([str(self.id)], timeout)
+
+    def cancel(self, timeout: options.Duration = "3m") -> messages.CancelResult:
+        """Stop all of them for good, as `Job.cancel`."""
+        return cancelled([str(self.id)], timeout)
+
+
+def waited(jobs: list[str], timeout: options.Duration | None) -> int:
+    """The first exit status that is not 0, once all have ended. Raises TimedOut, NotFound."""
+    rows = following.until_ended(jobs, None if timeout is None else limit(timeout), Onlooker()).jobs
+    return next((code for row in rows if (code := following.exit_status(row))), 0)
+
+
+def cancelled(jobs: list[str], timeout: options.Duration) -> messages.CancelResult:
+    with Lasting(Onlooker().note) as daemon:
+        return following.cancelled(daemon, jobs, limit(timeout))
 
 
 def limit(timeout: options.Duration) -> float:

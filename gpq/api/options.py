@@ -7,15 +7,24 @@ import os
 import shlex
 import signal as signals
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
-from typing import Any, TypedDict
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from gpq.cli import spec
 from gpq.errors import UsageError
 
+if TYPE_CHECKING:
+    from gpq.api.handles import Array, Job
+
 Word = str | os.PathLike[str] | int | float  # of a command: numbers are written out
 Duration = str | timedelta | float  # "90m", "1h30m"; a timedelta; or a number, which is of seconds
 Gpus = str | int | tuple[int, int | None]  # "4", "1-8", "2-"; 4; (1, 8); (2, None): from 2 to whatever pays
+
+
+Moment = (
+    str | datetime | timedelta
+)  # "tomorrow 8am", "+2h"; a datetime, of this machine's zone unless it names one; from now
+Selector: TypeAlias = "Job | Array | int | str"  # or as on the command line: "3-7,9", a name, "@", "all"
 
 
 class Options(TypedDict, total=False):
@@ -28,6 +37,8 @@ class Options(TypedDict, total=False):
     tag: str | Sequence[str]
     priority: int
     time: Duration
+    after: Selector | Sequence[Selector]
+    begin: Moment
     retries: int
     requeue_on_lost: Duration
     rigid: bool
@@ -54,11 +65,19 @@ def asked(script: Sequence[Word], command: Sequence[Word] | None, given: Mapping
             f"command={str(command)[:80]!r} is one text, not a list of words",
             "command=['./run.sh', 'data'], or for a line of shell command=['sh', '-c', '...']",
         )
-    texts = {name: READERS[name](name, value) for name, value in given.items() if value is not None}
+    texts = read(given)
     if "tag" in texts:
         texts["tags"] = texts.pop("tag")
     words = [word(each) for each in (script if command is None else command)]
     return spec.Asked(words=words, black_box=command is not None, **texts)
+
+
+def read(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values as options are typed. Raises UsageError, and TypeError for a name that is none."""
+    unknown = next((name for name in given if name not in READERS), None)
+    if unknown is not None:
+        raise TypeError(f"there is no option {unknown!r}")
+    return {name: READERS[name](name, value) for name, value in given.items() if value is not None}
 
 
 def word(value: Word) -> str:
@@ -151,14 +170,64 @@ def _environment(name: str, value: Any) -> list[str]:
     return [_text(name, each) for each in value]
 
 
+def selector(value: Selector) -> str:
+    """A job as it is named on the command line. Raises UsageError for what is neither."""
+    number = getattr(value, "id", value)
+    if isinstance(number, bool) or not isinstance(number, (str, int)):
+        raise UsageError(f"{_shown(value)} is no job", 'give 42, a Job, or as on the command line "3-7", "train", "@"')
+    return str(number)
+
+
+def _jobs(name: str, value: Any) -> list[str]:
+    several = value if isinstance(value, (list, tuple, set)) else [value]
+    return [selector(each) for each in several]
+
+
+def _moment(name: str, value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return f"+{seconds(value, _option(name))}" if isinstance(value, timedelta) else _text(name, value)
+
+
+def _indices(name: str, value: Any) -> str:
+    """`0,2,4` of range(0, 6, 2)."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, Sequence):
+        raise _not(_option(name), value, "a list of indices", 'range(100), [1, 5] or "0-99%4"')
+    return ",".join(str(_count(name, each)) for each in value)
+
+
+def _sweeps(name: str, value: Any) -> list[str]:
+    """`["lr=0.1,0.01"]` of {"lr": [0.1, 0.01]}."""
+    if isinstance(value, Mapping):
+        return [f"{key}={','.join(_point(key, each) for each in points)}" for key, points in value.items()]
+    return _tags(name, value)
+
+
+def _point(key: str, value: object) -> str:
+    text = str(value)
+    if "," in text or ".." in text:
+        raise UsageError(
+            f"--sweep {key}: {_shown(value)} cannot be one of several", "put it into a CSV: sweep_file=..."
+        )
+    return text
+
+
 READERS: dict[str, Any] = {
     **dict.fromkeys(("gpu_type", "min_gpu_memory", "name", "setup"), _text),
     **dict.fromkeys(("time", "requeue_on_lost", "grace"), _duration),
-    **dict.fromkeys(("cwd", "python"), _path),
+    **dict.fromkeys(("cwd", "python", "sweep_file"), _path),
     **dict.fromkeys(("rigid", "preemptible", "snapshot"), _flag),
     **dict.fromkeys(("priority", "retries", "batch_size", "max_batch_size"), _count),
     **dict.fromkeys(("gpus", "atomic_batch_size"), _range),
     "signal": _signal,
+    "after": _jobs,
+    "begin": _moment,
+    "array": _indices,
+    "sweep": _sweeps,
+    "untag": _tags,
+    "array_limit": _range,
     "tag": _tags,
     "resume_args": _resume,
     "env": _environment,

@@ -34,7 +34,7 @@ def show(
         sys.stdout.write(encoder.dumps(result) + "\n")
         return 0
     limit = plain.terminal_width()
-    drawn = lines(result, limit, colour=plain.wants_colour(color), mark=plain.ellipsis())
+    drawn = lines(result, limit, colour=plain.wants_colour(color), mark=plain.ellipsis(), fold=not jobs)
     drawn.append("")
     sys.stdout.write("\n".join(drawn))
     for warning in result.get("warnings", []):

@@ -9,7 +9,12 @@ from gpq.cli.grammar import GRAMMAR
 from gpq.client.connection import call
 from gpq.rpc import messages
 
-LISTS = {"tag": "tags", "env": "env"}  # options that may be repeated, and their fields
+LISTS = {
+    "tag": "tags",
+    "env": "env",
+    "after": "after",
+    "sweep": "sweep",
+}  # options that may be repeated, and their fields
 NUMBERS = ("priority", "retries", "batch_size", "max_batch_size")
 HOW = ("hold", "wait", "dry_run", "json")  # not part of the specification
 
@@ -60,12 +65,17 @@ def _store(fields: dict[str, Any], field: str, value: str) -> bool:
 
 def run(asked: spec.Asked, *, hold: bool, wait: bool, dry_run: bool, json: bool) -> int:
     """Submit, and print what came of it."""
-    request = messages.Submit(spec.build(asked), held=hold, dry_run=dry_run)
-    _tell_of_late(asked)
+    request, notes = requested(asked, hold=hold, dry_run=dry_run)
+    notes += late(asked)
+    if notes:
+        from gpq.cli import output
+
+        output.note(*notes)
     if dry_run:
         return _preview(call(request, messages.DryRun), json=json)
     answer = call(request, messages.Submitted)
-    _print(answer, [f"job {answer.id} submitted" + (", held: `gpq release` lets it run" if hold else "")], json=json)
+    array = request.array
+    _print(answer, [_submitted(answer, array) + (", held: `gpq release` lets it run" if hold else "")], json=json)
     if wait:
         from gpq.cli import output
         from gpq.cli.wait import until_ended
@@ -73,24 +83,47 @@ def run(asked: spec.Asked, *, hold: bool, wait: bool, dry_run: bool, json: bool)
         try:
             return until_ended([str(answer.id)], None, quiet=json, say_why=True)
         except KeyboardInterrupt:
-            output.note(f"job {answer.id} stays queued or runs on: `gpq cancel {answer.id}` stops it")
+            what = "array" if array is not None else "job"
+            output.note(f"{what} {answer.id} stays queued or runs on: `gpq cancel {answer.id}` stops it")
             raise
     return 0
 
 
-def _tell_of_late(asked: spec.Asked) -> None:
-    """Options that look like gpq's own and stand where they are the script's."""
+def requested(asked: spec.Asked, *, hold: bool, dry_run: bool) -> tuple[messages.Submit, list[str]]:
+    """What the daemon is asked, and remarks about it. Raises UsageError."""
+    built = spec.build(asked)
+    if not (asked.array or asked.sweep or asked.sweep_file):
+        return messages.Submit(built, held=hold, dry_run=dry_run), []
+    from gpq.cli import sweeps
+
+    array = sweeps.array_of(asked.array, asked.sweep, asked.sweep_file)
+    notes = sweeps.unused(array, built) if array is not None else []
+    return messages.Submit(built, held=hold, array=array, dry_run=dry_run), notes
+
+
+def _submitted(answer: messages.Submitted, array: messages.ArrayMessage | None) -> str:
+    if array is None:
+        return f"job {answer.id} submitted"
+    count, first, last = len(answer.jobs), answer.jobs[0], answer.jobs[-1]
+    named = f"{answer.id}_{array.indices[0]}" + (f" to {answer.id}_{array.indices[-1]}" if count > 1 else "")
+    jobs = f"{count} jobs, {first} to {last}" if count > 1 else f"1 job, {first}"
+    return f"array {answer.id} submitted: {jobs} ({named})" + (
+        f", at most {array.limit} at once" if array.limit else ""
+    )
+
+
+def late(asked: spec.Asked) -> list[str]:
+    """A remark on options that look like gpq's own and stand where they are the script's."""
     known = GRAMMAR["submit"][1]
-    late = dict.fromkeys(
+    found = dict.fromkeys(
         name for word in asked.words[1:] if (name := word.partition("=")[0]) in known and name[:2] == "--"
     )
-    if late:
-        from gpq.cli import output
-
-        whose = "command" if asked.black_box else "script"
-        stand, go = ("stand", "go") if len(late) > 1 else ("stands", "goes")
-        said = f"{stand} after the {whose} and so {go} to it"
-        output.note(f"{', '.join(late)} {said}: gpq's own options stand before it")
+    if not found:
+        return []
+    whose = "command" if asked.black_box else "script"
+    stand, go = ("stand", "go") if len(found) > 1 else ("stands", "goes")
+    said = f"{stand} after the {whose} and so {go} to it"
+    return [f"{', '.join(found)} {said}: gpq's own options stand before it"]
 
 
 def _preview(answer: messages.DryRun, *, json: bool) -> int:

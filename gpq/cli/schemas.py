@@ -31,6 +31,7 @@ PRINTED: dict[str, tuple[type, ...]] = {
     "hold": (m.Changed,),
     "release": (m.Changed,),
     "requeue": (m.Changed,),
+    "edit": (m.Changed,),
     "wait": (m.JobList,),
     "nodes list": (m.NodeList,),
     "nodes add": (own.NodesAdded,),

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from gpq.client.connection import Lasting
-from gpq.errors import GpqError, NotFound, TimedOut
+from gpq.errors import GpqError, NotFound, TimedOut, UsageError
 from gpq.rpc import messages
 
 ENDED = ("completed", "failed", "cancelled", "timeout")
@@ -163,6 +163,9 @@ def _pieces(
 def newest(daemon: Lasting, job: str) -> messages.JobView | None:
     """The row of the newest job that is meant."""
     rows = daemon.call(messages.Status([job]), messages.JobList).jobs
+    if len(rows) > 1 and job[0].isdigit():
+        array = job.partition("_")[0]
+        raise UsageError(f"`{job}` is an array of {len(rows)} jobs", f"name one: {array}_0, or its id")
     return max(rows, key=lambda row: row.id, default=None)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from gpq.core import environments, estimates
 from gpq.core.conditions import intruders, out_of_use, reservation_line
 from gpq.core.files import out_of_reach
+from gpq.core.gates import closed, gate
 from gpq.core.healing import nodes_of, stuck
 from gpq.core.leases import Silence, silence, span
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Placement, Shape, Snapshot, Wish
@@ -122,8 +123,7 @@ def explain(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: J
         return Explained("being cancelled", ("it was cancelled; its processes are being ended",))
     match job.state:
         case JobState.HELD:
-            why = job.notices[-1] if job.notices and job.notices[-1].startswith("held") else "held by its user"
-            return Explained(why, (why,), (f"`gpq release {job.id}` queues it again",))
+            return _why_held(job)
         case JobState.PENDING:
             return _why_pending(snapshot, allocation, job)
         case JobState.STARTING:
@@ -135,7 +135,16 @@ def explain(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: J
             return _why_running(snapshot, allocation, job)
 
 
+def _why_held(job: Job) -> Explained:
+    why = job.notices[-1] if job.notices and job.notices[-1].startswith("held") else "held by its user"
+    reasons = (why, job.unmet) if job.unmet and job.unmet not in why else (why,)
+    return Explained(why, reasons, (f"`gpq release {job.id}` queues it again",))
+
+
 def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: Job) -> Explained:
+    shut = gate(snapshot, job)
+    if shut is not None:
+        return Explained(shut.headline, shut.reasons, shut.remedies)
     if snapshot.now < job.not_before:
         wait = job.not_before - snapshot.now
         if job.lost_attempts[1] > job.attempt and job.exit is None:
@@ -197,10 +206,11 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     if allocation is not None and job.id in allocation:
         reasons.append(f"the last round gave it {gpus(allocation[job.id].replicas)}; it starts when they are free")
         return Explained("GPUs are being freed", tuple(reasons))
+    gated = closed(snapshot)
     ahead = [
         other.id
         for other in snapshot.jobs.values()
-        if other.state is JobState.PENDING and other.id != job.id and _before(other, job)
+        if other.state is JobState.PENDING and other.id != job.id and other.id not in gated and _before(other, job)
     ]
     if ahead:
         reasons.append(f"{len(ahead)} waiting {'job is' if len(ahead) == 1 else 'jobs are'} ahead of it")

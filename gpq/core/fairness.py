@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpq.core import estimates
+from gpq.core.gates import closed
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Shape, Snapshot
 from gpq.core.shapes import feasible, nodes_up, supply
 from gpq.core.units import JobId, Seconds
@@ -102,8 +103,10 @@ def finish_time_fairness(age: Seconds, remaining: Seconds | None, alone: Seconds
 
 
 def active(snapshot: Snapshot) -> list[Job]:
-    """Jobs that compete for devices: all live ones but those held by their users."""
-    return [job for _, job in sorted(snapshot.jobs.items()) if job.state is not JobState.HELD]
+    """Jobs that compete for devices: all live ones but those that are held or wait for something else."""
+    gated = closed(snapshot)
+    jobs = sorted(snapshot.jobs.items())
+    return [job for name, job in jobs if job.state is not JobState.HELD and name not in gated]
 
 
 def devices_up(snapshot: Snapshot) -> int:

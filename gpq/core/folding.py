@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from gpq.core import environments, priors, profiling
+from gpq.core import environments, gates, priors, profiling
 from gpq.core.events import (
     CancelAsked,
     Cancelled,
+    Edited,
     EnvironmentSeen,
     Event,
     Exited,
@@ -70,7 +71,7 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
         journal.append(event)
         match event:
             case Submitted():
-                jobs[event.job] = Job(event.job, event.spec, submitted_at=event.at)
+                jobs[event.job] = Job(event.job, event.spec, submitted_at=event.at, awaits=event.awaits)
                 next_id = max(next_id, event.job + 1)
                 checks = environments.hopeful(checks, event.spec.environment)
             case NodeSeen() | NodeSilent() | NodeRemoved():
@@ -101,6 +102,7 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
                 if after.state in TERMINAL:
                     del jobs[job.id]
                     ended.append(after)
+                    jobs.update(gates.told_of_end(jobs, after))
                     continue
                 jobs[job.id] = after
                 if after is not job and isinstance(event, Exited | StartRefused) and _all_parts_over(after):
@@ -181,6 +183,8 @@ def apply(job: Job, event: Event) -> Job:
             # One that waits is where a requeue leads; its wish to be held may not have been followed yet.
             wish = Wish.RUN if job.state is JobState.PENDING else Wish.REQUEUE
             return _again(job, wish)
+        case Edited():
+            return replace(job, spec=event.spec, awaits=event.awaits, unmet="")
         case Held():
             return notice(replace(job, state=advance(job.state, event), wish=Wish.HOLD, target=None), event.why)
         case Released():
@@ -204,7 +208,7 @@ def apply(job: Job, event: Event) -> Job:
 
 def _again(job: Job, wish: Wish) -> Job:
     """Its user wants another try: what went wrong before counts no more."""
-    return replace(job, wish=wish, quick_failures=0, crashes=0, not_before=0.0)
+    return replace(job, wish=wish, quick_failures=0, crashes=0, not_before=0.0, unmet="")
 
 
 def _launched(job: Job, event: Launched) -> Job:

@@ -21,6 +21,7 @@ from gpq.core.events import (
 )
 from gpq.core.explain import motives
 from gpq.core.folding import fold
+from gpq.core.gates import next_opening, opened
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Placement, Shape, Snapshot, Wish
 from gpq.core.nodes import Device, NodeState
 from gpq.core.placement import place
@@ -64,7 +65,7 @@ def decide(snapshot: Snapshot, events: Sequence[Event], policy: Policy, *, alloc
     wanted: dict[JobId, Placement] = {}
     done: Round | None = None
     if allocate:
-        seen = evacuated(snapshot)
+        seen = evacuated(opened(snapshot))
         allotted = policy.allocate(seen)
         wanted = place(seen, allotted)
         allocation = {name: shape_of(allotment) for name, allotment in allotted.items()}
@@ -115,6 +116,9 @@ def settle(snapshot: Snapshot) -> list[Event]:
             events.append(Released(snapshot.now, name))
         elif job.state is JobState.PENDING and job.wish is Wish.HOLD:
             events.append(Held(snapshot.now, name))
+        elif job.state is JobState.PENDING and job.unmet:
+            why = f"held: {job.unmet}; `gpq release {name}` runs it all the same"
+            events.append(Held(snapshot.now, name, why))
         elif job.state is JobState.PENDING and job.crashes >= snapshot.config.max_crashes:
             why = f"held: its server went down or its supervisor was killed {job.crashes} times in a row while it ran"
             events.append(Held(snapshot.now, name, f"{why}; `gpq release {name}` tries again"))
@@ -176,7 +180,7 @@ def next_round(snapshot: Snapshot) -> float:
     at = snapshot.round_at + snapshot.config.interval
     if not snapshot.config.events:
         return max(at, snapshot.now)
-    at = min(at, next_change(snapshot))
+    at = min(at, next_change(snapshot), next_opening(snapshot))
     waiting = any(job.state is JobState.PENDING for job in snapshot.jobs.values())
     for job in snapshot.jobs.values():
         if job.state is JobState.PENDING and job.not_before > snapshot.now:

@@ -80,6 +80,23 @@ def test_holding_releasing_requeueing_and_cancelling(daemon: Daemon) -> None:
     again.cancel()
 
 
+def test_an_array_is_many_jobs_and_an_edit_changes_what_waits(daemon: Daemon) -> None:
+    several = api.submit_array(
+        command=["sh", "-c", "echo {lr} $GPQ_ARRAY_INDEX; exit {seed}"], sweep={"lr": [0.1, 0.2], "seed": [0, 3]}
+    )
+    assert (len(several), [job.id for job in several]) == (4, [several.id + n for n in range(1, 5)])
+    assert several.wait(timeout=PATIENCE) == api.wait(several) == 3
+    assert [list(job.logs()) for job in several] == [["0.1 0"], ["0.1 1"], ["0.2 2"], ["0.2 3"]]
+    assert [row.params for row in several.status()][-1] == {"lr": "0.2", "seed": "3"}
+    later = shell("true", after=several.jobs[0], begin="+9h", hold=True)
+    assert later.edit(name="soon", begin="now", after="none") != []
+    assert later.status().name == "soon"
+    with pytest.raises(api.errors.GpqError):
+        several.jobs[0].edit(priority=3)
+    later.release()
+    assert later.wait(timeout=PATIENCE) == 0
+
+
 def test_what_is_not_there_is_named(daemon: Daemon) -> None:
     shell("true").wait(timeout=PATIENCE)
     for look in (api.Job(99).status, api.Job(99).wait, api.Job(99).show, api.Job(99).cancel, api.Job(99).hold):

@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import gpq as api
@@ -58,18 +59,33 @@ SAME = [  # the command line; the arguments of gpq.submit
         ["--gpu-type", "A100", "--min-gpu-memory", "40G", "--python", "python3", "--cwd", "/", "--", "true"],
         "command=['true'], gpu_type='A100', min_gpu_memory='40G', python='python3', cwd=Path('/')",
     ),
+    (["--after", "12,@:any", "--begin", "+2h", "--", "true"], "command=['true'], after='12,@:any', begin='+2h'"),
+    (
+        ["--after", "12", "--after", "13:notok", "--after", "7", "--begin", "2999-01-02T18:00:00", "--", "true"],
+        "command=['true'], after=[gpq.Job(12), '13:notok', 7], begin=datetime(2999, 1, 2, 18)",
+    ),
+    (["--array", "0-9%4", "--", "sh", "{index}"], "submit_array(command=['sh', '{index}'], array='0-9%4')"),
+    (["--array", "0,2,4", "train.py"], "submit_array('train.py', array=range(0, 6, 2))"),
+    (
+        ["--sweep", "lr=0.1,0.01", "--sweep", "seed=0..2", "--array", "%2", "--hold", "-g", "1", "train.py", "{lr}"],
+        "submit_array('train.py', '{lr}', sweep={'lr': [0.1, 0.01], 'seed': range(3)}, array='%2', hold=True, gpus=1)",
+    ),
+    (
+        ["--sweep-file", "runs.csv", "--", "./run", "{lr}"],
+        "submit_array(command=['./run', '{lr}'], sweep_file=Path('runs.csv'))",
+    ),
     (["--snapshot", "--dry-run", "train.py"], "'train.py', snapshot=True, dry_run=True"),
 ]
 
 BY_COMMAND = "import sys, json; from gpq.cli.door import run; [run(['submit', *argv]) for argv in json.load(sys.stdin)]"
 BY_API = """
 import json, sys
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from signal import SIGUSR1
 import gpq
 for call in json.load(sys.stdin):
-    eval(f"gpq.submit({call})")
+    eval(f"gpq.{call}" if call.startswith(("submit_array(", "Job(")) else f"gpq.submit({call})")
 """
 
 
@@ -82,22 +98,39 @@ def test_what_the_daemon_is_asked_is_the_same_as_by_the_command_line(gpq: Gpq, m
     work = home / "work"
     work.mkdir()
     (work / "train.py").touch()
+    (work / "runs.csv").write_text("lr\n0.1\n0.2\n")
     piped(gpq, work, BY_COMMAND, [argv for argv, _ in SAME])
     typed = list(made.asked)
     made.asked.clear()
     piped(gpq, work, BY_API, [call for _, call in SAME])
     assert len(typed) == len(SAME)
     for (argv, call), one, other in zip(SAME, typed, made.asked, strict=True):
-        assert one == other, (argv, call)
+        assert _settled(one) == _settled(other), (argv, call)
+
+
+def _settled(request: Any) -> Any:
+    """Without the seconds that `+2h` was typed later."""
+    spec = getattr(request, "spec", None)
+    if spec is None or not spec.begin:
+        return request
+    return msgspec.structs.replace(request, spec=msgspec.structs.replace(spec, begin=spec.begin // 3600))
 
 
 def test_every_option_of_the_command_is_one_here_by_its_name_and_default() -> None:
     typed = {name[2:].replace("-", "_") for name in GRAMMAR["submit"][1] if name.startswith("--")}
     parameters = inspect.signature(api.submit).parameters
     here = set(parameters) - {"script", "command"}
-    assert here == typed - {"wait", "json"}, "a Job waits, and answers are typed"
-    assert set(options.Options.__annotations__) == set(options.READERS) == here - {"hold", "dry_run"}
+    several = {"array", "sweep", "sweep_file"}  # of gpq.submit_array
+    assert here == typed - several - {"wait", "json"}, "a Job waits, and answers are typed"
+    assert set(options.Options.__annotations__) == here - {"hold", "dry_run"}
+    assert set(options.Options.__annotations__) | several <= set(options.READERS)
+    assert several < set(inspect.signature(api.submit_array).parameters)
     assert not [name for name in here if parameters[name].default]
+
+
+def test_every_option_of_edit_is_one_of_a_jobs_edit() -> None:
+    typed = {name[2:].replace("-", "_") for name in GRAMMAR["edit"][1] if name.startswith("--")}
+    assert set(inspect.signature(api.Job.edit).parameters) - {"self"} == typed - {"json"}
 
 
 MISTAKES: list[tuple[list[str], tuple[Any, ...], dict[str, Any]]] = [
@@ -155,6 +188,44 @@ def test_values_of_other_types_are_named_with_what_to_give(given: dict[str, Any]
     with pytest.raises(UsageError, match=re.escape(message)) as raised:
         api.submit(**given)
     assert raised.value.hint
+
+
+EDITS = [
+    (
+        ["7", "-n", "new", "--priority", "3", "-g", "2-8", "-t", "none"],
+        "Job(7).edit(name='new', priority=3, gpus=(2, 8), time='none')",
+    ),
+    (
+        ["7", "--retries", "0", "--tag", "a", "--untag", "b", "--after", "none", "--begin", "now", "--gpu-type", "none"],
+        "Job(7).edit(retries=0, tag='a', untag=['b'], after='none', begin='now', gpu_type='none')",
+    ),
+    (
+        ["7", "--min-gpu-memory", "40G", "--max-batch-size", "64", "--array-limit", "4", "--after", "9"],
+        "Job(7).edit(min_gpu_memory='40G', max_batch_size=64, array_limit=4, after=gpq.Job(9))",
+    ),
+]  # fmt: skip
+
+
+def test_what_is_edited_is_the_same_as_by_the_command_line(gpq: Gpq, made: Made, home: Path) -> None:
+    piped(gpq, home, BY_COMMAND.replace("'submit'", "'edit'"), [argv for argv, _ in EDITS])
+    typed = list(made.asked)
+    made.asked.clear()
+    piped(gpq, home, BY_API, [call for _, call in EDITS])
+    assert typed == made.asked
+    assert len(typed) == len(EDITS)
+
+
+def test_what_an_array_cannot_be_is_named() -> None:
+    with pytest.raises(UsageError, match="which jobs"):
+        api.submit_array(command=["true"])
+    with pytest.raises(UsageError, match="cannot be one of several"):
+        api.submit_array(command=["true"], sweep={"text": ["a,b"]})
+    with pytest.raises(UsageError, match="is more than 10000 jobs"):
+        api.submit_array(command=["true"], array="0-20000")
+    with pytest.raises(TypeError, match="there is no option 'gpu'"):
+        api.submit_array(command=["true"], array="0-1", gpu=2)  # type: ignore[call-arg]
+    with pytest.raises(UsageError, match="is no job"):
+        api.submit(command=["true"], after=1.5)  # type: ignore[call-overload]
 
 
 def test_a_script_and_a_command_are_two_things() -> None:

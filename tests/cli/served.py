@@ -159,11 +159,14 @@ class Made:
                 return m.LogChunk(number, "a", text, request.offset + len(data), not data, [1, 2], ["a"], "completed")
             case m.Submit(dry_run=True):
                 return m.DryRun("starting", [m.PartView("a", ["GPU-0"], [0])], ["1 GPU is free"])
+            case m.Submit(array=m.ArrayMessage()):
+                count = len(request.array.indices)
+                return m.Submitted(5, request.spec.name, "pending", jobs=list(range(6, 6 + count)))
             case m.Submit():
                 return m.Submitted(5, request.spec.name, "pending")
             case m.Cancel():
                 return m.CancelResult([1], [2], [3])
-            case m.Hold() | m.Release() | m.Requeue():
+            case m.Hold() | m.Edit() | m.Release() | m.Requeue():
                 return m.Changed([1], ["job 2 has ended"])
         raise AssertionError(f"{request} is not expected")
 

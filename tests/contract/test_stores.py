@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpq.core.events import (
+    Edited,
     Failed,
     Launched,
     LinkMeasured,
@@ -115,6 +116,18 @@ def test_an_ended_job_leaves_the_state_and_enters_history(store: AnyStore) -> No
     assert store.load().jobs == {second.id: second}
     assert store.history() == [over]
     assert store.ended_count() == 1
+
+
+def test_a_job_with_another_name_is_found_by_that(store: AnyStore) -> None:
+    [job] = submit(store, spec("digits"))
+    before = store.load()
+    edited = replace(job, spec=replace(job.spec, name="letters"))
+    said = Edited(1.0, job.id, edited.spec, said="name digits -> letters")
+    store.commit([said], replace(before, jobs={job.id: edited}))
+    over = end(store, edited, 2.0)
+    assert store.history(names=["letters"]) == [over]
+    assert store.history(names=["digits"]) == []
+    assert store.events(kinds=[Edited]) == [said]
 
 
 def test_a_job_cannot_leave_without_an_outcome(store: AnyStore) -> None:

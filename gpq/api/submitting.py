@@ -1,0 +1,127 @@
+"""`gpq.submit` and `gpq.submit_array`: Python values -> the request that `gpq submit` would make of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, overload
+
+import msgspec
+
+from gpq.api.handles import LOG, Array, Job
+from gpq.api.options import Duration, Gpus, Moment, Options, Selector, Word, asked, read
+from gpq.cli import queueing, spec
+from gpq.client.connection import call
+from gpq.errors import UsageError
+from gpq.rpc import messages
+from gpq.rpc.messages import DryRun
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # typing has it from Python 3.11 on
+
+
+@overload
+def submit(
+    *script: Word, command: Sequence[Word] | None = None, hold: bool = False, dry_run: Literal[False] = False,
+    **options: Unpack[Options],
+) -> Job: ...  # fmt: skip
+
+
+@overload
+def submit(
+    *script: Word, command: Sequence[Word] | None = None, hold: bool = False, dry_run: Literal[True],
+    **options: Unpack[Options],
+) -> DryRun: ...  # fmt: skip
+
+
+def submit(
+    *script: Word,
+    command: Sequence[Word] | None = None,
+    gpus: Gpus = "",
+    gpu_type: str = "",
+    min_gpu_memory: str = "",
+    name: str = "",
+    tag: str | Sequence[str] = (),
+    priority: int = 0,
+    time: Duration = "",
+    after: Selector | Sequence[Selector] = (),
+    begin: Moment = "",
+    retries: int = 0,
+    requeue_on_lost: Duration = "",
+    rigid: bool = False,
+    preemptible: bool = False,
+    signal: str | int = "",
+    grace: Duration = "",
+    resume_args: str | Sequence[Word] = "",
+    batch_size: int | None = None,
+    max_batch_size: int | None = None,
+    atomic_batch_size: str | int | tuple[int, int] = "",
+    env: Mapping[str, object] | Sequence[str] = (),
+    cwd: str | os.PathLike[str] = "",
+    python: str | os.PathLike[str] = "",
+    setup: str = "",
+    snapshot: bool = False,
+    hold: bool = False,
+    dry_run: bool = False,
+) -> Job | DryRun:
+    """Queue a training script with its arguments, or with `command` a command as it is; durable when this returns.
+
+    gpq.submit("train.py", "--epochs", 10, gpus=(1, 8), time="2h")
+    gpq.submit(command=["./run.sh", "big"], gpus=2, env={"SEED": 1})
+
+    Options as `gpq submit --help` explains them. Durations: "90m", a timedelta, or a number of seconds. `gpus`: 4, (1, 8),
+    (2, None) for 2 to whatever pays, or "1-8". `min_gpu_memory`: "40G". `env`: {"A": "1", "B": None}; B goes along as it
+    is here. `dry_run=True` queues nothing and answers what would happen. Working directory, environment and interpreter
+    are this process's, chosen as for the command line. Raises gpq.errors.UsageError for what cannot be, Refused for what the
+    daemon will not do, DaemonUnreachable where none can be started.
+    """
+    given = Options(
+        gpus=gpus, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory, name=name, tag=tag, priority=priority, time=time,
+        after=after, begin=begin, retries=retries, requeue_on_lost=requeue_on_lost, rigid=rigid, preemptible=preemptible,
+        signal=signal, grace=grace, resume_args=resume_args, batch_size=batch_size, max_batch_size=max_batch_size,
+        atomic_batch_size=atomic_batch_size, env=env, cwd=cwd, python=python, setup=setup, snapshot=snapshot,
+    )  # fmt: skip
+    wanted = asked(script, command, given)
+    if dry_run:
+        return call(_request(wanted, hold, dry_run=True), DryRun)
+    answer = _submit(wanted, hold)
+    return Job(answer.id, tuple(answer.warnings))
+
+
+def submit_array(
+    *script: Word,
+    command: Sequence[Word] | None = None,
+    array: str | Sequence[int] = "",
+    sweep: Mapping[str, Sequence[object]] | str | Sequence[str] = (),
+    sweep_file: str | os.PathLike[str] = "",
+    hold: bool = False,
+    **options: Unpack[Options],
+) -> Array:
+    """Queue a job for each index or each point of a sweep; `{index}` and `{name}`s in words and environment are filled in.
+
+    gpq.submit_array(command=["./run.sh", "{index}"], array=range(100))
+    gpq.submit_array("train.py", "--lr", "{lr}", sweep={"lr": [1e-3, 1e-2], "seed": range(5)}, array="%4", gpus=1)
+
+    `array`: range(100), [1, 5], or "0-99%4" for at most 4 with GPUs at once; beside a sweep "%4". `sweep_file`: a CSV.
+    All else as `submit`, which raises the same.
+    """
+    if not (array or sweep or sweep_file):
+        raise UsageError("which jobs? One of array, sweep and sweep_file", "gpq.submit queues a single one")
+    several = read({"array": array, "sweep": sweep, "sweep_file": sweep_file})
+    wanted = msgspec.structs.replace(asked(script, command, options), **several)
+    answer = _submit(wanted, hold)
+    return Array(answer.id, tuple(Job(number) for number in answer.jobs), tuple(answer.warnings))
+
+
+def _request(wanted: spec.Asked, hold: bool, *, dry_run: bool = False) -> messages.Submit:
+    request, notes = queueing.requested(wanted, hold=hold, dry_run=dry_run)
+    for note in notes:
+        LOG.warning("%s", note)
+    return request
+
+
+def _submit(wanted: spec.Asked, hold: bool) -> messages.Submitted:
+    answer = call(_request(wanted, hold), messages.Submitted)
+    for warning in answer.warnings:
+        LOG.warning("%s", warning)
+    return answer
