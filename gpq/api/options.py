@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
-from gpq.cli import spec
+from gpq.cli import asking
 from gpq.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ Moment = (
     str | datetime | timedelta
 )  # "tomorrow 8am", "+2h"; a datetime, of this machine's zone unless it names one; from now
 Selector: TypeAlias = "Job | Array | int | str"  # or as on the command line: "3-7,9", a name, "@", "all"
+
+
+SIZES = ("batch_size", "max_batch_size")  # given unless None: 0 is a mistake to be named
 
 
 class Options(TypedDict, total=False):
@@ -56,8 +59,8 @@ class Options(TypedDict, total=False):
     snapshot: bool
 
 
-def asked(script: Sequence[Word], command: Sequence[Word] | None, given: Mapping[str, Any]) -> spec.Asked:
-    """What the command line would have read. Raises UsageError."""
+def asked(script: Sequence[Word], command: Sequence[Word] | None, given: Mapping[str, Any]) -> asking.Settled:
+    """What the command line would have read, with what the lines of a script add. Raises UsageError."""
     if command is not None and script:
         raise UsageError("both a script and a command", "gpq.submit('train.py', ...) or gpq.submit(command=[...])")
     if isinstance(command, (str, os.PathLike)):
@@ -65,11 +68,10 @@ def asked(script: Sequence[Word], command: Sequence[Word] | None, given: Mapping
             f"command={str(command)[:80]!r} is one text, not a list of words",
             "command=['./run.sh', 'data'], or for a line of shell command=['sh', '-c', '...']",
         )
-    texts = read(given)
-    if "tag" in texts:
-        texts["tags"] = texts.pop("tag")
+    # What has its default is not given: a script's lines may say otherwise.
+    texts = {asking.LISTS.get(name, name): value for name, value in read(given).items() if value or name in SIZES}
     words = [word(each) for each in (script if command is None else command)]
-    return spec.Asked(words=words, black_box=command is not None, **texts)
+    return asking.settle(asking.Parsed(texts, words, command is not None))
 
 
 def read(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,11 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, overload
 
-import msgspec
-
 from gpq.api.handles import LOG, Array, Job
-from gpq.api.options import Duration, Gpus, Moment, Options, Selector, Word, asked, read
-from gpq.cli import queueing, spec
+from gpq.api.options import Duration, Gpus, Moment, Options, Selector, Word, asked
+from gpq.cli import asking
 from gpq.client.connection import call
 from gpq.errors import UsageError
 from gpq.rpc import messages
@@ -64,7 +62,7 @@ def submit(
     hold: bool = False,
     dry_run: bool = False,
 ) -> Job | DryRun:
-    """Queue a training script with its arguments, or with `command` a command as it is; durable when this returns.
+    """Queue a script with its arguments, or with `command` a command as it is; durable when this returns.
 
     gpq.submit("train.py", "--epochs", 10, gpus=(1, 8), time="2h")
     gpq.submit(command=["./run.sh", "big"], gpus=2, env={"SEED": 1})
@@ -81,10 +79,10 @@ def submit(
         signal=signal, grace=grace, resume_args=resume_args, batch_size=batch_size, max_batch_size=max_batch_size,
         atomic_batch_size=atomic_batch_size, env=env, cwd=cwd, python=python, setup=setup, snapshot=snapshot,
     )  # fmt: skip
-    wanted = asked(script, command, given)
+    settled = asked(script, command, given)
     if dry_run:
-        return call(_request(wanted, hold, dry_run=True), DryRun)
-    answer = _submit(wanted, hold)
+        return call(_request(settled, hold, dry_run=True), DryRun)
+    answer = _submit(settled, hold)
     return Job(answer.id, tuple(answer.warnings))
 
 
@@ -107,21 +105,21 @@ def submit_array(
     """
     if not (array or sweep or sweep_file):
         raise UsageError("which jobs? One of array, sweep and sweep_file", "gpq.submit queues a single one")
-    several = read({"array": array, "sweep": sweep, "sweep_file": sweep_file})
-    wanted = msgspec.structs.replace(asked(script, command, options), **several)
-    answer = _submit(wanted, hold)
+    answer = _submit(
+        asked(script, command, {**options, "array": array, "sweep": sweep, "sweep_file": sweep_file}), hold
+    )
     return Array(answer.id, tuple(Job(number) for number in answer.jobs), tuple(answer.warnings))
 
 
-def _request(wanted: spec.Asked, hold: bool, *, dry_run: bool = False) -> messages.Submit:
-    request, notes = queueing.requested(wanted, hold=hold, dry_run=dry_run)
-    for note in notes:
+def _request(settled: asking.Settled, hold: bool, *, dry_run: bool = False) -> messages.Submit:
+    request, notes = asking.requested(settled.asked, hold=hold or settled.how["hold"], dry_run=dry_run)
+    for note in [*settled.notes, *notes]:
         LOG.warning("%s", note)
     return request
 
 
-def _submit(wanted: spec.Asked, hold: bool) -> messages.Submitted:
-    answer = call(_request(wanted, hold), messages.Submitted)
+def _submit(settled: asking.Settled, hold: bool) -> messages.Submitted:
+    answer = call(_request(settled, hold), messages.Submitted)
     for warning in answer.warnings:
         LOG.warning("%s", warning)
     return answer

@@ -2,6 +2,7 @@
 that takes no more (a closed pipe, a full disk)."""
 
 import errno
+import io
 import os
 import sys
 
@@ -15,8 +16,33 @@ FLAGS = {"--json": "json", "--all": "all", "-a": "all"}
 VALUES = {"--color": "color", "--user": "user", "-u": "user", "--state": "states", "-s": "states", "--recent": "recent"}
 
 
+class Watched(io.FileIO):
+    """The descriptor of stdout, which remembers what it did not take. What is larger than its buffer lies nowhere then."""
+
+    failed: "OSError | None" = None
+
+    def write(self, data: "Any") -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.failed = error
+            raise
+
+
 def run(argv: list[str]) -> int:
     """Exit status of `gpq ARGV...`."""
+    before = sys.stdout
+    if isinstance(getattr(getattr(before, "buffer", None), "raw", None), io.FileIO):
+        before.flush()
+        buffer = io.BufferedWriter(Watched(before.fileno(), "wb", closefd=False))
+        sys.stdout = io.TextIOWrapper(buffer, before.encoding, line_buffering=bool(before.line_buffering))
+    try:
+        return _run(argv)
+    finally:
+        sys.stdout = before
+
+
+def _run(argv: list[str]) -> int:
     # Names outside the encoding of stdout (LANG=C, latin-1) are escaped instead of ending the program.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -43,7 +69,10 @@ def run(argv: list[str]) -> int:
 
 
 def _output_fails(error: OSError) -> bool:
-    """Did stdout fail, and nothing else? What it did not take is still in its buffer, unless it has none."""
+    """Did stdout fail, and nothing else?"""
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    if isinstance(raw, Watched):
+        return raw.failed is error
     if getattr(sys.stdout, "write_through", False):
         return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
     try:

@@ -37,7 +37,7 @@ def request(
         low, high = values.gpus(gpus)
         changes |= {"min_gpus": low, "max_gpus": low if high is None else high}
     if time:
-        changes["time_limit"] = None if time in NOTHING else values.seconds(time, "--time")
+        changes["time_limit"] = None if time in NOTHING else values.limit(time, "--time")
     if after:
         changes["after"] = [] if list(after) == ["none"] else list(after)
     if begin:

@@ -2,71 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from gpq.cli import spec
-from gpq.cli.grammar import GRAMMAR
+from gpq.cli import asking
 from gpq.client.connection import call
 from gpq.rpc import messages
-
-LISTS = {
-    "tag": "tags",
-    "env": "env",
-    "after": "after",
-    "sweep": "sweep",
-}  # options that may be repeated, and their fields
-NUMBERS = ("priority", "retries", "batch_size", "max_batch_size")
-HOW = ("hold", "wait", "dry_run", "json")  # not part of the specification
 
 
 def quick(argv: list[str]) -> int | None:
     """Exit status, or None when typer has to look at the options (help, mistakes)."""
-    options = GRAMMAR["submit"][1]
-    fields: dict[str, Any] = {}
-    words = iter(enumerate(argv))
-    black_box, rest = False, len(argv)
-    for place, word in words:
-        if word == "--" or not word.startswith("-"):
-            black_box = word == "--"
-            rest = place + black_box
-            break
-        name, assigned, value = word.partition("=")
-        if name not in options or (assigned and not word.startswith("--")):
-            return None
-        said, kind = options[name]
-        field = (name if name.startswith("--") else said)[2:].replace("-", "_")
-        if not kind:
-            if assigned:
-                return None
-            fields[field] = True
-            continue
-        if not assigned:
-            place, value = next(words, (-1, ""))
-            if place < 0:
-                return None
-        if not _store(fields, field, value):
-            return None
-    how = {key: bool(fields.pop(key, False)) for key in HOW}
-    return run(spec.Asked(words=argv[rest:], black_box=black_box, **fields), **how)
+    parsed = asking.parse(argv)
+    return None if parsed is None else run(parsed)
 
 
-def _store(fields: dict[str, Any], field: str, value: str) -> bool:
-    """False for a value that is not of its option's type."""
-    if field in LISTS:
-        fields.setdefault(LISTS[field], []).append(value)
-    elif field in NUMBERS:
-        if not value.removeprefix("-").isdecimal():
-            return False
-        fields[field] = int(value)
-    else:
-        fields[field] = value
-    return True
-
-
-def run(asked: spec.Asked, *, hold: bool, wait: bool, dry_run: bool, json: bool) -> int:
+def run(parsed: asking.Parsed) -> int:
     """Submit, and print what came of it."""
-    request, notes = requested(asked, hold=hold, dry_run=dry_run)
-    notes += late(asked)
+    settled = asking.settle(parsed)
+    hold, wait, dry_run, json = (settled.how[key] for key in ("hold", "wait", "dry_run", "json"))
+    request, notes = asking.requested(settled.asked, hold=hold, dry_run=dry_run)
+    notes = [*settled.notes, *notes, *asking.late(settled.asked)]
     if notes:
         from gpq.cli import output
 
@@ -89,18 +41,6 @@ def run(asked: spec.Asked, *, hold: bool, wait: bool, dry_run: bool, json: bool)
     return 0
 
 
-def requested(asked: spec.Asked, *, hold: bool, dry_run: bool) -> tuple[messages.Submit, list[str]]:
-    """What the daemon is asked, and remarks about it. Raises UsageError."""
-    built = spec.build(asked)
-    if not (asked.array or asked.sweep or asked.sweep_file):
-        return messages.Submit(built, held=hold, dry_run=dry_run), []
-    from gpq.cli import sweeps
-
-    array = sweeps.array_of(asked.array, asked.sweep, asked.sweep_file)
-    notes = sweeps.unused(array, built) if array is not None else []
-    return messages.Submit(built, held=hold, array=array, dry_run=dry_run), notes
-
-
 def _submitted(answer: messages.Submitted, array: messages.ArrayMessage | None) -> str:
     if array is None:
         return f"job {answer.id} submitted"
@@ -110,20 +50,6 @@ def _submitted(answer: messages.Submitted, array: messages.ArrayMessage | None) 
     return f"array {answer.id} submitted: {jobs} ({named})" + (
         f", at most {array.limit} at once" if array.limit else ""
     )
-
-
-def late(asked: spec.Asked) -> list[str]:
-    """A remark on options that look like gpq's own and stand where they are the script's."""
-    known = GRAMMAR["submit"][1]
-    found = dict.fromkeys(
-        name for word in asked.words[1:] if (name := word.partition("=")[0]) in known and name[:2] == "--"
-    )
-    if not found:
-        return []
-    whose = "command" if asked.black_box else "script"
-    stand, go = ("stand", "go") if len(found) > 1 else ("stands", "goes")
-    said = f"{stand} after the {whose} and so {go} to it"
-    return [f"{', '.join(found)} {said}: gpq's own options stand before it"]
 
 
 def _preview(answer: messages.DryRun, *, json: bool) -> int:

@@ -99,7 +99,7 @@ def build(asked: Asked) -> SpecMessage:
         gpu_type=asked.gpu_type,
         min_gpu_memory_mib=values.memory_mib(asked.min_gpu_memory, "--min-gpu-memory") if asked.min_gpu_memory else 0,
         priority=asked.priority,
-        time_limit=values.seconds(asked.time, "--time") if asked.time else None,
+        time_limit=values.limit(asked.time, "--time") if asked.time else None,
         retries=asked.retries,
         requeue_on_lost=lease(asked.requeue_on_lost),
         signal=values.signal_name(asked.signal) if asked.signal else "TERM",
@@ -227,9 +227,7 @@ def script(words: list[str], cwd: str) -> str:
 def default_name(argv: list[str], level: str) -> str:
     """From the program's file name, with what a name may not have left out."""
     base = os.path.basename(argv[0])
-    if level == "script":
-        base = base.removesuffix(".py")
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", base)[:64].strip("-") or "job"
+    return values.as_name(base.removesuffix(".py") if level == "script" else base)
 
 
 def resume(text: str) -> list[str]:

@@ -11,7 +11,7 @@ def _option(*names: str, help: str, metavar: str | None = None) -> Any:
     return typer.Option(*names, help=help, metavar=metavar, show_default=False)
 
 
-Words = Annotated[list[str] | None, typer.Argument(metavar="SCRIPT.py [ARG]... | -- COMMAND [ARG]...")]
+Words = Annotated[list[str] | None, typer.Argument(metavar="SCRIPT [ARG]... | -- COMMAND [ARG]...")]
 Gpus = Annotated[
     str,
     _option(

@@ -13,6 +13,7 @@ import msgspec
 VERSION = 1
 SCHEMA = 1
 MAX_LINE = 1 << 20  # bytes of a request
+LIKE_SLURM = "GPQ_LIKE_SLURM"  # in a job's environment: it reads SLURM_JOB_ID and the like
 
 
 class Request(msgspec.Struct, frozen=True, tag_field="op", tag=str.lower, forbid_unknown_fields=True):
