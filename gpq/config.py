@@ -56,6 +56,7 @@ class NodeConfig:
     spool: str = ""  # folder there; ~/.gpq/nodes/... when empty
     ssh: list[str] = field(default_factory=list)  # how ssh is started, e.g. ["ssh", "-F", "file"]
     checkpoints: str = ""  # folder there for checkpoints and code; beside the spools when empty
+    owner: str = ""  # user there to whom it belongs, and gets it back when they use it
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gpq.api.handles import Array, Job, LogPiece, ask, cancelled, waited
 from gpq.api.options import Duration, Gpus, Moment, Options, Selector, Word, selector
 from gpq.api.submitting import submit, submit_array
+from gpq.cli import queue
 from gpq.errors import UsageError
 from gpq.rpc import messages
 from gpq.rpc.messages import (
@@ -34,12 +35,16 @@ def status(
 ) -> JobList:
     """The queue, as `gpq status --json`: live jobs and the `recent` latest that ended, or those that are named.
 
-    `user` and `state` leave only that user's jobs and those in a state (or several); `all`: whatever there ever was.
+    Conditions as on the command line: gpq.status("user=ana tag~cifar sort=-goodput"). `user` and `state` leave only that
+    user's jobs and those in a state (or several); `all`: whatever there ever was.
     """
     if recent < 0:
         raise UsageError(f"--recent {recent} is below 0", "write a whole number, 0 or above")
     states = [state] if isinstance(state, str) and state else list(state)
-    return ask(messages.Status(_named(jobs), EVERY if all else recent, user, states), JobList)
+    named = _named(jobs)
+    query = [word for word in named if queue.is_query(word)]
+    named = [word for word in named if word not in query]
+    return ask(messages.Status(named, EVERY if all else recent, user, states, query), JobList)
 
 
 def jobs(

@@ -155,6 +155,7 @@ class Job:
         begin: options.Moment = "",
         gpu_type: str = "",
         min_gpu_memory: str = "",
+        background: bool | None = None,
         max_batch_size: int | None = None,
         array_limit: str | int = "",
     ) -> list[str]:
@@ -166,7 +167,7 @@ class Job:
         given: dict[str, Any] = dict(  # noqa: C408
             name=name, priority=priority, gpus=gpus, time=time, retries=retries, tag=tag, untag=untag, after=after,
             begin=begin, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory, max_batch_size=max_batch_size,
-            array_limit=array_limit,
+            array_limit=array_limit, background=background,
         )  # fmt: skip
         answer = call(edits.request([str(self.id)], **options.read(given)), messages.Changed)
         if answer.unchanged and not answer.jobs:

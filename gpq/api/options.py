@@ -42,6 +42,7 @@ class Options(TypedDict, total=False):
     time: Duration
     after: Selector | Sequence[Selector]
     begin: Moment
+    background: bool
     retries: int
     requeue_on_lost: Duration
     rigid: bool
@@ -220,7 +221,7 @@ READERS: dict[str, Any] = {
     **dict.fromkeys(("gpu_type", "min_gpu_memory", "name", "setup"), _text),
     **dict.fromkeys(("time", "requeue_on_lost", "grace"), _duration),
     **dict.fromkeys(("cwd", "python", "sweep_file"), _path),
-    **dict.fromkeys(("rigid", "preemptible", "snapshot"), _flag),
+    **dict.fromkeys(("rigid", "preemptible", "snapshot", "background"), _flag),
     **dict.fromkeys(("priority", "retries", "batch_size", "max_batch_size"), _count),
     **dict.fromkeys(("gpus", "atomic_batch_size"), _range),
     "signal": _signal,

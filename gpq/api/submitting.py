@@ -44,6 +44,7 @@ def submit(
     time: Duration = "",
     after: Selector | Sequence[Selector] = (),
     begin: Moment = "",
+    background: bool = False,
     retries: int = 0,
     requeue_on_lost: Duration = "",
     rigid: bool = False,
@@ -75,9 +76,10 @@ def submit(
     """
     given = Options(
         gpus=gpus, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory, name=name, tag=tag, priority=priority, time=time,
-        after=after, begin=begin, retries=retries, requeue_on_lost=requeue_on_lost, rigid=rigid, preemptible=preemptible,
-        signal=signal, grace=grace, resume_args=resume_args, batch_size=batch_size, max_batch_size=max_batch_size,
-        atomic_batch_size=atomic_batch_size, env=env, cwd=cwd, python=python, setup=setup, snapshot=snapshot,
+        after=after, begin=begin, background=background, retries=retries, requeue_on_lost=requeue_on_lost, rigid=rigid,
+        preemptible=preemptible, signal=signal, grace=grace, resume_args=resume_args, batch_size=batch_size,
+        max_batch_size=max_batch_size, atomic_batch_size=atomic_batch_size, env=env, cwd=cwd, python=python, setup=setup,
+        snapshot=snapshot,
     )  # fmt: skip
     settled = asked(script, command, given)
     if dry_run:

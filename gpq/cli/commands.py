@@ -13,6 +13,7 @@ COMMANDS = {
     "edit": ("gpq.cli.edit", "change what was asked of jobs that have not ended"),
     "wait": ("gpq.cli.wait", "block until jobs have ended; exits with the job's code"),
     "nodes": ("gpq.cli.nodes", "the servers and their GPUs"),
+    "yield": ("gpq.cli.yielding", "get your own server back from gpq"),
     "top": ("gpq.cli.top", "live view: GPUs, goodput, fairness, last re-allocations"),
     "daemon": ("gpq.cli.daemon", "start, stop and look at the daemon"),
     "doctor": ("gpq.cli.doctor", "check this machine, each line with its fix"),

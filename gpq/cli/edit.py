@@ -40,6 +40,9 @@ def edit(
         str, _option("--min-gpu-memory", metavar="SIZE", help="Least memory of each GPU; none: any.")
     ] = "",
     max_batch_size: wishes.MaxBatchSize = None,
+    background: Annotated[
+        bool | None, _option("--background/--no-background", help="Take only what nobody else wants, or not.")
+    ] = None,
     array_limit: Annotated[
         str, _option("--array-limit", metavar="N", help="How many jobs of the array may run at once; none: all.")
     ] = "",
@@ -56,6 +59,6 @@ def edit(
     asked = edits.request(
         jobs, name=name, priority=priority, gpus=gpus, time=time, retries=retries, tag=tag or (), untag=untag or (),
         after=after or (), begin=begin, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory, max_batch_size=max_batch_size,
-        array_limit=array_limit,
+        array_limit=array_limit, background=background,
     )  # fmt: skip
     return control.tell(call(asked, messages.Changed), "changed", as_json=json)

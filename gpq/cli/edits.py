@@ -25,12 +25,15 @@ def request(
     begin: str = "",
     gpu_type: str = "",
     min_gpu_memory: str = "",
+    background: bool | None = None,
     max_batch_size: int | None = None,
     array_limit: str = "",
 ) -> messages.Edit:
     """Texts as typed; empty ones, and None, change nothing. Raises UsageError."""
     numbers = {"priority": priority, "retries": retries, "max_batch_size": max_batch_size}
     changes: dict[str, object] = {key: value for key, value in numbers.items() if value is not None}
+    if background is not None:
+        changes["background"] = background
     if name:
         changes["name"] = values.name(name, "--name")
     if gpus:

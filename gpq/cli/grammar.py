@@ -23,6 +23,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "-t": ("--time", "any"),
             "--after": ("Start once these have ended so; commas, and may be repeated.", "jobs"),
             "--begin": ("Start no earlier: 18:00, 'tomorrow 8am', 'fri 18:00', +2h.", "any"),
+            "--background": ("Take only GPUs that nobody else wants; leave them when somebody does.", ""),
             "--array": ("A job for each index, such as 0-99; at most N at once. {index} in arguments becomes it.", "any"),
             "--sweep": ("A job for each value, 0..9 for numbers; repeated: for all combinations. {NAME} in arguments becomes it.", "any"),
             "--sweep-file": ("CSV: a job for each line, names in the first.", "files"),
@@ -130,6 +131,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--gpu-type": ("Part of the GPU's name; none: any.", "any"),
             "--min-gpu-memory": ("Least memory of each GPU; none: any.", "any"),
             "--max-batch-size": ("Largest total batch size.", "any"),
+            "--background": ("Take only what nobody else wants, or not.", ""),
             "--array-limit": ("How many jobs of the array may run at once; none: all.", "any"),
             "--json": ("Print JSON only, as the daemon answered.", ""),
         },
@@ -198,6 +200,14 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "nodes unreserve": (
         "any",
         {
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "yield": (
+        "nodes",
+        {
+            "--for": ("For so long, or until --end.", "any"),
+            "--end": ("Give it back to gpq.", ""),
             "--json": ("Print JSON only, as the daemon answered.", ""),
         },
     ),

@@ -40,6 +40,7 @@ PRINTED: dict[str, tuple[type, ...]] = {
     "nodes undrain": (m.Drained,),
     "nodes reserve": (m.Reserved,),
     "nodes unreserve": (m.Reserved,),
+    "yield": (m.Yielded,),
     "top": (m.TopView,),
     "daemon status": (m.DaemonInfo,),
     "doctor": (own.Checkup,),

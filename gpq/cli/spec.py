@@ -46,6 +46,7 @@ class Asked(msgspec.Struct, frozen=True):
     snapshot: bool = False
     after: list[str] = []
     begin: str = ""
+    background: bool = False
     array: str = ""
     sweep: list[str] = []
     sweep_file: str = ""
@@ -114,6 +115,7 @@ def build(asked: Asked) -> SpecMessage:
         code_cwd=code[1],
         code_from=code[2],
         after=asked.after,
+        background=asked.background,
         begin=begin(asked.begin) if asked.begin else 0.0,
     )
 

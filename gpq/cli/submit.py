@@ -38,6 +38,7 @@ def submit(
     time: wishes.Time = "",
     after: wishes.After = None,
     begin: wishes.Begin = "",
+    background: wishes.Background = False,
     array: wishes.Array = "",
     sweep: wishes.Sweep = None,
     sweep_file: wishes.SweepFile = "",

@@ -65,6 +65,9 @@ After = Annotated[
 Begin = Annotated[
     str, _option("--begin", metavar="WHEN", help="Start no earlier: 18:00, 'tomorrow 8am', 'fri 18:00', +2h.")
 ]
+Background = Annotated[
+    bool, _option("--background", help="Take only GPUs that nobody else wants; leave them when somebody does.")
+]
 Array = Annotated[
     str,
     _option(

@@ -101,6 +101,7 @@ class Reader:
             begin_at=narration.maybe_stamp(job.spec.begin or None),
             array=int(seat.array) if (seat := job.spec.seat) is not None else None,
             index=seat.index if seat is not None else None,
+            background=job.spec.background,
             params=dict(seat.params) if seat is not None else {},
         )
 
@@ -130,7 +131,7 @@ class Reader:
         key = (
             spec.user if self.snapshot.reservations else "", spec.time_limit if self.snapshot.reservations else 0,
             spec.level, spec.min_gpus, spec.max_gpus, spec.rigid, spec.gpu_type, spec.min_gpu_memory_mib, spec.environment,
-            job.profile.declared, self.allocation is not None and job.id in self.allocation,
+            spec.background, job.profile.declared, self.allocation is not None and job.id in self.allocation,
             must_wait(self.snapshot, job),
         )  # fmt: skip
         if key not in self._headlines:

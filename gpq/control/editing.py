@@ -17,7 +17,7 @@ from gpq.core.units import Seconds
 from gpq.errors import Refused, UsageError
 from gpq.rpc.messages import Edit, SpecMessage
 
-ALWAYS = frozenset({"name", "priority", "time_limit", "retries"})
+ALWAYS = frozenset({"name", "priority", "time_limit", "retries", "background"})
 SIZE = frozenset({"min_gpus", "max_gpus", "rigid"})  # also of a job that runs and can be resized
 WAITING = frozenset({
     "gpu_type", "min_gpu_memory_mib", "begin", "requeue_on_lost", "grace", "batch_size", "max_batch_size",
@@ -134,6 +134,8 @@ def _range(spec: JobSpec) -> str:
 def _value(name: str, value: Any) -> str:
     if name == "begin":
         return stamp(value) if value else "now"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if name in ("time_limit", "requeue_on_lost", "grace"):
         return f"{value:.0f} s" if value else "none"
     return _shown(str(value))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gpq.core import environments, estimates
+from gpq.core import environments, estimates, owners
 from gpq.core.conditions import intruders, out_of_use, reservation_line
 from gpq.core.files import out_of_reach
 from gpq.core.gates import closed, gate
@@ -191,13 +191,14 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         for node in up
     }
     free = sum(each.values())
+    headline = "waits for GPUs that nobody else wants" if job.spec.background else "waits for GPUs"
     reasons = [f"it needs {gpus(fewest)}; {free} of {_total(snapshot)} are free"]
     if free >= fewest and job.spec.level is not Level.SCRIPT and max(each.values(), default=0) < fewest:
         where = ", ".join(f"{count} on {name}" for name, count in sorted(each.items()) if count)
         reasons = [f"it needs {gpus(fewest)} on one server; {free} of {_total(snapshot)} are free: {where}"]
     reasons += [drain_line(snapshot, name) for name in sorted(snapshot.drained) if name in snapshot.nodes]
     reasons += out_of_use(snapshot, job.spec)
-    reasons += _reserved_lines(snapshot, job)
+    reasons += [*_reserved_lines(snapshot, job), *_owned_lines(snapshot, job)]
     reasons += [f"not used for it: {line}" for line in environments.obstacles(snapshot, job)]
     holders = sorted({owner for owner in taken.values() if owner != job.id})
     if holders:
@@ -220,7 +221,10 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         remedies.append(
             f"it may start when {_list(fixed)} {'ends' if len(fixed) == 1 else 'end'}: gpq may not move what runs there"
         )
-    return Explained("waits for GPUs", tuple(reasons), tuple(remedies))
+    if job.spec.background:
+        reasons.append("it was submitted for the background: whoever else waits goes first")
+        remedies.append(f"`gpq edit {job.id} --no-background` makes it a job as any other")
+    return Explained(headline, tuple(reasons), tuple(remedies))
 
 
 def _never_while_drained(snapshot: Snapshot, job: Job) -> Explained | None:
@@ -244,15 +248,30 @@ def _reserved_lines(snapshot: Snapshot, job: Job) -> list[str]:
 
 
 def _never_while_reserved(snapshot: Snapshot, job: Job) -> Explained | None:
-    """It fits nowhere, and would without reservations of others."""
+    """It fits nowhere, and would without reservations of others, or were no server somebody's."""
     lines = _reserved_lines(snapshot, job)
-    if not lines or feasible(job, snapshot, supply(snapshot, job, {})):
+    owned = [name for name, node in sorted(snapshot.nodes.items()) if not owners.suits(job, node)]
+    if not (lines or owned) or feasible(job, snapshot, supply(snapshot, job, {})):
         return None
-    if not feasible(job, whole := replace(snapshot, reservations={}), supply(whole, job, {})):
+    nodes = {name: replace(node, owner="") for name, node in snapshot.nodes.items()}
+    if not feasible(job, whole := replace(snapshot, reservations={}, nodes=nodes), supply(whole, job, {})):
         return None
-    ids = [held.id for held in current(snapshot, snapshot.now) if keeps_out(held, job, snapshot.now)]
+    if not lines:
+        remedy = f"`gpq edit {job.id} --background` lets it run there until somebody comes"
+        return Explained("servers are others'", tuple(_owned_lines(snapshot, job)), (remedy,))
+    held_now = [held for held in current(snapshot, snapshot.now) if keeps_out(held, job, snapshot.now)]
+    ids = [held.id for held in held_now if not owners.is_owners(held)]
     remedies = tuple(f"`gpq nodes unreserve {name}` gives the GPUs back to everybody" for name in ids)
+    lines += _owned_lines(snapshot, job)
     return Explained("GPUs are reserved", ("it could only run on GPUs that are reserved", *lines), remedies)
+
+
+def _owned_lines(snapshot: Snapshot, job: Job) -> list[str]:
+    return [
+        f"server {name} is {node.owner}'s: only jobs that can leave it start there"
+        for name, node in sorted(snapshot.nodes.items())
+        if not owners.suits(job, node)
+    ]
 
 
 def _no_environment(snapshot: Snapshot, job: Job) -> Explained | None:
@@ -358,11 +377,13 @@ def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         f"it is to leave: {reservation_line(snapshot, held)}" for held in reserved_under(job, snapshot) if job.movable
     ]
     reasons += [f"warning: {line}" for line, _ in intruders(snapshot, job)]
+    if job.spec.background:
+        reasons.append("it runs in the background: it leaves as soon as somebody else can use its GPUs")
     if not job.movable:
         level = job.spec.level
         if level is Level.SCRIPT and not job.spec.rigid:
             reasons.append("the script has not declared itself (no gpq.init() and loader yet), so it is not moved")
-        else:
+        elif not job.spec.background:
             reasons.append("it is rigid: it runs to its end with the GPUs that it asked for")
         return Explained(headline, tuple(reasons))
     shapes = feasible(job, snapshot)

@@ -103,10 +103,10 @@ def finish_time_fairness(age: Seconds, remaining: Seconds | None, alone: Seconds
 
 
 def active(snapshot: Snapshot) -> list[Job]:
-    """Jobs that compete for devices: all live ones but those that are held or wait for something else."""
+    """Jobs that compete for devices: all live ones but those that are held, wait for something else, or take what is left."""
     gated = closed(snapshot)
-    jobs = sorted(snapshot.jobs.items())
-    return [job for name, job in jobs if job.state is not JobState.HELD and name not in gated]
+    jobs = (job for name, job in sorted(snapshot.jobs.items()) if name not in gated)
+    return [job for job in jobs if job.state is not JobState.HELD and not job.spec.background]
 
 
 def devices_up(snapshot: Snapshot) -> int:

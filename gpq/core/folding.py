@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from gpq.core import environments, gates, priors, profiling
+from gpq.core import environments, gates, owners, priors, profiling
 from gpq.core.events import (
     CancelAsked,
     Cancelled,
@@ -156,6 +156,8 @@ def _fold_reserved(held: Mapping[int, Reservation], event: Event) -> Mapping[int
             return {**rest, event.reservation.id: event.reservation}
         case NodeUnreserved() if event.id in held:
             return {name: each for name, each in held.items() if name != event.id}
+        case NodeSeen():
+            return owners.folded(held, event.node, event.at)
         case NodeRemoved() if any(each.node == event.node for each in held.values()):
             return {name: each for name, each in held.items() if each.node != event.node}
         case _:

@@ -124,6 +124,7 @@ class JobSpec:
     tags: tuple[str, ...] = ()
     after: tuple[Dependency, ...] = ()  # starts once these have ended so
     begin: Seconds = 0.0  # starts no earlier
+    background: bool = False  # takes only what nobody else wants, and leaves it when somebody does
     seat: Seat | None = None  # in an array
     code: str = ""  # SHA-256 of the archive that its code was frozen in; "" runs what lies in `cwd` then
     code_cwd: str = ""  # the working directory in it, relative

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpq.core.actions import Action, Forget
+from gpq.core.background import decided
 from gpq.core.environments import wanted as wanted_checks
 from gpq.core.events import (
     TRIGGERS,
@@ -24,7 +25,7 @@ from gpq.core.folding import fold
 from gpq.core.gates import next_opening, opened
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Placement, Shape, Snapshot, Wish
 from gpq.core.nodes import Device, NodeState
-from gpq.core.placement import place
+from gpq.core.owners import presence
 from gpq.core.planning import issued, plan, time_left, wished_stop
 from gpq.core.policy import Policy, shape_of
 from gpq.core.reservations import next_change
@@ -66,8 +67,7 @@ def decide(snapshot: Snapshot, events: Sequence[Event], policy: Policy, *, alloc
     done: Round | None = None
     if allocate:
         seen = evacuated(opened(snapshot))
-        allotted = policy.allocate(seen)
-        wanted = place(seen, allotted)
+        allotted, wanted = decided(seen, policy)
         allocation = {name: shape_of(allotment) for name, allotment in allotted.items()}
         reasons = motives(snapshot, allocation, wanted)
         done = Round(snapshot.now, allocation, wanted, reasons)
@@ -149,6 +149,7 @@ def due(snapshot: Snapshot, events: Sequence[Event]) -> bool:
                 known is None
                 or known.state is not event.node.state
                 or _offer(known.devices) != _offer(event.node.devices)
+                or presence(known) != presence(event.node)
             ):
                 return True
         if isinstance(event, EnvironmentSeen):

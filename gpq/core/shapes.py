@@ -21,6 +21,7 @@ from gpq.core.models import (
     Wish,
 )
 from gpq.core.nodes import Device, DeviceState, Node, NodeState
+from gpq.core.owners import is_over_its_grace
 from gpq.core.reservations import Barred, barred, reserved_under
 from gpq.core.units import DeviceId, JobId, NodeId, Seconds
 
@@ -71,15 +72,24 @@ def is_fixed(job: Job, snapshot: Snapshot) -> bool:
     if job.state not in HOLDS_DEVICES:
         return False
     if not is_leaving(job, snapshot):
-        if job.state is not JobState.RUNNING or not job.movable or job.started_at is None:
+        yields = job.movable or job.spec.background or _has_to_yield(job, snapshot)
+        if job.state is not JobState.RUNNING or job.started_at is None or not yields:
             return True
-        if snapshot.now < settled_at(job, snapshot.config) and not must_leave(job, snapshot):
+        if (
+            not job.spec.background
+            and snapshot.now < settled_at(job, snapshot.config)
+            and not must_leave(job, snapshot)
+        ):
             return True
     # Silence is not death: what runs on a node that does not answer stays where it is.
     return any(
         (node := snapshot.nodes.get(name)) is None or node.state is NodeState.UNREACHABLE
         for name, _ in (job.placement.parts if job.placement else ())
     )
+
+
+def _has_to_yield(job: Job, snapshot: Snapshot) -> bool:
+    return any(is_over_its_grace(job, held, snapshot) for held in reserved_under(job, snapshot))
 
 
 def drained_under(job: Job, snapshot: Snapshot) -> list[NodeId]:

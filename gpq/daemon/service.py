@@ -13,7 +13,7 @@ import msgspec
 
 import gpq
 from gpq import paths
-from gpq.control import after, details, draining, editing, linking, narration, requests, reserving
+from gpq.control import after, details, draining, editing, linking, narration, queries, requests, reserving
 from gpq.control.answers import Reader, node_word
 from gpq.control.controller import Controller
 from gpq.control.selectors import resolve, single
@@ -38,6 +38,7 @@ MAX_WAIT = 600.0  # seconds that one request may wait
 MAX_ERRAND = 120.0  # seconds
 RECENT_IN_TOP = 5
 CHANGES_IN_TOP = 12
+SEARCHED = 1000  # jobs that ended, by a query without --all
 
 
 @dataclass(frozen=True)
@@ -270,28 +271,35 @@ class Service:
         for state in request.states:
             if state not in known:
                 raise UsageError(f"unknown state `{state}`", f"known are {', '.join(JobState)}")
+        query = queries.parse(request.query)
         if request.jobs:
-            return self._rows(resolve(request.jobs, self._controller.snapshot, self._past))
+            listed = self._rows(resolve(request.jobs, self._controller.snapshot, self._past))
+            return msgspec.structs.replace(listed, jobs=query.answer(listed.jobs)) if request.query else listed
         reader = self._reader()
+        users = [request.user] if request.user else query.exactly("user")
+        states = request.states or query.exactly("state")
 
         def wanted(job: Job) -> bool:
-            return (not request.user or job.spec.user == request.user) and (
-                not request.states or job.state in request.states
-            )
+            return (not users or job.spec.user in users) and (not states or job.state in states)
 
         live = [job for _, job in sorted(reader.snapshot.jobs.items()) if wanted(job)]
-        finals = [state for state in request.states if state in TERMINAL]
+        finals = [state for state in states if state in TERMINAL]
         recent: list[Job] = []
-        if request.recent > 0 and (finals or not request.states):
-            found = self._past.history(user=request.user, states=finals, limit=request.recent)
+        searched = max(request.recent, SEARCHED) if request.query else request.recent
+        if request.recent > 0 and (finals or not states):
+            found = self._past.history(user=users[0] if len(users) == 1 else "", states=finals, limit=searched)
             recent = sorted((job for job in found if job.id not in reader.snapshot.jobs), key=lambda job: job.id)
+        rows = reader.jobs([*recent, *live])
         ended = self._past.ended_count()
+        unseen = max(ended - len(recent), 0)
+        if request.query:
+            rows = query.answer(rows)
         return messages.JobList(
-            reader.jobs([*recent, *live]),
+            rows,
             total=len(reader.snapshot.jobs) + ended,
-            hidden=0 if request.user or request.states else max(ended - len(recent), 0),
+            hidden=0 if users or states or request.query else unseen,
             now=narration.stamp(reader.now),
-            warnings=reader.warnings(),
+            warnings=[*reader.warnings(), *(_unsearched(unseen) if request.query and len(recent) == searched else [])],
         )
 
     def _rows(self, names: Sequence[JobId]) -> messages.JobList:
@@ -383,6 +391,12 @@ class Service:
             nodes={str(node.id): node_word(snapshot, node) for _, node in sorted(snapshot.nodes.items())},
             config_changed=self._fleet.config_changed(),
         )
+
+
+def _unsearched(count: int) -> list[str]:
+    return (
+        [f"{count} jobs that ended earlier were not searched: `gpq status --all` with the query does"] if count else []
+    )
 
 
 def _without(snapshot: Snapshot, name: JobId, configured: Iterable[str]) -> list[str]:

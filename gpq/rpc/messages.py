@@ -54,6 +54,7 @@ class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     code_from: str = ""  # what was frozen, for people
     after: list[str] = []  # `12:ok`, `@:any`, `train:notok`: starts once those have ended so
     begin: float = 0.0  # starts no earlier; seconds since the epoch
+    background: bool = False  # takes only what nobody else wants
 
 
 class ArrayMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,6 +79,7 @@ class Status(Request, frozen=True):
     recent: int = 20
     user: str = ""
     states: list[str] = []
+    query: list[str] = []  # `user=ana`, `tag~cifar`, `sort=-goodput` (gpq.control.queries)
 
 
 class Show(Request, frozen=True):
@@ -294,6 +296,7 @@ class JobView(msgspec.Struct, frozen=True):
     array: int | None = None  # of which it is an element
     index: int | None = None  # in that array
     params: dict[str, str] = {}  # of a sweep
+    background: bool = False  # takes only what nobody else wants
 
 
 class JobList(msgspec.Struct, frozen=True):
@@ -492,6 +495,16 @@ class ErrandResult(msgspec.Struct, frozen=True):
     node: str
     answer: dict[str, object]  # {"error": why} where it came to nothing
     seconds: float  # that it took
+    schema: int = SCHEMA
+
+
+class Yielded(msgspec.Struct, frozen=True):
+    """Answer of `gpq yield`."""
+
+    node: str
+    user: str  # there
+    seconds: float | None  # for which it is asked for; None: no more
+    changed: bool
     schema: int = SCHEMA
 
 

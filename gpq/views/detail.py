@@ -75,6 +75,7 @@ def _asked(spec: SpecMessage, job: JobView) -> dict[str, str]:
         "array": _seat(job),
         "after": ", ".join(spec.after) + (f"; still waits for {', '.join(job.after)}" if job.after else ""),
         "begins": moment(job.begin_at or ""),
+        "background": "takes only what nobody else wants" if spec.background else "",
         "priority": str(spec.priority) if spec.priority else "",
         "time limit": duration(spec.time_limit) if spec.time_limit else "",
         "retries": str(spec.retries) if spec.retries else "",

@@ -52,6 +52,9 @@ def test_a_job_from_its_submission_to_its_log(daemon: Daemon) -> None:
     assert api.job() == api.job("hello") == api.Job(job.id) == job
     assert api.jobs(job, state="failed") == [job]
     assert api.jobs(state=["running", "held"]) == []
+    assert api.jobs("exit>3 name=hello sort=-id") == [job]
+    with pytest.raises(api.errors.UsageError, match="colour"):
+        api.status("colour=red")
     assert [node.name for node in api.nodes("local").nodes] == ["local"]
     assert api.wait(job, "hello", timeout=PATIENCE) == 7
 

@@ -74,6 +74,7 @@ SAME = [  # the command line; the arguments of gpq.submit
         ["--sweep-file", "runs.csv", "--", "./run", "{lr}"],
         "submit_array(command=['./run', '{lr}'], sweep_file=Path('runs.csv'))",
     ),
+    (["--background", "train.py"], "'train.py', background=True"),
     (["--snapshot", "--dry-run", "train.py"], "'train.py', snapshot=True, dry_run=True"),
 ]
 
@@ -203,6 +204,8 @@ EDITS = [
         ["7", "--min-gpu-memory", "40G", "--max-batch-size", "64", "--array-limit", "4", "--after", "9"],
         "Job(7).edit(min_gpu_memory='40G', max_batch_size=64, array_limit=4, after=gpq.Job(9))",
     ),
+    (["7", "--background"], "Job(7).edit(background=True)"),
+    (["7", "--no-background"], "Job(7).edit(background=False)"),
 ]  # fmt: skip
 
 

@@ -430,3 +430,36 @@ def test_edits_of_jobs_that_wait_and_run(live: Gpq) -> None:
     wait_for_state(live, "idle", "timeout")
     shown = ok(live, "show", "idle")
     assert "edited by" in shown
+
+
+def test_status_answers_queries_over_live_jobs_and_those_that_ended(live: Gpq) -> None:
+    ok(live, "submit", "--tag", "cifar10", "--name", "good", "--wait", "--", "true")
+    live("submit", "--tag", "cifar100", "--name", "bad", "--wait", "--", "sh", "-c", "exit 4")
+    ok(live, "submit", "--hold", "--priority", "3", "--", "true")
+
+    def found(*words: str) -> list[int]:
+        return [row["id"] for row in json.loads(ok(live, "status", "--json", *words))["jobs"]]
+
+    assert found("tag~cifar sort=-id") == [2, 1]
+    assert found("tag~cifar", "exit=4") == [2]
+    assert found("priority>0") == [3]
+    assert found("state=held,failed") == [2, 3]
+    assert found("1-2", "exit=0") == [1]
+    assert "bad" in ok(live, "status", "state=failed")
+    assert ok(live, "status", "user=nobody") == "no jobs\n"
+    refused = live("status", "usr=ana")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "did you mean user" in refused.stderr
+
+
+def test_a_job_of_the_background_makes_room_and_comes_back(live: Gpq) -> None:
+    ok(live, "submit", "--background", "--gpus", "2", "--name", "back", "--", "sh", "-c", "echo began; sleep 1000")
+    wait_for_state(live, "back", "running")
+    assert live("submit", "--wait", "--", "true").returncode == 0
+    row = wait_for_state(live, "back", "running")
+    assert (row["background"], row["attempt"], row["restarts"]) == (True, 2, 1)
+    assert ok(live, "logs", "back").count("began") == 2
+    assert "leaves as soon as somebody else" in ok(live, "why", "back")
+    assert ok(live, "edit", "back", "--no-background") == "job 1: background yes -> no\n"
+    ok(live, "submit", "--name", "next", "--", "true")
+    assert "held by job 1" in ok(live, "why", "next")
