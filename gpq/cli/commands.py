@@ -20,6 +20,7 @@ COMMANDS = {
     "config": ("gpq.cli.config", "show and check the configuration"),
     "simulate": ("gpq.cli.simulate", "compare policies on a workload, or on your own jobs, in simulated time"),
     "demo": ("gpq.cli.demo", "three real training jobs on two small CPU servers, live"),
+    "import": ("gpq.cli.importing", "jobs from Slurm's scripts and from task-spooler's queue"),
     "schema": ("gpq.cli.schema", "the JSON Schema of what a command prints with --json"),
     "completion": ("gpq.cli.completion", "print the completion script of a shell"),
 }

@@ -87,6 +87,23 @@ class Policies(msgspec.Struct, frozen=True):
     schema: int = SCHEMA
 
 
+class ImportView(msgspec.Struct, frozen=True):
+    source: str  # the script's path, or the number in task-spooler
+    argv: list[str]  # the line of `gpq submit` that says the same; empty where it is refused
+    notes: list[str]
+    after: str  # the source that it waits for, "" for none
+    refused: str  # why it is not queued, "" where it is or can be
+    hint: str
+    id: int | None  # of the job, or of the array, that was queued
+
+
+class Imported(msgspec.Struct, frozen=True):
+    """Answer of `gpq import slurm` and `gpq import ts`."""
+
+    jobs: list[ImportView]
+    schema: int = SCHEMA
+
+
 @dataclass(frozen=True, slots=True)
 class Settings(FileConfig):
     """All settings that hold, defaults included, by the names that they have in config.toml."""

@@ -312,6 +312,22 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--json": ("Print JSON only, as the daemon answered.", ""),
         },
     ),
+    "import slurm": (
+        "files",
+        {
+            "--submit": ("Queue them; without it they are shown only.", ""),
+            "--hold": ("Queue them held: `gpq release` lets them run.", ""),
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "import ts": (
+        "",
+        {
+            "--submit": ("Queue them; without it they are shown only.", ""),
+            "--hold": ("Queue them held: `gpq release` lets them run.", ""),
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
     "schema": (
         "any",
         {

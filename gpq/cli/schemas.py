@@ -41,6 +41,8 @@ PRINTED: dict[str, tuple[type, ...]] = {
     "nodes reserve": (m.Reserved,),
     "nodes unreserve": (m.Reserved,),
     "yield": (m.Yielded,),
+    "import slurm": (own.Imported,),
+    "import ts": (own.Imported,),
     "top": (m.TopView,),
     "daemon status": (m.DaemonInfo,),
     "doctor": (own.Checkup,),

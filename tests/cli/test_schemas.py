@@ -94,6 +94,7 @@ def test_a_busy_queue_is_printed_as_the_schemas_say(gpq: Gpq, made: Made) -> Non
 
 
 def test_what_a_real_daemon_answers_is_as_the_schemas_say(live: Gpq, home: Path, tmp_path: Path) -> None:
+    live.environ["TS_SOCKET"] = str(home / "none.sock")
     ran(live, "submit", "--json", "--name", "one", "--tag", "a", "--", "sh", "-c", "echo hello; exit 3")
     waited = live("wait", "1", "--json")
     assert (waited.returncode, check("wait", waited.stdout)[0]["jobs"][0]["exit_status"]) == (3, 3)
@@ -111,7 +112,8 @@ def test_what_a_real_daemon_answers_is_as_the_schemas_say(live: Gpq, home: Path,
         (["cancel", "all", "--json"], 0),
         (["config", "show", "--json"], 0), (["config", "--json"], 0), (["config", "check", "--json"], 0),
         (["config", "check", "none.toml", "--json"], 2), (["config", "path", "--json"], 0),
-        (["config", "policies", "--json"], 0), (["simulate", "none.csv", "--json"], 2),
+        (["import", "slurm", "none.sh", "--json"], 5),
+        (["import", "ts", "--json"], 4), (["config", "policies", "--json"], 0), (["simulate", "none.csv", "--json"], 2),
     ):  # fmt: skip
         said = live(*argv)
         assert said.returncode == code, said

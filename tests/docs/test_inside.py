@@ -7,6 +7,9 @@ from dataclasses import fields
 
 import pytest
 
+from gpq.cli import sbatch
+from gpq.cli.commands import COMMANDS
+from gpq.cli.grammar import GRAMMAR
 from gpq.config import FileConfig, NodeConfig, parse
 from gpq.policies.registry import POLICIES
 from gpq.sim.outcomes import Summary
@@ -47,3 +50,17 @@ def test_every_column_of_a_simulation_is_explained() -> None:
 
 def test_what_the_example_sets_are_the_defaults() -> None:
     assert parse(EXAMPLE, policies=POLICIES) == FileConfig()
+
+
+def test_what_the_table_for_slurm_names_is_there() -> None:
+    section = README.partition("## From Slurm, and from task-spooler\n")[2].partition("\n## ")[0]
+    rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| `") or line.startswith("| the")]
+    assert len(rows) > 12
+    for _, ours in rows:
+        for code in re.findall(r"`([^`]+)`", ours):
+            words = code.split()
+            if words[0] == "gpq":
+                assert words[1] in COMMANDS, code
+            known = GRAMMAR["edit" if "edit" in words else "submit"][1]
+            options = [word.partition("=")[0] for word in words if word[:2] == "--" and word != "--"]
+            assert all(option in known or sbatch.name_of(option) for option in options), code
