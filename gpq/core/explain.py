@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gpq.core import environments, estimates, owners
+from gpq.core import environments, estimates, idleness, owners
 from gpq.core.conditions import intruders, out_of_use, reservation_line
 from gpq.core.files import out_of_reach
 from gpq.core.gates import closed, gate
@@ -377,6 +377,11 @@ def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         f"it is to leave: {reservation_line(snapshot, held)}" for held in reserved_under(job, snapshot) if job.movable
     ]
     reasons += [f"warning: {line}" for line, _ in intruders(snapshot, job)]
+    unused = idleness.line(snapshot, job)
+    if unused:
+        reasons.append(f"warning: it {unused}")
+    if job.idle:
+        reasons.append(f"it did not use what it had, and keeps {gpus(job.spec.min_gpus)} until it uses them")
     if job.spec.background:
         reasons.append("it runs in the background: it leaves as soon as somebody else can use its GPUs")
     if not job.movable:

@@ -23,6 +23,7 @@ from gpq.core.events import (
 from gpq.core.explain import motives
 from gpq.core.folding import fold
 from gpq.core.gates import next_opening, opened
+from gpq.core.idleness import capped, reclaimed
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Placement, Shape, Snapshot, Wish
 from gpq.core.nodes import Device, NodeState
 from gpq.core.owners import presence
@@ -66,7 +67,7 @@ def decide(snapshot: Snapshot, events: Sequence[Event], policy: Policy, *, alloc
     wanted: dict[JobId, Placement] = {}
     done: Round | None = None
     if allocate:
-        seen = evacuated(opened(snapshot))
+        seen = evacuated(capped(opened(snapshot)))
         allotted, wanted = decided(seen, policy)
         allocation = {name: shape_of(allotment) for name, allotment in allotted.items()}
         reasons = motives(snapshot, allocation, wanted)
@@ -105,7 +106,7 @@ def _forgets(before: Snapshot, after: Snapshot, journal: Sequence[Event]) -> lis
 
 def settle(snapshot: Snapshot) -> list[Event]:
     """What follows at once for jobs that hold nothing: a wish needs no round."""
-    events: list[Event] = []
+    events: list[Event] = [*reclaimed(snapshot)]
     for name in sorted(snapshot.jobs):
         job = snapshot.jobs[name]
         if job.state not in (JobState.PENDING, JobState.HELD):

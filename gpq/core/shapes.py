@@ -103,17 +103,24 @@ def must_leave(job: Job, snapshot: Snapshot) -> bool:
 
 
 def evacuated(snapshot: Snapshot) -> Snapshot:
-    """The snapshot as a policy is to see it: jobs that must leave a drained node, or reserved devices, count as if they had
-    stopped, and their devices as free, so that whatever the policy weighs, staying is not among it. The same object where
-    nobody must."""
-    if not snapshot.drained and not snapshot.reservations:
-        return snapshot
+    """The snapshot as a policy is to see it: jobs that must leave a drained node, or reserved devices, or have another number
+    of GPUs than they may have by now, count as if they had stopped, and their devices as free, so that whatever the policy
+    weighs, staying is not among it. The same object where nobody must."""
+    anywhere = bool(snapshot.drained or snapshot.reservations)
     leaving = {
         name: replace(job, state=JobState.PENDING, placement=None, launched_at=None, started_at=None)
         for name, job in snapshot.jobs.items()
-        if job.wish is Wish.RUN and must_leave(job, snapshot) and not is_fixed(job, snapshot)
+        if job.placement is not None
+        and job.wish is Wish.RUN
+        and (_is_missized(job) or (anywhere and must_leave(job, snapshot)))
+        and not is_fixed(job, snapshot)
     }
     return replace(snapshot, jobs={**snapshot.jobs, **leaving}) if leaving else snapshot
+
+
+def _is_missized(job: Job) -> bool:
+    """Has its range changed since it was placed?"""
+    return job.elastic and not job.spec.min_gpus <= job.replicas <= (job.spec.max_gpus or job.replicas)
 
 
 def held_by(snapshot: Snapshot, *, only_fixed: bool = False) -> dict[tuple[NodeId, DeviceId], JobId]:

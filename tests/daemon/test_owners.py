@@ -67,7 +67,7 @@ class Desk:
     def work(self, busy: dict[int, int]) -> None:
         """pid by index of the GPU that it uses."""
         gpus = [
-            {"uuid": name, "processes": [{"pid": busy[place], "mib": 500}] if place in busy else []}
+            {"uuid": name, "utilisation": 0, "processes": [{"pid": busy[place], "mib": 500}] if place in busy else []}
             for place, name in enumerate(self.names)
         ]
         new = self.state.with_suffix(".new")
@@ -170,3 +170,13 @@ def test_an_owner_asks_for_the_server_and_gives_it_back(desk: Desk, tmp_path: Pa
         assert ended.answer == {"user": me, "wanted": True}
         wait_until(lambda: not served.call(Nodes(), NodeList).reservations, "and that it is over")
     assert set(Path(common_folder()).glob("gpq-yield.*")) == marks
+
+
+def test_a_gpu_that_its_job_does_not_use_is_named(desk: Desk, tmp_path: Path) -> None:
+    with daemon(tmp_path / "home", f"idle_after = 10\n{config(desk, '')}") as served:
+        served.wait_for_nodes()
+        wait_until(lambda: set(gpus(served)) == set(desk.names), "its GPUs are known")
+        job = served.submit("sleep", "1000")
+        wait_until(lambda: row(served, job).state == "running", "it runs")
+        [held] = row(served, job).placement[0].indices
+        wait_until(lambda: row(served, job).reason.startswith(f"does not use GPU {held} of desk, for "), "it is named")
