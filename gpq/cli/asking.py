@@ -6,16 +6,18 @@ What is said on the command line counts, then `#GPQ` lines, then `#SBATCH` lines
 from __future__ import annotations
 
 import os
-import shutil
-import socket
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gpq.cli import batch, sbatch, spec, values
+import msgspec
+
+from gpq.cli import spec, values
 from gpq.cli.grammar import GRAMMAR
 from gpq.errors import UsageError
 from gpq.rpc import messages
+
+if TYPE_CHECKING:  # a plain command pays for neither
+    from gpq.cli import batch, sbatch
 
 LISTS = {"tag": "tags", "env": "env", "after": "after", "sweep": "sweep"}  # may be repeated, and their fields
 JOINED = ("tags", "env")  # over all places where they are said
@@ -24,18 +26,16 @@ HOW = ("hold", "wait", "dry_run", "json")  # not part of the specification
 HERE = "the command line"
 
 
-@dataclass
-class Parsed:
+class Parsed(msgspec.Struct):
     """`fields` of spec.Asked and of HOW that were given, `pairs` of sbatch, and the words after them."""
 
-    fields: dict[str, Any] = field(default_factory=dict)
-    words: list[str] = field(default_factory=list)
+    fields: dict[str, Any] = {}
+    words: list[str] = []
     black_box: bool = False  # they stood after `--`
-    pairs: list[sbatch.Pair] = field(default_factory=list)
+    pairs: list[tuple[str, str]] = []
 
 
-@dataclass(frozen=True)
-class Settled:
+class Settled(msgspec.Struct, frozen=True):
     asked: spec.Asked
     how: dict[str, bool]
     notes: list[str]
@@ -95,6 +95,8 @@ def _own(fields: dict[str, Any], words: list[str]) -> int | None:
 
 def _foreign(pairs: list[sbatch.Pair], words: list[str]) -> int:
     """How many of the words were a flag of sbatch, written in full."""
+    from gpq.cli import sbatch
+
     name = sbatch.name_of(words[0])
     if not name or (words[0].startswith("--") and words[0][2:].partition("=")[0] != name):
         return 0
@@ -124,15 +126,20 @@ def settle(parsed: Parsed) -> Settled:
     parsed = _wrapped(parsed)
     script = None if parsed.black_box or not parsed.words else _script(parsed)
     shell = parsed.black_box or (script is not None and not script.python)
-    made = sbatch.translate(parsed.pairs, HERE, given=parsed.fields, shell=shell)
-    fields = {**made.fields, **parsed.fields}
-    notes = _notes(made, HERE)
+    fields, notes = parsed.fields, []
+    if parsed.pairs:
+        from gpq.cli import sbatch
+
+        made = sbatch.translate(parsed.pairs, HERE, given=parsed.fields, shell=shell)
+        fields, notes = {**made.fields, **parsed.fields}, _notes(made, HERE)
     if script is None:
         return _settled(fields, parsed.words, parsed.black_box, notes)
     fields, said = _with_lines(script, fields, shell=shell)
     notes += said
     words = [script.path, *parsed.words[1:]] if fields.get("cwd") != parsed.fields.get("cwd") else parsed.words
     if shell:
+        from gpq.cli import batch
+
         cwd = spec.directory(fields.get("cwd", ""))
         words = [*batch.command(script, cwd, relative=bool(fields.get("snapshot"))), *parsed.words[1:]]
         fields.setdefault("name", values.as_name(script.name))
@@ -140,6 +147,7 @@ def settle(parsed: Parsed) -> Settled:
 
 
 def _settled(fields: dict[str, Any], words: list[str], black_box: bool, notes: list[str]) -> Settled:
+    fields = dict(fields)
     how = {key: bool(fields.pop(key, False)) for key in HOW}
     return Settled(spec.Asked(words=words, black_box=black_box, **fields), how, notes)
 
@@ -157,6 +165,8 @@ def _wrapped(parsed: Parsed) -> Parsed:
 
 def _script(parsed: Parsed) -> batch.Script | None:
     """The file that is named; beside --cwd, one of that folder comes first."""
+    from gpq.cli import batch
+
     word = os.path.expanduser(parsed.words[0])
     found = batch.read(os.path.abspath(os.path.join(spec.directory(parsed.fields.get("cwd", "")), word)))
     if found is None and not word.endswith(".py"):
@@ -166,6 +176,12 @@ def _script(parsed: Parsed) -> batch.Script | None:
 
 def _with_lines(script: batch.Script, fields: dict[str, Any], *, shell: bool) -> tuple[dict[str, Any], list[str]]:
     """`fields` with what the script's lines add, and remarks."""
+    if not (script.slurm or script.own or script.calls_srun):
+        return fields, []
+    import shutil
+
+    from gpq.cli import sbatch
+
     notes: list[str] = []
     own, pairs = _own_lines(script)
     where = f"#GPQ in {script.name}"
@@ -212,6 +228,8 @@ def _notes(made: sbatch.Translated, where: str) -> list[str]:
 
 def _variables(script: batch.Script, fields: dict[str, Any], asked: dict[str, str]) -> list[str]:
     """What such scripts read, as far as it is known here; the daemon adds numbers and servers (gpq.daemon.slurm)."""
+    import socket
+
     made = {
         messages.LIKE_SLURM: "1",
         "SLURM_JOB_NAME": fields.get("name") or values.as_name(script.name),
@@ -243,20 +261,6 @@ def requested(asked: spec.Asked, *, hold: bool, dry_run: bool) -> tuple[messages
     array = sweeps.array_of(asked.array, asked.sweep, asked.sweep_file)
     notes = sweeps.unused(array, built) if array is not None else []
     return messages.Submit(built, held=hold, array=array, dry_run=dry_run), notes
-
-
-def late(asked: spec.Asked) -> list[str]:
-    """A remark on options that look like gpq's own and stand where they are the script's."""
-    known = GRAMMAR["submit"][1]
-    found = dict.fromkeys(
-        name for word in asked.words[1:] if (name := word.partition("=")[0]) in known and name[:2] == "--"
-    )
-    if not found:
-        return []
-    whose = "command" if asked.black_box else "script"
-    stand, go = ("stand", "go") if len(found) > 1 else ("stands", "goes")
-    said = f"{stand} after the {whose} and so {go} to it"
-    return [f"{', '.join(found)} {said}: gpq's own options stand before it"]
 
 
 def words_of(asked: spec.Asked) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from dataclasses import dataclass, field
+
+import msgspec
 
 from gpq.errors import UsageError
 
@@ -16,15 +17,14 @@ PYTHON_LINE = re.compile(r"#!.*\bpython")
 SRUN = re.compile(r"^[^#\n]*\bsrun\s", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Script:
+class Script(msgspec.Struct, frozen=True):
     """`slurm` and `own`: the words of each `#SBATCH` and each `#GPQ` line, with where it stands."""
 
     path: str  # absolute
     python: bool  # run as a training script; else as a command
-    interpreter: list[str] = field(default_factory=list)  # that its first line names
-    slurm: list[tuple[str, list[str]]] = field(default_factory=list)
-    own: list[tuple[str, list[str]]] = field(default_factory=list)
+    interpreter: list[str] = []  # that its first line names
+    slurm: list[tuple[str, list[str]]] = []
+    own: list[tuple[str, list[str]]] = []
     calls_srun: bool = False
 
     @property

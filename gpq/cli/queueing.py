@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpq.cli import asking
+from gpq.cli import asking, spec
+from gpq.cli.grammar import GRAMMAR
 from gpq.client.connection import call
 from gpq.rpc import messages
 
@@ -18,7 +19,7 @@ def run(parsed: asking.Parsed) -> int:
     settled = asking.settle(parsed)
     hold, wait, dry_run, json = (settled.how[key] for key in ("hold", "wait", "dry_run", "json"))
     request, notes = asking.requested(settled.asked, hold=hold, dry_run=dry_run)
-    notes = [*settled.notes, *notes, *asking.late(settled.asked)]
+    notes = [*settled.notes, *notes, *late(settled.asked)]
     if notes:
         from gpq.cli import output
 
@@ -39,6 +40,20 @@ def run(parsed: asking.Parsed) -> int:
             output.note(f"{what} {answer.id} stays queued or runs on: `gpq cancel {answer.id}` stops it")
             raise
     return 0
+
+
+def late(asked: spec.Asked) -> list[str]:
+    """A remark on options that look like gpq's own and stand where they are the script's."""
+    known = GRAMMAR["submit"][1]
+    found = dict.fromkeys(
+        name for word in asked.words[1:] if (name := word.partition("=")[0]) in known and name[:2] == "--"
+    )
+    if not found:
+        return []
+    whose = "command" if asked.black_box else "script"
+    stand, go = ("stand", "go") if len(found) > 1 else ("stands", "goes")
+    said = f"{stand} after the {whose} and so {go} to it"
+    return [f"{', '.join(found)} {said}: gpq's own options stand before it"]
 
 
 def _submitted(answer: messages.Submitted, array: messages.ArrayMessage | None) -> str:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from gpq.cli import values
 from gpq.errors import UsageError
@@ -107,13 +108,12 @@ def pairs(words: Sequence[str], where: str) -> Iterator[Pair]:
             raise UsageError(f"{where}: {word} needs a value", f"{word}=...")
 
 
-@dataclass
-class Translated:
+class Translated(msgspec.Struct):
     """`fields`: of spec.Asked and of how it is queued, as typed. `unused`: options without a meaning here. `notes`: lines."""
 
-    fields: dict[str, Any] = field(default_factory=dict)
-    unused: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    fields: dict[str, Any] = {}
+    unused: list[str] = []
+    notes: list[str] = []
 
 
 def translate(
