@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 FLAGS = {"--json": "json", "--all": "all", "-a": "all"}
 VALUES = {"--color": "color", "--user": "user", "-u": "user", "--state": "states", "-s": "states", "--recent": "recent"}
 
+SCRIPTS = (".py", ".sh", ".bash", ".zsh", ".sbatch", ".slurm", ".job")  # what follows one is its own
+
 
 class Watched(io.FileIO):
     """The descriptor of stdout, which remembers what it did not take. What is larger than its buffer lies nowhere then."""
@@ -146,7 +148,7 @@ def report(error: GpqError, *, as_json: bool) -> int:
 def wants_json(argv: list[str]) -> bool:
     """Is --json among gpq's own options? Not what belongs to a submitted command or script."""
     for word in argv:
-        if word == "--" or (argv[0] == "submit" and word.endswith(".py")):
+        if word == "--" or (argv[0] == "submit" and word.endswith(SCRIPTS)):
             return False
         if word == "--json":
             return True
