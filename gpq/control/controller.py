@@ -42,6 +42,7 @@ class Controller:
         loaded = replace(store.load(), now=world.now(), config=config)
         self.snapshot: Snapshot = environments.recalled(not_from_the_future(loaded))
         self.last_round: Round | None = None
+        self.last_change: Round | None = None  # the last one that gave anybody other GPUs
         # Shares averaged over lives, for finish-time fairness; counted anew from the start of the daemon.
         self.mean_shares: Mapping[JobId, MeanShare] = {}
         self._shared_at = self.snapshot.now
@@ -171,6 +172,7 @@ class Controller:
             self.snapshot = decision.snapshot
             if decision.round is not None:
                 self.last_round = decision.round
+                self.last_change = decision.round if decision.round.changes else self.last_change
             self.world.publish(decision.snapshot)
             self.changed.notify_all()
 
