@@ -64,7 +64,7 @@ RULE = (
 def schema(path: str) -> dict[str, Any]:
     """The schema of one command's output, or of a line of it."""
     kinds = (*PRINTED[path], own.Error)
-    _, components = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    _, components = msgspec.json.schema_components(kinds, schema_hook=_anything, ref_template="#/$defs/{name}")
     known = {kind.__name__: kind for kind in _classes()}
     for name, found in components.items():
         _complete(found, known.get(name))
@@ -76,6 +76,13 @@ def schema(path: str) -> dict[str, Any]:
         "anyOf": [{"$ref": f"#/$defs/{kind.__name__}"} for kind in kinds],
         "$defs": components,
     }
+
+
+def _anything(kind: type) -> dict[str, Any]:
+    """The schema of `object`, which msgspec leaves to us."""
+    if kind is not object:
+        raise NotImplementedError
+    return {}
 
 
 def files() -> dict[str, str]:
