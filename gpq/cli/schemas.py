@@ -82,7 +82,7 @@ def _anything(kind: type) -> dict[str, Any]:
     """The schema of `object`, which msgspec leaves to us."""
     if kind is not object:
         raise NotImplementedError
-    return {}
+    return {"description": "any value"}
 
 
 def files() -> dict[str, str]:
