@@ -10,7 +10,7 @@ from gpq.config import FileConfig, parse
 from gpq.core.models import Config
 from gpq.errors import UsageError
 
-OWN = {"grace", "nodes", "requeue_on_lost", "log_limit", "setup_limit"}  # what the core has no use for
+OWN = {"grace", "nodes", "requeue_on_lost", "log_limit", "setup_limit", "metrics"}  # what the core has no use for
 
 
 def test_the_defaults_are_those_of_the_core() -> None:
@@ -66,6 +66,9 @@ cores = {}
         (SSH + 'host = "a"\npython = "a\\nb"\n', "python is no path (at line 4, column 1)"),
         (SSH + 'host = "a"\nidentity = "-x"\n', "identity is no path (at line 4, column 1)"),
         (SSH + 'host = "a"\nscript_python = "py"\n', "script_python must begin with / (at line 4, column 1)"),
+        ("metrics = 9464\n", "metrics must be a text in quotes (at line 1, column 1)"),
+        ('seed = 1\nmetrics = "gpu1:9464"\n', "metrics: `gpu1` is no IP address (at line 2, column 1)"),
+        ('metrics = "0"\n', "metrics: `0` is no port or address with a port (at line 1, column 1)"),
         ("setup_limit = 0\n", "setup_limit must be above 0 (at line 1, column 1)"),
         (SSH + 'host = "a"\naddress = "a b"\n', "`a b` is no address (at line 4, column 1)"),
         (SSH + 'host = "a"\nssh = ["ssh", ""]\n', "ssh must be a command and its options (at line 4, column 1)"),

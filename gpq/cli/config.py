@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from gpq import config as configuration
-from gpq import paths
+from gpq import outward, paths
 from gpq.cli import output
 from gpq.cli.frame import Json, default_to, frame
 from gpq.errors import UsageError
@@ -58,7 +58,7 @@ def check(file: Annotated[str, FILE] = "", json: Json = False) -> None:
     if file and not there:
         raise UsageError(f"no file {file}", "`gpq config path` tells which one is in use")
     try:
-        configuration.load(path, policies=POLICIES, cores=os.sched_getaffinity(0))
+        settings = configuration.load(path, policies=POLICIES, cores=os.sched_getaffinity(0))
     except UsageError as error:  # the hint need not name the command that gives it
         hint = "correct it; without a file the defaults hold" if error.hint == configuration.CHECK else error.hint
         raise UsageError(error.message, hint) from None
@@ -66,6 +66,8 @@ def check(file: Annotated[str, FILE] = "", json: Json = False) -> None:
         output.emit({"path": path, "exists": there, "ok": True, "schema": SCHEMA})
     else:
         output.say(f"{path} is right" if there else f"there is no {path}: the defaults hold")
+    if settings.metrics and not (address := outward.address(settings.metrics)).private:
+        output.note(f"metrics: {address.host} is no address of this machine alone: {outward.OPEN}")
 
 
 @app.command()

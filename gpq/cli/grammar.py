@@ -223,6 +223,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "daemon start": (
         "",
         {
+            "--metrics": ("Serve Prometheus metrics there, for as long as this daemon runs; config.toml has the same for good.", "any"),
         },
     ),
     "daemon stop": (

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from gpq.control.tally import Tally
 from gpq.core import environments
 from gpq.core.events import EnvironmentSeen, Event, NodeSeen, NodeSilent
 from gpq.core.fairness import MeanShare, advance
@@ -48,6 +49,7 @@ class Controller:
         self._shared_at = self.snapshot.now
         self.rounds = 0
         self.round_seconds: deque[Seconds] = deque(maxlen=REMEMBERED)
+        self.tally = Tally()
         self.changed = threading.Condition()
         self._asks: deque[tuple[Build[Any], Future[Any]]] = deque()
         self._lock = threading.Lock()
@@ -104,7 +106,7 @@ class Controller:
             began = time.perf_counter()
             decision = decide(snapshot, events, self.policy, allocate=allocate)
             spent = time.perf_counter() - began
-            self._commit(decision)
+            written = self._commit(decision)
         except StoreFailed as error:
             _fail(answers, error)
             raise
@@ -123,7 +125,7 @@ class Controller:
             self.mean_shares = advance(self.mean_shares, self.snapshot, passed)
             self.rounds += 1
             self.round_seconds.append(spent)
-        self._show(decision)
+        self._show(decision, self.tally.after(self.snapshot, decision, spent if allocate else None, written))
         for answer, result in answers:
             answer.set_result(result)
         for action in decision.actions:
@@ -160,15 +162,20 @@ class Controller:
             answers.append((answer, result))
         return answers, events
 
-    def _commit(self, decision: Decision) -> None:
-        """Write what changed. What only nodes know (devices, silence) is not remembered and costs no disk write."""
+    def _commit(self, decision: Decision) -> Seconds | None:
+        """Write what changed: how long that took. What only nodes know (devices, silence) is not remembered and costs no
+        disk write: None."""
         before, after = self.snapshot, decision.snapshot
         lasting = [event for event in decision.journal if not isinstance(event, _NODE_NEWS)]
         if lasting or decision.ended or after.jobs != before.jobs or after.next_id != before.next_id:
+            began = time.perf_counter()
             self.store.commit(decision.journal, after, decision.ended)
+            return time.perf_counter() - began
+        return None
 
-    def _show(self, decision: Decision) -> None:
+    def _show(self, decision: Decision, tally: Tally) -> None:
         with self.changed:
+            self.tally = tally
             self.snapshot = decision.snapshot
             if decision.round is not None:
                 self.last_round = decision.round

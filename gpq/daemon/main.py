@@ -22,7 +22,7 @@ from io import TextIOWrapper
 from queue import Empty, SimpleQueue
 
 import gpq
-from gpq import config, daemon, paths
+from gpq import config, daemon, outward, paths
 from gpq.control.controller import Controller
 from gpq.core.models import Config
 from gpq.daemon.fleet import Fleet
@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="gpq-daemon", description="the gpq daemon, in the foreground")
     parser.add_argument("--detached", action="store_true", help="leave the caller: fork, and log to a file only")
     parser.add_argument("--ready-fd", type=int, default=-1, help="tell on this descriptor that it serves, or why not")
+    parser.add_argument("--metrics", default="", help="[ADDR:]PORT for Prometheus, instead of what config.toml says")
     options = parser.parse_args(arguments)
     if options.detached and os.fork() > 0:
         os._exit(0)
@@ -63,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with contextlib.closing(DaemonLock()) as lock:
             _log_to_file(alone=options.detached)
             try:
-                return _serve(ready, umask)
+                return _serve(ready, umask, options.metrics)
             except Exception:
                 lock.disown()  # before anybody is told
                 raise
@@ -152,7 +153,7 @@ def _log_to_file(*, alone: bool) -> None:
     faulthandler.enable(_not_through_links(paths.daemon_log(), os.O_WRONLY | os.O_APPEND | os.O_CREAT))
 
 
-def _serve(ready: Ready, umask: int) -> int:
+def _serve(ready: Ready, umask: int, metrics: str = "") -> int:
     """From the first read of the configuration to the last close."""
     fingerprint = config.fingerprint()
     settings = config.load(policies=POLICIES)
@@ -198,6 +199,7 @@ def _serve(ready: Ready, umask: int) -> int:
         log.info("gpq %s, pid %d, epoch %d, %s", gpq.__version__, os.getpid(), store.epoch, paths.home())
         keeper = Keeper(world.ask, lambda: controller.snapshot, store, paths.snapshots())
         stack.callback(keeper.close)
+        _serve_metrics(metrics or settings.metrics, service, core.policy, stack)
         loop = _Loop(controller, ending)
         world.start()
         loop.start()
@@ -216,6 +218,19 @@ def _serve(ready: Ready, umask: int) -> int:
         _back_up(store)
     log.info("ended")
     return 0
+
+
+def _serve_metrics(where: str, service: Service, policy: str, stack: contextlib.ExitStack) -> None:
+    """Until `stack` ends, where anybody asked for it. A port that cannot be had is told, and no reason to end."""
+    if not where:
+        return
+    from gpq.daemon import exporter, metrics  # these alone import prometheus-client
+
+    look = lambda: metrics.Look(*service.look())  # noqa: E731
+    serving = exporter.Exporter(outward.address(where), metrics.registry(look, policy))
+    stack.callback(serving.close)
+    service.metrics = serving.state
+    serving.start()
 
 
 class Ending:

@@ -17,6 +17,7 @@ from gpq.control import after, details, draining, editing, linking, narration, q
 from gpq.control.answers import Reader, node_word
 from gpq.control.controller import Controller
 from gpq.control.selectors import resolve, single
+from gpq.control.tally import Tally
 from gpq.core.fairness import JobFairness, fairness_by_job
 from gpq.core.files import Staging
 from gpq.core.healing import nodes_of
@@ -74,6 +75,7 @@ class Service:
         self._end = end
         self._run_errand = errand
         self._logs = LogReader(controller, past, tail)
+        self.metrics: Callable[[], tuple[str, str]] = lambda: ("", "")  # where they are served, why they are not
         self._fairness: tuple[Snapshot, Mapping[JobId, JobFairness]] = (Snapshot(), {})
         self._submitting = Submitting(controller, past, lambda: fleet.names, grace=about.grace, lease=about.lease)
         self._handlers: dict[type[Request], Callable[[Any, Peer], msgspec.Struct]] = {
@@ -109,11 +111,18 @@ class Service:
             raise UsageError(f"a request may wait at most {MAX_WAIT:.0f} s", "ask again and again")
         return self._handlers[type(request)](request, peer)
 
-    def _reader(self) -> Reader:
+    def look(self) -> tuple[Reader, Tally]:
+        """The newest snapshot and what was counted up to it. From any thread."""
+        with self._controller.changed:
+            snapshot, tally = self._controller.snapshot, self._controller.tally
+        return self._reader(snapshot), tally
+
+    def _reader(self, newest: Snapshot | None = None) -> Reader:
         controller = self._controller
+        newest = newest or controller.snapshot
         snapshot, fairness = self._fairness
-        if snapshot is not controller.snapshot:  # it changes with the snapshot alone: many look at each
-            snapshot = controller.snapshot
+        if snapshot is not newest:  # it changes with the snapshot alone: many look at each
+            snapshot = newest
             self._fairness = snapshot, fairness = snapshot, fairness_by_job(snapshot, controller.mean_shares)
         return Reader(
             snapshot, controller.last_round, controller.world.now(), fairness, self._staging, controller.last_change
@@ -375,6 +384,7 @@ class Service:
         snapshot = controller.snapshot
         took = list(controller.round_seconds)
         now = controller.world.now()
+        metrics, problem = self.metrics()
         return messages.DaemonInfo(
             pid=os.getpid(),
             version=gpq.__version__,
@@ -392,6 +402,8 @@ class Service:
             memory_mib=_resident_mib(),
             nodes={str(node.id): node_word(snapshot, node) for _, node in sorted(snapshot.nodes.items())},
             config_changed=self._fleet.config_changed(),
+            metrics=metrics,
+            metrics_problem=problem,
         )
 
 

@@ -621,4 +621,6 @@ class DaemonInfo(msgspec.Struct, frozen=True):
     memory_mib: float
     nodes: dict[str, str]  # name -> state
     config_changed: bool = False  # config.toml is not the one that it read as it started
+    metrics: str = ""  # where Prometheus metrics are served, or are to be; "" = nowhere
+    metrics_problem: str = ""  # why they are not
     schema: int = SCHEMA
