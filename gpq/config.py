@@ -84,6 +84,7 @@ class FileConfig:
     use_priors: bool = True
     measured_restart: bool = True
     nodes: dict[str, NodeConfig] = field(default_factory=lambda: {"local": NodeConfig()})
+    notify: dict[str, object] = field(default_factory=dict, repr=False)  # URLs may hold secrets
 
 
 def load(path: str | None = None, *, policies: Collection[str] = (), cores: Collection[int] = ()) -> FileConfig:
@@ -227,6 +228,8 @@ def _check_values(config: FileConfig, text: str, path: str) -> None:
             outward.address(config.metrics)
         except UsageError as error:
             raise _error(f"metrics: {error.message}", ["metrics"], text, path, error.hint) from None
+    for key, problem, hint in outward.notify_problems(config.notify):
+        raise _error(problem, ["notify", key], text, path, hint)
     if not config.nodes:
         raise _error("no node is configured", ["nodes"], text, path, "add a table such as [nodes.local]")
     for name, node in config.nodes.items():

@@ -15,6 +15,7 @@ COMMANDS = {
     "nodes": ("gpq.cli.nodes", "the servers and their GPUs"),
     "yield": ("gpq.cli.yielding", "get your own server back from gpq"),
     "top": ("gpq.cli.top", "live view: GPUs, goodput, fairness, last re-allocations"),
+    "notify": ("gpq.cli.notify", "whom to tell about jobs: list the targets, try them"),
     "daemon": ("gpq.cli.daemon", "start, stop and look at the daemon"),
     "doctor": ("gpq.cli.doctor", "check this machine, each line with its fix"),
     "config": ("gpq.cli.config", "show and check the configuration"),

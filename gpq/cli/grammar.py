@@ -18,6 +18,8 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--name": ("", "any"),
             "-n": ("--name", "any"),
             "--tag": ("A label; may be repeated.", "any"),
+            "--notify": ("Whom to tell: a target of config.toml, desktop, mailto:ADDRESS, or none; may be repeated.", "any"),
+            "--notify-on": ("Of what: start,restart,retry,fail,end.", "any"),
             "--priority": ("Higher goes first.", "any"),
             "--time": ("Limit of the run time, such as 90m or 2h.", "any"),
             "-t": ("--time", "any"),
@@ -217,6 +219,18 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--once": ("Print one frame and end.", ""),
             "--interval": ("Between two looks, at least 0.1.", "any"),
             "--color": ("auto: on a terminal, unless NO_COLOR is set.", "auto|always|never"),
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "notify list": (
+        "",
+        {
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "notify test": (
+        "any",
+        {
             "--json": ("Print JSON only, as the daemon answered.", ""),
         },
     ),

@@ -12,6 +12,7 @@ from gpq.rpc import messages
 LISTS = {
     "tag": "tags",
     "env": "env",
+    "notify": "notify",
     "after": "after",
     "sweep": "sweep",
 }  # options that may be repeated, and their fields

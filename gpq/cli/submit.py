@@ -33,6 +33,8 @@ def submit(
     min_gpu_memory: wishes.MinGpuMemory = "",
     name: wishes.Name = "",
     tag: wishes.Tag = None,
+    notify: wishes.Notify = None,
+    notify_on: wishes.NotifyOn = "",
     priority: wishes.Priority = 0,
     time: wishes.Time = "",
     after: wishes.After = None,
@@ -74,6 +76,7 @@ def submit(
       gpq submit --snapshot train.py
       gpq submit --after 42 --begin "tomorrow 8am" evaluate.py
       gpq submit --sweep lr=1e-3,1e-2 --sweep seed=0..4 --array %4 train.py --lr {lr} --seed {seed}
+      gpq submit --notify desktop --notify-on fail,end train.py
       gpq submit --preemptible --signal USR1 --resume-args "--resume auto" -- python old.py
     """
     asked = spec.Asked(
@@ -84,5 +87,6 @@ def submit(
         requeue_on_lost=requeue_on_lost, setup=setup, snapshot=snapshot, after=list(after or []), begin=begin, array=array,
         background=background,
         sweep=list(sweep or []), sweep_file=sweep_file,
+        notify=list(notify or []), notify_on=notify_on,
     )  # fmt: skip
     return queueing.run(asked, hold=hold, wait=wait, dry_run=dry_run, json=json)

@@ -27,6 +27,7 @@ from gpq.control.controller import Controller
 from gpq.core.models import Config
 from gpq.daemon.fleet import Fleet
 from gpq.daemon.keeping import Keeper
+from gpq.daemon.notifier import Notifier
 from gpq.daemon.reign import Reign
 from gpq.daemon.server import Server
 from gpq.daemon.service import About, Service
@@ -189,7 +190,8 @@ def _serve(ready: Ready, umask: int, metrics: str = "") -> int:
         )
         stack.callback(world.close)
         controller = Controller(world, store, chosen, core)
-        about = About(core, world.now(), store.epoch, settings.grace, settings.requeue_on_lost)
+        notify = outward.notify(settings.notify)
+        about = About(core, world.now(), store.epoch, settings.grace, settings.requeue_on_lost, notify)
         fleet = Fleet(world, controller, settings, fingerprint)
         service = Service(controller, store, world.tail, about, fleet, ending.set, world.errand, world.stager.progress)
         server = Server(paths.socket(), service.handle)
@@ -199,12 +201,17 @@ def _serve(ready: Ready, umask: int, metrics: str = "") -> int:
         log.info("gpq %s, pid %d, epoch %d, %s", gpq.__version__, os.getpid(), store.epoch, paths.home())
         keeper = Keeper(world.ask, lambda: controller.snapshot, store, paths.snapshots())
         stack.callback(keeper.close)
+        view, path = (lambda: controller.snapshot), paths.notifications()
+        notifier = Notifier(store, view, controller.changed, world.tail, world.now, path, notify.lines)
+        stack.callback(notifier.close)
+        service.notes = notifier.notes
         _serve_metrics(metrics or settings.metrics, service, core.policy, stack)
         loop = _Loop(controller, ending)
         world.start()
         loop.start()
         server.start()
         keeper.start()
+        notifier.start()
         with ended_by_signals(ending):
             ready.serving()
             gc.freeze()  # what is there now stays: later collections need not look at it

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 import gpq
-from gpq import paths
+from gpq import outward, paths
 from gpq.control import after, details, draining, editing, linking, narration, queries, requests, reserving
 from gpq.control.answers import Reader, node_word
 from gpq.control.controller import Controller
@@ -51,6 +51,7 @@ class About:
     epoch: int
     grace: float  # of jobs that ask for none
     lease: float = 0.0  # of jobs that ask for none: requeue_on_lost
+    notify: outward.Notify = outward.NO_TARGETS  # as of its start; targets that were added since are known as well
 
 
 class Service:
@@ -75,9 +76,12 @@ class Service:
         self._end = end
         self._run_errand = errand
         self._logs = LogReader(controller, past, tail)
+        self.notes: Callable[[JobId], list[str]] = lambda job: []  # of what could not be told to anybody
         self.metrics: Callable[[], tuple[str, str]] = lambda: ("", "")  # where they are served, why they are not
         self._fairness: tuple[Snapshot, Mapping[JobId, JobFairness]] = (Snapshot(), {})
-        self._submitting = Submitting(controller, past, lambda: fleet.names, grace=about.grace, lease=about.lease)
+        self._submitting = Submitting(
+            controller, past, lambda: fleet.names, grace=about.grace, lease=about.lease, notify=about.notify
+        )
         self._handlers: dict[type[Request], Callable[[Any, Peer], msgspec.Struct]] = {
             messages.Submit: self._submitting.submit,
             messages.Status: self._status,
@@ -339,7 +343,9 @@ class Service:
 
     def _show(self, request: messages.Show, peer: Peer) -> messages.JobDetail:
         reader, job = self._find(request.job)
-        return details.detail(reader, job, self._past.events(job=job.id))
+        told = details.detail(reader, job, self._past.events(job=job.id))
+        notes = self.notes(job.id)
+        return msgspec.structs.replace(told, notices=[*told.notices, *notes]) if notes else told
 
     def _why(self, request: messages.Why, peer: Peer) -> messages.Explanation:
         return details.explanation(*self._find(request.job))

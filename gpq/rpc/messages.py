@@ -48,6 +48,10 @@ class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     min_atomic_batch: int = 0
     max_atomic_batch: int = 0
     tags: list[str] = []
+    notify: list[str] | None = (
+        None  # names of targets, "desktop", "mailto:ADDRESS"; []: nobody, None: as config.toml says
+    )
+    notify_on: list[str] | None = None  # "start", "restart", "retry", "fail", "end"; None: as config.toml says
     code: str = ""  # SHA-256 of the archive in the state directory's `snapshots` that it is to run in; "": none
     code_cwd: str = ""  # the working directory in it, relative
     code_from: str = ""  # what was frozen, for people

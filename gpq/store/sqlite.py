@@ -285,6 +285,23 @@ class SqliteStore:
                 found.append(rows.decode_event(str(kind), str(body)))
         return found[::-1]
 
+    def news(self, after: int, kinds: Sequence[type], limit: int) -> tuple[int, list[tuple[int, Event]]]:
+        """Events of these kinds behind the number `after`, oldest first, with their numbers; and up to which number that is
+        all there is. From any thread. Raises GpqError."""
+        [(last,)] = self._read("SELECT coalesce(max(seq), 0) FROM events", ())
+        until = int(str(last))
+        query = (
+            f"SELECT seq, kind, checksum, body FROM events WHERE seq > ? AND seq <= ? AND +kind IN ({','.join('?' * len(kinds))})"
+            " ORDER BY seq LIMIT ?"
+        )
+        found: list[tuple[int, Event]] = []
+        for seq, kind, checksum, body in self._read(query, [after, until, *(kind.__name__ for kind in kinds), limit]):
+            with self._sound():
+                if rows.checksum(kind, body) != checksum:
+                    raise rows.Damaged("an event has another checksum")
+                found.append((int(str(seq)), rows.decode_event(str(kind), str(body))))
+        return (found[-1][0] if len(found) == limit else until), found
+
     def holds(self) -> bool:
         """Is this still the latest daemon to have opened the database? From any thread; False where that cannot be read."""
         try:

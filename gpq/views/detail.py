@@ -88,6 +88,7 @@ def _asked(spec: SpecMessage, job: JobView) -> dict[str, str]:
         else "",
         "atomic batch": f"{spec.min_atomic_batch} to {spec.max_atomic_batch}" if spec.max_atomic_batch else "",
         "tags": ", ".join(spec.tags),
+        "notifies": f"{', '.join(spec.notify)} of {', '.join(spec.notify_on or [])}" if spec.notify else "",
     }
     return {key: safe(value) for key, value in pairs.items() if value}
 

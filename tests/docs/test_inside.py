@@ -14,7 +14,7 @@ from gpq.views import comparison
 from tests.cli.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()
-[EXAMPLE] = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+EXAMPLE, *PIECES = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
 INSIDE = (ROOT / "gpq" / "README.md").read_text()
 
 
@@ -27,7 +27,7 @@ def test_the_table_of_policies_is_the_registrys() -> None:
 
 @pytest.mark.parametrize("key", [each.name for kind in (FileConfig, NodeConfig) for each in fields(kind)])
 def test_every_key_of_the_file_is_in_the_example(key: str) -> None:
-    assert re.search(rf"^(# )?{key} = |^\[{key}\.", EXAMPLE, re.MULTILINE), f"README.md says nothing of {key}"
+    assert re.search(rf"^(# )?{key} = |^\[{key}[.\]]", EXAMPLE, re.MULTILINE), f"README.md says nothing of {key}"
 
 
 @pytest.mark.parametrize("room", ["core", "sim"])
@@ -43,6 +43,11 @@ def test_every_column_of_a_simulation_is_explained() -> None:
     named = {word.strip() for word in told}
     assert {column.title for column in comparison.columns([])} <= named
     assert {"cluster", *(each.name for each in fields(Summary))} <= named
+
+
+def test_other_pieces_of_the_file_are_right() -> None:
+    for piece in PIECES:
+        parse(piece, policies=POLICIES)
 
 
 def test_what_the_example_sets_are_the_defaults() -> None:
