@@ -59,9 +59,9 @@ WORDS = {
 }
 SETTINGS = ("default", "on", "lines")  # keys of [notify] that name no target
 NOBODY, DESKTOP = "none", "desktop"
-TARGET = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
-URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\x00-\x1f\x7f]+")
-MAIL = re.compile(r"mailto:([A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9][A-Za-z0-9.-]{0,252})")
+TARGET = r"[A-Za-z][A-Za-z0-9_-]{0,31}"  # these are compiled at their first use: every submission imports them
+URL = r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\x00-\x1f\x7f]+"
+MAIL = r"mailto:([A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9][A-Za-z0-9.-]{0,252})"
 MOST_LINES = 100
 NAME_HINT = "letters, digits, dash and underscore, a letter first"
 WITHOUT = f"{DESKTOP} and mailto:ADDRESS need no entry"
@@ -101,9 +101,9 @@ def notify_problems(table: Table) -> Iterator[tuple[str, str, str]]:
     for name, url in table.items():
         if name in SETTINGS:
             continue
-        if not TARGET.fullmatch(name) or name in (NOBODY, DESKTOP):
+        if not re.fullmatch(TARGET, name) or name in (NOBODY, DESKTOP):
             yield name, f"`{name}` cannot be the name of a target", f"{NAME_HINT}; not {NOBODY}, not {DESKTOP}"
-        elif not isinstance(url, str) or not URL.fullmatch(url):
+        elif not isinstance(url, str) or not re.fullmatch(URL, url):
             yield name, f"notify.{name} is no URL of apprise's", 'a text such as "slack://..."; `gpq notify --help`'
     for name in ("default", "on"):
         if not isinstance(table.get(name, []), (list, str)):
@@ -125,9 +125,9 @@ def notify_problems(table: Table) -> Iterator[tuple[str, str, str]]:
 def check_targets(names: Sequence[str], known: Notify) -> None:
     """Raises UsageError for what is neither a target of config.toml nor needs to be. A URL is not repeated."""
     for name in names:
-        if name == DESKTOP or name in known.targets or MAIL.fullmatch(name):
+        if name == DESKTOP or name in known.targets or re.fullmatch(MAIL, name):
             continue
-        if not TARGET.fullmatch(name):
+        if not re.fullmatch(TARGET, name):
             raise UsageError(
                 "a URL or the like is no name of a target: others could read it on the command line and in the queue",
                 f'write [notify] NAME = "URL" in config.toml, then --notify NAME; {WITHOUT}',
@@ -140,7 +140,7 @@ def events(words: Collection[str]) -> tuple[str, ...]:
     """The words of `--notify-on`, each once. Raises UsageError."""
     for word in words:
         if word not in WORDS:
-            shown = word if TARGET.fullmatch(word) else "that"
+            shown = word if re.fullmatch(TARGET, word) else "that"
             raise UsageError(f"`{shown}` is nothing to be notified of", f"known are {', '.join(WORDS)}")
     return tuple(dict.fromkeys(words))
 

@@ -146,7 +146,7 @@ def targets(names: list[str]) -> list[str] | None:
         raise UsageError("--notify none with another target", "leave one of them out")
     if not names or names == [outward.NOBODY]:
         return [] if names else None
-    known = {name: "" for name in names if outward.TARGET.fullmatch(name)}
+    known = {name: "" for name in names if re.fullmatch(outward.TARGET, name)}
     outward.check_targets(names, outward.Notify(known))
     return list(dict.fromkeys(names))
 

@@ -85,7 +85,7 @@ def _service(targets: Mapping[str, str], target: str) -> Any:
 
 
 def _urls(targets: Mapping[str, str], target: str) -> tuple[str, ...]:
-    mail = outward.MAIL.fullmatch(target)
+    mail = re.fullmatch(outward.MAIL, target)
     if mail is not None:  # through the mail server of this machine
         sender = f"{pwd.getpwuid(os.getuid()).pw_name}@{socket.gethostname()}"
         return (f"mailto://localhost:25?to={quote(mail[1], safe='')}&from={quote(sender, safe='')}&mode=insecure",)
