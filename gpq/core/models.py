@@ -126,9 +126,7 @@ class JobSpec:
     begin: Seconds = 0.0  # starts no earlier
     background: bool = False  # takes only what nobody else wants, and leaves it when somebody does
     seat: Seat | None = None  # in an array
-    notify: tuple[
-        str, ...
-    ] = ()  # names of targets of config.toml, "desktop", "mailto:ADDRESS"; never a URL with a secret
+    notify: tuple[str, ...] = ()  # names of targets of config.toml, "desktop", "mailto:ADDRESS": never a URL
     notify_on: tuple[str, ...] = ()  # of what (gpq.outward.WORDS)
     code: str = ""  # SHA-256 of the archive that its code was frozen in; "" runs what lies in `cwd` then
     code_cwd: str = ""  # the working directory in it, relative
