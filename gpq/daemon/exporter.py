@@ -1,7 +1,7 @@
 """Serves metrics over HTTP, in threads of its own: a scraper that is slow, or many, costs a bounded share of the daemon.
 
-At most `MOST_OPEN` connections, each for at most `LONGEST` seconds; the text is made anew at most once a second and never
-takes more than a twentieth of the time. An address that cannot be had is told, and tried again.
+At most `MOST_OPEN` connections, each for at most `LONGEST` seconds, and a new one at most every `REST` seconds; the text is
+made anew at most once a second and never takes more than a twentieth of the time. An address that cannot be had is told, and tried again.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from gpq.outward import Address
 
 MOST_OPEN = 16
 LONGEST = 10.0  # seconds from the first byte to the last
+REST = 0.05  # seconds between two connections
 PATIENCE = 5.0  # seconds without a byte
 FRESH = 1.0  # seconds for which a text is given out again, at least
 SHARE = 20.0  # times as long as it took to make, at least
@@ -107,6 +108,7 @@ class _Server(http.server.ThreadingHTTPServer):
     def __init__(self, address: Address, text: Callable[[str], tuple[str, bytes]]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         self.text = text
+        self._next = 0.0
         self._lock = threading.Lock()
         self._open: dict[Any, float] = {}  # connections, and when each is over
         super().__init__((address.host, address.port), _Scrape)
@@ -117,6 +119,9 @@ class _Server(http.server.ThreadingHTTPServer):
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        """Those who come sooner wait, or a crowd would take the daemon's interpreter from its rounds."""
+        time.sleep(max(self._next - time.monotonic(), 0.0))
+        self._next = time.monotonic() + REST
         with self._lock:
             full = len(self._open) >= MOST_OPEN
             if not full:
