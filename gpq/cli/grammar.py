@@ -19,7 +19,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "-n": ("--name", "any"),
             "--tag": ("A label; may be repeated.", "any"),
             "--notify": ("Whom to tell: a target of config.toml, desktop, mailto:ADDRESS, or none; may be repeated.", "any"),
-            "--notify-on": ("Of what: start,restart,retry,fail,end.", "any"),
+            "--notify-on": ("Of what: start, restart, retry, fail, end.", "any"),
             "--priority": ("Higher goes first.", "any"),
             "--time": ("Limit of the run time, such as 90m or 2h.", "any"),
             "-t": ("--time", "any"),

@@ -36,7 +36,7 @@ Notify = Annotated[
     ),
 ]
 NotifyOn = Annotated[
-    str, _option("--notify-on", metavar="WORDS", help="Of what: start,restart,retry,fail,end. [default: end]")
+    str, _option("--notify-on", metavar="WORD,...", help="Of what: start, restart, retry, fail, end. [default: end]")
 ]
 Priority = Annotated[int, _option("--priority", metavar="N", help="Higher goes first. [default: 0]")]
 Time = Annotated[str, _option("--time", "-t", metavar="DURATION", help="Limit of the run time, such as 90m or 2h.")]

@@ -46,7 +46,7 @@ def plain(line: str) -> str:
 
 def shown(line: str, hidden: Sequence[str] = ()) -> str:
     """The line, or that it was left out."""
-    if any(value in line for value in hidden) or looks_secret(line):
+    if any(value in line for value in hidden) or looks_secret(line[: 2 * LONGEST_LINE]):
         return LEFT_OUT
     cut = line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 3]}..."
     return CALLS.sub(lambda found: f"{found[0]} ", cut)

@@ -1,7 +1,8 @@
 """Serves metrics over HTTP, in threads of its own: a scraper that is slow, or many, costs a bounded share of the daemon.
 
 At most `MOST_OPEN` connections, each for at most `LONGEST` seconds, and a new one at most every `REST` seconds; the text is
-made anew at most once a second and never takes more than a twentieth of the time. An address that cannot be had is told, and tried again.
+made anew at most once a second and never takes more than a twentieth of the time. An address that cannot be had is told,
+and tried again.
 """
 
 from __future__ import annotations

@@ -79,3 +79,8 @@ def test_nothing_that_a_terminal_obeys_comes_through(text: str) -> None:
 @given(st.text(alphabet="abcXYZ012=: _KEYTOKEN/.-", max_size=2000))
 def test_the_look_for_secrets_takes_no_time(text: str) -> None:
     looks_secret(text)
+
+
+def test_a_line_without_an_end_is_looked_at_in_no_time() -> None:
+    [shown] = last_lines("a.b-" * 50_000 + "\x1b]" * 10_000, 1)
+    assert len(shown) == 300
