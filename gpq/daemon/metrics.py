@@ -22,6 +22,7 @@ from gpq.control import tally as counting
 from gpq.control.answers import Reader
 from gpq.control.tally import Tally
 from gpq.core.models import HOLDS_DEVICES, TERMINAL, JobState
+from gpq.core.nodes import DeviceState
 from gpq.core.reservations import current, devices_of
 from gpq.rpc.messages import DeviceView, JobView, NodeView
 
@@ -29,7 +30,8 @@ LONGEST_LABEL = 128  # characters
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 MIB = float(1 << 20)
 LIVE = [state for state in JobState if state not in TERMINAL]
-STANDINGS = ("held", "free", "foreign", "quarantined", "lost", "degraded", "drained", "reserved", "unknown")
+ILL = tuple(str(state) for state in DeviceState if state is not DeviceState.OK)
+STANDINGS = ("held", "free", *ILL, "drained", "reserved", "unknown")
 Row = tuple[tuple[str, ...], float | None]  # values of the labels, and the figure; None: not known, and left out
 
 

@@ -288,14 +288,14 @@ class Notifier:
         return state
 
     def _keep(self, state: State, *, write: bool) -> None:
-        self._state = state
-        if not write:
-            return
+        """Remember, then show."""
         try:
-            wire.write_json(self._path, asdict(state))
-            self._kept = state.seq
+            if write:
+                wire.write_json(self._path, asdict(state))
+                self._kept = state.seq
         except OSError as error:
             log.warning("%s cannot be written, so a notification may be sent twice: %s", self._path, error)
+        self._state = state
 
 
 def _wanted(found: Sequence[tuple[int, announcing.Told]], jobs: Mapping[JobId, Job]) -> list[Message]:
