@@ -57,12 +57,14 @@ def try_targets(names: Annotated[list[str], NAMES], json: Json = False) -> int:
     """
     from gpq.connectors.courier import Courier
 
-    outward.check_targets(names, outward.notify(config.load().notify))
+    known = outward.notify(config.load().notify)
+    outward.check_targets(names, known)
     said: dict[str, str] = {}
     for name in dict.fromkeys(names):
         said[name] = Courier().deliver(name, "gpq: a test", "gpq can reach you here.", LIMIT)
         if not json and said[name]:
-            output.failure(f"{name}: {said[name]}", "correct [notify] in config.toml; `gpq config check` looks at it")
+            mended = "correct [notify] in config.toml; `gpq config check` looks at it" if name in known.targets else ""
+            output.failure(f"{name}: {said[name]}", mended)
         elif not json:
             output.say(f"{name}: sent")
     if json:
