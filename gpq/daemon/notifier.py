@@ -1,7 +1,5 @@
 """Tells people what became of their jobs: what is told follows from the journal, who was told stands in a file of its own.
 
-notifications.json  {"store": id of the database, "seq": the journal was read up to it, "waiting": [...], "lost": [...]}
-
 Level, not edge: what the journal holds behind `seq` and what is waiting is sent, at least once, also after a restart. A
 target is served by one thread, and a message by one process at a time, so a dead one delays no other, and nobody else at
 all. After the last try a message is lost, which `gpq show` tells.
@@ -13,20 +11,17 @@ import base64
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Protocol
 
-import msgspec
-from gpq_agent import wire
-
-from gpq import decoding
 from gpq.connectors.courier import Courier
 from gpq.control import announcing, narration, redaction
 from gpq.core import events as facts
-from gpq.core.leases import span
 from gpq.core.models import Job, Snapshot
 from gpq.core.units import JobId, Seconds
+from gpq.daemon import outbox
 from gpq.daemon.logs import Tail
+from gpq.daemon.outbox import Message, State
 from gpq.errors import GpqError
 
 BACKOFF: tuple[Seconds, ...] = (10.0, 60.0, 300.0, 1800.0, 7200.0)  # between the tries; after the last it is lost
@@ -52,31 +47,6 @@ class Journal(Protocol):
     def news(self, after: int, kinds: Sequence[type], limit: int) -> tuple[int, list[tuple[int, facts.Event]]]: ...
     def history(self, *, ids: Sequence[JobId] | None = None) -> list[Job]: ...
     def events(self, *, job: JobId | None = None, kinds: Sequence[type] = ()) -> list[facts.Event]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One fact for one target."""
-
-    seq: int  # of the fact in the journal
-    at: Seconds
-    job: int
-    target: str
-    word: str  # of `--notify-on`
-    said: str  # the fact in a line
-    tries: int = 0
-    due: Seconds = 0.0
-    why: str = ""  # the last try failed
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """What is remembered."""
-
-    store: str = ""
-    seq: int = 0
-    waiting: tuple[Message, ...] = ()
-    lost: tuple[Message, ...] = field(default=())
 
 
 class Notifier:
@@ -123,18 +93,7 @@ class Notifier:
 
     def notes(self, job: JobId) -> list[str]:
         """What could not be sent about a job, or not yet, a line each."""
-        state, now = self._state, self._now()
-        lost = [
-            f"{_about(each)} was not sent to {each.target}: {each.why}; given up after {counted(each.tries)}"
-            for each in state.lost
-            if each.job == job
-        ]
-        late = [
-            f"{_about(each)} is not sent to {each.target} yet: {each.why}; tried again in {span(max(each.due - now, 0.0))}"
-            for each in state.waiting
-            if each.job == job and each.tries
-        ]
-        return lost + late
+        return self._state.notes(job, self._now())
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 
@@ -275,12 +234,9 @@ class Notifier:
 
     def _read(self) -> State:
         """Of another database, or an older state of it, nothing that happened so far is told again."""
-        try:
-            found: Mapping[str, Any] | None = wire.read_json(self._path)
-            state = decoding.convert(found, State) if found is not None else State()
-        except (OSError, ValueError, msgspec.ValidationError) as error:
-            log.warning("%s cannot be read and begins anew: %s", self._path, error)
-            state = State()
+        state, why = outbox.read(self._path)
+        if why:
+            log.warning("%s cannot be read and begins anew: %s", self._path, why)
         last, _ = self._journal.news(1 << 62, announcing.KINDS, 1)
         if state.store != self._journal.id or state.seq > last:
             state = State(self._journal.id, last)
@@ -291,7 +247,7 @@ class Notifier:
         """Remember, then show."""
         try:
             if write:
-                wire.write_json(self._path, asdict(state))
+                outbox.write(self._path, state)
                 self._kept = state.seq
         except OSError as error:
             log.warning("%s cannot be written, so a notification may be sent twice: %s", self._path, error)
@@ -310,11 +266,3 @@ def _wanted(found: Sequence[tuple[int, announcing.Told]], jobs: Mapping[JobId, J
         for target in job.spec.notify:
             news.setdefault((job.id, target, word, fact), Message(seq, event.at, job.id, target, word, said))
     return list(news.values())
-
-
-def counted(tries: int) -> str:
-    return f"{tries} {'try' if tries == 1 else 'tries'}"
-
-
-def _about(message: Message) -> str:
-    return f"the notification of its {'end' if message.word == 'end' else message.word}"
