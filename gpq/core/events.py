@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gpq.core.accounts import Tally
 from gpq.core.models import BatchOrder, Exit, JobSpec, Placement, Shape, StopReason
 from gpq.core.nodes import Node, Reservation
 from gpq.core.profile import Declared, LossPoint, Noise, Progress, RankPulse, RankTime
@@ -281,6 +282,7 @@ class Succeeded:
     at: Seconds
     job: JobId
     exit: Exit
+    tally: Tally = field(default_factory=Tally)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +290,7 @@ class Failed:
     at: Seconds
     job: JobId
     exit: Exit
+    tally: Tally = field(default_factory=Tally)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +304,7 @@ class Stopped:
     quick: bool = False  # it failed within Config.quick_failure_seconds
     crashed: bool = False  # it was lost within Config.crash_seconds
     not_before: Seconds = 0.0
+    tally: Tally = field(default_factory=Tally)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +312,7 @@ class Cancelled:
     at: Seconds
     job: JobId
     exit: Exit = field(default_factory=lambda: Exit(code=None))
+    tally: Tally = field(default_factory=Tally)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +320,7 @@ class TimeLimitReached:
     at: Seconds
     job: JobId
     exit: Exit = field(default_factory=lambda: Exit(code=None))
+    tally: Tally = field(default_factory=Tally)
 
 
 Event = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from gpq.core import environments, priors, profiling
+from gpq.core import bookkeeping, environments, priors, profiling
 from gpq.core.events import (
     CancelAsked,
     Cancelled,
@@ -70,7 +70,9 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
         journal.append(event)
         match event:
             case Submitted():
-                jobs[event.job] = Job(event.job, event.spec, submitted_at=event.at)
+                jobs[event.job] = Job(
+                    event.job, event.spec, submitted_at=event.at, account=bookkeeping.opened(event.at)
+                )
                 next_id = max(next_id, event.job + 1)
                 checks = environments.hopeful(checks, event.spec.environment)
             case NodeSeen() | NodeSilent() | NodeRemoved():
@@ -104,7 +106,7 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
                     continue
                 jobs[job.id] = after
                 if after is not job and isinstance(event, Exited | StartRefused) and _all_parts_over(after):
-                    todo.append(conclude(after, event.at, snapshot.config))
+                    todo.append(bookkeeping.tallied(conclude(after, event.at, snapshot.config), after))
     learnt = priors.remember(snapshot.priors, ended)
     now = replace(
         snapshot,
@@ -182,9 +184,12 @@ def apply(job: Job, event: Event) -> Job:
             wish = Wish.RUN if job.state is JobState.PENDING else Wish.REQUEUE
             return _again(job, wish)
         case Held():
-            return notice(replace(job, state=advance(job.state, event), wish=Wish.HOLD, target=None), event.why)
+            account = bookkeeping.held(job, event.at)
+            job = replace(job, state=advance(job.state, event), wish=Wish.HOLD, target=None, account=account)
+            return notice(job, event.why)
         case Released():
-            return replace(job, state=advance(job.state, event), wish=Wish.RUN)
+            account = bookkeeping.released(job, event.at)
+            return replace(job, state=advance(job.state, event), wish=Wish.RUN, account=account)
         case Launched():
             return _launched(job, event)
         case StopSent() | Retuned() | Started() | StartRefused() | Exited() | Profiled() | Pulsed():
@@ -234,6 +239,7 @@ def _launched(job: Job, event: Launched) -> Job:
         # What the last attempt did says nothing of this one until it reports.
         profile=replace(job.profile, atomic_batch=0, accum_steps=0, samples_per_second=0.0, ranks=()),
         pulses=(),
+        account=bookkeeping.launched(job, event.at),
     )
 
 
@@ -293,6 +299,7 @@ def _stopped(job: Job, event: Stopped) -> Job:
     after = replace(
         _released(job, ended),
         state=advance(job.state, event),
+        account=bookkeeping.over(job, event, ended),
         exit=event.exit,
         stop_seconds=max(ended - job.stop_sent_at, 0.0) if job.stop_sent_at is not None else None,
         files=replace(job.files, proved=True) if job.files is not None and event.exit.stopped else job.files,
@@ -311,6 +318,7 @@ def _finished(job: Job, event: Succeeded | Failed | Cancelled | TimeLimitReached
     after = replace(
         _released(job, ended) if held else job,
         state=advance(job.state, event),
+        account=bookkeeping.over(job, event, ended) if held else bookkeeping.closed(job, ended),
         exit=event.exit if held else job.exit,
         ended_at=ended,
     )

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from gpq.core.accounts import Account, MeanShare
 from gpq.core.nodes import Fitness, Link, Node, Reservation
 from gpq.core.profile import Prior, Profile, RankPulse
 from gpq.core.units import DeviceId, JobId, NodeId, Seconds, Word
@@ -238,6 +239,7 @@ class Job:
         0.0  # that this attempt waited for files: no part of what a restart takes where they are shared
     )
     notices: tuple[str, ...] = ()  # the latest few lines for the user
+    account: Account = field(default_factory=Account)
 
     @property
     def name(self) -> str:
@@ -332,3 +334,7 @@ class Snapshot:
         default_factory=dict
     )  # bytes a second from one to the other, of files that were brought since the daemon started
     lost_ids: tuple[tuple[int, int], ...] = ()  # first and last, of jobs of a database that was lost: they may yet run
+    means: Mapping[JobId, MeanShare] = field(default_factory=dict)  # shares averaged over the lives of live jobs
+    means_at: Seconds = 0.0  # counted up to then; 0: not yet since the daemon started
+    means_kept: Mapping[JobId, MeanShare] = field(default_factory=dict)  # as they were when last kept
+    means_kept_at: Seconds = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpq.core.accounts import Account
 from gpq.core.events import Profiled, TimingSums
 from gpq.core.foresight import foreseen
 from gpq.core.models import Job, JobSpec
@@ -62,10 +63,17 @@ def learn(job: Job, event: Profiled) -> Job:
         job,
         profile=profile,
         report_offset=event.offset,
+        account=bookkept(job, event),
         restart_seconds=restart,
         stop_seconds=None if event.ready else job.stop_seconds,
         notices=notices,
     )
+
+
+def bookkept(job: Job, event: Profiled) -> Account:
+    """With the time of the attempt's first step."""
+    first = event.ready and job.account.working_at is None
+    return replace(job.account, working_at=event.at) if first else job.account
 
 
 def rested(profile: Profile) -> Profile:

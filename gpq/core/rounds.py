@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from gpq.core import bookkeeping
 from gpq.core.actions import Action, Forget
 from gpq.core.environments import wanted as wanted_checks
 from gpq.core.events import (
@@ -20,6 +21,7 @@ from gpq.core.events import (
     Released,
 )
 from gpq.core.explain import motives
+from gpq.core.fairness import counted
 from gpq.core.folding import fold
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Placement, Shape, Snapshot, Wish
 from gpq.core.nodes import Device, NodeState
@@ -57,6 +59,8 @@ def decide(snapshot: Snapshot, events: Sequence[Event], policy: Policy, *, alloc
 
     Raises InvalidTransition for a bug in gpq; the snapshot is then unchanged.
     """
+    if allocate or any(isinstance(event, TRIGGERS) for event in events):
+        snapshot = counted(snapshot)
     before = snapshot
     first = fold(snapshot, events)
     second = fold(first.snapshot, settle(first.snapshot))
@@ -77,7 +81,8 @@ def decide(snapshot: Snapshot, events: Sequence[Event], policy: Policy, *, alloc
         actions = [stop for stop in wished if stop is not None]
     orders = [event for action in actions if (event := issued(action, snapshot.now)) is not None]
     third = fold(snapshot, orders)
-    ended = (*first.ended, *second.ended, *third.ended)
+    over = (*first.ended, *second.ended, *third.ended)
+    ended = tuple(bookkeeping.settled(job, before, before.means) for job in over)
     return Decision(
         third.snapshot,
         (*first.journal, *second.journal, *third.journal),

@@ -116,7 +116,7 @@ class Service:
         snapshot, fairness = self._fairness
         if snapshot is not controller.snapshot:  # it changes with the snapshot alone: many look at each
             snapshot = controller.snapshot
-            self._fairness = snapshot, fairness = snapshot, fairness_by_job(snapshot, controller.mean_shares)
+            self._fairness = snapshot, fairness = snapshot, fairness_by_job(snapshot)
         return Reader(snapshot, controller.last_round, controller.world.now(), fairness, self._staging)
 
     # -- changes -------------------------------------------------------------------------------------------------------

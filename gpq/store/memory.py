@@ -38,6 +38,8 @@ class MemoryStore:
             reservations=snapshot.reservations,
             next_reservation=snapshot.next_reservation,
             links=snapshot.links,
+            means=snapshot.means_kept,
+            means_kept=snapshot.means_kept,
         )
 
     def history(

@@ -17,7 +17,7 @@ from gpq.core.models import TERMINAL, Job, Snapshot
 from gpq.core.nodes import Reservation
 from gpq.core.units import JobId, NodeId
 from gpq.errors import GpqError, Refused, StoreFailed
-from gpq.store import disk, links, priors, rows, succession
+from gpq.store import disk, links, means, priors, rows, succession
 from gpq.store import marks as beside
 from gpq.store.marks import Marks
 from gpq.store.migrations import migrate
@@ -105,6 +105,8 @@ class SqliteStore:
         if before.reservations != snapshot.reservations:
             held = [each for _, each in sorted(snapshot.reservations.items())]
             meta.append(("reservations", rows.encode(held)))
+        if before.means_kept is not snapshot.means_kept and before.means_kept != snapshot.means_kept:
+            meta.append(("means", means.encode(snapshot.means_kept)))
         learnt, forgotten = priors.changes(before.priors, snapshot.priors, snapshot.now)
         if changed or ended or journal or meta or learnt or forgotten:
             writes: Writes = [
@@ -125,6 +127,8 @@ class SqliteStore:
             reservations=snapshot.reservations,
             next_reservation=snapshot.next_reservation,
             links=snapshot.links,
+            means=snapshot.means_kept,
+            means_kept=snapshot.means_kept,
         )
         self._ended += len(ended)
 
@@ -229,6 +233,7 @@ class SqliteStore:
         meta = dict(self._reader.execute("SELECT key, value FROM meta").fetchall())
         found = self._reader.execute(f"SELECT {_JOB_COLUMNS} FROM jobs WHERE ended_at IS NULL ORDER BY id")
         jobs = {job.id: job for job in (self._job(row) for row in found)}
+        kept = means.decode(meta.get("means", "{}"))
         try:
             return Snapshot(
                 jobs=jobs,
@@ -240,6 +245,8 @@ class SqliteStore:
                 drained={NodeId(name): str(why) for name, why in json.loads(meta.get("drained", "{}")).items()},
                 reservations={held.id: held for held in rows.decode(meta.get("reservations", "[]"), list[Reservation])},
                 next_reservation=int(meta.get("next_reservation", 1)),
+                means=kept,
+                means_kept=kept,
             )
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise disk.damaged(self.path, f"table meta: {error}") from None
