@@ -50,16 +50,23 @@ class Account:
     rho: float | None = None  # finish-time fairness; once it has completed
 
 
+Span = tuple[Seconds, Seconds]
+
+
 def restart_spans(
-    *, again: bool, began: Seconds, working_at: Seconds | None, stopping_at: Seconds | None, ended: Seconds
-) -> list[tuple[Seconds, Seconds]]:
+    again: bool, began: Seconds, tally: Tally, stopping_at: Seconds | None, ended: Seconds
+) -> tuple[Span, ...]:
     """When an attempt held its GPUs for a restart's sake: from the launch to the first step if it is not the job's first
     (`again`), and from the order to stop to its end if the job went on afterwards (`stopping_at`). They do not overlap."""
     spans = []
     since = began
     if again:
-        since = min(max(working_at, began), ended) if working_at is not None else ended
+        since = min(max(tally.working_at, began), ended) if tally.working_at is not None else ended
         spans.append((began, since))
     if stopping_at is not None:
         spans.append((min(max(stopping_at, since), ended), ended))
-    return [(start, end) for start, end in spans if end > start]
+    return tuple((start, end) for start, end in spans if end > start)
+
+
+def restart_seconds(again: bool, began: Seconds, tally: Tally, stopping_at: Seconds | None, ended: Seconds) -> Seconds:
+    return sum(end - start for start, end in restart_spans(again, began, tally, stopping_at, ended))

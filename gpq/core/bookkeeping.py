@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gpq.core import estimates
-from gpq.core.accounts import Account, MeanShare, Tally, restart_spans
+from gpq.core.accounts import Account, MeanShare, Tally, restart_seconds
 from gpq.core.events import Cancelled, Event, Failed, Stopped, Succeeded, TimeLimitReached
 from gpq.core.fairness import concluded
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Shape, Snapshot
@@ -88,17 +88,11 @@ def best_goodput(job: Job) -> float | None:
 
 def over(job: Job, event: End, ended: Seconds) -> Account:
     """After the end of the attempt that `job` holds GPUs for, at `ended`."""
-    account, told = job.account, event.tally
+    account, told = job.account, event.tally or tally(job, ended)
     began = job.launched_at if job.launched_at is not None else ended
     went_on = isinstance(event, Stopped)
-    spans = restart_spans(
-        again=job.restarts > 0,
-        began=began,
-        working_at=told.working_at,
-        stopping_at=job.stop_sent_at if went_on else None,
-        ended=ended,
-    )
-    cost = sum(end - start for start, end in spans) * job.replicas
+    stopping_at = job.stop_sent_at if went_on else None
+    cost = restart_seconds(job.restarts > 0, began, told, stopping_at, ended) * job.replicas
     progress = job.profile.progress
     return replace(
         account,

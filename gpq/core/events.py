@@ -282,7 +282,7 @@ class Succeeded:
     at: Seconds
     job: JobId
     exit: Exit
-    tally: Tally = field(default_factory=Tally)
+    tally: Tally | None = None  # of the attempt that ended; None: there was none, or nobody kept it then
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +290,7 @@ class Failed:
     at: Seconds
     job: JobId
     exit: Exit
-    tally: Tally = field(default_factory=Tally)
+    tally: Tally | None = None  # of the attempt that ended; None: there was none, or nobody kept it then
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +304,7 @@ class Stopped:
     quick: bool = False  # it failed within Config.quick_failure_seconds
     crashed: bool = False  # it was lost within Config.crash_seconds
     not_before: Seconds = 0.0
-    tally: Tally = field(default_factory=Tally)
+    tally: Tally | None = None  # of the attempt that ended; None: there was none, or nobody kept it then
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +312,7 @@ class Cancelled:
     at: Seconds
     job: JobId
     exit: Exit = field(default_factory=lambda: Exit(code=None))
-    tally: Tally = field(default_factory=Tally)
+    tally: Tally | None = None  # of the attempt that ended; None: there was none, or nobody kept it then
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +320,7 @@ class TimeLimitReached:
     at: Seconds
     job: JobId
     exit: Exit = field(default_factory=lambda: Exit(code=None))
-    tally: Tally = field(default_factory=Tally)
+    tally: Tally | None = None  # of the attempt that ended; None: there was none, or nobody kept it then
 
 
 Event = (

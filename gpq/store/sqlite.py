@@ -12,12 +12,14 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 
+from gpq.core.accounting import Record
 from gpq.core.events import EPHEMERAL, JOURNAL_VERSION, Event, Submitted
 from gpq.core.models import TERMINAL, Job, Snapshot
 from gpq.core.nodes import Reservation
-from gpq.core.units import JobId, NodeId
+from gpq.core.units import JobId, NodeId, Seconds
 from gpq.errors import GpqError, Refused, StoreFailed
-from gpq.store import disk, links, means, priors, rows, succession
+from gpq.ports import Wanted
+from gpq.store import disk, ledger, links, means, priors, rows, succession
 from gpq.store import marks as beside
 from gpq.store.marks import Marks
 from gpq.store.migrations import migrate
@@ -291,6 +293,14 @@ class SqliteStore:
                     raise rows.Damaged("an event has another checksum")
                 found.append(rows.decode_event(str(kind), str(body)))
         return found[::-1]
+
+    def records(self, wanted: Wanted) -> list[Record]:
+        with self._sound():
+            return list(ledger.records(self._read, wanted))
+
+    def journal(self, kinds: Sequence[type], since: Seconds = 0.0) -> Iterator[Event]:
+        with self._sound():
+            yield from ledger.journal(self._read, kinds, since)
 
     def holds(self) -> bool:
         """Is this still the latest daemon to have opened the database? From any thread; False where that cannot be read."""

@@ -144,10 +144,10 @@ def test_spans_of_a_restart_lie_in_the_attempt_and_apart(
     again: bool, began: float, working: float | None, stopping: float | None, longer: float
 ) -> None:
     ended = began + longer
-    spans = restart_spans(again=again, began=began, working_at=working, stopping_at=stopping, ended=ended)
+    spans = restart_spans(again, began, Tally(working), stopping, ended)
     assert sum(end - start for start, end in spans) <= longer + 1e-9
     assert all(began <= start < end <= ended for start, end in spans)
-    assert spans == sorted(spans)
+    assert list(spans) == sorted(spans)
     assert again or stopping is not None or not spans
 
 
