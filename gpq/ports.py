@@ -78,6 +78,9 @@ class History(Protocol):
     def records(self, wanted: Wanted) -> list[Record]:
         """Of jobs that ended, the latest to end first. Other readers have their turns meanwhile."""
 
+    def count(self, wanted: Wanted) -> int:
+        """How many match, whatever `limit` says."""
+
     def journal(self, kinds: Sequence[type], since: Seconds = 0.0) -> Iterator[Event]:
         """The journal from `since` on, oldest first, read as it is asked for."""
 

@@ -78,6 +78,8 @@ class Spell:
 
     @property
     def gpus(self) -> int:
+        if len(self.parts) == 1:  # most often
+            return self.parts[0][1]
         return sum(count for _, count in self.parts)
 
 

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-import numpy as np
-
 from gpq.core.accounting import Journal, Record, Spell
 from gpq.core.models import TERMINAL, JobState
 from gpq.core.units import JobId, Seconds
@@ -85,7 +83,8 @@ class _Sum:
             self.worth = (self.worth or 0.0) + spell.worth * part * ((end - start) / whole if whole > 0 else 1.0)
             self.known += gpus * (end - start)
         self.restarts += spell.again and start <= spell.began
-        self.restarting += gpus * sum(max(min(b, end) - max(a, start), 0.0) for a, b in spell.restarting)
+        if spell.restarting:
+            self.restarting += gpus * sum(max(min(b, end) - max(a, start), 0.0) for a, b in spell.restarting)
         self.failed += gpus * (end - start) if spell.failed else 0.0
 
     def figures(self, fair: float | None = None) -> Figures:
@@ -110,7 +109,13 @@ class _Sum:
 
 def quantile(values: Sequence[float], share: float) -> float | None:
     """Interpolated between the two nearest; None of none."""
-    return float(np.quantile(values, share)) if values else None
+    if not values:
+        return None
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
 BY = ("user", "job", "server", "day")

@@ -13,7 +13,7 @@ import msgspec
 
 import gpq
 from gpq import paths
-from gpq.control import details, draining, linking, narration, requests, reserving
+from gpq.control import accounts, details, draining, linking, narration, requests, reserving
 from gpq.control.answers import Reader, node_word
 from gpq.control.controller import Controller
 from gpq.control.selectors import resolve, single
@@ -82,6 +82,8 @@ class Service:
         self._handlers: dict[type[Request], Callable[[Any, Peer], msgspec.Struct]] = {
             messages.Submit: self._submit,
             messages.Status: self._status,
+            messages.History: self._history,
+            messages.Report: self._report,
             messages.Show: self._show,
             messages.Why: self._why,
             messages.Logs: self._read_log,
@@ -358,6 +360,14 @@ class Service:
     def _show(self, request: messages.Show, peer: Peer) -> messages.JobDetail:
         reader, job = self._find(request.job)
         return details.detail(reader, job, self._past.events(job=job.id))
+
+    def _history(self, request: messages.History, peer: Peer) -> messages.HistoryList:
+        controller = self._controller
+        return accounts.history(request, controller.snapshot, self._past, controller.world.now())
+
+    def _report(self, request: messages.Report, peer: Peer) -> messages.ReportView:
+        controller = self._controller
+        return accounts.report(request, controller.snapshot, self._past, controller.world.now())
 
     def _why(self, request: messages.Why, peer: Peer) -> messages.Explanation:
         return details.explanation(*self._find(request.job))

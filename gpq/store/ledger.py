@@ -33,6 +33,12 @@ def records(read: Read, wanted: Wanted) -> Iterator[Record]:
         left = left - count if left is not None else None
 
 
+def count(read: Read, wanted: Wanted) -> int:
+    where, values = _conditions(wanted)
+    [(found,)] = read(" AND ".join(["SELECT count(*) FROM jobs WHERE ended_at IS NOT NULL", *where]), values)
+    return int(str(found))
+
+
 def _conditions(wanted: Wanted) -> tuple[list[str], list[object]]:
     where: list[str] = []
     values: list[object] = []

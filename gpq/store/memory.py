@@ -82,6 +82,9 @@ class MemoryStore:
         ]
         return [record_of(job) for job in found[: wanted.limit]]
 
+    def count(self, wanted: Wanted) -> int:
+        return len(self.records(replace(wanted, limit=None)))
+
     def journal(self, kinds: Sequence[type], since: Seconds = 0.0) -> Iterator[Event]:
         return (event for event in self.events(kinds=kinds) if event.at >= since)
 

@@ -298,6 +298,9 @@ class SqliteStore:
         with self._sound():
             return list(ledger.records(self._read, wanted))
 
+    def count(self, wanted: Wanted) -> int:
+        return ledger.count(self._read, wanted)
+
     def journal(self, kinds: Sequence[type], since: Seconds = 0.0) -> Iterator[Event]:
         with self._sound():
             yield from ledger.journal(self._read, kinds, since)
