@@ -13,6 +13,8 @@ COMMANDS = {
     "wait": ("gpq.cli.wait", "block until jobs have ended; exits with the job's code"),
     "nodes": ("gpq.cli.nodes", "the servers and their GPUs"),
     "top": ("gpq.cli.top", "live view: GPUs, goodput, fairness, last re-allocations"),
+    "history": ("gpq.cli.history", "the jobs that ended: waits, GPU hours, what they were worth, restarts"),
+    "report": ("gpq.cli.report", "GPU hours by user, job, server or day: worth, waits, restarts, fairness"),
     "daemon": ("gpq.cli.daemon", "start, stop and look at the daemon"),
     "doctor": ("gpq.cli.doctor", "check this machine, each line with its fix"),
     "config": ("gpq.cli.config", "show and check the configuration"),

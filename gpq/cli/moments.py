@@ -9,6 +9,7 @@ from gpq.cli.values import seconds
 from gpq.errors import UsageError
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+PAST_EXAMPLES = "write for example 7d, yesterday, 'mon 9:00', 2026-11-01 or '2026-11-01 18:00'"
 EXAMPLES = "write for example 18:00, 'fri 18:00', 'tomorrow 9:00', '2026-11-27 18:00' or +2h"
 
 
@@ -32,6 +33,30 @@ def moment(text: str, option: str, now: datetime) -> float:
         return later if later > now.timestamp() else _at(found + timedelta(days=7), hour, minute)
     later = _at(today, hour, minute)
     return later if day or later > now.timestamp() else _at(today + timedelta(days=1), hour, minute)
+
+
+def earlier(text: str, option: str, now: datetime) -> float:
+    """As `moment`, but looking back: days of the week and bare times are the latest such ones that are over, `7d` is so long
+    ago. Raises UsageError."""
+    word = text.strip().lower()
+    try:
+        if re.fullmatch(r"(\d+(\.\d+)?[smhd])+", word):
+            return now.timestamp() - seconds(word, option)
+        if word == "now" or word.startswith("+") or re.match(r"\d{4}-", word):
+            return moment(text, option, now)
+        past = word.startswith("yesterday")
+        day, hour, minute = _words(word.replace("yesterday", "today", 1) if past else word, text, option)
+    except UsageError as error:
+        raise UsageError(error.message, PAST_EXAMPLES) from None
+    today = now.date()
+    if past or day == "tomorrow":
+        return _at(today + timedelta(days=-1 if past else 1), hour, minute)
+    if day in DAYS:
+        found = today - timedelta(days=(today.weekday() - DAYS.index(day)) % 7)
+        latest = _at(found, hour, minute)
+        return latest if latest <= now.timestamp() else _at(found - timedelta(days=7), hour, minute)
+    latest = _at(today, hour, minute)
+    return latest if day or latest <= now.timestamp() else _at(today - timedelta(days=1), hour, minute)
 
 
 def _words(word: str, text: str, option: str) -> tuple[str, int, int]:

@@ -19,6 +19,7 @@ BEGIN, END = "<!-- commands: python -m gpq.cli.reference -->", "<!-- /commands -
 KINDS = {"JOB": "jobs", "NODE": "nodes", "NODE[:GPUS]": "nodes", "USER": "users", "PATH": "files", "FILE": "files"}
 CHOICES = {
     "STATE": ("pending", "held", "starting", "running", "stopping", "completed", "failed", "cancelled", "timeout"),
+    "ENDED": ("completed", "failed", "cancelled", "timeout"),
     "SIGNAL": ("USR1", "USR2", "TERM", "INT", "HUP"),
     "POLICY": tuple(POLICIES),
 }

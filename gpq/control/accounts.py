@@ -170,6 +170,7 @@ def _row(key: str, figures: reports.Figures, record: Record | None) -> messages.
         timeout=figures.ended.get(JobState.TIMEOUT, 0),
         gpu_hours=figures.held / HOUR,
         goodput_hours=_hours(figures.worth),
+        known_gpu_hours=figures.known / HOUR,
         efficiency=figures.efficiency,
         share=None,
         fair_share=None,

@@ -613,7 +613,8 @@ class ReportRow(msgspec.Struct, frozen=True):
     timeout: int
     gpu_hours: float
     goodput_hours: float | None  # what they were worth, where jobs report progress
-    efficiency: float | None  # goodput hours over the GPU hours of those jobs
+    known_gpu_hours: float  # of `gpu_hours`: by attempts that reported progress
+    efficiency: float | None  # goodput hours over these
     share: float | None  # of all GPU hours, 0 to 1; of users alone, as the next
     fair_share: float | None  # 0 to 1: equal parts, at every moment, for all whose jobs ran or waited
     waits: int  # jobs that were first launched
