@@ -10,6 +10,7 @@ COMMANDS = {
     "hold": ("gpq.cli.control:hold", "keep jobs from running until they are released"),
     "release": ("gpq.cli.control:release", "let held jobs run"),
     "requeue": ("gpq.cli.control:requeue", "stop jobs and queue them again"),
+    "edit": ("gpq.cli.edit", "change what was asked of jobs that have not ended"),
     "wait": ("gpq.cli.wait", "block until jobs have ended; exits with the job's code"),
     "nodes": ("gpq.cli.nodes", "the servers and their GPUs"),
     "top": ("gpq.cli.top", "live view: GPUs, goodput, fairness, last re-allocations"),

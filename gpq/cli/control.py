@@ -20,7 +20,7 @@ def _hold(jobs: Jobs, json: Json = False) -> int:
     Example:
       gpq hold 42
     """
-    return _tell(call(messages.Hold(jobs), messages.Changed), "held", as_json=json)
+    return tell(call(messages.Hold(jobs), messages.Changed), "held", as_json=json)
 
 
 @release.command("release")
@@ -31,7 +31,7 @@ def _release(jobs: Jobs, json: Json = False) -> int:
     Example:
       gpq release 42
     """
-    return _tell(call(messages.Release(jobs), messages.Changed), "released", as_json=json)
+    return tell(call(messages.Release(jobs), messages.Changed), "released", as_json=json)
 
 
 @requeue.command("requeue")
@@ -42,14 +42,14 @@ def _requeue(jobs: Jobs, json: Json = False) -> int:
     Example:
       gpq requeue 42
     """
-    return _tell(call(messages.Requeue(jobs), messages.Changed), "requeued", as_json=json)
+    return tell(call(messages.Requeue(jobs), messages.Changed), "requeued", as_json=json)
 
 
-def _tell(answer: messages.Changed, done: str, *, as_json: bool) -> int:
+def tell(answer: messages.Changed, done: str, *, as_json: bool) -> int:
     """0, or 5 when nothing at all was done."""
     if as_json:
         output.emit(answer)
     else:
-        output.say(*(f"job {job} {done}" for job in answer.jobs))
+        output.say(*(answer.said or [f"job {job} {done}" for job in answer.jobs]))
         output.note(*answer.unchanged)
     return 0 if answer.jobs or not answer.unchanged else 5

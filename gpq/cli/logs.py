@@ -14,7 +14,7 @@ from gpq.cli import output
 from gpq.cli.bringing import BEGINNING, Bar
 from gpq.cli.frame import Job, Json, frame
 from gpq.client.connection import Lasting
-from gpq.errors import GpqError, NotFound
+from gpq.errors import GpqError, NotFound, UsageError
 from gpq.rpc import messages
 from gpq.views.queue import ENDED
 from gpq.views.terminal import Filter
@@ -118,6 +118,9 @@ def _pieces(daemon: Lasting, bar: Bar, job: str, only: int, node: str, *, follow
 def _row(daemon: Lasting, job: str) -> messages.JobView | None:
     """Of the newest job that is meant."""
     named = daemon.call(messages.Status([job]), messages.JobList).jobs
+    if len(named) > 1 and job[0].isdigit():
+        array = job.partition("_")[0]
+        raise UsageError(f"`{job}` is an array of {len(named)} jobs", f"name one: {array}_0, or its id")
     return max(named, key=lambda row: row.id, default=None)
 
 

@@ -9,6 +9,11 @@ from gpq.views.queue import lines
 EVERY = 1 << 40  # more than there can be
 
 
+def is_query(word: str) -> bool:
+    """`user=ana`, `age>2h`: no name or selector of a job has such signs."""
+    return any(sign in word.replace("@~", "") for sign in "=~<>")
+
+
 def show(
     jobs: list[str],
     *,
@@ -20,7 +25,9 @@ def show(
     recent: int = 20,
 ) -> int:
     """Print the queue; its exit status. Starts a daemon when none runs."""
-    request = {"jobs": jobs, "recent": EVERY if all else recent, "user": user, "states": states or []}
+    query = [word for word in jobs if is_query(word)]
+    jobs = [word for word in jobs if word not in query]
+    request = {"jobs": jobs, "recent": EVERY if all else recent, "user": user, "states": states or [], "query": query}
     try:
         result = quick.ask("status", request)
     except quick.NobodyListens:
@@ -34,7 +41,7 @@ def show(
         sys.stdout.write(encoder.dumps(result) + "\n")
         return 0
     limit = plain.terminal_width()
-    drawn = lines(result, limit, colour=plain.wants_colour(color), mark=plain.ellipsis())
+    drawn = lines(result, limit, colour=plain.wants_colour(color), mark=plain.ellipsis(), fold=not jobs and not query)
     drawn.append("")
     sys.stdout.write("\n".join(drawn))
     for warning in result.get("warnings", []):

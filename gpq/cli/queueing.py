@@ -9,7 +9,12 @@ from gpq.cli.grammar import GRAMMAR
 from gpq.client.connection import call
 from gpq.rpc import messages
 
-LISTS = {"tag": "tags", "env": "env"}  # options that may be repeated, and their fields
+LISTS = {
+    "tag": "tags",
+    "env": "env",
+    "after": "after",
+    "sweep": "sweep",
+}  # options that may be repeated, and their fields
 NUMBERS = ("priority", "retries", "batch_size", "max_batch_size")
 HOW = ("hold", "wait", "dry_run", "json")  # not part of the specification
 
@@ -60,12 +65,14 @@ def _store(fields: dict[str, Any], field: str, value: str) -> bool:
 
 def run(asked: spec.Asked, *, hold: bool, wait: bool, dry_run: bool, json: bool) -> int:
     """Submit, and print what came of it."""
-    request = messages.Submit(spec.build(asked), held=hold, dry_run=dry_run)
+    built = spec.build(asked)
+    array = _array(asked, built) if asked.array or asked.sweep or asked.sweep_file else None
+    request = messages.Submit(built, held=hold, array=array, dry_run=dry_run)
     _tell_of_late(asked)
     if dry_run:
         return _preview(call(request, messages.DryRun), json=json)
     answer = call(request, messages.Submitted)
-    _print(answer, [f"job {answer.id} submitted" + (", held: `gpq release` lets it run" if hold else "")], json=json)
+    _print(answer, [_submitted(answer, array) + (", held: `gpq release` lets it run" if hold else "")], json=json)
     if wait:
         from gpq.cli import output
         from gpq.cli.wait import until_ended
@@ -73,9 +80,30 @@ def run(asked: spec.Asked, *, hold: bool, wait: bool, dry_run: bool, json: bool)
         try:
             return until_ended([str(answer.id)], None, quiet=json, say_why=True)
         except KeyboardInterrupt:
-            output.note(f"job {answer.id} stays queued or runs on: `gpq cancel {answer.id}` stops it")
+            what = "array" if array is not None else "job"
+            output.note(f"{what} {answer.id} stays queued or runs on: `gpq cancel {answer.id}` stops it")
             raise
     return 0
+
+
+def _array(asked: spec.Asked, built: messages.SpecMessage) -> messages.ArrayMessage | None:
+    from gpq.cli import output, sweeps
+
+    array = sweeps.array_of(asked.array, asked.sweep, asked.sweep_file)
+    if array is not None:
+        output.note(*sweeps.unused(array, built))
+    return array
+
+
+def _submitted(answer: messages.Submitted, array: messages.ArrayMessage | None) -> str:
+    if array is None:
+        return f"job {answer.id} submitted"
+    count, first, last = len(answer.jobs), answer.jobs[0], answer.jobs[-1]
+    named = f"{answer.id}_{array.indices[0]}" + (f" to {answer.id}_{array.indices[-1]}" if count > 1 else "")
+    jobs = f"{count} jobs, {first} to {last}" if count > 1 else f"1 job, {first}"
+    return f"array {answer.id} submitted: {jobs} ({named})" + (
+        f", at most {array.limit} at once" if array.limit else ""
+    )
 
 
 def _tell_of_late(asked: spec.Asked) -> None:

@@ -16,7 +16,15 @@ from gpq.cli.scripts import SCRIPTS
 from gpq.policies.registry import POLICIES
 
 BEGIN, END = "<!-- commands: python -m gpq.cli.reference -->", "<!-- /commands -->"
-KINDS = {"JOB": "jobs", "NODE": "nodes", "NODE[:GPUS]": "nodes", "USER": "users", "PATH": "files", "FILE": "files"}
+KINDS = {
+    "JOB": "jobs",
+    "JOB[:ok|any|notok": "jobs",
+    "NODE": "nodes",
+    "NODE[:GPUS]": "nodes",
+    "USER": "users",
+    "PATH": "files",
+    "FILE": "files",
+}
 CHOICES = {
     "STATE": ("pending", "held", "starting", "running", "stopping", "completed", "failed", "cancelled", "timeout"),
     "ENDED": ("completed", "failed", "cancelled", "timeout"),

@@ -44,6 +44,12 @@ class Asked(msgspec.Struct, frozen=True):
     python: str = ""
     setup: str = ""
     snapshot: bool = False
+    after: list[str] = []
+    begin: str = ""
+    background: bool = False
+    array: str = ""
+    sweep: list[str] = []
+    sweep_file: str = ""
 
 
 def build(asked: Asked) -> SpecMessage:
@@ -108,7 +114,25 @@ def build(asked: Asked) -> SpecMessage:
         code=code[0],
         code_cwd=code[1],
         code_from=code[2],
+        after=asked.after,
+        background=asked.background,
+        begin=begin(asked.begin) if asked.begin else 0.0,
     )
+
+
+def begin(text: str) -> float:
+    """Seconds since the epoch; 0 for `now`."""
+    from datetime import datetime
+
+    from gpq.cli.moments import moment
+
+    if text.strip().lower() == "now":
+        return 0.0
+    now = datetime.now().astimezone()
+    found = moment(text, "--begin", now)
+    if found < now.timestamp():
+        raise UsageError(f"--begin {text} is over", "leave it out to start as soon as there is room")
+    return found
 
 
 def lease(text: str) -> float | None:

@@ -12,7 +12,7 @@ from gpq.cli.frame import Color, ColorChoice, Json, frame
 app = frame()
 
 
-JOBS = typer.Argument(metavar="[JOB]...", help="Ids, ranges, names, @ for the last, all.")
+JOBS = typer.Argument(metavar="[JOB | QUERY]...", help="Ids, ranges, names, @ for the last, all; or conditions.")
 USER = typer.Option("--user", "-u", metavar="USER", help="Only this user's jobs.")
 STATE = typer.Option("--state", "-s", metavar="STATE", help="Only jobs in this state; may be repeated.")
 RECENT = typer.Option("--recent", metavar="N", min=0, help="How many of the jobs that ended.")
@@ -31,6 +31,10 @@ def status(
 ) -> int:
     """The queue: who has which GPUs, how well it goes, and why the others wait.
 
+    A query is conditions that all have to hold, on id, name, user, state, tag, server, kind, gpus, batch, goodput,
+    throughput, efficiency, speedup, rho, progress, eta, age, run, priority, array, index, attempt, restarts, resizes, exit,
+    reason and command: = and != (one of A,B), ~ and !~ (contains), < > <= >=. sort=-goodput,id orders, limit=10 limits.
+
     SPEEDUP is the goodput over that of a fair share of the GPUs. AGE of a job that ended is how long it ran.
 
     \b
@@ -38,6 +42,7 @@ def status(
       gpq status
       gpq status 3-7 --json
       gpq status --user alice --state running
+      gpq status "user=alice tag~cifar age>2h sort=-goodput"
     """
     return queue.show(
         list(jobs or []),

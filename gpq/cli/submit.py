@@ -35,6 +35,12 @@ def submit(
     tag: wishes.Tag = None,
     priority: wishes.Priority = 0,
     time: wishes.Time = "",
+    after: wishes.After = None,
+    begin: wishes.Begin = "",
+    background: wishes.Background = False,
+    array: wishes.Array = "",
+    sweep: wishes.Sweep = None,
+    sweep_file: wishes.SweepFile = "",
     retries: wishes.Retries = 0,
     requeue_on_lost: wishes.RequeueOnLost = "",
     rigid: wishes.Rigid = False,
@@ -66,6 +72,8 @@ def submit(
       gpq submit --gpus 2 --time 2h -- ./run.sh big
       gpq submit --setup "source ~/venvs/new/bin/activate" train.py
       gpq submit --snapshot train.py
+      gpq submit --after 42 --begin "tomorrow 8am" evaluate.py
+      gpq submit --sweep lr=1e-3,1e-2 --sweep seed=0..4 --array %4 train.py --lr {lr} --seed {seed}
       gpq submit --preemptible --signal USR1 --resume-args "--resume auto" -- python old.py
     """
     asked = spec.Asked(
@@ -73,6 +81,8 @@ def submit(
         name=name, tags=list(tag or []), priority=priority, time=time, retries=retries, rigid=rigid,
         preemptible=preemptible, signal=signal, grace=grace, resume_args=resume_args, batch_size=batch_size,
         max_batch_size=max_batch_size, atomic_batch_size=atomic_batch_size, env=list(env or []), cwd=cwd, python=python,
-        requeue_on_lost=requeue_on_lost, setup=setup, snapshot=snapshot,
+        requeue_on_lost=requeue_on_lost, setup=setup, snapshot=snapshot, after=list(after or []), begin=begin, array=array,
+        background=background,
+        sweep=list(sweep or []), sweep_file=sweep_file,
     )  # fmt: skip
     return queueing.run(asked, hold=hold, wait=wait, dry_run=dry_run, json=json)

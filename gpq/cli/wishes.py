@@ -54,6 +54,39 @@ MaxBatchSize = Annotated[int | None, _option("--max-batch-size", metavar="N", he
 AtomicBatchSize = Annotated[
     str, _option("--atomic-batch-size", metavar="A-B", help="Range of the batch on one GPU in one pass.")
 ]
+After = Annotated[
+    list[str] | None,
+    _option(
+        "--after",
+        metavar="JOB[:ok|any|notok]",
+        help="Start once these have ended so; commas, and may be repeated. [default: ok]",
+    ),
+]
+Begin = Annotated[
+    str, _option("--begin", metavar="WHEN", help="Start no earlier: 18:00, 'tomorrow 8am', 'fri 18:00', +2h.")
+]
+Background = Annotated[
+    bool, _option("--background", help="Take only GPUs that nobody else wants; leave them when somebody does.")
+]
+Array = Annotated[
+    str,
+    _option(
+        "--array",
+        metavar="INDICES[%N]",
+        help="A job for each index, such as 0-99; at most N at once. {index} in arguments becomes it.",
+    ),
+]
+Sweep = Annotated[
+    list[str] | None,
+    _option(
+        "--sweep",
+        metavar="NAME=A,B",
+        help="A job for each value, 0..9 for numbers; repeated: for all combinations. {NAME} in arguments becomes it.",
+    ),
+]
+SweepFile = Annotated[
+    str, _option("--sweep-file", metavar="FILE", help="CSV: a job for each line, names in the first.")
+]
 Env = Annotated[
     list[str] | None,
     _option(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date, datetime, timedelta
 
 import msgspec
@@ -92,7 +94,10 @@ def report(request: messages.Report, snapshot: Snapshot, past: History, now: Sec
     """`snapshot` is read before the store is: a job that ends meanwhile counts as it ended. Raises UsageError."""
     if request.by not in reports.BY:
         raise UsageError(f"there is no report by {request.by}", f"known are {', '.join(reports.BY)}")
-    live = {job.id: accounting.record_of(job) for job in snapshot.jobs.values()}
+    live = {
+        job.id: replace(accounting.record_of(job), account=bookkeeping.so_far(job, now))
+        for job in snapshot.jobs.values()
+    }
     tallies = {
         (job.id, job.attempt): bookkeeping.tally(job, now)
         for job in snapshot.jobs.values()
@@ -101,7 +106,8 @@ def report(request: messages.Report, snapshot: Snapshot, past: History, now: Sec
     records = {**live, **{each.id: each for each in past.records(Wanted(since=request.since))}}
     first = min((each.submitted_at for each in records.values()), default=now - DAY)
     since = first if request.since is None else request.since
-    until = max(now if request.until is None else min(request.until, now), since)
+    so_far = math.nextafter(now, math.inf)  # what ends at this moment is in it
+    until = max(so_far if request.until is None else min(request.until, so_far), since)
     edges = cut(since, until, DAY if request.by == "day" else None)
     if len(edges) < 2:  # nothing has been yet
         found = reports.report({}, accounting.Journal(), (since, since + 1.0), request.by, now, by_user=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpq.control import narration
 from gpq.core import estimates
@@ -12,6 +12,7 @@ from gpq.core.conditions import intruders
 from gpq.core.explain import explain
 from gpq.core.fairness import JobFairness, fairness_by_user
 from gpq.core.files import Staging
+from gpq.core.gates import closed
 from gpq.core.healing import stuck
 from gpq.core.leases import silence, span
 from gpq.core.models import HOLDS_DEVICES, TERMINAL, Job, JobState, Level, Placement, Shape, Snapshot, Wish
@@ -40,8 +41,10 @@ class Reader:
     staging: Callable[[JobId], Staging | None] = lambda job: None
     _indices: dict[tuple[NodeId, DeviceId], int] = field(default_factory=dict)
     _headlines: dict[object, str] = field(default_factory=dict)
+    _gated: Mapping[JobId, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._gated = closed(replace(self.snapshot, now=self.now))
         for node in self.snapshot.nodes.values():
             for device in node.devices:
                 self._indices[node.id, device.id] = device.index
@@ -93,6 +96,13 @@ class Reader:
             hung_seconds=hung.seconds if hung is not None else None,
             stragglers=list(stragglers(job)) if job.state in HOLDS_DEVICES else [],
             staging=_staging(self.brought(job)),
+            tags=list(job.spec.tags),
+            after=[str(one) for one in job.awaits],
+            begin_at=narration.maybe_stamp(job.spec.begin or None),
+            array=int(seat.array) if (seat := job.spec.seat) is not None else None,
+            index=seat.index if seat is not None else None,
+            background=job.spec.background,
+            params=dict(seat.params) if seat is not None else {},
         )
 
     def jobs(self, jobs: Iterable[Job]) -> list[JobView]:
@@ -113,13 +123,15 @@ class Reader:
         brought = self.brought(job)
         if brought is not None:
             return str(brought)
+        if job.id in self._gated and job.wish is Wish.RUN:
+            return self._gated[job.id]
         if job.state is not JobState.PENDING or job.wish is not Wish.RUN or job.not_before > self.now:
             return explain(self.snapshot, self.allocation, job).headline
         spec = job.spec
         key = (
             spec.user if self.snapshot.reservations else "", spec.time_limit if self.snapshot.reservations else 0,
             spec.level, spec.min_gpus, spec.max_gpus, spec.rigid, spec.gpu_type, spec.min_gpu_memory_mib, spec.environment,
-            job.profile.declared, self.allocation is not None and job.id in self.allocation,
+            spec.background, job.profile.declared, self.allocation is not None and job.id in self.allocation,
             must_wait(self.snapshot, job),
         )  # fmt: skip
         if key not in self._headlines:

@@ -88,6 +88,8 @@ def _asked_line(event: facts.Event) -> str:
             return f"release asked{_by(event.by)}"
         case facts.RequeueAsked():
             return f"requeue asked{_by(event.by)}"
+        case facts.Edited():
+            return f"edited{_by(event.by)}: {event.said}"
         case facts.NodeDrained():
             return f"node {event.node} was drained{_by(event.by)}{_why(event.reason)}"
         case facts.NodeUndrained():

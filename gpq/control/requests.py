@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from gpq.control.selectors import NAME, is_selector
-from gpq.core.events import CancelAsked, Event, HoldAsked, ReleaseAsked, RequeueAsked, Submitted
-from gpq.core.models import HOLDS_DEVICES, Job, JobSpec, JobState, Level, Snapshot, Wish
+from gpq.core.events import CancelAsked, Edited, Event, HoldAsked, ReleaseAsked, RequeueAsked, Submitted
+from gpq.core.models import HOLDS_DEVICES, Dependency, Job, JobSpec, JobState, Level, Snapshot, Wish
 from gpq.core.nodes import Device, NodeState
 from gpq.core.units import JobId, Seconds
 from gpq.errors import GpqError, Refused, UsageError
@@ -26,6 +26,7 @@ MAX_GPUS = 100_000
 MAX_BATCH = 1 << 40
 LEAST_LEASE: Seconds = 1.0  # over the socket, for tests; the command line and config.toml ask for a minute
 LISTS = ("argv", "resume_argv", "tags", "modules")
+LATER = ("level", "env", "after")  # of the message, that become something else
 LEADS_TO_MODULES = ("PATH", "PYTHON", "LD_", "VIRTUAL_ENV", "CONDA_")  # variables by which an interpreter finds them
 MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 MAX_SETUP = 10_000  # characters
@@ -35,7 +36,8 @@ SIGNALS = frozenset(each.name.removeprefix("SIG") for each in signal.Signals) - 
 
 
 def spec_of(message: SpecMessage, user: str, uid: int, grace: Seconds, lease: Seconds = 0.0) -> JobSpec:
-    """The checked spec; `grace` and `lease` are those of a job which asks for none. Raises UsageError."""
+    """The checked spec, but for what `after` names; `grace` and `lease` are those of a job which asks for none. Raises
+    UsageError."""
     try:
         level = Level(message.level)
     except ValueError:
@@ -47,7 +49,7 @@ def spec_of(message: SpecMessage, user: str, uid: int, grace: Seconds, lease: Se
             f"--gpus {message.min_gpus}-{message.max_gpus}: a command that is run as it is gets a fixed number of GPUs",
             f"say --gpus {message.min_gpus}, or submit a script that uses gpq_agent.train",
         )
-    fields = {name: getattr(message, name) for name in message.__struct_fields__ if name not in ("level", "env")}
+    fields = {name: getattr(message, name) for name in message.__struct_fields__ if name not in LATER}
     for name in LISTS:
         fields[name] = tuple(fields[name])
     fields["environment"] = environment_of(message)
@@ -60,7 +62,7 @@ def spec_of(message: SpecMessage, user: str, uid: int, grace: Seconds, lease: Se
 
 def environment_of(message: SpecMessage) -> str:
     """What has to be on a server, as a digest: jobs that need the same share one look, and one setup."""
-    env = sorted(message.env.items())
+    env = sorted((name, value) for name, value in message.env.items() if not name.startswith("GPQ_"))
     if not message.setup:
         env = [(name, value) for name, value in env if message.modules and name.startswith(LEADS_TO_MODULES)]
     asked: list[object] = [HOME if message.code else message.cwd, message.setup, message.modules, env]
@@ -74,7 +76,8 @@ def message_of(spec: JobSpec) -> SpecMessage:
     fields = {name: getattr(spec, name) for name in SpecMessage.__struct_fields__}
     for name in LISTS:
         fields[name] = list(fields[name])
-    return SpecMessage(**{**fields, "env": dict(spec.env), "level": str(spec.level)})
+    after = [str(one) for one in spec.after]
+    return SpecMessage(**{**fields, "env": dict(spec.env), "level": str(spec.level), "after": after})
 
 
 def _check_texts(message: SpecMessage) -> None:
@@ -139,6 +142,8 @@ def _check_numbers(message: SpecMessage) -> None:
     for option, seconds in (("--time", message.time_limit), ("--grace", message.grace)):
         if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
             raise UsageError(f"{option} must be above 0", "e.g. 90s, 20m or 2h")
+    if not (math.isfinite(message.begin) and 0 <= message.begin < 1e11):
+        raise UsageError("--begin is no moment", "e.g. --begin 'tomorrow 8:00'")
     lease = message.requeue_on_lost
     if lease is not None and lease != 0 and not LEAST_LEASE <= lease <= 30 * 86400:
         raise UsageError("--requeue-on-lost must lie between 1m and 30d", "e.g. --requeue-on-lost 10m")
@@ -153,12 +158,16 @@ def _check_numbers(message: SpecMessage) -> None:
 # -- submit ------------------------------------------------------------------------------------------------------------
 
 
-def submitted(snapshot: Snapshot, spec: JobSpec, now: Seconds, *, held: bool) -> list[Event]:
-    """The job gets the next id. Raises nothing: `fits` was asked before."""
-    job = JobId(snapshot.next_id)
-    events: list[Event] = [Submitted(now, job, spec)]
-    if held:
-        events.append(HoldAsked(now, job, spec.user))
+def submitted(
+    snapshot: Snapshot, specs: Iterable[JobSpec], awaits: tuple[Dependency, ...], now: Seconds, *, held: bool
+) -> list[Event]:
+    """The jobs get the next ids; those of an array follow its own. Raises nothing: `fits` was asked before."""
+    events: list[Event] = []
+    for place, spec in enumerate(specs):
+        job = JobId((spec.seat.array + 1 if spec.seat is not None else snapshot.next_id) + place)
+        events.append(Submitted(now, job, spec, awaits))
+        if held:
+            events.append(HoldAsked(now, job, spec.user))
     return events
 
 
@@ -251,6 +260,11 @@ def requeue(job: Job, now: Seconds, by: str) -> Verdict:
     return RequeueAsked(now, job.id, by)
 
 
+def _alone(spec: JobSpec) -> JobSpec:
+    """As it is submitted once more: for itself, and now."""
+    return replace(spec, seat=None, after=(), begin=0.0)
+
+
 def _immovable(job: Job) -> str:
     if job.spec.level is Level.SCRIPT and not job.spec.rigid:
         return "its script has not declared itself to gpq yet, so stopping it would lose its work"
@@ -272,6 +286,7 @@ def changes(
     events: list[Event] = []
     changed: list[int] = []
     unchanged: list[str] = []
+    said: list[str] = []
     over = {job.id: job for job in ended}
     next_id = snapshot.next_id
     for name in jobs:
@@ -280,7 +295,7 @@ def changes(
             if job is not None:
                 verdict = judge(job, now, by)
             elif judge is requeue and name in over:
-                verdict = Submitted(now, JobId(next_id), replace(over[name].spec))
+                verdict = Submitted(now, JobId(next_id), _alone(over[name].spec))
                 next_id += 1
                 unchanged.append(f"job {name} has ended; it is submitted again as job {verdict.job}")
             else:
@@ -295,4 +310,6 @@ def changes(
         else:
             events.append(verdict)
             changed.append(int(verdict.job))  # type: ignore[union-attr]
-    return events, messages.Changed(changed, unchanged)
+            if isinstance(verdict, Edited):
+                said.append(f"job {verdict.job}: {verdict.said}")
+    return events, messages.Changed(changed, unchanged, said)

@@ -1,4 +1,5 @@
-"""Jobs as a person names them: `42`, `3-7,9`, `@` (the last one), `@~1` (the one before), a name, `all` (live ones)."""
+"""Jobs as a person names them: `42`, `3-7,9`, `@` (the last one), `@~1` (the one before), a name, `all` (live ones); the id of
+an array is all of its jobs, `42_3` or `42_0-9` some of them."""
 
 from __future__ import annotations
 
@@ -6,13 +7,14 @@ import difflib
 import re
 from collections.abc import Sequence
 
-from gpq.core.models import Snapshot
+from gpq.core.models import Job, Snapshot
 from gpq.core.units import JobId
 from gpq.errors import NotFound, UsageError
 from gpq.ports import History
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LAST = re.compile(r"@(?:~(\d{1,9}))?")
+_ELEMENTS = re.compile(r"(\d{1,12})_(\d{1,10})(?:-(\d{1,10}))?")
 _IDS = re.compile(r"(\d{1,12})(?:-(\d{1,12}))?")
 MAX_RANGE = 100_000
 NEAR_POOL = 200  # ended jobs whose names are offered when one is misspelt
@@ -20,7 +22,7 @@ NEAR_POOL = 200  # ended jobs whose names are offered when one is misspelt
 
 def is_selector(word: str) -> bool:
     """Would this word be read as something else than a name?"""
-    return word == "all" or bool(_LAST.fullmatch(word) or _IDS.fullmatch(word))
+    return word == "all" or bool(_LAST.fullmatch(word) or _IDS.fullmatch(word) or _ELEMENTS.fullmatch(word))
 
 
 def resolve(selectors: Sequence[str], snapshot: Snapshot, past: History) -> list[JobId]:
@@ -37,6 +39,12 @@ def single(selector: str, snapshot: Snapshot, past: History) -> JobId:
     found = resolve([selector], snapshot, past)
     if not found:
         raise NotFound(f"`{selector}` names no job", "`gpq status` lists what there is")
+    if len(found) > 1 and re.fullmatch(r"\d+(_.*)?", selector):
+        array = selector.partition("_")[0]
+        raise UsageError(
+            f"`{selector}` is an array of {len(found)} jobs",
+            f"name one: {array}_0, or its id; `gpq status {array}` lists them",
+        )
     return max(found)
 
 
@@ -44,10 +52,15 @@ def _one_word(word: str, snapshot: Snapshot, past: History) -> list[JobId]:
     if word == "all":
         return sorted(snapshot.jobs)
     if last := _LAST.fullmatch(word):
-        return _numbers(
-            word, range(snapshot.next_id - 1 - int(last[1] or 0), snapshot.next_id - int(last[1] or 0)), snapshot, past
-        )
+        number = snapshot.next_id - 1 - int(last[1] or 0)
+        found = _numbers(word, range(number, number + 1), snapshot, past)
+        return found if last[1] else _with_its_array(found[0], snapshot, past)
+    if some := _ELEMENTS.fullmatch(word):
+        return _elements(word, JobId(int(some[1])), int(some[2]), int(some[3] or some[2]), snapshot, past)
     if ids := _IDS.fullmatch(word):
+        whole = _array(JobId(int(ids[1])), snapshot, past) if not ids[2] else []
+        if whole:
+            return [job.id for job in whole]
         first, final = int(ids[1]), int(ids[2] or ids[1])
         if final < first:
             raise UsageError(f"`{word}`: a range goes upwards", f"write {final}-{first}")
@@ -63,6 +76,39 @@ def _one_word(word: str, snapshot: Snapshot, past: History) -> list[JobId]:
     if ended:
         return [ended[0].id]
     raise NotFound(f"no job is named `{word}`", _near_names(word, snapshot, past))
+
+
+def _array(name: JobId, snapshot: Snapshot, past: History) -> list[Job]:
+    """The jobs of the array of this id, by id; empty where it is none. The ids of its jobs follow it."""
+    if name in snapshot.jobs or not 0 < name < snapshot.next_id:
+        return []
+    first = snapshot.jobs.get(JobId(name + 1)) or next(iter(past.history(ids=[JobId(name + 1)])), None)
+    seat = first.spec.seat if first is not None else None
+    if seat is None or seat.array != name:
+        return []
+    names = [JobId(number) for number in range(name + 1, name + seat.size + 1)]
+    live = [snapshot.jobs[each] for each in names if each in snapshot.jobs]
+    ended = past.history(ids=[each for each in names if each not in snapshot.jobs]) if len(live) < len(names) else []
+    return sorted([*live, *ended], key=lambda job: job.id)
+
+
+def _with_its_array(name: JobId, snapshot: Snapshot, past: History) -> list[JobId]:
+    job = snapshot.jobs.get(name) or next(iter(past.history(ids=[name])), None)
+    seat = job.spec.seat if job is not None else None
+    return [name] if seat is None else [each.id for each in _array(seat.array, snapshot, past)]
+
+
+def _elements(word: str, name: JobId, low: int, high: int, snapshot: Snapshot, past: History) -> list[JobId]:
+    if high < low:
+        raise UsageError(f"`{word}`: a range goes upwards", f"write {name}_{high}-{low}")
+    jobs = _array(name, snapshot, past)
+    if not jobs:
+        raise NotFound(f"`{word}`: there is no array {name}", _last_ids(snapshot))
+    indices = {job.spec.seat.index: job.id for job in jobs if job.spec.seat is not None}
+    found = [indices[index] for index in sorted(indices) if low <= index <= high]
+    if not found:
+        raise NotFound(f"`{word}`: no such job", f"array {name} has {min(indices)} to {max(indices)}")
+    return found
 
 
 def _numbers(word: str, numbers: range, snapshot: Snapshot, past: History) -> list[JobId]:

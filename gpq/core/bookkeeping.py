@@ -40,15 +40,43 @@ def launched(job: Job, at: Seconds) -> Account:
     return replace(_waited(job, at), mark=None, working_at=None)
 
 
+def edited(job: Job, at: Seconds) -> Account:
+    """What it waited for besides GPUs may be over: only from now on does it count."""
+    return replace(job.account, mark=at) if _is_gated(job, at) else job.account
+
+
+def let_go(jobs: Mapping[JobId, Job], at: Seconds) -> dict[JobId, Job]:
+    """Jobs that waited for the end of another, which came."""
+    found = {}
+    for name, job in jobs.items():
+        queued = job.account.mark is not None and job.state is JobState.PENDING
+        found[name] = replace(job, account=replace(job.account, mark=at)) if queued else job
+    return found
+
+
+def so_far(job: Job, now: Seconds) -> Account:
+    """Of a live job, with its waits up to now."""
+    return _waited(job, now)
+
+
 def _waited(job: Job, at: Seconds) -> Account:
-    """The time since the mark is put down as what it was."""
+    """The time since the mark is put down as what it was. Behind a gate of its own a job does not wait for GPUs."""
     account = job.account
     if account.mark is None:
         return account
-    passed = max(at - account.mark, 0.0)
     if job.state is JobState.HELD:
-        return replace(account, held=account.held + passed)
-    return replace(account, waited=account.waited + passed) if account.waited is not None else account
+        return replace(account, held=account.held + max(at - account.mark, 0.0))
+    if account.waited is None or _is_gated(job, at):
+        return account
+    return replace(account, waited=account.waited + max(at - max(account.mark, job.spec.begin), 0.0))
+
+
+def _is_gated(job: Job, at: Seconds) -> bool:
+    return (
+        job.account.mark is not None
+        and job.state is JobState.PENDING
+        and bool(job.awaits or job.unmet or job.spec.begin > at)
+    )
 
 
 def tallied(event: Event, job: Job) -> Event:

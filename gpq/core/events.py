@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpq.core.accounts import Tally
-from gpq.core.models import BatchOrder, Exit, JobSpec, Placement, Shape, StopReason
+from gpq.core.models import BatchOrder, Dependency, Exit, JobSpec, Placement, Shape, StopReason
 from gpq.core.nodes import Node, Reservation
 from gpq.core.profile import Declared, LossPoint, Noise, Progress, RankPulse, RankTime
 from gpq.core.units import JobId, NodeId, Seconds
@@ -24,6 +24,7 @@ class Submitted:
     at: Seconds
     job: JobId
     spec: JobSpec
+    awaits: tuple[Dependency, ...] = ()  # of `spec.after`: those that had not ended then
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,18 @@ class ReleaseAsked:
 class RequeueAsked:
     at: Seconds
     job: JobId
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """A job is to be something else from now on; `awaits` replaces its own, `said` tells what changed."""
+
+    at: Seconds
+    job: JobId
+    spec: JobSpec
+    awaits: tuple[Dependency, ...] = ()
+    said: str = ""
     by: str = ""
 
 
@@ -329,6 +342,7 @@ Event = (
     | HoldAsked
     | ReleaseAsked
     | RequeueAsked
+    | Edited
     | NodeDrained
     | NodeUndrained
     | NodeReserved
@@ -360,7 +374,7 @@ EPHEMERAL: tuple[type, ...] = (NodeSeen, NodeSilent, EnvironmentSeen, Profiled, 
 
 # What calls for an allocation at once; everything else waits for the timer.
 TRIGGERS: tuple[type, ...] = (
-    Submitted, CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked, NodeDrained, NodeUndrained, NodeReserved, NodeUnreserved,
-    NodeRemoved,
+    Submitted, CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked, Edited, NodeDrained, NodeUndrained, NodeReserved,
+    NodeUnreserved, NodeRemoved,
     StartRefused, Succeeded, Failed, Stopped, Cancelled, TimeLimitReached,
 )  # fmt: skip

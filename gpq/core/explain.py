@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from gpq.core import environments, estimates
 from gpq.core.conditions import intruders, out_of_use, reservation_line
 from gpq.core.files import out_of_reach
+from gpq.core.gates import closed, gate
 from gpq.core.healing import nodes_of, stuck
 from gpq.core.leases import Silence, silence, span
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Placement, Shape, Snapshot, Wish
@@ -122,8 +123,7 @@ def explain(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: J
         return Explained("being cancelled", ("it was cancelled; its processes are being ended",))
     match job.state:
         case JobState.HELD:
-            why = job.notices[-1] if job.notices and job.notices[-1].startswith("held") else "held by its user"
-            return Explained(why, (why,), (f"`gpq release {job.id}` queues it again",))
+            return _why_held(job)
         case JobState.PENDING:
             return _why_pending(snapshot, allocation, job)
         case JobState.STARTING:
@@ -135,7 +135,16 @@ def explain(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: J
             return _why_running(snapshot, allocation, job)
 
 
+def _why_held(job: Job) -> Explained:
+    why = job.notices[-1] if job.notices and job.notices[-1].startswith("held") else "held by its user"
+    reasons = (why, job.unmet) if job.unmet and job.unmet not in why else (why,)
+    return Explained(why, reasons, (f"`gpq release {job.id}` queues it again",))
+
+
 def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: Job) -> Explained:
+    shut = gate(snapshot, job)
+    if shut is not None:
+        return Explained(shut.headline, shut.reasons, shut.remedies)
     if snapshot.now < job.not_before:
         wait = job.not_before - snapshot.now
         if job.lost_attempts[1] > job.attempt and job.exit is None:
@@ -182,6 +191,7 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         for node in up
     }
     free = sum(each.values())
+    headline = "waits for GPUs that nobody else wants" if job.spec.background else "waits for GPUs"
     reasons = [f"it needs {gpus(fewest)}; {free} of {_total(snapshot)} are free"]
     if free >= fewest and job.spec.level is not Level.SCRIPT and max(each.values(), default=0) < fewest:
         where = ", ".join(f"{count} on {name}" for name, count in sorted(each.items()) if count)
@@ -197,10 +207,11 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     if allocation is not None and job.id in allocation:
         reasons.append(f"the last round gave it {gpus(allocation[job.id].replicas)}; it starts when they are free")
         return Explained("GPUs are being freed", tuple(reasons))
+    gated = closed(snapshot)
     ahead = [
         other.id
         for other in snapshot.jobs.values()
-        if other.state is JobState.PENDING and other.id != job.id and _before(other, job)
+        if other.state is JobState.PENDING and other.id != job.id and other.id not in gated and _before(other, job)
     ]
     if ahead:
         reasons.append(f"{len(ahead)} waiting {'job is' if len(ahead) == 1 else 'jobs are'} ahead of it")
@@ -210,7 +221,10 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         remedies.append(
             f"it may start when {_list(fixed)} {'ends' if len(fixed) == 1 else 'end'}: gpq may not move what runs there"
         )
-    return Explained("waits for GPUs", tuple(reasons), tuple(remedies))
+    if job.spec.background:
+        reasons.append("it was submitted for the background: whoever else waits goes first")
+        remedies.append(f"`gpq edit {job.id} --no-background` makes it a job as any other")
+    return Explained(headline, tuple(reasons), tuple(remedies))
 
 
 def _never_while_drained(snapshot: Snapshot, job: Job) -> Explained | None:
@@ -348,11 +362,13 @@ def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         f"it is to leave: {reservation_line(snapshot, held)}" for held in reserved_under(job, snapshot) if job.movable
     ]
     reasons += [f"warning: {line}" for line, _ in intruders(snapshot, job)]
+    if job.spec.background:
+        reasons.append("it runs in the background: it leaves as soon as somebody else can use its GPUs")
     if not job.movable:
         level = job.spec.level
         if level is Level.SCRIPT and not job.spec.rigid:
             reasons.append("the script has not declared itself (no gpq.init() and loader yet), so it is not moved")
-        else:
+        elif not job.spec.background:
             reasons.append("it is rigid: it runs to its end with the GPUs that it asked for")
         return Explained(headline, tuple(reasons))
     shapes = feasible(job, snapshot)

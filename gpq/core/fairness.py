@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from gpq.core import estimates
 from gpq.core.accounts import MeanShare
+from gpq.core.gates import closed
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Shape, Snapshot
 from gpq.core.shapes import feasible, nodes_up, supply
 from gpq.core.units import JobId, Seconds
@@ -90,8 +91,10 @@ def finish_time_fairness(age: Seconds, remaining: Seconds | None, alone: Seconds
 
 
 def active(snapshot: Snapshot) -> list[Job]:
-    """Jobs that compete for devices: all live ones but those held by their users."""
-    return [job for _, job in sorted(snapshot.jobs.items()) if job.state is not JobState.HELD]
+    """Jobs that compete for devices: all live ones but those that are held, wait for something else, or take what is left."""
+    gated = closed(snapshot)
+    jobs = (job for name, job in sorted(snapshot.jobs.items()) if name not in gated)
+    return [job for job in jobs if job.state is not JobState.HELD and not job.spec.background]
 
 
 def devices_up(snapshot: Snapshot) -> int:

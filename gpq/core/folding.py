@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from gpq.core import bookkeeping, environments, priors, profiling
+from gpq.core import bookkeeping, environments, gates, priors, profiling
 from gpq.core.events import (
     CancelAsked,
     Cancelled,
+    Edited,
     EnvironmentSeen,
     Event,
     Exited,
@@ -70,9 +71,8 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
         journal.append(event)
         match event:
             case Submitted():
-                jobs[event.job] = Job(
-                    event.job, event.spec, submitted_at=event.at, account=bookkeeping.opened(event.at)
-                )
+                account = bookkeeping.opened(event.at)
+                jobs[event.job] = Job(event.job, event.spec, event.at, awaits=event.awaits, account=account)
                 next_id = max(next_id, event.job + 1)
                 checks = environments.hopeful(checks, event.spec.environment)
             case NodeSeen() | NodeSilent() | NodeRemoved():
@@ -103,6 +103,7 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
                 if after.state in TERMINAL:
                     del jobs[job.id]
                     ended.append(after)
+                    jobs.update(bookkeeping.let_go(gates.told_of_end(jobs, after), event.at))
                     continue
                 jobs[job.id] = after
                 if after is not job and isinstance(event, Exited | StartRefused) and _all_parts_over(after):
@@ -183,6 +184,9 @@ def apply(job: Job, event: Event) -> Job:
             # One that waits is where a requeue leads; its wish to be held may not have been followed yet.
             wish = Wish.RUN if job.state is JobState.PENDING else Wish.REQUEUE
             return _again(job, wish)
+        case Edited():
+            account = bookkeeping.edited(job, event.at)
+            return replace(job, spec=event.spec, awaits=event.awaits, unmet="", account=account)
         case Held():
             account = bookkeeping.held(job, event.at)
             job = replace(job, state=advance(job.state, event), wish=Wish.HOLD, target=None, account=account)
@@ -209,7 +213,7 @@ def apply(job: Job, event: Event) -> Job:
 
 def _again(job: Job, wish: Wish) -> Job:
     """Its user wants another try: what went wrong before counts no more."""
-    return replace(job, wish=wish, quick_failures=0, crashes=0, not_before=0.0)
+    return replace(job, wish=wish, quick_failures=0, crashes=0, not_before=0.0, unmet="")
 
 
 def _launched(job: Job, event: Launched) -> Job:

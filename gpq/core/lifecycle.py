@@ -72,6 +72,10 @@ def diagram() -> str:
     return "\n".join(lines)
 
 
+# Asked of a job that keeps no checkpoints, they lead back to the queue: its user allowed for that.
+_FROM_ITS_START = (StopReason.REQUEUE, StopReason.PREEMPT)
+
+
 def conclude(job: Job, now: Seconds, config: Config) -> Event:
     """What it means that no process of the job's attempt is left anywhere: `job.exits` has all its nodes."""
     end = _blamed(joint_exit([exit_ for _, exit_ in job.exits]), job)
@@ -92,7 +96,7 @@ def conclude(job: Job, now: Seconds, config: Config) -> Event:
     if end.unlaunched and job.stop is None:
         # Nothing of the user's has run. Another attempt has another port; what keeps servers apart may take a person.
         return Stopped(now, job.id, end, quick=end.unlaunched != "port", not_before=again_at)
-    if end.stopped or (job.stop is StopReason.REQUEUE and not job.movable):
+    if end.stopped or (job.stop in _FROM_ITS_START and not job.movable):
         if job.stop is None and quick:  # nobody asked: one that always does this would start without end
             return Stopped(now, job.id, end, quick=True, not_before=again_at)
         return Stopped(now, job.id, end)

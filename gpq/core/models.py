@@ -49,6 +49,36 @@ class Wish(Word):
     REQUEUE = "requeue"
 
 
+class On(Word):
+    """How a job has to end for another to start after it."""
+
+    OK = "ok"
+    NOTOK = "notok"  # failed, cancelled, or beyond its time limit
+    ANY = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """Written `12:ok`."""
+
+    job: JobId
+    on: On = On.OK
+
+    def __str__(self) -> str:
+        return f"{self.job}:{self.on}"
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Which element of an array a job is. The array's id is a job's id that no job has; its elements' ids follow it."""
+
+    array: JobId
+    index: int
+    size: int  # elements of the array
+    limit: int = 0  # that may hold GPUs at once; 0: any number
+    params: tuple[tuple[str, str], ...] = ()  # of a sweep: name and value, put into the arguments already
+
+
 class StopReason(Word):
     RESIZE = "resize"
     PREEMPT = "preempt"
@@ -60,7 +90,7 @@ class StopReason(Word):
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What was asked. Never changes."""
+    """What was asked. Changes by `Edited` alone."""
 
     argv: tuple[str, ...]  # the command; for a script: its path, then its arguments
     cwd: str
@@ -93,6 +123,10 @@ class JobSpec:
     min_atomic_batch: int = 0
     max_atomic_batch: int = 0
     tags: tuple[str, ...] = ()
+    after: tuple[Dependency, ...] = ()  # starts once these have ended so
+    begin: Seconds = 0.0  # starts no earlier
+    background: bool = False  # takes only what nobody else wants, and leaves it when somebody does
+    seat: Seat | None = None  # in an array
     code: str = ""  # SHA-256 of the archive that its code was frozen in; "" runs what lies in `cwd` then
     code_cwd: str = ""  # the working directory in it, relative
     code_from: str = ""  # what was frozen, for people: commit, dirty or not, how many files
@@ -228,6 +262,8 @@ class Job:
     quick_failures: int = 0  # of those, the latest in a row that ended within quick_failure_seconds
     crashes: int = 0  # attempts in a row that were lost soon after their start: does it take its server down?
     not_before: Seconds = 0.0  # waits after a failure
+    awaits: tuple[Dependency, ...] = ()  # of `spec.after`: those that have not ended yet
+    unmet: str = ""  # how one of them ended otherwise than it was to; until its user lets it run all the same
     restart_seconds: Seconds | None = None  # measured: stopping, then launch to first step; not what it waited between
     stop_seconds: Seconds | None = None  # what the stop took of the restart that is now being measured
     last_replicas: int = 0  # of the latest launch

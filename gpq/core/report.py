@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from gpq.core.accounting import Journal, Record, Spell
+from gpq.core.accounts import Span
 from gpq.core.models import TERMINAL, JobState
 from gpq.core.units import JobId, Seconds
 
@@ -233,9 +234,10 @@ def _fair(
     for spell in journal.spells:
         if spell.job in records:
             changes += [(spell.began, 0, "", spell.gpus), (spell.ended, 0, "", -spell.gpus)]
+    first = {spell.job: spell.began for spell in journal.spells if not spell.again}
     for record in records.values():
         owner = record.spec.user if by_user else f"{record.spec.user}\0{record.id}"
-        for start, end in _stays(record, journal.holds.get(record.id, ()), now):
+        for start, end in _stays(record, journal.holds.get(record.id, ()), first.get(record.id), now):
             changes += [(start, 1, owner, 1), (end, 1, owner, -1)]
     changes.sort(key=lambda change: change[0])
     found: list[dict[str, float]] = []
@@ -264,8 +266,14 @@ def _fair(
     return found[1:]
 
 
-def _stays(record: Record, holds: Sequence[tuple[Seconds, Seconds]], now: Seconds) -> list[tuple[Seconds, Seconds]]:
-    """When the job competed for GPUs: from its submission to its end, but not while it was held."""
+def _stays(record: Record, holds: Sequence[Span], first: Seconds | None, now: Seconds) -> list[Span]:
+    """When the job competed for GPUs: until its end, but not while it was held, or waited for something else before its first
+    launch (`first`), so that it waited for as long as its account says."""
     end = record.ended_at if record.ended_at is not None else max(now, record.submitted_at)
-    cuts = [record.submitted_at, *(moment for span in holds for moment in span), end]
+    began = record.submitted_at
+    if record.account.waited is not None:
+        anchor = end if first is None else first
+        held = sum(min(stop, anchor) - start for start, stop in holds if start < anchor)
+        began = max(began, anchor - record.account.waited - held)
+    cuts = [began, *(max(moment, began) for span in holds for moment in span), end]
     return [(start, stop) for start, stop in list(pairwise(cuts))[::2] if stop > start]

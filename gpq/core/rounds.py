@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from gpq.core import bookkeeping
 from gpq.core.actions import Action, Forget
+from gpq.core.background import decided
 from gpq.core.environments import wanted as wanted_checks
 from gpq.core.events import (
     TRIGGERS,
@@ -23,9 +24,9 @@ from gpq.core.events import (
 from gpq.core.explain import motives
 from gpq.core.fairness import counted
 from gpq.core.folding import fold
+from gpq.core.gates import next_opening, opened
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Placement, Shape, Snapshot, Wish
 from gpq.core.nodes import Device, NodeState
-from gpq.core.placement import place
 from gpq.core.planning import issued, plan, time_left, wished_stop
 from gpq.core.policy import Policy, shape_of
 from gpq.core.reservations import next_change
@@ -68,9 +69,8 @@ def decide(snapshot: Snapshot, events: Sequence[Event], policy: Policy, *, alloc
     wanted: dict[JobId, Placement] = {}
     done: Round | None = None
     if allocate:
-        seen = evacuated(snapshot)
-        allotted = policy.allocate(seen)
-        wanted = place(seen, allotted)
+        seen = evacuated(opened(snapshot))
+        allotted, wanted = decided(seen, policy)
         allocation = {name: shape_of(allotment) for name, allotment in allotted.items()}
         reasons = motives(snapshot, allocation, wanted)
         done = Round(snapshot.now, allocation, wanted, reasons)
@@ -120,6 +120,9 @@ def settle(snapshot: Snapshot) -> list[Event]:
             events.append(Released(snapshot.now, name))
         elif job.state is JobState.PENDING and job.wish is Wish.HOLD:
             events.append(Held(snapshot.now, name))
+        elif job.state is JobState.PENDING and job.unmet:
+            why = f"held: {job.unmet}; `gpq release {name}` runs it all the same"
+            events.append(Held(snapshot.now, name, why))
         elif job.state is JobState.PENDING and job.crashes >= snapshot.config.max_crashes:
             why = f"held: its server went down or its supervisor was killed {job.crashes} times in a row while it ran"
             events.append(Held(snapshot.now, name, f"{why}; `gpq release {name}` tries again"))
@@ -181,7 +184,7 @@ def next_round(snapshot: Snapshot) -> float:
     at = snapshot.round_at + snapshot.config.interval
     if not snapshot.config.events:
         return max(at, snapshot.now)
-    at = min(at, next_change(snapshot))
+    at = min(at, next_change(snapshot), next_opening(snapshot))
     waiting = any(job.state is JobState.PENDING for job in snapshot.jobs.values())
     for job in snapshot.jobs.values():
         if job.state is JobState.PENDING and job.not_before > snapshot.now:

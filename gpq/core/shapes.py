@@ -71,9 +71,13 @@ def is_fixed(job: Job, snapshot: Snapshot) -> bool:
     if job.state not in HOLDS_DEVICES:
         return False
     if not is_leaving(job, snapshot):
-        if job.state is not JobState.RUNNING or not job.movable or job.started_at is None:
+        if job.state is not JobState.RUNNING or job.started_at is None or not (job.movable or job.spec.background):
             return True
-        if snapshot.now < settled_at(job, snapshot.config) and not must_leave(job, snapshot):
+        if (
+            not job.spec.background
+            and snapshot.now < settled_at(job, snapshot.config)
+            and not must_leave(job, snapshot)
+        ):
             return True
     # Silence is not death: what runs on a node that does not answer stays where it is.
     return any(

@@ -6,42 +6,39 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 import gpq
 from gpq import paths
-from gpq.control import accounts, details, draining, linking, narration, requests, reserving
+from gpq.control import accounts, after, details, draining, editing, linking, narration, queries, requests, reserving
 from gpq.control.answers import Reader, node_word
 from gpq.control.controller import Controller
 from gpq.control.selectors import resolve, single
-from gpq.core import environments
-from gpq.core.actions import Launch
 from gpq.core.fairness import JobFairness, fairness_by_job
 from gpq.core.files import Staging
-from gpq.core.folding import fold
 from gpq.core.healing import nodes_of
 from gpq.core.leases import silence
-from gpq.core.models import HOLDS_DEVICES, TERMINAL, Config, Job, JobState, Level, Snapshot
+from gpq.core.models import HOLDS_DEVICES, TERMINAL, Config, Job, JobState, Snapshot
 from gpq.core.reservations import current
-from gpq.core.rounds import decide
 from gpq.core.units import JobId, NodeId
 from gpq.daemon.deadlines import deadline, left
 from gpq.daemon.fleet import Fleet
 from gpq.daemon.logs import LogReader, Tail
 from gpq.daemon.server import Peer
-from gpq.errors import GpqError, NotFound, Refused, UsageError
+from gpq.daemon.submitting import NODES_PATIENCE, Submitting, settled
+from gpq.errors import GpqError, NotFound, UsageError
 from gpq.ports import History
 from gpq.rpc import messages
 from gpq.rpc.messages import Request
 
 MAX_WAIT = 600.0  # seconds that one request may wait
-NODES_PATIENCE = 10.0  # after the start: how long a demanding job waits for the servers to say what they have
 MAX_ERRAND = 120.0  # seconds
 RECENT_IN_TOP = 5
 CHANGES_IN_TOP = 12
+SEARCHED = 1000  # jobs that ended, by a query without --all
 
 
 @dataclass(frozen=True)
@@ -77,10 +74,10 @@ class Service:
         self._end = end
         self._run_errand = errand
         self._logs = LogReader(controller, past, tail)
-        self._born = deadline(0.0)
         self._fairness: tuple[Snapshot, Mapping[JobId, JobFairness]] = (Snapshot(), {})
+        self._submitting = Submitting(controller, past, lambda: fleet.names, grace=about.grace, lease=about.lease)
         self._handlers: dict[type[Request], Callable[[Any, Peer], msgspec.Struct]] = {
-            messages.Submit: self._submit,
+            messages.Submit: self._submitting.submit,
             messages.Status: self._status,
             messages.History: self._history,
             messages.Report: self._report,
@@ -91,6 +88,7 @@ class Service:
             messages.Hold: self._hold,
             messages.Release: self._release,
             messages.Requeue: self._requeue,
+            messages.Edit: self._edit,
             messages.Wait: self._wait,
             messages.Nodes: self._nodes,
             messages.Drain: self._drain,
@@ -122,57 +120,6 @@ class Service:
         return Reader(snapshot, controller.last_round, controller.world.now(), fairness, self._staging)
 
     # -- changes -------------------------------------------------------------------------------------------------------
-
-    def _submit(self, request: messages.Submit, peer: Peer) -> msgspec.Struct:
-        spec = requests.spec_of(request.spec, peer.user, peer.uid, self._about.grace, self._about.lease)
-        if spec.min_gpus > 1 or spec.gpu_type or spec.min_gpu_memory_mib:
-            self._wait_for_nodes()
-        requests.fits(self._controller.snapshot, spec, self._fleet.names)
-        if request.dry_run:
-            return self._dry_run(spec, held=request.held)
-        if spec.code:
-            keep_archive(spec.code)
-        now = self._controller.world.now
-
-        def build(snapshot: Snapshot) -> tuple[Sequence[Any], messages.Submitted]:
-            requests.fits(snapshot, spec, self._fleet.names)
-            state = JobState.HELD if request.held else JobState.PENDING
-            answer = messages.Submitted(snapshot.next_id, spec.name, str(state), _warnings(spec))
-            return requests.submitted(snapshot, spec, now(), held=request.held), answer
-
-        return self._controller.ask(build)
-
-    def _wait_for_nodes(self) -> None:
-        """Just after the start the servers have not said yet what they have, and a misfit could not be told."""
-        controller = self._controller
-        with controller.changed:
-            controller.changed.wait_for(
-                lambda: requests.nodes_known(controller.snapshot, self._fleet.names),
-                timeout=left(self._born + NODES_PATIENCE),
-            )
-
-    def _dry_run(self, spec: Any, *, held: bool) -> messages.DryRun:
-        """A round on a copy that is thrown away."""
-        controller = self._controller
-        now = controller.world.now()
-        snapshot = replace(controller.snapshot, now=now)
-        if not any(environment == spec.environment for _, environment in snapshot.checks):
-            spec = environments.unasked(spec)  # no server has been asked for it yet: it is at the submission
-        name = JobId(snapshot.next_id)
-        events = requests.submitted(snapshot, spec, now, held=held)
-        # What was found lacking still is: only a job that is really submitted is a reason to look again.
-        snapshot = replace(fold(snapshot, events).snapshot, checks=snapshot.checks)
-        decision = decide(snapshot, [], controller.policy, allocate=True)
-        reader = Reader(decision.snapshot, decision.round, now, {})
-        job = decision.snapshot.jobs[name]
-        said = details.explanation(reader, job)
-        placement = decision.round.placements.get(name) if decision.round is not None else None
-        starts = any(isinstance(action, Launch) and action.job == name for action in decision.actions)
-        state = "held" if job.state is JobState.HELD else "starting" if starts else "pending"
-        why = decision.round.motives.get(name) if decision.round is not None and starts else None
-        return messages.DryRun(
-            state, reader.parts(placement), [why] if why else said.reasons, [*reader.warnings(), *_warnings(spec)]
-        )
 
     def _cancel(self, request: messages.Cancel, peer: Peer) -> messages.CancelResult:
         """Ask, then wait until each job has left the snapshot: it does so only when none of its processes is left."""
@@ -224,6 +171,23 @@ class Service:
 
     def _requeue(self, request: messages.Requeue, peer: Peer) -> messages.Changed:
         return self._change(request.jobs, requests.requeue, peer)
+
+    def _edit(self, request: messages.Edit, peer: Peer) -> messages.Changed:
+        editing.check(request)
+        controller, past = self._controller, self._past
+        names = resolve(request.jobs, controller.snapshot, past)
+        words = request.changes.get("after")
+        if words is not None and not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
+            raise UsageError("`after` is a list of jobs with conditions", after.EXAMPLE)
+        asked = None if words is None else after.dependencies(words, controller.snapshot, past)
+
+        def build(snapshot: Snapshot) -> tuple[Sequence[Any], messages.Changed]:
+            ended = [name for name in names if name not in snapshot.jobs]
+            over = past.history(ids=ended) if ended else []
+            ends = editing.judge(request, asked, snapshot, lambda ids: past.history(ids=ids), self._fleet.names)
+            return requests.changes(snapshot, names, over, ends, controller.world.now(), peer.user)
+
+        return settled(controller, build)
 
     def _change(
         self, selectors: Sequence[str], judge: Callable[[Job, float, str], requests.Verdict], peer: Peer
@@ -309,28 +273,35 @@ class Service:
         for state in request.states:
             if state not in known:
                 raise UsageError(f"unknown state `{state}`", f"known are {', '.join(JobState)}")
+        query = queries.parse(request.query)
         if request.jobs:
-            return self._rows(resolve(request.jobs, self._controller.snapshot, self._past))
+            listed = self._rows(resolve(request.jobs, self._controller.snapshot, self._past))
+            return msgspec.structs.replace(listed, jobs=query.answer(listed.jobs)) if request.query else listed
         reader = self._reader()
+        users = [request.user] if request.user else query.exactly("user")
+        states = request.states or query.exactly("state")
 
         def wanted(job: Job) -> bool:
-            return (not request.user or job.spec.user == request.user) and (
-                not request.states or job.state in request.states
-            )
+            return (not users or job.spec.user in users) and (not states or job.state in states)
 
         live = [job for _, job in sorted(reader.snapshot.jobs.items()) if wanted(job)]
-        finals = [state for state in request.states if state in TERMINAL]
+        finals = [state for state in states if state in TERMINAL]
         recent: list[Job] = []
-        if request.recent > 0 and (finals or not request.states):
-            found = self._past.history(user=request.user, states=finals, limit=request.recent)
+        searched = max(request.recent, SEARCHED) if request.query else request.recent
+        if request.recent > 0 and (finals or not states):
+            found = self._past.history(user=users[0] if len(users) == 1 else "", states=finals, limit=searched)
             recent = sorted((job for job in found if job.id not in reader.snapshot.jobs), key=lambda job: job.id)
+        rows = reader.jobs([*recent, *live])
         ended = self._past.ended_count()
+        unseen = max(ended - len(recent), 0)
+        if request.query:
+            rows = query.answer(rows)
         return messages.JobList(
-            reader.jobs([*recent, *live]),
+            rows,
             total=len(reader.snapshot.jobs) + ended,
-            hidden=0 if request.user or request.states else max(ended - len(recent), 0),
+            hidden=0 if users or states or request.query else unseen,
             now=narration.stamp(reader.now),
-            warnings=reader.warnings(),
+            warnings=[*reader.warnings(), *(_unsearched(unseen) if request.query and len(recent) == searched else [])],
         )
 
     def _rows(self, names: Sequence[JobId]) -> messages.JobList:
@@ -432,12 +403,10 @@ class Service:
         )
 
 
-def keep_archive(code: str) -> None:
-    """Its age begins anew, so that it is not removed before the job is known. Raises Refused where it is not there."""
-    try:
-        os.utime(os.path.join(paths.snapshots(), f"{code}.tar"))
-    except OSError as error:
-        raise Refused(f"the frozen code {code[:12]} is not there: {error.strerror}", "submit it again") from None
+def _unsearched(count: int) -> list[str]:
+    return (
+        [f"{count} jobs that ended earlier were not searched: `gpq status --all` with the query does"] if count else []
+    )
 
 
 def _without(snapshot: Snapshot, name: JobId, configured: Iterable[str]) -> list[str]:
@@ -447,13 +416,6 @@ def _without(snapshot: Snapshot, name: JobId, configured: Iterable[str]) -> list
         return []
     told = {node for node, _ in job.exits}
     return [str(node) for node in nodes_of(job) if node not in told and node not in configured]
-
-
-def _warnings(spec: Any) -> list[str]:
-    """What the user may not have meant."""
-    if spec.level is Level.BLACK_BOX and spec.max_batch_size:
-        return ["--max-batch-size has no effect on a command that is run as it is"]
-    return []
 
 
 def _resident_mib() -> float:

@@ -51,11 +51,23 @@ class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     code: str = ""  # SHA-256 of the archive in the state directory's `snapshots` that it is to run in; "": none
     code_cwd: str = ""  # the working directory in it, relative
     code_from: str = ""  # what was frozen, for people
+    after: list[str] = []  # `12:ok`, `@:any`, `train:notok`: starts once those have ended so
+    begin: float = 0.0  # starts no earlier; seconds since the epoch
+    background: bool = False  # takes only what nobody else wants
+
+
+class ArrayMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Many jobs of one submission, alike but for `{index}` and the `{name}`s of `params` in what is run."""
+
+    indices: list[int]
+    params: list[dict[str, str]] = []  # of a sweep: one for each index
+    limit: int = 0  # of them that may hold GPUs at once; 0: any number
 
 
 class Submit(Request, frozen=True):
     spec: SpecMessage
     held: bool = False
+    array: ArrayMessage | None = None
     dry_run: bool = False  # answer a DryRun; nothing is kept
 
 
@@ -66,6 +78,7 @@ class Status(Request, frozen=True):
     recent: int = 20
     user: str = ""
     states: list[str] = []
+    query: list[str] = []  # `user=ana`, `tag~cifar`, `sort=-goodput` (gpq.control.queries)
 
 
 class History(Request, frozen=True):
@@ -125,6 +138,16 @@ class Release(Request, frozen=True):
 
 class Requeue(Request, frozen=True):
     jobs: list[str]
+
+
+class Edit(Request, frozen=True):
+    """`changes`: fields of SpecMessage with their new values. `tags` are added, `untags` removed."""
+
+    jobs: list[str]
+    changes: dict[str, object] = {}
+    tags: list[str] = []
+    untags: list[str] = []
+    array_limit: int | None = None
 
 
 class Wait(Request, frozen=True):
@@ -219,6 +242,7 @@ AnyRequest = (
     | Hold
     | Release
     | Requeue
+    | Edit
     | Wait
     | Nodes
     | Drain
@@ -288,6 +312,13 @@ class JobView(msgspec.Struct, frozen=True):
     hung_seconds: float | None = None
     stragglers: list[int] = []  # ranks that make the others wait
     staging: StagingView | None = None  # what is being brought to its servers before it starts
+    tags: list[str] = []
+    after: list[str] = []  # what it still waits for: `12:ok`
+    begin_at: str | None = None  # starts no earlier
+    array: int | None = None  # of which it is an element
+    index: int | None = None  # in that array
+    params: dict[str, str] = {}  # of a sweep
+    background: bool = False  # takes only what nobody else wants
 
 
 class JobList(msgspec.Struct, frozen=True):
@@ -300,10 +331,11 @@ class JobList(msgspec.Struct, frozen=True):
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    id: int
+    id: int  # of an array: its own, by which all of its jobs are named together
     name: str
     state: str
     warnings: list[str] = []
+    jobs: list[int] = []  # all that were submitted
     schema: int = SCHEMA
 
 
@@ -431,10 +463,11 @@ class CancelResult(msgspec.Struct, frozen=True):
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """Answer of hold, release and requeue."""
+    """Answer of hold, release, requeue and edit."""
 
     jobs: list[int]
     unchanged: list[str] = []  # one line each: why nothing was done
+    said: list[str] = []  # of edit, one line for each job that changed: what
     schema: int = SCHEMA
 
 

@@ -27,7 +27,7 @@ from gpq.store.opening import PUT_META, check_mark, check_pages, connect, create
 
 _PUT_JOB = (
     "INSERT INTO jobs (id, state, user, name, ended_at, checksum, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
-    " ON CONFLICT (id) DO UPDATE SET state = excluded.state, ended_at = excluded.ended_at,"
+    " ON CONFLICT (id) DO UPDATE SET state = excluded.state, name = excluded.name, ended_at = excluded.ended_at,"
     " checksum = excluded.checksum, body = excluded.body"
 )
 _PUT_EVENT = "INSERT INTO events (at, kind, job, version, checksum, body) VALUES (?, ?, ?, ?, ?, ?)"

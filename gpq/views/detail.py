@@ -19,7 +19,7 @@ def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
     """Everything, in paragraphs."""
     job = answer.job
     text = wrapped(_head(job), limit)
-    text += _pairs(_asked(answer.spec, job.level), limit)
+    text += _pairs(_asked(answer.spec, job), limit)
     text += _paragraph("now", _pairs(_running(answer), limit))
     text += _paragraph("replicas", _ranks(answer, limit))
     text += _paragraph("goodput by number of GPUs, 1x = fewest", curve.lines(answer.curve, limit, bar))
@@ -48,15 +48,22 @@ def places(parts: list[PartView]) -> str:
     return where(msgspec.to_builtins(parts))
 
 
-def _asked(spec: SpecMessage, level: str) -> dict[str, str]:
-    """What was asked, defaults left out. `level`: what a script showed to be."""
+def _seat(job: JobView) -> str:
+    if job.array is None:
+        return ""
+    params = " ".join(f"{key}={value}" for key, value in job.params.items())
+    return f"{job.array}, index {job.index}" + (f": {params}" if params else "")
+
+
+def _asked(spec: SpecMessage, job: JobView) -> dict[str, str]:
+    """What was asked, defaults left out."""
     most = f" to {spec.max_gpus}" if spec.max_gpus > spec.min_gpus else " to whatever pays" if not spec.max_gpus else ""
     pairs = {
         "command": shlex.join(spec.argv),
         "directory": spec.cwd,
         "code": f"{spec.code_from}; in {spec.code_cwd}" if spec.code else "",
         "kind": {"black-box": "command, never moved", "signal": f"checkpoints on {spec.signal}"}.get(
-            spec.level, "script" if level == "script" else f"script, {level}"
+            spec.level, "script" if job.level == "script" else f"script, {job.level}"
         ),
         "GPUs": f"{spec.min_gpus}{most}" + (", rigid" if spec.rigid else ""),
         "GPU type": spec.gpu_type,
@@ -65,6 +72,10 @@ def _asked(spec: SpecMessage, level: str) -> dict[str, str]:
         if spec.level == "script" and spec.python
         else "",
         "setup": spec.setup,
+        "array": _seat(job),
+        "after": ", ".join(spec.after) + (f"; still waits for {', '.join(job.after)}" if job.after else ""),
+        "begins": moment(job.begin_at or ""),
+        "background": "takes only what nobody else wants" if spec.background else "",
         "priority": str(spec.priority) if spec.priority else "",
         "time limit": duration(spec.time_limit) if spec.time_limit else "",
         "retries": str(spec.retries) if spec.retries else "",

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 Row = dict[str, "Any"]
+FOLDED = 4  # elements in a row that wait for the same, from which on they are one row
 ENDED = ("completed", "failed", "cancelled", "timeout")
 
 
@@ -50,12 +51,49 @@ def remark(row: Row) -> str:
     return f"{reason} (exit {code})" if reason else f"exit {code}"
 
 
+def named(row: Row) -> str:
+    """The name; of an element of an array with what makes it differ from the others: `train[3]`, `train[lr=0.1 wd=0]`."""
+    name, params = safe(row["name"]) or "-", row.get("params")
+    if row.get("index") is None:
+        return name
+    differs = " ".join(f"{key}={value}" for key, value in params.items()) if params else str(row["index"])
+    return f"{name}[{safe(differs)}]"
+
+
+def folded(rows: list[Row]) -> list[Row]:
+    """Waiting elements of an array that wait for the same, each in one row."""
+    found: list[Row] = []
+    run: list[Row] = []
+    for row in [*rows, {}]:
+        if run and not _alike(run[-1], row):
+            found += run if len(run) < FOLDED else [_row_of(run)]
+            run = []
+        if row:
+            run.append(row)
+    return found
+
+
+def _alike(row: Row, other: Row) -> bool:
+    keys = ("array", "state", "reason", "user")
+    return (
+        row.get("array") is not None
+        and row["state"] in ("pending", "held")
+        and all(row[k] == other.get(k) for k in keys)
+    )
+
+
+def _row_of(run: list[Row]) -> Row:
+    first, last = run[0], run[-1]
+    name = {**first, "params": {}, "index": ranges([row["index"] for row in run])}
+    return {**name, "id": f"{first['id']}-{last['id']}", "reason": f"{len(run)} jobs: {first['reason']}"}
+
+
 def columns(rows: list[Row]) -> list[Column]:
     """What `gpq status` shows, most telling last to go."""
     ended = [row["state"] in ENDED for row in rows]
     return [
         Column("ID", [str(row["id"]) for row in rows], 99, right=True),
-        Column("NAME", [safe(row["name"]) or "-" for row in rows], 80, least=8),
+        Column("NAME", [named(row) for row in rows], 80, least=8),
         Column("USER", [safe(row["user"]) for row in rows], 30, least=4),
         Column("STATE", [safe(row["state"]) for row in rows], 98),
         Column("GPUS", [where(row["placement"]) or "-" for row in rows], 70, least=14),
@@ -81,9 +119,9 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f}%"
 
 
-def lines(answer: Row, limit: int = 0, *, colour: bool = False, mark: str = "…") -> list[str]:
-    """The whole answer (rpc JobList) as lines at most `limit` wide."""
-    rows = answer["jobs"]
+def lines(answer: Row, limit: int = 0, *, colour: bool = False, mark: str = "…", fold: bool = False) -> list[str]:
+    """The whole answer (rpc JobList) as lines at most `limit` wide. `fold`: many waiting jobs of an array in one."""
+    rows = folded(answer["jobs"]) if fold else answer["jobs"]
     drawn = table(columns(rows), limit, colour=colour, mark=mark) if rows else ["no jobs"]
     hidden = answer.get("hidden", 0)
     if hidden:

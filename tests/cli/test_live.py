@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -360,3 +361,105 @@ def test_what_config_show_prints_is_a_configuration(gpq: Gpq, home: Path) -> Non
     assert "is right" in ok(gpq, "config", "check", str(home / "again.toml"))
     assert ok(gpq, "config", "show", GPQ_CONFIG=str(home / "again.toml")) == shown
     assert ok(gpq, "config", "path") == f"{home}/config.toml\n"
+
+
+def test_an_array_runs_a_few_at_once_and_what_comes_after_it_waits(live: Gpq, home: Path) -> None:
+    run = 'echo "{index} $GPQ_ARRAY_ID $GPQ_ARRAY_INDEX $GPQ_ARRAY_SIZE"; exit $(({index} / 2))'
+    said = ok(live, "submit", "--array", "0-2%1", "--hold", "--", "sh", "-c", run)
+    assert said == (
+        "array 1 submitted: 3 jobs, 2 to 4 (1_0 to 1_2), at most 1 at once, held: `gpq release` lets it run\n"
+    )
+    assert ok(live, "submit", "--after", "1:any", "--name", "both", "--", "true") == "job 5 submitted\n"
+    assert ok(live, "submit", "--after", "1_2", "--name", "last", "--", "true") == "job 6 submitted\n"
+    rows = json.loads(ok(live, "status", "1", "both", "--json"))["jobs"]
+    assert [(row["id"], row["array"], row["index"], row["after"]) for row in rows] == [
+        (2, 1, 0, []), (3, 1, 1, []), (4, 1, 2, []), (5, None, None, ["2:any", "3:any", "4:any"]),
+    ]  # fmt: skip
+    assert "after job 2:any" in ok(live, "status")
+    assert "job 4 (sh, held) is to succeed first" in ok(live, "why", "last")
+    ok(live, "release", "1")
+    assert live("wait", "1").returncode == 1
+    assert live("wait", "both").returncode == 0
+    assert ok(live, "logs", "1_1") == "1 1 1 3\n"
+    shown = json.loads(ok(live, "show", "1_1", "--json"))["job"]
+    assert shown["index"] == 1
+    spans = [json.loads(ok(live, "show", f"1_{n}", "--json"))["job"] for n in range(3)]
+    assert [one["ended_at"] <= other["started_at"] for one, other in pairwise(spans)] == [
+        True,
+        True,
+    ]
+    wait_for_state(live, "last", "held")
+    assert "job 4 failed" in ok(live, "why", "last")
+    ok(live, "release", "last")
+    assert live("wait", "last").returncode == 0
+    refused = live("submit", "--after", "1_2", "--", "true")
+    assert refused.returncode == 5
+    assert "job 4 failed" in refused.stderr
+    many = live("logs", "1")
+    assert many.returncode == 2
+    assert "array of 3 jobs" in many.stderr
+
+
+def test_a_sweep_fills_arguments_and_environment(live: Gpq) -> None:
+    said = live(
+        "submit", "--sweep", "lr=0.1,0.2", "--sweep", "wd=1", "--json", "--", "sh", "-c", "echo {lr} $GPQ_SWEEP_wd"
+    )
+    assert json.loads(said.stdout)["jobs"] == [2, 3]
+    assert "{wd} is in no argument" in said.stderr
+    assert live("wait", "1").returncode == 0
+    assert [ok(live, "logs", job) for job in ("1_0", "1_1")] == ["0.1 1\n", "0.2 1\n"]
+    assert "sh[lr=0.2 wd=1]" in ok(live, "status", "1")
+
+
+def test_edits_of_jobs_that_wait_and_run(live: Gpq) -> None:
+    ok(live, "submit", "--begin", "tomorrow 8am", "--name", "late", "--", "true")
+    ok(live, "submit", "--name", "busy", "--", "sleep", "1000")
+    wait_for_state(live, "busy", "running")
+    assert "begins in" in ok(live, "status", "late")
+    assert (
+        ok(live, "edit", "busy", "--priority", "7", "--name", "idle") == "job 2: name busy -> idle; priority 0 -> 7\n"
+    )
+    refused = live("edit", "idle", "--gpus", "2")
+    assert (refused.returncode, refused.stdout) == (5, "")
+    assert "cannot be resized" in refused.stderr
+    assert ok(live, "edit", "late", "--begin", "now", "--tag", "x").startswith("job 1: tags none -> x; begin ")
+    assert live("wait", "late").returncode == 0
+    assert live("edit", "late", "--priority", "1").returncode == 5
+    # A limit that is over already ends it.
+    assert "time limit none -> 1 s" in ok(live, "edit", "idle", "--time", "1s")
+    wait_for_state(live, "idle", "timeout")
+    shown = ok(live, "show", "idle")
+    assert "edited by" in shown
+
+
+def test_status_answers_queries_over_live_jobs_and_those_that_ended(live: Gpq) -> None:
+    ok(live, "submit", "--tag", "cifar10", "--name", "good", "--wait", "--", "true")
+    live("submit", "--tag", "cifar100", "--name", "bad", "--wait", "--", "sh", "-c", "exit 4")
+    ok(live, "submit", "--hold", "--priority", "3", "--", "true")
+
+    def found(*words: str) -> list[int]:
+        return [row["id"] for row in json.loads(ok(live, "status", "--json", *words))["jobs"]]
+
+    assert found("tag~cifar sort=-id") == [2, 1]
+    assert found("tag~cifar", "exit=4") == [2]
+    assert found("priority>0") == [3]
+    assert found("state=held,failed") == [2, 3]
+    assert found("1-2", "exit=0") == [1]
+    assert "bad" in ok(live, "status", "state=failed")
+    assert ok(live, "status", "user=nobody") == "no jobs\n"
+    refused = live("status", "usr=ana")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "did you mean user" in refused.stderr
+
+
+def test_a_job_of_the_background_makes_room_and_comes_back(live: Gpq) -> None:
+    ok(live, "submit", "--background", "--gpus", "2", "--name", "back", "--", "sh", "-c", "echo began; sleep 1000")
+    wait_for_state(live, "back", "running")
+    assert live("submit", "--wait", "--", "true").returncode == 0
+    row = wait_for_state(live, "back", "running")
+    assert (row["background"], row["attempt"], row["restarts"]) == (True, 2, 1)
+    assert ok(live, "logs", "back").count("began") == 2
+    assert "leaves as soon as somebody else" in ok(live, "why", "back")
+    assert ok(live, "edit", "back", "--no-background") == "job 1: background yes -> no\n"
+    ok(live, "submit", "--name", "next", "--", "true")
+    assert "held by job 1" in ok(live, "why", "next")

@@ -148,7 +148,7 @@ def test_a_grace_that_is_not_asked_for_is_the_daemons_to_choose_whatever_the_fil
 
 def test_json_and_dry_run_print_the_daemons_answer(gpq: Gpq, made: Made) -> None:
     assert json.loads(gpq("submit", "--json", "--", "true").stdout) == {
-        "id": 5, "name": "true", "state": "pending", "warnings": [], "schema": messages.SCHEMA,
+        "id": 5, "name": "true", "state": "pending", "warnings": [], "jobs": [], "schema": messages.SCHEMA,
     }  # fmt: skip
     assert gpq("submit", "--dry-run", "--", "true").stdout == "would be starting on a GPU 0\n  1 GPU is free\n"
     assert json.loads(gpq("submit", "--dry-run", "--json", "--", "true").stdout)["state"] == "starting"

@@ -12,6 +12,7 @@ import pytest
 from gpq.core.accounting import record_of
 from gpq.core.accounts import Account, MeanShare
 from gpq.core.events import (
+    Edited,
     Failed,
     Launched,
     LinkMeasured,
@@ -118,6 +119,18 @@ def test_an_ended_job_leaves_the_state_and_enters_history(store: AnyStore) -> No
     assert store.load().jobs == {second.id: second}
     assert store.history() == [over]
     assert store.ended_count() == 1
+
+
+def test_a_job_with_another_name_is_found_by_that(store: AnyStore) -> None:
+    [job] = submit(store, spec("digits"))
+    before = store.load()
+    edited = replace(job, spec=replace(job.spec, name="letters"))
+    said = Edited(1.0, job.id, edited.spec, said="name digits -> letters")
+    store.commit([said], replace(before, jobs={job.id: edited}))
+    over = end(store, edited, 2.0)
+    assert store.history(names=["letters"]) == [over]
+    assert store.history(names=["digits"]) == []
+    assert store.events(kinds=[Edited]) == [said]
 
 
 def test_a_job_cannot_leave_without_an_outcome(store: AnyStore) -> None:

@@ -13,7 +13,7 @@ from gpq.core import events as facts
 from gpq.core import goodput as gp
 from gpq.core.accounts import Account, MeanShare, Tally, restart_spans
 from gpq.core.folding import fold
-from gpq.core.models import BatchOrder, Exit, Job, JobState, Snapshot, StopReason
+from gpq.core.models import BatchOrder, Dependency, Exit, Job, JobState, On, Snapshot, StopReason
 from gpq.core.profile import Noise, Profile, ProfileRow, Progress
 from gpq.core.rounds import decide
 from gpq.core.units import JobId, NodeId
@@ -62,6 +62,21 @@ def test_a_wait_is_from_the_submission_to_the_first_launch_without_what_its_user
     assert (account.waited, account.held, account.mark) == (12.0, 35.0, None), (
         "it waited for its first launch only once"
     )
+
+
+def test_what_a_job_waits_for_besides_gpus_is_no_wait_for_gpus() -> None:
+    state = submit(10.0, begin=50.0)
+    assert bookkeeping.so_far(state.jobs[ONE], 40.0).waited == 0.0
+    assert fold(state, [launch(58.0)]).snapshot.jobs[ONE].account.waited == 8.0
+    sooner = facts.Edited(30.0, ONE, spec(begin=0.0))
+    assert fold(state, [sooner, launch(58.0)]).snapshot.jobs[ONE].account.waited == 28.0
+
+    after = (Dependency(JobId(2), On.ANY),)
+    both = [facts.Submitted(10.0, JobId(2), black_box()), facts.Submitted(10.0, ONE, spec(after=after), after)]
+    state = fold(snapshot(node("a")), both).snapshot
+    assert bookkeeping.so_far(state.jobs[ONE], 25.0).waited == 0.0
+    state = fold(state, [facts.Cancelled(30.0, JobId(2))]).snapshot
+    assert fold(state, [launch(37.0)]).snapshot.jobs[ONE].account.waited == 7.0
 
 
 def test_a_job_that_never_ran_waited_and_cost_nothing() -> None:

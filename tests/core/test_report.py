@@ -25,7 +25,7 @@ NOW = 1000.0
 def record(
     number: int, user: str, began: float, ended: float | None, state: str = "completed", **more: object
 ) -> Record:
-    account = Account(waited=more.pop("waited", 5.0), rho=more.pop("rho", None))  # type: ignore[arg-type]
+    account = Account(waited=more.pop("waited", None), rho=more.pop("rho", None))  # type: ignore[arg-type]
     return Record(JobId(number), RecordSpec(user), began, JobState(state), ended, account=account)
 
 
@@ -68,7 +68,7 @@ def test_a_journal_from_before_tallies_has_the_times_and_no_costs() -> None:
 
 
 def test_only_what_lies_in_the_window_counts() -> None:
-    jobs = [record(1, "ana", 0.0, 300.0), record(2, "bo", 0.0, 900.0, "failed", waited=7.0)]
+    jobs = [record(1, "ana", 0.0, 300.0, waited=5.0), record(2, "bo", 0.0, 900.0, "failed", waited=7.0)]
     spells = [
         spell(1, 100.0, 300.0, 2, worth=200.0),
         spell(2, 0.0, 120.0, worth=60.0, failed=True),
@@ -106,6 +106,24 @@ def test_a_held_job_is_entitled_to_nothing_and_twenty_jobs_are_one_user() -> Non
     assert (piece["ana"].fair, piece["bo"].fair) == (pytest.approx(160.0), pytest.approx(40.0))
     [piece] = over_time(by_id, journal, (0.0, 100.0), NOW, by_user=False)
     assert piece["bo"].fair == pytest.approx(2 * 40 / 21)
+
+
+def test_who_waits_for_something_else_than_gpus_is_entitled_to_none_until_then() -> None:
+    """bo's job was submitted at 0, to begin at 60; it waited 10 for GPUs. carl's has waited 25 so far, and has none yet."""
+    jobs = [
+        record(1, "ana", 0.0, 100.0, waited=0.0),
+        record(2, "bo", 0.0, 100.0, waited=10.0),
+        record(3, "carl", 0.0, None, "pending", waited=25.0),
+    ]
+    by_id = {each.id: each for each in jobs}
+    journal = Journal((spell(1, 0.0, 100.0, 6), spell(2, 70.0, 100.0, 0)))
+    [piece] = over_time(by_id, journal, (0.0, 100.0), 100.0, by_user=True)
+    fair = {user: each.fair for user, each in piece.items()}
+    assert fair == {
+        "ana": pytest.approx(6 * 60 + 3 * 15 + 2 * 25),
+        "bo": pytest.approx(3 * 15 + 2 * 25),
+        "carl": pytest.approx(2 * 25),
+    }
 
 
 def test_finish_time_fairness_is_counted_in_bars() -> None:
