@@ -160,12 +160,12 @@ def report(
     and the last of `edges`, at least two and rising, which cut it into pieces: days, for a report by day. `by_user`: how
     fair shares are counted."""
     since, until = edges[0], edges[-1]
-    sums: dict[str, _Sum] = {}
+    sums: dict[str, _Sum] = defaultdict(_Sum)
     total = _Sum()
 
     def of(record: Record, at: Seconds) -> list[_Sum]:
         key = _key(by, record, at, edges)
-        return [total, sums.setdefault(key, _Sum())] if key else [total]
+        return [total, sums[key]] if key else [total]
 
     for spell in journal.spells:
         record, start, end = records.get(spell.job), max(spell.began, since), min(spell.ended, until)
@@ -173,7 +173,7 @@ def report(
             continue
         total.add(spell, start, end, 1.0)
         for key, part, begin, stop in _cuts(by, record, spell, start, end, edges):
-            sums.setdefault(key, _Sum()).add(spell, begin, stop, part)
+            sums[key].add(spell, begin, stop, part)
         if not spell.again and since <= spell.began < until and record.account.waited is not None:
             for each in of(record, spell.began):
                 each.waits.append(record.account.waited)
@@ -185,9 +185,10 @@ def report(
     fair: dict[str, float] = defaultdict(float)
     for user, share in (pair for piece in pieces for pair in piece.items()):
         fair[user] += share.fair
-    for user in fair if by == "user" else ():
-        sums.setdefault(user, _Sum())
-    rows = {key: each.figures(fair.get(key, 0.0) if by == "user" else None) for key, each in sums.items()}
+    if by == "user":
+        rows = {user: sums[user].figures(fair.get(user, 0.0)) for user in {**sums, **fair}}
+    else:
+        rows = {key: each.figures() for key, each in sums.items()}
     bars = Counter(bisect_right(RHO_EDGES, rho) for rho in total.rhos)
     return Report(rows, total.figures(), pieces, tuple(bars[index] for index in range(len(RHO_EDGES) + 1)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpq.rpc.messages import EndedView, HistoryList, ReportRow, ReportView
-from gpq.views.plain import Column, duration, ellipsis, moment, number, safe, table
+from gpq.views.plain import Column, duration, ellipsis, moment, number, safe, table, wrapped
 from gpq.views.queue import percent
 
 TITLES = {"user": "USER", "job": "JOB", "server": "SERVER", "day": "DAY"}
@@ -15,7 +15,8 @@ def history(answer: HistoryList, limit: int, bar: str = "") -> list[str]:
     """The jobs, the latest to end last; then how many more there are."""
     drawn = table(history_columns(answer.jobs), limit, mark=ellipsis()) if answer.jobs else ["no jobs ended then"]
     if answer.hidden:
-        drawn.append(f"{answer.hidden} more ended before: gpq history -n {answer.hidden + len(answer.jobs)}")
+        more = f"{answer.hidden} more ended before: gpq history -n {answer.hidden + len(answer.jobs)}"
+        drawn += wrapped(more, limit)
     return drawn
 
 
@@ -56,11 +57,11 @@ def hours(value: float | None) -> str:
 
 def report(answer: ReportView, limit: int, bar: str = "") -> list[str]:
     """A row each, and what they come to together."""
-    head = f"{moment(answer.since)[:16]} until {moment(answer.until)[:16]}"
+    head = wrapped(f"{moment(answer.since)[:16]} until {moment(answer.until)[:16]}", limit)
     if not answer.rows:
-        return [head, "no job held a GPU, waited or ended then"]
+        return [*head, *wrapped("no job held a GPU, waited or ended then", limit)]
     rows = [*answer.rows, answer.total] if len(answer.rows) > 1 else answer.rows
-    return [head, "", *table(report_columns(rows, answer.by), limit, mark=ellipsis())]
+    return [*head, "", *table(report_columns(rows, answer.by), limit, mark=ellipsis())]
 
 
 def report_columns(rows: Sequence[ReportRow], by: str) -> list[Column]:

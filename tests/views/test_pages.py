@@ -62,6 +62,8 @@ PAGES = {
     "history-80": lambda: accounts.history(served.history(), 80),
     "history-40": lambda: accounts.history(served.history(), 40),
     "report-140": lambda: accounts.report(served.report(), 140),
+    "history-20": lambda: accounts.history(served.history(), 20),
+    "report-20": lambda: accounts.report(served.report(), 20),
     "report-60": lambda: accounts.report(served.report(), 60),
     "report-job-100": lambda: accounts.report(served.report("job"), 100),
     "report-day-80": lambda: accounts.report(served.report("day"), 80),
