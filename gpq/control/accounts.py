@@ -112,7 +112,7 @@ def report(request: messages.Report, snapshot: Snapshot, past: History, now: Sec
     if len(edges) < 2:  # nothing has been yet
         found = reports.report({}, accounting.Journal(), (since, since + 1.0), request.by, now, by_user=True)
         return _view(request, found, [since, until], records, now)
-    journal = accounting.read(past.journal(accounting.KINDS, first), now, tallies)
+    journal = accounting.read(past.journal(accounting.KINDS, first - DAY), now, tallies)  # clocks are set at times
     by_user = snapshot.config.by_user
     found = reports.report(records, journal, edges, request.by, now, by_user=by_user)
     return _view(request, found, edges, records, now)

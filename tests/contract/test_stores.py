@@ -283,6 +283,18 @@ def test_the_journal_comes_in_order_by_kind_and_moment_however_long_it_is(
     assert list(store.journal([Failed])) == []
 
 
+def test_a_long_read_leaves_others_their_turn(store: AnyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "PAGE", 1)
+    for at, job in enumerate(submit(store, spec("a"), spec("b"))):
+        end(store, job, at=float(at))
+    reading = store.journal([Succeeded])
+    assert next(reading).at == 0.0
+    [third] = submit(store, spec("c"))
+    end(store, third, at=2.0)
+    assert len(store.history()) == store.ended_count() == 3
+    assert len(list(reading)) >= 1
+
+
 def test_shares_averaged_over_lives_are_kept(store: AnyStore) -> None:
     [job] = submit(store, spec())
     kept = {job.id: MeanShare(120.0, 60.0)}
