@@ -56,6 +56,7 @@ class NodeConfig:
     spool: str = ""  # folder there; ~/.gpq/nodes/... when empty
     ssh: list[str] = field(default_factory=list)  # how ssh is started, e.g. ["ssh", "-F", "file"]
     checkpoints: str = ""  # folder there for checkpoints and code; beside the spools when empty
+    owner: str = ""  # user there to whom it belongs, and gets it back when they use it
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,9 @@ class FileConfig:
     restart_seconds: float = 30.0
     grace: float = 120.0  # default of `gpq submit --grace`
     requeue_on_lost: float = 0.0  # default of `gpq submit --requeue-on-lost`, seconds; 0 = off
+    idle_after: float = (
+        1800.0  # seconds that a job may not use a GPU of its until it is named, twice that to lose it; 0 = off
+    )
     setup_limit: float = 600.0  # seconds that a `gpq submit --setup` may take on a server
     settle_seconds: float = 15.0
     log_limit: float = 1024.0  # MiB of each attempt's log that are kept: head and end; 0 = all
@@ -211,6 +215,8 @@ def _check_values(config: FileConfig, text: str, path: str) -> None:
         )
     if config.log_limit and not 1 <= config.log_limit <= 1 << 20:
         raise _error("log_limit must be 0 (off) or lie between 1 and 1048576 MiB", ["log_limit"], text, path)
+    if config.idle_after and not 10 <= config.idle_after <= 30 * 86400:
+        raise _error("idle_after must be 0 (off) or lie between 10 and 2592000 s", ["idle_after"], text, path)
     if not -10 <= config.fairness_power <= 1:
         raise _error("fairness_power must lie between -10 and 1", ["fairness_power"], text, path)
     if config.seed < 0:
@@ -230,6 +236,10 @@ def _check_values(config: FileConfig, text: str, path: str) -> None:
             )
         for key, problem, hint in (*_network_problems(node), *_ssh_problems(node)):
             raise _error(f"nodes.{name}.{key} {problem}", ["nodes", name, key], text, path, hint)
+        if node.owner and not (re.fullmatch(r"[^\s/:]{1,64}", node.owner) and node.owner.isprintable()):
+            raise _error(
+                f"nodes.{name}.owner is no user name", ["nodes", name, "owner"], text, path, "as `id -un` says there"
+            )
         if node.slots is not None and not 0 <= node.slots <= 1024:
             raise _error(f"nodes.{name}.slots must lie between 0 and 1024", ["nodes", name, "slots"], text, path)
 

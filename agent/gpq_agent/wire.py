@@ -199,8 +199,9 @@ OPS = (
     "start",  # {"order": StartOrder} -> {"state": "started" | "already", "attempt": AttemptInfo}
     "stop",  # {"attempt": "42.1", "mode", "grace"} -> {"attempt": AttemptInfo}; may be repeated, harder each time
     "control",  # {"attempt": "42.1", "control": Control} -> {}
-    "watch",  # {"offsets": {"42.1": n}, "wait": seconds, "seen": digest, "heard": stamp or none}
-    #           -> {"digest", "attempts", "devices", "time", "stamp"}
+    "watch",  # {"offsets": {"42.1": n}, "wait": seconds, "seen": digest, "heard": stamp or none, "look": seconds between
+    #           two looks at the GPUs, if they are to be shorter than usual}
+    #           -> {"digest", "attempts", "devices", "time", "stamp", "yields": users who want the server back}
     #           long poll: answers as soon as an attempt changed state or has report lines past its offset, or after `wait`;
     #           one that was forgotten before and is asked for is told again: the database was restored from a copy
     "tail",  # {"attempt": "42.1", "offset": n, "limit": bytes, "skip": bool}

@@ -13,6 +13,7 @@ COMMANDS = {
     "edit": ("gpq.cli.edit", "change what was asked of jobs that have not ended"),
     "wait": ("gpq.cli.wait", "block until jobs have ended; exits with the job's code"),
     "nodes": ("gpq.cli.nodes", "the servers and their GPUs"),
+    "yield": ("gpq.cli.yielding", "get your own server back from gpq"),
     "top": ("gpq.cli.top", "live view: GPUs, goodput, fairness, last re-allocations"),
     "history": ("gpq.cli.history", "the jobs that ended: waits, GPU hours, what they were worth, restarts"),
     "report": ("gpq.cli.report", "GPU hours by user, job, server or day: worth, waits, restarts, fairness"),

@@ -203,6 +203,14 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--json": ("Print JSON only, as the daemon answered.", ""),
         },
     ),
+    "yield": (
+        "nodes",
+        {
+            "--for": ("For so long, or until --end.", "any"),
+            "--end": ("Give it back to gpq.", ""),
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
     "top": (
         "",
         {

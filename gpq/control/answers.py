@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from gpq.control import narration
-from gpq.core import estimates
+from gpq.core import estimates, idleness
 from gpq.core.conditions import intruders
 from gpq.core.explain import explain
 from gpq.core.fairness import JobFairness, fairness_by_user
@@ -119,7 +119,7 @@ class Reader:
             return f"stuck: {held}"
         if job.state is JobState.RUNNING and job.wish is Wish.RUN:
             hung = hang(job, self.now)
-            return hung.line if hung is not None else ""
+            return hung.line if hung is not None else idleness.line(self.snapshot, job)
         brought = self.brought(job)
         if brought is not None:
             return str(brought)

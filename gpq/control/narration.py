@@ -119,6 +119,8 @@ def _order_line(event: facts.Event) -> str:
             return f"{batch(event.order)} ordered{_why(event.why)}"
         case facts.Held():
             return event.why or "held"
+        case facts.Idled():
+            return f"is to have fewer GPUs: {event.why}"
         case facts.Released():
             return "released"
         case _:

@@ -11,6 +11,7 @@ from gpq.core.conditions import place_of
 from gpq.core.events import Event, NodeReserved, NodeUnreserved
 from gpq.core.models import HOLDS_DEVICES, Snapshot
 from gpq.core.nodes import Device, Reservation
+from gpq.core.owners import is_owners
 from gpq.core.reservations import current, devices_of
 from gpq.core.units import DeviceId, Seconds
 from gpq.errors import NotFound, Refused, UsageError
@@ -38,7 +39,7 @@ def reserve(
         raise UsageError(f"{name}:{','.join(gpus)} names a GPU twice", "name each once")
     wanted = Reservation(snapshot.next_reservation, node.id, start, end, devices, user, by)
     mine = set(devices_of(wanted, node))
-    for other in current(snapshot, now):
+    for other in (each for each in current(snapshot, now) if not is_owners(each)):
         both = mine & set(devices_of(other, node)) if other.node == node.id else set()
         if both and other.start < end and start < other.end:
             raise Refused(
@@ -63,6 +64,8 @@ def reserve(
 def unreserve(snapshot: Snapshot, number: int, now: Seconds, by: str) -> tuple[list[Event], Reserved]:
     """Raises NotFound for a reservation that there is not, or that is over."""
     held = next((each for each in current(snapshot, now) if each.id == number), None)
+    if held is not None and is_owners(held):
+        raise Refused(f"server {held.node} is {held.user}'s, who is there", "it is given back when they have gone")
     if held is None:
         there = ", ".join(str(each.id) for each in current(snapshot, now)) or "none"
         raise NotFound(f"there is no reservation {number}", f"there is: {there}")

@@ -39,10 +39,12 @@ def _undisturbing(snapshot: Snapshot, allotted: Mapping[JobId, Allotment]) -> di
 
 def _left(snapshot: Snapshot, behind: Mapping[JobId, Job], wanted: Mapping[JobId, Placement]) -> Snapshot:
     """Jobs of the background alone, on the devices that are left. One that keeps its devices is a job as any other there:
-    they do not push each other about."""
+    they do not push each other about. All of them leave when they are told to, so on owners' servers as well."""
     taken = {device for placement in wanted.values() for device in placement.devices}
     nodes = {
-        name: replace(node, devices=tuple(device for device in node.devices if (name, device.id) not in taken))
+        name: replace(
+            node, owner="", devices=tuple(device for device in node.devices if (name, device.id) not in taken)
+        )
         for name, node in snapshot.nodes.items()
     }
     jobs = {name: _of_rest(job, taken) for name, job in behind.items() if job.wish is Wish.RUN}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from gpq.core import owners
 from gpq.core.leases import span
 from gpq.core.models import Job, JobSpec, Snapshot
 from gpq.core.nodes import Device, DeviceState, Node, NodeState, Reservation
+from gpq.core.owners import presence
 from gpq.core.shapes import held_by
 from gpq.core.units import JobId, NodeId, Seconds
 
@@ -65,6 +67,9 @@ def _answering(snapshot: Snapshot) -> list[Node]:
 def reservation_line(snapshot: Snapshot, held: Reservation) -> str:
     """``GPUs 0, 1 of ada are reserved for ana in 40 m, for 2 d (reservation 3)``."""
     node, now = snapshot.nodes.get(held.node), snapshot.now
+    if owners.is_owners(held):
+        told = presence(node) if node is not None else ""
+        return f"server {held.node} is {held.user}'s, who {told or 'is there'}, for {span(now - held.start)} now"
     whom = f"for {held.user}" if held.user else "and left alone by gpq"
     when = (
         f"for another {span(held.end - now)}"

@@ -145,6 +145,15 @@ class Released:
     job: JobId
 
 
+@dataclass(frozen=True, slots=True)
+class Idled:
+    """A job has not used GPUs for so long that it is to have fewer."""
+
+    at: Seconds
+    job: JobId
+    why: str = ""
+
+
 # -- from nodes --------------------------------------------------------------------------------------------------------
 
 
@@ -352,6 +361,7 @@ Event = (
     | Retuned
     | Held
     | Released
+    | Idled
     | NodeSeen
     | NodeSilent
     | NodeRemoved

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gpq.core import environments, estimates
+from gpq.core import environments, estimates, idleness, owners
 from gpq.core.conditions import intruders, out_of_use, reservation_line
 from gpq.core.files import out_of_reach
 from gpq.core.gates import closed, gate
@@ -198,7 +198,7 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         reasons = [f"it needs {gpus(fewest)} on one server; {free} of {_total(snapshot)} are free: {where}"]
     reasons += [drain_line(snapshot, name) for name in sorted(snapshot.drained) if name in snapshot.nodes]
     reasons += out_of_use(snapshot, job.spec)
-    reasons += _reserved_lines(snapshot, job)
+    reasons += [*_reserved_lines(snapshot, job), *_owned_lines(snapshot, job)]
     reasons += [f"not used for it: {line}" for line in environments.obstacles(snapshot, job)]
     holders = sorted({owner for owner in taken.values() if owner != job.id})
     if holders:
@@ -248,15 +248,30 @@ def _reserved_lines(snapshot: Snapshot, job: Job) -> list[str]:
 
 
 def _never_while_reserved(snapshot: Snapshot, job: Job) -> Explained | None:
-    """It fits nowhere, and would without reservations of others."""
+    """It fits nowhere, and would without reservations of others, or were no server somebody's."""
     lines = _reserved_lines(snapshot, job)
-    if not lines or feasible(job, snapshot, supply(snapshot, job, {})):
+    owned = [name for name, node in sorted(snapshot.nodes.items()) if not owners.suits(job, node)]
+    if not (lines or owned) or feasible(job, snapshot, supply(snapshot, job, {})):
         return None
-    if not feasible(job, whole := replace(snapshot, reservations={}), supply(whole, job, {})):
+    nodes = {name: replace(node, owner="") for name, node in snapshot.nodes.items()}
+    if not feasible(job, whole := replace(snapshot, reservations={}, nodes=nodes), supply(whole, job, {})):
         return None
-    ids = [held.id for held in current(snapshot, snapshot.now) if keeps_out(held, job, snapshot.now)]
+    if not lines:
+        remedy = f"`gpq edit {job.id} --background` lets it run there until somebody comes"
+        return Explained("servers are others'", tuple(_owned_lines(snapshot, job)), (remedy,))
+    held_now = [held for held in current(snapshot, snapshot.now) if keeps_out(held, job, snapshot.now)]
+    ids = [held.id for held in held_now if not owners.is_owners(held)]
     remedies = tuple(f"`gpq nodes unreserve {name}` gives the GPUs back to everybody" for name in ids)
+    lines += _owned_lines(snapshot, job)
     return Explained("GPUs are reserved", ("it could only run on GPUs that are reserved", *lines), remedies)
+
+
+def _owned_lines(snapshot: Snapshot, job: Job) -> list[str]:
+    return [
+        f"server {name} is {node.owner}'s: only jobs that can leave it start there"
+        for name, node in sorted(snapshot.nodes.items())
+        if not owners.suits(job, node)
+    ]
 
 
 def _no_environment(snapshot: Snapshot, job: Job) -> Explained | None:
@@ -362,6 +377,11 @@ def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         f"it is to leave: {reservation_line(snapshot, held)}" for held in reserved_under(job, snapshot) if job.movable
     ]
     reasons += [f"warning: {line}" for line, _ in intruders(snapshot, job)]
+    unused = idleness.line(snapshot, job)
+    if unused:
+        reasons.append(f"warning: it {unused}")
+    if job.idle:
+        reasons.append(f"it did not use what it had, and keeps {gpus(job.spec.min_gpus)} until it uses them")
     if job.spec.background:
         reasons.append("it runs in the background: it leaves as soon as somebody else can use its GPUs")
     if not job.movable:

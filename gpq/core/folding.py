@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from gpq.core import bookkeeping, environments, gates, priors, profiling
+from gpq.core import bookkeeping, environments, gates, idleness, owners, priors, profiling
 from gpq.core.events import (
     CancelAsked,
     Cancelled,
@@ -16,6 +16,7 @@ from gpq.core.events import (
     Failed,
     Held,
     HoldAsked,
+    Idled,
     Launched,
     LinkMeasured,
     NodeDrained,
@@ -62,7 +63,7 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
     """Apply `events` in order. Raises InvalidTransition for an order that the table does not allow (a bug)."""
     jobs, nodes, drained, checks = dict(snapshot.jobs), dict(snapshot.nodes), snapshot.drained, snapshot.checks
     next_id, reservations, next_reservation = snapshot.next_id, snapshot.reservations, snapshot.next_reservation
-    rates, links = snapshot.rates, snapshot.links
+    rates, links, idle = snapshot.rates, snapshot.links, snapshot.idle
     journal: list[Event] = []
     ended: list[Job] = []
     todo = list(reversed(list(events)))
@@ -79,6 +80,11 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
                 _fold_node(nodes, event)
                 drained = _fold_drained(drained, event)
                 reservations = _fold_reserved(reservations, event)
+                if isinstance(event, NodeSeen):
+                    idle = idleness.folded(idle, event.node, event.at)
+                    jobs.update(idleness.busy_again(jobs, event.node))
+                elif any(node == event.node for node, _ in idle):
+                    idle = {key: at for key, at in idle.items() if key[0] != event.node}
                 if isinstance(event, NodeRemoved):
                     checks = environments.without(checks, event.node, jobs)
                     links = {ends: link for ends, link in links.items() if event.node not in ends}
@@ -119,6 +125,7 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
         checks=checks,
         links=links,
         rates=rates,
+        idle=idle,
         reservations=reservations,
         next_reservation=next_reservation,
     )
@@ -157,6 +164,8 @@ def _fold_reserved(held: Mapping[int, Reservation], event: Event) -> Mapping[int
             return {**rest, event.reservation.id: event.reservation}
         case NodeUnreserved() if event.id in held:
             return {name: each for name, each in held.items() if name != event.id}
+        case NodeSeen():
+            return owners.folded(held, event.node, event.at)
         case NodeRemoved() if any(each.node == event.node for each in held.values()):
             return {name: each for name, each in held.items() if each.node != event.node}
         case _:
@@ -187,6 +196,8 @@ def apply(job: Job, event: Event) -> Job:
         case Edited():
             account = bookkeeping.edited(job, event.at)
             return replace(job, spec=event.spec, awaits=event.awaits, unmet="", account=account)
+        case Idled():
+            return notice(replace(job, idle=True), event.why)
         case Held():
             account = bookkeeping.held(job, event.at)
             job = replace(job, state=advance(job.state, event), wish=Wish.HOLD, target=None, account=account)

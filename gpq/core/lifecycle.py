@@ -73,7 +73,7 @@ def diagram() -> str:
 
 
 # Asked of a job that keeps no checkpoints, they lead back to the queue: its user allowed for that.
-_FROM_ITS_START = (StopReason.REQUEUE, StopReason.PREEMPT)
+_FROM_ITS_START = (StopReason.REQUEUE, StopReason.PREEMPT, StopReason.RESIZE)
 
 
 def conclude(job: Job, now: Seconds, config: Config) -> Event:

@@ -275,6 +275,7 @@ class Job:
         0.0  # that this attempt waited for files: no part of what a restart takes where they are shared
     )
     notices: tuple[str, ...] = ()  # the latest few lines for the user
+    idle: bool = False  # it had GPUs for long without using them, and none that it used since
     account: Account = field(default_factory=Account)
 
     @property
@@ -323,6 +324,7 @@ class Config:
     max_quick_failures: int = 3
     crash_seconds: Seconds = 3600.0  # an attempt that is lost sooner counts as a crash of its server or of its shim
     max_crashes: int = 3
+    idle_after: Seconds = 1800.0  # a GPU that a job does not use for so long is named, after twice that taken; 0 = off
     port_salt: int = 0  # shifts master ports, so that daemons beside each other use different ones
     seed: int = 0  # of policies that search at random
     events: bool = True  # a round also when something happens, not by the timer alone
@@ -369,6 +371,7 @@ class Snapshot:
     rates: Mapping[tuple[NodeId, NodeId], float] = field(
         default_factory=dict
     )  # bytes a second from one to the other, of files that were brought since the daemon started
+    idle: Mapping[tuple[NodeId, DeviceId], Seconds] = field(default_factory=dict)  # not used since; not kept
     lost_ids: tuple[tuple[int, int], ...] = ()  # first and last, of jobs of a database that was lost: they may yet run
     means: Mapping[JobId, MeanShare] = field(default_factory=dict)  # shares averaged over the lives of live jobs
     means_at: Seconds = 0.0  # counted up to then; 0: not yet since the daemon started

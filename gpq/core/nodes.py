@@ -48,7 +48,7 @@ class Device:
 class Reservation:
     """Devices of a node that are for one user's jobs alone from `start` to `end`, or for nobody's."""
 
-    id: int
+    id: int  # below 0: its owner is there
     node: NodeId
     start: Seconds
     end: Seconds
@@ -120,3 +120,5 @@ class Node:
     stuck: tuple[tuple[str, str], ...] = ()  # ("42.1", why): attempts that were ended, and do not go
     storage: str = ""  # of the folder of the checkpoints: nodes with the same one share it; "": shared with none
     strangers: tuple[Stranger, ...] = ()
+    owner: str = ""  # user there to whom it belongs (gpq.core.owners); "": nobody
+    yields: tuple[str, ...] = ()  # users who asked there for their server (`gpq yield`)

@@ -7,6 +7,7 @@ that is not known, in the last hour.
 
 from __future__ import annotations
 
+from gpq.core import owners
 from gpq.core.models import Job, JobState, Snapshot
 from gpq.core.nodes import Node, Reservation
 from gpq.core.units import DeviceId, NodeId, Seconds
@@ -20,15 +21,17 @@ NOTHING: Barred = frozenset()
 
 
 def barred(snapshot: Snapshot, job: Job) -> Barred:
-    """Devices that reservations of others keep this job from, now."""
-    if not snapshot.reservations:
+    """Devices that reservations of others keep this job from, now, and those of owners that it could not leave for them."""
+    owned = [node for node in snapshot.nodes.values() if node.owner and not owners.suits(job, node)]
+    if not snapshot.reservations and not owned:
         return NOTHING
-    return frozenset(
+    reserved = (
         (held.node, device)
         for _, held in sorted(snapshot.reservations.items())
         if keeps_out(held, job, snapshot.now)
         for device in devices_of(held, snapshot.nodes.get(held.node))
     )
+    return frozenset([*reserved, *((node.id, device.id) for node in owned for device in node.devices)])
 
 
 def keeps_out(held: Reservation, job: Job, now: Seconds) -> bool:
@@ -74,11 +77,18 @@ def current(snapshot: Snapshot, now: Seconds) -> list[Reservation]:
     )
 
 
+def _graces(snapshot: Snapshot) -> set[Seconds]:
+    """Of jobs that have not declared themselves."""
+    return {job.spec.grace for job in snapshot.jobs.values() if job.placement is not None and not job.movable}
+
+
 def next_change(snapshot: Snapshot) -> Seconds:
     """When a reservation begins to matter to a running job, begins or ends; infinite where none will."""
     moments = [float("inf")]
     for held in current(snapshot, snapshot.now):
         graces = {job.spec.grace for job in snapshot.jobs.values() if job.placement is not None and job.movable}
         moments += [moment for moment in (held.start, held.end) if moment > snapshot.now]
+        if owners.is_owners(held):
+            moments += [held.start + grace for grace in sorted(_graces(snapshot)) if held.start + grace > snapshot.now]
         moments += [held.start - grace for grace in sorted(graces) if held.start - grace > snapshot.now]
     return min(moments)

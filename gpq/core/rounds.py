@@ -25,8 +25,10 @@ from gpq.core.explain import motives
 from gpq.core.fairness import counted
 from gpq.core.folding import fold
 from gpq.core.gates import next_opening, opened
+from gpq.core.idleness import capped, reclaimed
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Placement, Shape, Snapshot, Wish
 from gpq.core.nodes import Device, NodeState
+from gpq.core.owners import presence
 from gpq.core.planning import issued, plan, time_left, wished_stop
 from gpq.core.policy import Policy, shape_of
 from gpq.core.reservations import next_change
@@ -69,7 +71,7 @@ def decide(snapshot: Snapshot, events: Sequence[Event], policy: Policy, *, alloc
     wanted: dict[JobId, Placement] = {}
     done: Round | None = None
     if allocate:
-        seen = evacuated(opened(snapshot))
+        seen = evacuated(capped(opened(snapshot)))
         allotted, wanted = decided(seen, policy)
         allocation = {name: shape_of(allotment) for name, allotment in allotted.items()}
         reasons = motives(snapshot, allocation, wanted)
@@ -109,7 +111,7 @@ def _forgets(before: Snapshot, after: Snapshot, journal: Sequence[Event]) -> lis
 
 def settle(snapshot: Snapshot) -> list[Event]:
     """What follows at once for jobs that hold nothing: a wish needs no round."""
-    events: list[Event] = []
+    events: list[Event] = [*reclaimed(snapshot)]
     for name in sorted(snapshot.jobs):
         job = snapshot.jobs[name]
         if job.state not in (JobState.PENDING, JobState.HELD):
@@ -153,6 +155,7 @@ def due(snapshot: Snapshot, events: Sequence[Event]) -> bool:
                 known is None
                 or known.state is not event.node.state
                 or _offer(known.devices) != _offer(event.node.devices)
+                or presence(known) != presence(event.node)
             ):
                 return True
         if isinstance(event, EnvironmentSeen):

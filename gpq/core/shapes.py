@@ -21,6 +21,7 @@ from gpq.core.models import (
     Wish,
 )
 from gpq.core.nodes import Device, DeviceState, Node, NodeState
+from gpq.core.owners import is_over_its_grace
 from gpq.core.reservations import Barred, barred, reserved_under
 from gpq.core.units import DeviceId, JobId, NodeId, Seconds
 
@@ -71,7 +72,8 @@ def is_fixed(job: Job, snapshot: Snapshot) -> bool:
     if job.state not in HOLDS_DEVICES:
         return False
     if not is_leaving(job, snapshot):
-        if job.state is not JobState.RUNNING or job.started_at is None or not (job.movable or job.spec.background):
+        yields = job.movable or job.spec.background or _has_to_yield(job, snapshot)
+        if job.state is not JobState.RUNNING or job.started_at is None or not yields:
             return True
         if (
             not job.spec.background
@@ -86,6 +88,10 @@ def is_fixed(job: Job, snapshot: Snapshot) -> bool:
     )
 
 
+def _has_to_yield(job: Job, snapshot: Snapshot) -> bool:
+    return any(is_over_its_grace(job, held, snapshot) for held in reserved_under(job, snapshot))
+
+
 def drained_under(job: Job, snapshot: Snapshot) -> list[NodeId]:
     """Drained nodes that the job is on."""
     return [name for name, _ in (job.placement.parts if job.placement else ()) if name in snapshot.drained]
@@ -97,17 +103,24 @@ def must_leave(job: Job, snapshot: Snapshot) -> bool:
 
 
 def evacuated(snapshot: Snapshot) -> Snapshot:
-    """The snapshot as a policy is to see it: jobs that must leave a drained node, or reserved devices, count as if they had
-    stopped, and their devices as free, so that whatever the policy weighs, staying is not among it. The same object where
-    nobody must."""
-    if not snapshot.drained and not snapshot.reservations:
-        return snapshot
+    """The snapshot as a policy is to see it: jobs that must leave a drained node, or reserved devices, or have another number
+    of GPUs than they may have by now, count as if they had stopped, and their devices as free, so that whatever the policy
+    weighs, staying is not among it. The same object where nobody must."""
+    anywhere = bool(snapshot.drained or snapshot.reservations)
     leaving = {
         name: replace(job, state=JobState.PENDING, placement=None, launched_at=None, started_at=None)
         for name, job in snapshot.jobs.items()
-        if job.wish is Wish.RUN and must_leave(job, snapshot) and not is_fixed(job, snapshot)
+        if job.placement is not None
+        and job.wish is Wish.RUN
+        and (_is_missized(job) or (anywhere and must_leave(job, snapshot)))
+        and not is_fixed(job, snapshot)
     }
     return replace(snapshot, jobs={**snapshot.jobs, **leaving}) if leaving else snapshot
+
+
+def _is_missized(job: Job) -> bool:
+    """Has its range changed since it was placed?"""
+    return job.elastic and not job.spec.min_gpus <= job.replicas <= (job.spec.max_gpus or job.replicas)
 
 
 def held_by(snapshot: Snapshot, *, only_fixed: bool = False) -> dict[tuple[NodeId, DeviceId], JobId]:

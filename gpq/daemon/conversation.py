@@ -28,6 +28,7 @@ from gpq.daemon.reign import UNNAMED, Reign
 
 log = logging.getLogger(__name__)
 
+OWNER_LOOK: Seconds = 2.0  # between two looks at the GPUs of a server that is somebody's
 WATCH: Seconds = 3.0  # a watch answers after this long even without news, or in this part of the shortest lease
 LEASE_SHARE = 0.25
 SILENCE: Seconds = 11.0  # three answers missed, and some; the agent itself may wait 10 s for the GPU driver
@@ -62,6 +63,7 @@ class Conversation:
         address: str = "",
         log_limit: int = 0,
         interface: str = "",
+        owner: str = "",
         python: str = "",
         setup_limit: Seconds = 600.0,
         ready: Callable[[Launch], bool] = lambda launch: True,
@@ -77,9 +79,10 @@ class Conversation:
         self._view = view
         self._reign = reign
         self._log_limit = log_limit
+        self._owner = owner
         # What was said on this line, and when; written by two threads, a key at a time.
         self._said: dict[tuple[str, JobId, int], Seconds] = {}
-        self._observer = Observer(node, gpus, clock, address, interface)
+        self._observer = Observer(node, gpus, clock, address, interface, owner)
         # A daemon counts the silence of a node from its own start.
         self._tried_at = self._connected_at = self.heard_at = clock.elapsed()
         self._report: Mapping[str, Any] = {}  # boot id and stamp of the last one taken in on this line
@@ -94,7 +97,7 @@ class Conversation:
 
     def start(self) -> None:
         now = self._clock.now()
-        unheard = Node(self.node, reason=NOT_YET, silent_since=now)
+        unheard = Node(self.node, reason=NOT_YET, silent_since=now, owner=self._owner)
         self._inbox([NodeSeen(now, unheard)])
 
     # -- connections ---------------------------------------------------------------------------------------------------
@@ -295,7 +298,9 @@ class Conversation:
 
     def _watch(self, send: Send, seen: Any, wait: Seconds, heard: float | None) -> None:
         asked = self._observer.offsets(self._view())
-        fields = {"offsets": asked, "seen": seen, "wait": wait, "heard": heard}
+        fields: dict[str, Any] = {"offsets": asked, "seen": seen, "wait": wait, "heard": heard}
+        if self._owner:
+            fields["look"] = OWNER_LOOK
         send("watch", fields, lambda reply: self._on_watch(send, asked, reply))
 
     def _on_watch(self, send: Send, asked: Mapping[str, int], reply: Reply) -> None:
@@ -314,6 +319,7 @@ class Conversation:
             asked=asked,
             start_possible=self._start_possible,
             stamp=reply.get("stamp"),
+            yields=reply.get("yields", ()),
         )
         self._tell(events)
         self._tell_refusals(known)

@@ -162,6 +162,7 @@ def _serve(ready: Ready, umask: int) -> int:
         fairness_power=settings.fairness_power,
         restart_seconds=settings.restart_seconds,
         settle_seconds=settings.settle_seconds,
+        idle_after=settings.idle_after,
         seed=settings.seed,
         events=settings.events,
         by_user=settings.by_user,

@@ -27,16 +27,21 @@ ALIVE = ("starting", "running", "orphan")
 ENDED = ("exited", "lost")
 SEEN: Seconds = 5.0  # news of a node without a difference, at most this often
 KEEPING: Seconds = 10.0  # until what was told is in the database
+MOST_YIELDS = 64  # users who want the server back
 STILL: Seconds = 30.0  # without a step, until it is told where the replicas are
 RETELL: Seconds = 30.0  # an event that changed nothing is told again, after this long
 
 
 class Observer:
     """Of one node; used by that node's reader thread alone. `gpus`: the GPUs to use by UUID or index, empty for all.
-    `address`, `interface`: where peers reach it, and over which interface it trains; "" for what the agent finds."""
+    `address`, `interface`: where peers reach it, and over which interface it trains; "" for what the agent finds. `owner`: user
+    there to whom it belongs, "" for nobody."""
 
-    def __init__(self, node: NodeId, gpus: Sequence[str], clock: Clock, address: str = "", interface: str = "") -> None:
+    def __init__(
+        self, node: NodeId, gpus: Sequence[str], clock: Clock, address: str = "", interface: str = "", owner: str = ""
+    ) -> None:
         self.node = node
+        self._owner = owner
         self._address = address
         self._interface = interface
         self._gpus = tuple(gpus)
@@ -94,8 +99,10 @@ class Observer:
         asked: Mapping[str, int],
         start_possible: Callable[[Key], bool],
         stamp: float | None = None,
+        yields: Sequence[str] = (),
     ) -> tuple[list[Event], bool]:
-        """(events, is there more to read at once). `asked`: the offsets that this answer was asked with; `stamp`: its own."""
+        """(events, is there more to read at once). `asked`: the offsets that this answer was asked with; `stamp`: its own;
+        `yields`: users who want the server back."""
         events: list[Event] = []
         more = False
         waited_for = {(job.id, job.attempt) for job in expected(snapshot, self.node)}
@@ -107,7 +114,7 @@ class Observer:
             more = more or bool(is_unread and key in waited_for)
         self._ends = {key: at for key, at in self._ends.items() if key in known}
         events += self._missing(known, snapshot, start_possible)
-        events += self._of_node(devices, known, snapshot)
+        events += self._of_node(devices, known, snapshot, yields)
         return events, more
 
     def of_attempt(self, info: Info, snapshot: Snapshot, *, drained: bool, stamp: float | None = None) -> list[Event]:
@@ -177,7 +184,9 @@ class Observer:
                 events.append(Exited(self._clock.now(), *key, self.node, end))
         return events
 
-    def _of_node(self, devices: Sequence[Info], known: Mapping[Key, Info], snapshot: Snapshot) -> list[Event]:
+    def _of_node(
+        self, devices: Sequence[Info], known: Mapping[Key, Info], snapshot: Snapshot, yields: Sequence[str]
+    ) -> list[Event]:
         taken = {
             device: reason
             for key, info in known.items()
@@ -201,6 +210,8 @@ class Observer:
             stuck=sightings.stuck(known),
             storage=self.storage,
             strangers=self._strangers(known, snapshot),
+            owner=self._owner,
+            yields=tuple(sorted(map(str, yields)))[:MOST_YIELDS],
         )
         if not sightings.differs(self._told, node) and self._clock.elapsed() - self._told_at < SEEN:
             return []

@@ -12,6 +12,7 @@ from gpq_agent import wire
 
 from gpq.core.models import Exit
 from gpq.core.nodes import Device, DeviceProcess, DeviceState, Node
+from gpq.core.owners import presence
 from gpq.core.profile import RankPulse
 from gpq.core.units import DeviceId, JobId, NodeId, Seconds
 
@@ -171,5 +172,5 @@ def _outline(node: Node) -> tuple[object, ...]:
         (device.id, device.index, device.kind, device.type, device.memory_mib, device.state, device.reason)
         for device in node.devices
     )
-    net = (node.address, node.addresses, node.interface, node.ephemeral, node.storage, node.strangers)
+    net = (node.address, node.addresses, node.interface, node.ephemeral, node.storage, node.strangers, presence(node))
     return (node.state, node.boot_id, node.cores, node.memory_mib, *net, node.stuck, devices)

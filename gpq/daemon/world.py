@@ -95,6 +95,7 @@ class LiveWorld:
             gpus=config.gpus,
             address=config.address,
             interface=config.interface,
+            owner=config.owner,
             python=config.script_python,
             setup_limit=self._setup_limit,
             clock=self._clock,

@@ -520,6 +520,16 @@ class ErrandResult(msgspec.Struct, frozen=True):
     schema: int = SCHEMA
 
 
+class Yielded(msgspec.Struct, frozen=True):
+    """Answer of `gpq yield`."""
+
+    node: str
+    user: str  # there
+    seconds: float | None  # for which it is asked for; None: no more
+    changed: bool
+    schema: int = SCHEMA
+
+
 class Kept(msgspec.Struct, frozen=True):
     """Answer of Measured."""
 

@@ -241,3 +241,13 @@ def test_orders_are_said_again_to_a_node_that_may_have_missed_them() -> None:
 def test_an_attempt_that_is_over_is_forgotten_by_its_node() -> None:
     here = snapshot(node("a"), running(1, on("a", 0)))
     assert kinds(step(here, Exited(1.0, JobId(1), 1, NodeId("a"), Exit(0))).actions) == ["Forget"]
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize(("low", "high"), [(1, 2), (4, 4)])
+def test_a_job_whose_range_changed_while_it_ran_is_resized_into_it(name: str, low: int, high: int) -> None:
+    there = running(1, on("a", 0, 1, 2), spec_=spec(gpus=low, up_to=high))
+    decision = decide(snapshot(node("a"), there), [], brief(name), allocate=True)
+    [stop] = [each for each in decision.actions if isinstance(each, Stop)]
+    assert stop.target is not None
+    assert low <= stop.target.replicas <= high

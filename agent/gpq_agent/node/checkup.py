@@ -13,7 +13,7 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from gpq_agent import wire
-from gpq_agent.node import gpus, network, procs
+from gpq_agent.node import gpus, network, people, procs, yielding
 
 Fields = Dict[str, Any]
 TORCH_LIMIT = 60.0  # seconds that importing torch may take
@@ -78,6 +78,7 @@ class Place(NamedTuple):
     spool: str
     checkpoints: str
     base: Dict[str, str]  # the environment that jobs get
+    common: str = ""  # the folder of this server that everybody's gpq uses
 
 
 def tell(pipe: int, answer: Fields) -> None:
@@ -301,6 +302,18 @@ def _mark(place: Place, token: str) -> str:
     return os.path.join(place.checkpoints, MARK + token)
 
 
+# -- whose server is it? -----------------------------------------------------------------------------------------------
+
+
+def ask_back(place: Place, fields: Fields, pipe: int) -> None:
+    """The user wants this server back for some seconds, or, without any, no more."""
+    seconds, user = float(fields.get("seconds") or 0.0), people.user_name(os.geteuid())
+    if seconds > 0:
+        tell(pipe, {"user": user, "seconds": yielding.ask(place.common, seconds) - time.time()})
+    else:
+        tell(pipe, {"user": user, "wanted": yielding.end(place.common)})
+
+
 ERRANDS: Dict[str, Callable[[Place, Fields, int], None]] = {
     "examine": examine,
     "driver": driver,
@@ -310,4 +323,5 @@ ERRANDS: Dict[str, Callable[[Place, Fields, int], None]] = {
     "mark": mark,
     "seen": seen,
     "unmark": unmark,
+    "yield": ask_back,
 }

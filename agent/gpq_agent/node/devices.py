@@ -43,6 +43,7 @@ class Devices:
         self.stuck: Dict[str, str] = {}  # why devices cannot be had back from attempts that cannot be ended
         self.limit = probe_limit
         self.period = probe_period
+        self.haste = 0.0  # a shorter period, where somebody waits to be seen; 0: none
         self.driver = ""
         self.error = ""
         self.known = not with_gpus
@@ -81,7 +82,10 @@ class Devices:
         period = self.period if self._gpus or self.error else max(self.period, IDLE_PERIOD)
         if self._driver.now is not None:
             period = max(period, self._driver.now.wait)
-        due = time.monotonic() - self._begun >= (period if since is None else min(period, HURRY_PERIOD))
+        elif self._gpus and self.haste:
+            period = min(period, self.haste)
+        hurry = since is not None or any(watched.is_in_doubt for watched in self._watched.values())
+        due = time.monotonic() - self._begun >= (min(period, HURRY_PERIOD) if hurry else period)
         if not self.known or (wanted and due) or (since is not None and (due or self._begun < since)):
             self._begin()
 

@@ -32,8 +32,8 @@ class _Errand(NamedTuple):
 class Errands:
     """Of one agent. `base`: the environment that jobs get from it."""
 
-    def __init__(self, place: Spool, base: Dict[str, str]) -> None:
-        self.place = checkup.Place(place.path, place.checkpoints, base)
+    def __init__(self, place: Spool, base: Dict[str, str], common: str) -> None:
+        self.place = checkup.Place(place.path, place.checkpoints, base, common)
         self._under_way: List[_Errand] = []
 
     @property

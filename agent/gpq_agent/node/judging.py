@@ -97,6 +97,11 @@ class Watched:
             self.settled, self._looks = strangers, 0
         self._known = True
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Did the last look contradict what is known, which the next one decides?"""
+        return self._looks > 0
+
     def verdict(self, now: float, holder: str, locked: str, stuck: str, driver: Optional[Illness]) -> Tuple[str, str]:
         """(state, reason). `holder`: the attempt of ours that has it, `locked`: the lock of another's gpq as a sentence,
         `stuck`: what of ours on it cannot be killed. "ok" with a reason: ours, and somebody is on it beside us."""

@@ -23,6 +23,7 @@ from gpq_agent.node.pulses import pulses
 from gpq_agent.node.release import Release
 from gpq_agent.node.spool import Spool, SpoolError
 from gpq_agent.node.staging import PARALLEL, Staging
+from gpq_agent.node.yielding import Yielding
 
 Message = Dict[str, Any]
 BUSY_POLL, CALM_POLL = 0.05, 0.25  # seconds between two looks while a watch is pending
@@ -60,7 +61,8 @@ class Agent:
         self.cores = cores
         self.attempts = Attempts(place, Locks(locks, place.id))
         self.environments = Environments(place, base)
-        self.errands = Errands(place, base)
+        self.yielding = Yielding(self.attempts.locks.folder)
+        self.errands = Errands(place, base, self.yielding.folder)
         self.reign = Reign(place, self.attempts.boot)
         self.staging = Staging(place.checkpoints)
         self.quitting = False
@@ -172,7 +174,7 @@ class Agent:
         self._holders = holders
         self.devices.stuck = stuck
         self._least_lease = min((info.lease for info in infos if info.state in LIVE and info.lease > 0), default=0.0)
-        digest = _digest(infos, self.devices.current())
+        digest = _digest(infos, self.devices.current(), self.yielding.users())
         if digest != self._digest:
             self._digest = digest
             self._changed_at = time.monotonic()
@@ -376,6 +378,7 @@ class Agent:
             for key in offsets:
                 wire.parse_attempt_key(key)
             wait = min(max(0.0, float(message.get("wait", 0.0))), 3600.0)
+            self.devices.haste = max(0.0, float(message.get("look", 0.0)))
             self.reign.admit()
             self.reign.heard(message.get("heard"), self._least_lease)
         except SpoolError as error:
@@ -423,6 +426,7 @@ class Agent:
             "digest": self._digest,
             "attempts": told,
             "devices": self._device_list(),
+            "yields": self.yielding.users(),
             "time": time.time(),
             "stamp": stamp,
         }
@@ -443,7 +447,7 @@ def _cpu_slots(count: int, cores: List[int]) -> List[wire.DeviceInfo]:
     return slots.slots(len(cores) if count < 0 else count, cores)
 
 
-def _digest(infos: List[wire.AttemptInfo], devices: List[wire.DeviceInfo]) -> str:
+def _digest(infos: List[wire.AttemptInfo], devices: List[wire.DeviceInfo], yields: List[str]) -> str:
     """Changes when a state does; not with memory in use, utilisation or the number of processes."""
     state = [
         [[info.job, info.attempt, info.state, info.pid, (info.exit or {}).get("note")] for info in infos],
@@ -451,5 +455,6 @@ def _digest(infos: List[wire.AttemptInfo], devices: List[wire.DeviceInfo]) -> st
             [device.id, device.state, [one["pid"] for one in device.processes if not one["attempt"]]]
             for device in devices
         ],
+        yields,
     ]
     return hashlib.sha256(json.dumps(state).encode("utf-8")).hexdigest()[:16]
