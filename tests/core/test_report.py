@@ -6,7 +6,7 @@ import random
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpq.core import events as facts
@@ -188,6 +188,7 @@ def life(state: Snapshot, draw: random.Random, number: int, user: str) -> tuple[
     return state, journal
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.lists(st.floats(1.0, 2000.0), max_size=4))
 def test_sums_are_the_same_however_they_are_taken_and_are_what_the_jobs_say(seed: int, cuts: list[float]) -> None:
     draw = random.Random(seed)
