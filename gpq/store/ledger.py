@@ -73,7 +73,9 @@ def journal(read: Read, kinds: Sequence[type], since: Seconds) -> Iterator[Event
     """Events of these kinds from `since` on, oldest first. Raises rows.Damaged."""
     names = [kind.__name__ for kind in kinds]
     query = (
-        f"SELECT seq, kind, checksum, body FROM events WHERE seq > ? AND at >= ? AND kind IN ({_marks(names)})"
+        # By its index of kinds SQLite would sort all that is left of the journal for every page.
+        "SELECT seq, kind, checksum, body FROM events NOT INDEXED"
+        f" WHERE seq > ? AND at >= ? AND kind IN ({_marks(names)})"
         " ORDER BY seq LIMIT ?"
     )
     last: object = 0
