@@ -23,6 +23,7 @@ from gpq.rpc import messages
 
 HOUR: Seconds = 3600.0
 DAY: Seconds = 24 * HOUR
+LATEST: Seconds = 4_102_444_800.0  # the year 2100
 MAX_COMMAND = 200  # characters of the command in a row
 
 
@@ -36,6 +37,7 @@ def history(request: messages.History, snapshot: Snapshot, past: History, now: S
             )
     if request.limit < 0:
         raise UsageError("a limit is 0 (none) or more", "name another one")
+    _check(request)
     ids, names, notes = _named(request.jobs, snapshot, past)
     wanted = Wanted(ids, names, request.user, request.states, request.since, request.until, request.limit or None)
     found = past.records(wanted)[::-1]
@@ -83,6 +85,12 @@ def ended(record: Record) -> messages.EndedView:
     )
 
 
+def _check(request: messages.History | messages.Report) -> None:
+    for moment in (request.since, request.until):
+        if moment is not None and not 0 <= moment <= LATEST:
+            raise UsageError("that moment is out of range", "name one between 1970 and 2100")
+
+
 def _hours(seconds: float | None) -> float | None:
     return None if seconds is None else seconds / HOUR
 
@@ -94,6 +102,7 @@ def report(request: messages.Report, snapshot: Snapshot, past: History, now: Sec
     """`snapshot` is read before the store is: a job that ends meanwhile counts as it ended. Raises UsageError."""
     if request.by not in reports.BY:
         raise UsageError(f"there is no report by {request.by}", f"known are {', '.join(reports.BY)}")
+    _check(request)
     live = {
         job.id: replace(accounting.record_of(job), account=bookkeeping.so_far(job, now))
         for job in snapshot.jobs.values()
@@ -105,7 +114,7 @@ def report(request: messages.Report, snapshot: Snapshot, past: History, now: Sec
     }
     records = {**live, **{each.id: each for each in past.records(Wanted(since=request.since))}}
     first = min((each.submitted_at for each in records.values()), default=now - DAY)
-    since = first if request.since is None else request.since
+    since = max(first, request.since if request.since is not None else first)
     so_far = math.nextafter(now, math.inf)  # what ends at this moment is in it
     until = max(so_far if request.until is None else min(request.until, so_far), since)
     edges = cut(since, until, DAY if request.by == "day" else None)
@@ -125,20 +134,6 @@ def _view(
     records: Mapping[JobId, Record],
     now: Seconds,
 ) -> messages.ReportView:
-    fair = sum(each.fair or 0.0 for each in found.rows.values())
-
-    def line(key: str, figures: reports.Figures) -> messages.ReportRow:
-        record = records.get(JobId(int(key))) if request.by == "job" and key else None
-        day = datetime.fromtimestamp(edges[int(key)]).date().isoformat() if request.by == "day" and key else ""
-        row = _row(day or key, figures, record)
-        if figures.fair is None:
-            return row
-        shares = (figures.held / found.total.held if found.total.held else 0.0, figures.fair / fair if fair else 0.0)
-        return msgspec.structs.replace(row, share=shares[0], fair_share=shares[1])
-
-    order: Callable[[tuple[str, reports.Figures]], tuple[float, str]] = (
-        (lambda each: (float(each[0]), "")) if request.by == "day" else (lambda each: (-each[1].held, f"{each[0]:>12}"))
-    )
     pieces = [
         messages.Piece(
             narration.stamp(start),
@@ -156,12 +151,30 @@ def _view(
         since=narration.stamp(edges[0]),
         until=narration.stamp(edges[-1]),
         by=request.by,
-        rows=[line(*each) for each in sorted(found.rows.items(), key=order)],
+        rows=_rows(request.by, found, edges, records),
         total=_row("", found.total, None),
         pieces=pieces,
         rho_bars=[messages.RhoBar(*each) for each in bars],
         now=narration.stamp(now),
     )
+
+
+def _rows(
+    by: str, found: reports.Report, edges: Sequence[Seconds], records: Mapping[JobId, Record]
+) -> list[messages.ReportRow]:
+    """Days in their order; of all others those with the most GPU hours first."""
+    if by == "day":
+        days = sorted(((int(key), each) for key, each in found.rows.items()), key=lambda pair: pair[0])
+        return [_row(datetime.fromtimestamp(edges[day]).date().isoformat(), figures, None) for day, figures in days]
+    rows = []
+    fair = sum(each.fair or 0.0 for each in found.rows.values())
+    for key, figures in sorted(found.rows.items(), key=lambda each: (-each[1].held, len(each[0]), each[0])):
+        row = _row(key, figures, records.get(JobId(int(key))) if by == "job" else None)
+        if figures.fair is not None:
+            share = figures.held / found.total.held if found.total.held else 0.0
+            row = msgspec.structs.replace(row, share=share, fair_share=figures.fair / fair if fair else 0.0)
+        rows.append(row)
+    return rows
 
 
 def _row(key: str, figures: reports.Figures, record: Record | None) -> messages.ReportRow:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpq.control import accounts
+from gpq.control import accounts, narration
 from gpq.control.controller import Controller
 from gpq.core import bookkeeping
 from gpq.core.models import Config, JobState, Snapshot
@@ -144,6 +144,24 @@ def test_names_are_all_jobs_of_that_name_and_what_is_wrong_is_said(life: tuple[M
         told(jobs=["nobody"])
     with pytest.raises(UsageError, match="no report by moon"):
         accounts.report(messages.Report(by="moon"), state, store, now)
+
+
+@pytest.mark.parametrize("moment", [float("nan"), float("inf"), -1.0, 1e300])
+def test_moments_that_are_none_are_refused(moment: float) -> None:
+    for asked in (messages.Report(since=moment), messages.Report(until=moment)):
+        with pytest.raises(UsageError):
+            accounts.report(asked, Snapshot(), MemoryStore(), 1000.0)
+    with pytest.raises(UsageError):
+        accounts.history(messages.History(since=moment), Snapshot(), MemoryStore(), 1000.0)
+
+
+def test_a_report_begins_no_earlier_than_there_is_something_to_report(
+    life: tuple[MemoryStore, Snapshot, float],
+) -> None:
+    store, state, now = life
+    early = accounts.report(messages.Report(since=0.0), state, store, now)
+    assert early == accounts.report(messages.Report(), state, store, now)
+    assert early.since == narration.stamp(1.0)
 
 
 def test_a_window_that_has_not_begun_is_empty(life: tuple[MemoryStore, Snapshot, float]) -> None:
