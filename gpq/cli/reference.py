@@ -1,7 +1,7 @@
 """Reads the commands from the typer apps: the table for the README, and the grammar that completion works from.
 
 `python -m gpq.cli.reference` prints the table; with `--write`, in the root of the repository, everything made from the
-commands is written anew: the table in README.md, completions/, and gpq/cli/grammar.py.
+commands is written anew: the table in README.md, completions/, gpq/man/ and gpq/cli/grammar.py.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from gpq.cli.app import command
 from gpq.cli.commands import COMMANDS
+from gpq.cli.manual import pages
 from gpq.cli.scripts import SCRIPTS
 from gpq.policies.registry import POLICIES
 
@@ -110,6 +111,7 @@ def _quoted(text: str) -> str:
 def documents() -> dict[str, str]:
     """Path in the repository -> what it is to hold, for all that is made from the commands."""
     made = {f"completions/gpq.{shell}": script for shell, script in SCRIPTS.items()}
+    made |= {f"gpq/man/{name}": text for name, text in pages().items()}
     with open("README.md", encoding="utf-8") as stream:
         before, begin, rest = stream.read().partition(BEGIN)
     _, end, after = rest.partition(END)

@@ -39,6 +39,7 @@ class Reader:
     now: Seconds
     fairness: Mapping[JobId, JobFairness] = field(default_factory=dict)
     staging: Callable[[JobId], Staging | None] = lambda job: None
+    changed: Round | None = None  # the last one that gave anybody other GPUs
     _indices: dict[tuple[NodeId, DeviceId], int] = field(default_factory=dict)
     _headlines: dict[object, str] = field(default_factory=dict)
     _gated: Mapping[JobId, str] = field(default_factory=dict)

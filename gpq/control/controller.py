@@ -41,6 +41,7 @@ class Controller:
         loaded = replace(store.load(), now=world.now(), config=config)
         self.snapshot: Snapshot = environments.recalled(not_from_the_future(loaded))
         self.last_round: Round | None = None
+        self.last_change: Round | None = None  # the last one that gave anybody other GPUs
         self.rounds = 0
         self.round_seconds: deque[Seconds] = deque(maxlen=REMEMBERED)
         self.changed = threading.Condition()
@@ -166,6 +167,7 @@ class Controller:
             self.snapshot = decision.snapshot
             if decision.round is not None:
                 self.last_round = decision.round
+                self.last_change = decision.round if decision.round.changes else self.last_change
             self.world.publish(decision.snapshot)
             self.changed.notify_all()
 

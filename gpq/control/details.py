@@ -15,7 +15,7 @@ from gpq.core.explain import Explained, explain
 from gpq.core.models import TERMINAL, Job, JobState, Shape
 from gpq.core.shapes import feasible
 from gpq.ports import History
-from gpq.rpc.messages import AttemptView, CurvePoint, Explanation, JobDetail, LossView, Words
+from gpq.rpc.messages import AttemptView, CurvePoint, Explanation, JobDetail, LossView, ReallocationView, Words
 
 CHANGES = (facts.Launched, facts.StopSent, facts.Retuned, facts.Held, facts.Stopped)
 ENDS = (
@@ -104,8 +104,20 @@ def explanation(reader: Reader, job: Job) -> Explanation:
     if brought is not None:
         said = Explained(str(brought), (f"it starts on {job.placement} once that is there", *said.reasons[1:]))
     return Explanation(
-        int(job.id), str(job.state), said.headline, list(said.reasons), list(said.remedies), decided, curve(reader, job)
-    )
+        int(job.id), str(job.state), said.headline, list(said.reasons), list(said.remedies), decided, curve(reader, job),
+        narration.maybe_stamp(reader.changed.at if reader.changed is not None else None), changes(reader),
+    )  # fmt: skip
+
+
+def changes(reader: Reader) -> list[ReallocationView]:
+    """What the last re-allocation changed. Names of jobs that have ended since are not looked up."""
+    live = reader.snapshot.jobs
+    return [
+        ReallocationView(
+            int(one.job), live[one.job].name if one.job in live else "", one.before, one.after, one.ratio, one.why
+        )
+        for one in (reader.changed.changes if reader.changed is not None else ())
+    ]
 
 
 def _after(job: Job) -> list[str]:

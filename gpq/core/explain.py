@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gpq.core import environments, estimates, idleness, owners
+from gpq.core import bargains, environments, estimates, idleness, owners
 from gpq.core.conditions import intruders, out_of_use, reservation_line
 from gpq.core.files import out_of_reach
 from gpq.core.gates import closed, gate
@@ -18,6 +18,7 @@ from gpq.core.shapes import drained_under, feasible, gpu_range, held_by, is_fixe
 from gpq.core.strangers import at_large, must_wait
 from gpq.core.tuning import typed
 from gpq.core.units import JobId, NodeId
+from gpq.core.windows import window
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,30 @@ def motives(
                 job, wanted, [other for other in arrivals if other != name]
             )
     return reasons
+
+
+@dataclass(frozen=True, slots=True)
+class Reallocation:
+    """What a round changed for one job: GPUs before and after (0: none), and its goodput then over that before; None where that
+    is not known, or it had or has none."""
+
+    job: JobId
+    before: int
+    after: int
+    ratio: float | None
+    why: str
+
+
+def reallocations(
+    snapshot: Snapshot, placements: Mapping[JobId, Placement], reasons: Mapping[JobId, str]
+) -> tuple[Reallocation, ...]:
+    """Of all jobs in `reasons`, by id."""
+    found = []
+    for name, why in sorted(reasons.items()):
+        job, wanted = snapshot.jobs[name], placements.get(name)
+        ratio = _ratio(job, wanted) if wanted is not None and job.placement is not None else None
+        found.append(Reallocation(name, job.replicas, wanted.replicas if wanted is not None else 0, ratio, why))
+    return tuple(found)
 
 
 def _launch_motive(job: Job, wanted: Placement) -> str:
@@ -215,6 +240,9 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     ]
     if ahead:
         reasons.append(f"{len(ahead)} waiting {'job is' if len(ahead) == 1 else 'jobs are'} ahead of it")
+    until = window(snapshot, job, fewest, {name: snapshot.jobs[name].spec.min_gpus for name in ahead})
+    if until is not None:
+        reasons.append(str(until))
     remedies = []
     fixed = [owner for owner in holders if not snapshot.jobs[owner].movable]
     if fixed:
@@ -370,6 +398,27 @@ def _list_nodes(silent: Silence) -> str:
     return ", ".join(silent.nodes)
 
 
+def _why_batch(job: Job) -> list[str]:
+    """What its batch is worth, against that which it was submitted with."""
+    profile, declared = job.profile, job.profile.declared
+    if declared is None or job.placement is None or profile.atomic_batch <= 0:
+        return []
+    shape = typed(job.placement)
+    total = job.replicas * profile.atomic_batch * (profile.accum_steps + 1)
+    if not declared.adaptive:
+        return [f"its total batch is {total}: it lets gpq change its GPUs, not its batch"]
+    now = estimates.goodput_of(job, shape, profile.atomic_batch, profile.accum_steps)
+    best = estimates.best_batch(job, shape, declared.batch_size)
+    if now is None or best is None or best.goodput <= 0:
+        return [f"its total batch is {total}; what another would be worth is not known yet"]
+    if total == best.total_batch:
+        return [f"its total batch of {total} is the one it declared, and none is worth more on these GPUs"]
+    ratio = now / best.goodput
+    return [
+        f"its total batch of {total} gives x{ratio:.2f} of the goodput of the {declared.batch_size} that it declared"
+    ]
+
+
 def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: Job) -> Explained:
     headline = f"runs on {gpus(job.replicas)}"
     reasons = [f"{drain_line(snapshot, name)}; nothing new is placed there" for name in drained_under(job, snapshot)]
@@ -393,11 +442,8 @@ def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         return Explained(headline, tuple(reasons))
     shapes = feasible(job, snapshot)
     points = estimates.curve(job, shapes)
-    here = next((point for point in points if point.gpus == job.replicas), None)
-    more = next((point for point in points if point.gpus > job.replicas), None)
-    if here is not None and more is not None:
-        change = 100 * (more.goodput / here.goodput - 1)
-        reasons.append(f"{gpus(more.gpus)} would change its goodput by {change:+.0f}%")
+    reasons += _why_batch(job)
+    reasons += bargains.lines(snapshot, job)
     fewest, most = gpu_range(job, _total(snapshot))
     if job.replicas >= most:
         reasons.append(f"it has as many as it may have ({most})")

@@ -16,6 +16,7 @@ from gpq.core.tuning import first_order, retunes
 from gpq.core.units import JobId, NodeId, Seconds
 
 CANCEL_GRACE: Seconds = 10.0  # between TERM and KILL of a job that the user gave up
+ROUNDING: Seconds = 1e-6  # of sums of stamps: the moment at which a limit is due may lie so far before it
 
 _STOP_OF_WISH = {
     Wish.CANCEL: StopReason.CANCEL,
@@ -74,7 +75,7 @@ def wished_stop(job: Job, now: Seconds) -> Stop | None:
         return None
     if job.wish in _STOP_OF_WISH and (job.movable or job.wish is Wish.REQUEUE):
         return _stop(job, _STOP_OF_WISH[job.wish], f"{job.wish} asked")
-    if time_left(job, now) <= 0:
+    if time_left(job, now) <= ROUNDING:
         return _stop(job, StopReason.TIME, "its time limit is reached")
     return None
 

@@ -21,7 +21,7 @@ from gpq.core.events import (
     Profiled,
     Released,
 )
-from gpq.core.explain import motives
+from gpq.core.explain import Reallocation, motives, reallocations
 from gpq.core.fairness import counted
 from gpq.core.folding import fold
 from gpq.core.gates import next_opening, opened
@@ -44,6 +44,7 @@ class Round:
     allocation: Mapping[JobId, Shape]
     placements: Mapping[JobId, Placement]
     motives: Mapping[JobId, str]
+    changes: tuple[Reallocation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def decide(snapshot: Snapshot, events: Sequence[Event], policy: Policy, *, alloc
         allotted, wanted = decided(seen, policy)
         allocation = {name: shape_of(allotment) for name, allotment in allotted.items()}
         reasons = motives(snapshot, allocation, wanted)
-        done = Round(snapshot.now, allocation, wanted, reasons)
+        done = Round(snapshot.now, allocation, wanted, reasons, reallocations(snapshot, wanted, reasons))
         actions = [*plan(snapshot, wanted, reasons), *wanted_checks(snapshot)]
         snapshot = replace(snapshot, round_at=snapshot.now)
     else:

@@ -117,7 +117,9 @@ class Service:
         if snapshot is not controller.snapshot:  # it changes with the snapshot alone: many look at each
             snapshot = controller.snapshot
             self._fairness = snapshot, fairness = snapshot, fairness_by_job(snapshot)
-        return Reader(snapshot, controller.last_round, controller.world.now(), fairness, self._staging)
+        return Reader(
+            snapshot, controller.last_round, controller.world.now(), fairness, self._staging, controller.last_change
+        )
 
     # -- changes -------------------------------------------------------------------------------------------------------
 

@@ -424,6 +424,17 @@ class JobDetail(msgspec.Struct, frozen=True):
     schema: int = SCHEMA
 
 
+class ReallocationView(msgspec.Struct, frozen=True):
+    """What the last re-allocation changed for one job."""
+
+    job: int
+    name: str
+    before: int  # GPUs
+    after: int
+    ratio: float | None  # its goodput after over before; None where that is not known, or it had or has no GPUs
+    why: str
+
+
 class Explanation(msgspec.Struct, frozen=True):
     """The answer of `gpq why`."""
 
@@ -434,6 +445,8 @@ class Explanation(msgspec.Struct, frozen=True):
     remedies: list[str]  # what would change that
     round_at: str | None  # of the round that decided it
     curve: list[CurvePoint] = []
+    changed_at: str | None = None  # of the last round that gave anybody other GPUs
+    changes: list[ReallocationView] = []  # what that one changed
     schema: int = SCHEMA
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpq.rpc.messages import Explanation
+from gpq.rpc.messages import Explanation, ReallocationView
 from gpq.views import curve
-from gpq.views.plain import moment, safe, wrapped
+from gpq.views.plain import moment, number, safe, wrapped
 from gpq.views.queue import ENDED
 
 
@@ -19,6 +19,14 @@ def lines(answer: Explanation, limit: int, bar: str = "█") -> list[str]:
             text += wrapped(safe(remedy), limit, "  - ", "    ")
     if answer.curve:
         text += ["", "goodput by number of GPUs, 1x = fewest:", *curve.lines(answer.curve, limit, bar)]
+    if answer.changes:
+        text += ["", f"the last re-allocation, {moment(answer.changed_at or '')}:"]
+        text += [line for one in answer.changes for line in wrapped(_change(one), limit, "  - ", "    ")]
     if answer.round_at:
         text += ["", f"decided by the round of {moment(answer.round_at)}"]
     return text
+
+
+def _change(one: ReallocationView) -> str:
+    worth = f", goodput x{number(one.ratio)}" if one.ratio is not None else ""
+    return f"job {one.job}{' ' + safe(one.name) if one.name else ''}: {one.before} -> {one.after} GPUs{worth}; {safe(one.why)}"

@@ -1,0 +1,79 @@
+"""What one GPU more would be worth to a running job, and what the others would lose by giving it: in their own goodput."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpq.core import estimates
+from gpq.core.models import Job, JobState, Shape, Snapshot
+from gpq.core.shapes import feasible, held_by, nodes_up
+from gpq.core.tuning import typed
+from gpq.core.units import JobId
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """`gpus` instead of what it has, and its goodput then over that of now."""
+
+    job: JobId
+    gpus: int
+    ratio: float
+
+
+def more(snapshot: Snapshot, job: Job) -> Change | None:
+    """With the next larger number of GPUs that it could have here; None where there is none, or nothing is known."""
+    return _change(snapshot, job, +1)
+
+
+def fewer(snapshot: Snapshot, job: Job) -> Change | None:
+    return _change(snapshot, job, -1)
+
+
+def _change(snapshot: Snapshot, job: Job, way: int) -> Change | None:
+    if job.placement is None or not job.elastic:
+        return None
+    here = typed(job.placement)
+    counts = sorted({shape.replicas for shape in feasible(job, snapshot)}, reverse=way < 0)
+    count = next((each for each in counts if (each - here.replicas) * way > 0), None)
+    if count is None:
+        return None
+    there = [shape for shape in feasible(job, snapshot) if shape.replicas == count]
+    now, best = _goodput(job, here), max((_goodput(job, shape) for shape in there), default=0.0)
+    return Change(job.id, count, best / now) if now > 0 and best > 0 else None
+
+
+def _goodput(job: Job, shape: Shape) -> float:
+    points = estimates.curve(job, [shape])
+    return points[0].goodput if points else 0.0
+
+
+def givers(snapshot: Snapshot, job: Job) -> list[Change]:
+    """The other running jobs that could give GPUs, those that lose least by it first."""
+    others = [other for other in snapshot.jobs.values() if other.id != job.id and other.state is JobState.RUNNING]
+    found = [change for other in others if (change := fewer(snapshot, other)) is not None]
+    return sorted(found, key=lambda change: (-change.ratio, change.job))
+
+
+def free(snapshot: Snapshot) -> int:
+    """GPUs that answer and nobody holds."""
+    return sum(len(node.devices) for node in nodes_up(snapshot)) - len(held_by(snapshot))
+
+
+def lines(snapshot: Snapshot, job: Job) -> list[str]:
+    """Sentences; none where its goodput is not known."""
+    change = more(snapshot, job)
+    if change is None:
+        return []
+    said = f"{change.gpus} GPUs would change its goodput by {_percent(change.ratio)}"
+    unused, needed = free(snapshot), change.gpus - job.replicas
+    if unused >= needed:
+        return [f"{said}; {unused} {'is' if unused == 1 else 'are'} free, and that was not worth a restart"]
+    rivals = givers(snapshot, job)
+    if not rivals:
+        return [f"{said}; nobody who runs could give any"]
+    told = [f"job {one.job} would lose {_percent(one.ratio)} with {one.gpus}" for one in rivals[:2]]
+    return [said, f"who could give: {', '.join(told)}"]
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.0f}%"
