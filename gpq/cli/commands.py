@@ -16,6 +16,8 @@ COMMANDS = {
     "yield": ("gpq.cli.yielding", "get your own server back from gpq"),
     "top": ("gpq.cli.top", "live view: GPUs, goodput, fairness, last re-allocations"),
     "notify": ("gpq.cli.notify", "whom to tell about jobs: list the targets, try them"),
+    "history": ("gpq.cli.history", "the jobs that ended: waits, GPU hours, what they were worth, restarts"),
+    "report": ("gpq.cli.report", "GPU hours by user, job, server or day: worth, waits, restarts, fairness"),
     "daemon": ("gpq.cli.daemon", "start, stop and look at the daemon"),
     "doctor": ("gpq.cli.doctor", "check this machine, each line with its fix"),
     "config": ("gpq.cli.config", "show and check the configuration"),

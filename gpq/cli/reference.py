@@ -29,6 +29,7 @@ KINDS = {
 }
 CHOICES = {
     "STATE": ("pending", "held", "starting", "running", "stopping", "completed", "failed", "cancelled", "timeout"),
+    "ENDED": ("completed", "failed", "cancelled", "timeout"),
     "SIGNAL": ("USR1", "USR2", "TERM", "INT", "HUP"),
     "POLICY": tuple(POLICIES),
     "WORD,...": tuple(WORDS),

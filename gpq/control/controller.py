@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -13,13 +13,12 @@ from typing import Any, TypeVar
 from gpq.control.tally import Tally
 from gpq.core import environments
 from gpq.core.events import EnvironmentSeen, Event, NodeSeen, NodeSilent
-from gpq.core.fairness import MeanShare, advance
 from gpq.core.folding import fold
 from gpq.core.healing import not_from_the_future
 from gpq.core.models import Config, Snapshot
 from gpq.core.policy import Policy
 from gpq.core.rounds import Decision, Round, decide, due, next_round
-from gpq.core.units import JobId, Seconds
+from gpq.core.units import Seconds
 from gpq.errors import DaemonUnreachable, GpqError, StoreFailed
 from gpq.ports import Store, World
 
@@ -44,9 +43,6 @@ class Controller:
         self.snapshot: Snapshot = environments.recalled(not_from_the_future(loaded))
         self.last_round: Round | None = None
         self.last_change: Round | None = None  # the last one that gave anybody other GPUs
-        # Shares averaged over lives, for finish-time fairness; counted anew from the start of the daemon.
-        self.mean_shares: Mapping[JobId, MeanShare] = {}
-        self._shared_at = self.snapshot.now
         self.rounds = 0
         self.round_seconds: deque[Seconds] = deque(maxlen=REMEMBERED)
         self.tally = Tally()
@@ -121,8 +117,6 @@ class Controller:
         self._backlog, self._not_before = [], None
         self._due, self._put_off = self._due and not allocate, 0 if allocate else self._put_off + 1
         if allocate:
-            passed, self._shared_at = max(snapshot.now - self._shared_at, 0.0), snapshot.now
-            self.mean_shares = advance(self.mean_shares, self.snapshot, passed)
             self.rounds += 1
             self.round_seconds.append(spent)
         self._show(decision, self.tally.after(self.snapshot, decision, spent if allocate else None, written))
@@ -167,7 +161,8 @@ class Controller:
         disk write: None."""
         before, after = self.snapshot, decision.snapshot
         lasting = [event for event in decision.journal if not isinstance(event, _NODE_NEWS)]
-        if lasting or decision.ended or after.jobs != before.jobs or after.next_id != before.next_id:
+        news = after.next_id != before.next_id or after.means_kept is not before.means_kept
+        if lasting or decision.ended or news or after.jobs != before.jobs:
             began = time.perf_counter()
             self.store.commit(decision.journal, after, decision.ended)
             return time.perf_counter() - began

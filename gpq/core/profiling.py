@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpq.core.accounts import Account
 from gpq.core.events import Profiled, TimingSums
 from gpq.core.foresight import foreseen
 from gpq.core.models import Job, JobSpec
@@ -62,6 +63,7 @@ def learn(job: Job, event: Profiled) -> Job:
         job,
         profile=profile,
         report_offset=event.offset,
+        account=bookkept(job, event),
         restart_seconds=restart,
         stop_seconds=None if event.ready else job.stop_seconds,
         notices=notices,
@@ -73,6 +75,12 @@ def restart_took(job: Job, event: Profiled) -> Seconds | None:
     if not event.ready or job.stop_seconds is None or job.launched_at is None:
         return None
     return job.stop_seconds + max(event.at - job.launched_at - job.staged_seconds, 0.0)
+
+
+def bookkept(job: Job, event: Profiled) -> Account:
+    """With the time of the attempt's first step."""
+    first = event.ready and job.account.working_at is None
+    return replace(job.account, working_at=event.at) if first else job.account
 
 
 def rested(profile: Profile) -> Profile:

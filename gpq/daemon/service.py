@@ -13,7 +13,7 @@ import msgspec
 
 import gpq
 from gpq import outward, paths
-from gpq.control import after, details, draining, editing, linking, narration, queries, requests, reserving
+from gpq.control import accounts, after, details, draining, editing, linking, narration, queries, requests, reserving
 from gpq.control.answers import Reader, node_word
 from gpq.control.controller import Controller
 from gpq.control.selectors import resolve, single
@@ -85,6 +85,8 @@ class Service:
         self._handlers: dict[type[Request], Callable[[Any, Peer], msgspec.Struct]] = {
             messages.Submit: self._submitting.submit,
             messages.Status: self._status,
+            messages.History: self._history,
+            messages.Report: self._report,
             messages.Show: self._show,
             messages.Why: self._why,
             messages.Logs: self._read_log,
@@ -127,7 +129,7 @@ class Service:
         snapshot, fairness = self._fairness
         if snapshot is not newest:  # it changes with the snapshot alone: many look at each
             snapshot = newest
-            self._fairness = snapshot, fairness = snapshot, fairness_by_job(snapshot, controller.mean_shares)
+            self._fairness = snapshot, fairness = snapshot, fairness_by_job(snapshot)
         return Reader(
             snapshot, controller.last_round, controller.world.now(), fairness, self._staging, controller.last_change
         )
@@ -346,6 +348,14 @@ class Service:
         told = details.detail(reader, job, self._past.events(job=job.id))
         notes = self.notes(job.id)
         return msgspec.structs.replace(told, notices=[*told.notices, *notes]) if notes else told
+
+    def _history(self, request: messages.History, peer: Peer) -> messages.HistoryList:
+        controller = self._controller
+        return accounts.history(request, controller.snapshot, self._past, controller.world.now())
+
+    def _report(self, request: messages.Report, peer: Peer) -> messages.ReportView:
+        controller = self._controller
+        return accounts.report(request, controller.snapshot, self._past, controller.world.now())
 
     def _why(self, request: messages.Why, peer: Peer) -> messages.Explanation:
         return details.explanation(*self._find(request.job))

@@ -10,7 +10,7 @@ import pytest
 from gpq.config import FileConfig, NodeConfig, parse
 from gpq.policies.registry import POLICIES
 from gpq.sim.outcomes import Summary
-from gpq.views import comparison
+from gpq.views import accounts, comparison
 from tests.cli.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -48,6 +48,28 @@ def test_every_column_of_a_simulation_is_explained() -> None:
 def test_other_pieces_of_the_file_are_right() -> None:
     for piece in PIECES:
         parse(piece, policies=POLICIES)
+
+
+def test_every_figure_of_history_and_report_is_explained() -> None:
+    section = README.partition("## Who had what")[2].partition("\n## ")[0]
+    told = {word.strip() for line in section.splitlines() for word in re.split(r"[,|]", line)}
+    plain = {
+        "USER",
+        "JOB",
+        "NAME",
+        "OWNER",
+        "JOBS",
+        "ID",
+        "STATE",
+        "EXIT",
+        "SUBMITTED",
+        "ENDED",
+        "RAN",
+        "GPUS",
+        "REASON",
+    }
+    columns = [*accounts.report_columns([], "user"), *accounts.history_columns([])]
+    assert {column.title for column in columns} - plain <= told
 
 
 def test_what_the_example_sets_are_the_defaults() -> None:
