@@ -58,6 +58,8 @@ class Options(TypedDict, total=False):
     python: str | os.PathLike[str]
     setup: str
     snapshot: bool
+    notify: str | Sequence[str]
+    notify_on: str | Sequence[str]
 
 
 def asked(script: Sequence[Word], command: Sequence[Word] | None, given: Mapping[str, Any]) -> asking.Settled:
@@ -217,6 +219,11 @@ def _point(key: str, value: object) -> str:
     return text
 
 
+def _events(name: str, value: Any) -> str:
+    """`fail,end` of ["fail", "end"]."""
+    return ",".join(_tags(name, value))
+
+
 READERS: dict[str, Any] = {
     **dict.fromkeys(("gpu_type", "min_gpu_memory", "name", "setup"), _text),
     **dict.fromkeys(("time", "requeue_on_lost", "grace"), _duration),
@@ -230,6 +237,8 @@ READERS: dict[str, Any] = {
     "array": _indices,
     "sweep": _sweeps,
     "untag": _tags,
+    "notify": _tags,
+    "notify_on": _events,
     "array_limit": _range,
     "tag": _tags,
     "resume_args": _resume,

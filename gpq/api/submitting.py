@@ -60,6 +60,8 @@ def submit(
     python: str | os.PathLike[str] = "",
     setup: str = "",
     snapshot: bool = False,
+    notify: str | Sequence[str] = (),
+    notify_on: str | Sequence[str] = (),
     hold: bool = False,
     dry_run: bool = False,
 ) -> Job | DryRun:
@@ -79,7 +81,7 @@ def submit(
         after=after, begin=begin, background=background, retries=retries, requeue_on_lost=requeue_on_lost, rigid=rigid,
         preemptible=preemptible, signal=signal, grace=grace, resume_args=resume_args, batch_size=batch_size,
         max_batch_size=max_batch_size, atomic_batch_size=atomic_batch_size, env=env, cwd=cwd, python=python, setup=setup,
-        snapshot=snapshot,
+        snapshot=snapshot, notify=notify, notify_on=notify_on,
     )  # fmt: skip
     settled = asked(script, command, given)
     if dry_run:

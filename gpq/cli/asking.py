@@ -19,7 +19,13 @@ from gpq.rpc import messages
 if TYPE_CHECKING:  # a plain command pays for neither
     from gpq.cli import batch, sbatch
 
-LISTS = {"tag": "tags", "env": "env", "after": "after", "sweep": "sweep"}  # may be repeated, and their fields
+LISTS = {
+    "tag": "tags",
+    "env": "env",
+    "after": "after",
+    "sweep": "sweep",
+    "notify": "notify",
+}  # may be repeated, and their fields
 JOINED = ("tags", "env")  # over all places where they are said
 NUMBERS = ("priority", "retries", "batch_size", "max_batch_size")
 HOW = ("hold", "wait", "dry_run", "json")  # not part of the specification

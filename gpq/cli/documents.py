@@ -104,6 +104,29 @@ class Imported(msgspec.Struct, frozen=True):
     schema: int = SCHEMA
 
 
+class Targets(msgspec.Struct, frozen=True):
+    """Answer of `gpq notify list`."""
+
+    targets: dict[str, str]  # of config.toml: name and kind of service; no URL
+    default: list[str]  # whom jobs tell that name nobody
+    on: list[str]  # of what
+    lines: int  # of the log's end that go along
+    schema: int = SCHEMA
+
+
+class SentView(msgspec.Struct, frozen=True):
+    name: str
+    sent: bool
+    problem: str  # "" where it was sent
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """Answer of `gpq notify test`."""
+
+    targets: list[SentView]
+    schema: int = SCHEMA
+
+
 @dataclass(frozen=True, slots=True)
 class Settings(FileConfig):
     """All settings that hold, defaults included, by the names that they have in config.toml."""

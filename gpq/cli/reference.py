@@ -16,6 +16,7 @@ from gpq.cli.app import command
 from gpq.cli.commands import COMMANDS
 from gpq.cli.manual import pages
 from gpq.cli.scripts import SCRIPTS
+from gpq.outward import WORDS
 from gpq.policies.registry import POLICIES
 
 BEGIN, END = "<!-- commands: python -m gpq.cli.reference -->", "<!-- /commands -->"
@@ -30,8 +31,10 @@ KINDS = {
 }
 CHOICES = {
     "STATE": ("pending", "held", "starting", "running", "stopping", "completed", "failed", "cancelled", "timeout"),
+    "ENDED": ("completed", "failed", "cancelled", "timeout"),
     "SIGNAL": ("USR1", "USR2", "TERM", "INT", "HUP"),
     "POLICY": tuple(POLICIES),
+    "WORD,...": tuple(WORDS),
 }
 
 

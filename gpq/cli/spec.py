@@ -8,6 +8,7 @@ import shlex
 
 import msgspec
 
+from gpq import outward
 from gpq.cli import environment, values
 from gpq.errors import UsageError
 from gpq.rpc.messages import SpecMessage
@@ -27,6 +28,8 @@ class Asked(msgspec.Struct, frozen=True):
     min_gpu_memory: str = ""
     name: str = ""
     tags: list[str] = []
+    notify: list[str] = []
+    notify_on: str = ""
     priority: int = 0
     time: str = ""
     retries: int = 0
@@ -111,6 +114,8 @@ def build(asked: Asked) -> SpecMessage:
         min_atomic_batch=low_batch,
         max_atomic_batch=high_batch,
         tags=[values.name(tag, "--tag") for tag in asked.tags],
+        notify=targets(asked.notify),
+        notify_on=list(outward.events(asked.notify_on.split(","))) if asked.notify_on else None,
         code=code[0],
         code_cwd=code[1],
         code_from=code[2],
@@ -133,6 +138,17 @@ def begin(text: str) -> float:
     if found < now.timestamp():
         raise UsageError(f"--begin {text} is over", "leave it out to start as soon as there is room")
     return found
+
+
+def targets(names: list[str]) -> list[str] | None:
+    """None where config.toml decides. Whether a name is known there, the daemon says."""
+    if outward.NOBODY in names and len(names) > 1:
+        raise UsageError("--notify none with another target", "leave one of them out")
+    if not names or names == [outward.NOBODY]:
+        return [] if names else None
+    known = {name: "" for name in names if re.fullmatch(outward.TARGET, name)}
+    outward.check_targets(names, outward.Notify(known))
+    return list(dict.fromkeys(names))
 
 
 def lease(text: str) -> float | None:

@@ -34,6 +34,8 @@ def submit(
     min_gpu_memory: wishes.MinGpuMemory = "",
     name: wishes.Name = "",
     tag: wishes.Tag = None,
+    notify: wishes.Notify = None,
+    notify_on: wishes.NotifyOn = "",
     priority: wishes.Priority = 0,
     time: wishes.Time = "",
     after: wishes.After = None,
@@ -78,6 +80,7 @@ def submit(
       gpq submit --snapshot train.py
       gpq submit --after 42 --begin "tomorrow 8am" evaluate.py
       gpq submit --sweep lr=1e-3,1e-2 --sweep seed=0..4 --array %4 train.py --lr {lr} --seed {seed}
+      gpq submit --notify desktop --notify-on fail,end train.py
       gpq submit --preemptible --signal USR1 --resume-args "--resume auto" -- python old.py
     """
     told = [name for name in ctx.params if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"]

@@ -27,6 +27,17 @@ MinGpuMemory = Annotated[
 ]
 Name = Annotated[str, _option("--name", "-n", metavar="NAME", help="[default: the script's or the program's]")]
 Tag = Annotated[list[str] | None, _option("--tag", metavar="NAME", help="A label; may be repeated.")]
+Notify = Annotated[
+    list[str] | None,
+    _option(
+        "--notify",
+        metavar="NAME",
+        help="Whom to tell: a target of config.toml, desktop, mailto:ADDRESS, or none; may be repeated.",
+    ),
+]
+NotifyOn = Annotated[
+    str, _option("--notify-on", metavar="WORD,...", help="Of what: start, restart, retry, fail, end. [default: end]")
+]
 Priority = Annotated[int, _option("--priority", metavar="N", help="Higher goes first. [default: 0]")]
 Time = Annotated[str, _option("--time", "-t", metavar="DURATION", help="Limit of the run time, such as 90m or 2h.")]
 Retries = Annotated[

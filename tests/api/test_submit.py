@@ -74,6 +74,11 @@ SAME = [  # the command line; the arguments of gpq.submit
         ["--sweep-file", "runs.csv", "--", "./run", "{lr}"],
         "submit_array(command=['./run', '{lr}'], sweep_file=Path('runs.csv'))",
     ),
+    (
+        ["--notify", "slack", "--notify", "desktop", "--notify-on", "fail,end", "train.py"],
+        "'train.py', notify=['slack', 'desktop'], notify_on=['fail', 'end']",
+    ),
+    (["--notify", "none", "--notify-on", "start", "--", "true"], "command=['true'], notify='none', notify_on='start'"),
     (["--background", "train.py"], "'train.py', background=True"),
     (["--snapshot", "--dry-run", "train.py"], "'train.py', snapshot=True, dry_run=True"),
 ]

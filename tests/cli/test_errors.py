@@ -223,7 +223,7 @@ def test_a_bug_shows_its_traceback(gpq: Gpq, home: Path) -> None:
 
 EVERYWHERE = [["--help"], ["--version"], ["status"], ["status", "--json"], ["show", "1"], ["show", "99", "--json"], ["nodes"],
               ["top", "--once"], ["config", "show"], ["completion", "bash"], ["submit", "--help"],
-              ["schema"], ["schema", "show"]]  # fmt: skip
+              ["schema"], ["schema", "show"], ["history"], ["report", "--csv"]]  # fmt: skip
 
 
 @pytest.mark.parametrize("argv", EVERYWHERE, ids=" ".join)

@@ -113,7 +113,10 @@ def test_what_a_real_daemon_answers_is_as_the_schemas_say(live: Gpq, home: Path,
         (["config", "show", "--json"], 0), (["config", "--json"], 0), (["config", "check", "--json"], 0),
         (["config", "check", "none.toml", "--json"], 2), (["config", "path", "--json"], 0),
         (["import", "slurm", "none.sh", "--json"], 5),
-        (["import", "ts", "--json"], 4), (["config", "policies", "--json"], 0), (["simulate", "none.csv", "--json"], 2),
+        (["import", "ts", "--json"], 4), (["notify", "list", "--json"], 0),
+        (["history", "--json"], 0), (["report", "--by", "job", "--json"], 0), (["report", "--since", "x", "--json"], 2),
+        (["notify", "test", "nobody", "--json"], 2),
+        (["config", "policies", "--json"], 0), (["simulate", "none.csv", "--json"], 2),
     ):  # fmt: skip
         said = live(*argv)
         assert said.returncode == code, said
