@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         Duration,
         Explanation,
         Gpus,
+        HistoryList,
         Job,
         JobDetail,
         JobList,
@@ -23,12 +24,15 @@ if TYPE_CHECKING:
         NodeList,
         NodeView,
         Options,
+        ReportView,
         Selector,
         Word,
         cancel,
+        history,
         job,
         jobs,
         nodes,
+        report,
         status,
         submit,
         submit_array,
@@ -37,9 +41,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Array", "CancelResult", "DryRun", "Duration", "Explanation", "Gpus", "Job", "JobDetail", "JobList", "JobView",
-    "LogPiece", "Moment", "NodeList", "NodeView", "Options", "Selector", "Word", "cancel", "errors", "job", "jobs", "nodes",
-    "status", "submit", "submit_array", "wait",
+    "Array", "CancelResult", "DryRun", "Duration", "Explanation", "Gpus", "HistoryList", "Job", "JobDetail",
+    "JobList", "JobView", "LogPiece", "Moment", "NodeList", "NodeView", "Options", "ReportView", "Selector", "Word",
+    "cancel", "errors", "history", "job", "jobs", "nodes", "report", "status", "submit", "submit_array", "wait",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # or every misspelt name would have a type

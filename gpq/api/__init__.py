@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from gpq.api.handles import Array, Job, LogPiece, ask, cancelled, waited
-from gpq.api.options import Duration, Gpus, Moment, Options, Selector, Word, selector
+from gpq.api.options import Duration, Gpus, Moment, Options, Selector, Word, past, selector
 from gpq.api.submitting import submit, submit_array
-from gpq.cli import queue
+from gpq.cli import moments, queue
 from gpq.errors import UsageError
 from gpq.rpc import messages
 from gpq.rpc.messages import (
     CancelResult,
     DryRun,
     Explanation,
+    HistoryList,
     JobDetail,
     JobList,
     JobView,
     NodeList,
     NodeView,
+    ReportView,
 )
 
 __all__ = [
-    "Array", "CancelResult", "DryRun", "Duration", "Explanation", "Gpus", "Job", "JobDetail", "JobList", "JobView",
-    "LogPiece", "Moment", "NodeList", "NodeView", "Options", "Selector", "Word", "cancel", "job", "jobs", "nodes", "status",
-    "submit", "submit_array", "wait",
+    "Array", "CancelResult", "DryRun", "Duration", "Explanation", "Gpus", "HistoryList", "Job", "JobDetail",
+    "JobList", "JobView", "LogPiece", "Moment", "NodeList", "NodeView", "Options", "ReportView", "Selector", "Word",
+    "cancel", "history", "job", "jobs", "nodes", "report", "status", "submit", "submit_array", "wait",
 ]  # fmt: skip
 
 EVERY = 1 << 40  # more than there can be
@@ -62,6 +65,35 @@ def job(selector: Selector = "@") -> Job:
 def nodes(*names: str) -> NodeList:
     """The servers and their GPUs, as `gpq nodes --json`: the daemon's last knowledge and its age."""
     return ask(messages.Nodes(list(names)), NodeList)
+
+
+def history(
+    *jobs: Selector,
+    user: str = "",
+    state: str | Sequence[str] = (),
+    since: Moment = "",
+    until: Moment = "",
+    number: int = 0,
+) -> HistoryList:
+    """The jobs that ended, the latest last, as `gpq history --json`: waits, GPU hours, what they were worth (hours, seconds).
+
+    `since`, `until`: when they ended, as "7d", "yesterday", a datetime, or a timedelta ago. `number`: the latest so many;
+    0 is all. Raises gpq.errors.UsageError for a moment that is none.
+    """
+    if number < 0:
+        raise UsageError(f"--number {number} is below 0", "write a whole number, 0 for all")
+    states = [state] if isinstance(state, str) and state else list(state)
+    begin, end = moments.window(past(since, "--since"), past(until, "--until"))
+    return ask(messages.History(_named(jobs), user, states, begin, end, number), HistoryList)
+
+
+def report(
+    *, since: Moment = "", until: Moment = "", by: Literal["user", "job", "server", "day"] = "user"
+) -> ReportView:
+    """GPU hours, what they were worth, waits, restarts and fairness of a window, as `gpq report --json`. Raises as
+    `history`."""
+    begin, end = moments.window(past(since, "--since"), past(until, "--until"))
+    return ask(messages.Report(begin, end, by), ReportView)
 
 
 def wait(*jobs: Selector, timeout: Duration | None = None) -> int:

@@ -194,6 +194,15 @@ def _moment(name: str, value: Any) -> str:
     return f"+{seconds(value, _option(name))}" if isinstance(value, timedelta) else _text(name, value)
 
 
+def past(value: Moment, option: str) -> str:
+    """A moment that is over, as it is typed: a timedelta is so long ago."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return seconds(value, option)
+    return _text(option, value)
+
+
 def _indices(name: str, value: Any) -> str:
     """`0,2,4` of range(0, 6, 2)."""
     if isinstance(value, str):
@@ -247,7 +256,7 @@ READERS: dict[str, Any] = {
 
 
 def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    return name if name.startswith("--") else f"--{name.replace('_', '-')}"
 
 
 def _not(option: str, value: object, what: str, example: str) -> UsageError:

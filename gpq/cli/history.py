@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from datetime import datetime
 from typing import Annotated
 
 import typer
 
 from gpq.cli import output
 from gpq.cli.frame import Color, ColorChoice, Json, frame
+from gpq.cli.moments import window
 from gpq.client.connection import call
 from gpq.errors import UsageError
 from gpq.rpc import messages
@@ -71,17 +71,3 @@ def history(
         from gpq.views import accounts
 
         output.text(accounts.history, answer, color.value)
-
-
-def window(since: str, until: str) -> tuple[float | None, float | None]:
-    """Both as seconds since the epoch. Raises UsageError."""
-    from gpq.cli.moments import earlier
-
-    now = datetime.now().astimezone()
-    begin = earlier(since, "--since", now) if since else None
-    end = earlier(until, "--until", now) if until else None
-    if begin is not None and end is not None and end <= begin:
-        raise UsageError(
-            f"--until {until}: that is not after --since {since}", "name a later end, or an earlier beginning"
-        )
-    return begin, end

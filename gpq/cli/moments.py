@@ -67,6 +67,18 @@ def earlier(text: str, option: str, now: datetime) -> float:
     return latest if day or latest <= now.timestamp() else _at(today - timedelta(days=1), hour, minute)
 
 
+def window(since: str, until: str) -> tuple[float | None, float | None]:
+    """Both as seconds since the epoch. Raises UsageError."""
+    now = datetime.now().astimezone()
+    begin = earlier(since, "--since", now) if since else None
+    end = earlier(until, "--until", now) if until else None
+    if begin is not None and end is not None and end <= begin:
+        raise UsageError(
+            f"--until {until}: that is not after --since {since}", "name a later end, or an earlier beginning"
+        )
+    return begin, end
+
+
 def _words(word: str, text: str, option: str) -> tuple[str, int, int]:
     """(day or "", hour, minute)."""
     for name, clock in HOURS.items():

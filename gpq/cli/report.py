@@ -10,7 +10,7 @@ import typer
 
 from gpq.cli import output
 from gpq.cli.frame import Color, ColorChoice, Json, frame
-from gpq.cli.history import window
+from gpq.cli.moments import window
 from gpq.client.connection import call
 from gpq.errors import UsageError
 from gpq.rpc import messages

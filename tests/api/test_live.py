@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,19 @@ def test_an_array_is_many_jobs_and_an_edit_changes_what_waits(daemon: Daemon) ->
         several.jobs[0].edit(priority=3)
     later.release()
     assert later.wait(timeout=PATIENCE) == 0
+
+
+def test_what_jobs_came_to_is_answered_for_a_window(daemon: Daemon) -> None:
+    job = shell("true")
+    job.wait(timeout=PATIENCE)
+    [row] = api.history(job, since=timedelta(hours=1)).jobs
+    assert (row.id, row.state) == (job.id, "completed")
+    assert api.history(until=datetime.now() - timedelta(days=1)).jobs == []
+    assert api.report(since="7d", by="job").rows[0].key == str(job.id)
+    with pytest.raises(api.errors.UsageError, match="no such moment"):
+        api.report(since="someday")
+    with pytest.raises(api.errors.UsageError, match="is below 0"):
+        api.history(number=-1)
 
 
 def test_what_is_not_there_is_named(daemon: Daemon) -> None:
