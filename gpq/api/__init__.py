@@ -98,6 +98,8 @@ def report(
 
 def wait(*jobs: Selector, timeout: Duration | None = None) -> int:
     """Block until all have ended; the first exit status that is not 0, by number. Raises as `Job.wait`."""
+    if not jobs:
+        raise UsageError("no job to wait for is named", 'gpq.wait(42), or gpq.wait("all") for every live one')
     return waited(_named(jobs), timeout)
 
 

@@ -72,7 +72,8 @@ class Job:
 
     def status(self) -> messages.JobView:
         """Its row of `gpq status` now: state, GPUs, goodput, ... (seconds, and stamps in UTC as ISO 8601)."""
-        row = next(iter(ask(messages.Status([str(self.id)]), messages.JobList).jobs), None)
+        with Lasting(Onlooker().note) as daemon:
+            row = following.newest(daemon, str(self.id))
         if row is None:
             raise NotFound(f"there is no job {self.id}", "`gpq status --all` lists what there is")
         return row

@@ -84,6 +84,8 @@ def submit(
         snapshot=snapshot, notify=notify, notify_on=notify_on,
     )  # fmt: skip
     settled = asked(script, command, given)
+    if _several(settled):
+        raise UsageError(f"{script[0]} asks for an array by a line at its head", "gpq.submit_array queues it")
     if dry_run:
         return call(_request(settled, hold, dry_run=True), DryRun)
     answer = _submit(settled, hold)
@@ -113,6 +115,10 @@ def submit_array(
         asked(script, command, {**options, "array": array, "sweep": sweep, "sweep_file": sweep_file}), hold
     )
     return Array(answer.id, tuple(Job(number) for number in answer.jobs), tuple(answer.warnings))
+
+
+def _several(settled: asking.Settled) -> bool:
+    return bool(settled.asked.array or settled.asked.sweep or settled.asked.sweep_file)
 
 
 def _request(settled: asking.Settled, hold: bool, *, dry_run: bool = False) -> messages.Submit:

@@ -92,6 +92,8 @@ def test_an_array_is_many_jobs_and_an_edit_changes_what_waits(daemon: Daemon) ->
     assert several.wait(timeout=PATIENCE) == api.wait(several) == 3
     assert [list(job.logs()) for job in several] == [["0.1 0"], ["0.1 1"], ["0.2 2"], ["0.2 3"]]
     assert [row.params for row in several.status()][-1] == {"lr": "0.2", "seed": "3"}
+    with pytest.raises(api.errors.UsageError, match="is an array of 4 jobs"):
+        api.Job(several.id).status()
     later = shell("true", after=several.jobs[0], begin="+9h", hold=True)
     assert later.edit(name="soon", begin="now", after="none") != []
     assert later.status().name == "soon"
@@ -125,6 +127,8 @@ def test_what_is_not_there_is_named(daemon: Daemon) -> None:
         api.nodes("nowhere")
     with pytest.raises(api.errors.UsageError, match="no job to cancel"):
         api.cancel()
+    with pytest.raises(api.errors.UsageError, match="no job to wait for"):
+        api.wait()
 
 
 def test_waiting_and_following_outlive_a_daemon_that_is_killed(
@@ -201,7 +205,7 @@ def test_the_example_of_the_readme_runs(live: Gpq, home: Path) -> None:
     (home / "train.py").write_text("import sys\nprint('trained with', sys.argv)\nsys.exit(sys.argv[2] == '0.1')\n")
     (home / "evaluate.sh").write_text("#!/bin/sh\necho evaluated $1 $SPLIT\n")
     (home / "evaluate.sh").chmod(0o755)
-    example += "print(eval.wait(timeout=60), *eval.logs())\n"
+    example += "print(evaluation.wait(timeout=60), *evaluation.logs())\n"
     said = subprocess.run(
         [sys.executable, "-c", example], env=live.environment, cwd=home, capture_output=True, text=True, timeout=120,
         check=False,

@@ -284,7 +284,10 @@ def test_a_script_of_slurm_runs_with_its_variables_also_from_python(live: Gpq, h
     assert live("logs", "@").stdout == "[] 4\n"
 
 
-def test_lines_count_for_the_python_interface_as_well(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_count_for_the_python_interface_as_well(tmp_path: Path) -> None:
     (tmp_path / "job.sh").write_text("#!/bin/sh\n#SBATCH --signal=USR1@60\n")
     with pytest.raises(UsageError, match="no signal before the time limit"):
+        api.submit(tmp_path / "job.sh")
+    (tmp_path / "job.sh").write_text("#!/bin/sh\n#SBATCH --array=0-3\n")
+    with pytest.raises(UsageError, match="asks for an array"):
         api.submit(tmp_path / "job.sh")
