@@ -195,7 +195,8 @@ def apply(job: Job, event: Event) -> Job:
             return _again(job, wish)
         case Edited():
             account = bookkeeping.edited(job, event.at)
-            return replace(job, spec=event.spec, awaits=event.awaits, unmet="", account=account)
+            unmet = job.unmet if event.spec.after == job.spec.after else ""
+            return replace(job, spec=event.spec, awaits=event.awaits, unmet=unmet, account=account)
         case Idled():
             return notice(replace(job, idle=True), event.why)
         case Held():
