@@ -142,6 +142,8 @@ def settle(parsed: Parsed) -> Settled:
         return _settled(fields, parsed.words, parsed.black_box, notes)
     fields, said = _with_lines(script, fields, shell=shell)
     notes += said
+    if script.slurm and parsed.fields.get("name", "").isdigit():  # `-n 4` are four tasks to who comes from sbatch
+        notes.append(f"{HERE}: -n is --name, so the job is called {parsed.fields['name']}")
     words = [script.path, *parsed.words[1:]] if fields.get("cwd") != parsed.fields.get("cwd") else parsed.words
     if shell:
         from gpq.cli import batch

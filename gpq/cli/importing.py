@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from gpq.cli import asking, documents, environment, output, spooler, values
+from gpq.cli import asking, documents, environment, output, queueing, spooler, values
 from gpq.cli.frame import Json, frame
 from gpq.client.connection import call
 from gpq.errors import GpqError
@@ -35,6 +35,7 @@ class Found:
     hint: str = ""
     after: str = ""
     id: int | None = None
+    said: str = ""  # once it is queued
 
 
 @app.callback(help="Jobs from Slurm's scripts and from task-spooler's queue.")
@@ -159,6 +160,7 @@ def _queue(one: Found, queued: dict[str, int], *, hold: bool) -> None:
             request = msgspec.structs.replace(request, spec=spec)
         answer = call(request, messages.Submitted)
         queued[one.source] = one.id = answer.id
+        one.said = queueing.submitted_line(answer, request.array)
         one.notes += answer.warnings
     except GpqError as error:
         one.refused, one.hint = error.message, error.hint
@@ -175,7 +177,7 @@ def _say(one: Found) -> None:
     if one.refused:
         output.failure(f"{one.source}: {one.refused}", one.hint)
         return
-    said = f"job {one.id} submitted" if one.id is not None else shlex.join(view.argv)
+    said = one.said or shlex.join(view.argv)
     output.say(
         f"{one.source}: {said}" + (f"   # after {one.after} of this list" if one.after and one.id is None else "")
     )

@@ -28,7 +28,7 @@ def run(parsed: asking.Parsed) -> int:
         return _preview(call(request, messages.DryRun), json=json)
     answer = call(request, messages.Submitted)
     array = request.array
-    _print(answer, [_submitted(answer, array) + (", held: `gpq release` lets it run" if hold else "")], json=json)
+    _print(answer, [submitted_line(answer, array) + (", held: `gpq release` lets it run" if hold else "")], json=json)
     if wait:
         from gpq.cli import output
         from gpq.cli.wait import until_ended
@@ -56,7 +56,7 @@ def late(asked: spec.Asked) -> list[str]:
     return [f"{', '.join(found)} {said}: gpq's own options stand before it"]
 
 
-def _submitted(answer: messages.Submitted, array: messages.ArrayMessage | None) -> str:
+def submitted_line(answer: messages.Submitted, array: messages.ArrayMessage | None) -> str:
     if array is None:
         return f"job {answer.id} submitted"
     count, first, last = len(answer.jobs), answer.jobs[0], answer.jobs[-1]

@@ -128,6 +128,7 @@ def comments(kind: type) -> dict[str, str]:
         behind = {each.start[0]: each.string.lstrip("# ") for each in words if each.type == tokenize.COMMENT}
         tree = ast.parse(source).body[0]
         for line in tree.body if isinstance(tree, ast.ClassDef) else ():
-            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and line.end_lineno in behind:
-                found[line.target.id] = behind[line.end_lineno]
+            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+                told = [behind[row] for row in range(line.lineno, (line.end_lineno or 0) + 1) if row in behind]
+                found |= {line.target.id: " ".join(told)} if told else {}
     return found

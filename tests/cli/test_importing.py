@@ -67,10 +67,14 @@ def test_scripts_of_slurm_are_shown_as_what_gpq_would_submit_and_queued_on_reque
     assert "gpq: ddp.sh: #SBATCH in ddp.sh: --nodes=2: gpq runs a command on one server" in said.stderr
     assert "gpq: gone.sh: there is no file gone.sh" in said.stderr
     assert "--qos=normal" in said.stderr
+    queued = live("import", "slurm", "plain.sh", "sweep.slurm", "--submit", "--hold").stdout.splitlines()
+    assert queued[0] == "plain.sh: job 1 submitted"
+    assert queued[1].startswith("sweep.slurm: array 2 submitted: 20 jobs")
+    live("cancel", "all")
     found = json.loads(live("import", "slurm", "--json", "sweep.slurm", "ddp.sh", "--submit").stdout)["jobs"]
-    assert (found[0]["id"], found[0]["refused"], found[1]["id"]) == (1, "", None)
-    assert len(json.loads(live("status", "1", "--json").stdout)["jobs"]) == 20
-    assert live("cancel", "1").returncode == 0
+    assert (found[0]["id"], found[0]["refused"], found[1]["id"]) == (23, "", None)
+    assert len(json.loads(live("status", "23", "--json").stdout)["jobs"]) == 20
+    assert live("cancel", "23").returncode == 0
     for line in said.stdout.splitlines()[1:3]:  # what is shown says the same
         again = live(*_words(line)[1:])
         assert again.returncode == 0, again.stderr

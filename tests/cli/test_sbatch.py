@@ -81,6 +81,10 @@ def test_the_command_line_counts_then_gpqs_lines_then_slurms(tmp_path: Path) -> 
     )
 
 
+def test_a_name_that_was_meant_to_be_tasks_is_noticed(tmp_path: Path) -> None:
+    assert "the command line: -n is --name, so the job is called 4" in settled(tmp_path, TYPICAL, "-n", "4").notes
+
+
 def test_lines_of_gpq_in_a_training_script_are_its_options(tmp_path: Path) -> None:
     text = "#!/usr/bin/env python\n#GPQ --gpus 1-8 --time 2h\n'''doc'''\n#GPQ --gpus 9\n"
     asked = settled(tmp_path, text, name="train.py").asked
