@@ -37,7 +37,7 @@ def read(path: str) -> Script | None:
     try:
         with open(path, "rb") as stream:
             text = stream.read(MOST_READ).decode("utf-8", "replace")
-    except OSError:
+    except (OSError, ValueError):  # the latter: a NUL in the path
         return None
     first = text.partition("\n")[0]
     python = path.endswith(".py") or bool(PYTHON_LINE.match(first))

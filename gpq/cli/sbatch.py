@@ -94,18 +94,16 @@ def pairs(words: Sequence[str], where: str) -> Iterator[Pair]:
             if not assigned and rest and not rest[0].startswith("-"):
                 value = rest.pop(0)
             yield word.partition("=")[0], value
-        elif not word.startswith("--") and len(word) > 2:
-            if takes_value(name):
-                yield name, word[2:].removeprefix("=")
-            else:  # flags together: -HW
-                yield name, ""
+        elif not takes_value(name):
+            yield name, value if word.startswith("--") else ""
+            if not word.startswith("--") and len(word) > 2:  # flags together: -HW
                 rest.insert(0, f"-{word[2:]}")
-        elif assigned or not takes_value(name):
-            yield name, value
-        elif rest:
-            yield name, rest.pop(0)
         else:
-            raise UsageError(f"{where}: {word} needs a value", f"{word}=...")
+            short = not word.startswith("--") and len(word) > 2  # -c4
+            value = word[2:].removeprefix("=") if short else value if assigned else rest.pop(0) if rest else ""
+            if not value:
+                raise UsageError(f"{where}: {word} needs a value", f"--{name}=...")
+            yield name, value
 
 
 class Translated(msgspec.Struct):

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import gpq as api
 from gpq.cli import asking, batch, sbatch, values
@@ -210,6 +212,59 @@ def test_options_that_sbatch_does_not_know_are_named_and_short_forms_and_prefixe
     [unused, *_] = found.notes
     for option in ("--frobnicate (no option", "--bogus (no option", "-Z (no option", "--cpus-per-task=4", "--quiet"):
         assert option in unused
+
+
+WORDS = [
+    *(f"--{name}" for name in sorted(sbatch.KNOWN)),
+    *(f"-{letter}" for letter in sbatch.SHORT),
+    "--x",
+    "-Z",
+    "#c",
+    "'",
+]
+VALUES = [
+    "",
+    "1",
+    "0",
+    "-1",
+    "2:30",
+    "1-2",
+    "gpu",
+    "gpu:a:2",
+    "ALL",
+    "K=V",
+    "afterok:1:2",
+    "1-5%2",
+    "%",
+    "é",
+    "now+1hour",
+    "[",
+    "\0",
+]
+LINES = st.lists(
+    st.tuples(st.sampled_from(WORDS), st.sampled_from(["=", " ", ""]), st.sampled_from(VALUES)), max_size=4
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(["#!/bin/sh\n", ""]),
+    st.sampled_from(["SBATCH", "GPQ"]),
+    LINES,
+    st.sampled_from(["x.sh", "x.py", "x"]),
+)
+def test_whatever_a_line_says_it_is_understood_or_refused(
+    tmp_path: Path, head: str, kind: str, line: list[tuple[str, str, str]], name: str
+) -> None:
+    text = f"{head}#{kind} {' '.join(map(''.join, line))}\n"
+    said = ""
+    try:
+        found = settled(tmp_path, text, name=name)
+        asking.words_of(found.asked)
+        asking.requested(found.asked, hold=False, dry_run=True)
+    except UsageError as error:
+        said = error.message
+    assert "\n" not in said
 
 
 def test_lines_of_gpq_are_checked_as_its_options_are(tmp_path: Path) -> None:
