@@ -43,6 +43,13 @@ CASES: dict[str, tuple[list[str], int]] = {
     "nodes unreserve": (["77"], 4),
     "yield": (["--end"], 0),
     "top": (["--once"], 0),
+    "history": ([NAME], 0),
+    "report": ([], 0),
+    "notify list": ([], 0),
+    "notify test": (["nowhere"], 2),
+    "import slurm": (["no-such-file.sh"], 5),
+    "import ts": ([], 4),
+    "schema": (["status"], 0),
     "daemon start": ([], 0),
     "daemon stop": ([], 0),
     "daemon status": ([], 0),
@@ -58,7 +65,7 @@ CASES: dict[str, tuple[list[str], int]] = {
 }
 ASKS = [  # those that ask the daemon, and wait for what it says
     "submit", "status", "show", "why", "logs", "cancel", "hold", "release", "requeue", "edit", "wait", "nodes list",
-    "nodes drain", "nodes undrain", "nodes unreserve", "yield", "top",
+    "nodes drain", "nodes undrain", "nodes unreserve", "yield", "top", "history", "report",
 ]  # fmt: skip
 
 
