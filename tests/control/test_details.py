@@ -27,7 +27,7 @@ def test_a_share_of_less_than_one_gpu_is_told_since_one_gpu_then_counts_as_a_spe
     rows = tuple(ProfileRow(1, k, 64, 0.08, 0.08 + 0.01 * k, 100.0) for k in (1, 2))
     profile = Profile(declared=DECLARED, rows=rows, atomic_batch=64)
     here = snapshot(node("a", 1), running(1, on("a", 0), profile=profile), *(job(number) for number in (2, 3, 4)))
-    told = detail(Reader(here, None, 0.0, fairness_by_job(here, {})), here.jobs[JobId(1)], [])
+    told = detail(Reader(here, None, 0.0, fairness_by_job(here)), here.jobs[JobId(1)], [])
     assert told.fair_share == 0.25
     assert told.job.speedup is not None
     assert abs(told.job.speedup - 4.0) < 0.5
