@@ -9,7 +9,7 @@ from dataclasses import replace
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gpq.cli.deeds import Deeds
+from gpq.cli.deeds import Deeds, sentence
 from gpq.cli.feed import Feed, asked, look
 from gpq.cli.page_feed import PageFeed
 from gpq.cli.screen import Screen
@@ -20,6 +20,7 @@ from gpq.views import bars, board, job_page, occupants
 from gpq.views.job_page import PARTS, Page
 from gpq.views.past import Past
 
+PARTING = 5.0  # seconds that the end waits for what was asked for last
 TOLD = 10.0  # seconds that a remark stays
 FOLLOW = 1.0  # seconds, at most, until a log is asked for what it gained
 LATE = 3.0  # seconds that an answer may be late until that is said
@@ -69,6 +70,7 @@ class Browser:
         finally:
             self._feed.close()
             self._close()
+            self._deeds.finish(PARTING)
 
     def _ask(self, daemon: Lasting) -> tuple[str, TopView]:
         filter = self._look.filter
@@ -91,7 +93,7 @@ class Browser:
         if seen.problem is not self._problem:
             self._problem = seen.problem
             if isinstance(self._problem, REFUSED):
-                self._deeds.say(_sentence(self._problem))
+                self._deeds.say(sentence(self._problem))
                 self._look = replace(self._look, filter=self._good)
                 self._feed.now()
         if seen.answer is not None and seen.at != self._noted:
@@ -294,7 +296,3 @@ def _moves(page: int) -> dict[str, int]:
         "home": -FAR,
         "end": FAR,
     }
-
-
-def _sentence(error: GpqError) -> str:
-    return f"{error.message}; {error.hint}" if error.hint else error.message

@@ -24,7 +24,8 @@ class Deeds:
     def __init__(self, done: Callable[[], None]) -> None:
         """`done` hears of each answer, in the other thread."""
         self._said = ("", 0.0)
-        self._open = 0  # given, and not answered yet
+        self._given = 0  # counted by the thread that asks
+        self._answered = 0  # by the other one
         self._done = done
         self._priorities: dict[int, int] = {}  # that were asked for and may not be seen yet
         self._queue: queue.SimpleQueue[Order] = queue.SimpleQueue()
@@ -48,8 +49,14 @@ class Deeds:
 
     def seen(self) -> None:
         """An answer came that shows what was done."""
-        if not self._open:
+        if self._given == self._answered:
             self._priorities.clear()
+
+    def finish(self, seconds: float) -> None:
+        """Wait so long for what was asked for last: who leaves at once meant it all the same."""
+        until = time.monotonic() + seconds
+        while self._given != self._answered and time.monotonic() < until:
+            time.sleep(0.01)
 
     def say(self, text: str) -> None:
         self._said = (text, time.monotonic())
@@ -60,7 +67,7 @@ class Deeds:
         return text if time.monotonic() - at < seconds else ""
 
     def _give(self, *order: Any) -> None:
-        self._open += 1
+        self._given += 1
         self._queue.put(order)
 
     def _run(self) -> None:
@@ -71,10 +78,15 @@ class Deeds:
                     said = told(daemon.call(request, kind))
                 except GpqError as error:
                     daemon.close()
-                    said = f"{error.message}; {error.hint}" if error.hint else error.message
+                    said = sentence(error)
                 self.say(said)
-                self._open -= 1
+                self._answered += 1
                 self._done()
+
+
+def sentence(error: GpqError) -> str:
+    """What is so, then what to do."""
+    return f"{error.message}; {error.hint}" if error.hint else error.message
 
 
 def _cancelled(said: messages.CancelResult) -> str:

@@ -123,7 +123,11 @@ def test_only_a_y_cancels(gpq: Gpq, several: Made) -> None:
         terminal.press("y")
         wait_until(lambda: asked(several, m.Cancel), "it is asked for")
         terminal.shows("job 3 is being cancelled")  # as the answer says
-    assert asked(several, m.Cancel) == [m.Cancel(["1"], wait=0.0)]
+        terminal.press("Gc")
+        terminal.shows("cancel job 4 train-4?")
+        terminal.press("yq")  # who leaves at once meant it all the same
+        assert terminal.end() == 0
+    assert asked(several, m.Cancel) == [m.Cancel(["1"], wait=0.0), m.Cancel(["4"], wait=0.0)]
 
 
 def test_hold_release_and_priority(gpq: Gpq, several: Made) -> None:
