@@ -29,7 +29,7 @@ def run(*argv: str, seconds: float = 250.0, **env: str) -> subprocess.CompletedP
 
 def test_every_example_is_run_here() -> None:
     found = {path.name for path in EXAMPLES.iterdir() if path.name != "__pycache__"}
-    assert found == {"digits", "chargpt", "blackbox.sh", "signal_checkpoint.py", "grafana"}
+    assert found == {"digits", "chargpt", "blackbox.sh", "signal_checkpoint.py", "grafana", "pictures"}
 
 
 def test_digits_reaches_its_target_without_gpq() -> None:
