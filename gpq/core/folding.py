@@ -45,7 +45,7 @@ from gpq.core.files import with_rate
 from gpq.core.lifecycle import advance, conclude, preempted
 from gpq.core.models import HOLDS_DEVICES, TERMINAL, Exit, FilesAt, Job, JobState, Snapshot, StopReason, Wish
 from gpq.core.nodes import Link, Node, NodeState, Reservation
-from gpq.core.units import NodeId
+from gpq.core.units import JobId, NodeId
 
 MAX_NOTICES = 12
 
@@ -59,14 +59,20 @@ class Folded:
     ended: tuple[Job, ...]
 
 
-def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
-    """Apply `events` in order. Raises InvalidTransition for an order that the table does not allow (a bug)."""
-    jobs, nodes, drained, checks = dict(snapshot.jobs), dict(snapshot.nodes), snapshot.drained, snapshot.checks
+def fold(snapshot: Snapshot, events: Iterable[Event], *, into: dict[JobId, Job] | None = None) -> Folded:
+    """Apply `events` in order. Raises InvalidTransition for an order that the table does not allow (a bug).
+
+    `into`: the snapshot's own jobs, to be changed in place instead of copied; after an error they are good for nothing.
+    """
+    todo = list(reversed(list(events)))
+    if not todo:
+        return Folded(snapshot, (), ())
+    jobs = dict(snapshot.jobs) if into is None else into
+    nodes, drained, checks = dict(snapshot.nodes), snapshot.drained, snapshot.checks
     next_id, reservations, next_reservation = snapshot.next_id, snapshot.reservations, snapshot.next_reservation
     rates, links, idle = snapshot.rates, snapshot.links, snapshot.idle
     journal: list[Event] = []
     ended: list[Job] = []
-    todo = list(reversed(list(events)))
     while todo:
         event = todo.pop()
         journal.append(event)

@@ -63,8 +63,9 @@ def opened(snapshot: Snapshot) -> Snapshot:
 
 def next_opening(snapshot: Snapshot) -> Seconds:
     """When the next job that waits for a moment may start; infinite where none does. Other gates open by events."""
-    begins = (job.spec.begin for job in snapshot.jobs.values() if job.state is JobState.PENDING)
-    return min((begin for begin in begins if begin > snapshot.now), default=float("inf"))
+    now = snapshot.now
+    begins = [job.spec.begin for job in snapshot.jobs.values() if job.spec.begin > now and job.state is JobState.PENDING]
+    return min(begins, default=float("inf"))
 
 
 def _own(job: Job, now: Seconds) -> str:

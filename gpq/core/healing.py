@@ -37,8 +37,8 @@ def expected(snapshot: Snapshot, node: NodeId) -> list[Job]:
     """Jobs with an attempt on `node` whose end there is not known yet, by id."""
     return [
         job
-        for _, job in sorted(snapshot.jobs.items())
-        if job.state in HOLDS_DEVICES and node in nodes_of(job) and not any(name == node for name, _ in job.exits)
+        for job in snapshot.holders
+        if node in nodes_of(job) and not any(name == node for name, _ in job.exits)
     ]
 
 

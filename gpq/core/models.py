@@ -371,3 +371,8 @@ class Snapshot:
     )  # bytes a second from one to the other, of files that were brought since the daemon started
     idle: Mapping[tuple[NodeId, DeviceId], Seconds] = field(default_factory=dict)  # not used since; not kept
     lost_ids: tuple[tuple[int, int], ...] = ()  # first and last, of jobs of a database that was lost: they may yet run
+
+    @property
+    def holders(self) -> list[Job]:
+        """Jobs in HOLDS_DEVICES, by id: few, however many there are."""
+        return sorted((job for job in self.jobs.values() if job.placement is not None), key=lambda job: job.id)

@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import msgspec
 
@@ -46,6 +47,7 @@ class Peer:
 
 
 Handler = Callable[[Request, Peer], msgspec.Struct]
+Turn = tuple[socket.socket, int, int]  # a connection, its user, its process
 
 
 class Server:
@@ -171,7 +173,9 @@ class Server:
         except RuntimeError:  # no thread to be had
             log.warning("no thread for another connection")
             _hang_up(connection, Refused("the daemon has too much to do", "try again"))
-            self._leave(connection, uid)
+            following = self._leave(connection, uid)
+            if following is not None:
+                self._spawn(*following)
 
     def _served(self, uid: int) -> int:
         return sum(1 for other in self._open.values() if other == uid)
@@ -180,6 +184,13 @@ class Server:
         return self._closing or bool(self._parked.get(uid))
 
     def _serve(self, connection: socket.socket, uid: int, pid: int) -> None:
+        """This one, and then those that wait for their turn: in a crowd a thread for each would cost more than it does."""
+        turn: Turn | None = (connection, uid, pid)
+        while turn is not None:
+            self._serve_one(*turn)
+            turn = self._leave(turn[0], uid)
+
+    def _serve_one(self, connection: socket.socket, uid: int, pid: int) -> None:
         peer = Peer(uid, pid, user_name(uid), lambda: self._crowded(uid))
         try:
             with connection:
@@ -188,20 +199,19 @@ class Server:
             pass  # it hung up, or was too slow
         except Exception:
             log.exception("a connection of uid %d failed", uid)
-        finally:
-            self._leave(connection, uid)
 
-    def _leave(self, connection: socket.socket, uid: int) -> None:
+    def _leave(self, connection: socket.socket, uid: int) -> Turn | None:
+        """A connection is served no more: whose turn it is."""
         with self._lock:
             self._open.pop(connection, None)
             self._left.notify_all()
             queue = self._parked.get(uid)
             if not queue or self._closing:
                 self._parked.pop(uid, None)
-                return
+                return None
             following, pid = queue.popleft()
             self._open[following] = uid
-        self._spawn(following, uid, pid)
+            return following, uid, pid
 
     def _converse(self, connection: socket.socket, peer: Peer) -> None:
         rest = b""
@@ -267,8 +277,9 @@ def _hang_up(connection: socket.socket, error: GpqError) -> None:
         connection.recv(65536)
 
 
+@lru_cache(maxsize=64)
 def user_name(uid: int) -> str:
-    """The name of a user, or the number where nobody has it."""
+    """The name of a user, or the number where nobody has it; as it was when first asked for."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
