@@ -28,7 +28,9 @@ T = TypeVar("T")
 Build = Callable[[Snapshot], tuple[Sequence[Event], T]]
 
 PATIENCE = 16  # group commits in a row that may put off a round that is due,
-SHARE = 0.2  # and more where rounds would else take more than this part of the time: with thousands of jobs they take long
+SHARE = (
+    0.2  # and more where rounds would else take more than this part of the time: with thousands of jobs they take long
+)
 LONGEST_PUT_OFF: Seconds = 5.0  # but no longer than this
 AGAIN: Seconds = 1.0  # until the next try after the store refused
 REMEMBERED = 256  # round times kept for `gpq daemon status`
@@ -169,7 +171,9 @@ class Controller:
         if not asks:
             return answers, events
         before = snapshot
-        jobs, snapshot = _on_a_copy(before, facts)  # one for all of them: with many jobs a copy for each would take longest
+        jobs, snapshot = _on_a_copy(
+            before, facts
+        )  # one for all of them: with many jobs a copy for each would take longest
         for build, answer in asks:
             try:
                 wanted, result = build(snapshot)

@@ -104,9 +104,9 @@ def finish_time_fairness(age: Seconds, remaining: Seconds | None, alone: Seconds
 
 def active(snapshot: Snapshot) -> list[Job]:
     """Jobs that compete for devices: all live ones but those that are held, wait for something else, or take what is left."""
-    gated = closed(snapshot)
+    gated, held = closed(snapshot), JobState.HELD
     jobs = (job for name, job in sorted(snapshot.jobs.items()) if name not in gated)
-    return [job for job in jobs if job.state is not JobState.HELD and not job.spec.background]
+    return [job for job in jobs if job.state is not held and not job.spec.background]
 
 
 def devices_up(snapshot: Snapshot) -> int:
@@ -124,16 +124,26 @@ def shares_now(snapshot: Snapshot) -> dict[JobId, float]:
 def advance(means: Mapping[JobId, MeanShare], snapshot: Snapshot, seconds: Seconds) -> dict[JobId, MeanShare]:
     """Averages of the live jobs, `seconds` of the present shares later; those of ended jobs are dropped."""
     now = shares_now(snapshot)
-    return {job: means.get(job, MeanShare()).after(share, seconds) for job, share in now.items()}
+    none = MeanShare()
+    return {job: means.get(job, none).after(share, seconds) for job, share in now.items()}
 
 
 def fairness_by_job(snapshot: Snapshot, means: Mapping[JobId, MeanShare] | None = None) -> dict[JobId, JobFairness]:
     """Fairness of each active job; `means` are the shares over their lives, default: what they are now."""
-    means = means or {}
-    return {
-        job: _of(snapshot, snapshot.jobs[job], share, means.get(job, MeanShare()).mean(share))
-        for job, share in shares_now(snapshot).items()
-    }
+    means, none = means or {}, MeanShare()
+    unknown: dict[
+        float, JobFairness
+    ] = {}  # one for all of the same share whose speed is not known: there may be thousands
+    found = {}
+    for name, share in shares_now(snapshot).items():
+        job = snapshot.jobs[name]
+        if job.profile.declared is not None:
+            found[name] = _of(snapshot, job, share, means.get(name, none).mean(share))
+        elif share in unknown:
+            found[name] = unknown[share]
+        else:
+            found[name] = unknown[share] = JobFairness(share, None, None)
+    return found
 
 
 def _of(snapshot: Snapshot, job: Job, share: float, mean_share: float) -> JobFairness:

@@ -73,12 +73,14 @@ def fold(snapshot: Snapshot, events: Iterable[Event], *, into: dict[JobId, Job] 
     rates, links, idle = snapshot.rates, snapshot.links, snapshot.idle
     journal: list[Event] = []
     ended: list[Job] = []
+    waiters: set[JobId] | None = None  # jobs that may wait for the end of others, found once there is an end
     while todo:
         event = todo.pop()
         journal.append(event)
         match event:
             case Submitted():
                 jobs[event.job] = Job(event.job, event.spec, submitted_at=event.at, awaits=event.awaits)
+                waiters = None
                 next_id = max(next_id, event.job + 1)
                 checks = environments.hopeful(checks, event.spec.environment)
             case NodeSeen() | NodeSilent() | NodeRemoved():
@@ -114,9 +116,11 @@ def fold(snapshot: Snapshot, events: Iterable[Event], *, into: dict[JobId, Job] 
                 if after.state in TERMINAL:
                     del jobs[job.id]
                     ended.append(after)
-                    jobs.update(gates.told_of_end(jobs, after))
+                    waiters = {name for name, each in jobs.items() if each.awaits} if waiters is None else waiters
+                    jobs.update(gates.told_of_end({name: jobs[name] for name in waiters if name in jobs}, after))
                     continue
                 jobs[job.id] = after
+                waiters = None if after.awaits and not job.awaits else waiters
                 if after is not job and isinstance(event, Exited | StartRefused) and _all_parts_over(after):
                     todo.append(conclude(after, event.at, snapshot.config))
     learnt = priors.remember(snapshot.priors, ended)

@@ -31,7 +31,8 @@ class Gate:
 
 def closed(snapshot: Snapshot) -> Mapping[JobId, str]:
     """Headlines of all jobs behind a gate."""
-    gated = [job for job in snapshot.jobs.values() if _may_be_gated(job)]
+    pending = JobState.PENDING
+    gated = [job for job in snapshot.jobs.values() if job.state is pending and _may_be_gated(job)]
     if not gated:
         return {}
     headlines = {job.id: line for job in gated if (line := _own(job, snapshot.now))}
@@ -50,7 +51,8 @@ def closed(snapshot: Snapshot) -> Mapping[JobId, str]:
 
 def _may_be_gated(job: Job) -> bool:
     spec = job.spec
-    return job.state is JobState.PENDING and bool(job.awaits or job.unmet or spec.begin or spec.seat is not None)
+    waits = job.awaits or job.unmet or spec.begin or spec.seat is not None
+    return bool(waits) and job.state is JobState.PENDING
 
 
 def opened(snapshot: Snapshot) -> Snapshot:
@@ -64,7 +66,9 @@ def opened(snapshot: Snapshot) -> Snapshot:
 def next_opening(snapshot: Snapshot) -> Seconds:
     """When the next job that waits for a moment may start; infinite where none does. Other gates open by events."""
     now = snapshot.now
-    begins = [job.spec.begin for job in snapshot.jobs.values() if job.spec.begin > now and job.state is JobState.PENDING]
+    begins = [
+        job.spec.begin for job in snapshot.jobs.values() if job.spec.begin > now and job.state is JobState.PENDING
+    ]
     return min(begins, default=float("inf"))
 
 

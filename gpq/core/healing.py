@@ -35,11 +35,7 @@ def fate(snapshot: Snapshot, node: NodeId, job_id: JobId, attempt: int) -> Fate:
 
 def expected(snapshot: Snapshot, node: NodeId) -> list[Job]:
     """Jobs with an attempt on `node` whose end there is not known yet, by id."""
-    return [
-        job
-        for job in snapshot.holders
-        if node in nodes_of(job) and not any(name == node for name, _ in job.exits)
-    ]
+    return [job for job in snapshot.holders if node in nodes_of(job) and not any(name == node for name, _ in job.exits)]
 
 
 def is_lost(job: Job, node: NodeId, *, start_possible: bool) -> bool:

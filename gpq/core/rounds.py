@@ -120,10 +120,13 @@ def changed(before: Snapshot, after: Snapshot) -> list[JobId]:
 def settle(snapshot: Snapshot, names: Iterable[JobId] | None = None) -> list[Event]:
     """What follows at once for jobs that hold nothing, all or those named: a wish needs no round."""
     events: list[Event] = [*reclaimed(snapshot)]
+    pending, run = JobState.PENDING, Wish.RUN
     for name in sorted(snapshot.jobs if names is None else names):
         job = snapshot.jobs[name]
         if job.placement is not None:
             continue
+        if job.wish is run and job.state is pending and not (job.unmet or job.crashes or job.quick_failures):
+            continue  # nearly all
         if job.wish is Wish.CANCEL:
             events.append(Cancelled(snapshot.now, name))
         elif job.state is JobState.HELD and job.wish in (Wish.RUN, Wish.REQUEUE):

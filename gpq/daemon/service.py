@@ -13,7 +13,7 @@ import msgspec
 
 import gpq
 from gpq import paths
-from gpq.control import after, details, draining, editing, linking, narration, queries, requests, reserving
+from gpq.control import after, details, draining, editing, linking, listing, narration, queries, requests, reserving
 from gpq.control.answers import Reader, node_word
 from gpq.control.controller import Controller
 from gpq.control.selectors import resolve, single
@@ -291,7 +291,12 @@ class Service:
         if request.recent > 0 and (finals or not states):
             found = self._past.history(user=users[0] if len(users) == 1 else "", states=finals, limit=searched)
             recent = sorted((job for job in found if job.id not in reader.snapshot.jobs), key=lambda job: job.id)
-        rows = reader.jobs([*recent, *live])
+        hidden_waiting = 0
+        if request.waiting > 0 and not request.query:
+            shown, hidden_waiting = listing.screen(reader, live, request.waiting)
+            rows = [*reader.jobs(recent), *shown]
+        else:
+            rows = reader.jobs([*recent, *live])
         ended = self._past.ended_count()
         unseen = max(ended - len(recent), 0)
         if request.query:
@@ -300,6 +305,7 @@ class Service:
             rows,
             total=len(reader.snapshot.jobs) + ended,
             hidden=0 if users or states or request.query else unseen,
+            hidden_waiting=hidden_waiting,
             now=narration.stamp(reader.now),
             warnings=[*reader.warnings(), *(_unsearched(unseen) if request.query and len(recent) == searched else [])],
         )
