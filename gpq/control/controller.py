@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from gpq.core import environments
-from gpq.core.events import EnvironmentSeen, Event, NodeSeen, NodeSilent
+from gpq.core.events import EnvironmentSeen, Event, NodeSeen, NodeSilent, Submitted
 from gpq.core.fairness import MeanShare, advance
 from gpq.core.folding import fold
 from gpq.core.healing import not_from_the_future
@@ -27,10 +27,9 @@ _NODE_NEWS = (NodeSeen, NodeSilent, EnvironmentSeen)
 T = TypeVar("T")
 Build = Callable[[Snapshot], tuple[Sequence[Event], T]]
 
-PATIENCE = 16  # group commits in a row that may put off a round that is due,
-SHARE = (
-    0.2  # and more where rounds would else take more than this part of the time: with thousands of jobs they take long
-)
+PATIENCE = 16  # group commits in a row that may put off a round that is due
+MANY = 1000  # live jobs, from which on rounds that only new jobs are a reason for take at most
+SHARE = 0.2  # this part of the time: they take long then, and hardly ever is there room for one more job
 LONGEST_PUT_OFF: Seconds = 5.0  # but no longer than this
 AGAIN: Seconds = 1.0  # until the next try after the store refused
 REMEMBERED = 256  # round times kept for `gpq daemon status`
@@ -57,7 +56,7 @@ class Controller:
         self._lock = threading.Lock()
         self._over: GpqError | None = None
         self._backlog: list[Event] = []  # facts of a commit that the store refused
-        self._due = False
+        self._due = self._urgent = False  # a round, and for another reason than new jobs
         self._settled = False  # is the snapshot what an earlier pass left?
         self._next: tuple[Snapshot | None, Seconds] = (None, 0.0)  # when the next round is due, as a snapshot tells
         self._put_off = 0
@@ -104,9 +103,11 @@ class Controller:
         facts = [*self._backlog, *news]
         answers, asked = self._build(snapshot, facts, self._take_asks())
         events = [*facts, *asked]
-        self._due = self._due or due(snapshot, events) or snapshot.now >= self._next_round()
+        others = [event for event in events if not isinstance(event, Submitted)]
+        self._urgent = self._urgent or due(snapshot, others) or snapshot.now >= self._next_round()
+        self._due = self._due or self._urgent or due(snapshot, events)
         # Who waits for an answer waits for one commit, not for a round as well; the round follows at once.
-        allocate = self._due and (not answers or not self._may_put_off())
+        allocate = self._due and not self._rest() and (not answers or self._put_off >= PATIENCE)
         try:
             began = time.perf_counter()
             decision = decide(snapshot, events, self.policy, allocate=allocate, settled=self._settled)
@@ -125,6 +126,7 @@ class Controller:
             raise
         self._backlog, self._not_before, self._settled = [], None, True
         self._due, self._put_off = self._due and not allocate, 0 if allocate else self._put_off + 1
+        self._urgent = self._urgent and not allocate
         if allocate:
             passed, self._shared_at = max(snapshot.now - self._shared_at, 0.0), snapshot.now
             self.mean_shares = advance(self.mean_shares, self.snapshot, passed)
@@ -141,6 +143,8 @@ class Controller:
         """When the next `step` is due though nothing has come."""
         if self._not_before is not None:
             return self._not_before
+        if self._due and (rest := self._rest()):
+            return min(self.world.now() + rest, self._next_round())
         return self.snapshot.now if self._due else self._next_round()
 
     def _next_round(self) -> Seconds:
@@ -149,11 +153,12 @@ class Controller:
             self._next = self.snapshot, (at := next_round(self.snapshot))
         return at
 
-    def _may_put_off(self) -> bool:
-        """May another commit go before the round that is due?"""
-        longest = self.round_seconds[-1] * (1 / SHARE - 1) if self.round_seconds else 0.0
-        since = time.perf_counter() - self._round_over
-        return self._put_off < PATIENCE or since < min(longest, LONGEST_PUT_OFF)
+    def _rest(self) -> Seconds:
+        """How long the round that is due is yet to wait, though nobody waits for an answer."""
+        if self._urgent or len(self.snapshot.jobs) < MANY or not self.round_seconds:
+            return 0.0
+        pause = min(self.round_seconds[-1] * (1 / SHARE - 1), LONGEST_PUT_OFF)
+        return max(pause - (time.perf_counter() - self._round_over), 0.0)
 
     def _take_asks(self) -> list[tuple[Build[Any], Future[Any]]]:
         with self._lock:

@@ -128,6 +128,18 @@ def advance(means: Mapping[JobId, MeanShare], snapshot: Snapshot, seconds: Secon
     return {job: means.get(job, none).after(share, seconds) for job, share in now.items()}
 
 
+def known_fairness(snapshot: Snapshot, means: Mapping[JobId, MeanShare]) -> dict[JobId, JobFairness]:
+    """As `fairness_by_job`, of those active jobs alone that have told anything of themselves: of the others there may be
+    thousands, and nothing is known but their share."""
+    if all(job.profile.declared is None for job in snapshot.jobs.values()):
+        return {}
+    return {
+        name: _of(snapshot, snapshot.jobs[name], share, means.get(name, MeanShare()).mean(share))
+        for name, share in shares_now(snapshot).items()
+        if snapshot.jobs[name].profile.declared is not None
+    }
+
+
 def fairness_by_job(snapshot: Snapshot, means: Mapping[JobId, MeanShare] | None = None) -> dict[JobId, JobFairness]:
     """Fairness of each active job; `means` are the shares over their lives, default: what they are now."""
     means, none = means or {}, MeanShare()

@@ -32,7 +32,11 @@ class Gate:
 def closed(snapshot: Snapshot) -> Mapping[JobId, str]:
     """Headlines of all jobs behind a gate."""
     pending = JobState.PENDING
-    gated = [job for job in snapshot.jobs.values() if job.state is pending and _may_be_gated(job)]
+    gated = [
+        job
+        for job in snapshot.jobs.values()
+        if (job.awaits or job.unmet or job.spec.begin or job.spec.seat is not None) and job.state is pending
+    ]
     if not gated:
         return {}
     headlines = {job.id: line for job in gated if (line := _own(job, snapshot.now))}

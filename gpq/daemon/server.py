@@ -25,7 +25,7 @@ from gpq.errors import GpqError, Refused, UsageError
 from gpq.rpc import codec
 from gpq.rpc.messages import MAX_LINE, Request
 
-MAX_PER_USER = 64  # connections served at once
+MAX_PER_USER = 64  # connections served at once; more cost more than they gain: each is a thread
 MAX_PARKED = 512  # connections that wait for their turn; more are refused
 IDLE_SECONDS = 300.0  # between two requests
 LINE_SECONDS = 10.0  # from a request's first byte to its last

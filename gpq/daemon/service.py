@@ -17,7 +17,7 @@ from gpq.control import after, details, draining, editing, linking, listing, nar
 from gpq.control.answers import Reader, node_word
 from gpq.control.controller import Controller
 from gpq.control.selectors import resolve, single
-from gpq.core.fairness import JobFairness, fairness_by_job
+from gpq.core.fairness import JobFairness, known_fairness
 from gpq.core.files import Staging
 from gpq.core.healing import nodes_of
 from gpq.core.leases import silence
@@ -114,7 +114,7 @@ class Service:
         snapshot, fairness = self._fairness
         if snapshot is not controller.snapshot:  # it changes with the snapshot alone: many look at each
             snapshot = controller.snapshot
-            self._fairness = snapshot, fairness = snapshot, fairness_by_job(snapshot, controller.mean_shares)
+            self._fairness = snapshot, fairness = snapshot, known_fairness(snapshot, controller.mean_shares)
         return Reader(
             snapshot, controller.last_round, controller.world.now(), fairness, self._staging, controller.last_change
         )
@@ -284,7 +284,8 @@ class Service:
         def wanted(job: Job) -> bool:
             return (not users or job.spec.user in users) and (not states or job.state in states)
 
-        live = [job for _, job in sorted(reader.snapshot.jobs.items()) if wanted(job)]
+        jobs = reader.snapshot.jobs
+        live = [jobs[name] for name in sorted(jobs) if not (users or states) or wanted(jobs[name])]
         finals = [state for state in states if state in TERMINAL]
         recent: list[Job] = []
         searched = max(request.recent, SEARCHED) if request.query else request.recent
