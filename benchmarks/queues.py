@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,13 +15,26 @@ from pathlib import Path
 from benchmarks.recovery import slurm, spooler
 from tests.lab.kinds import PLAIN
 from tests.lab.lab import Lab
+from tests.lab.machine import search_path
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
 SLURM_COMPLETION = Path("/usr/share/bash-completion/completions/slurm-wlm")
+PACKAGES = {"tsp": spooler.PACKAGES, "slurm": slurm.PACKAGES}
+KINDS = ("status", "submit", "one TAB")
+ABOUT = (
+    "User and system time of whole processes, children included: `gpq status`, `tsp`, `squeue`; `gpq submit --hold`,"
+    " `tsp sleep`, `sbatch --hold`; one TAB after `gpq cancel` and `scancel` in a bash that reads the completion first"
+    " (task-spooler has none)."
+    " Beside each figure: over `python -c pass`. gpq lists all jobs with GPUs, up to 500 that wait and the latest 20 that ended;"
+    " `squeue` and `tsp` list all."
+)
 CLIENTS = 4  # that fill a queue at once
 # What the package bash-completion brings, as far as Slurm's completion uses it.
-WORDS = 'function _get_comp_words_by_ref { cur=${COMP_WORDS[COMP_CWORD]}; prev=${COMP_WORDS[COMP_CWORD-1]}; cword=$COMP_CWORD; words=("${COMP_WORDS[@]}"); }'  # fmt: skip
+WORDS = (
+    "function _get_comp_words_by_ref { cur=${COMP_WORDS[COMP_CWORD]}; prev=${COMP_WORDS[COMP_CWORD-1]};"
+    ' cword=$COMP_CWORD; words=("${COMP_WORDS[@]}"); }'
+)
 
 
 @dataclass(frozen=True)
@@ -82,10 +94,17 @@ def with_gpq(jobs: int, *, ended: bool) -> Iterator[Asked]:
 @contextmanager
 def with_spooler(jobs: int) -> Iterator[Asked]:
     """It holds a process and a connection for each job that waits, which 10,000 are too many of: these have ended."""
-    with spooler.Spooler() as system:
-        env = {**system.env, "TS_SLOTS": "8"}
+    system = spooler.Spooler()
+    system.env |= {"TS_SLOTS": "8", "TS_MAXFINISHED": str(jobs + 10)}  # it forgets all but 1,000 else
+    with system:
+        env = system.env
         with ThreadPoolExecutor(CLIENTS) as pool:
-            list(pool.map(lambda _: subprocess.run(["tsp", "-n", "true"], env=env, stdout=-3, check=True), range(jobs)))
+            list(
+                pool.map(
+                    lambda _: subprocess.run(["tsp", "-n", "true"], env=env, stdout=subprocess.DEVNULL, check=True),
+                    range(jobs),
+                )
+            )
         wait_until(lambda: _ended(env) >= jobs, "task-spooler has run them", patience=300.0)
         subprocess.run(["tsp", "-n", "sleep", "36000"], env=env, stdout=subprocess.DEVNULL, check=True)
         yield Asked(system.name, "ended, all are listed", env, {
@@ -131,9 +150,21 @@ def _sbatch(argv: Sequence[str], env: Mapping[str, str]) -> None:
 
 
 def hyperqueue() -> str:
-    """The command of HyperQueue, "" where there is none."""
-    return shutil.which("hq") or ""
+    """What is to be said of HyperQueue, which is measured nowhere here."""
+    if found := shutil.which("hq"):
+        return f"HyperQueue: {found} is here, and this benchmark does not set it up."
+    return (
+        "HyperQueue: no `hq` here. Its package of PyPI (hyperqueue 0.27.0) brings a Python library and no such command, and"
+        " Debian has none."
+    )
 
 
-def folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="gpq-bench-"))
+def lacking(names: Sequence[str]) -> list[str]:
+    """What `names` need and this machine has not."""
+    missing = {
+        package
+        for name in names
+        for command, package in PACKAGES.get(name, {}).items()
+        if not shutil.which(command, path=search_path())
+    }
+    return sorted(missing | ({"root"} if os.geteuid() != 0 and {"slurm", "tsp"} & set(names) else set()))
