@@ -151,8 +151,8 @@ def beside(names: Sequence[str], jobs: int, runs: int) -> list[list[str]]:
 
     rows = [["", "jobs", *queues.KINDS]]
     rows += [[one.system, one.known, *(cell(place, what) for what in queues.KINDS)] for place, one in enumerate(asked)]
-    rows.append(["`python -c pass`", "", f"{1000 * base:.1f} ms", "", ""])
-    rows.append(["`bash -c :`, part of each TAB", "", "", "", f"{1000 * found['bash', '']:.1f} ms"])
+    rows.append(["`python -c pass`", "", f"{1000 * base:.1f} ms", *[""] * (len(queues.KINDS) - 1)])
+    rows.append(["`bash -c :`, part of each TAB", *[""] * len(queues.KINDS), f"{1000 * found['bash', '']:.1f} ms"])
     return rows
 
 

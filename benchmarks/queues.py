@@ -21,13 +21,13 @@ from tests.waiting import wait_until
 ROOT = Path(__file__).resolve().parents[1]
 SLURM_COMPLETION = Path("/usr/share/bash-completion/completions/slurm-wlm")
 PACKAGES = {"tsp": spooler.PACKAGES, "slurm": slurm.PACKAGES}
-KINDS = ("status", "submit", "one TAB")
+KINDS = ("status", "all rows", "submit", "one TAB")
 ABOUT = (
     "User and system time of whole processes, children included: `gpq status`, `tsp`, `squeue`; `gpq submit --hold`,"
     " `tsp sleep`, `sbatch --hold`; one TAB after `gpq cancel` and `scancel` in a bash that reads the completion first"
     " (task-spooler has none)."
-    " Beside each figure: over `python -c pass`. gpq lists all jobs with GPUs, up to 500 that wait and the latest 20 that ended;"
-    " `squeue` and `tsp` list all."
+    " Beside each figure: over `python -c pass`. gpq lists all jobs with GPUs, up to 200 that wait and the latest 20 that ended;"
+    ' `squeue` and `tsp` list all, as `gpq status --all` does ("all rows").'
 )
 CLIENTS = 4  # that fill a queue at once
 # What the package bash-completion brings, as far as Slurm's completion uses it.
@@ -86,6 +86,7 @@ def with_gpq(jobs: int, *, ended: bool) -> Iterator[Asked]:
         env = {**daemon.environment(), "PATH": f"{folder}:{os.environ['PATH']}"}
         yield Asked("gpq", "ended, 20 are listed" if ended else "waiting", env, {
             "status": [str(command), "status"],
+            "all rows": [str(command), "status", "--all"],
             "submit": [str(command), "submit", "--hold", "--gpus", "1", "--time", "2h", "--", "sleep", "3600"],
             "one TAB": tab(ROOT / "completions" / "gpq.bash", "_gpq", "gpq", "cancel", ""),
         })  # fmt: skip
@@ -109,6 +110,7 @@ def with_spooler(jobs: int) -> Iterator[Asked]:
         subprocess.run(["tsp", "-n", "sleep", "36000"], env=env, stdout=subprocess.DEVNULL, check=True)
         yield Asked(system.name, "ended, all are listed", env, {
             "status": ["tsp"],
+            "all rows": ["tsp"],
             "submit": ["tsp", "-n", "sleep", "3600"],
         })  # fmt: skip
 
@@ -136,7 +138,7 @@ def with_slurm(jobs: int) -> Iterator[Asked]:
         argv = ["sbatch", "--parsable", "--output=/dev/null", f"--chdir={system.home}"]
         with ThreadPoolExecutor(CLIENTS) as pool:
             list(pool.map(lambda n: _sbatch([*argv, f"--job-name=train-{n}", str(script)], system.env), range(jobs)))
-        commands = {"status": ["squeue"], "submit": [*argv, "--hold", str(script)]}
+        commands = {"status": ["squeue"], "all rows": ["squeue"], "submit": [*argv, "--hold", str(script)]}
         if SLURM_COMPLETION.exists():
             commands["one TAB"] = tab(SLURM_COMPLETION, "_scancel", "scancel", "")
         yield Asked(system.name, "waiting", system.env, commands)

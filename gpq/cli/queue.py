@@ -7,7 +7,7 @@ from gpq.views import plain
 from gpq.views.queue import lines
 
 EVERY = 1 << 40  # more than there can be
-SCREEN = 500  # rows at most of jobs that wait, where nobody asked for some or for all
+SCREEN = 200  # rows at most of jobs that wait, where nobody asked for some or for all
 
 
 def is_query(word: str) -> bool:

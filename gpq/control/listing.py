@@ -22,6 +22,9 @@ def screen(reader: Reader, live: Sequence[Job], most: int) -> tuple[list[JobView
         if run[0].placement is not None:
             rows += reader.jobs(run)
             continue
+        if left <= 0:
+            hidden += len(run)
+            continue
         shown = _folded(reader, run, left)
         rows += shown
         left -= len(shown)
@@ -58,8 +61,6 @@ def _follows(job: Job, after: Job) -> bool:
 
 def _folded(reader: Reader, run: Sequence[Job], left: int) -> list[JobView]:
     """At most `left` rows of jobs that wait for the same."""
-    if left <= 0 or not run:
-        return []
     if len(run) < FOLDED:
         return reader.jobs(run[:left])
     last = run[-1].spec.seat
