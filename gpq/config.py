@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from gpq import decoding, paths
+from gpq import decoding, outward, paths
 from gpq.errors import UsageError
 
 if sys.version_info >= (3, 11):
@@ -76,6 +76,7 @@ class FileConfig:
     settle_seconds: float = 15.0
     log_limit: float = 1024.0  # MiB of each attempt's log that are kept: head and end; 0 = all
     seed: int = 0  # of policies that search at random
+    metrics: str = ""  # [ADDR:]PORT to serve Prometheus metrics on; "" = none are served
     events: bool = True  # a round also when something happens; off: by the timer alone
     by_user: bool = True  # this and what follows: what `goodput` uses beyond Pollux (gpq.core.models.Config)
     use_length: bool = True
@@ -83,6 +84,7 @@ class FileConfig:
     use_priors: bool = True
     measured_restart: bool = True
     nodes: dict[str, NodeConfig] = field(default_factory=lambda: {"local": NodeConfig()})
+    notify: dict[str, object] = field(default_factory=dict, repr=False)  # URLs may hold secrets
 
 
 def load(path: str | None = None, *, policies: Collection[str] = (), cores: Collection[int] = ()) -> FileConfig:
@@ -221,6 +223,13 @@ def _check_values(config: FileConfig, text: str, path: str) -> None:
         raise _error("fairness_power must lie between -10 and 1", ["fairness_power"], text, path)
     if config.seed < 0:
         raise _error("seed must be 0 or above", ["seed"], text, path)
+    if config.metrics:
+        try:
+            outward.address(config.metrics)
+        except UsageError as error:
+            raise _error(f"metrics: {error.message}", ["metrics"], text, path, error.hint) from None
+    for key, problem, hint in outward.notify_problems(config.notify):
+        raise _error(problem, ["notify", key], text, path, hint)
     if not config.nodes:
         raise _error("no node is configured", ["nodes"], text, path, "add a table such as [nodes.local]")
     for name, node in config.nodes.items():

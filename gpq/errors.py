@@ -51,7 +51,9 @@ class Refused(GpqError):
     code = 5
 
 
-class TimedOut(GpqError):
+class TimedOut(GpqError, TimeoutError):
+    """Python's own TimeoutError as well."""
+
     code = 124
 
 

@@ -46,6 +46,11 @@ def marks() -> str:
     return os.path.join(home(), MARKS)
 
 
+def notifications() -> str:
+    """What is still to be told to people about their jobs."""
+    return os.path.join(home(), "notifications.json")
+
+
 def snapshots(state: str = "") -> str:
     """Code that was frozen at a submission, by its SHA-256; of another state directory than the user's where one is given."""
     return os.path.join(state or home(), "snapshots")

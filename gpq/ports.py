@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
+from gpq.core.accounting import Record
 from gpq.core.actions import Action
 from gpq.core.events import Event
 from gpq.core.models import Job, Snapshot
@@ -43,6 +45,19 @@ class Store(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which of the jobs that ended: all that match everything that is given."""
+
+    ids: Sequence[JobId] = ()  # these and those with these names
+    names: Sequence[str] = ()
+    user: str = ""
+    states: Sequence[str] = ()
+    since: Seconds | None = None  # ended then or later
+    until: Seconds | None = None  # ended before
+    limit: int | None = None
+
+
 class History(Protocol):
     """What is remembered beyond the snapshot, read on demand. Safe to call from any thread."""
 
@@ -59,6 +74,15 @@ class History(Protocol):
 
     def events(self, *, job: JobId | None = None, kinds: Sequence[type] = (), limit: int | None = None) -> list[Event]:
         """The journal, oldest first; with `limit` its latest ones only."""
+
+    def records(self, wanted: Wanted) -> list[Record]:
+        """Of jobs that ended, the latest to end first. Other readers have their turns meanwhile."""
+
+    def count(self, wanted: Wanted) -> int:
+        """How many match, whatever `limit` says."""
+
+    def journal(self, kinds: Sequence[type], since: Seconds = 0.0) -> Iterator[Event]:
+        """The journal from `since` on, oldest first, read as it is asked for."""
 
     def ended_count(self) -> int:
         """How many jobs have ended."""

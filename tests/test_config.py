@@ -10,7 +10,15 @@ from gpq.config import FileConfig, parse
 from gpq.core.models import Config
 from gpq.errors import UsageError
 
-OWN = {"grace", "nodes", "requeue_on_lost", "log_limit", "setup_limit"}  # what the core has no use for
+OWN = {
+    "grace",
+    "nodes",
+    "requeue_on_lost",
+    "log_limit",
+    "setup_limit",
+    "metrics",
+    "notify",
+}  # what the core has no use for
 
 
 def test_the_defaults_are_those_of_the_core() -> None:
@@ -66,6 +74,18 @@ cores = {}
         (SSH + 'host = "a"\npython = "a\\nb"\n', "python is no path (at line 4, column 1)"),
         (SSH + 'host = "a"\nidentity = "-x"\n', "identity is no path (at line 4, column 1)"),
         (SSH + 'host = "a"\nscript_python = "py"\n', "script_python must begin with / (at line 4, column 1)"),
+        ("metrics = 9464\n", "metrics must be a text in quotes (at line 1, column 1)"),
+        ('seed = 1\nmetrics = "gpu1:9464"\n', "metrics: `gpu1` is no IP address (at line 2, column 1)"),
+        ('[notify]\nslack = "slack"\n', "notify.slack is no URL of apprise's (at line 2, column 1)"),
+        ('[notify]\nnone = "json://h"\n', "`none` cannot be the name of a target (at line 2, column 1)"),
+        (
+            '[notify]\ndefault = ["a"]\n',
+            "notify.default: config.toml has no target `a` in [notify] (at line 2, column 1)",
+        ),
+        ("[notify]\nlines = 1000\n", "notify.lines must lie between 0 and 100 (at line 2, column 1)"),
+        ('[notify]\non = ["end", "soon"]\n', "notify.on: `soon` is nothing to be notified of (at line 2, column 1)"),
+        ("[notify]\na = 1.5\n", "notify.a is no URL of apprise's (at line 2, column 1)"),
+        ('metrics = "0"\n', "metrics: `0` is no port or address with a port (at line 1, column 1)"),
         ("setup_limit = 0\n", "setup_limit must be above 0 (at line 1, column 1)"),
         (SSH + 'host = "a"\naddress = "a b"\n', "`a b` is no address (at line 4, column 1)"),
         (SSH + 'host = "a"\nssh = ["ssh", ""]\n', "ssh must be a command and its options (at line 4, column 1)"),
@@ -99,3 +119,18 @@ def test_a_misspelt_key_names_the_near_ones_and_a_table_that_is_there_twice_is_n
         parse(text)
     assert problem in raised.value.message
     assert hint in raised.value.hint
+
+
+def test_no_error_and_no_description_of_the_file_holds_a_url_of_notify() -> None:
+    secret = "xoxb-geheim"
+    config = parse(f'[notify]\nslack = "slack://{secret}"\ndefault = ["slack"]\n')
+    assert secret not in repr(config)
+    for wrong in (
+        f'[notify]\nslack = "{secret}"\n',
+        f'[notify]\nslack = "slack://{secret} x"\n',
+        f'[notify]\na = "json://{secret}"\ndefault = "slack://{secret}"\n',
+        f'[notify]\na = "json://{secret}"\non = "{secret}://x"\n',
+    ):
+        with pytest.raises(UsageError) as refusal:
+            parse(wrong)
+        assert secret not in refusal.value.message + refusal.value.hint

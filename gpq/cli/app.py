@@ -82,7 +82,7 @@ def _own_words(said: str) -> str:
     """A validator's sentence about a value as a person would say it; any other sentence as it is."""
     import re
 
-    found = re.fullmatch(r"Invalid value for '([^']+)': Input should be (.*)", said, re.IGNORECASE)
+    found = re.fullmatch(r"Invalid value for '([^']+)'(?: / '[^']+')*: Input should be (.*)", said, re.IGNORECASE)
     if found is None:
         return said
     wanted = found[2]

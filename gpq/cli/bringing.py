@@ -6,13 +6,13 @@ import sys
 from collections.abc import Iterable
 
 from gpq.cli import output
+from gpq.client.following import BEGINNING
 from gpq.core.files import Staging
 from gpq.rpc.messages import JobView
 from gpq.views import plain
 
 CELLS = 24
 SOON, CALM = 0.5, 3.0  # seconds between two looks: while a bar is drawn, and before a job has started
-BEGINNING = ("pending", "starting")
 
 
 class Bar:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 import typer
 
 from gpq.cli import output, values
 from gpq.cli.frame import Jobs, Json, frame
+from gpq.client import following
 from gpq.client.connection import Lasting
-from gpq.rpc import messages
-from gpq.views.queue import ENDED
 
 app = frame()
 
@@ -35,7 +33,7 @@ def cancel(
       gpq cancel 3-7 train
     """
     with Lasting(output.note) as daemon:
-        answer = _ask(daemon, jobs, values.seconds(timeout, "--timeout"))
+        answer = following.cancelled(daemon, jobs, values.seconds(timeout, "--timeout"))
     if json:
         output.emit(answer)
     else:
@@ -53,17 +51,3 @@ def cancel(
         output.note(*(f"job {job} still has processes after {timeout}: `gpq why {job}`" for job in still))
         output.note(*(f"job {job}: the order waits for its server ({why})" for job, why in answer.waiting.items()))
     return 1 if answer.remaining or answer.given_up else 0
-
-
-def _ask(daemon: Lasting, jobs: list[str], seconds: float) -> messages.CancelResult:
-    """A second daemon, asked the same once more, finds ended what the first one has cancelled."""
-    before = daemon.call(messages.Status(jobs), messages.JobList).jobs
-    names = [str(job.id) for job in before]  # `all` means what it meant at first
-    answer = daemon.call(messages.Cancel(names, wait=seconds), messages.CancelResult)
-    ran = {job.id for job in before if job.state not in ENDED}
-    if not ran.intersection(answer.ended):
-        return answer
-    after = daemon.call(messages.Status([str(job) for job in answer.ended]), messages.JobList).jobs
-    ours = [job.id for job in after if job.id in ran and job.state == "cancelled"]
-    ended = [job for job in answer.ended if job not in ours]
-    return msgspec.structs.replace(answer, cancelled=[*answer.cancelled, *ours], ended=ended)

@@ -10,15 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from gpq import config as configuration
-from gpq import paths
-from gpq.cli import output
+from gpq import outward, paths
+from gpq.cli import documents, output
 from gpq.cli.frame import Json, default_to, frame
 from gpq.errors import UsageError
 from gpq.policies.registry import POLICIES
 from gpq.views import plain
 
 app = frame(default_to("show", alone=True))
-SCHEMA = 1
 FILE = typer.Argument(metavar="[FILE]", help="Another file than the one in use.")
 
 
@@ -37,11 +36,18 @@ def show(json: Json = False) -> None:
     Example:
       gpq config show > ~/.config/gpq/config.toml
     """
-    tree = asdict(configuration.load(policies=POLICIES))
+    settings = configuration.load(policies=POLICIES)
+    shown = outward.without_urls(settings.notify)
+    tree = {**asdict(settings), "notify": shown}
     if json:
-        output.emit({**tree, "schema": SCHEMA})
-    else:
-        output.say(*toml(tree))
+        output.emit(documents.Settings(**tree))
+        return
+    hidden = {name for name in shown if name not in outward.SETTINGS}
+    gone = {"default"} if hidden else set()  # it may name one of them
+    lines = toml({**tree, "notify": {name: value for name, value in shown.items() if name not in hidden | gone}})
+    output.say(*lines)
+    if hidden:  # in no table of their own: what is printed is a valid file
+        output.note(f"left out, for their URLs may hold secrets: notify.{', notify.'.join(sorted(hidden))}")
 
 
 @app.command()
@@ -58,14 +64,31 @@ def check(file: Annotated[str, FILE] = "", json: Json = False) -> None:
     if file and not there:
         raise UsageError(f"no file {file}", "`gpq config path` tells which one is in use")
     try:
-        configuration.load(path, policies=POLICIES, cores=os.sched_getaffinity(0))
+        settings = configuration.load(path, policies=POLICIES, cores=os.sched_getaffinity(0))
     except UsageError as error:  # the hint need not name the command that gives it
         hint = "correct it; without a file the defaults hold" if error.hint == configuration.CHECK else error.hint
         raise UsageError(error.message, hint) from None
+    _check_targets(settings.notify, path)
     if json:
-        output.emit({"path": path, "exists": there, "ok": True, "schema": SCHEMA})
+        output.emit(documents.ConfigChecked(path, there))
     else:
         output.say(f"{path} is right" if there else f"there is no {path}: the defaults hold")
+    if settings.metrics and not (address := outward.address(settings.metrics)).private:
+        output.note(f"metrics: {address.host} is no address of this machine alone: {outward.OPEN}")
+
+
+def _check_targets(table: outward.Table, path: str) -> None:
+    """Raises UsageError for a URL that apprise can make nothing of."""
+    targets = outward.notify(table).targets
+    if not targets:
+        return
+    from gpq.connectors.sending import judge  # it imports apprise
+
+    for name, url in targets.items():
+        if why := judge(name, url):
+            raise UsageError(f"{path}: notify.{name}: {why}", "https://appriseit.com lists what each service needs")
+    if os.stat(path).st_mode & 0o077:
+        output.note(f"others can read {path}, and so the URLs in [notify]: chmod 600 {path}")
 
 
 @app.command()
@@ -77,7 +100,7 @@ def path(json: Json = False) -> None:
       $EDITOR "$(gpq config path)"
     """
     if json:
-        output.emit({"path": paths.config(), "schema": SCHEMA})
+        output.emit(documents.ConfigPath(paths.config()))
     else:
         output.say(paths.config())
 
@@ -92,8 +115,8 @@ def policies(json: Json = False) -> None:
     """
     chosen = _chosen()
     if json:
-        rows = [{"name": name, "sentence": each.sentence, "chosen": name == chosen} for name, each in POLICIES.items()]
-        output.emit({"policies": rows, "schema": SCHEMA})
+        rows = [documents.PolicyView(name, each.sentence, name == chosen) for name, each in POLICIES.items()]
+        output.emit(documents.Policies(rows))
         return
     room, limit = max(map(len, POLICIES)), plain.terminal_width()
     for name, each in POLICIES.items():

@@ -6,13 +6,22 @@ from typing import Annotated
 
 import typer
 
+from gpq import outward
 from gpq.cli import output
 from gpq.cli.frame import Json, frame
 from gpq.client import daemon_control
+from gpq.rpc.messages import DaemonInfo
 from gpq.views.plain import duration
 
 app = frame()
 LINES = typer.Option("--lines", "-n", metavar="N", min=1, help="How many of the last lines.")
+METRICS = typer.Option(
+    "--metrics",
+    metavar="[ADDR:]PORT",
+    help="Serve Prometheus metrics there, for as long as this daemon runs; config.toml has the same for good.",
+    show_default=False,
+)
+METRICS_AGAIN = "tried again every 10 s"
 FOLLOW = typer.Option("--follow", "-f", help="Go on, until Ctrl-C.")
 
 
@@ -24,16 +33,30 @@ def daemon() -> None:
 
 
 @app.command()
-def start() -> None:
+def start(metrics: Annotated[str, METRICS] = "") -> int:
     """Start the daemon where none runs.
 
     \b
     Example:
       gpq daemon start
+      gpq daemon start --metrics 9464
     """
-    begun = daemon_control.start()
+    begun = daemon_control.start(metrics)
     info = daemon_control.status()
     output.say(f"daemon {'started' if begun else 'runs already'} (pid {info.pid})")
+    if not info.metrics:
+        return 0
+    if info.metrics_problem:
+        output.failure(f"metrics are not served: {info.metrics_problem}", METRICS_AGAIN)
+        return 1 if metrics else 0
+    output.say(f"metrics are at {info.metrics}")
+    _warn_if_open(info.metrics)
+    return 0
+
+
+def _warn_if_open(url: str) -> None:
+    if not outward.address(url.removeprefix("http://").removesuffix("/metrics")).private:
+        output.note(f"{url} is no address of this machine alone: {outward.OPEN}")
 
 
 @app.command()
@@ -69,9 +92,18 @@ def status(json: Json = False) -> None:
         f"  jobs      {info.jobs_live} live, {info.jobs_total} in all",
         f"  servers   {', '.join(f'{name} {state}' for name, state in sorted(info.nodes.items())) or 'none'}",
         f"  memory    {info.memory_mib:.0f} MiB",
+        f"  metrics   {_metrics(info)}",
     )
+    if info.metrics:
+        _warn_if_open(info.metrics)
     if info.config_changed:
         output.note(f"{daemon_control.CHANGED}: {daemon_control.RESTART}")
+
+
+def _metrics(info: DaemonInfo) -> str:
+    if not info.metrics:
+        return "not served"
+    return f"not served: {info.metrics_problem}; {METRICS_AGAIN}" if info.metrics_problem else info.metrics
 
 
 @app.command()

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpq.cli import output
+from gpq.cli import documents, output
 from gpq.cli.frame import Color, ColorChoice, Json, frame
 
 app = frame()
@@ -43,7 +43,7 @@ def doctor(
     if names or checks.has_servers():
         found += server_checks.of_servers(names, python, server_checks.Progress())
     if json:
-        output.emit({"checks": [check.row() for check in found], "schema": 1})
+        output.emit(documents.Checkup([documents.CheckView(**check.row()) for check in found]))
     else:
         output.text(lines, found, color.value)
     return 1 if any(check.verdict == "fail" for check in found) else 0

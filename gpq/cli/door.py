@@ -1,7 +1,7 @@
 """What every command passes through: status and submit without typer, errors as a line and a hint, Ctrl-C, and an output
 that takes no more (a closed pipe, a full disk)."""
 
-import errno
+import io
 import os
 import sys
 
@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 
 FLAGS = {"--json": "json", "--all": "all", "-a": "all"}
 VALUES = {"--color": "color", "--user": "user", "-u": "user", "--state": "states", "-s": "states", "--recent": "recent"}
+SCRIPTS = (".py", ".sh", ".bash", ".zsh", ".sbatch", ".slurm", ".job")  # what follows one is its own
 
 
 def run(argv: list[str]) -> int:
     """Exit status of `gpq ARGV...`."""
+    _watch_output()
     # Names outside the encoding of stdout (LANG=C, latin-1) are escaped instead of ending the program.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -42,10 +44,36 @@ def run(argv: list[str]) -> int:
     return code
 
 
+class _Output(io.FileIO):
+    """Standard output; remembers that it took something not."""
+
+    failed = False
+
+    def write(self, data: "Any") -> "Any":
+        try:
+            return super().write(data)
+        except OSError:
+            self.failed = True
+            raise
+
+
+def _watch_output() -> None:
+    """Make stdout one that remembers, with the settings that it has."""
+    old = sys.stdout
+    if old is not sys.__stdout__ or not isinstance(old, io.TextIOWrapper) or old.fileno() != 1:
+        return
+    raw = _Output(1, "w", closefd=False)
+    buffer = raw if old.write_through else io.BufferedWriter(raw)
+    sys.stdout = io.TextIOWrapper(
+        buffer, old.encoding, line_buffering=old.line_buffering, write_through=old.write_through
+    )
+
+
 def _output_fails(error: OSError) -> bool:
-    """Did stdout fail, and nothing else? What it did not take is still in its buffer, unless it has none."""
-    if getattr(sys.stdout, "write_through", False):
-        return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    """Did stdout fail, and nothing else?"""
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", getattr(sys.stdout, "buffer", None))
+    if isinstance(raw, _Output) and raw.failed:
+        return True
     try:
         sys.stdout.flush()
     except OSError:
@@ -117,7 +145,7 @@ def report(error: GpqError, *, as_json: bool) -> int:
 def wants_json(argv: list[str]) -> bool:
     """Is --json among gpq's own options? Not what belongs to a submitted command or script."""
     for word in argv:
-        if word == "--" or (argv[0] == "submit" and word.endswith(".py")):
+        if word == "--" or (argv[0] == "submit" and word.endswith(SCRIPTS)):
             return False
         if word == "--json":
             return True

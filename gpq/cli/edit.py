@@ -6,14 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from gpq.cli import control, spec, values, wishes
+from gpq.cli import control, edits, wishes
 from gpq.cli.frame import Jobs, Json, frame
 from gpq.client.connection import call
-from gpq.errors import UsageError
 from gpq.rpc import messages
 
 app = frame()
-NOTHING = ("none", "off")
 
 
 def _option(*names: str, help: str, metavar: str | None = None) -> Any:
@@ -58,42 +56,9 @@ def edit(
       gpq edit 42 --gpus 2-8
       gpq edit 42-49 --after none --begin now
     """
-    changes: dict[str, object] = {}
-    if name:
-        changes["name"] = values.name(name, "--name")
-    if priority is not None:
-        changes["priority"] = priority
-    if retries is not None:
-        changes["retries"] = retries
-    if gpus:
-        low, high = values.gpus(gpus)
-        changes |= {"min_gpus": low, "max_gpus": low if high is None else high}
-    if time:
-        changes["time_limit"] = None if time in NOTHING else values.seconds(time, "--time")
-    if after:
-        changes["after"] = [] if after == ["none"] else after
-    if begin:
-        changes["begin"] = spec.begin(begin)
-    if gpu_type:
-        changes["gpu_type"] = "" if gpu_type in NOTHING else gpu_type
-    if min_gpu_memory:
-        changes["min_gpu_memory_mib"] = (
-            0 if min_gpu_memory in NOTHING else values.memory_mib(min_gpu_memory, "--min-gpu-memory")
-        )
-    if background is not None:
-        changes["background"] = background
-    if max_batch_size is not None:
-        changes["max_batch_size"] = max_batch_size
-    tags, untags = ([values.name(each, "--tag") for each in given or []] for given in (tag, untag))
-    request = messages.Edit(jobs, changes, tags, untags, _limit(array_limit))
-    return control.tell(call(request, messages.Changed), "changed", as_json=json)
-
-
-def _limit(text: str) -> int | None:
-    if not text:
-        return None
-    if text in NOTHING:
-        return 0
-    if not text.isdecimal() or not 1 <= int(text) <= 10_000:
-        raise UsageError(f"--array-limit {text[:20]} is no number of jobs", "write for example --array-limit 4")
-    return int(text)
+    asked = edits.request(
+        jobs, name=name, priority=priority, gpus=gpus, time=time, retries=retries, tag=tag or (), untag=untag or (),
+        after=after or (), begin=begin, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory, max_batch_size=max_batch_size,
+        array_limit=array_limit, background=background,
+    )  # fmt: skip
+    return control.tell(call(asked, messages.Changed), "changed", as_json=json)

@@ -8,6 +8,7 @@ import shutil
 import sys
 
 from gpq.errors import UsageError
+from gpq.outward import SECRET
 
 NAMES = frozenset(
     {
@@ -19,7 +20,6 @@ NAMES = frozenset(
 PREFIXES = ("CONDA_", "PYTHON", "LC_", "HF_", "TORCH_", "TRANSFORMERS_", "OMP_", "MKL_", "OPENBLAS_", "NCCL_", "GLOO_")
 USES_TORCH = re.compile(rb"^(?:import|from)\s+(?:torch|gpq_agent)\b", re.MULTILINE)
 MOST_READ = 1 << 20  # bytes of a script
-SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE", re.IGNORECASE)
 
 
 def kept(environ: dict[str, str], explicit: dict[str, str]) -> dict[str, str]:

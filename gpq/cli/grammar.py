@@ -18,6 +18,8 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--name": ("", "any"),
             "-n": ("--name", "any"),
             "--tag": ("A label; may be repeated.", "any"),
+            "--notify": ("Whom to tell: a target of config.toml, desktop, mailto:ADDRESS, or none; may be repeated.", "any"),
+            "--notify-on": ("Of what: start, restart, retry, fail, end.", "any"),
             "--priority": ("Higher goes first.", "any"),
             "--time": ("Limit of the run time, such as 90m or 2h.", "any"),
             "-t": ("--time", "any"),
@@ -220,9 +222,50 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--json": ("Print JSON only, as the daemon answered.", ""),
         },
     ),
+    "notify list": (
+        "",
+        {
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "notify test": (
+        "any",
+        {
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "history": (
+        "jobs",
+        {
+            "--user": ("Only this user's jobs.", "users"),
+            "-u": ("--user", "users"),
+            "--state": ("Only jobs that ended so; may be repeated.", "completed|failed|cancelled|timeout"),
+            "-s": ("--state", "completed|failed|cancelled|timeout"),
+            "--since": ("Ended since: 7d, yesterday, 'mon 9:00', 2026-11-01.", "any"),
+            "--until": ("Ended before, written likewise.", "any"),
+            "--number": ("The latest N.", "any"),
+            "-n": ("--number", "any"),
+            "--csv": ("Print a CSV line for each job.", ""),
+            "--color": ("auto: on a terminal, unless NO_COLOR is set.", "auto|always|never"),
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "report": (
+        "",
+        {
+            "--by": ("A row for each of these.", "user|job|server|day"),
+            "--since": ("From then on: 7d, yesterday, 'mon 9:00', 2026-11-01.", "any"),
+            "--until": ("Up to then, written likewise.", "any"),
+            "--csv": ("Print a CSV line for each row.", ""),
+            "--html": ("Write one page with plots, which needs no network.", "files"),
+            "--color": ("auto: on a terminal, unless NO_COLOR is set.", "auto|always|never"),
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
     "daemon start": (
         "",
         {
+            "--metrics": ("Serve Prometheus metrics there, for as long as this daemon runs; config.toml has the same for good.", "any"),
         },
     ),
     "daemon stop": (
@@ -310,6 +353,27 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--timeout": ("Give up after this long, with exit code 124.", "any"),
             "--color": ("auto: on a terminal, unless NO_COLOR is set.", "auto|always|never"),
             "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "import slurm": (
+        "files",
+        {
+            "--submit": ("Queue them; without it they are shown only.", ""),
+            "--hold": ("Queue them held: `gpq release` lets them run.", ""),
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "import ts": (
+        "",
+        {
+            "--submit": ("Queue them; without it they are shown only.", ""),
+            "--hold": ("Queue them held: `gpq release` lets them run.", ""),
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
+    "schema": (
+        "any",
+        {
         },
     ),
     "completion": (

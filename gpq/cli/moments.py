@@ -10,6 +10,7 @@ from gpq.cli.values import seconds
 from gpq.errors import UsageError
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+PAST_EXAMPLES = "write for example 7d, yesterday, 'mon 9:00', 2026-11-01 or '2026-11-01 18:00'"
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 HOURS = {"noon": "12:00", "midnight": "0:00"}
 TIME = r"(\d{1,2})(?::(\d{2}))?\s*([ap]m)?"
@@ -40,6 +41,44 @@ def moment(text: str, option: str, now: datetime) -> float:
     return later if day or later > now.timestamp() else _at(today + timedelta(days=1), hour, minute)
 
 
+def earlier(text: str, option: str, now: datetime) -> float:
+    """As `moment`, but looking back: days of the week and bare times are the latest such ones that are over, `7d` is so long
+    ago. Raises UsageError."""
+    word = text.strip().lower()
+    try:
+        if re.fullmatch(r"(\d+(\.\d+)?[smhd])+", word):
+            return now.timestamp() - seconds(word, option)
+        if word == "now" or word.startswith("+") or re.match(r"\d{4}-", word):
+            return moment(text, option, now)
+        past = word.startswith("yesterday")
+        day, hour, minute = _words(word.replace("yesterday", "today", 1) if past else word, text, option)
+        if not day.isalpha() and day:
+            return _of_the_year(day, hour, minute, now, option, text, past=True)
+    except UsageError as error:
+        raise UsageError(error.message, PAST_EXAMPLES) from None
+    today = now.date()
+    if past or day == "tomorrow":
+        return _at(today + timedelta(days=-1 if past else 1), hour, minute)
+    if day in DAYS:
+        found = today - timedelta(days=(today.weekday() - DAYS.index(day)) % 7)
+        latest = _at(found, hour, minute)
+        return latest if latest <= now.timestamp() else _at(found - timedelta(days=7), hour, minute)
+    latest = _at(today, hour, minute)
+    return latest if day or latest <= now.timestamp() else _at(today - timedelta(days=1), hour, minute)
+
+
+def window(since: str, until: str) -> tuple[float | None, float | None]:
+    """Both as seconds since the epoch. Raises UsageError."""
+    now = datetime.now().astimezone()
+    begin = earlier(since, "--since", now) if since else None
+    end = earlier(until, "--until", now) if until else None
+    if begin is not None and end is not None and end <= begin:
+        raise UsageError(
+            f"--until {until}: that is not after --since {since}", "name a later end, or an earlier beginning"
+        )
+    return begin, end
+
+
 def _words(word: str, text: str, option: str) -> tuple[str, int, int]:
     """(day or "", hour, minute)."""
     for name, clock in HOURS.items():
@@ -59,15 +98,17 @@ def _words(word: str, text: str, option: str) -> tuple[str, int, int]:
     return day, hour % 12 + (12 if half == "pm" else 0) if half else hour, minute
 
 
-def _of_the_year(day: str, hour: int, minute: int, now: datetime, option: str, text: str) -> float:
-    """`27 nov` or `nov 27`, the next one."""
+def _of_the_year(
+    day: str, hour: int, minute: int, now: datetime, option: str, text: str, *, past: bool = False
+) -> float:
+    """`27 nov` or `nov 27`, the next one, or the latest that is over."""
     number, month = re.findall(r"\d+", day)[0], re.findall("|".join(MONTHS), day)[0]
-    for year in (now.year, now.year + 1):
+    for year in (now.year, now.year - 1 if past else now.year + 1):
         try:
             found = _at(date(year, MONTHS.index(month) + 1, int(number)), hour, minute)
         except ValueError:
             raise UsageError(f"{option} {text}: no such day", EXAMPLES) from None
-        if found > now.timestamp():
+        if (found <= now.timestamp()) is past:
             break
     return found
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpq.cli import output
+from gpq.cli import documents, output
 from gpq.cli.frame import Color, ColorChoice, Json, default_to, frame
 from gpq.client import daemon_control
 from gpq.client.connection import call, connect
@@ -110,7 +110,7 @@ def add(
     names = [each["name"] for each in added]
     live = bool(added) and _tell(names)
     if json:
-        output.emit({"added": added, "live": live})
+        output.emit(documents.NodesAdded([documents.AddedNode(**each) for each in added], live))
     elif added:
         output.say(*(f"added     {each}" for each in names))
     return 1 if len(added) < len(hosts) else 0
@@ -137,7 +137,7 @@ def remove(node: Annotated[str, NODE], force: Annotated[bool, FORCE] = False, js
         config_file.write(before, after)
         raise
     if json:
-        output.emit({"removed": node, "live": live})
+        output.emit(documents.NodeRemoved(node, live))
     else:
         output.say(f"removed   {node}")
 

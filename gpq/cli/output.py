@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gpq.views import plain
@@ -71,9 +71,3 @@ def _console(color: str, width: int | None, *, terminal: bool) -> Console:
         markup=False,
         emoji=False,
     )
-
-
-def jobs(ids: Iterable[int]) -> str:
-    """`job 4` or `jobs 4, 5`."""
-    listed = list(ids)
-    return f"job{'s' if len(listed) != 1 else ''} {', '.join(map(str, listed))}"

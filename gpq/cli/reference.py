@@ -1,19 +1,22 @@
 """Reads the commands from the typer apps: the table for the README, and the grammar that completion works from.
 
 `python -m gpq.cli.reference` prints the table; with `--write`, in the root of the repository, everything made from the
-commands is written anew: the table in README.md, completions/, gpq/man/ and gpq/cli/grammar.py.
+commands is written anew: the table in README.md, completions/, gpq/man/, gpq/cli/grammar.py and gpq/schemas/.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any
 
+from gpq.cli import schemas
 from gpq.cli.app import command
 from gpq.cli.commands import COMMANDS
 from gpq.cli.manual import pages
 from gpq.cli.scripts import SCRIPTS
+from gpq.outward import WORDS
 from gpq.policies.registry import POLICIES
 
 BEGIN, END = "<!-- commands: python -m gpq.cli.reference -->", "<!-- /commands -->"
@@ -28,8 +31,10 @@ KINDS = {
 }
 CHOICES = {
     "STATE": ("pending", "held", "starting", "running", "stopping", "completed", "failed", "cancelled", "timeout"),
+    "ENDED": ("completed", "failed", "cancelled", "timeout"),
     "SIGNAL": ("USR1", "USR2", "TERM", "INT", "HUP"),
     "POLICY": tuple(POLICIES),
+    "WORD,...": tuple(WORDS),
 }
 
 
@@ -114,7 +119,12 @@ def documents() -> dict[str, str]:
     with open("README.md", encoding="utf-8") as stream:
         before, begin, rest = stream.read().partition(BEGIN)
     _, end, after = rest.partition(END)
-    return {**made, "gpq/cli/grammar.py": grammar(), "README.md": f"{before}{begin}\n{table()}{end}{after}"}
+    return {
+        **made,
+        **schemas.files(),
+        "gpq/cli/grammar.py": grammar(),
+        "README.md": f"{before}{begin}\n{table()}{end}{after}",
+    }
 
 
 def main(argv: list[str]) -> int:
@@ -122,6 +132,7 @@ def main(argv: list[str]) -> int:
         sys.stdout.write(table())
         return 0
     for path, text in documents().items():
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with open(path, "w", encoding="utf-8") as stream:
             stream.write(text)
     return 0

@@ -8,6 +8,7 @@ import shlex
 
 import msgspec
 
+from gpq import outward
 from gpq.cli import environment, values
 from gpq.errors import UsageError
 from gpq.rpc.messages import SpecMessage
@@ -27,6 +28,8 @@ class Asked(msgspec.Struct, frozen=True):
     min_gpu_memory: str = ""
     name: str = ""
     tags: list[str] = []
+    notify: list[str] = []
+    notify_on: str = ""
     priority: int = 0
     time: str = ""
     retries: int = 0
@@ -100,7 +103,7 @@ def build(asked: Asked) -> SpecMessage:
         gpu_type=asked.gpu_type,
         min_gpu_memory_mib=values.memory_mib(asked.min_gpu_memory, "--min-gpu-memory") if asked.min_gpu_memory else 0,
         priority=asked.priority,
-        time_limit=values.seconds(asked.time, "--time") if asked.time else None,
+        time_limit=values.limit(asked.time, "--time") if asked.time else None,
         retries=asked.retries,
         requeue_on_lost=lease(asked.requeue_on_lost),
         signal=values.signal_name(asked.signal) if asked.signal else "TERM",
@@ -111,6 +114,8 @@ def build(asked: Asked) -> SpecMessage:
         min_atomic_batch=low_batch,
         max_atomic_batch=high_batch,
         tags=[values.name(tag, "--tag") for tag in asked.tags],
+        notify=targets(asked.notify),
+        notify_on=list(outward.events(asked.notify_on.split(","))) if asked.notify_on else None,
         code=code[0],
         code_cwd=code[1],
         code_from=code[2],
@@ -133,6 +138,17 @@ def begin(text: str) -> float:
     if found < now.timestamp():
         raise UsageError(f"--begin {text} is over", "leave it out to start as soon as there is room")
     return found
+
+
+def targets(names: list[str]) -> list[str] | None:
+    """None where config.toml decides. Whether a name is known there, the daemon says."""
+    if outward.NOBODY in names and len(names) > 1:
+        raise UsageError("--notify none with another target", "leave one of them out")
+    if not names or names == [outward.NOBODY]:
+        return [] if names else None
+    known = {name: "" for name in names if re.fullmatch(outward.TARGET, name)}
+    outward.check_targets(names, outward.Notify(known))
+    return list(dict.fromkeys(names))
 
 
 def lease(text: str) -> float | None:
@@ -229,9 +245,7 @@ def script(words: list[str], cwd: str) -> str:
 def default_name(argv: list[str], level: str) -> str:
     """From the program's file name, with what a name may not have left out."""
     base = os.path.basename(argv[0])
-    if level == "script":
-        base = base.removesuffix(".py")
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", base)[:64].strip("-") or "job"
+    return values.as_name(base.removesuffix(".py") if level == "script" else base)
 
 
 def resume(text: str) -> list[str]:

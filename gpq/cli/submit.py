@@ -7,20 +7,21 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from gpq.cli import queueing, spec, wishes
+from gpq.cli import asking, queueing, sbatch, wishes
 from gpq.cli.frame import HELP, Json, frame
 
 app = frame()
 
 
 class Submission(TyperCommand):
-    """Remembers whether the words stood after `--`: typer itself drops it."""
+    """Takes flags of sbatch out, and remembers whether the words stood after `--`: typer itself drops it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        given = list(args)
-        rest = super().parse_args(ctx, args)
+        pairs: list[sbatch.Pair] = []
+        given = asking.plain(args, pairs)
+        rest = super().parse_args(ctx, list(given))
         words = ctx.params.get("words") or []
-        ctx.obj = len(given) > len(words) and given[len(given) - len(words) - 1] == "--"
+        ctx.obj = len(given) > len(words) and given[len(given) - len(words) - 1] == "--", pairs
         return rest
 
 
@@ -33,6 +34,8 @@ def submit(
     min_gpu_memory: wishes.MinGpuMemory = "",
     name: wishes.Name = "",
     tag: wishes.Tag = None,
+    notify: wishes.Notify = None,
+    notify_on: wishes.NotifyOn = "",
     priority: wishes.Priority = 0,
     time: wishes.Time = "",
     after: wishes.After = None,
@@ -64,25 +67,22 @@ def submit(
     """Queue a training script, or after `--` a command as it is.
 
     A script that uses the training library gets as many GPUs as pay off, and more or fewer while it runs. A command gets a
-    fixed number of GPUs and is never moved, unless --preemptible.
+    fixed number of GPUs and is never moved, unless --preemptible. A shell script is such a command; `#GPQ` lines at its head
+    are options, and so are `#SBATCH` lines and the usual flags of sbatch (-J, -G, --gres, -D, --wrap, ...), as far as they
+    mean something here.
 
     \b
     Example:
       gpq submit --gpus 1-8 train.py --epochs 10
       gpq submit --gpus 2 --time 2h -- ./run.sh big
+      gpq submit job.sh
       gpq submit --setup "source ~/venvs/new/bin/activate" train.py
       gpq submit --snapshot train.py
       gpq submit --after 42 --begin "tomorrow 8am" evaluate.py
       gpq submit --sweep lr=1e-3,1e-2 --sweep seed=0..4 --array %4 train.py --lr {lr} --seed {seed}
+      gpq submit --notify desktop --notify-on fail,end train.py
       gpq submit --preemptible --signal USR1 --resume-args "--resume auto" -- python old.py
     """
-    asked = spec.Asked(
-        words=list(words or []), black_box=bool(ctx.obj), gpus=gpus, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory,
-        name=name, tags=list(tag or []), priority=priority, time=time, retries=retries, rigid=rigid,
-        preemptible=preemptible, signal=signal, grace=grace, resume_args=resume_args, batch_size=batch_size,
-        max_batch_size=max_batch_size, atomic_batch_size=atomic_batch_size, env=list(env or []), cwd=cwd, python=python,
-        requeue_on_lost=requeue_on_lost, setup=setup, snapshot=snapshot, after=list(after or []), begin=begin, array=array,
-        background=background,
-        sweep=list(sweep or []), sweep_file=sweep_file,
-    )  # fmt: skip
-    return queueing.run(asked, hold=hold, wait=wait, dry_run=dry_run, json=json)
+    told = [name for name in ctx.params if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"]
+    fields = {asking.LISTS.get(name, name): ctx.params[name] for name in told if name != "words"}
+    return queueing.run(asking.Parsed(fields, list(words or []), *ctx.obj))

@@ -24,7 +24,7 @@ def array_of(array: str, sweeps: list[str], file: str) -> ArrayMessage | None:
     text, percent, at_once = array.partition("%")
     limit = _limit(array, at_once) if percent else 0
     if not sweeps and not file:
-        return ArrayMessage(_indices(text, array), limit=limit)
+        return ArrayMessage(indices(text, array), limit=limit)
     if text:
         raise UsageError(
             f"--array {array} beside a sweep",
@@ -50,8 +50,8 @@ def _limit(array: str, text: str) -> int:
     return int(text)
 
 
-def _indices(text: str, array: str) -> list[int]:
-    """`0-99`, `1,3,8-20:4`: each once, ascending."""
+def indices(text: str, array: str) -> list[int]:
+    """`0-99`, `1,3,8-20:4`: each once, ascending. Raises UsageError, which names `array`."""
     found: set[int] = set()
     for part in text.split(","):
         bounds = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::([1-9]\d{0,8}))?)?", part.strip())

@@ -26,6 +26,17 @@ def seconds(text: str, option: str) -> float:
     return total
 
 
+def limit(text: str, option: str) -> float:
+    """As `seconds`; also `HH:MM:SS`, `D-HH`, `D-HH:MM` and `D-HH:MM:SS`, as Slurm writes them. `1:30` is refused: of what?"""
+    clock = re.fullmatch(r"(?:(\d{1,5})-)?(\d{1,5})(?::(\d{1,2}))?(?::(\d{1,2}))?", text)
+    if clock and clock[1] is None and clock[3] and not clock[4]:
+        raise UsageError(f"{option} {text}: hours or minutes?", "write 1h30m, 90s or 01:30:00")
+    if not clock or (clock[1] is None and not clock[4]):
+        return seconds(text, option)
+    days, hours, minutes, rest = (int(part or 0) for part in clock.groups())
+    return seconds(f"{days * 86400 + hours * 3600 + minutes * 60 + rest}s", option)
+
+
 def gpus(text: str) -> tuple[int, int | None]:
     """`4` as (4, None), `2-8` as (2, 8), `2-` as (2, 0): from 2 to whatever pays."""
     found = re.fullmatch(r"(\d{1,6})(?:(-)(\d{1,6})?)?", text)
@@ -110,3 +121,18 @@ def signal_name(text: str) -> str:
     if found in (signal.SIGKILL, signal.SIGSTOP):
         raise UsageError(f"--signal {text} cannot be caught", "write for example --signal USR1")
     return found.name.removeprefix("SIG")
+
+
+def written(total: float) -> str:
+    """Seconds as a duration that `seconds` reads: `1d12h`, `90s`. Parts of a second are left out."""
+    rest, text = round(total), ""
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        if rest >= size:
+            text += f"{rest // size}{unit}"
+            rest %= size
+    return text or "0s"
+
+
+def as_name(text: str) -> str:
+    """With what a name may not have left out."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:64].strip("-") or "job"

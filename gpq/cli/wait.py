@@ -10,13 +10,11 @@ import typer
 from gpq.cli import output, values
 from gpq.cli.bringing import Bar
 from gpq.cli.frame import Jobs, Json, frame
-from gpq.client.connection import Lasting
-from gpq.errors import TimedOut
+from gpq.client import following
 from gpq.rpc import messages
-from gpq.views.queue import ENDED, remark
+from gpq.views.queue import remark
 
 app = frame()
-SLICE = 30.0  # seconds that one request blocks
 SUSPENSE = 5.0  # seconds after which a job that has not started is worth a remark
 
 
@@ -45,29 +43,23 @@ def until_ended(
 
     `say_why`: of what has not started soon it is said once, on stderr, why not.
     """
-    until = None if seconds is None else time.monotonic() + seconds
-    bar, suspense = Bar(), time.monotonic() + SUSPENSE
-    daemon = Lasting(bar.note)
-    while True:
-        longest = bar.patience(max(suspense - time.monotonic(), 0.0) if say_why else SLICE)
-        left = longest if until is None else min(longest, until - time.monotonic())
-        with daemon:  # one that waits for long leaves its place to others in between
-            answer = daemon.call(messages.Wait(jobs, wait=max(left, 0.0)), messages.JobList)
-        bar.show(answer.jobs)
-        open_jobs = [job.id for job in answer.jobs if job.state not in ENDED]
-        if not open_jobs:
-            break
-        if until is not None and time.monotonic() >= until:
-            raise TimedOut(f"{output.jobs(open_jobs)} did not end within {seconds:g} s", "they run on: `gpq status`")
-        if say_why and time.monotonic() >= suspense:
+    bar, suspense, told = Bar(), time.monotonic() + SUSPENSE, not say_why
+
+    def longest() -> float:
+        return following.SLICE if told else max(suspense - time.monotonic(), 0.0)
+
+    def seen(answer: messages.JobList) -> None:
+        nonlocal told
+        if not told and time.monotonic() >= suspense:
             bar.note(*waiting(answer))
-            say_why = False
-        jobs = [str(job.id) for job in answer.jobs]  # a selector such as `all` means what it meant at first
+            told = True
+
+    answer = following.until_ended(jobs, seconds, bar, longest=longest, seen=seen)
     if as_json:
         output.emit(answer)
     elif not quiet:
         output.say(*(_ended(job) for job in answer.jobs))
-    return next((status for job in answer.jobs if (status := code(job))), 0)
+    return next((status for job in answer.jobs if (status := following.exit_status(job))), 0)
 
 
 def waiting(answer: messages.JobList) -> list[str]:
@@ -75,13 +67,6 @@ def waiting(answer: messages.JobList) -> list[str]:
     pending = [job for job in answer.jobs if job.state == "pending" and job.reason]
     said = [f"job {job.id} waits: {job.reason}; `gpq why {job.id}` says more" for job in pending]
     return [*said, *answer.warnings] if said else []
-
-
-def code(job: messages.JobView) -> int:
-    """The job's own exit status; 1 for one that ended otherwise than well and left none."""
-    if job.exit_status is not None:
-        return job.exit_status
-    return 0 if job.state == "completed" else 1
 
 
 def _ended(job: messages.JobView) -> str:

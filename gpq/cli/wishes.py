@@ -11,7 +11,7 @@ def _option(*names: str, help: str, metavar: str | None = None) -> Any:
     return typer.Option(*names, help=help, metavar=metavar, show_default=False)
 
 
-Words = Annotated[list[str] | None, typer.Argument(metavar="SCRIPT.py [ARG]... | -- COMMAND [ARG]...")]
+Words = Annotated[list[str] | None, typer.Argument(metavar="SCRIPT [ARG]... | -- COMMAND [ARG]...")]
 Gpus = Annotated[
     str,
     _option(
@@ -27,6 +27,17 @@ MinGpuMemory = Annotated[
 ]
 Name = Annotated[str, _option("--name", "-n", metavar="NAME", help="[default: the script's or the program's]")]
 Tag = Annotated[list[str] | None, _option("--tag", metavar="NAME", help="A label; may be repeated.")]
+Notify = Annotated[
+    list[str] | None,
+    _option(
+        "--notify",
+        metavar="NAME",
+        help="Whom to tell: a target of config.toml, desktop, mailto:ADDRESS, or none; may be repeated.",
+    ),
+]
+NotifyOn = Annotated[
+    str, _option("--notify-on", metavar="WORD,...", help="Of what: start, restart, retry, fail, end. [default: end]")
+]
 Priority = Annotated[int, _option("--priority", metavar="N", help="Higher goes first. [default: 0]")]
 Time = Annotated[str, _option("--time", "-t", metavar="DURATION", help="Limit of the run time, such as 90m or 2h.")]
 Retries = Annotated[

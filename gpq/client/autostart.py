@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gpq import paths
 from gpq.errors import BY_CODE, DaemonUnreachable, GpqError, Refused
@@ -19,12 +19,13 @@ from gpq.errors import BY_CODE, DaemonUnreachable, GpqError, Refused
 START_SECONDS = 60.0
 
 
-def ensure_daemon() -> bool:
-    """Return once a daemon serves; True when this call started it. Raises the daemon's own error, e.g. Refused."""
+def ensure_daemon(*options: str) -> bool:
+    """Return once a daemon serves; True when this call started it, with `options`. Raises the daemon's own error, e.g.
+    Refused."""
     with _starting():
         if serves():
             return False
-        _start()
+        _start(options)
         return True
 
 
@@ -62,7 +63,7 @@ def _not_through_links(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
-def _start() -> None:
+def _start(options: Sequence[str] = ()) -> None:
     """Run the daemon in its own session; it says on a pipe that it serves, or why it cannot."""
     if os.environ.get("GPQ_MARK"):
         # It would belong to the job's process tree, and be ended with it.
@@ -71,7 +72,7 @@ def _start() -> None:
     try:
         with open(paths.daemon_log(), "ab", opener=_not_through_links) as output:
             child = subprocess.Popen(
-                [sys.executable, "-m", "gpq.daemon.main", "--detached", "--ready-fd", str(told)],
+                [sys.executable, "-m", "gpq.daemon.main", "--detached", "--ready-fd", str(told), *options],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

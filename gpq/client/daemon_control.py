@@ -9,10 +9,10 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
-from gpq import paths
+from gpq import outward, paths
 from gpq.client.autostart import ensure_daemon
 from gpq.client.connection import connect
-from gpq.errors import DaemonUnreachable, GpqError, NotFound
+from gpq.errors import DaemonUnreachable, GpqError, NotFound, Refused
 from gpq.rpc.messages import Cancel, CancelResult, DaemonInfo, Info, Shutdown
 from gpq.store.lock import owner_of, start_time
 
@@ -21,9 +21,19 @@ CHANGED = "config.toml changed since the daemon started"
 RESTART = "`gpq daemon stop`, and the next command starts it with the new file; jobs run on"
 
 
-def start() -> bool:
-    """True when it was started now, False when one ran already. Raises the daemon's own error."""
-    return ensure_daemon()
+def start(metrics: str = "") -> bool:
+    """True when it was started now, False when one ran already. `metrics`: [ADDR:]PORT where it is to serve them.
+
+    Raises the daemon's own error; Refused where one runs that serves metrics elsewhere, or none.
+    """
+    wanted = outward.address(metrics).url if metrics else ""
+    begun = ensure_daemon(*(["--metrics", metrics] if metrics else []))
+    if wanted and not begun and (found := status()).metrics != wanted:
+        raise Refused(
+            f"the daemon runs already and serves {f'metrics at {found.metrics}' if found.metrics else 'no metrics'}",
+            "`gpq daemon stop`, then try again; jobs run on",
+        )
+    return begun
 
 
 def status() -> DaemonInfo:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from gpq.control.tally import Tally
 from gpq.core import environments
 from gpq.core.events import EnvironmentSeen, Event, NodeSeen, NodeSilent, Submitted
-from gpq.core.fairness import MeanShare, advance
 from gpq.core.folding import fold
 from gpq.core.healing import not_from_the_future
 from gpq.core.models import Config, Job, Snapshot
@@ -46,11 +46,9 @@ class Controller:
         self.snapshot: Snapshot = environments.recalled(not_from_the_future(loaded))
         self.last_round: Round | None = None
         self.last_change: Round | None = None  # the last one that gave anybody other GPUs
-        # Shares averaged over lives, for finish-time fairness; counted anew from the start of the daemon.
-        self.mean_shares: Mapping[JobId, MeanShare] = {}
-        self._shared_at = self.snapshot.now
         self.rounds = 0
         self.round_seconds: deque[Seconds] = deque(maxlen=REMEMBERED)
+        self.tally = Tally()
         self.changed = threading.Condition()
         self._asks: deque[tuple[Build[Any], Future[Any]]] = deque()
         self._lock = threading.Lock()
@@ -112,7 +110,7 @@ class Controller:
             began = time.perf_counter()
             decision = decide(snapshot, events, self.policy, allocate=allocate, settled=self._settled)
             spent = time.perf_counter() - began
-            self._commit(decision)
+            written = self._commit(decision)
         except StoreFailed as error:
             _fail(answers, error)
             raise
@@ -128,12 +126,10 @@ class Controller:
         self._due, self._put_off = self._due and not allocate, 0 if allocate else self._put_off + 1
         self._urgent = self._urgent and not allocate
         if allocate:
-            passed, self._shared_at = max(snapshot.now - self._shared_at, 0.0), snapshot.now
-            self.mean_shares = advance(self.mean_shares, self.snapshot, passed)
             self.rounds += 1
             self.round_seconds.append(spent)
             self._round_over = time.perf_counter()
-        self._show(decision)
+        self._show(decision, self.tally.after(self.snapshot, decision, spent if allocate else None, written))
         for answer, result in answers:
             answer.set_result(result)
         for action in decision.actions:
@@ -195,15 +191,21 @@ class Controller:
             answers.append((answer, result))
         return answers, events
 
-    def _commit(self, decision: Decision) -> None:
-        """Write what changed. What only nodes know (devices, silence) is not remembered and costs no disk write."""
+    def _commit(self, decision: Decision) -> Seconds | None:
+        """Write what changed: how long that took. What only nodes know (devices, silence) is not remembered and costs no
+        disk write: None."""
         before, after = self.snapshot, decision.snapshot
         lasting = [event for event in decision.journal if not isinstance(event, _NODE_NEWS)]
-        if lasting or decision.ended or after.jobs != before.jobs or after.next_id != before.next_id:
+        news = after.next_id != before.next_id or after.means_kept is not before.means_kept
+        if lasting or decision.ended or news or after.jobs != before.jobs:
+            began = time.perf_counter()
             self.store.commit(decision.journal, after, decision.ended)
+            return time.perf_counter() - began
+        return None
 
-    def _show(self, decision: Decision) -> None:
+    def _show(self, decision: Decision, tally: Tally) -> None:
         with self.changed:
+            self.tally = tally
             self.snapshot = decision.snapshot
             if decision.round is not None:
                 self.last_round = decision.round

@@ -13,19 +13,21 @@ import signal
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
+from gpq import outward
 from gpq.control.selectors import NAME, is_selector
 from gpq.core.events import CancelAsked, Edited, Event, HoldAsked, ReleaseAsked, RequeueAsked, Submitted
 from gpq.core.models import HOLDS_DEVICES, Dependency, Job, JobSpec, JobState, Level, Snapshot, Wish
 from gpq.core.nodes import Device, NodeState
 from gpq.core.units import JobId, Seconds
 from gpq.errors import GpqError, Refused, UsageError
+from gpq.outward import NO_TARGETS, Notify
 from gpq.rpc import messages
 from gpq.rpc.messages import SpecMessage
 
 MAX_GPUS = 100_000
 MAX_BATCH = 1 << 40
 LEAST_LEASE: Seconds = 1.0  # over the socket, for tests; the command line and config.toml ask for a minute
-LISTS = ("argv", "resume_argv", "tags", "modules")
+LISTS = ("argv", "resume_argv", "tags", "modules", "notify", "notify_on")
 LATER = ("level", "env", "after")  # of the message, that become something else
 LEADS_TO_MODULES = ("PATH", "PYTHON", "LD_", "VIRTUAL_ENV", "CONDA_")  # variables by which an interpreter finds them
 MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -35,9 +37,11 @@ CODE = re.compile(r"[0-9a-f]{64}")
 SIGNALS = frozenset(each.name.removeprefix("SIG") for each in signal.Signals) - {"KILL", "STOP", "CHLD"}
 
 
-def spec_of(message: SpecMessage, user: str, uid: int, grace: Seconds, lease: Seconds = 0.0) -> JobSpec:
-    """The checked spec, but for what `after` names; `grace` and `lease` are those of a job which asks for none. Raises
-    UsageError."""
+def spec_of(
+    message: SpecMessage, user: str, uid: int, grace: Seconds, lease: Seconds = 0.0, notify: Notify = NO_TARGETS
+) -> JobSpec:
+    """The checked spec, but for what `after` names; `grace`, `lease` and `notify` are those of a job which asks for none.
+    Raises UsageError."""
     try:
         level = Level(message.level)
     except ValueError:
@@ -50,8 +54,13 @@ def spec_of(message: SpecMessage, user: str, uid: int, grace: Seconds, lease: Se
             f"say --gpus {message.min_gpus}, or submit a script that uses gpq_agent.train",
         )
     fields = {name: getattr(message, name) for name in message.__struct_fields__ if name not in LATER}
+    fields["notify"] = notify.default if message.notify is None else message.notify
+    fields["notify_on"] = outward.events(notify.on if message.notify_on is None else message.notify_on)
+    outward.check_targets(fields["notify"], notify)
     for name in LISTS:
         fields[name] = tuple(fields[name])
+    if not fields["notify"]:
+        fields["notify_on"] = ()
     fields["environment"] = environment_of(message)
     fields["grace"] = grace if message.grace is None else message.grace
     fields["requeue_on_lost"] = lease if message.requeue_on_lost is None else message.requeue_on_lost

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gpq.core.accounts import Tally
 from gpq.core.models import BatchOrder, Dependency, Exit, JobSpec, Placement, Shape, StopReason
 from gpq.core.nodes import Node, Reservation
 from gpq.core.profile import Declared, LossPoint, Noise, Progress, RankPulse, RankTime
@@ -303,6 +304,7 @@ class Succeeded:
     at: Seconds
     job: JobId
     exit: Exit
+    tally: Tally | None = None  # of the attempt that ended; None: there was none, or nobody kept it then
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +312,7 @@ class Failed:
     at: Seconds
     job: JobId
     exit: Exit
+    tally: Tally | None = None  # of the attempt that ended; None: there was none, or nobody kept it then
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +326,7 @@ class Stopped:
     quick: bool = False  # it failed within Config.quick_failure_seconds
     crashed: bool = False  # it was lost within Config.crash_seconds
     not_before: Seconds = 0.0
+    tally: Tally | None = None  # of the attempt that ended; None: there was none, or nobody kept it then
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +334,7 @@ class Cancelled:
     at: Seconds
     job: JobId
     exit: Exit = field(default_factory=lambda: Exit(code=None))
+    tally: Tally | None = None  # of the attempt that ended; None: there was none, or nobody kept it then
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +342,7 @@ class TimeLimitReached:
     at: Seconds
     job: JobId
     exit: Exit = field(default_factory=lambda: Exit(code=None))
+    tally: Tally | None = None  # of the attempt that ended; None: there was none, or nobody kept it then
 
 
 Event = (

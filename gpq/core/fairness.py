@@ -10,31 +10,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpq.core import estimates
+from gpq.core.accounts import MeanShare
 from gpq.core.gates import closed
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Shape, Snapshot
 from gpq.core.shapes import feasible, nodes_up, supply
 from gpq.core.units import JobId, Seconds
 
+LEAST_COUNTED: Seconds = 1.0  # between two counts of shares
+KEPT_SECONDS: Seconds = 600.0  # of averages that a daemon that is killed may forget
+
 Point = tuple[float, float]  # (GPUs, examples per second), fewest GPUs first
-
-
-@dataclass(frozen=True, slots=True)
-class MeanShare:
-    """A job's share averaged over its life: sum of share x seconds, and the seconds."""
-
-    gpu_seconds: float = 0.0
-    seconds: Seconds = 0.0
-
-    def after(self, share: float, seconds: Seconds) -> MeanShare:
-        """The average once the job had been entitled to `share` GPUs for `seconds` more."""
-        return MeanShare(self.gpu_seconds + share * seconds, self.seconds + seconds)
-
-    def mean(self, share: float) -> float:
-        """GPUs; `share`, that of this moment, while no time has passed."""
-        return self.gpu_seconds / self.seconds if self.seconds > 0 else share
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +110,33 @@ def shares_now(snapshot: Snapshot) -> dict[JobId, float]:
 
 
 def advance(means: Mapping[JobId, MeanShare], snapshot: Snapshot, seconds: Seconds) -> dict[JobId, MeanShare]:
-    """Averages of the live jobs, `seconds` of the present shares later; those of ended jobs are dropped."""
+    """Averages of the live jobs, `seconds` of the present shares later; those of ended jobs are dropped. While a job does
+    not compete, its average stays as it is."""
     now = shares_now(snapshot)
     none = MeanShare()
-    return {job: means.get(job, none).after(share, seconds) for job, share in now.items()}
+    resting = {job: mean for job, mean in means.items() if job in snapshot.jobs and job not in now}
+    return {**resting, **{job: means.get(job, none).after(share, seconds) for job, share in now.items()}}
 
 
-def known_fairness(snapshot: Snapshot, means: Mapping[JobId, MeanShare]) -> dict[JobId, JobFairness]:
+def counted(snapshot: Snapshot) -> Snapshot:
+    """With the averages of all shares counted up to its `now`, at most once a second, and from time to time to be kept."""
+    now = snapshot.now
+    passed = now - snapshot.means_at if snapshot.means_at else 0.0
+    if 0.0 <= passed < LEAST_COUNTED and snapshot.means_at:
+        return snapshot
+    means = advance(snapshot.means, snapshot, max(passed, 0.0))
+    kept, kept_at = snapshot.means_kept, snapshot.means_kept_at or now
+    if abs(now - kept_at) >= KEPT_SECONDS:
+        kept, kept_at = means or {}, now
+    return replace(snapshot, means=means, means_at=now, means_kept=kept, means_kept_at=kept_at)
+
+
+def known_fairness(snapshot: Snapshot) -> dict[JobId, JobFairness]:
     """As `fairness_by_job`, of those active jobs alone that have told anything of themselves: of the others there may be
     thousands, and nothing is known but their share."""
     if all(job.profile.declared is None for job in snapshot.jobs.values()):
         return {}
+    means = snapshot.means
     return {
         name: _of(snapshot, snapshot.jobs[name], share, means.get(name, MeanShare()).mean(share))
         for name, share in shares_now(snapshot).items()
@@ -140,38 +144,26 @@ def known_fairness(snapshot: Snapshot, means: Mapping[JobId, MeanShare]) -> dict
     }
 
 
-def fairness_by_job(snapshot: Snapshot, means: Mapping[JobId, MeanShare] | None = None) -> dict[JobId, JobFairness]:
-    """Fairness of each active job; `means` are the shares over their lives, default: what they are now."""
-    means, none = means or {}, MeanShare()
-    unknown: dict[
-        float, JobFairness
-    ] = {}  # one for all of the same share whose speed is not known: there may be thousands
-    found = {}
-    for name, share in shares_now(snapshot).items():
-        job = snapshot.jobs[name]
-        if job.profile.declared is not None:
-            found[name] = _of(snapshot, job, share, means.get(name, none).mean(share))
-        elif share in unknown:
-            found[name] = unknown[share]
-        else:
-            found[name] = unknown[share] = JobFairness(share, None, None)
-    return found
+def fairness_by_job(snapshot: Snapshot) -> dict[JobId, JobFairness]:
+    """Fairness of each active job; a job whose share was not counted yet has the present one."""
+    means = snapshot.means
+    return {
+        job: _of(snapshot, snapshot.jobs[job], share, means.get(job, MeanShare()).mean(share))
+        for job, share in shares_now(snapshot).items()
+    }
 
 
 def _of(snapshot: Snapshot, job: Job, share: float, mean_share: float) -> JobFairness:
     if estimates.model_of(job.profile) is None:
         return JobFairness(share, None, None)
-    # What it could have if it were alone: shapes on all devices that suit it, nobody else's taken out.
-    shapes = feasible(job, snapshot, supply(snapshot, job, {}))
-    table = estimates.table(job, shapes)
-    if table is None:
+    found = _alone(snapshot, job)
+    if found is None:
         return JobFairness(share, None, None)
-    goodputs = _points(shapes, table.goodput.tolist())
+    goodputs, speeds = found
     now = estimates.now_of(job)
     running = job.state in HOLDS_DEVICES
     fast = speedup(now.goodput if now is not None else 0.0, goodputs, share) if now is not None or not running else None
     # The end is declared in passes over the data, so it is examples that have to be got through, at any efficiency.
-    speeds = _points(shapes, table.throughput.tolist())
     work, progress = _examples(job), job.profile.progress
     if work is None or progress is None:
         return JobFairness(share, fast, None)
@@ -179,6 +171,29 @@ def _of(snapshot: Snapshot, job: Job, share: float, mean_share: float) -> JobFai
     remaining = work * (1.0 - min(progress.fraction, 1.0)) / speed if speed > 0 else None
     alone = seconds_alone(work, speeds, mean_share)
     return JobFairness(share, fast, finish_time_fairness(snapshot.now - job.submitted_at, remaining, alone))
+
+
+def concluded(job: Job, snapshot: Snapshot, mean_share: float) -> float | None:
+    """Finish-time fairness of a job that has completed: from its submission to its end, less what its user held it, over the
+    time alone on `mean_share` GPUs for what it did of its declared length."""
+    work, progress = _examples(job), job.profile.progress
+    if work is None or progress is None or job.ended_at is None or estimates.model_of(job.profile) is None:
+        return None
+    found = _alone(snapshot, job)
+    if found is None:
+        return None
+    alone = seconds_alone(work * min(progress.fraction, 1.0), found[1], mean_share)
+    return finish_time_fairness(job.ended_at - job.submitted_at - job.account.held, 0.0, alone)
+
+
+def _alone(snapshot: Snapshot, job: Job) -> tuple[list[Point], list[Point]] | None:
+    """(goodputs, throughputs) of the shapes that it could have if it were alone: on all devices that suit it, nobody else's
+    taken out."""
+    shapes = feasible(job, snapshot, supply(snapshot, job, {}))
+    table = estimates.table(job, shapes)
+    if table is None:
+        return None
+    return _points(shapes, table.goodput.tolist()), _points(shapes, table.throughput.tolist())
 
 
 def _points(shapes: Sequence[Shape], speeds: Sequence[float]) -> list[Point]:

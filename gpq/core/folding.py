@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from gpq.core import environments, gates, idleness, owners, priors, profiling
+from gpq.core import bookkeeping, environments, gates, idleness, owners, priors, profiling
 from gpq.core.events import (
     CancelAsked,
     Cancelled,
@@ -79,7 +79,8 @@ def fold(snapshot: Snapshot, events: Iterable[Event], *, into: dict[JobId, Job] 
         journal.append(event)
         match event:
             case Submitted():
-                jobs[event.job] = Job(event.job, event.spec, submitted_at=event.at, awaits=event.awaits)
+                account = bookkeeping.opened(event.at)
+                jobs[event.job] = Job(event.job, event.spec, event.at, awaits=event.awaits, account=account)
                 waiters = None
                 next_id = max(next_id, event.job + 1)
                 checks = environments.hopeful(checks, event.spec.environment)
@@ -117,12 +118,13 @@ def fold(snapshot: Snapshot, events: Iterable[Event], *, into: dict[JobId, Job] 
                     del jobs[job.id]
                     ended.append(after)
                     waiters = {name for name, each in jobs.items() if each.awaits} if waiters is None else waiters
-                    jobs.update(gates.told_of_end({name: jobs[name] for name in waiters if name in jobs}, after))
+                    told = gates.told_of_end({name: jobs[name] for name in waiters if name in jobs}, after)
+                    jobs.update(bookkeeping.let_go(told, event.at))
                     continue
                 jobs[job.id] = after
                 waiters = None if after.awaits and not job.awaits else waiters
                 if after is not job and isinstance(event, Exited | StartRefused) and _all_parts_over(after):
-                    todo.append(conclude(after, event.at, snapshot.config))
+                    todo.append(bookkeeping.tallied(conclude(after, event.at, snapshot.config), after))
     learnt = priors.remember(snapshot.priors, ended)
     now = replace(
         snapshot,
@@ -203,13 +205,18 @@ def apply(job: Job, event: Event) -> Job:
             wish = Wish.RUN if job.state is JobState.PENDING else Wish.REQUEUE
             return _again(job, wish)
         case Edited():
-            return replace(job, spec=event.spec, awaits=event.awaits, unmet="")
+            account = bookkeeping.edited(job, event.at)
+            unmet = job.unmet if event.spec.after == job.spec.after else ""
+            return replace(job, spec=event.spec, awaits=event.awaits, unmet=unmet, account=account)
         case Idled():
             return notice(replace(job, idle=True), event.why)
         case Held():
-            return notice(replace(job, state=advance(job.state, event), wish=Wish.HOLD, target=None), event.why)
+            account = bookkeeping.held(job, event.at)
+            job = replace(job, state=advance(job.state, event), wish=Wish.HOLD, target=None, account=account)
+            return notice(job, event.why)
         case Released():
-            return replace(job, state=advance(job.state, event), wish=Wish.RUN)
+            account = bookkeeping.released(job, event.at)
+            return replace(job, state=advance(job.state, event), wish=Wish.RUN, account=account)
         case Launched():
             return _launched(job, event)
         case StopSent() | Retuned() | Started() | StartRefused() | Exited() | Profiled() | Pulsed():
@@ -259,6 +266,7 @@ def _launched(job: Job, event: Launched) -> Job:
         # What the last attempt did says nothing of this one until it reports.
         profile=replace(job.profile, atomic_batch=0, accum_steps=0, samples_per_second=0.0, ranks=()),
         pulses=(),
+        account=bookkeeping.launched(job, event.at),
     )
 
 
@@ -318,6 +326,7 @@ def _stopped(job: Job, event: Stopped) -> Job:
     after = replace(
         _released(job, ended),
         state=advance(job.state, event),
+        account=bookkeeping.over(job, event, ended),
         exit=event.exit,
         stop_seconds=max(ended - job.stop_sent_at, 0.0) if job.stop_sent_at is not None else None,
         files=replace(job.files, proved=True) if job.files is not None and event.exit.stopped else job.files,
@@ -336,6 +345,7 @@ def _finished(job: Job, event: Succeeded | Failed | Cancelled | TimeLimitReached
     after = replace(
         _released(job, ended) if held else job,
         state=advance(job.state, event),
+        account=bookkeeping.over(job, event, ended) if held else bookkeeping.closed(job, ended),
         exit=event.exit if held else job.exit,
         ended_at=ended,
     )

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from gpq.core.accounts import Account, MeanShare
 from gpq.core.nodes import Fitness, Link, Node, Reservation
 from gpq.core.profile import Prior, Profile, RankPulse
 from gpq.core.units import DeviceId, JobId, NodeId, Seconds, Word
@@ -126,6 +127,8 @@ class JobSpec:
     begin: Seconds = 0.0  # starts no earlier
     background: bool = False  # takes only what nobody else wants, and leaves it when somebody does
     seat: Seat | None = None  # in an array
+    notify: tuple[str, ...] = ()  # names of targets of config.toml, "desktop", "mailto:ADDRESS": never a URL
+    notify_on: tuple[str, ...] = ()  # of what (gpq.outward.WORDS)
     code: str = ""  # SHA-256 of the archive that its code was frozen in; "" runs what lies in `cwd` then
     code_cwd: str = ""  # the working directory in it, relative
     code_from: str = ""  # what was frozen, for people: commit, dirty or not, how many files
@@ -275,6 +278,7 @@ class Job:
     )
     notices: tuple[str, ...] = ()  # the latest few lines for the user
     idle: bool = False  # it had GPUs for long without using them, and none that it used since
+    account: Account = field(default_factory=Account)
 
     @property
     def name(self) -> str:
@@ -371,6 +375,10 @@ class Snapshot:
     )  # bytes a second from one to the other, of files that were brought since the daemon started
     idle: Mapping[tuple[NodeId, DeviceId], Seconds] = field(default_factory=dict)  # not used since; not kept
     lost_ids: tuple[tuple[int, int], ...] = ()  # first and last, of jobs of a database that was lost: they may yet run
+    means: Mapping[JobId, MeanShare] = field(default_factory=dict)  # shares averaged over the lives of live jobs
+    means_at: Seconds = 0.0  # counted up to then; 0: not yet since the daemon started
+    means_kept: Mapping[JobId, MeanShare] = field(default_factory=dict)  # as they were when last kept
+    means_kept_at: Seconds = 0.0
 
     @property
     def holders(self) -> list[Job]:

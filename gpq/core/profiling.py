@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpq.core.accounts import Account
 from gpq.core.events import Profiled, TimingSums
 from gpq.core.foresight import foreseen
 from gpq.core.models import Job, JobSpec
 from gpq.core.noise_curve import recorded
 from gpq.core.profile import Declared, LossPoint, Noise, NoisePoint, Profile, ProfileRow
 from gpq.core.stragglers import describe, judged, stragglers
+from gpq.core.units import Seconds
 
 # Steps beyond this many count for no more, so that a row follows a machine that changed (pollux.md 1.15.9).
 MAX_WEIGHT = 500.0
@@ -49,9 +51,8 @@ def learn(job: Job, event: Profiled) -> Job:
         checkpoint_bytes=event.checkpoint_bytes or profile.checkpoint_bytes,
     )
     profile = rested(profile)
-    restart = job.restart_seconds
-    if event.ready and job.stop_seconds is not None and job.launched_at is not None:
-        took = job.stop_seconds + max(event.at - job.launched_at - job.staged_seconds, 0.0)
+    restart, took = job.restart_seconds, restart_took(job, event)
+    if took is not None:
         restart = took if restart is None else 0.5 * (restart + took)
     notices = job.notices
     later = replace(job, profile=profile)
@@ -62,10 +63,24 @@ def learn(job: Job, event: Profiled) -> Job:
         job,
         profile=profile,
         report_offset=event.offset,
+        account=bookkept(job, event),
         restart_seconds=restart,
         stop_seconds=None if event.ready else job.stop_seconds,
         notices=notices,
     )
+
+
+def restart_took(job: Job, event: Profiled) -> Seconds | None:
+    """Of the restart that this report ends: the stop, then the launch to the first step. None: it ends none."""
+    if not event.ready or job.stop_seconds is None or job.launched_at is None:
+        return None
+    return job.stop_seconds + max(event.at - job.launched_at - job.staged_seconds, 0.0)
+
+
+def bookkept(job: Job, event: Profiled) -> Account:
+    """With the time of the attempt's first step."""
+    first = event.ready and job.account.working_at is None
+    return replace(job.account, working_at=event.at) if first else job.account
 
 
 def rested(profile: Profile) -> Profile:

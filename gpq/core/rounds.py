@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from gpq.core import bookkeeping
 from gpq.core.actions import Action, Forget
 from gpq.core.background import decided
 from gpq.core.environments import wanted as wanted_checks
@@ -21,6 +22,7 @@ from gpq.core.events import (
     Released,
 )
 from gpq.core.explain import Reallocation, motives, reallocations
+from gpq.core.fairness import counted
 from gpq.core.folding import fold
 from gpq.core.gates import next_opening, opened
 from gpq.core.idleness import capped, reclaimed
@@ -64,6 +66,8 @@ def decide(
     `settled`: the snapshot came out of an earlier pass, so that between rounds only jobs that `events` changed are looked
     at for what follows at once. Raises InvalidTransition for a bug in gpq; the snapshot is then unchanged.
     """
+    if allocate or any(isinstance(event, TRIGGERS) for event in events):
+        snapshot = counted(snapshot)
     before = snapshot
     first = fold(snapshot, events)
     looked_at = changed(before, first.snapshot) if settled and not allocate else None
@@ -84,7 +88,8 @@ def decide(
         actions = [stop for stop in wished if stop is not None]
     orders = [event for action in actions if (event := issued(action, snapshot.now)) is not None]
     third = fold(snapshot, orders)
-    ended = (*first.ended, *second.ended, *third.ended)
+    over = (*first.ended, *second.ended, *third.ended)
+    ended = tuple(bookkeeping.settled(job, before, before.means) for job in over)
     return Decision(
         third.snapshot,
         (*first.journal, *second.journal, *third.journal),

@@ -11,6 +11,7 @@ from gpq.core.leases import margin
 from gpq.core.models import JobSpec, Level
 from gpq.core.nodes import Node
 from gpq.core.units import NodeId, Seconds
+from gpq.daemon import slurm
 
 LOOPBACK = "127.0.0.1"
 _WIRE_LEVEL = {Level.BLACK_BOX: "black-box", Level.SIGNAL: "signal", Level.SCRIPT: "adaptive"}
@@ -40,7 +41,7 @@ def start_order(
     rank = [name for name, _ in parts].index(node)
     spec = launch.spec
     command = [*spec.argv, *(spec.resume_argv if launch.attempt > 1 else ())]
-    env = dict(spec.env)
+    env = {**slurm.variables(launch, node, nodes), **dict(spec.env)}
     port = 0
     ways: tuple[str, ...] = ()
     if spec.level is Level.SCRIPT:

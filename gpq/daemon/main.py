@@ -22,11 +22,12 @@ from io import TextIOWrapper
 from queue import Empty, SimpleQueue
 
 import gpq
-from gpq import config, daemon, paths
+from gpq import config, daemon, outward, paths
 from gpq.control.controller import Controller
 from gpq.core.models import Config
 from gpq.daemon.fleet import Fleet
 from gpq.daemon.keeping import Keeper
+from gpq.daemon.notifier import Notifier
 from gpq.daemon.reign import Reign
 from gpq.daemon.server import Server
 from gpq.daemon.service import About, Service
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="gpq-daemon", description="the gpq daemon, in the foreground")
     parser.add_argument("--detached", action="store_true", help="leave the caller: fork, and log to a file only")
     parser.add_argument("--ready-fd", type=int, default=-1, help="tell on this descriptor that it serves, or why not")
+    parser.add_argument("--metrics", default="", help="[ADDR:]PORT for Prometheus, instead of what config.toml says")
     options = parser.parse_args(arguments)
     sys.setswitchinterval(SWITCH_SECONDS)
     if options.detached and os.fork() > 0:
@@ -66,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with contextlib.closing(DaemonLock()) as lock:
             _log_to_file(alone=options.detached)
             try:
-                return _serve(ready, umask)
+                return _serve(ready, umask, options.metrics)
             except Exception:
                 lock.disown()  # before anybody is told
                 raise
@@ -155,7 +157,7 @@ def _log_to_file(*, alone: bool) -> None:
     faulthandler.enable(_not_through_links(paths.daemon_log(), os.O_WRONLY | os.O_APPEND | os.O_CREAT))
 
 
-def _serve(ready: Ready, umask: int) -> int:
+def _serve(ready: Ready, umask: int, metrics: str = "") -> int:
     """From the first read of the configuration to the last close."""
     fingerprint = config.fingerprint()
     settings = config.load(policies=POLICIES)
@@ -191,7 +193,8 @@ def _serve(ready: Ready, umask: int) -> int:
         )
         stack.callback(world.close)
         controller = Controller(world, store, chosen, core)
-        about = About(core, world.now(), store.epoch, settings.grace, settings.requeue_on_lost)
+        notify = outward.notify(settings.notify)
+        about = About(core, world.now(), store.epoch, settings.grace, settings.requeue_on_lost, notify)
         fleet = Fleet(world, controller, settings, fingerprint)
         service = Service(controller, store, world.tail, about, fleet, ending.set, world.errand, world.stager.progress)
         server = Server(paths.socket(), service.handle)
@@ -201,11 +204,17 @@ def _serve(ready: Ready, umask: int) -> int:
         log.info("gpq %s, pid %d, epoch %d, %s", gpq.__version__, os.getpid(), store.epoch, paths.home())
         keeper = Keeper(world.ask, lambda: controller.snapshot, store, paths.snapshots())
         stack.callback(keeper.close)
+        view, path = (lambda: controller.snapshot), paths.notifications()
+        notifier = Notifier(store, view, controller.changed, world.tail, world.now, path, notify.lines)
+        stack.callback(notifier.close)
+        service.notes = notifier.notes
+        _serve_metrics(metrics or settings.metrics, service, core.policy, stack)
         loop = _Loop(controller, ending)
         world.start()
         loop.start()
         server.start()
         keeper.start()
+        notifier.start()
         with ended_by_signals(ending):
             ready.serving()
             gc.freeze()  # what is there now stays: later collections need not look at it
@@ -219,6 +228,19 @@ def _serve(ready: Ready, umask: int) -> int:
         _back_up(store)
     log.info("ended")
     return 0
+
+
+def _serve_metrics(where: str, service: Service, policy: str, stack: contextlib.ExitStack) -> None:
+    """Until `stack` ends, where anybody asked for it. A port that cannot be had is told, and no reason to end."""
+    if not where:
+        return
+    from gpq.daemon import exporter, metrics  # these alone import prometheus-client
+
+    look = lambda: metrics.Look(*service.look())  # noqa: E731
+    serving = exporter.Exporter(outward.address(where), metrics.registry(look, policy))
+    stack.callback(serving.close)
+    service.metrics = serving.state
+    serving.start()
 
 
 class Ending:

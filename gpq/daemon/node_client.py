@@ -17,13 +17,16 @@ from gpq.connectors.base import Connector
 from gpq.core.actions import Action, Launch
 from gpq.core.events import Event
 from gpq.core.models import Snapshot
+from gpq.core.nodes import FIRST_CONTACT
 from gpq.core.units import NodeId, Seconds
 from gpq.daemon.clock import Clock
-from gpq.daemon.conversation import SILENCE, Conversation
+from gpq.daemon.conversation import SILENCE, Conversation, Send
 from gpq.daemon.link import Link, LinkLost, Reply
 from gpq.daemon.observing import Key
 from gpq.daemon.reign import UNNAMED, Reign
 from gpq.errors import GpqError, NodeSilent, Refused
+
+FIRST_LOOK: Seconds = 0.05  # between looks whether the first contact is there
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +81,7 @@ class NodeClient:
         )
         self._connecting: Link | None = None
         self._closing = threading.Event()
+        self._clock, self._began, self._failed = clock, clock.elapsed(), False
         self._thread = threading.Thread(target=self._run, name=f"node-{node}", daemon=True)
 
     @property
@@ -112,7 +116,7 @@ class NodeClient:
 
     def request(self, op: str, fields: Mapping[str, Any], timeout: Seconds = 10.0) -> Reply:
         """The node's answer, in any thread. Raises NodeSilent when none comes in time, GpqError when it refuses."""
-        line = self._conversation.line
+        line = self._line()
         answer: Future[Reply] = Future()
         if line is None:
             raise NodeSilent(f"node {self.node} does not answer", "`gpq nodes` tells since when and why")
@@ -128,6 +132,13 @@ class NodeClient:
         if not reply.get("ok"):
             raise GpqError(f"node {self.node}: {reply.get('error', 'refused')}", str(reply.get("hint", "")))
         return reply
+
+    def _line(self) -> Send | None:
+        """None where it is silent. Just after the start of the daemon nobody knows yet: the first contact is waited for."""
+        until = self._began + FIRST_CONTACT
+        while (line := self._conversation.line) is None and not self._failed and self._clock.elapsed() < until:
+            self._closing.wait(FIRST_LOOK)
+        return line
 
     # -- the reader's thread -------------------------------------------------------------------------------------------
 
@@ -145,6 +156,7 @@ class NodeClient:
             except Exception as error:
                 log.exception("%s: an answer made no sense", self.node)
                 reason = f"its answers make no sense: {error!r}"
+            self._failed = True
             if self._closing.is_set():
                 return
             wait = self._conversation.over(reason, refused=refused)

@@ -12,11 +12,24 @@ from typing import Any
 import msgspec
 
 import gpq
-from gpq import paths
-from gpq.control import after, details, draining, editing, linking, listing, narration, queries, requests, reserving
+from gpq import outward, paths
+from gpq.control import (
+    accounts,
+    after,
+    details,
+    draining,
+    editing,
+    linking,
+    listing,
+    narration,
+    queries,
+    requests,
+    reserving,
+)
 from gpq.control.answers import Reader, node_word
 from gpq.control.controller import Controller
 from gpq.control.selectors import resolve, single
+from gpq.control.tally import Tally
 from gpq.core.fairness import JobFairness, known_fairness
 from gpq.core.files import Staging
 from gpq.core.healing import nodes_of
@@ -50,6 +63,7 @@ class About:
     epoch: int
     grace: float  # of jobs that ask for none
     lease: float = 0.0  # of jobs that ask for none: requeue_on_lost
+    notify: outward.Notify = outward.NO_TARGETS  # as of its start; targets that were added since are known as well
 
 
 class Service:
@@ -74,11 +88,17 @@ class Service:
         self._end = end
         self._run_errand = errand
         self._logs = LogReader(controller, past, tail)
+        self.notes: Callable[[JobId], list[str]] = lambda job: []  # of what could not be told to anybody
+        self.metrics: Callable[[], tuple[str, str]] = lambda: ("", "")  # where they are served, why they are not
         self._fairness: tuple[Snapshot, Mapping[JobId, JobFairness]] = (Snapshot(), {})
-        self._submitting = Submitting(controller, past, lambda: fleet.names, grace=about.grace, lease=about.lease)
+        self._submitting = Submitting(
+            controller, past, lambda: fleet.names, grace=about.grace, lease=about.lease, notify=about.notify
+        )
         self._handlers: dict[type[Request], Callable[[Any, Peer], msgspec.Struct]] = {
             messages.Submit: self._submitting.submit,
             messages.Status: self._status,
+            messages.History: self._history,
+            messages.Report: self._report,
             messages.Show: self._show,
             messages.Why: self._why,
             messages.Logs: self._read_log,
@@ -109,12 +129,19 @@ class Service:
             raise UsageError(f"a request may wait at most {MAX_WAIT:.0f} s", "ask again and again")
         return self._handlers[type(request)](request, peer)
 
-    def _reader(self) -> Reader:
+    def look(self) -> tuple[Reader, Tally]:
+        """The newest snapshot and what was counted up to it. From any thread."""
+        with self._controller.changed:
+            snapshot, tally = self._controller.snapshot, self._controller.tally
+        return self._reader(snapshot), tally
+
+    def _reader(self, newest: Snapshot | None = None) -> Reader:
         controller = self._controller
+        newest = newest or controller.snapshot
         snapshot, fairness = self._fairness
-        if snapshot is not controller.snapshot:  # it changes with the snapshot alone: many look at each
-            snapshot = controller.snapshot
-            self._fairness = snapshot, fairness = snapshot, known_fairness(snapshot, controller.mean_shares)
+        if snapshot is not newest:  # it changes with the snapshot alone: many look at each
+            snapshot = newest
+            self._fairness = snapshot, fairness = snapshot, known_fairness(snapshot)
         return Reader(
             snapshot, controller.last_round, controller.world.now(), fairness, self._staging, controller.last_change
         )
@@ -337,7 +364,17 @@ class Service:
 
     def _show(self, request: messages.Show, peer: Peer) -> messages.JobDetail:
         reader, job = self._find(request.job)
-        return details.detail(reader, job, self._past.events(job=job.id))
+        told = details.detail(reader, job, self._past.events(job=job.id))
+        notes = self.notes(job.id)
+        return msgspec.structs.replace(told, notices=[*told.notices, *notes]) if notes else told
+
+    def _history(self, request: messages.History, peer: Peer) -> messages.HistoryList:
+        controller = self._controller
+        return accounts.history(request, controller.snapshot, self._past, controller.world.now())
+
+    def _report(self, request: messages.Report, peer: Peer) -> messages.ReportView:
+        controller = self._controller
+        return accounts.report(request, controller.snapshot, self._past, controller.world.now())
 
     def _why(self, request: messages.Why, peer: Peer) -> messages.Explanation:
         return details.explanation(*self._find(request.job))
@@ -382,6 +419,7 @@ class Service:
         snapshot = controller.snapshot
         took = list(controller.round_seconds)
         now = controller.world.now()
+        metrics, problem = self.metrics()
         return messages.DaemonInfo(
             pid=os.getpid(),
             version=gpq.__version__,
@@ -399,6 +437,8 @@ class Service:
             memory_mib=_resident_mib(),
             nodes={str(node.id): node_word(snapshot, node) for _, node in sorted(snapshot.nodes.items())},
             config_changed=self._fleet.config_changed(),
+            metrics=metrics,
+            metrics_problem=problem,
         )
 
 

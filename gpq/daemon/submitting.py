@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gpq import paths
+from gpq import config, outward, paths
 from gpq.control import after, arrays, details, requests
 from gpq.control.answers import Reader
 from gpq.control.controller import Controller
@@ -48,7 +48,7 @@ def settled(controller: Controller, build: Callable[[Snapshot], tuple[Sequence[A
 
 
 class Submitting:
-    """`grace`, `lease`: seconds, of jobs that ask for none. `configured` answers with the names of the nodes."""
+    """`grace`, `lease`: seconds, and `notify`: of jobs that ask for none. `configured` answers with the names of the nodes."""
 
     def __init__(
         self,
@@ -58,16 +58,20 @@ class Submitting:
         *,
         grace: float,
         lease: float,
+        notify: outward.Notify = outward.NO_TARGETS,
     ) -> None:
         self._controller = controller
         self._past = past
         self._configured = configured
-        self._grace, self._lease = grace, lease
+        self._grace, self._lease, self._notify = grace, lease, notify
         self._born = deadline(0.0)
 
     def submit(self, request: messages.Submit, peer: Peer) -> msgspec.Struct:
         """Submitted, or what a dry run came to. Raises GpqError; nothing is queued then."""
-        spec = requests.spec_of(request.spec, peer.user, peer.uid, self._grace, self._lease)
+        notify = self._notify
+        if request.spec.notify:  # targets that were added since the daemon's start are known as well
+            notify = notify._replace(targets=outward.notify(config.load().notify).targets)
+        spec = requests.spec_of(request.spec, peer.user, peer.uid, self._grace, self._lease, notify)
         if request.array is not None:
             arrays.check(request.array)
         if spec.min_gpus > 1 or spec.gpu_type or spec.min_gpu_memory_mib:

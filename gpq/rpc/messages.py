@@ -13,6 +13,7 @@ import msgspec
 VERSION = 1
 SCHEMA = 1
 MAX_LINE = 1 << 20  # bytes of a request
+LIKE_SLURM = "GPQ_LIKE_SLURM"  # in a job's environment: it reads SLURM_JOB_ID and the like
 
 
 class Request(msgspec.Struct, frozen=True, tag_field="op", tag=str.lower, forbid_unknown_fields=True):
@@ -48,6 +49,10 @@ class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     min_atomic_batch: int = 0
     max_atomic_batch: int = 0
     tags: list[str] = []
+    notify: list[str] | None = (
+        None  # names of targets, "desktop", "mailto:ADDRESS"; []: nobody, None: as config.toml says
+    )
+    notify_on: list[str] | None = None  # "start", "restart", "retry", "fail", "end"; None: as config.toml says
     code: str = ""  # SHA-256 of the archive in the state directory's `snapshots` that it is to run in; "": none
     code_cwd: str = ""  # the working directory in it, relative
     code_from: str = ""  # what was frozen, for people
@@ -67,8 +72,8 @@ class ArrayMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Submit(Request, frozen=True):
     spec: SpecMessage
     held: bool = False
-    array: ArrayMessage | None = None
     dry_run: bool = False  # answer a DryRun; nothing is kept
+    array: ArrayMessage | None = None
 
 
 class Status(Request, frozen=True):
@@ -81,6 +86,27 @@ class Status(Request, frozen=True):
     states: list[str] = []
     query: list[str] = []  # `user=ana`, `tag~cifar`, `sort=-goodput` (gpq.control.queries)
     waiting: int = 0
+
+
+class History(Request, frozen=True):
+    """Jobs that ended, the `limit` latest of all that match (0: all). `jobs`: as in Status, but a name is all jobs of that
+    name. `since` and `until` are of their ends, seconds since the epoch."""
+
+    jobs: list[str] = []
+    user: str = ""
+    states: list[str] = []
+    since: float | None = None
+    until: float | None = None
+    limit: int = 20
+
+
+class Report(Request, frozen=True):
+    """Accounts of a window, seconds since the epoch; without `since` from the first job on. `by`: "user", "job", "server" or
+    "day", days of the daemon's time zone."""
+
+    since: float | None = None
+    until: float | None = None
+    by: str = "user"
 
 
 class Show(Request, frozen=True):
@@ -214,6 +240,8 @@ class Shutdown(Request, frozen=True):
 AnyRequest = (
     Submit
     | Status
+    | History
+    | Report
     | Show
     | Why
     | Logs
@@ -606,6 +634,102 @@ class TopView(msgspec.Struct, frozen=True):
     schema: int = SCHEMA
 
 
+class EndedView(msgspec.Struct, frozen=True):
+    """One row of `gpq history`. None: not known, also of jobs from before gpq kept it."""
+
+    id: int
+    name: str
+    user: str
+    state: str
+    exit_status: int | None  # None: it never ran
+    reason: str  # how it failed
+    submitted_at: str
+    ended_at: str
+    wait_seconds: float | None  # from the submission to the first launch, less what its user held it
+    run_seconds: float  # over all attempts, from launch to end
+    gpus: float  # held, averaged over that
+    gpu_hours: float
+    goodput_hours: float | None  # what they were worth; None also where the job reports no progress
+    restarts: int
+    restart_gpu_hours: float | None  # of `gpu_hours`: stops and starts after the first
+    failed_gpu_hours: float | None  # of `gpu_hours`: attempts that failed or were lost
+    rho: float | None  # finish-time fairness, once it completed
+    command: str = ""
+
+
+class HistoryList(msgspec.Struct, frozen=True):
+    """The latest to end is the last."""
+
+    jobs: list[EndedView]
+    hidden: int = 0  # that match as well, and ended earlier
+    notes: list[str] = []  # jobs that were named and have not ended
+    now: str = ""
+    schema: int = SCHEMA
+
+
+class ReportRow(msgspec.Struct, frozen=True):
+    """What one user, job, server or day comes to."""
+
+    key: str  # user, id, server, or the day as 2026-11-22
+    user: str  # of a job
+    name: str  # of a job
+    jobs: int  # that held GPUs, or ended
+    completed: int
+    failed: int
+    cancelled: int
+    timeout: int
+    gpu_hours: float
+    goodput_hours: float | None  # what they were worth, where jobs report progress
+    known_gpu_hours: float  # of `gpu_hours`: by attempts that reported progress
+    efficiency: float | None  # goodput hours over these
+    share: float | None  # of all GPU hours, 0 to 1; of users alone, as the next
+    fair_share: float | None  # 0 to 1: equal parts, at every moment, for all whose jobs ran or waited
+    waits: int  # jobs that were first launched
+    wait_median_seconds: float | None
+    wait_p95_seconds: float | None
+    restarts: int
+    restart_gpu_hours: float
+    failed_gpu_hours: float
+    rhos: int  # jobs that completed and whose finish-time fairness is known
+    rho_median: float | None
+    rho_max: float | None
+
+
+class UserPiece(msgspec.Struct, frozen=True):
+    user: str
+    gpu_hours: float
+    goodput_hours: float
+    fair_gpu_hours: float  # that the fair share would have been
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A part of the window: an hour, a day, a week or a month."""
+
+    start: str
+    end: str
+    users: list[UserPiece]
+
+
+class RhoBar(msgspec.Struct, frozen=True):
+    """Jobs that completed with a finish-time fairness from `least` on, below `below`."""
+
+    least: float
+    below: float | None
+    jobs: int
+
+
+class ReportView(msgspec.Struct, frozen=True):
+    since: str
+    until: str
+    by: str
+    rows: list[ReportRow]  # most GPU hours first; days in their order
+    total: ReportRow
+    pieces: list[Piece]
+    rho_bars: list[RhoBar]
+    now: str = ""
+    schema: int = SCHEMA
+
+
 class Words(msgspec.Struct, frozen=True):
     words: list[tuple[str, str]]  # word, description
 
@@ -627,4 +751,6 @@ class DaemonInfo(msgspec.Struct, frozen=True):
     memory_mib: float
     nodes: dict[str, str]  # name -> state
     config_changed: bool = False  # config.toml is not the one that it read as it started
+    metrics: str = ""  # where Prometheus metrics are served, or are to be; "" = nowhere
+    metrics_problem: str = ""  # why they are not
     schema: int = SCHEMA

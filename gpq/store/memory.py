@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from gpq.core.accounting import Record, record_of
 from gpq.core.events import EPHEMERAL, Event
 from gpq.core.models import Job, Snapshot
-from gpq.core.units import JobId
+from gpq.core.units import JobId, Seconds
+from gpq.ports import Wanted
 
 
 class MemoryStore:
@@ -38,6 +40,8 @@ class MemoryStore:
             reservations=snapshot.reservations,
             next_reservation=snapshot.next_reservation,
             links=snapshot.links,
+            means=snapshot.means_kept,
+            means_kept=snapshot.means_kept,
         )
 
     def history(
@@ -67,6 +71,22 @@ class MemoryStore:
             if (job is None or getattr(event, "job", None) == job) and (not kinds or isinstance(event, tuple(kinds)))
         ]
         return found if limit is None else found[len(found) - min(limit, len(found)) :]
+
+    def records(self, wanted: Wanted) -> list[Record]:
+        found = [
+            job
+            for job in self.history(user=wanted.user, states=wanted.states)
+            if (not (wanted.ids or wanted.names) or job.id in wanted.ids or job.spec.name in wanted.names)
+            and (wanted.since is None or (job.ended_at or 0.0) >= wanted.since)
+            and (wanted.until is None or (job.ended_at or 0.0) < wanted.until)
+        ]
+        return [record_of(job) for job in found[: wanted.limit]]
+
+    def count(self, wanted: Wanted) -> int:
+        return len(self.records(replace(wanted, limit=None)))
+
+    def journal(self, kinds: Sequence[type], since: Seconds = 0.0) -> Iterator[Event]:
+        return (event for event in self.events(kinds=kinds) if event.at >= since)
 
     def ended_count(self) -> int:
         return len(self._ended)

@@ -37,7 +37,7 @@ def encode(thing: Job | Event | Prior | Sequence[Reservation]) -> str:
 
 
 def checksum(*columns: object) -> int:
-    return zlib.crc32("\x1f".join(str(column) for column in columns).encode("utf-8", "surrogatepass"))
+    return zlib.crc32("\x1f".join(map(str, columns)).encode("utf-8", "surrogatepass"))
 
 
 def decode(text: str, kind: type[T]) -> T:

@@ -12,12 +12,14 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 
+from gpq.core.accounting import Record
 from gpq.core.events import EPHEMERAL, JOURNAL_VERSION, Event, Submitted
 from gpq.core.models import TERMINAL, Job, Snapshot
 from gpq.core.nodes import Reservation
-from gpq.core.units import JobId, NodeId
+from gpq.core.units import JobId, NodeId, Seconds
 from gpq.errors import GpqError, Refused, StoreFailed
-from gpq.store import disk, links, priors, rows, succession
+from gpq.ports import Wanted
+from gpq.store import disk, ledger, links, means, priors, rows, succession
 from gpq.store import marks as beside
 from gpq.store.marks import Marks
 from gpq.store.migrations import migrate
@@ -106,6 +108,8 @@ class SqliteStore:
         if before.reservations != snapshot.reservations:
             held = [each for _, each in sorted(snapshot.reservations.items())]
             meta.append(("reservations", rows.encode(held)))
+        if before.means_kept is not snapshot.means_kept and before.means_kept != snapshot.means_kept:
+            meta.append(("means", means.encode(snapshot.means_kept)))
         learnt, forgotten = priors.changes(before.priors, snapshot.priors, snapshot.now)
         if changed or ended or journal or meta or learnt or forgotten:
             writes: Writes = [
@@ -126,6 +130,8 @@ class SqliteStore:
             reservations=snapshot.reservations,
             next_reservation=snapshot.next_reservation,
             links=snapshot.links,
+            means=snapshot.means_kept,
+            means_kept=snapshot.means_kept,
         )
         self._ended += len(ended)
 
@@ -230,6 +236,7 @@ class SqliteStore:
         meta = dict(self._reader.execute("SELECT key, value FROM meta").fetchall())
         found = self._reader.execute(f"SELECT {_JOB_COLUMNS} FROM jobs WHERE ended_at IS NULL ORDER BY id")
         jobs = {job.id: job for job in (self._job(row) for row in found)}
+        kept = means.decode(meta.get("means", "{}"))
         try:
             return Snapshot(
                 jobs=jobs,
@@ -241,6 +248,8 @@ class SqliteStore:
                 drained={NodeId(name): str(why) for name, why in json.loads(meta.get("drained", "{}")).items()},
                 reservations={held.id: held for held in rows.decode(meta.get("reservations", "[]"), list[Reservation])},
                 next_reservation=int(meta.get("next_reservation", 1)),
+                means=kept,
+                means_kept=kept,
             )
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise disk.damaged(self.path, f"table meta: {error}") from None
@@ -285,6 +294,34 @@ class SqliteStore:
                     raise rows.Damaged("an event has another checksum")
                 found.append(rows.decode_event(str(kind), str(body)))
         return found[::-1]
+
+    def news(self, after: int, kinds: Sequence[type], limit: int) -> tuple[int, list[tuple[int, Event]]]:
+        """Events of these kinds behind the number `after`, oldest first, with their numbers; and up to which number that is
+        all there is. From any thread. Raises GpqError."""
+        [(last,)] = self._read("SELECT coalesce(max(seq), 0) FROM events", ())
+        until = int(str(last))
+        query = (
+            f"SELECT seq, kind, checksum, body FROM events WHERE seq > ? AND seq <= ? AND +kind IN ({','.join('?' * len(kinds))})"
+            " ORDER BY seq LIMIT ?"
+        )
+        found: list[tuple[int, Event]] = []
+        for seq, kind, checksum, body in self._read(query, [after, until, *(kind.__name__ for kind in kinds), limit]):
+            with self._sound():
+                if rows.checksum(kind, body) != checksum:
+                    raise rows.Damaged("an event has another checksum")
+                found.append((int(str(seq)), rows.decode_event(str(kind), str(body))))
+        return (found[-1][0] if len(found) == limit else until), found
+
+    def records(self, wanted: Wanted) -> list[Record]:
+        with self._sound():
+            return list(ledger.records(self._read, wanted))
+
+    def count(self, wanted: Wanted) -> int:
+        return ledger.count(self._read, wanted)
+
+    def journal(self, kinds: Sequence[type], since: Seconds = 0.0) -> Iterator[Event]:
+        with self._sound():
+            yield from ledger.journal(self._read, kinds, since)
 
     def holds(self) -> bool:
         """Is this still the latest daemon to have opened the database? From any thread; False where that cannot be read."""

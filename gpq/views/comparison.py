@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -19,6 +19,58 @@ from gpq.views.queue import percent
 
 SCHEMA = 1
 GAP = 2  # columns between two columns
+
+
+@dataclass(frozen=True, slots=True)
+class RunView(Summary):
+    """One run."""
+
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class MeanView:
+    """The means over the runs of one policy on one cluster."""
+
+    cluster: str
+    runs: int
+    policy: str
+    jobs: float
+    avg_jct: float
+    p50_jct: float
+    p99_jct: float
+    makespan: float
+    rho_p95: float | None
+    rho_max: float | None
+    rho_above_1: float | None
+    restarts_per_job: float
+    gpu_hours: float
+    goodput: float
+    round_ms_median: float
+    round_ms_max: float
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRun:
+    """A run that did not end, and why."""
+
+    cluster: str
+    policy: str
+    workload: str
+    seed: int
+    error: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Answer of `gpq simulate`: what `document` makes. Shares go from 0 to 1."""
+
+    schema: int
+    runs: list[RunView]
+    means: list[MeanView]
+    failed: list[FailedRun]
 
 
 def columns(rows: Sequence[Summary], cluster: str = "") -> list[Column]:

@@ -13,6 +13,7 @@ from gpq.views.queue import percent, remark, where
 
 EVENTS = 12  # of the journal, the latest
 KEY = 17  # columns of the names on the left
+NARROW = 40  # columns below which there is no room for them
 
 
 def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
@@ -87,6 +88,7 @@ def _asked(spec: SpecMessage, job: JobView) -> dict[str, str]:
         else "",
         "atomic batch": f"{spec.min_atomic_batch} to {spec.max_atomic_batch}" if spec.max_atomic_batch else "",
         "tags": ", ".join(spec.tags),
+        "notifies": f"{', '.join(spec.notify)} of {', '.join(spec.notify_on or [])}" if spec.notify else "",
     }
     return {key: safe(value) for key, value in pairs.items() if value}
 
@@ -150,6 +152,11 @@ def counted(number: int, one: str, many: str) -> str:
 
 
 def _pairs(pairs: dict[str, str], limit: int) -> list[str]:
+    if 0 < limit < NARROW:  # the names on lines of their own
+        told = [
+            [*wrapped(key, limit, "  ", "  "), *wrapped(value, limit, "    ", "    ")] for key, value in pairs.items()
+        ]
+        return [line for lines in told for line in lines]
     return [line for key, value in pairs.items() for line in wrapped(value, limit, f"  {key:{KEY - 2}}", " " * KEY)]
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import schemas
 from tests.cli.served import Made, job, serving
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +22,7 @@ FIFO = 'interval = 2.0\npolicy = "fifo"\n[nodes.local]\nslots = 2\n'
 
 @dataclass
 class Gpq:
-    """Runs the command line in `home`."""
+    """Runs the command line in `home`; what it prints as JSON is held against the published schema."""
 
     home: Path
     environ: dict[str, str] = field(default_factory=dict)
@@ -42,11 +43,13 @@ class Gpq:
     def __call__(
         self, *argv: str, timeout: float = 120, cwd: Path | None = None, **environ: str
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        said = subprocess.run(
             [sys.executable, "-m", "gpq", *argv],
             capture_output=True, text=True, timeout=timeout, env={**self.environment, **environ}, cwd=cwd or self.home,
             stdin=subprocess.DEVNULL, check=False,
         )  # fmt: skip
+        schemas.check_call(argv, said.stdout)
+        return said
 
 
 @pytest.fixture

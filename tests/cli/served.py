@@ -111,6 +111,60 @@ def top() -> m.TopView:
     )  # fmt: skip
 
 
+def ended(number: int, state: str = "completed", **changes: object) -> m.EndedView:
+    """A row of history."""
+    row = m.EndedView(
+        id=number, name=f"train-{number}", user="alice", state=state, exit_status=0 if state == "completed" else 1,
+        reason="" if state == "completed" else "exit 1: out of memory", submitted_at=NOW, ended_at="2026-03-01T14:02:00.000Z",
+        wait_seconds=95.0, run_seconds=6500.0, gpus=2.5, gpu_hours=4.51, goodput_hours=3.1, restarts=2,
+        restart_gpu_hours=0.061, failed_gpu_hours=0.0, rho=0.87, command="train.py --epochs 10",
+    )  # fmt: skip
+    return msgspec.structs.replace(row, **changes)
+
+
+def history() -> m.HistoryList:
+    old = ended(
+        1, "cancelled", exit_status=143, reason="", wait_seconds=None, goodput_hours=None, restart_gpu_hours=None,
+        failed_gpu_hours=None, rho=None, restarts=0,
+    )  # fmt: skip
+    return m.HistoryList([old, ended(2, "failed", rho=None, user="bob"), ended(3)], 39, [], NOW)
+
+
+def report_row(key: str, **changes: object) -> m.ReportRow:
+    row = m.ReportRow(
+        key=key, user="", name="", jobs=12, completed=9, failed=2, cancelled=1, timeout=0, gpu_hours=51.2, goodput_hours=30.1,
+        known_gpu_hours=45.0, efficiency=30.1 / 45.0, share=0.64, fair_share=0.5, waits=12, wait_median_seconds=95.0,
+        wait_p95_seconds=4000.0, restarts=7, restart_gpu_hours=0.42, failed_gpu_hours=1.3, rhos=9, rho_median=0.91, rho_max=1.8,
+    )  # fmt: skip
+    return msgspec.structs.replace(row, **changes)
+
+
+def report(by: str = "user", user: str = "alice") -> m.ReportView:
+    """Two users over three days."""
+    other = report_row(
+        "bob" if by == "user" else "2", jobs=1, gpu_hours=28.8, goodput_hours=None, known_gpu_hours=0.0, efficiency=None,
+        share=0.36, waits=1, restarts=0, restart_gpu_hours=0.0, failed_gpu_hours=0.0, rhos=0, rho_median=None, rho_max=None,
+    )  # fmt: skip
+    first = report_row(user if by == "user" else "1")
+    if by != "user":
+        first, other = (msgspec.structs.replace(row, share=None, fair_share=None) for row in (first, other))
+    if by == "job":
+        first = msgspec.structs.replace(first, user=user, name="train")
+        other = msgspec.structs.replace(other, user="bob")
+    pieces = [
+        m.Piece(
+            f"2026-03-0{day}T00:00:00.000Z", f"2026-03-0{day + 1}T00:00:00.000Z",
+            [m.UserPiece("bob", 9.6, 0.0, 13.3), m.UserPiece(user, 17.0 + day, 10.0, 13.3 + day)],
+        )
+        for day in (1, 2, 3)
+    ]  # fmt: skip
+    bars = [m.RhoBar(0.0, 0.5, 1), m.RhoBar(0.5, 1.0, 5), m.RhoBar(1.0, 2.0, 3), m.RhoBar(2.0, None, 0)]
+    total = report_row("", jobs=13, gpu_hours=80.0, share=None, fair_share=None, waits=13)
+    return m.ReportView(
+        "2026-03-01T00:00:00.000Z", "2026-03-04T00:00:00.000Z", by, [first, other], total, pieces, bars, NOW
+    )
+
+
 class Made:
     """Answers requests from `rows`; keeps them in `asked`."""
 
@@ -131,6 +185,10 @@ class Made:
                 return m.JobList(self.rows, len(self.rows), hidden=7, now=NOW)
             case m.Wait():
                 return m.JobList(self.rows, len(self.rows), now=NOW)
+            case m.History():
+                return history()
+            case m.Report():
+                return report(request.by)
             case m.Show():
                 return detail(self._one(request.job))
             case m.Why():
@@ -159,11 +217,14 @@ class Made:
                 return m.LogChunk(number, "a", text, request.offset + len(data), not data, [1, 2], ["a"], "completed")
             case m.Submit(dry_run=True):
                 return m.DryRun("starting", [m.PartView("a", ["GPU-0"], [0])], ["1 GPU is free"])
+            case m.Submit(array=m.ArrayMessage()):
+                count = len(request.array.indices)
+                return m.Submitted(5, request.spec.name, "pending", jobs=list(range(6, 6 + count)))
             case m.Submit():
                 return m.Submitted(5, request.spec.name, "pending")
             case m.Cancel():
                 return m.CancelResult([1], [2], [3])
-            case m.Hold() | m.Release() | m.Requeue():
+            case m.Hold() | m.Edit() | m.Release() | m.Requeue():
                 return m.Changed([1], ["job 2 has ended"])
         raise AssertionError(f"{request} is not expected")
 

@@ -58,6 +58,13 @@ BAD = [
     (["submit", "notes.txt"], "gpq submit -- notes.txt"),
     (["submit", "nothing"], "gpq submit -- nothing"),
     (["sumbit", "x"], "did you mean submit?"),
+    (["submit", "--wrap", "ls", "train.py"], "--wrap and a script"),
+    (["submit", "--nodes=2", "--", "true"], "one server"),
+    (["submit", "--dependency", "singleton", "--", "true"], "cannot wait for singleton"),
+    (["submit", "--time", "1:30", "--", "true"], "hours or minutes?"),
+    (["import"], "missing command"),
+    (["import", "slurm"], "missing argument"),
+    (["import", "sge", "x"], "no such command 'sge'"),
     (["status", "--color", "pink"], "pink"),
     (["status", "--user"], "requires an argument"),
     (["cancel"], "missing"),
@@ -215,7 +222,8 @@ def test_a_bug_shows_its_traceback(gpq: Gpq, home: Path) -> None:
 
 
 EVERYWHERE = [["--help"], ["--version"], ["status"], ["status", "--json"], ["show", "1"], ["show", "99", "--json"], ["nodes"],
-              ["top", "--once"], ["config", "show"], ["completion", "bash"], ["submit", "--help"]]  # fmt: skip
+              ["top", "--once"], ["config", "show"], ["completion", "bash"], ["submit", "--help"],
+              ["schema"], ["schema", "show"], ["history"], ["report", "--csv"]]  # fmt: skip
 
 
 @pytest.mark.parametrize("argv", EVERYWHERE, ids=" ".join)

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from gpq.cli.moments import moment
+from gpq.cli.moments import earlier, moment
 from gpq.cli.values import gpu_list
 from gpq.errors import UsageError
 
@@ -83,6 +83,42 @@ def test_what_is_no_moment_is_refused_with_examples(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         moment(text, "--from", NOW)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("now", "2026-11-25 14:30"),
+        ("7d", "2026-11-18 14:30"),
+        ("1h30m", "2026-11-25 13:00"),
+        ("18:00", "2026-11-24 18:00"),
+        ("9:00", "2026-11-25 09:00"),
+        ("today", "2026-11-25 00:00"),
+        ("yesterday", "2026-11-24 00:00"),
+        ("Yesterday 9:00", "2026-11-24 09:00"),
+        ("mon 9:00", "2026-11-23 09:00"),
+        ("wed 14:30", "2026-11-25 14:30"),
+        ("wed 18:00", "2026-11-18 18:00"),
+        ("friday", "2026-11-20 00:00"),
+        ("2026-11-01", "2026-11-01 00:00"),
+        ("1 nov", "2026-11-01 00:00"),
+        ("27 nov 8am", "2025-11-27 08:00"),
+        ("2026-12-24 20:15", "2026-12-24 20:15"),
+        ("+1h", "2026-11-25 15:30"),
+        ("tomorrow", "2026-11-26 00:00"),
+    ],
+)
+def test_looking_back_they_are_the_latest_such_moment(text: str, meant: str) -> None:
+    assert earlier(text, "--since", NOW) == datetime.fromisoformat(meant).timestamp()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "soon", "7", "7x", "yesterday today", "25:00", "2026-13-01", "-7d", "0d", "last week"]
+)
+def test_looking_back_what_is_no_moment_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        earlier(text, "--since", NOW)
+    assert "7d" in caught.value.hint
 
 
 def test_lists_of_gpus() -> None:

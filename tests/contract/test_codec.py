@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpq.errors import BY_CODE, DaemonUnreachable, GpqError, NotFound, UsageError
 from gpq.rpc import codec, messages
-from gpq.rpc.messages import MAX_LINE, VERSION, Logs, SpecMessage, Status, Submit, Submitted, Wait
+from gpq.rpc.messages import MAX_LINE, VERSION, ArrayMessage, Logs, SpecMessage, Status, Submit, Submitted, Wait
 
 texts = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=20)
 specs = st.builds(
@@ -22,9 +22,15 @@ specs = st.builds(
     min_gpus=st.integers(-9, 9),
     grace=st.floats(allow_nan=False, allow_infinity=False),
 )
+arrays = st.builds(
+    ArrayMessage,
+    st.lists(st.integers(0, 99), max_size=3),
+    st.lists(st.dictionaries(texts, texts, max_size=2), max_size=2),
+    st.integers(0, 9),
+)
 requests = st.one_of(
-    st.builds(Submit, specs, st.booleans(), st.booleans()),
-    st.builds(Status, st.lists(texts, max_size=3), st.integers(0, 100)),
+    st.builds(Submit, specs, st.booleans(), st.booleans(), st.none() | arrays),
+    st.builds(Status, st.lists(texts, max_size=3), st.integers(0, 100), query=st.lists(texts, max_size=2)),
     st.builds(Wait, st.lists(texts, max_size=3), st.floats(0, 1e6)),
     st.builds(Logs, texts),
 )
@@ -39,12 +45,12 @@ def test_a_request_comes_out_as_it_went_in(request: messages.Request) -> None:
 
 def test_the_envelope_is_as_documented() -> None:
     assert json.loads(codec.encode_request(Status(recent=3))) == {
-        "v": VERSION, "op": "status", "jobs": [], "recent": 3, "user": "", "states": [],
+        "v": VERSION, "op": "status", "jobs": [], "recent": 3, "user": "", "states": [], "query": [],
     }  # fmt: skip
     answer = json.loads(codec.encode_result(Submitted(7, "x", "pending")))
     assert answer.pop("program")
     assert answer == {
-        "v": VERSION, "ok": True, "result": {"id": 7, "name": "x", "state": "pending", "warnings": [], "schema": 1},
+        "v": VERSION, "ok": True, "result": {"id": 7, "name": "x", "state": "pending", "warnings": [], "jobs": [], "schema": 1},
     }  # fmt: skip
     refusal = json.loads(codec.encode_error(NotFound("no such job", "look again")))
     assert refusal.pop("program")

@@ -18,10 +18,12 @@ from pathlib import Path
 
 import pytest
 
-from gpq.core.events import Submitted
+from gpq.core.accounts import MeanShare
+from gpq.core.events import Submitted, Succeeded
 from gpq.core.profile import Noise, Prior, ProfileRow
 from gpq.core.units import JobId
 from gpq.errors import GpqError, Refused, StoreFailed
+from gpq.ports import Wanted
 from gpq.store import disk
 from gpq.store.migrations import MIGRATIONS, migrate
 from gpq.store.sqlite import SqliteStore
@@ -447,3 +449,30 @@ def test_a_commit_waits_for_another_process_that_locks_the_database(path: str) -
             holder.communicate("go on\n", timeout=60)
             [job] = commit.result(timeout=60)
         assert store.load().jobs == {job.id: job}
+
+
+def test_shares_survive_a_reopen_and_damaged_ones_are_counted_anew(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    kept = {JobId(1): MeanShare(120.0, 60.0)}
+    with closing(SqliteStore(path)) as store:
+        submit(store, spec())
+        store.commit([], replace(store.load(), means_kept=kept))
+    with closing(SqliteStore(path)) as store:
+        assert store.load().means == kept
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE meta SET value = 'x' WHERE key = 'means'")
+    with closing(SqliteStore(path)) as store:
+        assert store.load().means == {}
+    assert "counted anew" in caplog.text
+
+
+def test_a_damaged_row_is_no_record(path: str) -> None:
+    with closing(SqliteStore(path)) as store:
+        [job] = submit(store, spec("one"))
+        end(store, job, at=1.0)
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("UPDATE jobs SET body = replace(body, 'one', 'two')")
+            connection.execute("UPDATE events SET body = replace(body, '1.0', '9.0') WHERE kind = 'Succeeded'")
+        with pytest.raises(GpqError, match="checksum"):
+            store.records(Wanted())
+        with pytest.raises(GpqError, match="checksum"):
+            list(store.journal([Succeeded]))

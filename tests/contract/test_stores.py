@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gpq.core.accounting import record_of
+from gpq.core.accounts import Account, MeanShare
 from gpq.core.events import (
     Edited,
     Failed,
@@ -27,7 +29,8 @@ from gpq.core.models import BatchOrder, Exit, Job, JobSpec, JobState, Placement
 from gpq.core.nodes import Link, Node, Reservation
 from gpq.core.profile import Noise, Prior, Profile, ProfileRow
 from gpq.core.units import DeviceId, JobId, NodeId
-from gpq.store import links
+from gpq.ports import Wanted
+from gpq.store import ledger, links
 from gpq.store.memory import MemoryStore
 from gpq.store.sqlite import SqliteStore
 
@@ -233,3 +236,67 @@ def test_measurements_that_cannot_be_read_are_none_and_stop_nothing(caplog: pyte
     for text in ("", "{}", '[["a", "b"]]', '[["a", "b", {"latency": "x"}]]'):
         assert links.decode(text) == {}
     assert "gpq doctor" in caplog.text
+
+
+# -- accounts ----------------------------------------------------------------------------------------------------------
+
+
+def test_records_are_what_the_jobs_are_and_the_filters_are_those_of_history(store: AnyStore) -> None:
+    jobs = submit(store, spec("a", "ada"), spec("b", "bo"), spec("a", "bo"), spec("c", "ada"))
+    full = replace(
+        jobs[0], service=7.0, account=Account(waited=3.0, worth=2.0, rho=0.9), profile=Profile(checkpoints=3)
+    )
+    over = [end(store, job, at=float(at)) for at, job in zip((5, 6, 7), (full, *jobs[1:3]), strict=True)]
+    assert store.records(Wanted()) == [record_of(job) for job in reversed(over)]
+
+    def found(wanted: Wanted) -> list[int]:
+        assert store.count(wanted) == len(store.records(replace(wanted, limit=None)))
+        return [record.id for record in store.records(wanted)]
+
+    assert found(Wanted(user="bo")) == [3, 2]
+    assert found(Wanted(names=["a"])) == [3, 1]
+    assert found(Wanted(ids=[JobId(2), JobId(4)], names=["a"])) == [3, 2, 1], "these, and those with these names"
+    assert found(Wanted(states=["failed"])) == []
+    assert found(Wanted(since=6.0)) == [3, 2]
+    assert found(Wanted(until=6.0)) == [1]
+    assert found(Wanted(limit=2)) == [3, 2]
+    assert found(Wanted(limit=0)) == []
+
+
+def test_a_record_whose_loss_diverged_is_read(store: AnyStore) -> None:
+    [job] = submit(store, spec())
+    end(store, replace(job, profile=Profile(metrics=(("loss", math.nan),))), at=1.0)
+    assert [record.id for record in store.records(Wanted())] == [1]
+
+
+def test_the_journal_comes_in_order_by_kind_and_moment_however_long_it_is(
+    store: AnyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "PAGE", 3)
+    jobs = submit(store, *(spec() for _ in range(10)))
+    for at, job in enumerate(jobs):
+        end(store, job, at=float(at))
+    assert [event.job for event in store.journal([Succeeded])] == list(range(1, 11))  # type: ignore[union-attr]
+    assert len(list(store.journal([Submitted, Succeeded], since=4.0))) == 12
+    assert [record.id for record in store.records(Wanted())] == list(range(10, 0, -1))
+    assert [record.id for record in store.records(Wanted(limit=7))] == list(range(10, 3, -1))
+    assert list(store.journal([Failed])) == []
+
+
+def test_a_long_read_leaves_others_their_turn(store: AnyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "PAGE", 1)
+    for at, job in enumerate(submit(store, spec("a"), spec("b"))):
+        end(store, job, at=float(at))
+    reading = store.journal([Succeeded])
+    assert next(reading).at == 0.0
+    [third] = submit(store, spec("c"))
+    end(store, third, at=2.0)
+    assert len(store.history()) == store.ended_count() == 3
+    assert len(list(reading)) >= 1
+
+
+def test_shares_averaged_over_lives_are_kept(store: AnyStore) -> None:
+    [job] = submit(store, spec())
+    kept = {job.id: MeanShare(120.0, 60.0)}
+    store.commit([], replace(store.load(), means_kept=kept))
+    assert store.load().means == store.load().means_kept == kept

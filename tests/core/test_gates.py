@@ -118,6 +118,8 @@ def test_an_edit_opens_the_gate() -> None:
     gone = fold(state, [ends(1, Failed)]).snapshot
     assert gone.jobs[JobId(2)].unmet
     assert not fold(gone, [Edited(2.0, JobId(2), free)]).snapshot.jobs[JobId(2)].unmet
+    other = replace(gone.jobs[JobId(2)].spec, priority=5)
+    assert fold(gone, [Edited(2.0, JobId(2), other)]).snapshot.jobs[JobId(2)].unmet
 
 
 def test_why_names_what_it_waits_for() -> None:

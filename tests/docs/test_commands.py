@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gpq.cli import reference
+from gpq.cli import reference, schemas
 from gpq.cli.commands import COMMANDS
 from gpq.cli.scripts import SCRIPTS
 from tests.cli.conftest import ROOT
@@ -15,7 +15,10 @@ from tests.cli.conftest import ROOT
 LEAVES = [path for path, _ in reference.leaves()]
 
 
-@pytest.mark.parametrize("path", ["README.md", "gpq/cli/grammar.py", *(f"completions/gpq.{each}" for each in SCRIPTS)])
+MADE = ["README.md", "gpq/cli/grammar.py", *(f"completions/gpq.{each}" for each in SCRIPTS), *schemas.files()]
+
+
+@pytest.mark.parametrize("path", MADE)
 def test_what_is_made_from_the_commands_is_fresh(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     assert reference.BEGIN in (ROOT / "README.md").read_text()

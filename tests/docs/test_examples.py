@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpq.rpc.messages import Changed, Hold, Release
+from tests import schemas
 from tests.e2e.harness import Daemon
 from tests.waiting import wait_until
 
@@ -29,7 +29,7 @@ def run(*argv: str, seconds: float = 250.0, **env: str) -> subprocess.CompletedP
 
 def test_every_example_is_run_here() -> None:
     found = {path.name for path in EXAMPLES.iterdir() if path.name != "__pycache__"}
-    assert found == {"digits", "chargpt", "blackbox.sh", "signal_checkpoint.py"}
+    assert found == {"digits", "chargpt", "blackbox.sh", "signal_checkpoint.py", "grafana"}
 
 
 def test_digits_reaches_its_target_without_gpq() -> None:
@@ -80,7 +80,7 @@ def test_the_demonstration_keeps_all_its_promises(tmp_path: Path) -> None:
     home = Path("/tmp") / f"gpq-demo-test-{os.getpid()}"  # the path of a socket may have 107 bytes
     try:
         done = run(sys.executable, "-m", "gpq", "demo", "--json", "--home", str(home), "--timeout", "9m", seconds=580)
-        result = json.loads(done.stdout)
+        [result] = schemas.check("demo", done.stdout)
         assert done.returncode == 0, (result, done.stderr)
     finally:
         lock = home / "daemon.lock"

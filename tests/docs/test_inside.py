@@ -7,14 +7,17 @@ from dataclasses import fields
 
 import pytest
 
+from gpq.cli import sbatch
+from gpq.cli.commands import COMMANDS
+from gpq.cli.grammar import GRAMMAR
 from gpq.config import FileConfig, NodeConfig, parse
 from gpq.policies.registry import POLICIES
 from gpq.sim.outcomes import Summary
-from gpq.views import comparison
+from gpq.views import accounts, comparison
 from tests.cli.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()
-[EXAMPLE] = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+EXAMPLE, *PIECES = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
 INSIDE = (ROOT / "gpq" / "README.md").read_text()
 
 
@@ -27,7 +30,7 @@ def test_the_table_of_policies_is_the_registrys() -> None:
 
 @pytest.mark.parametrize("key", [each.name for kind in (FileConfig, NodeConfig) for each in fields(kind)])
 def test_every_key_of_the_file_is_in_the_example(key: str) -> None:
-    assert re.search(rf"^(# )?{key} = |^\[{key}\.", EXAMPLE, re.MULTILINE), f"README.md says nothing of {key}"
+    assert re.search(rf"^(# )?{key} = |^\[{key}[.\]]", EXAMPLE, re.MULTILINE), f"README.md says nothing of {key}"
 
 
 @pytest.mark.parametrize("room", ["core", "sim"])
@@ -45,5 +48,46 @@ def test_every_column_of_a_simulation_is_explained() -> None:
     assert {"cluster", *(each.name for each in fields(Summary))} <= named
 
 
+def test_other_pieces_of_the_file_are_right() -> None:
+    for piece in PIECES:
+        parse(piece, policies=POLICIES)
+
+
+def test_every_figure_of_history_and_report_is_explained() -> None:
+    section = README.partition("## Who had what")[2].partition("\n## ")[0]
+    told = {word.strip() for line in section.splitlines() for word in re.split(r"[,|]", line)}
+    plain = {
+        "USER",
+        "JOB",
+        "NAME",
+        "OWNER",
+        "JOBS",
+        "ID",
+        "STATE",
+        "EXIT",
+        "SUBMITTED",
+        "ENDED",
+        "RAN",
+        "GPUS",
+        "REASON",
+    }
+    columns = [*accounts.report_columns([], "user"), *accounts.history_columns([])]
+    assert {column.title for column in columns} - plain <= told
+
+
 def test_what_the_example_sets_are_the_defaults() -> None:
     assert parse(EXAMPLE, policies=POLICIES) == FileConfig()
+
+
+def test_what_the_table_for_slurm_names_is_there() -> None:
+    section = README.partition("## From Slurm, and from task-spooler\n")[2].partition("\n## ")[0]
+    rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| `") or line.startswith("| the")]
+    assert len(rows) > 12
+    for _, ours in rows:
+        for code in re.findall(r"`([^`]+)`", ours):
+            words = code.split()
+            if words[0] == "gpq":
+                assert words[1] in COMMANDS, code
+            known = GRAMMAR["edit" if "edit" in words else "submit"][1]
+            options = [word.partition("=")[0] for word in words if word[:2] == "--" and word != "--"]
+            assert all(option in known or sbatch.name_of(option) for option in options), code

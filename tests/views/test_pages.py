@@ -17,7 +17,7 @@ from rich.console import Console
 
 from gpq.cli.checks import Check
 from gpq.rpc import messages as m
-from gpq.views import checkup, curve, detail, explanation, losses, nodes, queue, top
+from gpq.views import accounts, checkup, curve, detail, explanation, losses, nodes, queue, top
 from gpq.views.plain import moment, width
 from tests.cli import served
 
@@ -58,6 +58,15 @@ PAGES = {
     "why-80": lambda: explanation.lines(served.explanation(served.job(1)), 80),
     "nodes-100": lambda: nodes.lines(m.NodeList(served.nodes()), 100),
     "nodes-60": lambda: nodes.lines(m.NodeList(served.nodes()), 60),
+    "history-160": lambda: accounts.history(served.history(), 160),
+    "history-80": lambda: accounts.history(served.history(), 80),
+    "history-40": lambda: accounts.history(served.history(), 40),
+    "report-140": lambda: accounts.report(served.report(), 140),
+    "history-20": lambda: accounts.history(served.history(), 20),
+    "report-20": lambda: accounts.report(served.report(), 20),
+    "report-60": lambda: accounts.report(served.report(), 60),
+    "report-job-100": lambda: accounts.report(served.report("job"), 100),
+    "report-day-80": lambda: accounts.report(served.report("day"), 80),
     "doctor-60": lambda: checkup.lines(CHECKS, 60),
     "top-80x24": lambda: drawn(80, 24),
     "top-120": lambda: drawn(120, None),

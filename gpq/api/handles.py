@@ -1,0 +1,230 @@
+"""A job of the queue as an object: what it is now, its end, its log, and what may be done with it."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import msgspec
+
+from gpq.api import options
+from gpq.cli import edits, values
+from gpq.client import following
+from gpq.client.connection import Lasting, call
+from gpq.errors import NotFound, Refused
+from gpq.rpc import messages
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+LOG = logging.getLogger("gpq")  # remarks: what a command writes on stderr after `note:`
+
+
+class Onlooker:
+    """Draws nothing, and has remarks logged."""
+
+    watched = False
+
+    def patience(self, longest: float) -> float:
+        return longest
+
+    def show(self, jobs: Iterable[messages.JobView]) -> None: ...
+
+    def note(self, *lines: str) -> None:
+        for line in lines:
+            LOG.warning("%s", line)
+
+
+def ask(request: messages.Request, kind: type[R]) -> R:
+    """The answer to what may be asked twice; a daemon that goes away over it is started again."""
+    with Lasting(Onlooker().note) as daemon:
+        return daemon.call(request, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """What one attempt printed, from where the piece before ended."""
+
+    attempt: int
+    node: str
+    data: bytes
+    skipped: int = 0  # bytes before `data` that the log's limit left out
+    silent: str = ""  # why the rest of this attempt's log is not to be had now; then the next attempt follows
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job by its number. Holds no connection: it may be kept, sent to other threads, and made anew by `Job(42)`.
+
+    Every method raises gpq.errors.NotFound where there is no such job, and DaemonUnreachable where no daemon can be
+    started. Methods other than hold, release, requeue and edit go on with the next daemon when one goes away meanwhile.
+    """
+
+    id: int
+    warnings: tuple[str, ...] = field(default=(), compare=False, repr=False)  # of its submission
+
+    def __int__(self) -> int:
+        return self.id
+
+    def status(self) -> messages.JobView:
+        """Its row of `gpq status` now: state, GPUs, goodput, ... (seconds, and stamps in UTC as ISO 8601)."""
+        with Lasting(Onlooker().note) as daemon:
+            row = following.newest(daemon, str(self.id))
+        if row is None:
+            raise NotFound(f"there is no job {self.id}", "`gpq status --all` lists what there is")
+        return row
+
+    def show(self) -> messages.JobDetail:
+        """Everything about it, as `gpq show --json`."""
+        return ask(messages.Show(str(self.id)), messages.JobDetail)
+
+    def why(self) -> messages.Explanation:
+        """Why it waits, or why it has these GPUs and not more or fewer."""
+        return ask(messages.Why(str(self.id)), messages.Explanation)
+
+    def wait(self, timeout: options.Duration | None = None) -> int:
+        """Block until it has ended; its exit status, 128 + n for signal n, 1 for one that was cancelled before it ran.
+
+        Raises gpq.errors.TimedOut, a TimeoutError, after `timeout` ("2h", a timedelta, or seconds); the job runs on.
+        """
+        return waited([str(self.id)], timeout)
+
+    def log_pieces(self, *, follow: bool = False, attempt: int | None = None, node: str = "") -> Iterator[LogPiece]:
+        """What it printed, as bytes, as they come; with `follow` until it ends. `node`: a name, or a rank in the job.
+
+        Raises GpqError for a job that has no log (yet), and where no server of its last attempt answers.
+        """
+        onlooker = Onlooker()
+        with Lasting(onlooker.note) as daemon:
+            for piece in following.log(daemon, onlooker, str(self.id), attempt or 0, node, follow=follow):
+                yield LogPiece(piece.attempt, piece.node, base64.b64decode(piece.data), piece.skipped, piece.silent)
+
+    def logs(self, *, follow: bool = False, attempt: int | None = None, node: str = "") -> Iterator[str]:
+        """The lines that it printed, without their ends, all attempts joined; with `follow` as they come, until it ends.
+
+        Bytes that are no UTF-8 become U+FFFD; escape codes are passed on. Raises as `log_pieces`.
+        """
+        decoder, rest, last = codecs.getincrementaldecoder("utf-8")("replace"), "", 0
+        for piece in self.log_pieces(follow=follow, attempt=attempt, node=node):
+            if (piece.attempt != last or piece.skipped) and (rest := rest + decoder.decode(b"", True)):
+                yield rest
+                rest = ""
+            decoder = decoder if piece.attempt == last else codecs.getincrementaldecoder("utf-8")("replace")
+            last = piece.attempt
+            *lines, rest = (rest + decoder.decode(piece.data)).split("\n")
+            yield from lines
+        if rest := rest + decoder.decode(b"", True):
+            yield rest
+
+    def cancel(self, timeout: options.Duration = "3m") -> messages.CancelResult:
+        """Stop it for good. Returns when it is proven that no process of it is left: its number is in `cancelled` then.
+
+        After `timeout` its number is in `remaining`, and in `waiting` with the reason where its server does not answer.
+        """
+        return cancelled([str(self.id)], timeout)
+
+    def hold(self) -> None:
+        """Keep it from running until `release`; one that can checkpoint is stopped first. Raises Refused."""
+        self._change(messages.Hold([str(self.id)]))
+
+    def release(self) -> None:
+        """Let it run again. Raises Refused where it is not held."""
+        self._change(messages.Release([str(self.id)]))
+
+    def requeue(self) -> Job:
+        """Stop it and queue it again; it goes on from its checkpoint where it makes any. Raises Refused.
+
+        Answers with the job that is queued now: this one, or, where it had ended, a new one like it.
+        """
+        return Job(self._change(messages.Requeue([str(self.id)])))
+
+    def edit(
+        self,
+        *,
+        name: str = "",
+        priority: int | None = None,
+        gpus: options.Gpus = "",
+        time: options.Duration = "",
+        retries: int | None = None,
+        tag: str | Sequence[str] = (),
+        untag: str | Sequence[str] = (),
+        after: options.Selector | Sequence[options.Selector] = (),
+        begin: options.Moment = "",
+        gpu_type: str = "",
+        min_gpu_memory: str = "",
+        background: bool | None = None,
+        max_batch_size: int | None = None,
+        array_limit: str | int = "",
+    ) -> list[str]:
+        """Change what was asked of it, as `gpq edit`: what is left out stays. One line for each change that was made.
+
+        "none" lifts a limit or a condition (time, after, gpu_type, min_gpu_memory, array_limit), begin="now" a moment.
+        Raises gpq.errors.UsageError, and Refused for what cannot change any more.
+        """
+        given: dict[str, Any] = dict(  # noqa: C408
+            name=name, priority=priority, gpus=gpus, time=time, retries=retries, tag=tag, untag=untag, after=after,
+            begin=begin, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory, max_batch_size=max_batch_size,
+            array_limit=array_limit, background=background,
+        )  # fmt: skip
+        answer = call(edits.request([str(self.id)], **options.read(given)), messages.Changed)
+        if answer.unchanged and not answer.jobs:
+            raise Refused("; ".join(answer.unchanged), f"`gpq show {self.id}` tells how it is")
+        return list(answer.said)
+
+    def _change(self, request: messages.Request) -> int:
+        """The number of the job that changed."""
+        answer = call(request, messages.Changed)
+        if not answer.jobs:
+            raise Refused("; ".join(answer.unchanged), f"`gpq show {self.id}` tells how it is")
+        return answer.jobs[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """The jobs of one submission, alike but for an index or the values of a sweep. `id` stands for all of them."""
+
+    id: int
+    jobs: tuple[Job, ...]
+    warnings: tuple[str, ...] = field(default=(), compare=False, repr=False)  # of its submission
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self.jobs)
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def status(self) -> list[messages.JobView]:
+        """The rows of its jobs now."""
+        return ask(messages.Status([str(self.id)]), messages.JobList).jobs
+
+    def wait(self, timeout: options.Duration | None = None) -> int:
+        """Block until all have ended; the first exit status that is not 0. Raises as `Job.wait`."""
+        return waited([str(self.id)], timeout)
+
+    def cancel(self, timeout: options.Duration = "3m") -> messages.CancelResult:
+        """Stop all of them for good, as `Job.cancel`."""
+        return cancelled([str(self.id)], timeout)
+
+
+def waited(jobs: list[str], timeout: options.Duration | None) -> int:
+    """The first exit status that is not 0, once all have ended. Raises TimedOut, NotFound."""
+    rows = following.until_ended(jobs, None if timeout is None else limit(timeout), Onlooker()).jobs
+    return next((code for row in rows if (code := following.exit_status(row))), 0)
+
+
+def cancelled(jobs: list[str], timeout: options.Duration) -> messages.CancelResult:
+    with Lasting(Onlooker().note) as daemon:
+        return following.cancelled(daemon, jobs, limit(timeout))
+
+
+def limit(timeout: options.Duration) -> float:
+    """Seconds, as `--timeout` is read; a number that is not above 0 is no time at all."""
+    if isinstance(timeout, timedelta):
+        timeout = timeout.total_seconds()
+    if isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and timeout <= 0:
+        return 0.0
+    return values.seconds(options.seconds(timeout, "--timeout"), "--timeout")

@@ -1,0 +1,267 @@
+"""Python values as the texts that the options of `gpq submit` are, so that one code checks both. Refuses other types only."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import signal as signals
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+
+from gpq.cli import asking
+from gpq.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpq.api.handles import Array, Job
+
+Word = str | os.PathLike[str] | int | float  # of a command: numbers are written out
+Duration = str | timedelta | float  # "90m", "1h30m"; a timedelta; or a number, which is of seconds
+Gpus = str | int | tuple[int, int | None]  # "4", "1-8", "2-"; 4; (1, 8); (2, None): from 2 to whatever pays
+
+
+Moment = (
+    str | datetime | timedelta
+)  # "tomorrow 8am", "+2h"; a datetime, of this machine's zone unless it names one; from now
+Selector: TypeAlias = "Job | Array | int | str"  # or as on the command line: "3-7,9", a name, "@", "all"
+
+
+SIZES = ("batch_size", "max_batch_size")  # given unless None: 0 is a mistake to be named
+
+
+class Options(TypedDict, total=False):
+    """The options of `gpq.submit`, by the names that they have on the command line; what they mean is in its help."""
+
+    gpus: Gpus
+    gpu_type: str
+    min_gpu_memory: str
+    name: str
+    tag: str | Sequence[str]
+    priority: int
+    time: Duration
+    after: Selector | Sequence[Selector]
+    begin: Moment
+    background: bool
+    retries: int
+    requeue_on_lost: Duration
+    rigid: bool
+    preemptible: bool
+    signal: str | int
+    grace: Duration
+    resume_args: str | Sequence[Word]
+    batch_size: int | None
+    max_batch_size: int | None
+    atomic_batch_size: str | int | tuple[int, int]
+    env: Mapping[str, object] | Sequence[str]
+    cwd: str | os.PathLike[str]
+    python: str | os.PathLike[str]
+    setup: str
+    snapshot: bool
+    notify: str | Sequence[str]
+    notify_on: str | Sequence[str]
+
+
+def asked(script: Sequence[Word], command: Sequence[Word] | None, given: Mapping[str, Any]) -> asking.Settled:
+    """What the command line would have read, with what the lines of a script add. Raises UsageError."""
+    if command is not None and script:
+        raise UsageError("both a script and a command", "gpq.submit('train.py', ...) or gpq.submit(command=[...])")
+    if isinstance(command, (str, os.PathLike)):
+        raise UsageError(
+            f"command={str(command)[:80]!r} is one text, not a list of words",
+            "command=['./run.sh', 'data'], or for a line of shell command=['sh', '-c', '...']",
+        )
+    # What has its default is not given: a script's lines may say otherwise.
+    texts = {asking.LISTS.get(name, name): value for name, value in read(given).items() if value or name in SIZES}
+    words = [word(each) for each in (script if command is None else command)]
+    return asking.settle(asking.Parsed(texts, words, command is not None))
+
+
+def read(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values as options are typed. Raises UsageError, and TypeError for a name that is none."""
+    unknown = next((name for name in given if name not in READERS), None)
+    if unknown is not None:
+        raise TypeError(f"there is no option {unknown!r}")
+    return {name: READERS[name](name, value) for name, value in given.items() if value is not None}
+
+
+def word(value: Word) -> str:
+    """One word of a command. Raises UsageError for what is neither text, path nor number."""
+    if isinstance(value, bool) or not isinstance(value, (str, os.PathLike, int, float)):
+        raise UsageError(f"{_shown(value)} is no word of a command", "texts, paths and numbers are")
+    return os.fspath(value) if isinstance(value, (str, os.PathLike)) else str(value)
+
+
+def seconds(value: Duration, option: str) -> str:
+    """`7200s`; a text as it is, for the code that reads options."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise _not(option, value, "a duration", '"90m", timedelta(hours=1) or a number of seconds')
+    return f"{value:.6f}".rstrip("0").rstrip(".") + "s"
+
+
+def _duration(name: str, value: Any) -> str:
+    return seconds(value, _option(name))
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise _not(_option(name), value, "a text", '"..."')
+    return value
+
+
+def _path(name: str, value: Any) -> str:
+    if not isinstance(value, (str, os.PathLike)):
+        raise _not(_option(name), value, "a path", '"..." or pathlib.Path("...")')
+    return str(os.fspath(value))
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _not(_option(name), value, "a truth value", "True or False")
+    return value
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _not(_option(name), value, "a whole number", "an int")
+    return value
+
+
+def _range(name: str, value: Any) -> str:
+    """`4` of 4, `1-8` of (1, 8), `2-` of (2, None)."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, (tuple, list)) and len(value) == 2:
+        low, high = value
+        if type(low) is int and (high is None or type(high) is int):
+            return f"{low}-{'' if high is None else high}"
+    raise _not(_option(name), value, "a number or a range", '4, (1, 8) or "1-8"')
+
+
+def _signal(name: str, value: Any) -> str:
+    if isinstance(value, signals.Signals):
+        return value.name
+    return value if isinstance(value, str) else str(_count(name, value))
+
+
+def _tags(name: str, value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, Sequence):
+        raise _not(_option(name), value, "a list of names", '"a" or ["a", "b"]')
+    return [_text(name, each) for each in value]
+
+
+def _resume(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, Sequence):
+        raise _not(_option(name), value, "a list of words", '"--resume auto" or ["--resume", "auto"]')
+    return shlex.join(word(each) for each in value)
+
+
+def _environment(name: str, value: Any) -> list[str]:
+    """`["A=1", "B"]` of {"A": 1, "B": None}: without a value B goes along as it is set here."""
+    if isinstance(value, Mapping):
+        return [f"{key}" if each is None else f"{key}={each}" for key, each in value.items()]
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise _not(_option(name), value, "variables", '{"NAME": "VALUE"} or ["NAME=VALUE", "NAME"]')
+    return [_text(name, each) for each in value]
+
+
+def selector(value: Selector) -> str:
+    """A job as it is named on the command line. Raises UsageError for what is neither."""
+    number = getattr(value, "id", value)
+    if isinstance(number, bool) or not isinstance(number, (str, int)):
+        raise UsageError(f"{_shown(value)} is no job", 'give 42, a Job, or as on the command line "3-7", "train", "@"')
+    return str(number)
+
+
+def _jobs(name: str, value: Any) -> list[str]:
+    several = value if isinstance(value, (list, tuple, set)) else [value]
+    return [selector(each) for each in several]
+
+
+def _moment(name: str, value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return f"+{seconds(value, _option(name))}" if isinstance(value, timedelta) else _text(name, value)
+
+
+def past(value: Moment, option: str) -> str:
+    """A moment that is over, as it is typed: a timedelta is so long ago."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return seconds(value, option)
+    return _text(option, value)
+
+
+def _indices(name: str, value: Any) -> str:
+    """`0,2,4` of range(0, 6, 2)."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, Sequence):
+        raise _not(_option(name), value, "a list of indices", 'range(100), [1, 5] or "0-99%4"')
+    return ",".join(str(_count(name, each)) for each in value)
+
+
+def _sweeps(name: str, value: Any) -> list[str]:
+    """`["lr=0.1,0.01"]` of {"lr": [0.1, 0.01]}."""
+    if isinstance(value, Mapping):
+        return [f"{key}={','.join(_point(key, each) for each in points)}" for key, points in value.items()]
+    return _tags(name, value)
+
+
+def _point(key: str, value: object) -> str:
+    text = str(value)
+    if "," in text or ".." in text:
+        raise UsageError(
+            f"--sweep {key}: {_shown(value)} cannot be one of several", "put it into a CSV: sweep_file=..."
+        )
+    return text
+
+
+def _events(name: str, value: Any) -> str:
+    """`fail,end` of ["fail", "end"]."""
+    return ",".join(_tags(name, value))
+
+
+READERS: dict[str, Any] = {
+    **dict.fromkeys(("gpu_type", "min_gpu_memory", "name", "setup"), _text),
+    **dict.fromkeys(("time", "requeue_on_lost", "grace"), _duration),
+    **dict.fromkeys(("cwd", "python", "sweep_file"), _path),
+    **dict.fromkeys(("rigid", "preemptible", "snapshot", "background"), _flag),
+    **dict.fromkeys(("priority", "retries", "batch_size", "max_batch_size"), _count),
+    **dict.fromkeys(("gpus", "atomic_batch_size"), _range),
+    "signal": _signal,
+    "after": _jobs,
+    "begin": _moment,
+    "array": _indices,
+    "sweep": _sweeps,
+    "untag": _tags,
+    "notify": _tags,
+    "notify_on": _events,
+    "array_limit": _range,
+    "tag": _tags,
+    "resume_args": _resume,
+    "env": _environment,
+}
+
+
+def _option(name: str) -> str:
+    return name if name.startswith("--") else f"--{name.replace('_', '-')}"
+
+
+def _not(option: str, value: object, what: str, example: str) -> UsageError:
+    return UsageError(f"{option} {_shown(value)} is not {what}", f"give {example}")
+
+
+def _shown(value: object) -> str:
+    return f"{value!r}"[:80]

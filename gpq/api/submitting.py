@@ -1,0 +1,135 @@
+"""`gpq.submit` and `gpq.submit_array`: Python values -> the request that `gpq submit` would make of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, overload
+
+from gpq.api.handles import LOG, Array, Job
+from gpq.api.options import Duration, Gpus, Moment, Options, Selector, Word, asked
+from gpq.cli import asking
+from gpq.client.connection import call
+from gpq.errors import UsageError
+from gpq.rpc import messages
+from gpq.rpc.messages import DryRun
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # typing has it from Python 3.11 on
+
+
+@overload
+def submit(
+    *script: Word, command: Sequence[Word] | None = None, hold: bool = False, dry_run: Literal[False] = False,
+    **options: Unpack[Options],
+) -> Job: ...  # fmt: skip
+
+
+@overload
+def submit(
+    *script: Word, command: Sequence[Word] | None = None, hold: bool = False, dry_run: Literal[True],
+    **options: Unpack[Options],
+) -> DryRun: ...  # fmt: skip
+
+
+def submit(
+    *script: Word,
+    command: Sequence[Word] | None = None,
+    gpus: Gpus = "",
+    gpu_type: str = "",
+    min_gpu_memory: str = "",
+    name: str = "",
+    tag: str | Sequence[str] = (),
+    priority: int = 0,
+    time: Duration = "",
+    after: Selector | Sequence[Selector] = (),
+    begin: Moment = "",
+    background: bool = False,
+    retries: int = 0,
+    requeue_on_lost: Duration = "",
+    rigid: bool = False,
+    preemptible: bool = False,
+    signal: str | int = "",
+    grace: Duration = "",
+    resume_args: str | Sequence[Word] = "",
+    batch_size: int | None = None,
+    max_batch_size: int | None = None,
+    atomic_batch_size: str | int | tuple[int, int] = "",
+    env: Mapping[str, object] | Sequence[str] = (),
+    cwd: str | os.PathLike[str] = "",
+    python: str | os.PathLike[str] = "",
+    setup: str = "",
+    snapshot: bool = False,
+    notify: str | Sequence[str] = (),
+    notify_on: str | Sequence[str] = (),
+    hold: bool = False,
+    dry_run: bool = False,
+) -> Job | DryRun:
+    """Queue a script with its arguments, or with `command` a command as it is; durable when this returns.
+
+    gpq.submit("train.py", "--epochs", 10, gpus=(1, 8), time="2h")
+    gpq.submit(command=["./run.sh", "big"], gpus=2, env={"SEED": 1})
+
+    Options as `gpq submit --help` explains them. Durations: "90m", a timedelta, or a number of seconds. `gpus`: 4, (1, 8),
+    (2, None) for 2 to whatever pays, or "1-8". `min_gpu_memory`: "40G". `env`: {"A": "1", "B": None}; B goes along as it
+    is here. `dry_run=True` queues nothing and answers what would happen. Working directory, environment and interpreter
+    are this process's, chosen as for the command line. Raises gpq.errors.UsageError for what cannot be, Refused for what the
+    daemon will not do, DaemonUnreachable where none can be started.
+    """
+    given = Options(
+        gpus=gpus, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory, name=name, tag=tag, priority=priority, time=time,
+        after=after, begin=begin, background=background, retries=retries, requeue_on_lost=requeue_on_lost, rigid=rigid,
+        preemptible=preemptible, signal=signal, grace=grace, resume_args=resume_args, batch_size=batch_size,
+        max_batch_size=max_batch_size, atomic_batch_size=atomic_batch_size, env=env, cwd=cwd, python=python, setup=setup,
+        snapshot=snapshot, notify=notify, notify_on=notify_on,
+    )  # fmt: skip
+    settled = asked(script, command, given)
+    if _several(settled):
+        raise UsageError(f"{script[0]} asks for an array by a line at its head", "gpq.submit_array queues it")
+    if dry_run:
+        return call(_request(settled, hold, dry_run=True), DryRun)
+    answer = _submit(settled, hold)
+    return Job(answer.id, tuple(answer.warnings))
+
+
+def submit_array(
+    *script: Word,
+    command: Sequence[Word] | None = None,
+    array: str | Sequence[int] = "",
+    sweep: Mapping[str, Sequence[object]] | str | Sequence[str] = (),
+    sweep_file: str | os.PathLike[str] = "",
+    hold: bool = False,
+    **options: Unpack[Options],
+) -> Array:
+    """Queue a job for each index or each point of a sweep; `{index}` and `{name}`s in words and environment are filled in.
+
+    gpq.submit_array(command=["./run.sh", "{index}"], array=range(100))
+    gpq.submit_array("train.py", "--lr", "{lr}", sweep={"lr": [1e-3, 1e-2], "seed": range(5)}, array="%4", gpus=1)
+
+    `array`: range(100), [1, 5], or "0-99%4" for at most 4 with GPUs at once; beside a sweep "%4". `sweep_file`: a CSV.
+    All else as `submit`, which raises the same.
+    """
+    if not (array or sweep or sweep_file):
+        raise UsageError("which jobs? One of array, sweep and sweep_file", "gpq.submit queues a single one")
+    answer = _submit(
+        asked(script, command, {**options, "array": array, "sweep": sweep, "sweep_file": sweep_file}), hold
+    )
+    return Array(answer.id, tuple(Job(number) for number in answer.jobs), tuple(answer.warnings))
+
+
+def _several(settled: asking.Settled) -> bool:
+    return bool(settled.asked.array or settled.asked.sweep or settled.asked.sweep_file)
+
+
+def _request(settled: asking.Settled, hold: bool, *, dry_run: bool = False) -> messages.Submit:
+    request, notes = asking.requested(settled.asked, hold=hold or settled.how["hold"], dry_run=dry_run)
+    for note in [*settled.notes, *notes]:
+        LOG.warning("%s", note)
+    return request
+
+
+def _submit(settled: asking.Settled, hold: bool) -> messages.Submitted:
+    answer = call(_request(settled, hold), messages.Submitted)
+    for warning in answer.warnings:
+        LOG.warning("%s", warning)
+    return answer

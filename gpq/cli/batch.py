@@ -1,0 +1,89 @@
+"""The head of a script: its `#SBATCH` and `#GPQ` lines, and what it is run with. Reads one file; understands no option."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+
+import msgspec
+
+from gpq.errors import UsageError
+
+MOST_READ = 1 << 18  # bytes
+SHELLS = (".sh", ".bash", ".zsh", ".ksh", ".csh", ".sbatch", ".slurm", ".sub", ".job")
+LINE = re.compile(r"#(SBATCH|GPQ)(?:\s+(.*))?")
+PYTHON_LINE = re.compile(r"#!.*\bpython")
+SRUN = re.compile(r"^[^#\n]*\bsrun\s", re.MULTILINE)
+
+
+class Script(msgspec.Struct, frozen=True):
+    """`slurm` and `own`: the words of each `#SBATCH` and each `#GPQ` line, with where it stands."""
+
+    path: str  # absolute
+    python: bool  # run as a training script; else as a command
+    interpreter: list[str] = []  # that its first line names
+    slurm: list[tuple[str, list[str]]] = []
+    own: list[tuple[str, list[str]]] = []
+    calls_srun: bool = False
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path)
+
+
+def read(path: str) -> Script | None:
+    """None for what is no script, or cannot be read. Raises UsageError for lines that cannot be split into words."""
+    try:
+        with open(path, "rb") as stream:
+            text = stream.read(MOST_READ).decode("utf-8", "replace")
+    except (OSError, ValueError):  # the latter: a NUL in the path
+        return None
+    first = text.partition("\n")[0]
+    python = path.endswith(".py") or bool(PYTHON_LINE.match(first))
+    slurm, own = _lines(text, os.path.basename(path))
+    if not (python or slurm or own or first.startswith("#!") or path.endswith(SHELLS)):
+        return None
+    if not python and first.endswith("\r"):
+        raise UsageError(f"{path} has line ends of DOS: no shell runs it", f"sed -i 's/\\r$//' {shlex.quote(path)}")
+    interpreter = first[2:].strip().split(None, 1) if first.startswith("#!") else []
+    return Script(path, python, interpreter, slurm, own, not python and bool(SRUN.search(text)))
+
+
+def command(script: Script, cwd: str, *, relative: bool = False) -> list[str]:
+    """How it is run in `cwd`: itself, or by the interpreter that it names. `relative`: by no absolute path, ever."""
+    shown = os.path.relpath(script.path, cwd)
+    if shown.startswith("..") and not relative:
+        shown = script.path
+    elif os.sep not in shown:
+        shown = os.path.join(".", shown)
+    if script.interpreter and os.access(script.path, os.X_OK):
+        return [shown]
+    return [*(script.interpreter or ["/bin/sh"]), shown]
+
+
+def _lines(text: str, name: str) -> tuple[list[tuple[str, list[str]]], list[tuple[str, list[str]]]]:
+    """(#SBATCH, #GPQ) up to the first line that is neither empty nor a comment."""
+    found: dict[str, list[tuple[str, list[str]]]] = {"SBATCH": [], "GPQ": []}
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            break
+        if fits := LINE.fullmatch(line.rstrip()):
+            where = f"#{fits[1]} in {name}, line {number}"
+            found[fits[1]].append((where, words(fits[2] or "", where)))
+    return found["SBATCH"], found["GPQ"]
+
+
+def words(text: str, where: str) -> list[str]:
+    """As a shell would split it, up to a word that begins a comment. Raises UsageError."""
+    reader = shlex.shlex(text, posix=True)
+    reader.whitespace_split, reader.commenters = True, ""
+    found: list[str] = []
+    try:
+        for word in reader:
+            if word.startswith("#"):
+                break
+            found.append(word)
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}", "quote it as a shell would read it") from None
+    return found

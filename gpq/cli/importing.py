@@ -1,0 +1,184 @@
+"""`gpq import`: what waits elsewhere, as jobs of gpq; shown, and queued with --submit. Changes nothing where it comes from."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from gpq.cli import asking, documents, environment, output, queueing, spooler, values
+from gpq.cli.frame import Json, frame
+from gpq.client.connection import call
+from gpq.errors import GpqError
+from gpq.rpc import messages
+
+app = frame()
+FILES = typer.Argument(metavar="FILE...", help="Job scripts with #SBATCH lines.")
+SUBMIT = typer.Option("--submit", help="Queue them; without it they are shown only.")
+HOLD = typer.Option("--hold", help="Queue them held: `gpq release` lets them run.")
+UNCLEAR = set("\"'`$&|;<>()*?[]{}\\\n#~!")
+
+
+@dataclass
+class Found:
+    """A job that could be queued: `settled` as gpq understands it, or `refused` why not. `after`: sources before it."""
+
+    source: str
+    settled: asking.Settled | None = None
+    notes: list[str] = field(default_factory=list)
+    refused: str = ""
+    hint: str = ""
+    after: str = ""
+    id: int | None = None
+    said: str = ""  # once it is queued
+
+
+@app.callback(help="Jobs from Slurm's scripts and from task-spooler's queue.")
+def importing() -> None:
+    """Make it a group of commands."""
+
+
+@app.command()
+def slurm(
+    files: Annotated[list[str], FILES],
+    submit: Annotated[bool, SUBMIT] = False,
+    hold: Annotated[bool, HOLD] = False,
+    json: Json = False,
+) -> int:
+    """What gpq makes of scripts that were written for sbatch: the line of `gpq submit` that says the same, and what is lost.
+
+    Exit code 5 when one of them cannot be a job of gpq as it is; the others are queued all the same with --submit.
+
+    \b
+    Example:
+      gpq import slurm jobs/*.sh
+      gpq import slurm train.sbatch --submit
+    """
+    found = [_of_script(file) for file in dict.fromkeys(files)]
+    return _finish(found, submit=submit, hold=hold, json=json)
+
+
+@app.command()
+def ts(submit: Annotated[bool, SUBMIT] = False, hold: Annotated[bool, HOLD] = False, json: Json = False) -> int:
+    """The jobs that wait in task-spooler (tsp) as jobs of gpq: command, directory, label, slots as GPUs, and dependencies.
+
+    Its queue stays as it is: the command that removes them there is printed. Exit code 5 when something cannot be queued.
+
+    \b
+    Example:
+      gpq import ts
+      gpq import ts --submit --hold
+    """
+    queue = spooler.queue()
+    found: list[Found] = []
+    for job in queue.waiting:
+        found.append(_of_spooler(job, {one.source for one in found if not one.refused}, queue.running))
+    code = _finish(found, submit=submit, hold=hold, json=json)
+    taken = [one.source for one in found if one.id is not None]
+    if taken and not json:
+        where = f"TS_SOCKET={shlex.quote(queue.socket)} " if os.environ.get("TS_SOCKET") else ""
+        output.note("they are still queued in task-spooler as well, and would run twice")
+        output.say(f"remove them there: for id in {' '.join(taken)}; do {where}{queue.program} -r $id; done")
+    elif not queue.waiting and not json:
+        output.say("nothing waits in task-spooler")
+    return code
+
+
+def _of_script(file: str) -> Found:
+    if not os.path.isfile(file):
+        return Found(file, refused=f"there is no file {file}", hint="name job scripts")
+    try:
+        settled = asking.settle(asking.Parsed({}, [os.path.abspath(file)]))
+        asking.requested(settled.asked, hold=False, dry_run=True)
+    except GpqError as error:
+        return Found(file, refused=error.message, hint=error.hint)
+    return Found(file, settled)
+
+
+def _of_spooler(job: spooler.Waiting, offered: set[str], running: Sequence[int]) -> Found:
+    found = Found(str(job.id))
+    argv = job.argv
+    if job.after is not None and str(job.after) in offered:
+        found.after = str(job.after)
+    elif job.after is not None:
+        how = "runs there now" if job.after in running else "is not imported with it"
+        found.refused, found.hint = f"it waits for {job.after}, which {how}", "import it once that one has ended"
+        return found
+    if argv is None and UNCLEAR.intersection(job.text):
+        found.refused = f"how `{job.text}` was quoted is not known: no process of it was found"
+        found.hint = "submit it by hand: gpq submit -- ..."
+        return found
+    if argv is None:
+        argv = job.text.split(" ")
+        found.notes.append("its directory is not known: this one is taken")
+    fields: dict[str, Any] = {"name": values.as_name(job.label), "cwd": job.cwd, "gpus": str(max(job.slots, 1))}
+    fields = {key: value for key, value in fields.items() if value and (key != "name" or job.label)}
+    if job.slots < 1:
+        found.notes.append("it asked for no slot and gets one GPU")
+    kept = environment.kept(job.env, {})
+    fields["env"] = [f"{key}={value}" for key, value in kept.items() if os.environ.get(key) != value]
+    if job.env.get("CUDA_VISIBLE_DEVICES"):
+        found.notes.append("CUDA_VISIBLE_DEVICES was set there: gpq chooses the GPUs and sets it itself")
+    try:
+        found.settled = asking.settle(asking.Parsed(fields, argv, True))
+        asking.requested(found.settled.asked, hold=False, dry_run=True)
+    except GpqError as error:
+        found.settled, found.refused, found.hint = None, error.message, error.hint
+    return found
+
+
+def _finish(found: list[Found], *, submit: bool, hold: bool, json: bool) -> int:
+    """Queue what can be, if asked to; print all of it. 5 when something cannot be queued."""
+    queued: dict[str, int] = {}
+    for one in found if submit else ():
+        if one.settled is not None and not one.refused:
+            _queue(one, queued, hold=hold)
+    if json:
+        output.emit(documents.Imported([_view(one) for one in found]))
+    else:
+        for one in found:
+            _say(one)
+        if found and not submit and any(one.settled for one in found):
+            output.say("nothing is queued yet: --submit does it")
+    return 5 if any(one.refused for one in found) else 0
+
+
+def _queue(one: Found, queued: dict[str, int], *, hold: bool) -> None:
+    assert one.settled is not None
+    if one.after and one.after not in queued:
+        one.refused, one.hint = f"it waits for {one.after}, which was not queued", "see there"
+        return
+    try:
+        request, _ = asking.requested(one.settled.asked, hold=hold or one.settled.how["hold"], dry_run=False)
+        if one.after:
+            spec = msgspec.structs.replace(request.spec, after=[f"{queued[one.after]}:ok"])
+            request = msgspec.structs.replace(request, spec=spec)
+        answer = call(request, messages.Submitted)
+        queued[one.source] = one.id = answer.id
+        one.said = queueing.submitted_line(answer, request.array)
+        one.notes += answer.warnings
+    except GpqError as error:
+        one.refused, one.hint = error.message, error.hint
+
+
+def _view(one: Found) -> documents.ImportView:
+    argv = asking.words_of(one.settled.asked) if one.settled else []
+    notes = [*(one.settled.notes if one.settled else []), *one.notes]
+    return documents.ImportView(one.source, argv, notes, one.after, one.refused, one.hint, one.id)
+
+
+def _say(one: Found) -> None:
+    view = _view(one)
+    if one.refused:
+        output.failure(f"{one.source}: {one.refused}", one.hint)
+        return
+    said = one.said or shlex.join(view.argv)
+    output.say(
+        f"{one.source}: {said}" + (f"   # after {one.after} of this list" if one.after and one.id is None else "")
+    )
+    output.note(*(note if note.startswith("#") else f"{one.source}: {note}" for note in view.notes))

@@ -1,0 +1,187 @@
+"""What takes longer than one request and may outlive daemons: waiting for jobs, reading their logs, cancelling them.
+
+Prints nothing: the command line passes what draws and notes as a `Watcher`, gpq's Python interface one that draws nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+import msgspec
+
+from gpq.client.connection import Lasting
+from gpq.errors import GpqError, NotFound, TimedOut, UsageError
+from gpq.rpc import messages
+
+ENDED = ("completed", "failed", "cancelled", "timeout")
+WAITING = ("pending", "held")
+BEGINNING = ("pending", "starting")
+SLICE = 30.0  # seconds that one request blocks for the end of jobs
+LOG_SLICE = 20.0  # seconds that one request waits for more of a log
+PAUSE = 0.5  # seconds between two looks for the next attempt
+
+
+class Watcher(Protocol):
+    """Whoever looks on while something goes on."""
+
+    @property
+    def watched(self) -> bool:
+        """Is anything drawn at all?"""
+        ...
+
+    def patience(self, longest: float) -> float:
+        """Seconds that the next look may take, at most `longest`."""
+        ...
+
+    def show(self, jobs: Iterable[messages.JobView]) -> None: ...
+
+    def note(self, *lines: str) -> None: ...
+
+
+def exit_status(job: messages.JobView) -> int:
+    """The job's own exit status; 1 for one that ended otherwise than well and left none."""
+    if job.exit_status is not None:
+        return job.exit_status
+    return 0 if job.state == "completed" else 1
+
+
+def named(jobs: Iterable[int]) -> str:
+    """`job 4` or `jobs 4, 5`."""
+    listed = list(jobs)
+    return f"job{'s' if len(listed) != 1 else ''} {', '.join(map(str, listed))}"
+
+
+def until_ended(
+    jobs: list[str],
+    seconds: float | None,
+    watcher: Watcher,
+    *,
+    longest: Callable[[], float] = lambda: SLICE,
+    seen: Callable[[messages.JobList], None] | None = None,
+) -> messages.JobList:
+    """The rows of the jobs once all have ended. Raises TimedOut after so many `seconds`, NotFound for no such job.
+
+    `longest`: seconds that the next request may block; `seen` hears every answer.
+    """
+    until = None if seconds is None else time.monotonic() + seconds
+    daemon = Lasting(watcher.note)
+    while True:
+        left = watcher.patience(longest())
+        if until is not None:
+            left = min(left, until - time.monotonic())
+        with daemon:  # one that waits for long leaves its place to others in between
+            answer = daemon.call(messages.Wait(jobs, wait=max(left, 0.0)), messages.JobList)
+        watcher.show(answer.jobs)
+        open_jobs = [job.id for job in answer.jobs if job.state not in ENDED]
+        if not open_jobs:
+            return answer
+        if until is not None and time.monotonic() >= until:
+            raise TimedOut(f"{named(open_jobs)} did not end within {seconds:g} s", "they run on: `gpq status`")
+        if seen is not None:
+            seen(answer)
+        jobs = [str(job.id) for job in answer.jobs]  # a selector such as `all` means what it meant at first
+
+
+def cancelled(daemon: Lasting, jobs: list[str], seconds: float) -> messages.CancelResult:
+    """Cancel, and wait for the proof at most so many `seconds`. A second daemon, asked the same once more, finds ended
+    what the first one has cancelled."""
+    before = daemon.call(messages.Status(jobs), messages.JobList).jobs
+    names = [str(job.id) for job in before]  # `all` means what it meant at first
+    answer = daemon.call(messages.Cancel(names, wait=seconds), messages.CancelResult)
+    ran = {job.id for job in before if job.state not in ENDED}
+    if not ran.intersection(answer.ended):
+        return answer
+    after = daemon.call(messages.Status([str(job) for job in answer.ended]), messages.JobList).jobs
+    ours = [job.id for job in after if job.id in ran and job.state == "cancelled"]
+    ended = [job for job in answer.ended if job not in ours]
+    return msgspec.structs.replace(answer, cancelled=[*answer.cancelled, *ours], ended=ended)
+
+
+def log(
+    daemon: Lasting, watcher: Watcher, job: str, only: int, node: str, *, follow: bool
+) -> Iterator[messages.LogChunk]:
+    """The pieces in order, empty ones left out but for the first of each attempt, and the last one of an attempt whose
+    server cannot be asked: then the next attempt follows. Raises GpqError for a job without a log, and where no server
+    of the last attempt answers."""
+    row = newest(daemon, job)
+    if row is not None:
+        job = str(row.id)  # a selector such as `@` means what it meant at first
+        if row.started_at is None and row.state in (*WAITING, *ENDED):
+            if not follow or row.state in ENDED:
+                raise _no_log(row)
+            watcher.note(f"{_unstarted(row)}; `gpq why {job}` says more")
+    seen = False
+    for piece in _pieces(daemon, watcher, job, only, node, follow=follow):
+        seen = seen or bool(piece.data or piece.silent)
+        yield piece
+    row = None if seen else newest(daemon, job)
+    if row is not None and row.started_at is None:
+        raise _no_log(row)
+
+
+def _pieces(
+    daemon: Lasting, watcher: Watcher, job: str, only: int, node: str, *, follow: bool
+) -> Iterator[messages.LogChunk]:
+    attempt, offset, told = only, 0, ""
+    begun = 0  # the attempt whose first piece was handed on
+    name = "" if node.isdigit() else node
+    while True:
+        request = messages.Logs(job, attempt, name, offset, wait=watcher.patience(LOG_SLICE) if follow else 0.0)
+        piece = daemon.call(request, messages.LogChunk)
+        if follow and watcher.watched:
+            starting = piece.state in BEGINNING and not piece.data
+            watcher.show(daemon.call(messages.Status([job]), messages.JobList).jobs if starting else ())
+        if node.isdigit() and not name:
+            name = _ranked(piece, int(node))
+            if name != piece.node:
+                continue
+        later = [] if only else [number for number in piece.attempts if number > piece.attempt]
+        last = not follow or (piece.ended and (only or piece.state in ENDED))
+        if piece.silent and not later:
+            if last:
+                raise GpqError(piece.silent, "`gpq nodes` tells since when and why")
+            if not told and not piece.ended:
+                watcher.note(f"{piece.silent}; waiting for it")
+        told = piece.silent
+        if piece.data or (later if piece.silent else piece.attempt != begun):
+            begun = piece.attempt
+            yield piece
+        if piece.data:
+            attempt, offset = piece.attempt, piece.offset
+        elif later and (piece.ended or piece.silent or not follow):
+            attempt, offset, name = later[0], 0, "" if node.isdigit() else node
+        elif last:
+            return
+        else:
+            attempt, offset = piece.attempt, piece.offset
+            if piece.ended:
+                time.sleep(PAUSE)  # until the next attempt: the daemon does not wait for it
+
+
+def newest(daemon: Lasting, job: str) -> messages.JobView | None:
+    """The row of the newest job that is meant."""
+    rows = daemon.call(messages.Status([job]), messages.JobList).jobs
+    if len(rows) > 1 and job[0].isdigit():
+        array = job.partition("_")[0]
+        raise UsageError(f"`{job}` is an array of {len(rows)} jobs", f"name one: {array}_0, or its id")
+    return max(rows, key=lambda row: row.id, default=None)
+
+
+def _unstarted(row: messages.JobView) -> str:
+    never = "never started" if row.state in ENDED else "has not started"
+    return f"job {row.id} {never}: it is {row.state}" + (f", {row.reason}" if row.reason else "")
+
+
+def _no_log(row: messages.JobView) -> GpqError:
+    return GpqError(f"{_unstarted(row)}; there is no log", f"`gpq why {row.id}` says more")
+
+
+def _ranked(piece: messages.LogChunk, rank: int) -> str:
+    if rank >= len(piece.nodes):
+        raise NotFound(
+            f"attempt {piece.attempt} has no node of rank {rank}",
+            f"it ran on {', '.join(piece.nodes) or 'none yet'}: ranks begin at 0",
+        )
+    return piece.nodes[rank]

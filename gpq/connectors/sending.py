@@ -1,0 +1,118 @@
+"""The process that sends one message: a name of a target and a text on stdin, one line of JSON with the outcome on stdout.
+
+It alone reads the URL (from config.toml) and imports apprise. What apprise says is not passed on, for URLs may be in it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pwd
+import re
+import resource
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Any, NoReturn
+from urllib.parse import quote
+
+from gpq import config, outward
+from gpq.errors import UsageError
+
+NICE = 10
+DESKTOPS = ("dbus://", "gnome://", "macosx://")  # apprise's own, the first that works here
+NO_DESKTOP = (
+    "no desktop can be reached from here: that needs a session bus, and python3-dbus or PyGObject for this Python"
+)
+UNKNOWN = "apprise does not know this kind of URL, or something is missing in it"
+STATUS = re.compile(r"error[=:] ?(\d{3})\b")
+
+
+def main() -> NoReturn:
+    """Exit code 0 once the service took the message."""
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # a plugin that prints must not spoil the answer
+    os.nice(NICE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    order = json.loads(sys.stdin.buffer.read())
+    try:
+        why = send(outward.notify(config.load().notify), order["target"], order["title"], order["body"])
+    except UsageError as error:
+        why = error.message
+    answer.write(json.dumps({"why": why}) + "\n")
+    answer.flush()
+    os._exit(1 if why else 0)  # the sooner it is known, the less is sent twice when the daemon is killed
+
+
+def send(settings: outward.Notify, target: str, title: str, body: str) -> str:
+    """Empty once the service took it, else why not. Raises UsageError for a target that there is none of."""
+    import apprise  # hundreds of modules: only who sends pays for them
+
+    outward.check_targets([target], settings)
+    service = _service(settings.targets, target)
+    if service is None:
+        return NO_DESKTOP if target == outward.DESKTOP else UNKNOWN
+    heard = _Heard()
+    speaker = logging.getLogger("apprise")
+    speaker.addHandler(heard)
+    speaker.propagate = False
+    taken = apprise.Apprise()
+    taken.add(service)
+    if taken.notify(title=title, body=body, body_format=apprise.NotifyFormat.TEXT):
+        return ""
+    return heard.why()
+
+
+def judge(target: str, url: str) -> str:
+    """Why a target can never be sent to; "" where it may be."""
+    return "" if _service({target: url}, target) is not None else UNKNOWN
+
+
+def _service(targets: Mapping[str, str], target: str) -> Any:
+    """apprise's object for it, None where there can be none here."""
+    import apprise
+
+    logging.getLogger("apprise").setLevel(logging.WARNING)
+    for url in _urls(targets, target):
+        try:
+            found = apprise.Apprise.instantiate(url, suppress_exceptions=True)
+        except Exception:  # whatever a plugin makes of a strange URL
+            found = None
+        if found is not None:
+            return found
+    return None
+
+
+def _urls(targets: Mapping[str, str], target: str) -> tuple[str, ...]:
+    mail = re.fullmatch(outward.MAIL, target)
+    if mail is not None:  # through the mail server of this machine
+        sender = f"{pwd.getpwuid(os.getuid()).pw_name}@{socket.gethostname()}"
+        return (f"mailto://localhost:25?to={quote(mail[1], safe='')}&from={quote(sender, safe='')}&mode=insecure",)
+    if target in targets:
+        return (targets[target],)
+    return DESKTOPS if target == outward.DESKTOP else ()
+
+
+class _Heard(logging.Handler):
+    """What apprise complains of, of which only the kind goes on."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._said = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._said += f"{record.getMessage()}\n"
+
+    def why(self) -> str:
+        found = STATUS.findall(self._said)
+        if found:
+            return f"the service answered {found[-1]}"
+        lowered = self._said.lower()
+        if "connect" in lowered or "timed out" in lowered or "socket" in lowered:
+            return "the service cannot be reached, or does not answer"
+        return "the service did not take it"
+
+
+if __name__ == "__main__":
+    main()

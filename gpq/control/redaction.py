@@ -1,0 +1,80 @@
+"""The end of a job's log as it may leave the lab: few lines, no control characters, nothing that looks like a secret. Pure.
+
+A line is left out whole where it names a secret and gives it, where it has the form of a token, or where it shows what a
+variable of the job's environment holds. Better one line too many than a key in a chat room.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from gpq.outward import SECRET
+
+LEFT_OUT = "[a line that may hold a secret was left out]"
+LONGEST_LINE = 300  # characters
+LEAST_VALUE, LEAST_SECRET = 8, 4  # characters of a variable's value that a line is searched for
+ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+GIVEN = re.compile(
+    r"[\w.-]*(?:" + SECRET.pattern + r")[\w.-]*[\"']?\s*(?:[=:]|=>|\bis\b)\s*[\"']?(\S{4,})", re.IGNORECASE
+)
+NUMBER = re.compile(r"[-+]?[\d.,_]+(?:e[-+]?\d+)?[a-z%/,;)\]}]{0,6}", re.IGNORECASE)  # tokens: 1024, key=3
+TOKENS = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY|\b(?:bearer|basic)\s+[\w.~+/=-]{8,}|\bauthorization\b\s*[:=]|://[^/\s:@]+:[^/\s@]+@"
+    r"|\b(?:gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|sk-|rk_live_|hf_|npm_|pypi-|AKIA|ASIA|AIza|ya29\.)[\w-]{8,}"
+    r"|\beyJ[\w-]{8,}\.[\w-]{8,}|hooks\.slack\.com/|discord(?:app)?\.com/api/webhooks/",
+    re.IGNORECASE,
+)
+BLOB = re.compile(r"[A-Za-z0-9+/_=-]{32,}")  # a long random word; hashes of commits and of files are shorter, or hex
+HEX = re.compile(r"[0-9a-fA-F-]+")
+CALLS = re.compile(r"<!|@(?=everyone|here|channel|all\b)", re.IGNORECASE)  # what chat rooms read as a call to everybody
+
+
+def last_lines(text: str, count: int, env: Iterable[tuple[str, str]] = ()) -> list[str]:
+    """The last `count` lines of a log that are not empty, as they may be sent; `env` is the job's."""
+    hidden = _values(env)
+    lines = [plain(line.rpartition("\r")[2] or line) for line in text.replace("\r\n", "\n").split("\n")]
+    return [shown(line, hidden) for line in [each for each in lines if each][-count:]] if count > 0 else []
+
+
+def plain(line: str) -> str:
+    """Without what a terminal might obey, and nobody see."""
+    return CONTROL.sub("", ESCAPES.sub("", line).replace("\t", " ")).rstrip()
+
+
+def shown(line: str, hidden: Sequence[str] = ()) -> str:
+    """The line, or that it was left out."""
+    if any(value in line for value in hidden) or looks_secret(line[: 2 * LONGEST_LINE]):
+        return LEFT_OUT
+    cut = line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 3]}..."
+    return CALLS.sub(lambda found: f"{found[0]} ", cut)
+
+
+def looks_secret(line: str) -> bool:
+    """Does it give something away?"""
+    if TOKENS.search(line):
+        return True
+    if any(not NUMBER.fullmatch(found[1].strip("\"'")) for found in GIVEN.finditer(line)):
+        return True
+    return any(_random(found[0]) for found in BLOB.finditer(line))
+
+
+def _random(word: str) -> bool:
+    """Letters of both cases and digits, mixed again and again: no path, no hash, no rule of dashes."""
+    if HEX.fullmatch(word) or "/" in word.strip("/"):
+        return False
+    kinds = [1 if each.islower() else 2 if each.isupper() else 3 if each.isdigit() else 0 for each in word]
+    return {1, 2, 3} <= set(kinds) and sum(a != b for a, b in pairwise(kinds)) >= len(word) // 3
+
+
+def _values(env: Iterable[tuple[str, str]]) -> list[str]:
+    """What must not be in a line: values of variables that are secrets, and whole settings of the others."""
+    found = []
+    for name, value in env:
+        if SECRET.search(name) and len(value) >= LEAST_SECRET:
+            found.append(value)
+        elif len(value) >= LEAST_VALUE:
+            found += [f"{name}={value}", f"{name}: {value}", f"'{name}': '{value}'"]
+    return found

@@ -1,0 +1,156 @@
+"""What config.toml says of the world outside: where metrics are served, who is notified of what, and what looks like a
+secret and so stays inside. Checks the words; opens and sends nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from gpq.errors import UsageError
+
+ADDRESS_HINT = "a port such as 9464, or with an address of this machine: 127.0.0.1:9464, [::1]:9464"
+OPEN = "whoever reaches it can read the names of users, servers and jobs"
+
+
+class Address(NamedTuple):
+    """Where the daemon listens: an address in digits, so that no name has to be looked up."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}/metrics"
+
+    @property
+    def private(self) -> bool:
+        """Do only programs of this machine reach it?"""
+        import ipaddress  # what does not listen pays for no such thing
+
+        return ipaddress.ip_address(self.host).is_loopback
+
+
+def address(text: str) -> Address:
+    """``[ADDR:]PORT``; loopback where no address is named. Raises UsageError."""
+    import ipaddress
+
+    host, colon, port = text.strip().rpartition(":")
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    host = "127.0.0.1" if host == "localhost" or not colon else host
+    if not (port.isascii() and port.isdecimal() and 1 <= int(port) <= 65535):
+        raise UsageError(f"`{text}` is no port or address with a port", ADDRESS_HINT)
+    try:
+        return Address(str(ipaddress.ip_address(host)), int(port))
+    except ValueError:
+        raise UsageError(f"`{host}` is no IP address", ADDRESS_HINT) from None
+
+
+# -- notifications -----------------------------------------------------------------------------------------------------
+
+SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE", re.IGNORECASE)  # in the name of a variable
+WORDS = {
+    "start": "it runs for the first time",
+    "restart": "it runs again",
+    "retry": "an attempt failed, and it is queued again",
+    "fail": "it failed, ran out of time, or is held after failures",
+    "end": "it has ended, however",
+}
+SETTINGS = ("default", "on", "lines")  # keys of [notify] that name no target
+NOBODY, DESKTOP = "none", "desktop"
+TARGET = r"[A-Za-z][A-Za-z0-9_-]{0,31}"  # these are compiled at their first use: every submission imports them
+URL = r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\x00-\x1f\x7f]+"
+MAIL = r"mailto:([A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9][A-Za-z0-9.-]{0,252})"
+MOST_LINES = 100
+NAME_HINT = "letters, digits, dash and underscore, a letter first"
+WITHOUT = f"{DESKTOP} and mailto:ADDRESS need no entry"
+
+Table = Mapping[str, object]
+
+
+class Notify(NamedTuple):
+    """`[notify]`: URLs of services by name, and what holds for jobs that ask for nothing else. Never shows the URLs."""
+
+    targets: Mapping[str, str]
+    default: tuple[str, ...] = ()
+    on: tuple[str, ...] = ("end",)
+    lines: int = 20  # of the log's end
+
+    def __repr__(self) -> str:
+        return f"Notify({', '.join(sorted(self.targets))})"
+
+
+NO_TARGETS = Notify({})
+
+
+def notify(table: Table) -> Notify:
+    """`[notify]`, in which there is nothing wrong."""
+    targets = {name: str(url) for name, url in table.items() if name not in SETTINGS}
+    lines = table.get("lines", 20)
+    return Notify(
+        targets,
+        _words(table.get("default", [])),
+        _words(table.get("on", ["end"])),
+        lines if isinstance(lines, int) else 20,
+    )
+
+
+def notify_problems(table: Table) -> Iterator[tuple[str, str, str]]:
+    """(key, what is wrong with it, what to do); no URL is in it."""
+    for name, url in table.items():
+        if name in SETTINGS:
+            continue
+        if not re.fullmatch(TARGET, name) or name in (NOBODY, DESKTOP):
+            yield name, f"`{name}` cannot be the name of a target", f"{NAME_HINT}; not {NOBODY}, not {DESKTOP}"
+        elif not isinstance(url, str) or not re.fullmatch(URL, url):
+            yield name, f"notify.{name} is no URL of apprise's", 'a text such as "slack://..."; `gpq notify --help`'
+    for name in ("default", "on"):
+        if not isinstance(table.get(name, []), (list, str)):
+            yield name, f"notify.{name} must be a list in square brackets", ""
+            return
+    lines = table.get("lines", 20)
+    if not isinstance(lines, int) or isinstance(lines, bool) or not 0 <= lines <= MOST_LINES:
+        yield "lines", f"notify.lines must lie between 0 and {MOST_LINES}", ""
+    settings = notify({**table, "lines": 20})
+    try:
+        key = "default"
+        check_targets(settings.default, settings)
+        key = "on"
+        events(settings.on)
+    except UsageError as error:
+        yield key, f"notify.{key}: {error.message}", error.hint
+
+
+def check_targets(names: Sequence[str], known: Notify) -> None:
+    """Raises UsageError for what is neither a target of config.toml nor needs to be. A URL is not repeated."""
+    for name in names:
+        if name == DESKTOP or name in known.targets or re.fullmatch(MAIL, name):
+            continue
+        if not re.fullmatch(TARGET, name):
+            raise UsageError(
+                "a URL or the like is no name of a target: others could read it on the command line and in the queue",
+                f'write [notify] NAME = "URL" in config.toml, then --notify NAME; {WITHOUT}',
+            )
+        there = f"there is {', '.join(sorted(known.targets))}; " if known.targets else ""
+        raise UsageError(f"config.toml has no target `{name}` in [notify]", f"{there}{WITHOUT}")
+
+
+def events(words: Collection[str]) -> tuple[str, ...]:
+    """The words of `--notify-on`, each once. Raises UsageError."""
+    for word in words:
+        if word not in WORDS:
+            shown = word if re.fullmatch(TARGET, word) else "that"
+            raise UsageError(f"`{shown}` is nothing to be notified of", f"known are {', '.join(WORDS)}")
+    return tuple(dict.fromkeys(words))
+
+
+def without_urls(table: Table) -> dict[str, object]:
+    """`[notify]` to be shown: of each URL its kind alone."""
+    return {
+        name: value if name in SETTINGS else f"{str(value).partition('://')[0]}://..." for name, value in table.items()
+    }
+
+
+def _words(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else (str(value),) if value else ()

@@ -1,0 +1,86 @@
+"""The tables of `gpq history` and `gpq report`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpq.rpc.messages import EndedView, HistoryList, ReportRow, ReportView
+from gpq.views.plain import Column, duration, ellipsis, moment, number, safe, table, wrapped
+from gpq.views.queue import percent
+
+TITLES = {"user": "USER", "job": "JOB", "server": "SERVER", "day": "DAY"}
+
+
+def history(answer: HistoryList, limit: int, bar: str = "") -> list[str]:
+    """The jobs, the latest to end last; then how many more there are."""
+    drawn = table(history_columns(answer.jobs), limit, mark=ellipsis()) if answer.jobs else ["no jobs ended then"]
+    if answer.hidden:
+        more = f"{answer.hidden} more ended before: gpq history -n {answer.hidden + len(answer.jobs)}"
+        drawn += wrapped(more, limit)
+    return drawn
+
+
+def history_columns(rows: Sequence[EndedView]) -> list[Column]:
+    return [
+        Column("ID", [str(row.id) for row in rows], 99, right=True),
+        Column("NAME", [safe(row.name) or "-" for row in rows], 80, least=8),
+        Column("USER", [safe(row.user) for row in rows], 60, least=4),
+        Column("STATE", [safe(row.state) for row in rows], 98),
+        Column("EXIT", [_exit(row) for row in rows], 50, right=True),
+        Column("SUBMITTED", [moment(row.submitted_at)[:16] for row in rows], 20),
+        Column("ENDED", [moment(row.ended_at)[:16] for row in rows], 55),
+        Column("WAIT", [duration(row.wait_seconds) for row in rows], 65, right=True),
+        Column("RAN", [duration(row.run_seconds) for row in rows], 75, right=True),
+        Column("GPUS", [_count(row.gpus) for row in rows], 62, right=True),
+        Column("GPU H", [hours(row.gpu_hours) for row in rows], 85, right=True),
+        Column("GOODPUT H", [hours(row.goodput_hours) for row in rows], 70, right=True),
+        Column("RESTARTS", [str(row.restarts or "-") for row in rows], 30, right=True),
+        Column("COST H", [hours(row.restart_gpu_hours or None) for row in rows], 28, right=True),
+        Column("RHO", [number(row.rho) for row in rows], 25, right=True),
+        Column("REASON", [safe(row.reason) for row in rows], 22, least=12),
+    ]
+
+
+def _exit(row: EndedView) -> str:
+    """Of a cancelled job the code is that of its signal, and says nothing."""
+    return "-" if row.exit_status is None or row.state == "cancelled" else str(row.exit_status)
+
+
+def _count(gpus: float) -> str:
+    return f"{gpus:.1f}".removesuffix(".0")
+
+
+def hours(value: float | None) -> str:
+    """`0.02` and up; less is `<0.01`."""
+    return "<0.01" if value is not None and 0 < value < 0.005 else number(value)
+
+
+def report(answer: ReportView, limit: int, bar: str = "") -> list[str]:
+    """A row each, and what they come to together."""
+    head = wrapped(f"{moment(answer.since)[:16]} until {moment(answer.until)[:16]}", limit)
+    if not answer.rows:
+        return [*head, *wrapped("no job held a GPU, waited or ended then", limit)]
+    rows = [*answer.rows, answer.total] if len(answer.rows) > 1 else answer.rows
+    return [*head, "", *table(report_columns(rows, answer.by), limit, mark=ellipsis())]
+
+
+def report_columns(rows: Sequence[ReportRow], by: str) -> list[Column]:
+    """On a narrow terminal those go first whose number is least."""
+    return [
+        Column(TITLES[by], [safe(row.key) or "all" for row in rows], 99, least=4, right=by == "job"),
+        Column("NAME", [safe(row.name) or "-" for row in rows], 80, least=8),
+        Column("OWNER", [safe(row.user) or "-" for row in rows], 60, least=4),
+        Column("JOBS", [str(row.jobs) if by != "job" else "-" for row in rows], 70, right=True),
+        Column("GPU H", [hours(row.gpu_hours) for row in rows], 98, right=True),
+        Column("GOODPUT H", [hours(row.goodput_hours) for row in rows], 90, right=True),
+        Column("WORTH", [percent(row.efficiency) for row in rows], 75, right=True),
+        Column("SHARE", [percent(row.share) for row in rows], 85, right=True),
+        Column("FAIR", [percent(row.fair_share) for row in rows], 84, right=True),
+        Column("WAIT", [duration(row.wait_median_seconds) for row in rows], 65, right=True),
+        Column("P95", [duration(row.wait_p95_seconds) if row.waits > 1 else "-" for row in rows], 64, right=True),
+        Column("RESTARTS", [str(row.restarts or "-") for row in rows], 40, right=True),
+        Column("COST H", [hours(row.restart_gpu_hours or None) for row in rows], 45, right=True),
+        Column("FAILED H", [hours(row.failed_gpu_hours or None) for row in rows], 50, right=True),
+        Column("RHO", [number(row.rho_median) for row in rows], 35, right=True),
+        Column("MAX", [number(row.rho_max) if row.rhos > 1 else "-" for row in rows], 34, right=True),
+    ]

@@ -1,0 +1,27 @@
+"""Rows of an answer as CSV: one line a row, with the names and units of the JSON; an empty cell where nothing is known."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+import msgspec
+
+from gpq.views.plain import safe
+
+
+def text(rows: Sequence[msgspec.Struct], kind: type[msgspec.Struct]) -> str:
+    """With a line of names, also where there are no rows."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    names = kind.__struct_fields__
+    writer.writerow(names)
+    writer.writerows([_cell(getattr(row, name)) for name in names] for row in rows)
+    return stream.getvalue()
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, float):
+        return f"{value:.6g}" if abs(value) < 1e6 else f"{value:.1f}"
+    return safe(value) if isinstance(value, str) else value

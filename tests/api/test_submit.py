@@ -1,0 +1,275 @@
+"""`gpq.submit`: the same options, the same request and the same errors as the command line."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import gpq as api
+from gpq.api import options
+from gpq.cli.grammar import GRAMMAR
+from gpq.client import following
+from gpq.errors import BY_CODE, GpqError, UsageError
+from gpq.views import queue
+from tests.cli.conftest import Gpq
+from tests.cli.served import Made
+
+SAME = [  # the command line; the arguments of gpq.submit
+    (["--", "sleep", "5"], "command=['sleep', 5]"),
+    (["-g", "2", "--", "sh", "-c", "echo -- --gpus 3"], "gpus=2, command=['sh', '-c', 'echo -- --gpus 3']"),
+    (["train.py"], "'train.py'"),
+    (["--gpus=1-8", "train.py", "--gpus", "7", "--", "x"], "Path('train.py'), '--gpus', 7, '--', 'x', gpus=(1, 8)"),
+    (["--gpus", "3-", "train.py"], "'train.py', gpus=(3, None)"),
+    (["--gpus", "4", "--rigid", "./train.py", "-v"], "'./train.py', '-v', gpus='4', rigid=True"),
+    (
+        ["--name", "n1", "-t", "1h30m", "--priority", "-3", "--retries=2", "--hold", "--", "true"],
+        "command=('true',), name='n1', time=timedelta(hours=1.5), priority=-3, retries=2, hold=True",
+    ),
+    (["--requeue-on-lost", "10m", "--", "true"], "command=['true'], requeue_on_lost=600"),
+    (["--requeue-on-lost", "off", "--", "true"], "command=['true'], requeue_on_lost='off'"),
+    (["--setup", "source venv/bin/activate", "train.py"], "'train.py', setup='source venv/bin/activate'"),
+    (
+        ["--tag", "a", "--tag=b", "-e", "A=1", "--env", "B=x=y", "-e", "LANG", "--", "true"],
+        "command=['true'], tag=['a', 'b'], env={'A': 1, 'B': 'x=y', 'LANG': None}",
+    ),
+    (["--tag", "a", "-e", "A=1", "-e", "LANG", "--", "true"], "command=['true'], tag='a', env=['A=1', 'LANG']"),
+    (
+        ["--preemptible", "--signal", "sigusr1", "--grace", "90s", "--resume-args", "--resume 'a b'", "--", "true"],
+        "command=['true'], preemptible=True, signal=SIGUSR1, grace=90.0, resume_args=['--resume', 'a b']",
+    ),
+    (
+        ["--preemptible", "--signal", "10", "--resume-args", "--resume auto", "--", "true"],
+        "command=['true'], preemptible=True, signal=10, resume_args='--resume auto'",
+    ),
+    (
+        ["--batch-size", "64", "--max-batch-size", "512", "--atomic-batch-size", "8-32", "train.py"],
+        "'train.py', batch_size=64, max_batch_size=512, atomic_batch_size=(8, 32)",
+    ),
+    (
+        ["--gpu-type", "A100", "--min-gpu-memory", "40G", "--python", "python3", "--cwd", "/", "--", "true"],
+        "command=['true'], gpu_type='A100', min_gpu_memory='40G', python='python3', cwd=Path('/')",
+    ),
+    (["--after", "12,@:any", "--begin", "+2h", "--", "true"], "command=['true'], after='12,@:any', begin='+2h'"),
+    (
+        ["--after", "12", "--after", "13:notok", "--after", "7", "--begin", "2999-01-02T18:00:00", "--", "true"],
+        "command=['true'], after=[gpq.Job(12), '13:notok', 7], begin=datetime(2999, 1, 2, 18)",
+    ),
+    (["--array", "0-9%4", "--", "sh", "{index}"], "submit_array(command=['sh', '{index}'], array='0-9%4')"),
+    (["--array", "0,2,4", "train.py"], "submit_array('train.py', array=range(0, 6, 2))"),
+    (
+        ["--sweep", "lr=0.1,0.01", "--sweep", "seed=0..2", "--array", "%2", "--hold", "-g", "1", "train.py", "{lr}"],
+        "submit_array('train.py', '{lr}', sweep={'lr': [0.1, 0.01], 'seed': range(3)}, array='%2', hold=True, gpus=1)",
+    ),
+    (
+        ["--sweep-file", "runs.csv", "--", "./run", "{lr}"],
+        "submit_array(command=['./run', '{lr}'], sweep_file=Path('runs.csv'))",
+    ),
+    (
+        ["--notify", "slack", "--notify", "desktop", "--notify-on", "fail,end", "train.py"],
+        "'train.py', notify=['slack', 'desktop'], notify_on=['fail', 'end']",
+    ),
+    (["--notify", "none", "--notify-on", "start", "--", "true"], "command=['true'], notify='none', notify_on='start'"),
+    (["--background", "train.py"], "'train.py', background=True"),
+    (["--snapshot", "--dry-run", "train.py"], "'train.py', snapshot=True, dry_run=True"),
+]
+
+BY_COMMAND = "import sys, json; from gpq.cli.door import run; [run(['submit', *argv]) for argv in json.load(sys.stdin)]"
+BY_API = """
+import json, sys
+from datetime import datetime, timedelta
+from pathlib import Path
+from signal import SIGUSR1
+import gpq
+for call in json.load(sys.stdin):
+    eval(f"gpq.{call}" if call.startswith(("submit_array(", "Job(")) else f"gpq.submit({call})")
+"""
+
+
+def piped(gpq: Gpq, folder: Path, program: str, cases: list[Any]) -> None:
+    command = [sys.executable, "-c", program]
+    subprocess.run(command, env=gpq.environment, cwd=folder, input=json.dumps(cases), text=True, check=True)
+
+
+def test_what_the_daemon_is_asked_is_the_same_as_by_the_command_line(gpq: Gpq, made: Made, home: Path) -> None:
+    work = home / "work"
+    work.mkdir()
+    (work / "train.py").touch()
+    (work / "runs.csv").write_text("lr\n0.1\n0.2\n")
+    piped(gpq, work, BY_COMMAND, [argv for argv, _ in SAME])
+    typed = list(made.asked)
+    made.asked.clear()
+    piped(gpq, work, BY_API, [call for _, call in SAME])
+    assert len(typed) == len(SAME)
+    for (argv, call), one, other in zip(SAME, typed, made.asked, strict=True):
+        assert _settled(one) == _settled(other), (argv, call)
+
+
+def _settled(request: Any) -> Any:
+    """Without the seconds that `+2h` was typed later."""
+    spec = getattr(request, "spec", None)
+    if spec is None or not spec.begin:
+        return request
+    return msgspec.structs.replace(request, spec=msgspec.structs.replace(spec, begin=spec.begin // 3600))
+
+
+def test_every_option_of_the_command_is_one_here_by_its_name_and_default() -> None:
+    typed = {name[2:].replace("-", "_") for name in GRAMMAR["submit"][1] if name.startswith("--")}
+    parameters = inspect.signature(api.submit).parameters
+    here = set(parameters) - {"script", "command"}
+    several = {"array", "sweep", "sweep_file"}  # of gpq.submit_array
+    assert here == typed - several - {"wait", "json"}, "a Job waits, and answers are typed"
+    assert set(options.Options.__annotations__) == here - {"hold", "dry_run"}
+    assert set(options.Options.__annotations__) | several <= set(options.READERS)
+    assert several < set(inspect.signature(api.submit_array).parameters)
+    assert not [name for name in here if parameters[name].default]
+
+
+def test_every_option_of_edit_is_one_of_a_jobs_edit() -> None:
+    typed = {name[2:].replace("-", "_") for name in GRAMMAR["edit"][1] if name.startswith("--")}
+    assert set(inspect.signature(api.Job.edit).parameters) - {"self"} == typed - {"json"}
+
+
+MISTAKES: list[tuple[list[str], tuple[Any, ...], dict[str, Any]]] = [
+    ([], (), {}),
+    (["--gpus", "0", "--", "true"], (), {"command": ["true"], "gpus": 0}),
+    (["--gpus", "1-4", "--", "true"], (), {"command": ["true"], "gpus": (1, 4)}),
+    (["--gpus", "4-2", "train.py"], ("train.py",), {"gpus": (4, 2)}),
+    (["--time", "soon", "--", "true"], (), {"command": ["true"], "time": "soon"}),
+    (["--time", "-5s", "--", "true"], (), {"command": ["true"], "time": timedelta(seconds=-5)}),
+    (["--requeue-on-lost", "59s", "--", "true"], (), {"command": ["true"], "requeue_on_lost": 59}),
+    (["--min-gpu-memory", "40", "--", "true"], (), {"command": ["true"], "min_gpu_memory": "40"}),
+    (["--name", "a b", "--", "true"], (), {"command": ["true"], "name": "a b"}),
+    (["--env", "NOT_SET_ANYWHERE", "--", "true"], (), {"command": ["true"], "env": {"NOT_SET_ANYWHERE": None}}),
+    (["--signal", "USR1", "--", "true"], (), {"command": ["true"], "signal": "USR1"}),
+    (["--retries", "-1", "--", "true"], (), {"command": ["true"], "retries": -1}),
+    (["--batch-size", "0", "train.py"], ("train.py",), {"batch_size": 0}),
+    (["--cwd", "/nowhere", "--", "true"], (), {"command": ["true"], "cwd": "/nowhere"}),
+    (["missing.py"], ("missing.py",), {}),
+]
+
+
+def test_mistakes_are_those_of_the_command_line(gpq: Gpq, made: Made, home: Path, monkeypatch: Any) -> None:
+    (home / "train.py").touch()
+    monkeypatch.chdir(home)
+    program = BY_COMMAND.replace("[run(['submit', *argv])", "[run(['submit', '--json', *argv])")
+    said = subprocess.run(
+        [sys.executable, "-c", program], env=gpq.environment, cwd=home, text=True, check=True, capture_output=True,
+        input=json.dumps([argv for argv, _, _ in MISTAKES]),
+    )  # fmt: skip
+    for (argv, script, given), line in zip(MISTAKES, said.stdout.splitlines(), strict=True):
+        with pytest.raises(UsageError) as raised:
+            api.submit(*script, **given)
+        assert {"error": raised.value.message, "hint": raised.value.hint} == json.loads(line), argv
+    assert not made.asked
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"command": "ls -l"}, "command='ls -l' is one text, not a list of words"),
+        ({"command": [None]}, "None is no word of a command"),
+        ({"command": ["true"], "time": True}, "--time True is not a duration"),
+        ({"command": ["true"], "grace": float("nan")}, "--grace nan is not a duration"),
+        ({"command": ["true"], "gpus": (1, 2, 3)}, "--gpus (1, 2, 3) is not a number or a range"),
+        ({"command": ["true"], "gpus": 1.5}, "--gpus 1.5 is not a number or a range"),
+        ({"command": ["true"], "priority": "high"}, "--priority 'high' is not a whole number"),
+        ({"command": ["true"], "rigid": "no"}, "--rigid 'no' is not a truth value"),
+        ({"command": ["true"], "env": "A=1"}, "--env 'A=1' is not variables"),
+        ({"command": ["true"], "tag": 3}, "--tag 3 is not a list of names"),
+        ({"command": ["true"], "cwd": 3}, "--cwd 3 is not a path"),
+        ({"command": ["true"], "name": b"x"}, "--name b'x' is not a text"),
+    ],
+)
+def test_values_of_other_types_are_named_with_what_to_give(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)) as raised:
+        api.submit(**given)
+    assert raised.value.hint
+
+
+EDITS = [
+    (
+        ["7", "-n", "new", "--priority", "3", "-g", "2-8", "-t", "none"],
+        "Job(7).edit(name='new', priority=3, gpus=(2, 8), time='none')",
+    ),
+    (
+        ["7", "--retries", "0", "--tag", "a", "--untag", "b", "--after", "none", "--begin", "now", "--gpu-type", "none"],
+        "Job(7).edit(retries=0, tag='a', untag=['b'], after='none', begin='now', gpu_type='none')",
+    ),
+    (
+        ["7", "--min-gpu-memory", "40G", "--max-batch-size", "64", "--array-limit", "4", "--after", "9"],
+        "Job(7).edit(min_gpu_memory='40G', max_batch_size=64, array_limit=4, after=gpq.Job(9))",
+    ),
+    (["7", "--background"], "Job(7).edit(background=True)"),
+    (["7", "--no-background"], "Job(7).edit(background=False)"),
+]  # fmt: skip
+
+
+def test_what_is_edited_is_the_same_as_by_the_command_line(gpq: Gpq, made: Made, home: Path) -> None:
+    piped(gpq, home, BY_COMMAND.replace("'submit'", "'edit'"), [argv for argv, _ in EDITS])
+    typed = list(made.asked)
+    made.asked.clear()
+    piped(gpq, home, BY_API, [call for _, call in EDITS])
+    assert typed == made.asked
+    assert len(typed) == len(EDITS)
+
+
+def test_what_an_array_cannot_be_is_named() -> None:
+    with pytest.raises(UsageError, match="which jobs"):
+        api.submit_array(command=["true"])
+    with pytest.raises(UsageError, match="cannot be one of several"):
+        api.submit_array(command=["true"], sweep={"text": ["a,b"]})
+    with pytest.raises(UsageError, match="is more than 10000 jobs"):
+        api.submit_array(command=["true"], array="0-20000")
+    with pytest.raises(TypeError, match="there is no option 'gpu'"):
+        api.submit_array(command=["true"], array="0-1", gpu=2)  # type: ignore[call-arg]
+    with pytest.raises(UsageError, match="is no job"):
+        api.submit(command=["true"], after=1.5)  # type: ignore[call-overload]
+
+
+def test_a_script_and_a_command_are_two_things() -> None:
+    with pytest.raises(UsageError, match="both a script and a command"):
+        api.submit("train.py", command=["true"])
+    with pytest.raises(TypeError, match="gpu"):
+        api.submit("train.py", gpu=2)  # type: ignore[call-overload]
+
+
+def test_the_errors_are_one_tree_and_a_timeout_is_pythons_too() -> None:
+    assert api.errors.TimedOut in BY_CODE.values()
+    assert issubclass(api.errors.TimedOut, TimeoutError)
+    error = api.errors.TimedOut("it took long", "wait longer")
+    assert isinstance(error, GpqError)
+    assert (str(error), error.message, error.hint, error.code) == ("it took long", "it took long", "wait longer", 124)
+
+
+def test_importing_it_imports_nothing_and_using_it_neither_typer_nor_rich() -> None:
+    program = (
+        "import sys; before = set(sys.modules); import gpq; print(sorted(set(sys.modules) - before));"
+        "gpq.submit; print(*sorted({'typer', 'rich', 'numpy', 'gpq.config', 'gpq.core.models'} & set(sys.modules)))"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    said = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    first, second = said.stdout.splitlines()
+    assert set(re.findall(r"'([\w.]+)'", first)) == {"gpq"}
+    assert second == ""
+
+
+def test_what_it_offers_is_listed_and_nothing_else_is_there() -> None:
+    assert set(api.__all__) <= set(dir(api))
+    for name in api.__all__:
+        assert getattr(api, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'sumbit'"):
+        api.sumbit  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_a_job_has_ended_for_the_waiting_when_it_has_for_the_pages() -> None:
+    assert following.ENDED == queue.ENDED

@@ -1,0 +1,191 @@
+"""Every command under what terminals, pipes and people do to it: none shows a traceback, hangs, or lies by its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpq.cli import reference
+from tests.cli.conftest import FIFO, Gpq
+from tests.waiting import wait_until
+
+NAME = "A" + "._-" * 21  # 64 characters, all that may be odd about a name
+# What each command is asked here, and its exit status; NAME is a job that has ended, 2 one that runs.
+CASES: dict[str, tuple[list[str], int]] = {
+    "submit": (["--hold", "--", "true"], 0),
+    "status": ([], 0),
+    "show": ([NAME], 0),
+    "why": ([NAME], 0),
+    "logs": ([NAME], 0),
+    "cancel": ([NAME], 0),
+    "hold": ([NAME], 5),
+    "release": ([NAME], 5),
+    "requeue": (["2"], 5),
+    "edit": (["2", "--untag", "none"], 5),
+    "wait": ([NAME], 0),
+    "nodes list": ([], 0),
+    "nodes add": (["no-such-host.invalid", "--yes"], 1),
+    "nodes remove": (["nowhere"], 4),
+    "nodes drain": (["local", "--reason", "a new driver"], 0),
+    "nodes undrain": (["local"], 0),
+    "nodes reserve": (["local", "--for", "ana", "--for-duration", "1h", "--from", "2099-01-01"], 2),
+    "nodes unreserve": (["77"], 4),
+    "yield": (["--end"], 0),
+    "top": (["--once"], 0),
+    "history": ([NAME], 0),
+    "report": ([], 0),
+    "notify list": ([], 0),
+    "notify test": (["nowhere"], 2),
+    "import slurm": (["no-such-file.sh"], 5),
+    "import ts": ([], 4),
+    "schema": (["status"], 0),
+    "daemon start": ([], 0),
+    "daemon stop": ([], 0),
+    "daemon status": ([], 0),
+    "daemon logs": ([], 0),
+    "doctor": ([], 0),
+    "config show": ([], 0),
+    "config check": ([], 0),
+    "config path": ([], 0),
+    "config policies": ([], 0),
+    "simulate": ([], 2),
+    "demo": (["--policy", "nonsense"], 2),
+    "completion": (["bash"], 0),
+}
+ASKS = [  # those that ask the daemon, and wait for what it says
+    "submit", "status", "show", "why", "logs", "cancel", "hold", "release", "requeue", "edit", "wait", "nodes list",
+    "nodes drain", "nodes undrain", "nodes unreserve", "yield", "top", "history", "report",
+]  # fmt: skip
+
+
+@contextmanager
+def home() -> Iterator[Gpq]:
+    with tempfile.TemporaryDirectory(prefix="gpq-cli-") as path:
+        (Path(path) / "config.toml").write_text(FIFO)
+        yield Gpq(Path(path))
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Gpq]:
+    """A daemon with a job that has ended and one that runs."""
+    with home() as gpq:
+        assert (
+            gpq(
+                "submit", "--wait", "--name", NAME, "--", "sh", "-c", "for n in $(seq 200); do echo line $n; done"
+            ).returncode
+            == 0
+        )
+        assert gpq("submit", "--", "sleep", "1000").returncode == 0
+        wait_until(lambda: json.loads(gpq("status", "2", "--json").stdout)["jobs"][0]["state"] == "running", "it runs")
+        yield gpq
+        gpq("cancel", "all")
+        gpq("daemon", "stop")
+
+
+def argv(path: str) -> list[str]:
+    return [*path.split(), *CASES[path][0]]
+
+
+def test_no_command_is_left_out() -> None:
+    assert [path for path, _ in reference.leaves() if path not in CASES] == []
+
+
+@pytest.mark.parametrize("path", [path for path in CASES if path != "daemon stop"])
+def test_into_head_without_colour_and_in_twenty_columns(lab: Gpq, path: str) -> None:
+    """All at once: they do not get in each other's way."""
+    words = [sys.executable, "-m", "gpq", *argv(path)]
+    done = subprocess.run(
+        ["bash", "-c", '"$@" | head -1; exit ${PIPESTATUS[0]}', "-", *words],
+        env={**lab.environment, "COLUMNS": "20", "LANG": "C", "LC_ALL": "C", "NO_COLOR": "1"},
+        cwd=lab.home, stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert b"Traceback" not in done.stderr
+    assert b"\x1b" not in done.stdout + done.stderr
+    assert done.returncode == CASES[path][1], done
+
+
+@pytest.mark.parametrize("path", ["status", "show", "why", "nodes list", "top"])
+@pytest.mark.parametrize("columns", [20, 40])
+def test_tables_keep_within_narrow_terminals(lab: Gpq, path: str, columns: int) -> None:
+    done = lab(*argv(path), COLUMNS=str(columns))
+    assert done.returncode == 0
+    assert max(map(len, done.stdout.splitlines())) <= columns
+
+
+@pytest.mark.parametrize("path", ASKS)
+def test_a_daemon_that_was_killed_is_started_again(lab: Gpq, path: str) -> None:
+    pid = json.loads(lab("daemon", "status", "--json").stdout)["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the daemon is dead")
+    done = lab(*argv(path))
+    assert "Traceback" not in done.stderr
+    assert done.returncode == CASES[path][1], done
+
+
+@contextmanager
+def deaf(gpq: Gpq) -> Iterator[socket.socket]:
+    """A daemon that takes connections and says nothing."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.bind(str(gpq.home / "gpq.sock"))
+        listening.listen()
+        listening.settimeout(60)
+        yield listening
+
+
+@pytest.mark.parametrize("path", ASKS)
+def test_ctrl_c_ends_it_without_a_word(path: str) -> None:
+    with home() as gpq, deaf(gpq) as listening:
+        words = [sys.executable, "-m", "gpq", *argv(path)]
+        process = subprocess.Popen(
+            words,
+            env=gpq.environment,
+            cwd=gpq.home,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+        )
+        connection, _ = listening.accept()
+        with connection:
+            assert connection.recv(1 << 16)  # it asks, and waits for the answer
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, b"", b"")
+
+
+@pytest.mark.parametrize(
+    "name", ["ä" * 64, "☃" * 64, "$(touch canary)" * 4, "\x1b[31m" * 12, "-" * 64, "a/b" * 21, " " * 64]
+)
+def test_a_name_that_cannot_be_one_is_refused_in_a_line(lab: Gpq, name: str) -> None:
+    for words in (["submit", f"--name={name}", "--", "true"], ["show", "--", name], ["edit", "2", f"--name={name}"]):
+        done = lab(*words, LANG="C", LC_ALL="C")
+        assert done.returncode in (2, 4), done
+        assert done.stderr.startswith("gpq: ")
+        assert len(done.stderr.splitlines()) == 2
+        assert "\x1b" not in done.stderr
+    assert not (lab.home / "canary").exists()
+
+
+def test_commands_that_look_are_soon_done_while_the_daemon_is_busy(lab: Gpq) -> None:
+    """A stopped daemon answers nothing: the first to wait for it says so in time instead of hanging."""
+    pid = json.loads(lab("daemon", "status", "--json").stdout)["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        done = lab("status")
+        assert done.returncode == 3
+        assert "daemon" in done.stderr
+        assert time.monotonic() - began < 60
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert lab("status").returncode == 0

@@ -1,0 +1,222 @@
+"""`gpq import`: scripts of Slurm as found in the wild, and the queue of a real task-spooler, which stays as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpq.cli import spooler
+from gpq.errors import NotFound
+from tests.cli.conftest import Gpq
+from tests.waiting import wait_until
+
+DDP = """\
+#!/bin/bash
+#SBATCH --job-name=ddp
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=4
+#SBATCH --gres=gpu:4
+srun python train.py
+"""
+FINE_TUNE = """\
+#!/bin/bash -l
+# Fine-tunes one model.
+#SBATCH -J finetune_lora
+#SBATCH -o slurm-%j.out -e slurm-%j.err
+#SBATCH --partition=a100 --qos=normal --account=abc
+#SBATCH -t 0-08:00
+#SBATCH --mem-per-cpu=4000M --cpus-per-task 6
+#SBATCH --gres=gpu:a100:1
+#SBATCH --mail-user=ana@example.org
+
+module purge
+conda activate lora
+python finetune.py --model "$1"
+"""
+SWEEP = """\
+#!/usr/bin/env bash
+#SBATCH --array=1-20%5
+#SBATCH --gpus=1
+#SBATCH --time=30
+LR=$(sed -n "${SLURM_ARRAY_TASK_ID}p" lrs.txt)
+python train.py --lr $LR
+"""
+PLAIN = "#!/bin/sh\n./a.out\n"
+
+
+def test_scripts_of_slurm_are_shown_as_what_gpq_would_submit_and_queued_on_request(live: Gpq, home: Path) -> None:
+    for name, text in (("ddp.sh", DDP), ("finetune.sbatch", FINE_TUNE), ("sweep.slurm", SWEEP), ("plain.sh", PLAIN)):
+        (home / name).write_text(text)
+    said = live("import", "slurm", "ddp.sh", "finetune.sbatch", "sweep.slurm", "plain.sh", "gone.sh")
+    assert said.returncode == 5
+    assert said.stdout.splitlines() == [
+        "finetune.sbatch: gpq submit --gpus 1 --gpu-type a100 --name finetune_lora --time 8h"
+        " -- /bin/bash -l ./finetune.sbatch",
+        "sweep.slurm: gpq submit --gpus 1 --name sweep.slurm --time 30m --array 1-20%5 -- /usr/bin/env bash ./sweep.slurm",
+        "plain.sh: gpq submit --name plain.sh -- /bin/sh ./plain.sh",
+        "nothing is queued yet: --submit does it",
+    ]
+    assert "gpq: ddp.sh: #SBATCH in ddp.sh: --nodes=2: gpq runs a command on one server" in said.stderr
+    assert "gpq: gone.sh: there is no file gone.sh" in said.stderr
+    assert "--qos=normal" in said.stderr
+    queued = live("import", "slurm", "plain.sh", "sweep.slurm", "--submit", "--hold").stdout.splitlines()
+    assert queued[0] == "plain.sh: job 1 submitted"
+    assert queued[1].startswith("sweep.slurm: array 2 submitted: 20 jobs")
+    live("cancel", "all")
+    found = json.loads(live("import", "slurm", "--json", "sweep.slurm", "ddp.sh", "--submit").stdout)["jobs"]
+    assert (found[0]["id"], found[0]["refused"], found[1]["id"]) == (23, "", None)
+    assert len(json.loads(live("status", "23", "--json").stdout)["jobs"]) == 20
+    assert live("cancel", "23").returncode == 0
+    for line in said.stdout.splitlines()[1:3]:  # what is shown says the same
+        again = live(*_words(line)[1:])
+        assert again.returncode == 0, again.stderr
+
+
+def _words(line: str) -> list[str]:
+    import shlex
+
+    words = shlex.split(line.partition(": ")[2])
+    return [*words[:2], "--dry-run", *words[2:]]
+
+
+# -- task-spooler ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tsp(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """A task-spooler of its own, of one slot, on which one job runs: the rest waits."""
+    program = shutil.which("tsp")
+    if program is None:
+        pytest.skip("needs task-spooler")
+    monkeypatch.setenv("TS_SOCKET", str(home / "ts.sock"))
+    monkeypatch.setenv("TMPDIR", str(home))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    def run(*words: str, cwd: Path = home, **environ: str) -> str:
+        said = subprocess.run(
+            [program, *words], env={**os.environ, **environ}, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            check=True,
+        )  # fmt: skip
+        return said.stdout
+
+    run("-S", "1")
+    run("-L", "first", "sleep", "1000")
+    wait_until(lambda: "running" in run("-l"), "the first one runs")
+    yield run
+    run("-k", "0")
+    run("-K")
+
+
+def test_the_queue_is_read_with_words_directories_and_dependencies_as_they_are(
+    tsp: Callable[..., str], home: Path
+) -> None:
+    work = home / "my work"
+    work.mkdir()
+    tsp("-L", "my label", "sh", "-c", 'echo "a b"; exit 0', cwd=work, OMP_NUM_THREADS="7")
+    tsp("-n", "-D", "1", "echo", "it's", "$HOME")
+    tsp("-d", "echo", "two\nlines")
+    tsp("-N", "2", "-m", "python", "-c", "print(1)")
+    tsp("-D", "0", "true")
+    before = tsp("-l")
+    queue = spooler.queue()
+    assert [(job.id, job.argv, job.after, job.slots, job.label) for job in queue.waiting] == [
+        (1, ["sh", "-c", 'echo "a b"; exit 0'], None, 1, "my label"),
+        (2, ["echo", "it's", "$HOME"], 1, 1, ""),
+        (3, ["echo", "two\nlines"], 2, 1, ""),
+        (4, ["python", "-c", "print(1)"], None, 2, ""),
+        (5, ["true"], 0, 1, ""),
+    ]
+    assert (queue.waiting[0].cwd, queue.waiting[0].env["OMP_NUM_THREADS"]) == (str(work), "7")
+    assert queue.running == [0]
+    assert tsp("-l") == before
+
+
+def test_what_waits_there_is_offered_queued_on_request_and_left_alone(
+    tsp: Callable[..., str], live: Gpq, home: Path
+) -> None:
+    live.environ.update(TS_SOCKET=os.environ["TS_SOCKET"], TMPDIR=os.environ["TMPDIR"])
+    assert live("import", "ts").stdout == "nothing waits in task-spooler\n"
+    tsp("-L", "one", "sh", "-c", "echo $OMP_NUM_THREADS in $PWD", OMP_NUM_THREADS="7")
+    tsp("-d", "echo", "a  b", CUDA_VISIBLE_DEVICES="1")
+    tsp("-D", "0", "true")
+    before = tsp("-l")
+    shown = live("import", "ts")
+    assert shown.returncode == 5
+    line = shown.stdout.splitlines()[0]
+    assert line.startswith("1: gpq submit --gpus 1 --name one --env ")
+    assert f" --cwd {home} -- sh -c " in line
+    assert " --env OMP_NUM_THREADS=7 " in line
+    assert "-- echo 'a  b'   # after 1 of this list" in shown.stdout
+    assert "CUDA_VISIBLE_DEVICES was set there" in shown.stderr
+    assert "3: it waits for 0, which runs there now" in shown.stderr
+    assert json.loads(live("status", "--json").stdout)["jobs"] == []
+    said = live("import", "ts", "--submit", "--hold")
+    assert said.stdout.splitlines()[:2] == ["1: job 1 submitted", "2: job 2 submitted"]
+    assert "for id in 1 2; do TS_SOCKET=" in said.stdout
+    assert "would run twice" in said.stderr
+    assert tsp("-l") == before
+    rows = json.loads(live("status", "--json").stdout)["jobs"]
+    assert [(row["state"], row["after"]) for row in rows] == [("held", []), ("held", ["1:ok"])]
+    live("release", "all")
+    assert live("wait", "1-2").returncode == 0
+    assert live("logs", "1").stdout == f"7 in {home}\n"
+    assert live("logs", "2").stdout == "a  b\n"
+
+
+def test_a_job_whose_process_is_not_found_is_offered_only_where_its_words_are_clear(
+    tsp: Callable[..., str], monkeypatch: pytest.MonkeyPatch, live: Gpq
+) -> None:
+    tsp("echo", "plain", "words")
+    tsp("sh", "-c", "echo 'a b'")
+    monkeypatch.setattr(spooler, "_clients", lambda path: [])
+    plain, quoted = spooler.queue().waiting
+    assert (plain.argv, plain.text, quoted.argv, quoted.text) == (None, "echo plain words", None, "sh -c echo 'a b'")
+    program = (
+        "import sys; from gpq.cli import spooler, door; spooler._clients = lambda path: [];"
+        "sys.exit(door.run(['import', 'ts', '--json']))"
+    )
+    env = {**live.environment, "TS_SOCKET": os.environ["TS_SOCKET"], "TMPDIR": os.environ["TMPDIR"]}
+    said = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
+    first, second = json.loads(said.stdout)["jobs"]
+    assert first["argv"][-3:] == ["echo", "plain", "words"]
+    assert "its directory is not known" in first["notes"][0]
+    assert "was quoted is not known" in second["refused"]
+
+
+def test_where_no_task_spooler_runs_none_is_started(gpq: Gpq, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("tsp") is None:
+        pytest.skip("needs task-spooler")
+    monkeypatch.setenv("TS_SOCKET", str(home / "none.sock"))
+    with pytest.raises(NotFound, match="no task-spooler runs at"):
+        spooler.queue()
+    assert not (home / "none.sock").exists()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(home / "none.sock"))
+    with pytest.raises(NotFound, match="Connection refused"):
+        spooler.queue()
+    monkeypatch.setenv("PATH", str(home))
+    with pytest.raises(NotFound, match="there is no task-spooler here"):
+        spooler.queue()
+
+
+@pytest.mark.parametrize(
+    ("words", "label", "command"),
+    [
+        (["-L", "x", "-N", "2", "-mf", "echo", "-n"], "x", ["echo", "-n"]),
+        (["-Lx", "-D3", "echo"], "x", ["echo"]),
+        (["--", "-odd"], "", ["-odd"]),
+        (["-nL", "y", "true"], "y", ["true"]),
+        (["-S", "1"], "", ["1"]),
+        ([], "", []),
+    ],
+)
+def test_options_of_tsp_are_told_from_the_command(words: list[str], label: str, command: list[str]) -> None:
+    assert spooler._command(words) == (label, command)

@@ -1,0 +1,86 @@
+"""`gpq notify`, and what `gpq config` says of targets, without a daemon."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import ROOT
+from tests.webhook import webhook
+
+SECRET = "geheim7f3a9c"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return tmp_path / "config.toml"
+
+
+def gpq(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": f"{ROOT}:{ROOT}/agent",
+        "GPQ_HOME": str(config.parent),
+        "LANG": "C.UTF-8",
+    }
+    environment["GPQ_CONFIG"] = str(config)
+    command = [sys.executable, "-m", "gpq", *words]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=60, cwd=config.parent
+    )
+
+
+def test_targets_are_listed_and_tried(config: Path) -> None:
+    with webhook() as slack, webhook("refuses") as broken:
+        config.write_text(
+            f'[notify]\nslack = "{slack.url(SECRET)}"\nbroken = "{broken.url(SECRET)}"\ndefault = "slack"\non = ["fail"]\n'
+        )
+        config.chmod(0o600)
+        assert gpq(config, "notify").stdout.splitlines() == [
+            "slack   json://...",
+            "broken  json://...",
+            "jobs without --notify tell slack, of fail, with 20 lines of their log",
+        ]
+        tried = gpq(config, "notify", "test", "slack", "broken")
+        assert (tried.returncode, tried.stdout) == (1, "slack: sent\n")
+        assert tried.stderr.splitlines()[0] == "gpq: broken: the service answered 500"
+        assert slack.titles() == ["gpq: a test"]
+        said = gpq(config, "notify", "test", "gone")
+        assert (said.returncode, said.stderr.splitlines()[0]) == (
+            2,
+            "gpq: config.toml has no target `gone` in [notify]",
+        )
+        rows = json.loads(gpq(config, "notify", "test", "slack", "--json").stdout)
+        assert rows == {"targets": [{"name": "slack", "sent": True, "problem": ""}], "schema": 1}
+        checked = gpq(config, "config", "check")
+        assert (checked.returncode, checked.stderr) == (0, "")
+    shown = gpq(config, "config", "show")
+    assert "left out, for their URLs may hold secrets: notify.broken, notify.slack" in shown.stderr
+    copy = config.with_name("copy.toml")
+    copy.write_text(shown.stdout)
+    assert gpq(config, "config", "check", str(copy)).returncode == 0
+    listed = gpq(config, "notify", "list", "--json").stdout
+    assert json.loads(listed)["targets"] == {"slack": "json", "broken": "json"}
+    assert SECRET not in shown.stdout + shown.stderr + listed + gpq(config, "config", "show", "--json").stdout
+
+
+def test_check_names_a_url_that_apprise_cannot_use_and_a_file_that_others_read(config: Path) -> None:
+    config.write_text(f'[notify]\nodd = "slack://{SECRET}"\n')
+    said = gpq(config, "config", "check")
+    assert (said.returncode, SECRET in said.stderr) == (2, False)
+    assert "notify.odd: apprise does not know this kind of URL, or something is missing in it" in said.stderr
+    config.write_text('[notify]\nhook = "json://127.0.0.1/x"\n')
+    config.chmod(0o644)
+    said = gpq(config, "config", "check")
+    assert (said.returncode, "chmod 600" in said.stderr) == (0, True)
+
+
+def test_without_targets_it_says_what_to_write(config: Path) -> None:
+    config.write_text("")
+    said = gpq(config, "notify").stdout.splitlines()
+    assert said[0].startswith('no targets: write [notify] NAME = "URL" in config.toml')
+    assert said[1] == "jobs without --notify tell nobody, of end, with 20 lines of their log"

@@ -1,0 +1,352 @@
+"""sbatch's options as gpq's: what is translated, what is named as unused, what is refused, and who overrides whom."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import gpq as api
+from gpq.cli import asking, batch, sbatch, values
+from gpq.errors import UsageError
+from gpq.rpc import messages
+from tests.cli.conftest import Gpq
+from tests.cli.served import Made
+
+TYPICAL = """\
+#!/bin/bash
+#SBATCH --job-name=resnet50        # what squeue shows
+#SBATCH -p gpu -A lab042
+#SBATCH --nodes=1 --ntasks-per-node=1
+#SBATCH --cpus-per-task=8
+#SBATCH --mem=64G
+#SBATCH --gres=gpu:a100:2
+#SBATCH --time=1-12:30:00
+#SBATCH --output=logs/%x_%j.out
+#SBATCH --error=logs/%x_%j.err
+#SBATCH --mail-type=END,FAIL
+##SBATCH --time=1
+
+source ~/venvs/torch/bin/activate
+#SBATCH --hold
+python train.py "$@"
+"""
+BOTH = """\
+#!/bin/sh
+#SBATCH -t 90 -J slurm --gpus-per-node=4
+#GPQ --time 2h --tag nightly -e A=lines
+#GPQ --gpus 2
+#GPQ -D /
+true
+"""
+
+
+def settled(folder: Path, text: str, *argv: str, name: str = "job.sh") -> asking.Settled:
+    (folder / name).write_text(text)
+    parsed = asking.parse([*argv, str(folder / name)])
+    assert parsed is not None
+    return asking.settle(parsed)
+
+
+def test_a_typical_script_becomes_a_command_with_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = settled(tmp_path, TYPICAL)
+    asked = found.asked
+    assert asked.words == ["/bin/bash", "./job.sh"]
+    assert asked.black_box
+    assert (asked.name, asked.gpus, asked.gpu_type, asked.time) == ("resnet50", "2", "a100", "1d12h30m")
+    assert found.how == dict.fromkeys(asking.HOW, False), "lines after the first command are no options"
+    [unused, logs] = found.notes
+    for option in ("--partition=gpu", "--account=lab042", "--cpus-per-task=8", "--mem=64G", "--mail-type=END,FAIL",
+                   "--output=logs/%x_%j.out", "--error=logs/%x_%j.err"):  # fmt: skip
+        assert option in unused
+    assert "`gpq logs JOB`" in logs
+    assert asking.words_of(asked) == [
+        "gpq", "submit", "--gpus", "2", "--gpu-type", "a100", "--name", "resnet50", "--time", "1d12h30m",
+        "--", "/bin/bash", "./job.sh",
+    ]  # fmt: skip
+
+
+def test_the_command_line_counts_then_gpqs_lines_then_slurms(tmp_path: Path) -> None:
+    asked = settled(tmp_path, BOTH).asked
+    assert (asked.time, asked.name, asked.gpus, asked.cwd, asked.tags) == ("2h", "slurm", "2", "/", ["nightly"])
+    asked = settled(tmp_path, BOTH, "-t", "5m", "-J", "mine", "--gres=gpu:3", "-e", "A=typed", "--tag", "x").asked
+    assert (asked.time, asked.name, asked.gpus, asked.tags) == ("5m", "mine", "3", ["nightly", "x"])
+    assert [each for each in asked.env if each.startswith("A=")] == ["A=lines", "A=typed"]
+    assert (settled(tmp_path, BOTH, "--gpus", "7").asked.gpus, settled(tmp_path, BOTH, "-G", "8").asked.gpus) == (
+        "7",
+        "8",
+    )
+
+
+def test_a_name_that_was_meant_to_be_tasks_is_noticed(tmp_path: Path) -> None:
+    assert "the command line: -n is --name, so the job is called 4" in settled(tmp_path, TYPICAL, "-n", "4").notes
+
+
+def test_lines_of_gpq_in_a_training_script_are_its_options(tmp_path: Path) -> None:
+    text = "#!/usr/bin/env python\n#GPQ --gpus 1-8 --time 2h\n'''doc'''\n#GPQ --gpus 9\n"
+    asked = settled(tmp_path, text, name="train.py").asked
+    assert (asked.gpus, asked.time, asked.black_box, asked.words) == ("1-8", "2h", False, [str(tmp_path / "train.py")])
+    asked = settled(tmp_path, "#SBATCH -N2 --gres=gpu:4 -D /\n", name="train.py").asked
+    assert (asked.gpus, asked.cwd) == ("8", "/"), "a script on the library may run over several servers"
+
+
+def test_variables_that_such_scripts_read_are_set_for_them_alone(tmp_path: Path) -> None:
+    asked = settled(tmp_path, "#!/bin/sh\n#SBATCH -a 3-9:2%4 -n 1 -c 4 -p gpu\n").asked
+    made = dict(each.split("=", 1) for each in asked.env)
+    assert (made["SLURM_JOB_NAME"], made["SLURM_ARRAY_TASK_MIN"], made["SLURM_ARRAY_TASK_MAX"]) == ("job.sh", "3", "9")
+    assert (made["SLURM_NTASKS"], made["SLURM_CPUS_PER_TASK"], made["SLURM_JOB_PARTITION"]) == ("1", "4", "gpu")
+    assert (made[messages.LIKE_SLURM], asked.array) == ("1", "3-9:2%4")
+    assert settled(tmp_path, "#!/bin/sh\n#GPQ -J x\n").asked.env == []
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 5400), ("2:30", 150), ("01:00:00", 3600), ("2-0", 172800), ("1-12", 129600), ("0-0:30", 1800),
+     ("1-02:03:04", 93784), ("UNLIMITED", None), ("infinite", None), ("0", None)],
+)  # fmt: skip
+def test_slurms_ways_to_write_a_time(text: str, seconds: float | None) -> None:
+    assert sbatch.seconds(text, "--time") == seconds
+
+
+@pytest.mark.parametrize("text", ["", "1h", "1:2:3:4", "x-1", "1-", "-5", "00:00:00", "1-2-3"])
+def test_what_is_no_time_of_slurm_is_named(text: str) -> None:
+    with pytest.raises(UsageError, match="--time"):
+        sbatch.seconds(text, f"--time={text}")
+
+
+def test_a_time_of_slurm_is_understood_on_the_command_line_where_it_is_clear() -> None:
+    assert [values.limit(text, "--time") for text in ("00:10:00", "2-0", "1-12:30", "90m")] == [
+        600,
+        172800,
+        131400,
+        5400,
+    ]
+    for text, hint in (("90", "write 90s"), ("1:30", "write 1h30m"), ("1-", "write for example")):
+        with pytest.raises(UsageError) as raised:
+            values.limit(text, "--time")
+        assert raised.value.hint.startswith(hint)
+
+
+def test_durations_are_written_as_they_are_read() -> None:
+    for total in (1.0, 59.0, 60.0, 3661.0, 90_000.0, 129_600.0):
+        assert values.seconds(values.written(total), "--time") == total
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus", "kind"),
+    [("--gres=gpu", "1", ""), ("--gres=gpu:2", "2", ""), ("--gres=gpu:v100:4", "4", "v100"), ("--gres=gres:gpu:2", "2", ""),
+     ("-G 3", "3", ""), ("--gpus=a100:2", "2", "a100"), ("--gpus-per-node=h100:8", "8", "h100"), ("--gpus-per-task=2", "2", ""),
+     ("--gres=gpu:1,tmpdisk:100", "1", ""), ("--gres=gpu:rtx_3090:1(S:0)", "1", "rtx_3090"), ("--gres gpu:2", "2", ""),
+     ("--gpus=2 --gres=gpu:1", "2", "")],
+)  # fmt: skip
+def test_gpus_are_read_from_wherever_they_are_asked_for(tmp_path: Path, options: str, gpus: str, kind: str) -> None:
+    asked = settled(tmp_path, f"#!/bin/sh\n#SBATCH {options}\n").asked
+    assert (asked.gpus, asked.gpu_type) == (gpus, kind)
+
+
+def test_what_asks_for_no_gpu_is_told_that_it_gets_one(tmp_path: Path) -> None:
+    notes = settled(tmp_path, "#!/bin/sh\n#SBATCH --mem=4G\n").notes
+    assert any("asks for no GPU and gets one" in note for note in notes)
+    assert settled(tmp_path, "#!/bin/sh\n#GPQ --tag x\n").notes == []
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--nodes=2", "gpq runs a command on one server"),
+        ("-N 2-4", "gpq runs a command on one server"),
+        ("-n 4", "4 tasks: gpq starts a command once"),
+        ("--ntasks-per-node=8", "8 tasks"),
+        ("--nodes=many", "is no number above 0"),
+        ("--signal=B:USR1@60", "no signal before the time limit"),
+        ("--input=data.txt", "gives jobs no input"),
+        ("--container=oci", "starts no containers"),
+        ("--gres=gpu:a100:1,gpu:v100:1", "GPUs of one type"),
+        ("--gres=gpu:a:b:1", "no number of GPUs"),
+        ("--dependency=singleton", "cannot wait for singleton"),
+        ("--dependency=after:3", "cannot wait for after:3"),
+        ("--dependency=afterok:1?afterok:2", "cannot wait"),
+        ("--time=tomorrow", "is no time that Slurm knows"),
+        ("--wrap=ls", "--wrap is for the command line"),
+        ("--job-name=two words", "words is no option"),
+        ("--mem", "needs a value"),
+        ("hetjob", "hetjob is no option"),
+        ('--job-name="open', "No closing quotation"),
+    ],
+)
+def test_what_gpq_would_do_otherwise_than_slurm_is_refused_with_the_line(tmp_path: Path, line: str, said: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        settled(tmp_path, f"#!/bin/sh\n#SBATCH {line}\n")
+    assert said in raised.value.message
+    assert "#SBATCH in job.sh" in raised.value.message
+    assert raised.value.hint
+
+
+def test_what_is_refused_in_a_line_may_be_said_otherwise(tmp_path: Path) -> None:
+    text = "#!/bin/sh\n#SBATCH --signal=B:USR1@60\n"
+    asked = settled(tmp_path, text, "--preemptible", "--signal", "USR1", "--grace", "60s").asked
+    assert (asked.preemptible, asked.signal) == (True, "USR1")
+
+
+def test_dependencies_moments_and_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERE", "x")
+    monkeypatch.delenv("ABSENT", raising=False)
+    lines = "#SBATCH -d afterok:12:13,afterany:14_2 -b now+2hours --export=ALL,A=1,HERE,ABSENT\n#SBATCH --hold -W\n"
+    found = settled(tmp_path, f"#!/bin/sh\n{lines}")
+    assert found.asked.after == ["12:ok", "13:ok", "14_2:any"]
+    assert found.asked.begin == "+2h"
+    assert [each for each in found.asked.env if not each.startswith(("SLURM", "GPQ"))] == ["A=1", "HERE"]
+    assert (found.how["hold"], found.how["wait"]) == (True, True)
+    assert any("--env NAME" in note for note in found.notes)
+
+
+def test_options_that_sbatch_does_not_know_are_named_and_short_forms_and_prefixes_understood(tmp_path: Path) -> None:
+    found = settled(tmp_path, "#!/bin/sh\n#SBATCH --frobnicate 3 --bogus=1 -Z -Jx --cpus-per-t=2 -HQ -c4\n")
+    assert found.asked.name == "x"
+    assert found.how["hold"]
+    [unused, *_] = found.notes
+    for option in ("--frobnicate (no option", "--bogus (no option", "-Z (no option", "--cpus-per-task=4", "--quiet"):
+        assert option in unused
+
+
+WORDS = [
+    *(f"--{name}" for name in sorted(sbatch.KNOWN)),
+    *(f"-{letter}" for letter in sbatch.SHORT),
+    "--x",
+    "-Z",
+    "#c",
+    "'",
+]
+VALUES = [
+    "",
+    "1",
+    "0",
+    "-1",
+    "2:30",
+    "1-2",
+    "gpu",
+    "gpu:a:2",
+    "ALL",
+    "K=V",
+    "afterok:1:2",
+    "1-5%2",
+    "%",
+    "é",
+    "now+1hour",
+    "[",
+    "\0",
+]
+LINES = st.lists(
+    st.tuples(st.sampled_from(WORDS), st.sampled_from(["=", " ", ""]), st.sampled_from(VALUES)), max_size=4
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(["#!/bin/sh\n", ""]),
+    st.sampled_from(["SBATCH", "GPQ"]),
+    LINES,
+    st.sampled_from(["x.sh", "x.py", "x"]),
+)
+def test_whatever_a_line_says_it_is_understood_or_refused(
+    tmp_path: Path, head: str, kind: str, line: list[tuple[str, str, str]], name: str
+) -> None:
+    text = f"{head}#{kind} {' '.join(map(''.join, line))}\n"
+    said = ""
+    try:
+        found = settled(tmp_path, text, name=name)
+        asking.words_of(found.asked)
+        asking.requested(found.asked, hold=False, dry_run=True)
+    except UsageError as error:
+        said = error.message
+    assert "\n" not in said
+
+
+def test_lines_of_gpq_are_checked_as_its_options_are(tmp_path: Path) -> None:
+    for line in ("--gpsu 2", "train.py", "-- true", "--json", "--dry-run", "--priority high"):
+        with pytest.raises(UsageError, match=r"#GPQ in job\.sh, line 2"):
+            settled(tmp_path, f"#!/bin/sh\n#GPQ {line}\n")
+
+
+def test_how_a_script_is_run(tmp_path: Path) -> None:
+    def made(text: str, mode: int, name: str = "job.sh", **how: bool) -> list[str]:
+        path = tmp_path / name
+        path.write_text(text)
+        path.chmod(mode)
+        found = batch.read(str(path))
+        assert found is not None
+        return batch.command(found, str(tmp_path), **how)
+
+    assert made("#!/bin/bash -l\n", 0o755) == ["./job.sh"]
+    assert made("#!/bin/bash -l -x\n", 0o644) == ["/bin/bash", "-l -x", "./job.sh"]
+    assert made("echo\n", 0o755) == ["/bin/sh", "./job.sh"]
+    found = batch.read(str(tmp_path / "job.sh"))
+    assert found is not None
+    assert batch.command(found, "/") == ["/bin/sh", str(tmp_path / "job.sh").lstrip("/")]
+    assert batch.command(found, "/usr") == ["/bin/sh", str(tmp_path / "job.sh")]
+    assert batch.command(found, "/usr", relative=True) == ["/bin/sh", f"..{tmp_path}/job.sh"]
+    (tmp_path / "notes").write_text("just words\n")
+    assert batch.read(str(tmp_path / "notes")) is None
+    (tmp_path / "dos.sh").write_text("#!/bin/sh\r\necho\r\n")
+    with pytest.raises(UsageError, match="line ends of DOS"):
+        batch.read(str(tmp_path / "dos.sh"))
+
+
+def test_srun_is_noticed_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "#!/bin/sh\n#GPQ -g 1\n# not srun\nsrun python train.py\n"
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert any("calls srun" in note for note in settled(tmp_path, text).notes)
+    assert settled(tmp_path, text.replace("\nsrun", "\npython")).notes == []
+
+
+def test_flags_of_sbatch_on_the_command_line(gpq: Gpq, made: Made, home: Path) -> None:
+    def asked(*argv: str) -> messages.SpecMessage:
+        said = gpq("submit", *argv)
+        assert said.returncode == 0, said.stderr
+        request: Any = made.asked[-1]
+        return request.spec  # type: ignore[no-any-return]
+
+    spec = asked("-J", "x", "--gres=gpu:2", "-c4", "-D", "/", "--wrap", "echo $A", "-t", "00:30:00", "--export=A=1")
+    assert (spec.argv, spec.name, spec.min_gpus) == (["/bin/sh", "-c", "echo $A"], "x", 2)
+    assert (spec.cwd, spec.time_limit, spec.env["A"]) == ("/", 1800.0, "1")
+    assert "SLURM_JOB_NAME" not in spec.env
+    assert asked("-G2", "--dependency=afterok:3", "--", "true").after == ["3:ok"]
+    assert asked("-g2", "-n", "mine", "--", "true").min_gpus == 2
+    said = gpq("submit", "--mem=32G", "--partition", "gpu", "--", "true")
+    assert "without a meaning here: --mem=32G, --partition=gpu" in said.stderr
+    for argv, message in (
+        (["-N", "2", "--", "true"], "one server"), (["--wrap", "ls", "train.py"], "--wrap and a script"),
+        (["-J", "x", "--gpsu", "2", "--", "true"], "has no option --gpsu"), (["--mem"], "requires an argument"),
+        (["-J", "x", "--priority", "high", "--", "true"], "--priority must be a whole number"),
+    ):  # fmt: skip
+        said = gpq("submit", *argv)
+        assert (said.returncode, message in said.stderr or "--mem" in said.stderr) == (2, True), said.stderr
+
+
+def test_a_script_of_slurm_runs_with_its_variables_also_from_python(live: Gpq, home: Path) -> None:
+    (home / "job.sh").write_text(
+        "#!/bin/bash\n#SBATCH --job-name=trial --array=5-6 --time=5\n"
+        "echo $SLURM_JOB_NAME $SLURM_JOB_ID $SLURM_ARRAY_JOB_ID $SLURM_ARRAY_TASK_ID $SLURM_ARRAY_TASK_COUNT"
+        " $SLURM_PROCID $SLURM_GPUS_ON_NODE $SLURM_NNODES $1\n"
+    )
+    assert "array 1 submitted" in live("submit", "job.sh", "word").stdout
+    assert live("wait", "1").returncode == 0
+    assert live("logs", "2").stdout == "trial 2 1 5 2 0 1 1 word\n"
+    assert live("logs", "3").stdout == "trial 3 1 6 2 0 1 1 word\n"
+    (home / "other.sh").write_text("echo [$SLURM_JOB_ID] $GPQ_JOB_ID\n")
+    assert live("submit", "--wait", "other.sh").returncode == 0
+    assert live("logs", "@").stdout == "[] 4\n"
+
+
+def test_lines_count_for_the_python_interface_as_well(tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text("#!/bin/sh\n#SBATCH --signal=USR1@60\n")
+    with pytest.raises(UsageError, match="no signal before the time limit"):
+        api.submit(tmp_path / "job.sh")
+    (tmp_path / "job.sh").write_text("#!/bin/sh\n#SBATCH --array=0-3\n")
+    with pytest.raises(UsageError, match="asks for an array"):
+        api.submit(tmp_path / "job.sh")
