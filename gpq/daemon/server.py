@@ -26,7 +26,9 @@ from gpq.rpc import codec
 from gpq.rpc.messages import MAX_LINE, Request
 
 MAX_PER_USER = 64  # connections served at once; more cost more than they gain: each is a thread
+MAX_LOOKS = 16  # beyond those, of commands that only look and wait for no commit: they need no turn
 MAX_PARKED = 512  # connections that wait for their turn; more are refused
+LOOKS = (b"status", b"complete")
 IDLE_SECONDS = 300.0  # between two requests
 LINE_SECONDS = 10.0  # from a request's first byte to its last
 SEND_SECONDS = 30.0  # a reader that takes no answer for so long is dropped
@@ -153,7 +155,7 @@ class Server:
             if self._closing:
                 connection.close()
                 return
-            if self._served(uid) >= MAX_PER_USER:
+            if self._served(uid) >= MAX_PER_USER + (MAX_LOOKS if _is_look(connection) else 0):
                 queue = self._parked.setdefault(uid, deque())
                 if len(queue) < MAX_PARKED:
                     queue.append((connection, pid))
@@ -260,6 +262,15 @@ def _read_line(connection: socket.socket, rest: bytes) -> tuple[bytes | None, by
         if not buffer:
             until = deadline(LINE_SECONDS)
         buffer += piece
+
+
+def _is_look(connection: socket.socket) -> bool:
+    """Does its first request only look, as far as it has come in by now? Nothing is taken out of the socket."""
+    try:
+        begin = connection.recv(64, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except OSError:
+        return False
+    return any(b'"op":"%s"' % look in begin for look in LOOKS)
 
 
 def _shut(connections: Iterable[socket.socket], how: int) -> None:
