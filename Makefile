@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo demo-policies test test-interpreters check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-daemon bench-exactness bench-noise chaos chaos-daemon compare-recovery dst completions clean
+.PHONY: help demo demo-policies test test-interpreters check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-daemon bench-exactness bench-noise bench-crowd bench-beside chaos chaos-daemon compare-recovery dst completions clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -83,6 +83,13 @@ bench-policy: $(VENV)/.dev  ## policies on public workloads, an hour or so: make
 
 bench-cli: $(VENV)/.dev  ## CPU time of status, completion and submit over `python -c pass`
 	$(BIN)/python benchmarks/cli.py
+
+# As root, with Debian's packages (make compare-recovery INSTALL=1 installs them); ARGS="--only gpq,tsp --sizes 1000"; OUT=FILE.
+bench-beside: $(VENV)/.dev  ## CPU time of status, submit and one TAB beside task-spooler and Slurm, 1,000 and 10,000 jobs; 10 minutes
+	PYTHONPATH=.:agent $(BIN)/python benchmarks/cli.py --beside --out $(or $(OUT),benchmarks/results/commands.md) $(ARGS)
+
+bench-crowd: $(VENV)/.dev  ## 200 clients submit 10,000 jobs at once, then an array of as many: make bench-crowd OUT=FILE ARGS="--policy fifo"
+	PYTHONPATH=.:agent $(BIN)/python benchmarks/crowd.py --out $(or $(OUT),benchmarks/results/crowd.md) $(ARGS)
 
 bench-daemon: $(VENV)/.dev  ## memory and start of a daemon with 10,000 finished jobs
 	$(BIN)/python benchmarks/daemon_memory.py

@@ -2,19 +2,25 @@
 
 Whole processes, user + system, interleaved; medians of --runs. `gpq status` is measured twice with 1,000 jobs: on a real
 daemon's queue, and on made rows in which every column is filled. Bars: status and completion 4, submit 15. Exit 1 when missed.
+
+    python benchmarks/cli.py [--runs 20] [--jobs 1000]
+    python benchmarks/cli.py --beside [--only gpq,tsp,slurm] [--sizes 1000,10000] [--out FILE]
+
+--beside: the same of task-spooler and Slurm (Debian's packages, as root), each with so many jobs known, in one run.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import resource
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 
@@ -32,12 +38,18 @@ def environ(home: Path) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", **own}
 
 
-def cpu_seconds(argv: list[str], env: dict[str, str]) -> float:
-    """User and system time of one process, output read by nobody."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+def cpu_seconds(argv: Sequence[str], env: Mapping[str, str]) -> float:
+    """User and system time of one process and those that it waited for, its output read by nobody. Raises RuntimeError."""
+    process = subprocess.Popen(
+        argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
+    complaint = process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"{shlex.join(argv)}: exit code {process.returncode}: {complaint.decode(errors='replace')}")
+    return usage.ru_utime + usage.ru_stime
 
 
 @contextmanager
@@ -109,11 +121,87 @@ def measure(runs: int, jobs: int) -> dict[str, float]:
     return {name: median(values) for name, values in times.items()}
 
 
+def beside(names: Sequence[str], jobs: int, runs: int) -> list[list[str]]:
+    """Rows of a table, the head first: CPU milliseconds, and what they are over `python -c pass`, of the same minutes."""
+    from benchmarks import queues
+
+    makers = {
+        "gpq": [lambda: queues.with_gpq(jobs, ended=False), lambda: queues.with_gpq(jobs, ended=True)],
+        "tsp": [lambda: queues.with_spooler(jobs)],
+        "slurm": [lambda: queues.with_slurm(jobs)],
+    }
+    bases = {"pass": [sys.executable, "-c", "pass"], "bash": ["bash", "--norc", "-c", ":"]}
+    with ExitStack() as undo:
+        asked = [undo.enter_context(make()) for name in names for make in makers[name]]
+        commands = {(name, ""): (argv, dict(os.environ)) for name, argv in bases.items()}
+        for place, one in enumerate(asked):
+            commands |= {(str(place), what): (argv, dict(one.env)) for what, argv in one.commands.items()}
+        times: dict[tuple[str, str], list[float]] = {key: [] for key in commands}
+        for argv, env in commands.values():  # once unmeasured: byte code, caches
+            cpu_seconds(argv, env)
+        for _ in range(runs):
+            for key, (argv, env) in commands.items():
+                times[key].append(cpu_seconds(argv, env))
+    found = {key: median(values) for key, values in times.items()}
+    base = found["pass", ""]
+
+    def cell(place: int, what: str) -> str:
+        seconds = found.get((str(place), what))
+        return "-" if seconds is None else f"{1000 * seconds:.1f} ms ({seconds / base:.1f}x)"
+
+    rows = [["", "jobs", *queues.KINDS]]
+    rows += [[one.system, one.known, *(cell(place, what) for what in queues.KINDS)] for place, one in enumerate(asked)]
+    rows.append(["`python -c pass`", "", f"{1000 * base:.1f} ms", *[""] * (len(queues.KINDS) - 1)])
+    rows.append(["`bash -c :`, part of each TAB", *[""] * len(queues.KINDS), f"{1000 * found['bash', '']:.1f} ms"])
+    return rows
+
+
+def side_by_side(options: argparse.Namespace) -> int:
+    """Print the tables, and keep them in --out. Exit code 1 where gpq's status with 1,000 jobs is over its bar, 2 where
+    something is missing here."""
+    from benchmarks import queues
+    from benchmarks.recovery.report import table
+
+    known = {"gpq", *queues.PACKAGES}
+    names = [name for name in options.only.split(",") if name]
+    if unknown := sorted(set(names) - known):
+        print(f"--only: there is no {', '.join(unknown)}\nhint: there are {', '.join(sorted(known))}", file=sys.stderr)
+        return 2
+    if lacking := queues.lacking(names):
+        print(
+            f"not here: {', '.join(lacking)}\nhint: apt-get install them, run as root, or --only gpq", file=sys.stderr
+        )
+        return 2
+    parts = ["# Commands, side by side", "", "By `make bench-beside`. " + queues.ABOUT, ""]
+    missed = False
+    for jobs in map(int, options.sizes.split(",")):
+        before = os.getloadavg()[0]
+        rows = beside(names, jobs, options.runs)
+        load = f"load of the machine {before:.1f} before, {os.getloadavg()[0]:.1f} after, on {os.cpu_count()} cores"
+        about = f"{time.strftime('%Y-%m-%d')}, medians of {options.runs}; {load}."
+        section = [f"## {jobs:,} jobs known", "", about, "", table(rows), ""]
+        parts += section
+        print("\n".join(section), flush=True)
+        ratios = [float(row[2].partition("(")[2].rstrip("x)")) for row in rows if row[0] == "gpq"]
+        missed |= jobs <= 1000 and any(ratio > BARS["status, real queue"] for ratio in ratios)
+    parts.append(queues.hyperqueue())
+    print(parts[-1])
+    if options.out:
+        options.out.write_text("\n".join(parts) + "\n")
+    return int(missed)
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--jobs", type=int, default=1000)
+    parser.add_argument("--jobs", type=int, default=1000, help="known, without --beside")
+    parser.add_argument("--beside", action="store_true", help="task-spooler, Slurm and HyperQueue as well")
+    parser.add_argument("--only", default="gpq,tsp,slurm", help="with --beside: which of them")
+    parser.add_argument("--sizes", default="1000,10000", help="with --beside: jobs known")
+    parser.add_argument("--out", type=Path, help="with --beside: also write the tables there")
     options = parser.parse_args()
+    if options.beside:
+        return side_by_side(options)
     found = measure(options.runs, options.jobs)
     base = found.pop("pass")
     print(f"python -c pass: {1000 * base:.1f} ms CPU; {options.jobs} jobs, medians of {options.runs}")

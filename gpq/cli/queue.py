@@ -7,6 +7,7 @@ from gpq.views import plain
 from gpq.views.queue import lines
 
 EVERY = 1 << 40  # more than there can be
+SCREEN = 200  # rows at most of jobs that wait, where nobody asked for some or for all
 
 
 def is_query(word: str) -> bool:
@@ -27,7 +28,11 @@ def show(
     """Print the queue; its exit status. Starts a daemon when none runs."""
     query = [word for word in jobs if is_query(word)]
     jobs = [word for word in jobs if word not in query]
-    request = {"jobs": jobs, "recent": EVERY if all else recent, "user": user, "states": states or [], "query": query}
+    request: dict[str, object] = {"jobs": jobs, "recent": recent, "user": user, "states": states or [], "query": query}
+    if all:
+        request["recent"] = EVERY
+    elif not (json or jobs or query or states):
+        request["waiting"] = SCREEN
     try:
         result = quick.ask("status", request)
     except quick.NobodyListens:

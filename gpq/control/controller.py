@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 
 from gpq.control.tally import Tally
 from gpq.core import environments
-from gpq.core.events import EnvironmentSeen, Event, NodeSeen, NodeSilent
+from gpq.core.events import EnvironmentSeen, Event, NodeSeen, NodeSilent, Submitted
 from gpq.core.folding import fold
 from gpq.core.healing import not_from_the_future
-from gpq.core.models import Config, Snapshot
+from gpq.core.models import Config, Job, Snapshot
 from gpq.core.policy import Policy
 from gpq.core.rounds import Decision, Round, decide, due, next_round
-from gpq.core.units import Seconds
+from gpq.core.units import JobId, Seconds
 from gpq.errors import DaemonUnreachable, GpqError, StoreFailed
 from gpq.ports import Store, World
 
@@ -28,6 +28,9 @@ T = TypeVar("T")
 Build = Callable[[Snapshot], tuple[Sequence[Event], T]]
 
 PATIENCE = 16  # group commits in a row that may put off a round that is due
+MANY = 1000  # live jobs, from which on rounds that only new jobs are a reason for take at most
+SHARE = 0.2  # this part of the time: they take long then, and hardly ever is there room for one more job
+LONGEST_PUT_OFF: Seconds = 5.0  # but no longer than this
 AGAIN: Seconds = 1.0  # until the next try after the store refused
 REMEMBERED = 256  # round times kept for `gpq daemon status`
 
@@ -51,8 +54,11 @@ class Controller:
         self._lock = threading.Lock()
         self._over: GpqError | None = None
         self._backlog: list[Event] = []  # facts of a commit that the store refused
-        self._due = False
+        self._due = self._urgent = False  # a round, and for another reason than new jobs
+        self._settled = False  # is the snapshot what an earlier pass left?
+        self._next: tuple[Snapshot | None, Seconds] = (None, 0.0)  # when the next round is due, as a snapshot tells
         self._put_off = 0
+        self._round_over = time.perf_counter() - LONGEST_PUT_OFF
         self._not_before: Seconds | None = None
         world.publish(self.snapshot)
 
@@ -95,12 +101,14 @@ class Controller:
         facts = [*self._backlog, *news]
         answers, asked = self._build(snapshot, facts, self._take_asks())
         events = [*facts, *asked]
-        self._due = self._due or due(snapshot, events) or snapshot.now >= next_round(self.snapshot)
+        others = [event for event in events if not isinstance(event, Submitted)]
+        self._urgent = self._urgent or due(snapshot, others) or snapshot.now >= self._next_round()
+        self._due = self._due or self._urgent or due(snapshot, events)
         # Who waits for an answer waits for one commit, not for a round as well; the round follows at once.
-        allocate = self._due and (not answers or self._put_off >= PATIENCE)
+        allocate = self._due and not self._rest() and (not answers or self._put_off >= PATIENCE)
         try:
             began = time.perf_counter()
-            decision = decide(snapshot, events, self.policy, allocate=allocate)
+            decision = decide(snapshot, events, self.policy, allocate=allocate, settled=self._settled)
             spent = time.perf_counter() - began
             written = self._commit(decision)
         except StoreFailed as error:
@@ -114,11 +122,13 @@ class Controller:
         except BaseException as error:
             _fail(answers, error)
             raise
-        self._backlog, self._not_before = [], None
+        self._backlog, self._not_before, self._settled = [], None, True
         self._due, self._put_off = self._due and not allocate, 0 if allocate else self._put_off + 1
+        self._urgent = self._urgent and not allocate
         if allocate:
             self.rounds += 1
             self.round_seconds.append(spent)
+            self._round_over = time.perf_counter()
         self._show(decision, self.tally.after(self.snapshot, decision, spent if allocate else None, written))
         for answer, result in answers:
             answer.set_result(result)
@@ -129,7 +139,22 @@ class Controller:
         """When the next `step` is due though nothing has come."""
         if self._not_before is not None:
             return self._not_before
-        return self.snapshot.now if self._due else next_round(self.snapshot)
+        if self._due and (rest := self._rest()):
+            return min(self.world.now() + rest, self._next_round())
+        return self.snapshot.now if self._due else self._next_round()
+
+    def _next_round(self) -> Seconds:
+        known, at = self._next
+        if known is not self.snapshot:
+            self._next = self.snapshot, (at := next_round(self.snapshot))
+        return at
+
+    def _rest(self) -> Seconds:
+        """How long the round that is due is yet to wait, though nobody waits for an answer."""
+        if self._urgent or len(self.snapshot.jobs) < MANY or not self.round_seconds:
+            return 0.0
+        pause = min(self.round_seconds[-1] * (1 / SHARE - 1), LONGEST_PUT_OFF)
+        return max(pause - (time.perf_counter() - self._round_over), 0.0)
 
     def _take_asks(self) -> list[tuple[Build[Any], Future[Any]]]:
         with self._lock:
@@ -140,17 +165,27 @@ class Controller:
     def _build(
         self, snapshot: Snapshot, facts: Sequence[Event], asks: Sequence[tuple[Build[Any], Future[Any]]]
     ) -> tuple[list[tuple[Future[Any], Any]], list[Event]]:
-        """Each ask sees what those before it did. One that fails is answered here and leaves no trace."""
+        """Each ask sees what those before it did, in a snapshot that it must not keep. One that fails is answered here and
+        leaves no trace."""
         answers: list[tuple[Future[Any], Any]] = []
         events: list[Event] = []
-        if asks:
-            snapshot = fold(snapshot, facts).snapshot
+        if not asks:
+            return answers, events
+        before = snapshot
+        jobs, snapshot = _on_a_copy(
+            before, facts
+        )  # one for all of them: with many jobs a copy for each would take longest
         for build, answer in asks:
             try:
                 wanted, result = build(snapshot)
-                snapshot = fold(snapshot, wanted).snapshot if wanted else snapshot
             except Exception as error:  # the caller's own, raised again in its thread
                 answer.set_exception(error)
+                continue
+            try:
+                snapshot = fold(snapshot, wanted, into=jobs).snapshot
+            except Exception as error:
+                answer.set_exception(error)
+                jobs, snapshot = _on_a_copy(before, [*facts, *events])
                 continue
             events.extend(wanted)
             answers.append((answer, result))
@@ -184,6 +219,12 @@ class Controller:
         _fail([(answer, None) for _, answer in self._take_asks()], error)
         with self.changed:
             self.changed.notify_all()
+
+
+def _on_a_copy(snapshot: Snapshot, events: Sequence[Event]) -> tuple[dict[JobId, Job], Snapshot]:
+    """`snapshot` with `events`, and its jobs, which are nobody else's and may be changed in place."""
+    jobs = dict(snapshot.jobs)
+    return jobs, fold(replace(snapshot, jobs=jobs), events, into=jobs).snapshot
 
 
 def _fail(answers: Sequence[tuple[Future[Any], Any]], error: BaseException) -> None:

@@ -23,6 +23,7 @@ ENDS = (
 )  # fmt: skip
 HISTORY_LINES = 200
 COMPLETED_JOBS = 50  # that ended, among the words
+MOST_WORDS = 500  # that complete one word
 
 
 def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetail:
@@ -137,9 +138,7 @@ def words(reader: Reader, past: History, kind: str, prefix: str) -> Words:
     found: list[tuple[str, str]]
     match kind:
         case "jobs":
-            everything = [*live, *past.history(limit=COMPLETED_JOBS)]
-            found = [(str(job.id), f"{job.name or job.spec.argv[0]} {job.state}") for job in everything]
-            found += [(job.name, f"{job.id} {job.state}") for job in everything if job.name]
+            return _jobs([*live, *past.history(limit=COMPLETED_JOBS)], prefix)
         case "names":
             found = [(job.name, str(job.state)) for job in [*live, *past.history(limit=COMPLETED_JOBS)] if job.name]
         case "nodes":
@@ -150,4 +149,33 @@ def words(reader: Reader, past: History, kind: str, prefix: str) -> Words:
         case _:
             found = []
     first = dict(reversed([pair for pair in found if pair[0].startswith(prefix)]))  # the first of several wins
-    return Words([(word, first[word]) for word in dict.fromkeys(word for word, _ in found) if word in first])
+    return Words([(word, first[word]) for word in some([word for word in dict(found) if word in first])])
+
+
+def _jobs(jobs: Sequence[Job], prefix: str) -> Words:
+    """Their ids, then their names; of several with a name the first."""
+    ids = {str(job.id): job for job in jobs}
+    names = {job.name: job for job in reversed(jobs) if job.name not in ids}
+    words = [*ids, *dict.fromkeys(job.name for job in jobs if job.name in names)]
+    chosen = some([word for word in words if word and word.startswith(prefix)])
+    return Words(
+        [
+            (
+                word,
+                f"{ids[word].name or ids[word].spec.argv[0]} {ids[word].state}" if word in ids else _named(names[word]),
+            )
+            for word in chosen
+        ]
+    )
+
+
+def _named(job: Job) -> str:
+    return f"{job.id} {job.state}"
+
+
+def some(words: Sequence[str]) -> Sequence[str]:
+    """No more than a shell lists without asking twice. What all begin with is what some begin with: the first and the last
+    of the alphabet are among them."""
+    if len(words) <= MOST_WORDS:
+        return words
+    return list(dict.fromkeys([*words[:MOST_WORDS], min(words), max(words)]))

@@ -68,7 +68,7 @@ def _is_used(jobs: Mapping[JobId, Job], node: NodeId, environment: str) -> bool:
     return any(
         job.spec.environment == environment and node in _nodes(job)
         for job in jobs.values()
-        if job.state in HOLDS_DEVICES
+        if job.placement is not None
     )
 
 

@@ -92,9 +92,9 @@ def finish_time_fairness(age: Seconds, remaining: Seconds | None, alone: Seconds
 
 def active(snapshot: Snapshot) -> list[Job]:
     """Jobs that compete for devices: all live ones but those that are held, wait for something else, or take what is left."""
-    gated = closed(snapshot)
+    gated, held = closed(snapshot), JobState.HELD
     jobs = (job for name, job in sorted(snapshot.jobs.items()) if name not in gated)
-    return [job for job in jobs if job.state is not JobState.HELD and not job.spec.background]
+    return [job for job in jobs if job.state is not held and not job.spec.background]
 
 
 def devices_up(snapshot: Snapshot) -> int:
@@ -113,8 +113,9 @@ def advance(means: Mapping[JobId, MeanShare], snapshot: Snapshot, seconds: Secon
     """Averages of the live jobs, `seconds` of the present shares later; those of ended jobs are dropped. While a job does
     not compete, its average stays as it is."""
     now = shares_now(snapshot)
+    none = MeanShare()
     resting = {job: mean for job, mean in means.items() if job in snapshot.jobs and job not in now}
-    return {**resting, **{job: means.get(job, MeanShare()).after(share, seconds) for job, share in now.items()}}
+    return {**resting, **{job: means.get(job, none).after(share, seconds) for job, share in now.items()}}
 
 
 def counted(snapshot: Snapshot) -> Snapshot:
@@ -128,6 +129,19 @@ def counted(snapshot: Snapshot) -> Snapshot:
     if abs(now - kept_at) >= KEPT_SECONDS:
         kept, kept_at = means or {}, now
     return replace(snapshot, means=means, means_at=now, means_kept=kept, means_kept_at=kept_at)
+
+
+def known_fairness(snapshot: Snapshot) -> dict[JobId, JobFairness]:
+    """As `fairness_by_job`, of those active jobs alone that have told anything of themselves: of the others there may be
+    thousands, and nothing is known but their share."""
+    if all(job.profile.declared is None for job in snapshot.jobs.values()):
+        return {}
+    means = snapshot.means
+    return {
+        name: _of(snapshot, snapshot.jobs[name], share, means.get(name, MeanShare()).mean(share))
+        for name, share in shares_now(snapshot).items()
+        if snapshot.jobs[name].profile.declared is not None
+    }
 
 
 def fairness_by_job(snapshot: Snapshot) -> dict[JobId, JobFairness]:

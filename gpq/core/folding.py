@@ -45,7 +45,7 @@ from gpq.core.files import with_rate
 from gpq.core.lifecycle import advance, conclude, preempted
 from gpq.core.models import HOLDS_DEVICES, TERMINAL, Exit, FilesAt, Job, JobState, Snapshot, StopReason, Wish
 from gpq.core.nodes import Link, Node, NodeState, Reservation
-from gpq.core.units import NodeId
+from gpq.core.units import JobId, NodeId
 
 MAX_NOTICES = 12
 
@@ -59,14 +59,21 @@ class Folded:
     ended: tuple[Job, ...]
 
 
-def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
-    """Apply `events` in order. Raises InvalidTransition for an order that the table does not allow (a bug)."""
-    jobs, nodes, drained, checks = dict(snapshot.jobs), dict(snapshot.nodes), snapshot.drained, snapshot.checks
+def fold(snapshot: Snapshot, events: Iterable[Event], *, into: dict[JobId, Job] | None = None) -> Folded:
+    """Apply `events` in order. Raises InvalidTransition for an order that the table does not allow (a bug).
+
+    `into`: the snapshot's own jobs, to be changed in place instead of copied; after an error they are good for nothing.
+    """
+    todo = list(reversed(list(events)))
+    if not todo:
+        return Folded(snapshot, (), ())
+    jobs = dict(snapshot.jobs) if into is None else into
+    nodes, drained, checks = dict(snapshot.nodes), snapshot.drained, snapshot.checks
     next_id, reservations, next_reservation = snapshot.next_id, snapshot.reservations, snapshot.next_reservation
     rates, links, idle = snapshot.rates, snapshot.links, snapshot.idle
     journal: list[Event] = []
     ended: list[Job] = []
-    todo = list(reversed(list(events)))
+    waiters: set[JobId] | None = None  # jobs that may wait for the end of others, found once there is an end
     while todo:
         event = todo.pop()
         journal.append(event)
@@ -74,6 +81,7 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
             case Submitted():
                 account = bookkeeping.opened(event.at)
                 jobs[event.job] = Job(event.job, event.spec, event.at, awaits=event.awaits, account=account)
+                waiters = None
                 next_id = max(next_id, event.job + 1)
                 checks = environments.hopeful(checks, event.spec.environment)
             case NodeSeen() | NodeSilent() | NodeRemoved():
@@ -109,9 +117,12 @@ def fold(snapshot: Snapshot, events: Iterable[Event]) -> Folded:
                 if after.state in TERMINAL:
                     del jobs[job.id]
                     ended.append(after)
-                    jobs.update(bookkeeping.let_go(gates.told_of_end(jobs, after), event.at))
+                    waiters = {name for name, each in jobs.items() if each.awaits} if waiters is None else waiters
+                    told = gates.told_of_end({name: jobs[name] for name in waiters if name in jobs}, after)
+                    jobs.update(bookkeeping.let_go(told, event.at))
                     continue
                 jobs[job.id] = after
+                waiters = None if after.awaits and not job.awaits else waiters
                 if after is not job and isinstance(event, Exited | StartRefused) and _all_parts_over(after):
                     todo.append(bookkeeping.tallied(conclude(after, event.at, snapshot.config), after))
     learnt = priors.remember(snapshot.priors, ended)

@@ -31,7 +31,12 @@ class Gate:
 
 def closed(snapshot: Snapshot) -> Mapping[JobId, str]:
     """Headlines of all jobs behind a gate."""
-    gated = [job for job in snapshot.jobs.values() if _may_be_gated(job)]
+    pending = JobState.PENDING
+    gated = [
+        job
+        for job in snapshot.jobs.values()
+        if (job.awaits or job.unmet or job.spec.begin or job.spec.seat is not None) and job.state is pending
+    ]
     if not gated:
         return {}
     headlines = {job.id: line for job in gated if (line := _own(job, snapshot.now))}
@@ -50,7 +55,8 @@ def closed(snapshot: Snapshot) -> Mapping[JobId, str]:
 
 def _may_be_gated(job: Job) -> bool:
     spec = job.spec
-    return job.state is JobState.PENDING and bool(job.awaits or job.unmet or spec.begin or spec.seat is not None)
+    waits = job.awaits or job.unmet or spec.begin or spec.seat is not None
+    return bool(waits) and job.state is JobState.PENDING
 
 
 def opened(snapshot: Snapshot) -> Snapshot:
@@ -63,8 +69,11 @@ def opened(snapshot: Snapshot) -> Snapshot:
 
 def next_opening(snapshot: Snapshot) -> Seconds:
     """When the next job that waits for a moment may start; infinite where none does. Other gates open by events."""
-    begins = (job.spec.begin for job in snapshot.jobs.values() if job.state is JobState.PENDING)
-    return min((begin for begin in begins if begin > snapshot.now), default=float("inf"))
+    now = snapshot.now
+    begins = [
+        job.spec.begin for job in snapshot.jobs.values() if job.spec.begin > now and job.state is JobState.PENDING
+    ]
+    return min(begins, default=float("inf"))
 
 
 def _own(job: Job, now: Seconds) -> str:

@@ -35,11 +35,7 @@ def fate(snapshot: Snapshot, node: NodeId, job_id: JobId, attempt: int) -> Fate:
 
 def expected(snapshot: Snapshot, node: NodeId) -> list[Job]:
     """Jobs with an attempt on `node` whose end there is not known yet, by id."""
-    return [
-        job
-        for _, job in sorted(snapshot.jobs.items())
-        if job.state in HOLDS_DEVICES and node in nodes_of(job) and not any(name == node for name, _ in job.exits)
-    ]
+    return [job for job in snapshot.holders if node in nodes_of(job) and not any(name == node for name, _ in job.exits)]
 
 
 def is_lost(job: Job, node: NodeId, *, start_possible: bool) -> bool:
@@ -89,6 +85,9 @@ def not_from_the_future(snapshot: Snapshot) -> Snapshot:
         return None if at is None else min(at, now)
 
     def healed(job: Job) -> Job:
+        stamps = (job.submitted_at, job.launched_at, job.started_at, job.first_started_at, job.stop_sent_at)
+        if job.not_before <= now + longest and all(at is None or at <= now for at in stamps):
+            return job  # nearly always
         after = replace(
             job,
             submitted_at=min(job.submitted_at, now),

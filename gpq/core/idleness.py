@@ -65,10 +65,12 @@ def line(snapshot: Snapshot, job: Job) -> str:
 
 def reclaimed(snapshot: Snapshot) -> list[Idled]:
     """What follows for jobs that could have been resized for as long as that."""
+    if not snapshot.idle:
+        return []
     long = RECLAIM * snapshot.config.idle_after
     return [
-        Idled(snapshot.now, name, f"it {line(snapshot, job)}")
-        for name, job in sorted(snapshot.jobs.items())
+        Idled(snapshot.now, job.id, f"it {line(snapshot, job)}")
+        for job in snapshot.holders
         if job.elastic and not job.idle and any(seconds >= long for *_, seconds in unused(snapshot, job))
     ]
 

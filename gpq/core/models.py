@@ -379,3 +379,8 @@ class Snapshot:
     means_at: Seconds = 0.0  # counted up to then; 0: not yet since the daemon started
     means_kept: Mapping[JobId, MeanShare] = field(default_factory=dict)  # as they were when last kept
     means_kept_at: Seconds = 0.0
+
+    @property
+    def holders(self) -> list[Job]:
+        """Jobs in HOLDS_DEVICES, by id: few, however many there are."""
+        return sorted((job for job in self.jobs.values() if job.placement is not None), key=lambda job: job.id)

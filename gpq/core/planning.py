@@ -118,8 +118,8 @@ def repeat(snapshot: Snapshot, node: NodeId) -> list[OfAttempt]:
     """Orders that a node may have missed (the daemon was killed between commit and sending, the link was cut): all
     that still stand. Orders are idempotent by (job, attempt), so one too many does no harm."""
     actions: list[OfAttempt] = []
-    for name in sorted(snapshot.jobs):
-        job = snapshot.jobs[name]
+    for job in snapshot.holders:
+        name = job.id
         if job.placement is None or node not in _nodes(job) or any(known == node for known, _ in job.exits):
             continue
         if job.state is JobState.STARTING and node not in job.started_nodes:

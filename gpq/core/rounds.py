@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpq.core import bookkeeping
@@ -58,16 +58,20 @@ class Decision:
     round: Round | None
 
 
-def decide(snapshot: Snapshot, events: Sequence[Event], policy: Policy, *, allocate: bool) -> Decision:
+def decide(
+    snapshot: Snapshot, events: Sequence[Event], policy: Policy, *, allocate: bool, settled: bool = False
+) -> Decision:
     """One pass at `snapshot.now`. Without `allocate` facts are taken in and urgent wishes followed, nothing more.
 
-    Raises InvalidTransition for a bug in gpq; the snapshot is then unchanged.
+    `settled`: the snapshot came out of an earlier pass, so that between rounds only jobs that `events` changed are looked
+    at for what follows at once. Raises InvalidTransition for a bug in gpq; the snapshot is then unchanged.
     """
     if allocate or any(isinstance(event, TRIGGERS) for event in events):
         snapshot = counted(snapshot)
     before = snapshot
     first = fold(snapshot, events)
-    second = fold(first.snapshot, settle(first.snapshot))
+    looked_at = changed(before, first.snapshot) if settled and not allocate else None
+    second = fold(first.snapshot, settle(first.snapshot, looked_at))
     snapshot = second.snapshot
     wanted: dict[JobId, Placement] = {}
     done: Round | None = None
@@ -80,7 +84,7 @@ def decide(snapshot: Snapshot, events: Sequence[Event], policy: Policy, *, alloc
         actions = [*plan(snapshot, wanted, reasons), *wanted_checks(snapshot)]
         snapshot = replace(snapshot, round_at=snapshot.now)
     else:
-        wished = (wished_stop(snapshot.jobs[name], snapshot.now) for name in sorted(snapshot.jobs))
+        wished = (wished_stop(job, snapshot.now) for job in snapshot.holders)
         actions = [stop for stop in wished if stop is not None]
     orders = [event for action in actions if (event := issued(action, snapshot.now)) is not None]
     third = fold(snapshot, orders)
@@ -110,13 +114,24 @@ def _forgets(before: Snapshot, after: Snapshot, journal: Sequence[Event]) -> lis
     return [Forget(name, attempt, tuple(sorted(found))) for (name, attempt), found in nodes.items()]
 
 
-def settle(snapshot: Snapshot) -> list[Event]:
-    """What follows at once for jobs that hold nothing: a wish needs no round."""
+def changed(before: Snapshot, after: Snapshot) -> list[JobId]:
+    """Live jobs of which something is new."""
+    if before.jobs is after.jobs:
+        return []
+    known = before.jobs.get
+    return [name for name, job in after.jobs.items() if known(name) is not job]
+
+
+def settle(snapshot: Snapshot, names: Iterable[JobId] | None = None) -> list[Event]:
+    """What follows at once for jobs that hold nothing, all or those named: a wish needs no round."""
     events: list[Event] = [*reclaimed(snapshot)]
-    for name in sorted(snapshot.jobs):
+    pending, run = JobState.PENDING, Wish.RUN
+    for name in sorted(snapshot.jobs if names is None else names):
         job = snapshot.jobs[name]
-        if job.state not in (JobState.PENDING, JobState.HELD):
+        if job.placement is not None:
             continue
+        if job.wish is run and job.state is pending and not (job.unmet or job.crashes or job.quick_failures):
+            continue  # nearly all
         if job.wish is Wish.CANCEL:
             events.append(Cancelled(snapshot.now, name))
         elif job.state is JobState.HELD and job.wish in (Wish.RUN, Wish.REQUEUE):
@@ -189,14 +204,14 @@ def next_round(snapshot: Snapshot) -> float:
     if not snapshot.config.events:
         return max(at, snapshot.now)
     at = min(at, next_change(snapshot), next_opening(snapshot))
-    waiting = any(job.state is JobState.PENDING for job in snapshot.jobs.values())
-    for job in snapshot.jobs.values():
-        if job.state is JobState.PENDING and job.not_before > snapshot.now:
-            at = min(at, job.not_before)
+    pending, now = JobState.PENDING, snapshot.now
+    resting = [job for job in snapshot.jobs.values() if job.state is pending]
+    at = min([at, *(job.not_before for job in resting if job.not_before > now)])
+    for job in snapshot.holders:
         if job.state is JobState.RUNNING:
             at = min(at, snapshot.now + time_left(job, snapshot.now)) if job.stop is None else at
             settled = settled_at(job, snapshot.config)
-            if waiting and job.movable and settled > snapshot.now:
+            if resting and job.movable and settled > snapshot.now:
                 at = min(at, settled)
     return max(at, snapshot.now)
 

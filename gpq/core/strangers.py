@@ -21,6 +21,8 @@ def at_large(snapshot: Snapshot, job: Job) -> tuple[NodeId, Stranger] | None:
 
 def must_wait(snapshot: Snapshot, job: Job) -> str:
     """Why the job must wait though there may be room. "" where it need not."""
+    if not job.attempt and job.files is None and not any(job.lost_attempts):  # most of those who wait never ran
+        return ""
     found = at_large(snapshot, job)
     if found is None:
         return out_of_reach(snapshot, job)

@@ -72,7 +72,7 @@ class LeaseWatch:
             return []
         heard = self._heard()
         found: list[Event] = []
-        for node in sorted({name for job in snapshot.jobs.values() for name in nodes_of(job)}):
+        for node in sorted({name for job in snapshot.holders for name in nodes_of(job)}):
             since, now = heard.get(node, self._born), self._now()
             silent = counted - since
             ends = given_up(snapshot, node, silent, now)

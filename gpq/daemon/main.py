@@ -44,6 +44,8 @@ BACKUP_SECONDS = 3600.0
 FIRST_BACKUP_SECONDS = 60.0  # where the last one is older than that, or there is none
 FRESH_SECONDS = 300.0  # at the start of a daemon another is made of a backup that is older than that,
 START_BACKUP_SECONDS = 3.0  # so soon: those who waited for the daemon come first
+# That a thread may compute before another has its turn: one that answers a command needs several.
+SWITCH_SECONDS = 0.001
 
 log = logging.getLogger("gpq.daemon")
 
@@ -55,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ready-fd", type=int, default=-1, help="tell on this descriptor that it serves, or why not")
     parser.add_argument("--metrics", default="", help="[ADDR:]PORT for Prometheus, instead of what config.toml says")
     options = parser.parse_args(arguments)
+    sys.setswitchinterval(SWITCH_SECONDS)
     if options.detached and os.fork() > 0:
         os._exit(0)
     ready = Ready(options.ready_fd)

@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import msgspec
 
@@ -24,8 +25,10 @@ from gpq.errors import GpqError, Refused, UsageError
 from gpq.rpc import codec
 from gpq.rpc.messages import MAX_LINE, Request
 
-MAX_PER_USER = 64  # connections served at once
+MAX_PER_USER = 64  # connections served at once; more cost more than they gain: each is a thread
+MAX_LOOKS = 16  # beyond those, of commands that only look and wait for no commit: they need no turn
 MAX_PARKED = 512  # connections that wait for their turn; more are refused
+LOOKS = (b"status", b"complete")
 IDLE_SECONDS = 300.0  # between two requests
 LINE_SECONDS = 10.0  # from a request's first byte to its last
 SEND_SECONDS = 30.0  # a reader that takes no answer for so long is dropped
@@ -46,6 +49,7 @@ class Peer:
 
 
 Handler = Callable[[Request, Peer], msgspec.Struct]
+Turn = tuple[socket.socket, int, int]  # a connection, its user, its process
 
 
 class Server:
@@ -151,7 +155,7 @@ class Server:
             if self._closing:
                 connection.close()
                 return
-            if self._served(uid) >= MAX_PER_USER:
+            if self._served(uid) >= MAX_PER_USER + (MAX_LOOKS if _is_look(connection) else 0):
                 queue = self._parked.setdefault(uid, deque())
                 if len(queue) < MAX_PARKED:
                     queue.append((connection, pid))
@@ -171,7 +175,9 @@ class Server:
         except RuntimeError:  # no thread to be had
             log.warning("no thread for another connection")
             _hang_up(connection, Refused("the daemon has too much to do", "try again"))
-            self._leave(connection, uid)
+            following = self._leave(connection, uid)
+            if following is not None:
+                self._spawn(*following)
 
     def _served(self, uid: int) -> int:
         return sum(1 for other in self._open.values() if other == uid)
@@ -180,6 +186,13 @@ class Server:
         return self._closing or bool(self._parked.get(uid))
 
     def _serve(self, connection: socket.socket, uid: int, pid: int) -> None:
+        """This one, and then those that wait for their turn: in a crowd a thread for each would cost more than it does."""
+        turn: Turn | None = (connection, uid, pid)
+        while turn is not None:
+            self._serve_one(*turn)
+            turn = self._leave(turn[0], uid)
+
+    def _serve_one(self, connection: socket.socket, uid: int, pid: int) -> None:
         peer = Peer(uid, pid, user_name(uid), lambda: self._crowded(uid))
         try:
             with connection:
@@ -188,20 +201,19 @@ class Server:
             pass  # it hung up, or was too slow
         except Exception:
             log.exception("a connection of uid %d failed", uid)
-        finally:
-            self._leave(connection, uid)
 
-    def _leave(self, connection: socket.socket, uid: int) -> None:
+    def _leave(self, connection: socket.socket, uid: int) -> Turn | None:
+        """A connection is served no more: whose turn it is."""
         with self._lock:
             self._open.pop(connection, None)
             self._left.notify_all()
             queue = self._parked.get(uid)
             if not queue or self._closing:
                 self._parked.pop(uid, None)
-                return
+                return None
             following, pid = queue.popleft()
             self._open[following] = uid
-        self._spawn(following, uid, pid)
+            return following, uid, pid
 
     def _converse(self, connection: socket.socket, peer: Peer) -> None:
         rest = b""
@@ -252,6 +264,15 @@ def _read_line(connection: socket.socket, rest: bytes) -> tuple[bytes | None, by
         buffer += piece
 
 
+def _is_look(connection: socket.socket) -> bool:
+    """Does its first request only look, as far as it has come in by now? Nothing is taken out of the socket."""
+    try:
+        begin = connection.recv(64, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except OSError:
+        return False
+    return any(b'"op":"%s"' % look in begin for look in LOOKS)
+
+
 def _shut(connections: Iterable[socket.socket], how: int) -> None:
     for connection in connections:
         with contextlib.suppress(OSError):
@@ -267,8 +288,9 @@ def _hang_up(connection: socket.socket, error: GpqError) -> None:
         connection.recv(65536)
 
 
+@lru_cache(maxsize=64)
 def user_name(uid: int) -> str:
-    """The name of a user, or the number where nobody has it."""
+    """The name of a user, or the number where nobody has it; as it was when first asked for."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -13,13 +13,25 @@ import msgspec
 
 import gpq
 from gpq import outward, paths
-from gpq.control import accounts, after, details, draining, editing, linking, narration, queries, requests, reserving
+from gpq.control import (
+    accounts,
+    after,
+    details,
+    draining,
+    editing,
+    linking,
+    listing,
+    narration,
+    queries,
+    requests,
+    reserving,
+)
 from gpq.control.answers import Reader, node_word
 from gpq.control.controller import Controller
 from gpq.control.selectors import resolve, single
 from gpq.control.tally import Tally
 from gpq.core import estimates
-from gpq.core.fairness import JobFairness, fairness_by_job
+from gpq.core.fairness import JobFairness, known_fairness
 from gpq.core.files import Staging
 from gpq.core.healing import nodes_of
 from gpq.core.leases import silence
@@ -131,7 +143,7 @@ class Service:
         snapshot, fairness = self._fairness
         if snapshot is not newest:  # it changes with the snapshot alone: many look at each
             snapshot = newest
-            self._fairness = snapshot, fairness = snapshot, fairness_by_job(snapshot)
+            self._fairness = snapshot, fairness = snapshot, known_fairness(snapshot)
         return Reader(
             snapshot, controller.last_round, controller.world.now(), fairness, self._staging, controller.last_change
         )
@@ -301,14 +313,20 @@ class Service:
         def wanted(job: Job) -> bool:
             return (not users or job.spec.user in users) and (not states or job.state in states)
 
-        live = [job for _, job in sorted(reader.snapshot.jobs.items()) if wanted(job)]
+        jobs = reader.snapshot.jobs
+        live = [jobs[name] for name in sorted(jobs) if not (users or states) or wanted(jobs[name])]
         finals = [state for state in states if state in TERMINAL]
         recent: list[Job] = []
         searched = max(request.recent, SEARCHED) if request.query else request.recent
         if request.recent > 0 and (finals or not states):
             found = self._past.history(user=users[0] if len(users) == 1 else "", states=finals, limit=searched)
             recent = sorted((job for job in found if job.id not in reader.snapshot.jobs), key=lambda job: job.id)
-        rows = reader.jobs([*recent, *live])
+        hidden_waiting = 0
+        if request.waiting > 0 and not request.query:
+            shown, hidden_waiting = listing.screen(reader, live, request.waiting)
+            rows = [*reader.jobs(recent), *shown]
+        else:
+            rows = reader.jobs([*recent, *live])
         ended = self._past.ended_count()
         unseen = max(ended - len(recent), 0)
         if request.query:
@@ -317,6 +335,7 @@ class Service:
             rows,
             total=len(reader.snapshot.jobs) + ended,
             hidden=0 if users or states or request.query else unseen,
+            hidden_waiting=hidden_waiting,
             now=narration.stamp(reader.now),
             warnings=[*reader.warnings(), *(_unsearched(unseen) if request.query and len(recent) == searched else [])],
         )

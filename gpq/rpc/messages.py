@@ -77,13 +77,15 @@ class Submit(Request, frozen=True):
 
 
 class Status(Request, frozen=True):
-    """`jobs`: selectors as typed (ids, ranges, names, @, all); empty: live jobs, and the `recent` latest that ended."""
+    """`jobs`: selectors as typed (ids, ranges, names, @, all); empty: live jobs, and the `recent` latest that ended. `waiting`:
+    rows at most for jobs that wait, of a listing for a screen; 0: a row for each."""
 
     jobs: list[str] = []
     recent: int = 20
     user: str = ""
     states: list[str] = []
     query: list[str] = []  # `user=ana`, `tag~cifar`, `sort=-goodput` (gpq.control.queries)
+    waiting: int = 0
 
 
 class History(Request, frozen=True):
@@ -329,12 +331,16 @@ class JobView(msgspec.Struct, frozen=True):
     index: int | None = None  # in that array
     params: dict[str, str] = {}  # of a sweep
     background: bool = False  # takes only what nobody else wants
+    alike: int = 1  # jobs that this row stands for, from `id` to `last`: elements of an array that wait for the same
+    last: int | None = None
+    last_index: int | None = None
 
 
 class JobList(msgspec.Struct, frozen=True):
     jobs: list[JobView]
     total: int  # live jobs and all that ended
     hidden: int = 0  # ended, and not listed
+    hidden_waiting: int = 0  # that wait, and not listed: where `Status.waiting` limits them
     now: str = ""
     warnings: list[str] = []
     schema: int = SCHEMA

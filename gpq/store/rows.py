@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import zlib
 from collections.abc import Sequence
@@ -10,12 +11,15 @@ from typing import Any, TypeVar, get_args
 import msgspec
 
 from gpq import decoding
-from gpq.core.events import Event
+from gpq.core.events import Event, Submitted
 from gpq.core.models import Job
 from gpq.core.nodes import Reservation
-from gpq.core.profile import Prior
+from gpq.core.profile import Prior, Profile
 
 T = TypeVar("T")
+
+_QUICK = msgspec.json.Encoder()
+_UNMEASURED = Profile()
 
 EVENT_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 
@@ -26,6 +30,9 @@ class Damaged(ValueError):
 
 def encode(thing: Job | Event | Prior | Sequence[Reservation]) -> str:
     """JSON; a number that is none (a diverged loss) is written NaN or Infinity, as Python's json reads it."""
+    if isinstance(thing, Submitted) or (isinstance(thing, Job) and thing.profile == _UNMEASURED):
+        with contextlib.suppress(UnicodeError):
+            return _QUICK.encode(thing).decode()  # nothing was measured of it: every number is one
     return json.dumps(msgspec.to_builtins(thing), separators=(",", ":"), ensure_ascii=False)
 
 

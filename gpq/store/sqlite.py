@@ -85,10 +85,11 @@ class SqliteStore:
         if self._failed:
             raise StoreFailed(self._failed)
         before = self._state
-        gone = before.jobs.keys() - snapshot.jobs.keys() - {job.id for job in ended}
+        gone = {name for name in before.jobs if name not in snapshot.jobs} - {job.id for job in ended}
         if gone:
             raise ValueError(f"jobs {sorted(gone)} left the snapshot without an outcome")
-        changed = [job for job_id, job in snapshot.jobs.items() if before.jobs.get(job_id) is not job]
+        known = before.jobs.get
+        changed = [job for name, job in snapshot.jobs.items() if known(name) is not job]
         self._mark(snapshot.next_id - 1, max((job.attempt for job in changed), default=0))
         journal = [event for event in events if not isinstance(event, EPHEMERAL)]
         meta = [

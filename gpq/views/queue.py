@@ -68,7 +68,9 @@ def folded(rows: list[Row]) -> list[Row]:
         if run and not _alike(run[-1], row):
             found += run if len(run) < FOLDED else [_row_of(run)]
             run = []
-        if row:
+        if row.get("alike", 1) > 1:  # the daemon has folded them
+            found.append(_of_many(row))
+        elif row:
             run.append(row)
     return found
 
@@ -77,6 +79,7 @@ def _alike(row: Row, other: Row) -> bool:
     keys = ("array", "state", "reason", "user")
     return (
         row.get("array") is not None
+        and row.get("alike", 1) == other.get("alike", 1) == 1
         and row["state"] in ("pending", "held")
         and all(row[k] == other.get(k) for k in keys)
     )
@@ -86,6 +89,11 @@ def _row_of(run: list[Row]) -> Row:
     first, last = run[0], run[-1]
     name = {**first, "params": {}, "index": ranges([row["index"] for row in run])}
     return {**name, "id": f"{first['id']}-{last['id']}", "reason": f"{len(run)} jobs: {first['reason']}"}
+
+
+def _of_many(row: Row) -> Row:
+    name = {**row, "params": {}, "index": f"{row['index']}-{row['last_index']}"}
+    return {**name, "id": f"{row['id']}-{row['last']}", "reason": f"{row['alike']} jobs: {row['reason']}"}
 
 
 def columns(rows: list[Row]) -> list[Column]:
@@ -123,6 +131,9 @@ def lines(answer: Row, limit: int = 0, *, colour: bool = False, mark: str = "…
     """The whole answer (rpc JobList) as lines at most `limit` wide. `fold`: many waiting jobs of an array in one."""
     rows = folded(answer["jobs"]) if fold else answer["jobs"]
     drawn = table(columns(rows), limit, colour=colour, mark=mark) if rows else ["no jobs"]
+    waiting = answer.get("hidden_waiting", 0)
+    if waiting:
+        drawn.append(f"and {waiting} more that wait: gpq status state=pending,held")
     hidden = answer.get("hidden", 0)
     if hidden:
         drawn.append(f"and {hidden} more that ended: gpq status --all")

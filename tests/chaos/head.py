@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
-from tests.chaos.crowd import crowd
+from tests.chaos.crowd import Crowd, crowd
 from tests.chaos.database import damage, lock_for, two_daemons
 from tests.chaos.injection import STEPS, SYNCS, WRITES, failing_syncs, killed_at_every
 from tests.chaos.noisy import flood
@@ -127,15 +128,28 @@ def flooded_log(times: int, seed: int) -> Sequence[Measured]:
 
 @run("crowd", row="46", times=10_000, unit="job submitted by 200 clients")
 def many_clients(times: int, seed: int) -> Sequence[Measured]:
-    """All at once into a queue that nothing leaves; then a look at it, and a restart of the daemon."""
-    found = crowd(times, 200)
-    submits, looks = sorted(found.submit_seconds), sorted(found.status_seconds)
+    """All at once into a queue that nothing leaves, with looks at it meanwhile; then kill -9 of the daemon and its restart."""
+    return crowded(crowd(times, 200), times)
+
+
+def crowded(found: Crowd, times: int) -> list[Measured]:
+    """What a crowd measured, beside what is asked."""
+    submits, looks = sorted(found.submit_seconds), sorted(found.meanwhile_seconds)
     return [
         Measured("acknowledged, each with an id of its own", len(found.ids), at_least=times),
         Measured("in the queue", found.jobs, at_least=times + 1),
-        Measured("submission, median", submits[len(submits) // 2], unit="s"),
+        Measured("of them there after kill -9 and a restart", len(found.durable), at_least=times),
+        Measured("submission, median", statistics.median(submits), unit="s"),
         Measured("submission, 99th percentile", submits[len(submits) * 99 // 100], at_most=1.0, unit="s"),
-        Measured("status of the whole queue, median", looks[len(looks) // 2], at_most=0.3, unit="s"),
+        Measured("submission, the longest", submits[-1], unit="s"),
+        Measured("gpq status meanwhile, median", statistics.median(looks), at_most=0.3, unit="s"),
+        Measured("gpq status meanwhile, the longest", looks[-1], unit="s"),
+        Measured("gpq status afterwards, median", statistics.median(found.status_seconds), at_most=0.3, unit="s"),
+        Measured("all rows over the socket", found.list_seconds, unit="s"),
+        Measured("until all were acknowledged", found.seconds, unit="s"),
+        Measured("daemon, processor time until then", found.busy_seconds, unit="s"),
+        Measured("daemon, memory at most", found.memory, at_most=200.0, unit="MB"),
+        Measured("daemon after the restart, memory at most", found.restarted_memory, at_most=200.0, unit="MB"),
         Measured("start to serving", found.restart_seconds, at_most=2.0, unit="s"),
     ]
 

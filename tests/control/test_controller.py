@@ -12,9 +12,10 @@ from queue import Empty, SimpleQueue
 
 import pytest
 
-from gpq.control.controller import Controller
+from gpq.control.controller import LONGEST_PUT_OFF, MANY, Controller
 from gpq.core.actions import Action, Launch
-from gpq.core.events import CancelAsked, Event, Exited, NodeSeen, Profiled, Started, Submitted, TimingSums
+from gpq.core.events import CancelAsked, Event, Exited, NodeSeen, Profiled, Released, Started, Submitted, TimingSums
+from gpq.core.lifecycle import InvalidTransition
 from gpq.core.models import Config, Exit, Job, Snapshot
 from gpq.core.priors import informed, program_of
 from gpq.core.profile import Noise
@@ -262,3 +263,36 @@ def test_a_burst_of_asks_cannot_put_a_round_off_for_ever(controller: Controller,
             wait_until(lambda: any(isinstance(action, Launch) for action in world.performed), "launched")
             for one in pending:
                 one.result(PATIENCE)
+
+
+def test_events_that_the_table_forbids_leave_no_trace_in_what_later_asks_see(
+    controller: Controller, world: Desk, store: Ledger
+) -> None:
+    def forbidden(snapshot: Snapshot) -> tuple[list[Event], None]:
+        name = JobId(snapshot.next_id)
+        return [Submitted(snapshot.now, name, black_box()), Started(snapshot.now, name, 0, NodeId("a")),
+                Released(snapshot.now, name)], None  # fmt: skip
+
+    asked = [controller.post(submit), controller.post(forbidden), controller.post(submit)]
+    controller.step(())
+    assert isinstance(asked[1].exception(0), InvalidTransition)
+    assert (asked[0].result(0), asked[2].result(0)) == (1, 2)
+    assert sorted(store.load().jobs) == [1, 2]
+
+
+def test_with_thousands_of_jobs_a_round_for_one_more_may_wait_and_an_end_may_not(
+    controller: Controller, world: Desk
+) -> None:
+    controller.post(lambda seen: ([Submitted(seen.now, JobId(name), black_box()) for name in range(1, MANY + 1)], None))
+    controller.step(())
+    controller.step([NodeSeen(1.0, node("a"))])
+    rounds = controller.rounds
+    controller.round_seconds.append(LONGEST_PUT_OFF)  # as if the last one had taken so long
+    controller.post(submit)
+    controller.step(())
+    controller.step(())
+    assert controller.rounds == rounds
+    assert world.clock < controller.wake_at() < world.clock + LONGEST_PUT_OFF + 1.0
+    running_ = next(one for one in controller.snapshot.holders)
+    controller.step([Exited(2.0, running_.id, running_.attempt, NodeId("a"), Exit(0))])
+    assert controller.rounds == rounds + 1

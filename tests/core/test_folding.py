@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpq.core import events as facts
 from gpq.core import fitting, goodput
 from gpq.core.events import TimingSums
 from gpq.core.folding import apply, fold
-from gpq.core.models import BatchOrder, Exit, JobState, Placement, StopReason, Wish
+from gpq.core.models import BatchOrder, Dependency, Exit, JobState, Placement, StopReason, Wish
 from gpq.core.units import JobId, NodeId
 from tests.builders import DECLARED, job, node, on, running, snapshot, spec
 
@@ -180,3 +182,27 @@ def test_a_new_attempt_begins_without_the_batch_and_the_speed_of_the_last() -> N
 def test_a_cancel_cannot_be_taken_back() -> None:
     now = apply(job(1), facts.CancelAsked(0, JobId(1)))
     assert apply(apply(now, facts.HoldAsked(1, now.id)), facts.ReleaseAsked(2, now.id)).wish is Wish.CANCEL
+
+
+def test_ends_and_jobs_that_wait_for_them_may_come_in_one_commit() -> None:
+    def waits(number: int, *others: int) -> facts.Submitted:
+        return facts.Submitted(1.0, JobId(number), spec(), tuple(Dependency(JobId(other)) for other in others))
+
+    def succeeds(number: int) -> facts.Succeeded:
+        return facts.Succeeded(2.0, JobId(number), Exit(0))
+
+    here = snapshot(
+        running(1, on("a", 0), attempt=1), running(2, on("a", 1), attempt=1), job(3, awaits=(Dependency(JobId(1)),))
+    )
+    edited = facts.Edited(2.0, JobId(3), spec(), (Dependency(JobId(2)),))
+    jobs = fold(here, [succeeds(1), waits(4, 2), edited, succeeds(2)]).snapshot.jobs
+    assert {name: each.awaits for name, each in jobs.items()} == {3: (), 4: ()}
+
+
+def test_jobs_that_are_changed_in_place_are_those_of_the_answer() -> None:
+    here = snapshot(job(1))
+    own = dict(here.jobs)
+    folded = fold(replace(here, jobs=own), [facts.Submitted(1.0, JobId(2), spec())], into=own)
+    assert folded.snapshot.jobs is own
+    assert sorted(own) == [1, 2]
+    assert sorted(here.jobs) == [1]

@@ -198,7 +198,8 @@ class Simulation:
         answered: list[Any] = []
 
         def build(snapshot: Snapshot) -> tuple[list[Any], int]:
-            return requests.submitted(snapshot, program.spec(token), daemon.now(), held=False), snapshot.next_id
+            specs = [program.spec(token)]
+            return requests.submitted(snapshot, specs, (), daemon.now(), held=False), snapshot.next_id
 
         def take(answer: Any) -> None:
             answered.append(answer)

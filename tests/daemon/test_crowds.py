@@ -1,0 +1,79 @@
+"""Who is served when more come than are served at once: the others in their turn, a look at the queue before them."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpq.client.connection import Connection
+from gpq.daemon.server import MAX_PER_USER, Peer, Server
+from gpq.rpc import codec
+from gpq.rpc.messages import Complete, Hold, JobList, Request, Status, Words
+from tests.waiting import PATIENCE, wait_until
+
+
+class Desk:
+    """Answers looks at once, and changes once `opened`."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+        self.waiting = 0
+        self._lock = threading.Lock()
+
+    def handle(self, request: Request, peer: Peer) -> msgspec.Struct:
+        if isinstance(request, Complete):
+            return Words([])
+        if not isinstance(request, Status):
+            with self._lock:
+                self.waiting += 1
+            assert self.opened.wait(PATIENCE)
+        return JobList([], total=self.waiting)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+@pytest.fixture
+def path(desk: Desk) -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="gpq-") as folder:
+        server = Server(str(Path(folder) / "sock"), desk.handle)
+        server.start()
+        try:
+            yield str(Path(folder) / "sock")
+        finally:
+            desk.opened.set()
+            server.close()
+
+
+def test_a_look_waits_for_no_turn_and_all_others_have_theirs(desk: Desk, path: str) -> None:
+    more = 20
+    with ExitStack() as opened:
+        crowd = [opened.enter_context(closing(Connection(path))) for _ in range(MAX_PER_USER + more)]
+        for one in crowd:
+            one._socket.sendall(codec.encode_request(Hold(["1"])))
+        wait_until(lambda: desk.waiting == MAX_PER_USER, "as many are served as may be")
+
+        def look() -> bool:  # a look whose line has not come in when it is let in waits as the others do
+            with Connection(path) as one:
+                one._socket.settimeout(2.0)
+                one._socket.sendall(codec.encode_request(Status()))
+                try:
+                    return bool(one._socket.recv(1 << 16))
+                except TimeoutError:
+                    return False
+
+        wait_until(look, "a look is answered")
+        assert desk.waiting == MAX_PER_USER
+        desk.opened.set()
+        for one in crowd:
+            with one:  # whose end is the next one's turn
+                assert codec.decode_answer(one._read_line(), JobList).total >= MAX_PER_USER
+    assert desk.waiting == MAX_PER_USER + more

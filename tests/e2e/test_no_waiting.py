@@ -1,0 +1,110 @@
+"""No command waits for a server: one that never answered and one that fell silent under a job cost none of them anything.
+
+But for `gpq logs` of a job whose log lies there, until the server is known to be silent, and what is to reach servers:
+`gpq doctor`, `gpq nodes add`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from tests.e2e.harness import Daemon
+from tests.figures import Figures
+from tests.waiting import wait_until
+
+BAR = 8.0  # seconds of a whole process on a busy machine; a server is given up after 11, an ssh after more
+# {far} runs on the server that fell silent, {here} on one that answers, {waits} and {more} wait.
+COMMANDS = (
+    "status",
+    "status --all --json",
+    "status state=running",
+    "show {far}",
+    "why {far}",
+    "why {waits}",
+    "nodes",
+    "nodes list --json",
+    "nodes drain far",
+    "nodes undrain far",
+    "submit --gpus 1 -- true",
+    "submit --dry-run --gpus 1 -- true",
+    "submit --array 0-9 -- true",
+    "hold {waits}",
+    "edit {waits} --priority {number}",
+    "release {waits}",
+    "cancel {more}",
+    "logs {here}",
+    "logs {far}",
+    "cancel {far}",
+    "daemon status",
+    "config show",
+    "__complete bash cancel ''",
+)
+
+LATER = ("cancel {more}", "cancel {far}", "logs {far}")
+
+
+@pytest.fixture
+def daemon() -> Iterator[Daemon]:
+    hang = {"connector": "ssh", "host": "never.invalid", "ssh": ["sh", "-c", "exec sleep 1000"], "slots": 1}
+    with Daemon(nodes={"far": 1, "here": 1, "never": hang}) as running:
+        yield running
+
+
+def test_no_command_waits_for_a_server_that_does_not_answer(daemon: Daemon, figures: Figures) -> None:
+    first, second = (daemon.shell("echo here; while :; do sleep 1; done", grace=0.5) for _ in range(2))
+    for job in (first, second):
+        daemon.until(job, "running")
+    place = {daemon.detail(job).job.placement[0].node: job for job in (first, second)}
+    words = {**place, "waits": daemon.shell("true"), "more": daemon.shell("true")}
+    with silenced(daemon, "far"):
+        # In the seconds in which nobody knows of it yet, and once it is known.
+        _measure(daemon, figures, "at once", [line.format(number=1, **words) for line in COMMANDS if line not in LATER])
+        wait_until(lambda: "far" in " ".join(daemon.rows().warnings), "the server is known to be silent")
+        _measure(daemon, figures, "later", [line.format(number=2, **words) for line in COMMANDS])
+
+
+@contextlib.contextmanager
+def silenced(daemon: Daemon, node: str) -> Iterator[None]:
+    """The agent of `node` is stopped, and so is each that the daemon starts in its place."""
+    assert daemon.process is not None
+    process, over = psutil.Process(daemon.process.pid), threading.Event()
+
+    def agents() -> list[psutil.Process]:
+        return [one for one in process.children() if any(f"/nodes/{node}" in word for word in one.cmdline())]
+
+    def stop() -> None:
+        while not over.wait(0.03):
+            with contextlib.suppress(psutil.Error):
+                for one in agents():
+                    one.suspend()
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        with contextlib.suppress(psutil.Error):
+            for one in agents():
+                one.resume()
+
+
+def _measure(daemon: Daemon, figures: Figures, when: str, lines: list[str]) -> None:
+    took = {}
+    for line in lines:
+        began = time.monotonic()
+        argv = [sys.executable, "-m", "gpq", *("" if word == "''" else word for word in line.split())]
+        done = subprocess.run(argv, env=daemon.environment(), stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+        took[line] = time.monotonic() - began
+        assert done.returncode in (0, 1), f"{line}: {done.returncode}: {done.stderr.decode()}"
+    for line, seconds in took.items():
+        figures.at_most(f"{when}: gpq {line}", seconds, BAR)
