@@ -45,7 +45,7 @@ def test_a_request_comes_out_as_it_went_in(request: messages.Request) -> None:
 
 def test_the_envelope_is_as_documented() -> None:
     assert json.loads(codec.encode_request(Status(recent=3))) == {
-        "v": VERSION, "op": "status", "jobs": [], "recent": 3, "user": "", "states": [], "query": [],
+        "v": VERSION, "op": "status", "jobs": [], "recent": 3, "user": "", "states": [], "query": [], "waiting": 0,
     }  # fmt: skip
     answer = json.loads(codec.encode_result(Submitted(7, "x", "pending")))
     assert answer.pop("program")
