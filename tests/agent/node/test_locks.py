@@ -272,8 +272,8 @@ def test_two_people_on_one_server_never_get_the_same_gpu(people: tuple[Person, P
     assert seen["state"] == "foreign"
     assert re.fullmatch(r"held by daemon's gpq \(job 1, since \d\d:\d\d\)", seen["reason"])
     assert first.device(A)["state"] == "ok"
-    shim = wire.read_json(str(first.spool / "attempts" / "1.1" / wire.SHIM))
-    assert shim is not None
+    record = str(first.spool / "attempts" / "1.1" / wire.SHIM)
+    shim = wait_until(lambda: wire.read_json(record), "the shim to have said who it is")  # it may still be coming up
     driver.set_gpus({"uuid": A, "used_mib": 900, "processes": [{"pid": shim["pid"], "mib": 700}]}, {"uuid": B})
     wait_until(lambda: second.device(A)["processes"], "the process to be seen")
     assert second.device(A)["reason"] == seen["reason"]  # the lock says more than the process
