@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo demo-policies test test-interpreters check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-daemon bench-exactness bench-noise bench-crowd bench-beside chaos chaos-daemon compare-recovery dst completions clean
+.PHONY: help demo demo-policies pictures test test-interpreters check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-daemon bench-exactness bench-noise bench-crowd bench-beside chaos chaos-daemon compare-recovery dst completions clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -56,6 +56,9 @@ check: $(VENV)/.dev   ## the quick part: lint, types, import contracts, the core
 format: $(VENV)/.dev  ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+pictures: $(VENV)/.train  ## record the pictures of README.md anew: two embedded servers, real jobs; a few minutes
+	$(BIN)/python examples/pictures/record.py
 
 completions: $(VENV)/.dev  ## write anew what is made from the commands: completions/, the table in README.md
 	$(BIN)/python -m gpq.cli.reference --write

@@ -1,6 +1,6 @@
 """Records the pictures of the README: two embedded servers, real training jobs, and what the commands say of them.
 
-    make pictures            # a minute or two; needs PyTorch
+    make pictures            # a few minutes; needs PyTorch, and a machine that does little else
 
 Each picture is an SVG of its own, without a font or anything else from elsewhere, drawn from what the command printed.
 """
@@ -23,6 +23,8 @@ from rich.text import Text
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parent
 COLUMNS = 110
+PATIENCE = 300.0  # seconds
+ASPECT = 0.602  # width over height of a letter in the fonts of PICTURE, for programs that do not stretch text
 CONFIG = """\
 interval = 4.0
 settle_seconds = 4.0
@@ -38,7 +40,7 @@ THEME = TerminalTheme(
      (88, 166, 255), (188, 140, 255), (57, 197, 207), (201, 209, 217)],
 )  # fmt: skip
 PICTURE = """\
-<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="a terminal">
+<svg xmlns="http://www.w3.org/2000/svg" xml:space="preserve" viewBox="0 0 {width} {height}" role="img" aria-label="a terminal">
 <style>
 .{unique_id}-matrix {{ font: {char_height}px "DejaVu Sans Mono", Menlo, Consolas, monospace; line-height: {line_height}px; }}
 .{unique_id}-title {{ font: bold 16px sans-serif; }}
@@ -69,19 +71,22 @@ class Scene:
     def gpq(self, *argv: str) -> str:
         command = [sys.executable, "-m", "gpq", *argv]
         return subprocess.run(
-            command, env=self.environment, cwd=EXAMPLES, check=True, capture_output=True, text=True
+            command, env=self.environment, cwd=EXAMPLES, check=True, stdout=subprocess.PIPE, text=True
         ).stdout
 
     def rows(self) -> list[dict[str, object]]:
         found: list[dict[str, object]] = json.loads(self.gpq("status", "--json"))["jobs"]
         return found
 
-    def wait(self, what: str, seconds: float, *ready: str) -> None:
-        """Until the goodput of the jobs of these names is known."""
-        until = time.monotonic() + seconds
-        while not all(any(row["name"] == name and row["goodput"] for row in self.rows()) for name in ready):
+    def wait(self, *ready: str, looks: int = 1) -> None:
+        """Until the jobs of these names run and their goodput is known, at so many looks of a second in a row."""
+        until = time.monotonic() + PATIENCE
+        seen = 0
+        while seen < looks:
+            running = {row["name"] for row in self.rows() if row["state"] == "running" and row["goodput"]}
+            seen = seen + 1 if running >= set(ready) else 0
             if time.monotonic() > until:
-                raise SystemExit(f"{what} did not come within {seconds:.0f} s: {self.gpq('status')}")
+                raise SystemExit(f"{' and '.join(ready)} did not run within {PATIENCE:.0f} s:\n{self.gpq('status')}")
             time.sleep(1.0)
 
     def picture(self, name: str, *argv: str) -> None:
@@ -89,7 +94,9 @@ class Scene:
         shown = self.gpq(*argv, "--color", "always")
         console = Console(record=True, file=StringIO(), width=COLUMNS, force_terminal=True, color_system="truecolor")
         console.print(Text.from_ansi(shown), soft_wrap=True)
-        svg = console.export_svg(title=f"gpq {argv[0]}", theme=THEME, code_format=PICTURE, unique_id=f"gpq-{name}")
+        svg = console.export_svg(
+            title=f"gpq {argv[0]}", theme=THEME, code_format=PICTURE, unique_id=f"gpq-{name}", font_aspect_ratio=ASPECT
+        )
         (HERE / f"{name}.svg").write_text(svg, encoding="utf-8")
         print(f"{name}.svg: gpq {' '.join(argv)}")
 
@@ -106,28 +113,18 @@ def main() -> None:
 
 def record(scene: Scene) -> None:
     scene.gpq("submit", "--name", "chargpt", "chargpt/train.py", "--epochs", "60")
-    scene.wait("its first steps", 90.0, "chargpt")
+    scene.wait("chargpt")
     scene.gpq("submit", "--wait", "--name", "prepare", "--", "sh", "-c", "seq 100000 | wc -l")
-    scene.gpq("submit", "--name", "digits", "digits/train.py", "--epochs", "400", "--batch-size", "8")
-    scene.wait("goodput of both", 120.0, "chargpt", "digits")
-    scene.gpq(
-        "submit",
-        "--sweep",
-        "lr=0.01,0.02,0.05,0.1",
-        "--array",
-        "%1",
-        "--after",
-        "digits",
-        "digits/train.py",
-        "--lr",
-        "{lr}",
-    )
-    scene.gpq("submit", "--gpus", "2", "--name", "evaluate", "--", "sleep", "60")
-    time.sleep(6.0)  # a round for everybody
+    scene.gpq("submit", "--name", "digits", "--max-batch-size", "64", "digits/train.py", "--epochs", "400")
+    scene.wait("chargpt", "digits")
+    sweep = ("--sweep", "lr=0.01,0.02,0.05,0.1", "--array", "%1")
+    scene.gpq("submit", *sweep, "--after", "digits", "digits/train.py", "--lr", "{lr}")
+    scene.gpq("submit", "--gpus", "2", "--hold", "--name", "evaluate", "--", "sleep", "60")
+    scene.wait("chargpt", "digits", looks=20)  # what gpq has to learn of them is learnt
     scene.picture("status", "status")
     scene.picture("why", "why", "chargpt")
     scene.picture("top", "top", "--once")
-    scene.picture("report", "report")
+    scene.picture("report", "report", "--by", "job")
 
 
 if __name__ == "__main__":

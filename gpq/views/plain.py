@@ -197,6 +197,9 @@ def table(columns: list[Column], limit: int = 0, *, colour: bool = False, mark: 
 
 
 def tinted(line: str) -> str:
-    """A line of plain text with the words for states in their colours."""
-    words = line.split(" ")
-    return " ".join(f"{COLOURS[word]}{word}{RESET}" if word in COLOURS else word for word in words)
+    """A line of plain text with states in their colours: where the word is a cell, or stands in brackets or after a
+    colon; "held by job 3" in a sentence is none."""
+    import re  # a page of `gpq status` has its own colours
+
+    state = rf"(?:(?<=  )|(?<=\()|(?<=: ))({'|'.join(COLOURS)})(?=  |$|[),;]| \(| on )"
+    return re.sub(state, lambda found: f"{COLOURS[found[1]]}{found[1]}{RESET}", line)

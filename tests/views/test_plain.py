@@ -123,3 +123,21 @@ def _real() -> int:
         return os.get_terminal_size(1).columns
     except OSError:
         return 0
+
+
+@pytest.mark.parametrize(
+    ("line", "tinted"),
+    [
+        ("job 1 (held): waits", ["held"]),
+        ("    held by job 3 (root, 2 GPUs)", []),
+        ("job 7 running of ana: running on ada:0-1", ["running"]),
+        ("job 7 a of ana: failed (1), exit 1", ["failed"]),
+        (" 3  held  ana  completed  -", ["held", "completed"]),
+        (" 3  train  ana  timeout", ["timeout"]),
+        ("pending pending", []),
+    ],
+)
+def test_a_state_is_tinted_where_it_is_one(line: str, tinted: list[str]) -> None:
+    found = plain.tinted(line)
+    assert re.findall("\x1b\\[[0-9]+m([a-z]+)\x1b\\[0m", found) == tinted
+    assert re.sub("\x1b\\[[0-9]+m", "", found) == line

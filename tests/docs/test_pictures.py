@@ -1,0 +1,50 @@
+"""The pictures of the README are what the commands print today, and load nothing from anywhere."""
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from gpq.views import queue, top
+
+ROOT = Path(__file__).parents[2]
+PICTURES = ROOT / "examples" / "pictures"
+NAMES = ("status", "why", "top", "report")
+
+
+def lines(name: str) -> list[str]:
+    """The text of a picture, line by line: the pieces that stand at one height, each at its column."""
+    found: dict[float, str] = {}
+    for piece in ElementTree.parse(PICTURES / f"{name}.svg").iter("{http://www.w3.org/2000/svg}text"):
+        text = (piece.text or "").replace("\xa0", " ")
+        if text.strip() and "clip-path" in piece.attrib:
+            height, x = float(piece.attrib["y"]), float(piece.attrib["x"])
+            letter = float(piece.attrib["textLength"]) / len(text)
+            found[height] = found.get(height, "").ljust(round(x / letter)) + text
+    return [found[height] for height in sorted(found)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_picture_needs_nothing_from_elsewhere(name: str) -> None:
+    text = (PICTURES / f"{name}.svg").read_text()
+    assert set(re.findall(r"https?://[^\"'\s]+", text)) == {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"<script|<image|<use|@import|@font-face|href|url\((?!#)", text)
+    assert len(lines(name)) > 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_readme_shows_it(name: str) -> None:
+    assert f"(examples/pictures/{name}.svg)" in (ROOT / "README.md").read_text()
+    assert f'scene.picture("{name}"' in (PICTURES / "record.py").read_text()
+
+
+def test_the_pictures_have_the_columns_of_today() -> None:
+    titles = {column.title for column in queue.columns([])}
+    assert set(lines("status")[0].split()) <= titles
+    assert {title for title, _ in top.COLUMNS} <= set(" ".join(lines("top")).split())
+    assert {"GPU", "GOODPUT", "WORTH"} <= set(" ".join(lines("report")[:3]).split())
+    assert " ".join(lines("why")).startswith("job 1 (running)")
+    assert "goodput by number of GPUs" in " ".join(lines("why"))
+
+
