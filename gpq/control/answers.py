@@ -113,6 +113,8 @@ class Reader:
         """Why it waits, or how it ended; "" for a job that simply runs."""
         if job.state in TERMINAL:
             return narration.ended_line(job)
+        if job.state is JobState.PENDING and job.wish is Wish.RUN and job.placement is None:
+            return self._waits(job)
         silent = silence(self.snapshot, job, self.now)
         if silent is not None:
             return str(silent)
@@ -124,9 +126,13 @@ class Reader:
         brought = self.brought(job)
         if brought is not None:
             return str(brought)
-        if job.id in self._gated and job.wish is Wish.RUN:
+        return explain(self.snapshot, self.allocation, job).headline
+
+    def _waits(self, job: Job) -> str:
+        """Why a job of the queue has no GPU. It may be asked of ten thousand."""
+        if job.id in self._gated:
             return self._gated[job.id]
-        if job.state is not JobState.PENDING or job.wish is not Wish.RUN or job.not_before > self.now:
+        if job.not_before > self.now:
             return explain(self.snapshot, self.allocation, job).headline
         spec = job.spec
         key = (
@@ -135,9 +141,10 @@ class Reader:
             spec.background, job.profile.declared, self.allocation is not None and job.id in self.allocation,
             must_wait(self.snapshot, job),
         )  # fmt: skip
-        if key not in self._headlines:
-            self._headlines[key] = explain(self.snapshot, self.allocation, job).headline
-        return self._headlines[key]
+        said = self._headlines.get(key)
+        if said is None:
+            said = self._headlines[key] = explain(self.snapshot, self.allocation, job).headline
+        return said
 
     def ranks(self, job: Job) -> list[RankView]:
         """The replicas of a job that has several, by rank."""

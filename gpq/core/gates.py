@@ -32,18 +32,20 @@ class Gate:
 def closed(snapshot: Snapshot) -> Mapping[JobId, str]:
     """Headlines of all jobs behind a gate."""
     pending = JobState.PENDING
-    gated = [
-        job
-        for job in snapshot.jobs.values()
-        if (job.awaits or job.unmet or job.spec.begin or job.spec.seat is not None) and job.state is pending
-    ]
-    if not gated:
-        return {}
-    headlines = {job.id: line for job in gated if (line := _own(job, snapshot.now))}
-    limited = sorted((job for job in gated if _limit(job) and job.id not in headlines), key=lambda job: job.id)
-    taken = (
-        Counter(_array(job) for job in snapshot.jobs.values() if job.state in HOLDS_DEVICES) if limited else Counter()
-    )
+    headlines: dict[JobId, str] = {}
+    limited: list[Job] = []
+    for job in snapshot.jobs.values():
+        spec = job.spec
+        if job.state is not pending or not (job.awaits or job.unmet or spec.begin or spec.seat is not None):
+            continue
+        if line := _own(job, snapshot.now):
+            headlines[job.id] = line
+        elif spec.seat is not None and spec.seat.limit:
+            limited.append(job)
+    if not limited:
+        return headlines
+    limited.sort(key=lambda job: job.id)
+    taken = Counter(_array(job) for job in snapshot.jobs.values() if job.state in HOLDS_DEVICES)
     for job in limited:
         if job.wish is not Wish.RUN or job.not_before > snapshot.now:
             continue
