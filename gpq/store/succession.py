@@ -23,6 +23,14 @@ class Succession:
     note: str  # for the log; "": nothing special
 
 
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """Of a job's row what is asked of each: the whole is ten times as much to read."""
+
+    attempt: int = 0
+    lost_attempts: tuple[int, int] = (0, 0)
+
+
 def succeed(writer: sqlite3.Connection, found: Marks | None, first_id: int) -> Succession:
     """Raise the epoch. Where the database was restored from a copy, ids and attempts go on above those that were given
     out since, and what was lost is noted: it may run on servers, and is not ours to end.
@@ -76,9 +84,10 @@ def _leap(writer: sqlite3.Connection, ceiling: int) -> int:
     for *columns, checksum, body in writer.execute(query).fetchall():
         if rows.checksum(*columns, body) != checksum:
             continue  # told as it is read
-        job = rows.decode(str(body), Job)
-        greatest = max(greatest, job.attempt, job.lost_attempts[1])
-        if ceiling > max(job.attempt, job.lost_attempts[1]):
+        has = rows.decode(str(body), Attempts)
+        greatest = max(greatest, has.attempt, has.lost_attempts[1])
+        if ceiling > max(has.attempt, has.lost_attempts[1]):
+            job = rows.decode(str(body), Job)
             first = min(job.lost_attempts[0], job.attempt + 1) if any(job.lost_attempts) else job.attempt + 1
             wait = max(job.not_before, time.time() + PATIENCE) if job.state is JobState.PENDING else job.not_before
             after = rows.encode(replace(job, lost_attempts=(first, ceiling), not_before=wait))

@@ -46,5 +46,3 @@ def test_the_pictures_have_the_columns_of_today() -> None:
     assert {"GPU", "GOODPUT", "WORTH"} <= set(" ".join(lines("report")[:3]).split())
     assert " ".join(lines("why")).startswith("job 1 (running)")
     assert "goodput by number of GPUs" in " ".join(lines("why"))
-
-
