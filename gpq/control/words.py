@@ -26,23 +26,24 @@ Pair = tuple[str, str]  # word, description
 
 def words(reader: Reader, past: History, request: Complete) -> Words:
     """What may complete the prefix."""
-    live = reader.snapshot.jobs.values()
     found: list[Pair]
     match request.kind:
         case "jobs":
-            found = _jobs(_Known.of(reader, past, request), request.command)
+            return _jobs(_Known.of(reader, past, request), request.command, request.prefix)
         case "names":
-            found = [(job.name, str(job.state)) for job in [*live, *past.history(limit=COMPLETED_JOBS)] if job.name]
+            found = [(job.name, str(job.state)) for job in _latest(reader, past) if job.name]
         case "nodes":
             found = [(str(node.id), node_word(reader.snapshot, node)) for node in reader.snapshot.nodes.values()]
         case "users":
-            found = [
-                (user, "") for user in sorted({job.spec.user for job in [*live, *past.history(limit=COMPLETED_JOBS)]})
-            ]
+            found = [(user, "") for user in sorted({job.spec.user for job in _latest(reader, past)})]
         case _:
             found = []
     first = dict(reversed([pair for pair in found if pair[0].startswith(request.prefix)]))  # the first of several wins
     return Words([(word, first[word]) for word in some([word for word in dict(found) if word in first])])
+
+
+def _latest(reader: Reader, past: History) -> list[Job]:
+    return [*reader.snapshot.jobs.values(), *past.history(limit=COMPLETED_JOBS)]
 
 
 class _Known(NamedTuple):
@@ -59,11 +60,10 @@ class _Known(NamedTuple):
         live = list(jobs.values())
         over = [] if request.command in LIVE else past.history(limit=COMPLETED_JOBS)
         ended = [job for job in over if job.id not in jobs]
-        given = [covered(word, reader.snapshot) for word in request.given]
-        everything = sorted([*live, *ended], key=lambda job: job.id, reverse=True)
-        fit = [
-            job for job in everything if not any(of(job) for of in given) and _fits(request.command, job, reader.now)
-        ]
+        fit = [job for job in [*live, *ended] if _fits(request.command, job, reader.now)]
+        for of in [covered(word, reader.snapshot) for word in request.given]:
+            fit = [job for job in fit if not of(job)]
+        fit.sort(key=lambda job: job.id, reverse=True)
         return cls(live, ended, fit, request.given)
 
 
@@ -83,28 +83,35 @@ def _fits(command: str, job: Job, now: float) -> bool:
         return False
 
 
-def _jobs(known: _Known, command: str) -> list[Pair]:
-    """Ids, then names."""
-    ids = [(str(job.id), f"{job.name or job.spec.argv[0]} {job.state}") for job in known.fit]
-    having = _by_name([*known.live, *known.ended])
-    fitting = _by_name(known.fit)
+def _jobs(known: _Known, command: str, prefix: str) -> Words:
+    """Ids, then names. Of thousands only those that are told are described."""
+    ids = {word: job for job in known.fit if (word := str(job.id)).startswith(prefix)}
+    having = _by_name([*known.live, *known.ended], prefix)
     live = {job.name for job in known.live}
-    names = []
-    for name in fitting:
-        if not name or is_selector(name) or name in known.named:
+    names = {}
+    for name, fitting in _by_name(known.fit, prefix).items():
+        if name in known.named or (not name[0].isalpha() or name == "all") and is_selector(name):
             continue
-        meant = [job for job in fitting[name] if name not in live or job.state not in TERMINAL]
+        meant = [job for job in fitting if name not in live or job.state not in TERMINAL]
         if name not in live and command not in ENDED:  # then it is the latest that ended
             meant = [job for job in meant if job is having[name][0]]
         if meant:
-            names.append((name, _meaning(meant, having[name], command)))
-    return [*ids, *names]
+            names[name] = meant
+    return Words(
+        [
+            (word, f"{job.name or job.spec.argv[0]} {job.state}")
+            if (job := ids.get(word)) is not None
+            else (word, _meaning(names[word], having[word], command))
+            for word in some([*ids, *names])
+        ]
+    )
 
 
-def _by_name(jobs: Iterable[Job]) -> Mapping[str, list[Job]]:
+def _by_name(jobs: Iterable[Job], prefix: str) -> Mapping[str, list[Job]]:
     found: dict[str, list[Job]] = {}
     for job in jobs:
-        found.setdefault(job.name, []).append(job)
+        if (name := job.spec.name) and name.startswith(prefix):
+            found.setdefault(name, []).append(job)
     return found
 
 
