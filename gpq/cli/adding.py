@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpq import config
-from gpq.cli import config_file, host_keys, meeting, output, ssh_hosts
+from gpq.cli import config_file, host_keys, meeting, output, ssh_hosts, values
 from gpq.config import HOST, NODE_NAME, NodeConfig
 from gpq.connectors.ssh import Target
 from gpq.errors import NotFound, Refused, UsageError
@@ -89,12 +89,9 @@ def check(wanted: Wanted, found: meeting.Findings) -> None:
 
 
 def configuration(file: str) -> str:
-    """The path that -F names. Raises UsageError where nothing is there."""
+    """The path that -F names. Raises UsageError where nothing can be read there."""
     path = os.path.abspath(os.path.expanduser(file))
-    if not os.path.exists(path):
-        raise UsageError(
-            f"-F {file}: there is no such file", "name ssh's configuration, or leave -F out for ~/.ssh/config"
-        )
+    values.readable(path, f"-F {file}", "name ssh's configuration, or leave -F out for ~/.ssh/config", special=True)
     return path
 
 
