@@ -159,16 +159,19 @@ class Job:
         background: bool | None = None,
         max_batch_size: int | None = None,
         array_limit: str | int = "",
+        notify: str | Sequence[str] = (),
+        notify_on: str | Sequence[str] = (),
     ) -> list[str]:
         """Change what was asked of it, as `gpq edit`: what is left out stays. One line for each change that was made.
 
-        "none" lifts a limit or a condition (time, after, gpu_type, min_gpu_memory, array_limit), begin="now" a moment.
+        "none" lifts a limit or a condition (time, after, gpu_type, min_gpu_memory, array_limit), begin="now" a moment;
+        notify="none" tells nobody any more.
         Raises gpq.errors.UsageError, and Refused for what cannot change any more.
         """
         given: dict[str, Any] = dict(  # noqa: C408
             name=name, priority=priority, gpus=gpus, time=time, retries=retries, tag=tag, untag=untag, after=after,
             begin=begin, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory, max_batch_size=max_batch_size,
-            array_limit=array_limit, background=background,
+            array_limit=array_limit, background=background, notify=notify, notify_on=notify_on,
         )  # fmt: skip
         answer = call(edits.request([str(self.id)], **options.read(given)), messages.Changed)
         if answer.unchanged and not answer.jobs:

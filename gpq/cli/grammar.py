@@ -135,6 +135,8 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--max-batch-size": ("Largest total batch size.", "any"),
             "--background": ("Take only what nobody else wants, or not.", ""),
             "--array-limit": ("How many jobs of the array may run at once; none: all.", "any"),
+            "--notify": ("Whom to tell from now on, as for `gpq submit`; none: nobody.", "any"),
+            "--notify-on": ("Of what: start, restart, retry, fail, end.", "any"),
             "--json": ("Print JSON only, as the daemon answered.", ""),
         },
     ),
