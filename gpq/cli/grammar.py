@@ -1,7 +1,7 @@
 """What completion offers, made from the commands by `python -m gpq.cli.reference --write`: edit those instead.
 
 GRAMMAR: path -> (what its arguments are, {option: (help, what its value is; "" = a flag)}). A kind is jobs, nodes,
-users, files, any, or words joined by |.
+users, files, commands (those with a schema), any, or words joined by |.
 """
 
 # fmt: off
@@ -374,7 +374,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         },
     ),
     "schema": (
-        "any",
+        "commands",
         {
         },
     ),
