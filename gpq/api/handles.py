@@ -34,6 +34,8 @@ class Onlooker:
 
     def show(self, jobs: Iterable[messages.JobView]) -> None: ...
 
+    def say(self, *lines: str) -> None: ...
+
     def note(self, *lines: str) -> None:
         for line in lines:
             LOG.warning("%s", line)
