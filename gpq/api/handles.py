@@ -16,7 +16,7 @@ from gpq.api import options
 from gpq.cli import edits, values
 from gpq.client import following
 from gpq.client.connection import Lasting, call
-from gpq.errors import NotFound, Refused
+from gpq.errors import NotFound, Refused, UsageError
 from gpq.rpc import messages
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -95,30 +95,39 @@ class Job:
         """
         return waited([str(self.id)], timeout)
 
-    def log_pieces(self, *, follow: bool = False, attempt: int | None = None, node: str = "") -> Iterator[LogPiece]:
-        """What it printed, as bytes, as they come; with `follow` until it ends. `node`: a name, or a rank in the job.
+    def log_pieces(
+        self, *, follow: bool = False, lines: int | None = None, attempt: int | None = None, node: str = ""
+    ) -> Iterator[LogPiece]:
+        """What it printed, as bytes, as they come; with `follow` until it ends. `lines`: the last so many; `node`: a name, or
+        a rank in the job.
 
         Raises GpqError for a job that has no log (yet), and where no server of its last attempt answers.
         """
         onlooker = Onlooker()
+        if lines is not None and lines < 0:
+            raise UsageError(f"--lines {lines} is below 0", "write a whole number, 0 or above")
         with Lasting(onlooker.note) as daemon:
-            for piece in following.log(daemon, onlooker, str(self.id), attempt or 0, node, follow=follow):
+            asked = following.log(daemon, onlooker, str(self.id), attempt or 0, node, follow=follow, lines=lines)
+            for piece in asked:
                 yield LogPiece(piece.attempt, piece.node, base64.b64decode(piece.data), piece.skipped, piece.silent)
 
-    def logs(self, *, follow: bool = False, attempt: int | None = None, node: str = "") -> Iterator[str]:
-        """The lines that it printed, without their ends, all attempts joined; with `follow` as they come, until it ends.
+    def logs(
+        self, *, follow: bool = False, lines: int | None = None, attempt: int | None = None, node: str = ""
+    ) -> Iterator[str]:
+        """The lines that it printed, without their ends, all attempts joined, or the last `lines` of them; with `follow` as
+        they come, until it ends.
 
         Bytes that are no UTF-8 become U+FFFD; escape codes are passed on. Raises as `log_pieces`.
         """
         decoder, rest, last = codecs.getincrementaldecoder("utf-8")("replace"), "", 0
-        for piece in self.log_pieces(follow=follow, attempt=attempt, node=node):
+        for piece in self.log_pieces(follow=follow, lines=lines, attempt=attempt, node=node):
             if (piece.attempt != last or piece.skipped) and (rest := rest + decoder.decode(b"", True)):
                 yield rest
                 rest = ""
             decoder = decoder if piece.attempt == last else codecs.getincrementaldecoder("utf-8")("replace")
             last = piece.attempt
-            *lines, rest = (rest + decoder.decode(piece.data)).split("\n")
-            yield from lines
+            *whole, rest = (rest + decoder.decode(piece.data)).split("\n")
+            yield from whole
         if rest := rest + decoder.decode(b"", True):
             yield rest
 

@@ -84,6 +84,8 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         {
             "--follow": ("Go on until the job ends.", ""),
             "-f": ("--follow", ""),
+            "--lines": ("Only the last N lines.", "any"),
+            "-n": ("--lines", "any"),
             "--attempt": ("Only this attempt.", "any"),
             "--node": ("Its name, or its rank in the job.", "nodes"),
             "--raw": ("On a terminal, too, pass on every byte.", ""),
