@@ -65,7 +65,7 @@ def add(wanted: Wanted, talk: host_keys.Talk, *, yes: bool, quiet: bool, asks: b
     key = host_keys.settle(target, talk, yes=yes, quiet=quiet, asks=asks)
     found, place = meeting.meet(name, node, talk)
     if other := meeting.other_name(name, place, config.load().nodes, talk):
-        raise Refused(f"{wanted.host} is the server of node {other} already", f"`gpq nodes remove {other}` first")
+        raise Refused(f"{wanted.host} is server {other} already", f"`gpq nodes remove {other}` first")
     if not quiet:
         talk.say(*meeting.lines(name, found))
     check(wanted, found)

@@ -211,7 +211,7 @@ def test_a_server_has_one_name(gpq: Gpq, home: Path, server: Sshd, tmp_path: Pat
     before = (home / "config.toml").read_text()
     said = add(server, "twin")
     assert (said.returncode, (home / "config.toml").read_text()) == (5, before)
-    assert f"gpq: {server.name} is the server of node far already" in said.stderr
+    assert f"gpq: {server.name} is server far already" in said.stderr
     with Sshd(tmp_path / "other") as other:  # another home, such as that of a container on the same machine
         assert add(other, "twin").returncode == 0
     (home / "config.toml").write_text(first)
