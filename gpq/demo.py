@@ -124,8 +124,7 @@ def check_training() -> None:
 @contextlib.contextmanager
 def stage(home: str = "", policy: str = "goodput") -> Iterator[Stage]:
     """A daemon of its own in `home` (default: a new temporary folder); it and its jobs are gone afterwards, and so is the
-    temporary folder unless something failed. Raises UsageError for an unknown policy, and a
-    folder that takes nothing."""
+    temporary folder unless something failed. Raises UsageError for an unknown policy, and for a `home` that takes nothing."""
     entry(policy)
     check_training()
     folder = Path(home or tempfile.mkdtemp(prefix="gpq-demo-")).resolve()
