@@ -131,7 +131,21 @@ def within(line: Line, kind: str, options: dict[str, tuple[str, str]], rest: lis
     if current.startswith("-") and not literal:
         listed = [(word, said) for word, (said, _) in {**options, **EVERYWHERE}.items() if word.startswith("--")]
         return starting(listed, current)
-    return values(line, kind, current, given)
+    return documented(rest) if kind == "commands" else values(line, kind, current, given)
+
+
+def documented(words: list[str]) -> list[Pair]:
+    """The next word of a command that prints JSON, and so has a schema: `nodes`, then `list`."""
+    from gpq.cli.commands import COMMANDS
+    from gpq.cli.grammar import GRAMMAR
+
+    *typed, current = words
+    found: dict[str, str] = {}
+    for path, (_, options) in GRAMMAR.items():
+        name, *inner = path.split(" ")
+        if "--json" in options and [name, *inner][: len(typed)] == typed and len(inner) >= len(typed):
+            found.setdefault([name, *inner][len(typed)], "" if typed else COMMANDS[name][1])
+    return starting(list(found.items()), current)
 
 
 def values(line: Line, kind: str, current: str, given: list[str]) -> list[Pair] | int:

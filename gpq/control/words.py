@@ -90,7 +90,7 @@ def _jobs(known: _Known, command: str, prefix: str) -> Words:
     live = {job.name for job in known.live}
     names = {}
     for name, fitting in _by_name(known.fit, prefix).items():
-        if name in known.named or (not name[0].isalpha() or name == "all") and is_selector(name):
+        if name in known.named or ((not name[0].isalpha() or name == "all") and is_selector(name)):
             continue
         meant = [job for job in fitting if name not in live or job.state not in TERMINAL]
         if name not in live and command not in ENDED:  # then it is the latest that ended

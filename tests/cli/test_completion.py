@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpq.cli import complete
+from gpq.cli.schemas import PRINTED
 from gpq.cli.scripts import LINES, SCRIPTS
 from gpq.rpc.messages import Complete
 from tests.cli.conftest import ROOT, Gpq
@@ -52,6 +53,13 @@ def offered(gpq: Gpq, shell: str, *words: str) -> tuple[int, list[str]]:
         (["simulate", "--policy", "sr"], ["srtf"]),
         (["simulate", "--policy", "fifo,s"], ["fifo,sia", "fifo,slaq", "fifo,srtf"]),
         (["submit", "--signal", "USR"], ["USR1", "USR2"]),
+        (["schema", "h"], ["hold", "history"]),
+        (["schema", "no"], ["nodes", "notify"]),
+        (["schema", "nodes", "un"], ["undrain", "unreserve"]),
+        (["schema", "daemon", ""], ["status"]),
+        (["schema", "status", ""], []),
+        (["schema", "nonsense", ""], []),
+        (["schema", "--"], ["--help"]),
         (["nonsense", ""], []),
         (["daemon", "nonsense", ""], []),
     ],
@@ -120,7 +128,29 @@ def test_what_jobs_call_themselves_cannot_reach_the_shell(gpq: Gpq, home: Path) 
             assert len(said.stdout.splitlines()) == 1
 
 
-@pytest.mark.parametrize("words", [["__complete", "bash:80", "cancel", ""], ["completion", "bash"]])
+def schema_words(*words: str) -> list[tuple[str, str]]:
+    found = complete.candidates(["schema", *words], "zsh")
+    assert not isinstance(found, int)
+    return found
+
+
+def test_what_has_a_schema_is_offered_and_nothing_else() -> None:
+    offered = []
+    for name, _ in schema_words(""):
+        inner = [word for word, _ in schema_words(name, "")]
+        offered += [f"{name} {word}" for word in inner] or [name]
+    assert sorted(offered) == sorted(PRINTED)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["__complete", "bash:80", "cancel", ""],
+        ["__complete", "bash", "schema", ""],
+        ["__complete", "bash", "schema", "nodes", ""],
+        ["completion", "bash"],
+    ],
+)
 def test_completion_imports_nothing_that_costs(gpq: Gpq, made: Made, words: list[str]) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "gpq", *words]
     said = subprocess.run(command, env=gpq.environment, capture_output=True, text=True, check=True)

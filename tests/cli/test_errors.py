@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gpq.cli import door
+from gpq.cli import app, door
+from gpq.cli.commands import COMMANDS
 from gpq.client import quick
 from gpq.policies.registry import POLICIES
 from gpq.rpc import messages
@@ -58,6 +59,12 @@ BAD = [
     (["submit", "notes.txt"], "gpq submit -- notes.txt"),
     (["submit", "nothing"], "gpq submit -- nothing"),
     (["sumbit", "x"], "did you mean submit?"),
+    (["kill", "4"], "`gpq cancel` does that"),
+    (["delete", "4"], "`gpq cancel` does that"),
+    (["queue"], "`gpq status` does that"),
+    (["run", "train.py"], "`gpq submit` does that"),
+    (["status", "--watch"], "`gpq top`"),
+    (["cancel", "--all"], "`gpq cancel all`"),
     (["submit", "--wrap", "ls", "train.py"], "--wrap and a script"),
     (["submit", "--nodes=2", "--", "true"], "one server"),
     (["submit", "--dependency", "singleton", "--", "true"], "cannot wait for singleton"),
@@ -75,6 +82,26 @@ BAD = [
     (["daemon", "restart"], "restart"),
     (["config", "check", "missing.toml"], "no file missing.toml"),
     (["--frobnicate"], "no option"),
+    (["import", "slurm", "gone.sh"], "gone.sh: there is no such file"),
+    (["import", "slurm", "job.sh", "gone.sh", "--submit"], "gone.sh: there is no such file"),
+    (["import", "slurm", "folder"], "folder: it is a folder"),
+    (["import", "slurm", "folder/"], "such as folder/*.sh"),
+    (["import", "slurm", "/dev/null"], "/dev/null: it is no file"),
+    (["import", "slurm", "/proc/self/mem"], "it cannot be read (Input/output error)"),
+    (["submit", "--sweep-file", "gone.csv", "--", "true"], "--sweep-file gone.csv: No such file"),
+    (["submit", "--sweep-file", "folder", "--", "true"], "--sweep-file folder: Is a directory"),
+    (["submit", "--cwd", "notes.txt", "--", "true"], "no such directory"),
+    (["submit", "--python", "notes.txt", "train.py"], "no such program"),
+    (["report", "--html", "folder"], "--html folder: cannot write there"),
+    (["report", "--html", "gone/report.html"], "--html gone/report.html: cannot write there"),
+    (["nodes", "add", "a", "-F", "gone"], "-F gone: there is no such file"),
+    (["nodes", "add", "a", "-F", "folder"], "-F folder: it is a folder"),
+    (["nodes", "add", "--from-ssh-config", "-F", "folder"], "-F folder: it is a folder"),
+    (["nodes", "add", "a", "-F", "/proc/self/mem"], "it cannot be read (Input/output error)"),
+    (["config", "check", "folder"], "folder: Is a directory"),
+    (["simulate", "gone.csv", "--traces", "gone"], "there is no folder gone"),
+    (["simulate", "train.py", "--traces", "folder"], "folder has no measurements"),
+    (["simulate", "train.py", "--traces", "folder", "--plot", "gone/a.svg"], "cannot write in gone"),
 ]
 
 
@@ -87,6 +114,7 @@ def test_a_mistake_is_one_line_and_a_hint_and_changes_nothing(
     (home / "train.py").write_text("print('hello')\n")
     (home / "notes.txt").write_text("buy milk\n")
     (home / "folder").mkdir()
+    (home / "job.sh").write_text("#!/bin/sh\n#SBATCH --gpus=1\n")
     answer = gpq(*argv)
     assert (answer.returncode, answer.stdout) == (2, ""), answer
     problem, *hint = answer.stderr.splitlines()
@@ -251,6 +279,37 @@ def test_no_arguments_show_the_commands(gpq: Gpq) -> None:
     said = gpq()
     assert (said.returncode, said.stderr) == (0, "")
     assert "submit" in said.stdout
+    assert "`gpq --help` lists all commands" in said.stdout
+    assert len(said.stdout.splitlines()) < 20
+    assert len(gpq("--help").stdout) > 2 * len(said.stdout)
+
+
+def test_a_word_that_is_taken_for_a_command_names_one() -> None:
+    assert set(app.OTHERS) <= set(COMMANDS)
+    assert not set(" ".join(app.OTHERS.values()).split()) & set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run.sh"], "did you mean `./run.sh`?"),
+        (["./nosuch.sh"], "there is no command `./nosuch.sh` on this machine"),
+        (["python3 train.py --lr 1"], "without the quotes it is a command and its arguments"),
+        (["./run.sh"], ""),
+        (["sh", "-c", "exit 1"], ""),
+        (["/bin/sh"], ""),
+    ],
+)
+def test_a_command_that_is_not_here_is_remarked_upon(
+    gpq: Gpq, made: Made, home: Path, words: list[str], said: str
+) -> None:
+    (home / "run.sh").write_text("#!/bin/sh\n")
+    (home / "run.sh").chmod(0o755)
+    answer = gpq("submit", "--", *words)
+    assert answer.returncode == 0
+    assert said in answer.stderr
+    assert bool(answer.stderr) == bool(said)
+    assert len(made.asked) == 1
 
 
 def test_submit_has_the_short_help_too(gpq: Gpq) -> None:

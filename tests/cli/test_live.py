@@ -56,7 +56,7 @@ def test_wait_gives_up_with_124_and_ctrl_c_with_130(live: Gpq) -> None:
     while b"gpq" not in Path(f"/proc/{waiting.pid}/cmdline").read_bytes() or not _connected(waiting.pid):
         assert time.monotonic() < until
     waiting.send_signal(signal.SIGINT)
-    assert waiting.communicate(timeout=60)[1] == ""
+    assert waiting.communicate(timeout=60)[1] == "note: the jobs stay queued or run on: `gpq cancel` stops them\n"
     assert waiting.returncode == 130
 
 
@@ -255,6 +255,28 @@ def test_the_shell_environment_goes_along_but_its_secrets_do_not(live: Gpq) -> N
     assert "HF_TOKEN=wanted" in ok(live, "logs", "2")
 
 
+def test_the_last_lines_of_a_log_over_all_attempts_and_what_comes_after(live: Gpq, home: Path) -> None:
+    line = f"test -e {home}/again && echo 4 && exec sh -c 'while ! test -e {home}/gate; do sleep 0.1; done; echo 5'"
+    ok(live, "submit", "--retries", "1", "--", "sh", "-c", f"{line}; seq 1 3; touch {home}/again; exit 1")
+    wait_until(lambda: ok(live, "logs", "1").endswith("\n4\n"), "its second attempt prints")
+    second = "--- attempt 2 on local ---\n4\n"
+    first = "--- attempt 1 on local ---\n"
+    assert ok(live, "logs", "1", "-n", "1") == second
+    assert ok(live, "logs", "1", "--lines", "3") == f"{first}2\n3\n{second}"
+    assert ok(live, "logs", "1", "-n", "99") == ok(live, "logs", "1") == f"{first}1\n2\n3\n{second}"
+    assert ok(live, "logs", "1", "-n", "2", "--attempt", "1", "--node", "0") == f"{first}2\n3\n"
+    assert live("logs", "1", "-n", "-1").returncode == 2
+    following = subprocess.Popen(
+        [sys.executable, "-m", "gpq", "logs", "1", "-fn0"], env=live.environment, stdout=subprocess.PIPE, text=True
+    )
+    assert following.stdout is not None
+    assert following.stdout.readline() == "--- attempt 2 on local ---\n"
+    (home / "gate").touch()
+    assert following.communicate(timeout=60)[0] == "5\n"
+    ok(live, "submit", "--hold", "--", "true")
+    assert "there is no log" in live("logs", "2", "-n", "3").stderr
+
+
 def test_logs_follow_until_the_end(live: Gpq, home: Path) -> None:
     ok(live, "submit", "--", "sh", "-c", f"echo one; while [ ! -e {home}/go ]; do sleep 0.1; done; echo two")
     follower = subprocess.Popen(
@@ -316,7 +338,7 @@ def test_a_server_whose_agent_cannot_start_is_said_why_wherever_one_asks(gpq: Gp
         assert server["reason"] == said
         assert said in " ".join(ok(gpq, "why", "1").split())
         ok(gpq, "cancel", "1")
-        assert waiting.communicate(timeout=60)[1] == ""
+        assert waiting.communicate(timeout=60)[1] == "note: the jobs stay queued or run on: `gpq cancel` stops them\n"
     finally:
         gpq("daemon", "stop")
 
