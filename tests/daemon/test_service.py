@@ -33,6 +33,7 @@ from gpq.rpc.messages import (
     Status,
     Submit,
     Top,
+    TopLook,
     TopView,
     Wait,
     Why,
@@ -274,7 +275,9 @@ def test_nodes_and_top_show_devices_holders_users_and_changes(served: Daemon) ->
     assert [device.job for device in node.devices].count(job) == 1
     with pytest.raises(NotFound, match="no server `there`"):
         served.call(Nodes(["there"]), NodeList)
-    top = served.call(Top(), TopView)
+    top = served.call(Top(), TopLook)
+    assert top.states == {"running": 1}
+    assert served.call(Top(query=["user=nobody"]), TopLook).states == {"running": 1}, "also what a filter hides"
     assert job in [each.id for each in top.jobs]
     assert [user.gpus for user in top.users] == [1]
     assert (top.changes[0].kind, top.changes[0].job) == ("Launched", job)
