@@ -228,7 +228,7 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     holders = sorted({owner for owner in taken.values() if owner != job.id})
     if holders:
         shown = ", ".join(_holder(snapshot.jobs[owner]) for owner in holders[:6])
-        reasons.append(f"held by {shown}{' and others' if len(holders) > 6 else ''}")
+        reasons.append(f"GPUs are held by {shown}{' and others' if len(holders) > 6 else ''}")
     if allocation is not None and job.id in allocation:
         reasons.append(f"the last round gave it {gpus(allocation[job.id].replicas)}; it starts when they are free")
         return Explained("GPUs are being freed", tuple(reasons))
@@ -239,7 +239,7 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         if other.state is JobState.PENDING and other.id != job.id and other.id not in gated and _before(other, job)
     ]
     if ahead:
-        reasons.append(f"{len(ahead)} waiting {'job is' if len(ahead) == 1 else 'jobs are'} ahead of it")
+        reasons.append(f"{len(ahead)} pending {'job is' if len(ahead) == 1 else 'jobs are'} ahead of it")
     until = window(snapshot, job, fewest, {name: snapshot.jobs[name].spec.min_gpus for name in ahead})
     if until is not None:
         reasons.append(str(until))

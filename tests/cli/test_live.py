@@ -310,7 +310,7 @@ def test_a_server_whose_agent_cannot_start_is_said_why_wherever_one_asks(gpq: Gp
             command, env=gpq.environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert waiting.stderr is not None
-        assert waiting.stderr.readline() == "note: job 1 waits: no server answers; `gpq why 1` says more\n"
+        assert waiting.stderr.readline() == "note: job 1 is pending: no server answers; `gpq why 1` says more\n"
         assert waiting.stderr.readline() == f"note: server local does not answer: {said}\n"
         [server] = json.loads(ok(gpq, "nodes", "--json"))["nodes"]
         assert server["reason"] == said
