@@ -13,7 +13,10 @@ from gpq.errors import UsageError
 
 def dispatch(argv: list[str]) -> int:
     """Exit status of `gpq ARGV...`. Raises GpqError."""
-    first = argv[0] if argv else "--help"
+    if not argv:
+        sys.stdout.write(summary())
+        return 0
+    first = argv[0]
     if first in ("--help", "-h", "help") and len(argv) < 2:
         sys.stdout.write(overview())
         return 0
@@ -23,9 +26,7 @@ def dispatch(argv: list[str]) -> int:
         sys.stdout.write(f"gpq {gpq.__version__}\n")
         return 0
     if first not in COMMANDS:
-        raise UsageError(
-            f"gpq has no {'option' if first.startswith('-') else 'command'} {first}", near(first, COMMANDS)
-        )
+        raise UsageError(f"gpq has no {'option' if first.startswith('-') else 'command'} {first}", meant(first))
     return run(first, argv[1:])
 
 
@@ -63,11 +64,47 @@ def complaint(error: Exception, name: str) -> Exception:
     if type(error).__name__ == "NoSuchOption":
         close = ", ".join(sorted(error.possibilities or ()))  # type: ignore[attr-defined]
         hint = f"did you mean {close}?" if close else f"`{path} --help` lists the options"
+        if instead := INSTEAD.get((name, option.partition("=")[0])):
+            hint = f"`{instead}`"
         return UsageError(f"{path} has no option {option}", hint)
     said = _own_words(" ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": "))
     return UsageError(
         f"{path}: {said if said[:2].isupper() else said[:1].lower() + said[1:]}", f"`{path} --help` has examples"
     )
+
+
+OTHERS = {  # what people say elsewhere, and gpq's word for it
+    "cancel": "kill stop delete del rm remove abort scancel qdel",
+    "status": "ls ps list queue jobs squeue qstat",
+    "submit": "run add start sbatch qsub exec",
+    "show": "info describe inspect",
+    "logs": "cat tail out output",
+    "why": "explain reason",
+    "top": "watch monitor htop",
+    "nodes": "servers hosts sinfo",
+    "history": "sacct past",
+    "edit": "set update modify scontrol",
+    "release": "resume unhold",
+    "hold": "pause suspend",
+    "requeue": "restart retry rerun",
+}
+INSTEAD = {  # options that people expect, and what does it here
+    ("status", "--watch"): "gpq top",
+    ("status", "-w"): "gpq top",
+    ("status", "-f"): "gpq top",
+    ("status", "--follow"): "gpq top",
+    ("cancel", "--all"): "gpq cancel all",
+    ("cancel", "-a"): "gpq cancel all",
+    ("logs", "--tail"): "gpq logs -n 20 JOB",
+}
+
+
+def meant(word: str) -> str:
+    """A hint for who typed `word` for a command."""
+    for name, others in OTHERS.items():
+        if word in others.split():
+            return f"`gpq {name}` does that"
+    return near(word, COMMANDS)
 
 
 VALIDATOR = (  # what the validator says a value should be, and how gpq says it
@@ -97,6 +134,23 @@ def near(word: str, known: object) -> str:
 
     close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)  # type: ignore[call-overload]
     return f"did you mean {' or '.join(close)}?" if close else "`gpq --help` lists the commands"
+
+
+FIRST = ("submit", "status", "why", "logs", "cancel", "top")
+
+
+def summary() -> str:
+    """What `gpq` alone prints: what one needs every day."""
+    listed = "\n".join(f"  gpq {name:8}{COMMANDS[name][1]}" for name in FIRST)
+    return f"""usage: gpq COMMAND [options]
+
+{listed}
+
+Example:
+  gpq submit train.py --epochs 10
+
+`gpq --help` lists all commands, `gpq COMMAND --help` explains one.
+"""
 
 
 def overview() -> str:

@@ -263,11 +263,11 @@ def requested(asked: spec.Asked, *, hold: bool, dry_run: bool) -> tuple[messages
     """What the daemon is asked, and remarks about it. Raises UsageError."""
     built = spec.build(asked)
     if not (asked.array or asked.sweep or asked.sweep_file):
-        return messages.Submit(built, held=hold, dry_run=dry_run), []
+        return messages.Submit(built, held=hold, dry_run=dry_run), spec.missing(built)
     from gpq.cli import sweeps
 
     array = sweeps.array_of(asked.array, asked.sweep, asked.sweep_file)
-    notes = sweeps.unused(array, built) if array is not None else []
+    notes = [*spec.missing(built), *(sweeps.unused(array, built) if array is not None else [])]
     return messages.Submit(built, held=hold, array=array, dry_run=dry_run), notes
 
 

@@ -94,6 +94,8 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         "jobs",
         {
             "--timeout": ("Wait so long for the proof.", "any"),
+            "--yes": ("Do not ask about a name of several jobs.", ""),
+            "-y": ("--yes", ""),
             "--json": ("Print JSON only, as the daemon answered.", ""),
         },
     ),

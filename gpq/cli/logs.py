@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import sys
 from collections.abc import Iterator
 from typing import Annotated
@@ -44,7 +45,8 @@ def logs(
       gpq logs @ --attempt 2 > attempt-2.log
     """
     bar = Bar()
-    with Lasting(bar.note) as daemon:
+    on_interrupt = output.on_interrupt("the job runs on: `gpq cancel` stops it") if follow else contextlib.nullcontext()
+    with Lasting(bar.note) as daemon, on_interrupt:
         pieces = following.log(daemon, bar, job, attempt or 0, node, follow=follow)
         if json:
             for piece in pieces:

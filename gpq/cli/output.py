@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gpq.views import plain
@@ -21,6 +22,16 @@ def say(*lines: str) -> None:
 def note(*lines: str) -> None:
     """Remarks on stderr, escaped."""
     sys.stderr.write("".join(f"note: {plain.safe(line)}\n" for line in lines))
+
+
+@contextlib.contextmanager
+def on_interrupt(*lines: str) -> Iterator[None]:
+    """Ctrl-C is answered with what goes on without this command."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(*lines)
+        raise
 
 
 def failure(problem: str, hint: str) -> None:

@@ -33,12 +33,9 @@ def run(parsed: asking.Parsed) -> int:
         from gpq.cli import output
         from gpq.cli.wait import until_ended
 
-        try:
+        what = "array" if array is not None else "job"
+        with output.on_interrupt(f"{what} {answer.id} stays queued or runs on: `gpq cancel {answer.id}` stops it"):
             return until_ended([str(answer.id)], None, quiet=json, say_why=True)
-        except KeyboardInterrupt:
-            what = "array" if array is not None else "job"
-            output.note(f"{what} {answer.id} stays queued or runs on: `gpq cancel {answer.id}` stops it")
-            raise
     return 0
 
 

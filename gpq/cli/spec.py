@@ -55,6 +55,27 @@ class Asked(msgspec.Struct, frozen=True):
     sweep_file: str = ""
 
 
+def missing(built: SpecMessage) -> list[str]:
+    """A remark about a command that is not to be found on this machine: servers may have it."""
+    word = built.argv[0]
+    if built.level == "script" or built.setup or "{" in word or _found(word, built):
+        return []
+    said = f"there is no command `{word[:80]}` on this machine, and the job will fail on a server without it"
+    if not word.startswith(("/", "./", "../")) and os.path.isfile(os.path.join(built.cwd, word)):
+        return [f"{said}: did you mean `./{word}`?"]
+    if " " in word and len(built.argv) == 1:
+        return [f"{said}: without the quotes it is a command and its arguments"]
+    return [said]
+
+
+def _found(word: str, built: SpecMessage) -> bool:
+    folders = [""] if "/" in word else built.env.get("PATH", os.defpath).split(os.pathsep)
+    return any(
+        os.access(path, os.X_OK) and os.path.isfile(path)
+        for path in (os.path.join(built.cwd, folder, word) for folder in folders)
+    )
+
+
 def build(asked: Asked) -> SpecMessage:
     """The checked specification. Raises UsageError."""
     if not asked.words:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Annotated
 
@@ -33,7 +34,9 @@ def wait(
       gpq wait 42 && gpq submit -- ./evaluate.sh
       gpq wait 3-7 --timeout 2h
     """
-    return until_ended(jobs, values.seconds(timeout, "--timeout") if timeout else None, as_json=json)
+    seconds = values.seconds(timeout, "--timeout") if timeout else None
+    with output.on_interrupt("the jobs stay queued or run on: `gpq cancel` stops them"):
+        return until_ended(jobs, seconds, as_json=json, say_why=sys.stderr.isatty() and not json)
 
 
 def until_ended(

@@ -10,6 +10,7 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 
@@ -17,6 +18,7 @@ from gpq import paths
 from gpq.errors import BY_CODE, DaemonUnreachable, GpqError, Refused
 
 START_SECONDS = 60.0
+QUIET_SECONDS = 2.0  # from which on a start is told of, where somebody watches
 
 
 def ensure_daemon(*options: str) -> bool:
@@ -86,12 +88,23 @@ def _start(options: Sequence[str] = ()) -> None:
         raise DaemonUnreachable(f"the daemon could not be started: {error}", "see `gpq doctor`") from None
     finally:
         os.close(told)
+    telling = threading.Timer(QUIET_SECONDS, _tell)
+    telling.daemon = True
+    telling.start()
     try:
         child.wait()  # it forked; what serves is its child, and nobody's here
         said = _read_all(ready, START_SECONDS)
     finally:
+        telling.cancel()
         os.close(ready)
     _judge(said)
+
+
+def _tell() -> None:
+    """Whoever watches a terminal wants to know what takes so long."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        sys.stderr.write("note: the daemon starts, which takes a moment\n")
+        sys.stderr.flush()
 
 
 def _environment() -> dict[str, str]:

@@ -78,21 +78,23 @@ class Connection:
 def connect(*, start: bool = True) -> Connection:
     """A connection to the daemon, which is started when none runs (and `start`). Raises DaemonUnreachable."""
     until = time.monotonic() + RETRY_SECONDS
+    late = False
     while True:
         refused = _try()
         if isinstance(refused, Connection):
             return refused
+        if late:
+            raise DaemonUnreachable(
+                f"the daemon's socket {paths.socket()} cannot be reached: {refused.strerror or refused}",
+                "`gpq daemon status` and `gpq daemon logs` may say why",
+            )
         if start:
             from gpq.client.autostart import ensure_daemon  # its imports cost more than a whole request
 
             ensure_daemon()
         elif isinstance(refused, (FileNotFoundError, ConnectionRefusedError)):
             raise DaemonUnreachable("no daemon runs", "`gpq daemon start` starts one")
-        if time.monotonic() > until:
-            raise DaemonUnreachable(
-                f"the daemon's socket {paths.socket()} cannot be reached: {refused.strerror or refused}",
-                "`gpq daemon status` and `gpq daemon logs` may say why",
-            )
+        late = time.monotonic() > until  # one more look: a start that took longer may have come to its end
         time.sleep(0.02)
 
 

@@ -84,10 +84,16 @@ def until_ended(
         jobs = [str(job.id) for job in answer.jobs]  # a selector such as `all` means what it meant at first
 
 
-def cancelled(daemon: Lasting, jobs: list[str], seconds: float) -> messages.CancelResult:
+def cancelled(
+    daemon: Lasting,
+    jobs: list[str],
+    seconds: float,
+    found: Callable[[list[messages.JobView]], None] = lambda rows: None,
+) -> messages.CancelResult:
     """Cancel, and wait for the proof at most so many `seconds`. A second daemon, asked the same once more, finds ended
-    what the first one has cancelled."""
+    what the first one has cancelled. `found` hears which jobs are meant before anything is done to them, and may raise."""
     before = daemon.call(messages.Status(jobs), messages.JobList).jobs
+    found(before)
     names = [str(job.id) for job in before]  # `all` means what it meant at first
     answer = daemon.call(messages.Cancel(names, wait=seconds), messages.CancelResult)
     ran = {job.id for job in before if job.state not in ENDED}
@@ -105,7 +111,7 @@ def log(
     """The pieces in order, empty ones left out but for the first of each attempt, and the last one of an attempt whose
     server cannot be asked: then the next attempt follows. Raises GpqError for a job without a log, and where no server
     of the last attempt answers."""
-    row = newest(daemon, job)
+    row = newest(daemon, job, watcher)
     if row is not None:
         job = str(row.id)  # a selector such as `@` means what it meant at first
         if row.started_at is None and row.state in (*WAITING, *ENDED):
@@ -160,13 +166,16 @@ def _pieces(
                 time.sleep(PAUSE)  # until the next attempt: the daemon does not wait for it
 
 
-def newest(daemon: Lasting, job: str) -> messages.JobView | None:
-    """The row of the newest job that is meant."""
+def newest(daemon: Lasting, job: str, watcher: Watcher | None = None) -> messages.JobView | None:
+    """The row of the newest job that is meant; the watcher hears where it is one of several."""
     rows = daemon.call(messages.Status([job]), messages.JobList).jobs
     if len(rows) > 1 and job[0].isdigit():
         array = job.partition("_")[0]
         raise UsageError(f"`{job}` is an array of {len(rows)} jobs", f"name one: {array}_0, or its id")
-    return max(rows, key=lambda row: row.id, default=None)
+    row = max(rows, key=lambda row: row.id, default=None)
+    if row is not None and len(rows) > 1 and watcher is not None:
+        watcher.note(f"`{job}` stands for {len(rows)} jobs; this is the newest, job {row.id}")
+    return row
 
 
 def _unstarted(row: messages.JobView) -> str:

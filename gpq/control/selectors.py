@@ -7,7 +7,7 @@ import difflib
 import re
 from collections.abc import Sequence
 
-from gpq.core.models import Job, Snapshot
+from gpq.core.models import Job, JobState, Snapshot
 from gpq.core.units import JobId
 from gpq.errors import NotFound, UsageError
 from gpq.ports import History
@@ -75,6 +75,8 @@ def _one_word(word: str, snapshot: Snapshot, past: History) -> list[JobId]:
     ended = past.history(names=[word], limit=1)
     if ended:
         return [ended[0].id]
+    if word in set(JobState):
+        raise NotFound(f"no job is named `{word}`", f"`gpq status state={word}` lists the jobs in that state")
     raise NotFound(f"no job is named `{word}`", _near_names(word, snapshot, past))
 
 

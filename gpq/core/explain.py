@@ -238,17 +238,20 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         for other in snapshot.jobs.values()
         if other.state is JobState.PENDING and other.id != job.id and other.id not in gated and _before(other, job)
     ]
-    if ahead:
-        reasons.append(f"{len(ahead)} pending {'job is' if len(ahead) == 1 else 'jobs are'} ahead of it")
     until = window(snapshot, job, fewest, {name: snapshot.jobs[name].spec.min_gpus for name in ahead})
     if until is not None:
         reasons.append(str(until))
+    if fewest > 1 and not job.spec.background and snapshot.config.policy != "fifo":
+        reasons.append("jobs that need fewer GPUs may start before it: gpq keeps none idle for it")
     remedies = []
     fixed = [owner for owner in holders if not snapshot.jobs[owner].movable]
     if fixed:
         remedies.append(
             f"it may start when {_list(fixed)} {'ends' if len(fixed) == 1 else 'end'}: gpq may not move what runs there"
         )
+    fits = min(free if job.spec.level is Level.SCRIPT else max(each.values(), default=0), fewest - 1)
+    if fits and not ahead:
+        remedies.append(f"it fits into what is free now if {gpus(fits)} will do: `gpq edit {job.id} --gpus {fits}`")
     if job.spec.background:
         reasons.append("it was submitted for the background: whoever else waits goes first")
         remedies.append(f"`gpq edit {job.id} --no-background` makes it a job as any other")

@@ -24,7 +24,7 @@ def lines(answer: Explanation, limit: int, bar: str = "█") -> list[str]:
         text += ["", f"the last re-allocation, {moment(answer.changed_at or '')}:"]
         text += [line for one in answer.changes for line in wrapped(_change(one), limit, "  - ", "    ")]
     if answer.round_at:
-        text += ["", f"decided by the round of {moment(answer.round_at)}"]
+        text += ["", f"as gpq decided at {moment(answer.round_at)}, when it last weighed all jobs"]
     return text
 
 

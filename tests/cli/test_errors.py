@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gpq.cli import door
+from gpq.cli import app, door
+from gpq.cli.commands import COMMANDS
 from gpq.client import quick
 from gpq.policies.registry import POLICIES
 from gpq.rpc import messages
@@ -58,6 +59,12 @@ BAD = [
     (["submit", "notes.txt"], "gpq submit -- notes.txt"),
     (["submit", "nothing"], "gpq submit -- nothing"),
     (["sumbit", "x"], "did you mean submit?"),
+    (["kill", "4"], "`gpq cancel` does that"),
+    (["delete", "4"], "`gpq cancel` does that"),
+    (["queue"], "`gpq status` does that"),
+    (["run", "train.py"], "`gpq submit` does that"),
+    (["status", "--watch"], "`gpq top`"),
+    (["cancel", "--all"], "`gpq cancel all`"),
     (["submit", "--wrap", "ls", "train.py"], "--wrap and a script"),
     (["submit", "--nodes=2", "--", "true"], "one server"),
     (["submit", "--dependency", "singleton", "--", "true"], "cannot wait for singleton"),
@@ -251,6 +258,37 @@ def test_no_arguments_show_the_commands(gpq: Gpq) -> None:
     said = gpq()
     assert (said.returncode, said.stderr) == (0, "")
     assert "submit" in said.stdout
+    assert "`gpq --help` lists all commands" in said.stdout
+    assert len(said.stdout.splitlines()) < 20
+    assert len(gpq("--help").stdout) > 2 * len(said.stdout)
+
+
+def test_a_word_that_is_taken_for_a_command_names_one() -> None:
+    assert set(app.OTHERS) <= set(COMMANDS)
+    assert not set(" ".join(app.OTHERS.values()).split()) & set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run.sh"], "did you mean `./run.sh`?"),
+        (["./nosuch.sh"], "there is no command `./nosuch.sh` on this machine"),
+        (["python3 train.py --lr 1"], "without the quotes it is a command and its arguments"),
+        (["./run.sh"], ""),
+        (["sh", "-c", "exit 1"], ""),
+        (["/bin/sh"], ""),
+    ],
+)
+def test_a_command_that_is_not_here_is_remarked_upon(
+    gpq: Gpq, made: Made, home: Path, words: list[str], said: str
+) -> None:
+    (home / "run.sh").write_text("#!/bin/sh\n")
+    (home / "run.sh").chmod(0o755)
+    answer = gpq("submit", "--", *words)
+    assert answer.returncode == 0
+    assert said in answer.stderr
+    assert bool(answer.stderr) == bool(said)
+    assert len(made.asked) == 1
 
 
 def test_submit_has_the_short_help_too(gpq: Gpq) -> None:

@@ -56,7 +56,7 @@ def test_wait_gives_up_with_124_and_ctrl_c_with_130(live: Gpq) -> None:
     while b"gpq" not in Path(f"/proc/{waiting.pid}/cmdline").read_bytes() or not _connected(waiting.pid):
         assert time.monotonic() < until
     waiting.send_signal(signal.SIGINT)
-    assert waiting.communicate(timeout=60)[1] == ""
+    assert waiting.communicate(timeout=60)[1] == "note: the jobs stay queued or run on: `gpq cancel` stops them\n"
     assert waiting.returncode == 130
 
 
@@ -316,7 +316,7 @@ def test_a_server_whose_agent_cannot_start_is_said_why_wherever_one_asks(gpq: Gp
         assert server["reason"] == said
         assert said in " ".join(ok(gpq, "why", "1").split())
         ok(gpq, "cancel", "1")
-        assert waiting.communicate(timeout=60)[1] == ""
+        assert waiting.communicate(timeout=60)[1] == "note: the jobs stay queued or run on: `gpq cancel` stops them\n"
     finally:
         gpq("daemon", "stop")
 

@@ -126,3 +126,14 @@ def test_a_job_on_a_server_that_is_not_configured_any_more_is_explained() -> Non
     told = explain(snapshot(node("a"), lone), None, lone)
     assert told.headline == "unknown: server gone does not answer"
     assert "gpq cancel 1" in told.remedies[0]
+
+
+def test_who_needs_several_gpus_hears_that_smaller_jobs_do_not_wait_for_it() -> None:
+    state = snapshot(node("a", 2), running(2, on("a", 0), spec_=black_box()), job(1, spec_=black_box(2)))
+    answer = why(state)
+    assert "jobs that need fewer GPUs may start before it" in said(answer)
+    assert "it fits into what is free now if 1 GPU will do: `gpq edit 1 --gpus 1`" in answer.remedies
+    strict = why(replace(state, config=replace(state.config, policy="fifo")))
+    assert "may start before it" not in said(strict)
+    one = why(snapshot(node("a", 1), running(2, on("a", 0), spec_=black_box()), job(1, spec_=black_box())))
+    assert "fewer" not in said(one)

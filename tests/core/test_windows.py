@@ -58,7 +58,16 @@ def test_what_nobody_knows_stays_open() -> None:
     found = of(snapshot(A, limited(1, 0, 1, limit=None)))
     assert found is not None
     assert found.latest == NEVER
-    assert "nobody knows how late: job 1 has neither told its length nor a time limit" in str(found)
+    assert str(found) == "nobody knows when it may start: job 1 has told neither its length nor a time limit (--time)"
+    both = of(snapshot(A, limited(1, 0, limit=None), limited(2, 1, limit=None)), 2)
+    assert "jobs 1 and 2 have told neither their length nor" in str(both)
+
+
+def test_a_beginning_that_is_known_is_told_though_the_end_is_not() -> None:
+    bounded = limited(2, 1, limit=100.0)
+    found = of(snapshot(A, limited(1, 0, limit=None), bounded), 1, {JobId(50): 1})
+    assert found is not None
+    assert str(found).startswith("it may start at any moment; nobody knows how late: job 50 comes before it; job 1 has")
 
 
 def test_on_one_server_all_of_its_gpus_have_to_be_there() -> None:
@@ -77,7 +86,7 @@ def test_those_ahead_take_theirs_first() -> None:
     assert both is not None
     assert too_many is not None
     assert (one.latest, both.latest, too_many.latest) == (110.0, 510.0, NEVER)
-    assert "1 job is ahead of it" in str(both)
+    assert "job 50 comes before it" in str(both)
 
 
 def test_who_can_be_moved_may_give_its_gpus_at_any_moment() -> None:

@@ -1,0 +1,39 @@
+"""The first command starts the daemon, however long that takes."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from gpq.client import autostart, connection
+from gpq.errors import DaemonUnreachable
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("GPQ_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(connection, "RETRY_SECONDS", 0.0)
+    return connection.paths.socket()
+
+
+def test_a_daemon_that_starts_later_than_the_patience_is_still_used(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+
+        def start() -> bool:
+            listener.bind(path)
+            listener.listen()
+            return True
+
+        monkeypatch.setattr(autostart, "ensure_daemon", start)
+        connection.connect().close()
+
+
+def test_one_that_never_listens_is_told(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[bool] = []
+    monkeypatch.setattr(autostart, "ensure_daemon", lambda: started.append(True))
+    with pytest.raises(DaemonUnreachable, match="cannot be reached"):
+        connection.connect()
+    assert started == [True]
