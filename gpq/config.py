@@ -102,7 +102,8 @@ def load(path: str | None = None, *, policies: Collection[str] = (), cores: Coll
             raise UsageError(f"no configuration file at {path}", "GPQ_CONFIG names it: correct or unset it") from None
         return FileConfig()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {error}", "make it a readable UTF-8 file") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"cannot read {path}: {why}", "make it a readable UTF-8 file") from None
     return parse(text, path, policies=policies, cores=cores)
 
 

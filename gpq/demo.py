@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from gpq.client import connection, daemon_control
-from gpq.errors import GpqError, Interrupted, Refused, TimedOut
+from gpq.errors import GpqError, Interrupted, Refused, TimedOut, UsageError
 from gpq.policies.registry import entry
 from gpq.rpc.messages import JobDetail, JobList, Show, SpecMessage, Status, Submit, Submitted, Top, TopView
 
@@ -124,13 +124,21 @@ def check_training() -> None:
 @contextlib.contextmanager
 def stage(home: str = "", policy: str = "goodput") -> Iterator[Stage]:
     """A daemon of its own in `home` (default: a new temporary folder); it and its jobs are gone afterwards, and so is the
-    temporary folder unless something failed. Raises UsageError for an unknown policy."""
+    temporary folder unless something failed. Raises UsageError for an unknown policy, and for a `home` that takes nothing."""
     entry(policy)
     check_training()
     folder = Path(home or tempfile.mkdtemp(prefix="gpq-demo-")).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
     config = folder / "config.toml"
-    config.write_text(CONFIG.format(policy=policy) + "".join(_server(index) for index in range(len(SERVERS))))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        config.write_text(CONFIG.format(policy=policy) + "".join(_server(index) for index in range(len(SERVERS))))
+    except OSError as error:
+        raise UsageError(
+            f"--home {home}: cannot write there: {error.strerror}"
+            if home
+            else f"cannot write in {folder}: {error.strerror}",
+            "name a folder with --home that is there or can be made, and is writable",
+        ) from None
     kept = {name: os.environ.get(name) for name in ("GPQ_HOME", "GPQ_CONFIG")}
     os.environ.update(GPQ_HOME=str(folder), GPQ_CONFIG=str(config))
     here = Stage(folder, examples_folder(), policy, temporary=not home)

@@ -7,12 +7,25 @@ from typing import Literal
 
 from gpq.api.handles import Array, Job, LogPiece, ask, cancelled, waited
 from gpq.api.options import Duration, Gpus, Moment, Options, Selector, Word, past, selector
+from gpq.api.servers import add_node, drain, remove_node, reserve, undrain, unreserve, yield_node
 from gpq.api.submitting import submit, submit_array
+from gpq.api.surroundings import (
+    daemon_log,
+    daemon_status,
+    notify_targets,
+    notify_test,
+    settings,
+    start_daemon,
+    stop_daemon,
+    top,
+)
 from gpq.cli import moments, queue
 from gpq.errors import UsageError
 from gpq.rpc import messages
 from gpq.rpc.messages import (
     CancelResult,
+    DaemonInfo,
+    Drained,
     DryRun,
     Explanation,
     HistoryList,
@@ -22,12 +35,18 @@ from gpq.rpc.messages import (
     NodeList,
     NodeView,
     ReportView,
+    Reserved,
+    TopView,
+    Yielded,
 )
 
 __all__ = [
-    "Array", "CancelResult", "DryRun", "Duration", "Explanation", "Gpus", "HistoryList", "Job", "JobDetail",
-    "JobList", "JobView", "LogPiece", "Moment", "NodeList", "NodeView", "Options", "ReportView", "Selector", "Word",
-    "cancel", "history", "job", "jobs", "nodes", "report", "status", "submit", "submit_array", "wait",
+    "Array", "CancelResult", "DaemonInfo", "Drained", "DryRun", "Duration", "Explanation", "Gpus", "HistoryList",
+    "Job", "JobDetail", "JobList", "JobView", "LogPiece", "Moment", "NodeList", "NodeView", "Options", "ReportView",
+    "Reserved", "Selector", "TopView", "Word", "Yielded", "add_node", "cancel", "daemon_log", "daemon_status",
+    "drain", "history", "job", "jobs", "nodes", "notify_targets", "notify_test", "remove_node", "report", "reserve",
+    "settings", "start_daemon", "status", "stop_daemon", "submit", "submit_array", "top", "undrain", "unreserve",
+    "wait", "yield_node",
 ]  # fmt: skip
 
 EVERY = 1 << 40  # more than there can be

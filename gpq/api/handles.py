@@ -16,7 +16,7 @@ from gpq.api import options
 from gpq.cli import edits, values
 from gpq.client import following
 from gpq.client.connection import Lasting, call
-from gpq.errors import NotFound, Refused
+from gpq.errors import NotFound, Refused, UsageError
 from gpq.rpc import messages
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -33,6 +33,8 @@ class Onlooker:
         return longest
 
     def show(self, jobs: Iterable[messages.JobView]) -> None: ...
+
+    def say(self, *lines: str) -> None: ...
 
     def note(self, *lines: str) -> None:
         for line in lines:
@@ -93,30 +95,39 @@ class Job:
         """
         return waited([str(self.id)], timeout)
 
-    def log_pieces(self, *, follow: bool = False, attempt: int | None = None, node: str = "") -> Iterator[LogPiece]:
-        """What it printed, as bytes, as they come; with `follow` until it ends. `node`: a name, or a rank in the job.
+    def log_pieces(
+        self, *, follow: bool = False, lines: int | None = None, attempt: int | None = None, node: str = ""
+    ) -> Iterator[LogPiece]:
+        """What it printed, as bytes, as they come; with `follow` until it ends. `lines`: the last so many; `node`: a name, or
+        a rank in the job.
 
         Raises GpqError for a job that has no log (yet), and where no server of its last attempt answers.
         """
         onlooker = Onlooker()
+        if lines is not None and lines < 0:
+            raise UsageError(f"--lines {lines} is below 0", "write a whole number, 0 or above")
         with Lasting(onlooker.note) as daemon:
-            for piece in following.log(daemon, onlooker, str(self.id), attempt or 0, node, follow=follow):
+            asked = following.log(daemon, onlooker, str(self.id), attempt or 0, node, follow=follow, lines=lines)
+            for piece in asked:
                 yield LogPiece(piece.attempt, piece.node, base64.b64decode(piece.data), piece.skipped, piece.silent)
 
-    def logs(self, *, follow: bool = False, attempt: int | None = None, node: str = "") -> Iterator[str]:
-        """The lines that it printed, without their ends, all attempts joined; with `follow` as they come, until it ends.
+    def logs(
+        self, *, follow: bool = False, lines: int | None = None, attempt: int | None = None, node: str = ""
+    ) -> Iterator[str]:
+        """The lines that it printed, without their ends, all attempts joined, or the last `lines` of them; with `follow` as
+        they come, until it ends.
 
         Bytes that are no UTF-8 become U+FFFD; escape codes are passed on. Raises as `log_pieces`.
         """
         decoder, rest, last = codecs.getincrementaldecoder("utf-8")("replace"), "", 0
-        for piece in self.log_pieces(follow=follow, attempt=attempt, node=node):
+        for piece in self.log_pieces(follow=follow, lines=lines, attempt=attempt, node=node):
             if (piece.attempt != last or piece.skipped) and (rest := rest + decoder.decode(b"", True)):
                 yield rest
                 rest = ""
             decoder = decoder if piece.attempt == last else codecs.getincrementaldecoder("utf-8")("replace")
             last = piece.attempt
-            *lines, rest = (rest + decoder.decode(piece.data)).split("\n")
-            yield from lines
+            *whole, rest = (rest + decoder.decode(piece.data)).split("\n")
+            yield from whole
         if rest := rest + decoder.decode(b"", True):
             yield rest
 
@@ -159,16 +170,19 @@ class Job:
         background: bool | None = None,
         max_batch_size: int | None = None,
         array_limit: str | int = "",
+        notify: str | Sequence[str] = (),
+        notify_on: str | Sequence[str] = (),
     ) -> list[str]:
         """Change what was asked of it, as `gpq edit`: what is left out stays. One line for each change that was made.
 
-        "none" lifts a limit or a condition (time, after, gpu_type, min_gpu_memory, array_limit), begin="now" a moment.
+        "none" lifts a limit or a condition (time, after, gpu_type, min_gpu_memory, array_limit), begin="now" a moment;
+        notify="none" tells nobody any more.
         Raises gpq.errors.UsageError, and Refused for what cannot change any more.
         """
         given: dict[str, Any] = dict(  # noqa: C408
             name=name, priority=priority, gpus=gpus, time=time, retries=retries, tag=tag, untag=untag, after=after,
             begin=begin, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory, max_batch_size=max_batch_size,
-            array_limit=array_limit, background=background,
+            array_limit=array_limit, background=background, notify=notify, notify_on=notify_on,
         )  # fmt: skip
         answer = call(edits.request([str(self.id)], **options.read(given)), messages.Changed)
         if answer.unchanged and not answer.jobs:

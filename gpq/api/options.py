@@ -188,10 +188,15 @@ def _jobs(name: str, value: Any) -> list[str]:
     return [selector(each) for each in several]
 
 
-def _moment(name: str, value: Any) -> str:
+def moment(value: Moment, option: str) -> str:
+    """As it is typed: a timedelta is so long from now. Raises UsageError for what is none of the three types."""
     if isinstance(value, datetime):
         return value.isoformat()
-    return f"+{seconds(value, _option(name))}" if isinstance(value, timedelta) else _text(name, value)
+    return f"+{seconds(value, option)}" if isinstance(value, timedelta) else _text(option, value)
+
+
+def _moment(name: str, value: Any) -> str:
+    return moment(value, _option(name))
 
 
 def past(value: Moment, option: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpq import config
-from gpq.cli import config_file, host_keys, meeting, output, ssh_hosts
+from gpq.cli import config_file, host_keys, meeting, ssh_hosts, values
 from gpq.config import HOST, NODE_NAME, NodeConfig
 from gpq.connectors.ssh import Target
 from gpq.errors import NotFound, Refused, UsageError
@@ -49,8 +49,8 @@ class Wanted:
         return name
 
 
-def add(wanted: Wanted, *, yes: bool, quiet: bool) -> dict[str, Any]:
-    """What --json shows of the server. Raises GpqError; then nothing was written."""
+def add(wanted: Wanted, talk: host_keys.Talk, *, yes: bool, quiet: bool, asks: bool = True) -> dict[str, Any]:
+    """What --json shows of the server. Raises GpqError; then nothing was written. `yes`, `asks`: as of its host key."""
     if not HOST.fullmatch(wanted.host):
         raise UsageError(f"`{wanted.host}` is no host for ssh", "user@host, or a name of ~/.ssh/config")
     if wanted.ssh_config:
@@ -61,12 +61,13 @@ def add(wanted: Wanted, *, yes: bool, quiet: bool) -> dict[str, Any]:
         fields["slots"] = 0
     before = config_file.read()
     after = config_file.with_node(before, name, fields)
-    key = host_keys.settle(Target(node.host, node.port, command=tuple(node.ssh or ["ssh"])), yes=yes, quiet=quiet)
-    found, place = meeting.meet(name, node)
-    if other := meeting.other_name(name, place, config.load().nodes):
-        raise Refused(f"{wanted.host} is the server of node {other} already", f"`gpq nodes remove {other}` first")
+    target = Target(node.host, node.port, command=tuple(node.ssh or ["ssh"]))
+    key = host_keys.settle(target, talk, yes=yes, quiet=quiet, asks=asks)
+    found, place = meeting.meet(name, node, talk)
+    if other := meeting.other_name(name, place, config.load().nodes, talk):
+        raise Refused(f"{wanted.host} is server {other} already", f"`gpq nodes remove {other}` first")
     if not quiet:
-        output.say(*meeting.lines(name, found))
+        talk.say(*meeting.lines(name, found))
     check(wanted, found)
     config_file.write(after, before)
     return {"name": name, "host": node.host, "host_key": key, **asdict(found)}
@@ -89,12 +90,9 @@ def check(wanted: Wanted, found: meeting.Findings) -> None:
 
 
 def configuration(file: str) -> str:
-    """The path that -F names. Raises UsageError where nothing is there."""
+    """The path that -F names. Raises UsageError where nothing can be read there."""
     path = os.path.abspath(os.path.expanduser(file))
-    if not os.path.exists(path):
-        raise UsageError(
-            f"-F {file}: there is no such file", "name ssh's configuration, or leave -F out for ~/.ssh/config"
-        )
+    values.readable(path, f"-F {file}", "name ssh's configuration, or leave -F out for ~/.ssh/config", special=True)
     return path
 
 

@@ -95,7 +95,7 @@ INSTEAD = {  # options that people expect, and what does it here
     ("status", "--follow"): "gpq top",
     ("cancel", "--all"): "gpq cancel all",
     ("cancel", "-a"): "gpq cancel all",
-    ("logs", "--tail"): "gpq logs -n 20 JOB",
+    ("logs", "--tail"): "gpq logs --lines 20",
 }
 
 

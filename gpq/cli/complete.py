@@ -102,7 +102,21 @@ def within(
     if current.startswith("-"):
         listed = [(word, said) for word, (said, _) in {**options, **EVERYWHERE}.items() if word.startswith("--")]
         return starting(listed, current)
-    return values(kind, current)
+    return documented(rest) if kind == "commands" else values(kind, current)
+
+
+def documented(words: list[str]) -> list[tuple[str, str]]:
+    """The next word of a command that prints JSON, and so has a schema: `nodes`, then `list`."""
+    from gpq.cli.commands import COMMANDS
+    from gpq.cli.grammar import GRAMMAR
+
+    *typed, current = words
+    found: dict[str, str] = {}
+    for path, (_, options) in GRAMMAR.items():
+        name, *inner = path.split(" ")
+        if "--json" in options and [name, *inner][: len(typed)] == typed and len(inner) >= len(typed):
+            found.setdefault([name, *inner][len(typed)], "" if typed else COMMANDS[name][1])
+    return starting(list(found.items()), current)
 
 
 def values(kind: str, current: str) -> list[tuple[str, str]] | None:

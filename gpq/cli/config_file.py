@@ -35,7 +35,8 @@ def read() -> str:
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {paths.config()}: {error}", "make it a readable UTF-8 file") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"cannot read {paths.config()}: {why}", "make it a readable UTF-8 file") from None
 
 
 def with_node(text: str, name: str, fields: Mapping[str, object]) -> str:

@@ -46,19 +46,27 @@ def edit(
     array_limit: Annotated[
         str, _option("--array-limit", metavar="N", help="How many jobs of the array may run at once; none: all.")
     ] = "",
+    notify: Annotated[
+        list[str] | None,
+        _option("--notify", metavar="NAME", help="Whom to tell from now on, as for `gpq submit`; none: nobody."),
+    ] = None,
+    notify_on: Annotated[
+        str, _option("--notify-on", metavar="WORD,...", help="Of what: start, restart, retry, fail, end.")
+    ] = "",
     json: Json = False,
 ) -> int:
-    """Change jobs that wait; of those that run, the name, the priority, the limits, and the GPUs if they can be resized.
+    """Change jobs that wait; of those that run, name, priority, limits, whom they tell, and the GPUs if they can be resized.
 
     \b
     Example:
       gpq edit 42 --priority 10 --time 12h
       gpq edit 42 --gpus 2-8
       gpq edit 42-49 --after none --begin now
+      gpq edit 42 --notify desktop --notify-on fail,end
     """
     asked = edits.request(
         jobs, name=name, priority=priority, gpus=gpus, time=time, retries=retries, tag=tag or (), untag=untag or (),
         after=after or (), begin=begin, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory, max_batch_size=max_batch_size,
-        array_limit=array_limit, background=background,
+        array_limit=array_limit, background=background, notify=notify or (), notify_on=notify_on,
     )  # fmt: skip
     return control.tell(call(asked, messages.Changed), "changed", as_json=json)

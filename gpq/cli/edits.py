@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpq import outward
 from gpq.cli import spec, values
 from gpq.errors import UsageError
 from gpq.rpc import messages
@@ -28,6 +29,8 @@ def request(
     background: bool | None = None,
     max_batch_size: int | None = None,
     array_limit: str = "",
+    notify: Sequence[str] = (),
+    notify_on: str = "",
 ) -> messages.Edit:
     """Texts as typed; empty ones, and None, change nothing. Raises UsageError."""
     numbers = {"priority": priority, "retries": retries, "max_batch_size": max_batch_size}
@@ -51,6 +54,10 @@ def request(
         changes["min_gpu_memory_mib"] = (
             0 if min_gpu_memory in NOTHING else values.memory_mib(min_gpu_memory, "--min-gpu-memory")
         )
+    if notify:
+        changes["notify"] = spec.targets(list(notify))
+    if notify_on:
+        changes["notify_on"] = list(outward.events(notify_on.split(",")))
     tags, untags = ([values.name(each, "--tag") for each in given] for given in (tag, untag))
     return messages.Edit(jobs, changes, tags, untags, _limit(array_limit))
 

@@ -1,7 +1,7 @@
 """What completion offers, made from the commands by `python -m gpq.cli.reference --write`: edit those instead.
 
 GRAMMAR: path -> (what its arguments are, {option: (help, what its value is; "" = a flag)}). A kind is jobs, nodes,
-users, files, any, or words joined by |.
+users, files, commands (those with a schema), any, or words joined by |.
 """
 
 # fmt: off
@@ -84,6 +84,8 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         {
             "--follow": ("Go on until the job ends.", ""),
             "-f": ("--follow", ""),
+            "--lines": ("Only the last N lines.", "any"),
+            "-n": ("--lines", "any"),
             "--attempt": ("Only this attempt.", "any"),
             "--node": ("Its name, or its rank in the job.", "nodes"),
             "--raw": ("On a terminal, too, pass on every byte.", ""),
@@ -137,6 +139,8 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--max-batch-size": ("Largest total batch size.", "any"),
             "--background": ("Take only what nobody else wants, or not.", ""),
             "--array-limit": ("How many jobs of the array may run at once; none: all.", "any"),
+            "--notify": ("Whom to tell from now on, as for `gpq submit`; none: nobody.", "any"),
+            "--notify-on": ("Of what: start, restart, retry, fail, end.", "any"),
             "--json": ("Print JSON only, as the daemon answered.", ""),
         },
     ),
@@ -374,7 +378,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         },
     ),
     "schema": (
-        "any",
+        "commands",
         {
         },
     ),

@@ -14,8 +14,8 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from typing import Protocol
 
-from gpq.cli import output
 from gpq.connectors import ssh_words
 from gpq.connectors.ssh import Target
 from gpq.errors import GpqError, Refused
@@ -28,6 +28,14 @@ SAID = re.compile(
 )
 
 
+class Talk(Protocol):
+    """Where what is found out goes: `say` what a person is shown, `note` remarks."""
+
+    def say(self, *lines: str) -> None: ...
+
+    def note(self, *lines: str) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """What one connection came to. `key`: kind and fingerprint, of the last host that showed one."""
@@ -38,16 +46,17 @@ class Look:
     problem: ssh_words.Problem | None
 
 
-def settle(target: Target, *, yes: bool, quiet: bool) -> str:
-    """The fingerprint, once ssh reaches the server with a known key and without a question. Raises GpqError."""
+def settle(target: Target, talk: Talk, *, yes: bool, quiet: bool, asks: bool) -> str:
+    """The fingerprint, once ssh reaches the server with a known key and without a question. Raises GpqError. `yes`: accept a
+    new one; `asks`: else ask whoever sits there."""
     look = _look(target, "yes")
     if look.key is not None and (look.unknown or not quiet):
         kind, fingerprint = look.key
-        (output.note if quiet else output.say)(
+        (talk.note if quiet else talk.say)(
             f"host key  {kind} {fingerprint}{' (not known yet)' if look.unknown else ''}"
         )
     if look.unknown:
-        _agree(target, yes=yes)
+        _agree(target, talk, yes=yes, asks=asks)
         shown, look = look.key, _look(target, "accept-new")
         if look.key != shown:
             raise GpqError(
@@ -60,16 +69,16 @@ def settle(target: Target, *, yes: bool, quiet: bool) -> str:
     return look.key[1] if look.key is not None else ""
 
 
-def _agree(target: Target, *, yes: bool) -> None:
+def _agree(target: Target, talk: Talk, *, yes: bool, asks: bool) -> None:
     if yes:
-        output.note(f"the host key of {target.host} is kept as the known one from now on")
+        talk.note(f"the host key of {target.host} is kept as the known one from now on")
         return
-    if not sys.stdin.isatty():
+    if not (asks and sys.stdin.isatty()):
         raise Refused(
             f"the host key of {target.host} is not known",
             f"compare the fingerprint and repeat with --yes, or `{target.shown} {target.host}`",
         )
-    output.note(
+    talk.note(
         "on the server, `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` (or _rsa_, _ecdsa_) shows what it must be"
     )
     if input("Is this the server's key? [y/N] ").strip().lower() not in ("y", "yes"):

@@ -52,13 +52,16 @@ def slurm(
 ) -> int:
     """What gpq makes of scripts that were written for sbatch: the line of `gpq submit` that says the same, and what is lost.
 
-    Exit code 5 when one of them cannot be a job of gpq as it is; the others are queued all the same with --submit.
+    Exit code 5 when one of them cannot be a job of gpq as it is; the others are queued all the same with --submit. A file
+    that cannot be read is a mistake (exit code 2): then none is queued.
 
     \b
     Example:
       gpq import slurm jobs/*.sh
       gpq import slurm train.sbatch --submit
     """
+    for file in files:
+        _readable(file)
     found = [_of_script(file) for file in dict.fromkeys(files)]
     return _finish(found, submit=submit, hold=hold, json=json)
 
@@ -89,9 +92,15 @@ def ts(submit: Annotated[bool, SUBMIT] = False, hold: Annotated[bool, HOLD] = Fa
     return code
 
 
+def _readable(file: str) -> None:
+    """Raises UsageError."""
+    hint = "name job scripts, such as jobs/*.sh"
+    if os.path.isdir(file):
+        hint = f"name the scripts in it, such as {shlex.quote(file.rstrip('/') or '/')}/*.sh"
+    values.readable(file, file, hint)
+
+
 def _of_script(file: str) -> Found:
-    if not os.path.isfile(file):
-        return Found(file, refused=f"there is no file {file}", hint="name job scripts")
     try:
         settled = asking.settle(asking.Parsed({}, [os.path.abspath(file)]))
         asking.requested(settled.asked, hold=False, dry_run=True)

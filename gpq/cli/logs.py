@@ -20,6 +20,7 @@ from gpq.views.terminal import Filter
 
 app = frame()
 FOLLOW = typer.Option("--follow", "-f", help="Go on until the job ends.")
+LINES = typer.Option("--lines", "-n", metavar="N", min=0, help="Only the last N lines.")
 ATTEMPT = typer.Option("--attempt", metavar="N", min=1, help="Only this attempt.")
 NODE = typer.Option("--node", metavar="NODE", help="Its name, or its rank in the job. [default: 0]")
 RAW = typer.Option("--raw", help="On a terminal, too, pass on every byte.")
@@ -29,6 +30,7 @@ RAW = typer.Option("--raw", help="On a terminal, too, pass on every byte.")
 def logs(
     job: Job,
     follow: Annotated[bool, FOLLOW] = False,
+    lines: Annotated[int | None, LINES] = None,
     attempt: Annotated[int | None, ATTEMPT] = None,
     node: Annotated[str, NODE] = "",
     raw: Annotated[bool, RAW] = False,
@@ -42,12 +44,13 @@ def logs(
     \b
     Example:
       gpq logs 42 -f
+      gpq logs 42 -n 20
       gpq logs @ --attempt 2 > attempt-2.log
     """
     bar = Bar()
     on_interrupt = output.on_interrupt("the job runs on: `gpq cancel` stops it") if follow else contextlib.nullcontext()
     with Lasting(bar.note) as daemon, on_interrupt:
-        pieces = following.log(daemon, bar, job, attempt or 0, node, follow=follow)
+        pieces = following.log(daemon, bar, job, attempt or 0, node, follow=follow, lines=lines)
         if json:
             for piece in pieces:
                 output.emit(piece)

@@ -15,7 +15,7 @@ from typing import Any
 from gpq_agent import wire
 
 from gpq import paths
-from gpq.cli import output
+from gpq.cli.host_keys import Talk
 from gpq.config import NodeConfig
 from gpq.connectors.base import Channel
 from gpq.daemon import connectors
@@ -48,11 +48,11 @@ class Place:
     beside: frozenset[str] = field(default=frozenset(), compare=False)  # other names that it may have
 
 
-def meet(name: str, node: NodeConfig) -> tuple[Findings, Place]:
+def meet(name: str, node: NodeConfig, talk: Talk) -> tuple[Findings, Place]:
     """Raises GpqError naming what is missing there."""
     with tempfile.TemporaryDirectory() as folder:
         connector = connectors.ssh(node, Path(folder) / "errors")
-        channel = connector.agent(connectors.ssh_arguments(name, node, paths.home()), _patiently(node.host))
+        channel = connector.agent(connectors.ssh_arguments(name, node, paths.home()), _patiently(node.host, talk))
         try:
             greeting = _answer(channel, node.host, 0)
             channel.writer.write(wire.encode({"v": wire.VERSION, "id": 1, "op": "probe"}))
@@ -77,24 +77,24 @@ def meet(name: str, node: NodeConfig) -> tuple[Findings, Place]:
     return found, place
 
 
-def _patiently(host: str) -> Callable[[], None]:
+def _patiently(host: str, talk: Talk) -> Callable[[], None]:
     """Says once what is being waited for."""
     says_at = [time.monotonic() + REMARK_AFTER]
 
     def waiting() -> None:
         if time.monotonic() > says_at[0]:
             says_at[0] = float("inf")
-            output.note(f"{host} let us in, and its login scripts or its Python take their time")
+            talk.note(f"{host} let us in, and its login scripts or its Python take their time")
 
     return waiting
 
 
-def other_name(name: str, place: Place, nodes: Mapping[str, NodeConfig]) -> str:
+def other_name(name: str, place: Place, nodes: Mapping[str, NodeConfig], talk: Talk) -> str:
     """Under which of `nodes` the server at `place` is known already, "" for none that can be asked."""
     behind_ssh = {other for other, node in nodes.items() if node.connector == "ssh"}
     for other in sorted(place.beside & behind_ssh - {name}):
         with contextlib.suppress(GpqError):  # it does not answer where this one does
-            if meet(other, nodes[other])[1] == place:
+            if meet(other, nodes[other], talk)[1] == place:
                 return other
     return ""
 

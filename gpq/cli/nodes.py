@@ -6,11 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from gpq.cli import documents, output
+from gpq.cli import documents, output, servers
 from gpq.cli.frame import Color, ColorChoice, Json, default_to, frame
-from gpq.client import daemon_control
-from gpq.client.connection import call, connect
-from gpq.errors import DaemonUnreachable, GpqError, UsageError
+from gpq.client.connection import call
+from gpq.errors import GpqError, UsageError
 from gpq.rpc import messages
 from gpq.views import nodes as view
 from gpq.views import plain
@@ -102,13 +101,13 @@ def add(
     for each in hosts:
         wanted = adding.Wanted(each, name, [word.strip() for word in gpus.split(",") if word.strip()], slots, **more)
         try:
-            added.append(adding.add(wanted, yes=yes, quiet=json))
+            added.append(adding.add(wanted, output, yes=yes, quiet=json))
         except GpqError as error:
             if len(hosts) == 1:
                 raise
             output.note(f"{each} was not added: {error.message}{f' ({error.hint})' if error.hint else ''}")
     names = [each["name"] for each in added]
-    live = bool(added) and _tell(names)
+    live = bool(added) and servers.taken_in(names, _note)
     if json:
         output.emit(documents.NodesAdded([documents.AddedNode(**each) for each in added], live))
     elif added:
@@ -124,18 +123,7 @@ def remove(node: Annotated[str, NODE], force: Annotated[bool, FORCE] = False, js
     Example:
       gpq nodes remove gpu2
     """
-    from gpq.cli import config_file
-
-    before = config_file.read()
-    after = config_file.without_node(before, node)
-    if not force:
-        call(messages.Info(), messages.DaemonInfo)  # started before the file changes, it knows what is on the node
-    config_file.write(after, before)
-    try:
-        live = _reload(force=force)
-    except GpqError:
-        config_file.write(before, after)
-        raise
+    live = servers.removed(node, _note, force=force)
     if json:
         output.emit(documents.NodeRemoved(node, live))
     else:
@@ -194,23 +182,7 @@ def reserve(
       gpq nodes reserve gpu2 --from "fri 18:00" --for-duration 2d
       gpq nodes reserve gpu1:0,1 --for ana --until "tomorrow 9:00"
     """
-    from datetime import datetime
-
-    from gpq.cli.moments import moment
-    from gpq.cli.values import gpu_list, seconds
-
-    node, colon, gpus = target.partition(":")
-    if bool(until) == bool(duration):
-        raise UsageError("gpq nodes reserve: one of --until and --for-duration", "e.g. --for-duration 2d")
-    now = datetime.now().astimezone()
-    begin = moment(start, "--from", now)
-    end = moment(until, "--until", now) if until else begin + seconds(duration, "--for-duration")
-    if end <= now.timestamp():
-        raise UsageError(f"gpq nodes reserve: --until {until} is over", "name a moment that is still to come")
-    if end <= begin:
-        raise UsageError("gpq nodes reserve: it would end before it begins", "check --from and --until")
-    listed = gpu_list(gpus, target) if colon else []
-    answer = call(messages.Reserve(node, begin, end, listed, user), messages.Reserved)
+    answer = call(servers.reserve(target, user, start, until, duration), messages.Reserved)
     if json:
         output.emit(answer)
         return
@@ -253,22 +225,5 @@ def _jobs(jobs: list[int]) -> str:
     return f"job{'s' if len(jobs) > 1 else ''} {', '.join(str(job) for job in jobs)}"
 
 
-def _tell(names: list[str]) -> bool:
-    """Have the daemon take in new servers. They are in the file already: what it refuses is a remark."""
-    try:
-        return _reload(force=False)
-    except GpqError as error:
-        output.note(f"the daemon did not take in {', '.join(names)}: {error.message}", daemon_control.RESTART)
-        return False
-
-
-def _reload(*, force: bool) -> bool:
-    """False when no daemon runs: the next one reads the file as it is then."""
-    try:
-        with connect(start=False) as connection:
-            answer = connection.call(messages.Reload(force), messages.Reloaded)
-    except DaemonUnreachable:
-        return False
-    if answer.restart_needed:
-        output.note(f"{daemon_control.CHANGED}, and not only by this: {daemon_control.RESTART}")
-    return True
+def _note(what: str, hint: str) -> None:
+    output.note(f"{what}: {hint}" if hint else what)

@@ -7,12 +7,11 @@ from typing import Annotated
 import typer
 
 from gpq import config, outward
-from gpq.cli import documents, output
+from gpq.cli import documents, output, targets
 from gpq.cli.frame import Json, default_to, frame
 
 app = frame(default_to("list", alone=True))
 NAMES = typer.Argument(metavar="NAME...", help="Targets of [notify] in config.toml, desktop, or mailto:ADDRESS.")
-LIMIT = 30.0  # seconds for each
 
 
 @app.callback(help="Whom gpq can tell about jobs (`gpq submit --notify`), and does it work? Without a command: `list`.")
@@ -28,20 +27,16 @@ def list_targets(json: Json = False) -> None:
     Example:
       gpq notify list
     """
-    table = config.load().notify
-    settings, shown = outward.notify(table), outward.without_urls(table)
+    found = targets.listed()
     if json:
-        targets = {name: str(shown[name]).partition(":")[0] for name in settings.targets}
-        output.emit(documents.Targets(targets, list(settings.default), list(settings.on), settings.lines))
+        output.emit(found)
         return
-    room = max(map(len, settings.targets), default=0)
-    output.say(*(f"{name:{room}}  {shown[name]}" for name in settings.targets))
-    if not settings.targets:
+    room = max(map(len, found.targets), default=0)
+    output.say(*(f"{name:{room}}  {kind}://..." for name, kind in found.targets.items()))
+    if not found.targets:
         output.say(f'no targets: write [notify] NAME = "URL" in config.toml; {outward.WITHOUT}')
-    whom = ", ".join(settings.default) or "nobody"
-    output.say(
-        f"jobs without --notify tell {whom}, of {','.join(settings.on)}, with {settings.lines} lines of their log"
-    )
+    whom = ", ".join(found.default) or "nobody"
+    output.say(f"jobs without --notify tell {whom}, of {','.join(found.on)}, with {found.lines} lines of their log")
 
 
 @app.command(name="test")
@@ -53,18 +48,15 @@ def try_targets(names: Annotated[list[str], NAMES], json: Json = False) -> int:
       gpq notify test slack
       gpq notify test desktop mailto:ana@lab.example
     """
-    from gpq.connectors.courier import Courier
-
-    known = outward.notify(config.load().notify)
-    outward.check_targets(names, known)
-    said: dict[str, str] = {}
-    for name in dict.fromkeys(names):
-        said[name] = Courier().deliver(name, "gpq: a test", "gpq can reach you here.", LIMIT)
-        if not json and said[name]:
-            mended = "correct [notify] in config.toml; `gpq config check` looks at it" if name in known.targets else ""
-            output.failure(f"{name}: {said[name]}", mended)
+    known = config.load().notify
+    said: list[documents.SentView] = []
+    for one in targets.tried(names):
+        said.append(one)
+        if not json and not one.sent:
+            mended = "correct [notify] in config.toml; `gpq config check` looks at it" if one.name in known else ""
+            output.failure(f"{one.name}: {one.problem}", mended)
         elif not json:
-            output.say(f"{name}: sent")
+            output.say(f"{one.name}: sent")
     if json:
-        output.emit(documents.Sent([documents.SentView(name, not why, why) for name, why in said.items()]))
-    return 1 if any(said.values()) else 0
+        output.emit(documents.Sent(said))
+    return 0 if all(one.sent for one in said) else 1

@@ -69,7 +69,7 @@ def grammar() -> str:
         '"""What completion offers, made from the commands by `python -m gpq.cli.reference --write`: edit those instead.',
         "",
         'GRAMMAR: path -> (what its arguments are, {option: (help, what its value is; "" = a flag)}). A kind is jobs, nodes,',
-        "users, files, any, or words joined by |.",
+        "users, files, commands (those with a schema), any, or words joined by |.",
         '"""',
         "",
         "# fmt: off",
@@ -101,6 +101,8 @@ def _kind(parameter: Any) -> str:
     if "--signal" in parameter.opts:
         shown = "SIGNAL"
     word = shown.split(" ")[0].strip("[].,")
+    if word == "COMMAND" and parameter.param_type_name == "argument":
+        return "commands"
     if word in CHOICES:
         return "|".join(CHOICES[word])
     if word.islower() and "|" in word:

@@ -37,6 +37,25 @@ def limit(text: str, option: str) -> float:
     return seconds(f"{days * 86400 + hours * 3600 + minutes * 60 + rest}s", option)
 
 
+def readable(path: str, said: str, hint: str, *, special: bool = False) -> None:
+    """Raises UsageError where no file can be read at `path`, which `said` names. `special`: a device or a pipe will do."""
+    problem = ""
+    if os.path.isdir(path):
+        problem = "it is a folder"
+    elif os.path.exists(path) and not os.path.isfile(path):
+        problem = "" if special else "it is no file"
+    else:
+        try:
+            with open(path, "rb") as stream:
+                stream.read(1)
+        except FileNotFoundError:
+            problem = "there is no such file"
+        except (OSError, ValueError) as error:  # the latter: a NUL in the path
+            problem = f"it cannot be read ({getattr(error, 'strerror', None) or error})"
+    if problem:
+        raise UsageError(f"{said}: {problem}", hint)
+
+
 def gpus(text: str) -> tuple[int, int | None]:
     """`4` as (4, None), `2-8` as (2, 8), `2-` as (2, 0): from 2 to whatever pays."""
     found = re.fullmatch(r"(\d{1,6})(?:(-)(\d{1,6})?)?", text)

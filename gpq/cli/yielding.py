@@ -6,15 +6,11 @@ from typing import Annotated
 
 import typer
 
-from gpq.cli import output, values
+from gpq.cli import output, servers, values
 from gpq.cli.frame import Json, frame
-from gpq.client.connection import call
-from gpq.errors import GpqError
-from gpq.rpc import messages
 from gpq.views.plain import duration, safe
 
 app = frame()
-PATIENCE = 30.0  # seconds for the server's answer
 
 
 @app.command("yield")
@@ -37,22 +33,16 @@ def yield_(
       gpq yield gpu1 --for 2h
       gpq yield gpu1 --end
     """
-    seconds = 0.0 if end else values.seconds(length, "--for")
-    request = messages.Errand(node, "yield", {"seconds": seconds}, PATIENCE)
-    found = call(request, messages.ErrandResult).answer
-    if "error" in found:
-        raise GpqError(f"{node} could not be asked: {found['error']}", f"`gpq doctor {node}` looks further")
+    answer = servers.yielded(node, 0.0 if end else values.seconds(length, "--for"))
     if json:
-        output.emit(
-            messages.Yielded(node, str(found.get("user", "")), seconds or None, bool(found.get("wanted", True)))
-        )
+        output.emit(answer)
         return 0
-    user = safe(str(found.get("user", "")))
+    user = safe(answer.user)
     if not end:
         output.say(
-            f"{safe(node)} goes back to {user} for {duration(seconds)}: `gpq yield {safe(node)} --end` ends that"
+            f"{safe(node)} goes back to {user} for {duration(answer.seconds or 0.0)}: `gpq yield {safe(node)} --end` ends that"
         )
     else:
-        what = "is gpq's again" if found.get("wanted") else "had not been asked for"
+        what = "is gpq's again" if answer.changed else "had not been asked for"
         output.say(f"{safe(node)} {what}")
     return 0

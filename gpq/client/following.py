@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from gpq.client import tailing
 from gpq.client.connection import Lasting
 from gpq.errors import GpqError, NotFound, TimedOut, UsageError
 from gpq.rpc import messages
@@ -106,11 +107,11 @@ def cancelled(
 
 
 def log(
-    daemon: Lasting, watcher: Watcher, job: str, only: int, node: str, *, follow: bool
+    daemon: Lasting, watcher: Watcher, job: str, only: int, node: str, *, follow: bool, lines: int | None = None
 ) -> Iterator[messages.LogChunk]:
     """The pieces in order, empty ones left out but for the first of each attempt, and the last one of an attempt whose
-    server cannot be asked: then the next attempt follows. Raises GpqError for a job without a log, and where no server
-    of the last attempt answers."""
+    server cannot be asked: then the next attempt follows. `lines`: from so many lines before the end on; None: all. Raises
+    GpqError for a job without a log, and where no server of the last attempt answers."""
     row = newest(daemon, job, watcher)
     if row is not None:
         job = str(row.id)  # a selector such as `@` means what it meant at first
@@ -119,7 +120,8 @@ def log(
                 raise _no_log(row)
             watcher.note(f"{_unstarted(row)}; `gpq why {job}` says more")
     seen = False
-    for piece in _pieces(daemon, watcher, job, only, node, follow=follow):
+    begin = (only, 0) if lines is None else tailing.begin(_reader(daemon, job, node), only, lines)
+    for piece in _pieces(daemon, watcher, job, only, node, begin, follow=follow):
         seen = seen or bool(piece.data or piece.silent)
         yield piece
     row = None if seen else newest(daemon, job)
@@ -127,10 +129,21 @@ def log(
         raise _no_log(row)
 
 
+def _reader(daemon: Lasting, job: str, node: str) -> tailing.Read:
+    def read(attempt: int, offset: int, tail: int) -> messages.LogChunk:
+        name = "" if node.isdigit() else node
+        if node.isdigit():
+            first = daemon.call(messages.Logs(job, attempt, limit=1), messages.LogChunk)
+            name = _ranked(first, int(node)) if first.attempt else ""
+        return daemon.call(messages.Logs(job, attempt, name, offset, tail=tail), messages.LogChunk)
+
+    return read
+
+
 def _pieces(
-    daemon: Lasting, watcher: Watcher, job: str, only: int, node: str, *, follow: bool
+    daemon: Lasting, watcher: Watcher, job: str, only: int, node: str, begin: tuple[int, int], *, follow: bool
 ) -> Iterator[messages.LogChunk]:
-    attempt, offset, told = only, 0, ""
+    attempt, offset, told = *begin, ""
     begun = 0  # the attempt whose first piece was handed on
     name = "" if node.isdigit() else node
     while True:

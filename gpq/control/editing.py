@@ -15,9 +15,10 @@ from gpq.core.events import Edited
 from gpq.core.models import HOLDS_DEVICES, Dependency, Job, JobSpec, Level, Snapshot, Wish
 from gpq.core.units import Seconds
 from gpq.errors import Refused, UsageError
+from gpq.outward import NO_TARGETS, Notify
 from gpq.rpc.messages import Edit, SpecMessage
 
-ALWAYS = frozenset({"name", "priority", "time_limit", "retries", "background"})
+ALWAYS = frozenset({"name", "priority", "time_limit", "retries", "background", "notify", "notify_on"})
 SIZE = frozenset({"min_gpus", "max_gpus", "rigid"})  # also of a job that runs and can be resized
 WAITING = frozenset({
     "gpu_type", "min_gpu_memory_mib", "begin", "requeue_on_lost", "grace", "batch_size", "max_batch_size",
@@ -42,16 +43,22 @@ def check(request: Edit) -> None:
 
 
 def judge(
-    request: Edit, asked: Sequence[Dependency] | None, snapshot: Snapshot, past: after.Past, configured: Collection[str]
+    request: Edit,
+    asked: Sequence[Dependency] | None,
+    snapshot: Snapshot,
+    past: after.Past,
+    configured: Collection[str],
+    notify: Notify = NO_TARGETS,
 ) -> Judge:
-    """For `requests.changes`. `asked`: what `after` of the request names, None where it is not changed."""
+    """For `requests.changes`. `asked`: what `after` of the request names, None where it is not changed. `notify`: whom jobs
+    may tell."""
 
     def edit(job: Job, now: Seconds, by: str) -> requests.Verdict:
         if job.wish is Wish.CANCEL:
             raise Refused(
                 f"job {job.id} is being cancelled", f"`gpq requeue {job.id}` submits it again once it has ended"
             )
-        spec, awaits = edited(job, request, asked), job.awaits
+        spec, awaits = edited(job, request, asked, notify), job.awaits
         if asked is not None:
             awaits = after.awaited(asked, snapshot, past)
             after.refuse_circle(job, awaits, snapshot)
@@ -66,10 +73,14 @@ def judge(
     return edit
 
 
-def edited(job: Job, request: Edit, asked: Sequence[Dependency] | None) -> JobSpec:
+def edited(job: Job, request: Edit, asked: Sequence[Dependency] | None, notify: Notify = NO_TARGETS) -> JobSpec:
     """The checked specification that `job` is to have. Raises UsageError."""
     before = job.spec
     changes = {name: value for name, value in request.changes.items() if name != "after"}
+    if not before.notify:  # once it tells somebody, of what others tell them
+        changes.setdefault("notify_on", None)
+    if "notify" not in changes:  # a target that is gone from config.toml meanwhile hinders no other change
+        notify = notify._replace(targets={**notify.targets, **dict.fromkeys(before.notify, "")})
     try:
         message = msgspec.convert({**msgspec.structs.asdict(requests.message_of(before)), **changes}, SpecMessage)
     except msgspec.ValidationError as error:
@@ -78,7 +89,9 @@ def edited(job: Job, request: Edit, asked: Sequence[Dependency] | None) -> JobSp
     message = msgspec.structs.replace(
         message, tags=[*tags, *(tag for tag in dict.fromkeys(request.tags) if tag not in tags)]
     )
-    spec = requests.spec_of(message, before.user, before.uid, before.grace, before.requeue_on_lost)
+    spec = requests.spec_of(message, before.user, before.uid, before.grace, before.requeue_on_lost, notify)
+    if "notify_on" in request.changes and not spec.notify:
+        raise UsageError(f"job {job.id} tells nobody", "name somebody as well: --notify NAME")
     seat = before.seat
     if request.array_limit is not None:
         if seat is None:
@@ -136,6 +149,8 @@ def _value(name: str, value: Any) -> str:
         return stamp(value) if value else "now"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return _shown(",".join(value))
     if name in ("time_limit", "requeue_on_lost", "grace"):
         return f"{value:.0f} s" if value else "none"
     return _shown(str(value))

@@ -210,11 +210,12 @@ class Service:
         if words is not None and not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
             raise UsageError("`after` is a list of jobs with conditions", after.EXAMPLE)
         asked = None if words is None else after.dependencies(words, controller.snapshot, past)
+        notify = self._submitting.targets(request.changes.get("notify"))
 
         def build(snapshot: Snapshot) -> tuple[Sequence[Any], messages.Changed]:
             ended = [name for name in names if name not in snapshot.jobs]
             over = past.history(ids=ended) if ended else []
-            ends = editing.judge(request, asked, snapshot, lambda ids: past.history(ids=ids), self._fleet.names)
+            ends = editing.judge(request, asked, snapshot, lambda ids: past.history(ids=ids), self._fleet.names, notify)
             return requests.changes(snapshot, names, over, ends, controller.world.now(), peer.user)
 
         return settled(controller, build)

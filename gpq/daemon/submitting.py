@@ -68,9 +68,7 @@ class Submitting:
 
     def submit(self, request: messages.Submit, peer: Peer) -> msgspec.Struct:
         """Submitted, or what a dry run came to. Raises GpqError; nothing is queued then."""
-        notify = self._notify
-        if request.spec.notify:  # targets that were added since the daemon's start are known as well
-            notify = notify._replace(targets=outward.notify(config.load().notify).targets)
+        notify = self.targets(request.spec.notify)
         spec = requests.spec_of(request.spec, peer.user, peer.uid, self._grace, self._lease, notify)
         if request.array is not None:
             arrays.check(request.array)
@@ -96,6 +94,12 @@ class Submitting:
             return events, answer
 
         return settled(self._controller, build)
+
+    def targets(self, named: object) -> outward.Notify:
+        """Whom a job may tell; where it names somebody, those that were added since the daemon's start are known as well."""
+        if not named:
+            return self._notify
+        return self._notify._replace(targets=outward.notify(config.load().notify).targets)
 
     def _awaited(self, asked: Sequence[Dependency], snapshot: Snapshot) -> tuple[Dependency, ...]:
         return after.awaited(asked, snapshot, lambda names: self._past.history(ids=names))

@@ -48,6 +48,9 @@ def test_a_job_from_its_submission_to_its_log(daemon: Daemon) -> None:
     assert (row.id, row.name, row.state, row.exit_status) == (job.id, "hello", "failed", 7)
     assert list(job.logs()) == ["to me", "no\ufffdend"]
     assert b"".join(piece.data for piece in job.log_pieces(attempt=1)) == b"to me\nno\xffend"
+    assert list(job.logs(lines=1)) == ["no\ufffdend"]
+    with pytest.raises(api.errors.UsageError, match="--lines -1"):
+        list(job.logs(lines=-1))
     assert job.show().spec.argv[0] == "sh"
     assert job.why().state == "failed"
     assert api.job() == api.job("hello") == api.Job(job.id) == job

@@ -210,6 +210,8 @@ EDITS = [
         "Job(7).edit(min_gpu_memory='40G', max_batch_size=64, array_limit=4, after=gpq.Job(9))",
     ),
     (["7", "--background"], "Job(7).edit(background=True)"),
+    (["7", "--notify", "desktop", "--notify-on", "fail,end"], "Job(7).edit(notify='desktop', notify_on=['fail', 'end'])"),
+    (["7", "--notify", "none"], "Job(7).edit(notify=['none'])"),
     (["7", "--no-background"], "Job(7).edit(background=False)"),
 ]  # fmt: skip
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpq.cli import complete
+from gpq.cli.schemas import PRINTED
 from tests.cli.conftest import ROOT, Gpq
 from tests.cli.served import Made, job, serving
 
@@ -45,6 +46,13 @@ def offered(gpq: Gpq, shell: str, *words: str) -> tuple[int, list[str]]:
         (["simulate", "--policy", "sr"], ["srtf"]),
         (["simulate", "--policy", "fifo,s"], ["fifo,sia", "fifo,slaq", "fifo,srtf"]),
         (["submit", "--signal", "USR"], ["USR1", "USR2"]),
+        (["schema", "h"], ["hold", "history"]),
+        (["schema", "no"], ["nodes", "notify"]),
+        (["schema", "nodes", "un"], ["undrain", "unreserve"]),
+        (["schema", "daemon", ""], ["status"]),
+        (["schema", "status", ""], []),
+        (["schema", "nonsense", ""], []),
+        (["schema", "--"], ["--help"]),
         (["nonsense", ""], []),
         (["daemon", "nonsense", ""], []),
     ],
@@ -86,8 +94,17 @@ def test_what_jobs_call_themselves_cannot_reach_the_shell(gpq: Gpq, home: Path) 
             assert len(said.stdout.splitlines()) == 1
 
 
-def test_completion_imports_nothing_that_costs(gpq: Gpq, made: Made) -> None:
-    command = [sys.executable, "-X", "importtime", "-m", "gpq", "__complete", "bash", "cancel", ""]
+def test_what_has_a_schema_is_offered_and_nothing_else() -> None:
+    offered = []
+    for name, _ in complete.candidates(["schema", ""]) or ():
+        inner = [word for word, _ in complete.candidates(["schema", name, ""]) or ()]
+        offered += [f"{name} {word}" for word in inner] or [name]
+    assert sorted(offered) == sorted(PRINTED)
+
+
+@pytest.mark.parametrize("words", [["cancel", ""], ["schema", ""], ["schema", "nodes", ""]])
+def test_completion_imports_nothing_that_costs(gpq: Gpq, made: Made, words: list[str]) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "gpq", "__complete", "bash", *words]
     said = subprocess.run(command, env=gpq.environment, capture_output=True, text=True, check=True)
     imported = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines() if line.startswith("import time:")}
     assert "gpq.cli.complete" in imported

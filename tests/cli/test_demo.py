@@ -20,3 +20,14 @@ def test_a_demo_that_runs_out_of_time_says_so_and_leaves_nothing(tmp_path: Path)
     assert ran.returncode == 124, ran.stderr
     assert "gpq: the demo did not end within 1 s" in ran.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_takes_nothing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for home in (tmp_path / "file", tmp_path / "file" / "in"):
+        ran = subprocess.run(
+            [sys.executable, "-m", "gpq", "demo", "--home", str(home)],
+            env=dict(os.environ), capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 2), ran.stderr
+        assert f"gpq: --home {home}: cannot write there: " in ran.stderr

@@ -82,6 +82,26 @@ BAD = [
     (["daemon", "restart"], "restart"),
     (["config", "check", "missing.toml"], "no file missing.toml"),
     (["--frobnicate"], "no option"),
+    (["import", "slurm", "gone.sh"], "gone.sh: there is no such file"),
+    (["import", "slurm", "job.sh", "gone.sh", "--submit"], "gone.sh: there is no such file"),
+    (["import", "slurm", "folder"], "folder: it is a folder"),
+    (["import", "slurm", "folder/"], "such as folder/*.sh"),
+    (["import", "slurm", "/dev/null"], "/dev/null: it is no file"),
+    (["import", "slurm", "/proc/self/mem"], "it cannot be read (Input/output error)"),
+    (["submit", "--sweep-file", "gone.csv", "--", "true"], "--sweep-file gone.csv: No such file"),
+    (["submit", "--sweep-file", "folder", "--", "true"], "--sweep-file folder: Is a directory"),
+    (["submit", "--cwd", "notes.txt", "--", "true"], "no such directory"),
+    (["submit", "--python", "notes.txt", "train.py"], "no such program"),
+    (["report", "--html", "folder"], "--html folder: cannot write there"),
+    (["report", "--html", "gone/report.html"], "--html gone/report.html: cannot write there"),
+    (["nodes", "add", "a", "-F", "gone"], "-F gone: there is no such file"),
+    (["nodes", "add", "a", "-F", "folder"], "-F folder: it is a folder"),
+    (["nodes", "add", "--from-ssh-config", "-F", "folder"], "-F folder: it is a folder"),
+    (["nodes", "add", "a", "-F", "/proc/self/mem"], "it cannot be read (Input/output error)"),
+    (["config", "check", "folder"], "folder: Is a directory"),
+    (["simulate", "gone.csv", "--traces", "gone"], "there is no folder gone"),
+    (["simulate", "train.py", "--traces", "folder"], "folder has no measurements"),
+    (["simulate", "train.py", "--traces", "folder", "--plot", "gone/a.svg"], "cannot write in gone"),
 ]
 
 
@@ -94,6 +114,7 @@ def test_a_mistake_is_one_line_and_a_hint_and_changes_nothing(
     (home / "train.py").write_text("print('hello')\n")
     (home / "notes.txt").write_text("buy milk\n")
     (home / "folder").mkdir()
+    (home / "job.sh").write_text("#!/bin/sh\n#SBATCH --gpus=1\n")
     answer = gpq(*argv)
     assert (answer.returncode, answer.stdout) == (2, ""), answer
     problem, *hint = answer.stderr.splitlines()

@@ -47,7 +47,7 @@ CASES: dict[str, tuple[list[str], int]] = {
     "report": ([], 0),
     "notify list": ([], 0),
     "notify test": (["nowhere"], 2),
-    "import slurm": (["no-such-file.sh"], 5),
+    "import slurm": (["no-such-file.sh"], 2),
     "import ts": ([], 4),
     "schema": (["status"], 0),
     "daemon start": ([], 0),

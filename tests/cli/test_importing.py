@@ -55,7 +55,7 @@ PLAIN = "#!/bin/sh\n./a.out\n"
 def test_scripts_of_slurm_are_shown_as_what_gpq_would_submit_and_queued_on_request(live: Gpq, home: Path) -> None:
     for name, text in (("ddp.sh", DDP), ("finetune.sbatch", FINE_TUNE), ("sweep.slurm", SWEEP), ("plain.sh", PLAIN)):
         (home / name).write_text(text)
-    said = live("import", "slurm", "ddp.sh", "finetune.sbatch", "sweep.slurm", "plain.sh", "gone.sh")
+    said = live("import", "slurm", "ddp.sh", "finetune.sbatch", "sweep.slurm", "plain.sh")
     assert said.returncode == 5
     assert said.stdout.splitlines() == [
         "finetune.sbatch: gpq submit --gpus 1 --gpu-type a100 --name finetune_lora --time 8h"
@@ -65,7 +65,6 @@ def test_scripts_of_slurm_are_shown_as_what_gpq_would_submit_and_queued_on_reque
         "nothing is queued yet: --submit does it",
     ]
     assert "gpq: ddp.sh: #SBATCH in ddp.sh: --nodes=2: gpq runs a command on one server" in said.stderr
-    assert "gpq: gone.sh: there is no file gone.sh" in said.stderr
     assert "--qos=normal" in said.stderr
     queued = live("import", "slurm", "plain.sh", "sweep.slurm", "--submit", "--hold").stdout.splitlines()
     assert queued[0] == "plain.sh: job 1 submitted"

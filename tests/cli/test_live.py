@@ -255,6 +255,28 @@ def test_the_shell_environment_goes_along_but_its_secrets_do_not(live: Gpq) -> N
     assert "HF_TOKEN=wanted" in ok(live, "logs", "2")
 
 
+def test_the_last_lines_of_a_log_over_all_attempts_and_what_comes_after(live: Gpq, home: Path) -> None:
+    line = f"test -e {home}/again && echo 4 && exec sh -c 'while ! test -e {home}/gate; do sleep 0.1; done; echo 5'"
+    ok(live, "submit", "--retries", "1", "--", "sh", "-c", f"{line}; seq 1 3; touch {home}/again; exit 1")
+    wait_until(lambda: ok(live, "logs", "1").endswith("\n4\n"), "its second attempt prints")
+    second = "--- attempt 2 on local ---\n4\n"
+    first = "--- attempt 1 on local ---\n"
+    assert ok(live, "logs", "1", "-n", "1") == second
+    assert ok(live, "logs", "1", "--lines", "3") == f"{first}2\n3\n{second}"
+    assert ok(live, "logs", "1", "-n", "99") == ok(live, "logs", "1") == f"{first}1\n2\n3\n{second}"
+    assert ok(live, "logs", "1", "-n", "2", "--attempt", "1", "--node", "0") == f"{first}2\n3\n"
+    assert live("logs", "1", "-n", "-1").returncode == 2
+    following = subprocess.Popen(
+        [sys.executable, "-m", "gpq", "logs", "1", "-fn0"], env=live.environment, stdout=subprocess.PIPE, text=True
+    )
+    assert following.stdout is not None
+    assert following.stdout.readline() == "--- attempt 2 on local ---\n"
+    (home / "gate").touch()
+    assert following.communicate(timeout=60)[0] == "5\n"
+    ok(live, "submit", "--hold", "--", "true")
+    assert "there is no log" in live("logs", "2", "-n", "3").stderr
+
+
 def test_logs_follow_until_the_end(live: Gpq, home: Path) -> None:
     ok(live, "submit", "--", "sh", "-c", f"echo one; while [ ! -e {home}/go ]; do sleep 0.1; done; echo two")
     follower = subprocess.Popen(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpq.cli import config_file, host_keys, meeting, ssh_hosts
+from gpq.cli import config_file, host_keys, meeting, output, ssh_hosts
 from gpq.cli.adding import Wanted, add, check, picked
 from gpq.cli.meeting import Findings
 from gpq.config import parse
@@ -197,7 +197,7 @@ def test_a_login_that_hangs_is_waited_for_once_and_said(
     with Sshd(tmp_path / "sshd", directives=["ForceCommand sleep 60"]) as hung:
         wanted = Wanted(hung.name, "", [], 1, "", 0, "", str(hung.config))
         with pytest.raises(GpqError, match="nothing was heard for 1 s"):
-            add(wanted, yes=True, quiet=True)
+            add(wanted, output, yes=True, quiet=True)
     remark = f"note: {hung.name} let us in, and its login scripts or its Python take their time"
     assert capsys.readouterr().err.splitlines() == [remark]
 
@@ -211,7 +211,7 @@ def test_a_server_has_one_name(gpq: Gpq, home: Path, server: Sshd, tmp_path: Pat
     before = (home / "config.toml").read_text()
     said = add(server, "twin")
     assert (said.returncode, (home / "config.toml").read_text()) == (5, before)
-    assert f"gpq: {server.name} is the server of node far already" in said.stderr
+    assert f"gpq: {server.name} is server far already" in said.stderr
     with Sshd(tmp_path / "other") as other:  # another home, such as that of a container on the same machine
         assert add(other, "twin").returncode == 0
     (home / "config.toml").write_text(first)

@@ -95,6 +95,7 @@ def test_a_busy_queue_is_printed_as_the_schemas_say(gpq: Gpq, made: Made) -> Non
 
 def test_what_a_real_daemon_answers_is_as_the_schemas_say(live: Gpq, home: Path, tmp_path: Path) -> None:
     live.environ["TS_SOCKET"] = str(home / "none.sock")
+    (home / "two.sh").write_text("#!/bin/sh\n#SBATCH --nodes=2\n")
     ran(live, "submit", "--json", "--name", "one", "--tag", "a", "--", "sh", "-c", "echo hello; exit 3")
     waited = live("wait", "1", "--json")
     assert (waited.returncode, check("wait", waited.stdout)[0]["jobs"][0]["exit_status"]) == (3, 3)
@@ -112,7 +113,7 @@ def test_what_a_real_daemon_answers_is_as_the_schemas_say(live: Gpq, home: Path,
         (["cancel", "all", "--json"], 0),
         (["config", "show", "--json"], 0), (["config", "--json"], 0), (["config", "check", "--json"], 0),
         (["config", "check", "none.toml", "--json"], 2), (["config", "path", "--json"], 0),
-        (["import", "slurm", "none.sh", "--json"], 5),
+        (["import", "slurm", "none.sh", "--json"], 2), (["import", "slurm", "two.sh", "--json"], 5),
         (["import", "ts", "--json"], 4), (["notify", "list", "--json"], 0),
         (["history", "--json"], 0), (["report", "--by", "job", "--json"], 0), (["report", "--since", "x", "--json"], 2),
         (["notify", "test", "nobody", "--json"], 2),

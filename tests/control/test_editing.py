@@ -13,6 +13,7 @@ from gpq.core.events import Edited
 from gpq.core.models import Dependency, Job, JobState, Level, Seat, Snapshot, Wish
 from gpq.core.units import JobId
 from gpq.errors import GpqError, Refused, UsageError
+from gpq.outward import Notify
 from gpq.rpc.messages import Edit
 from tests import builders
 from tests.builders import DECLARED, black_box, node, on, spec
@@ -21,6 +22,7 @@ PENDING = builders.job(1, spec_=black_box())
 RIGID = builders.running(1, on("a", 0), spec_=black_box())
 ELASTIC = builders.running(1, on("a", 0), spec_=spec(up_to=4))
 YOUNG = builders.running(1, on("a", 0), spec_=spec(up_to=4), declared=False)
+NOTIFY = Notify({"slack": "json://localhost"}, default=("desktop",), on=("fail",))
 
 
 def asked(job: Job, after: Sequence[Dependency] | None = None, **request: Any) -> Edited | str:
@@ -28,7 +30,7 @@ def asked(job: Job, after: Sequence[Dependency] | None = None, **request: Any) -
     edit = Edit(["1"], **request)
     check(edit)
     state = Snapshot(now=5.0, jobs={job.id: job, JobId(2): builders.job(2)}, nodes={node("a").id: node("a")}, next_id=3)
-    verdict = judge(edit, after, state, lambda ids: [], ["a"])(job, 5.0, "ana")
+    verdict = judge(edit, after, state, lambda ids: [], ["a"], NOTIFY)(job, 5.0, "ana")
     assert isinstance(verdict, Edited | str)
     return verdict
 
@@ -83,6 +85,11 @@ def test_a_held_job_may_change_in_everything() -> None:
         ({"changes": {"min_gpus": 1, "max_gpus": 4}}, "gets a fixed number"),
         ({"tags": ["a b"]}, "cannot be a tag"),
         ({"array_limit": 4}, "is of no array"),
+        ({"changes": {"notify_on": ["end"]}}, "job 1 tells nobody"),
+        ({"changes": {"notify_on": ["never"], "notify": ["slack"]}}, "`never` is nothing to be notified of"),
+        ({"changes": {"notify": ["nobody-here"]}}, "no target `nobody-here`"),
+        ({"changes": {"notify": ["json://x/secret"]}}, "a URL or the like is no name"),
+        ({"changes": {"notify": "slack"}}, "Expected `array | null`"),
         ({"array_limit": -1}, "--array-limit -1"),
     ],
 )
@@ -130,6 +137,33 @@ def test_an_edit_keeps_what_the_user_did_not_name() -> None:
     event = asked(job, changes={"priority": 1})
     assert isinstance(event, Edited)
     assert event.spec == replace(full, priority=1)
+
+
+@pytest.mark.parametrize("job", [PENDING, RIGID, ELASTIC, YOUNG])
+def test_whom_it_tells_changes_in_every_state(job: Job) -> None:
+    event = asked(job, changes={"notify": ["slack", "mailto:ana@lab.example"]})
+    assert isinstance(event, Edited)
+    assert (event.spec.notify, event.spec.notify_on) == (("slack", "mailto:ana@lab.example"), ("fail",))
+    assert event.said == "notify none -> slack,mailto:ana@lab.example; notify on none -> fail"
+    told = replace(job, spec=event.spec)
+    less = asked(told, changes={"notify_on": ["start", "end"]})
+    assert isinstance(less, Edited)
+    assert less.spec == replace(event.spec, notify_on=("start", "end"))
+    silent = asked(told, changes={"notify": []})
+    assert isinstance(silent, Edited)
+    assert silent.spec == job.spec
+    default = asked(told, changes={"notify": None, "notify_on": None})
+    assert isinstance(default, Edited)
+    assert default.spec == replace(job.spec, notify=("desktop",), notify_on=("fail",))
+
+
+def test_a_target_that_is_gone_from_the_file_hinders_no_other_change() -> None:
+    job = replace(PENDING, spec=replace(PENDING.spec, notify=("gone",), notify_on=("end",)))
+    event = asked(job, changes={"priority": 1})
+    assert isinstance(event, Edited)
+    assert event.spec == replace(job.spec, priority=1)
+    with pytest.raises(UsageError, match="no target `gone`"):
+        asked(job, changes={"notify": ["gone", "desktop"]})
 
 
 def test_every_error_has_a_hint() -> None:

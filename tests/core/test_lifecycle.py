@@ -93,7 +93,7 @@ def test_a_lost_black_box_is_not_run_a_second_time() -> None:
 
 
 def test_an_attempt_that_was_refused_for_a_passing_reason_is_tried_again() -> None:
-    exits = ((NodeId("a"), Exit(code=None, lost=True, note="port 20000 is busy on this node")),)
+    exits = ((NodeId("a"), Exit(code=None, lost=True, note="port 20000 is busy on this server")),)
     refused = running(1, on("a", 0), spec_=black_box(), started_nodes=(), exits=exits)
     event = conclude(refused, 10.0, Config())
     assert isinstance(event, facts.Stopped)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -127,22 +128,24 @@ def daemon(home: Path, config: str = CONFIG) -> Iterator[Daemon]:
 
 
 def clear(made: Daemon) -> None:
-    """End the daemon of `made`, its agents, shims and jobs: every process that has its home in the environment."""
+    """End the daemon of `made`, its agents, shims and jobs: every process that has its home in its environment or words. (An
+    agent and its shims are told of it by `--spool` alone, a job by GPQ_RUN_DIR.)"""
     if made.process is not None and made.process.poll() is None:
         made.process.send_signal(signal.SIGCONT)
         made.kill()
-    wait_until(lambda: not _end(f"GPQ_HOME={made.home}".encode()), "its processes are gone")
+    wait_until(lambda: not _end(os.fsencode(made.home)), "its processes are gone")
 
 
-def _end(mark: bytes) -> list[int]:
+def _end(home: bytes) -> list[int]:
     found = []
+    lies_there = re.compile(re.escape(home) + rb"(/|$)").search
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
         try:
-            environment = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
+            words = b"\0".join(Path(f"/proc/{name}/{of}").read_bytes() for of in ("environ", "cmdline")).split(b"\0")
             state = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()[0]
-            if mark in environment and state != b"Z":
+            if state != b"Z" and any(map(lies_there, words)):
                 os.kill(int(name), signal.SIGKILL)
                 found.append(int(name))
         except OSError:

@@ -83,6 +83,28 @@ def test_the_default_of_the_file_holds_unless_a_job_says_otherwise(tmp_path: Pat
         assert [title.split(":")[1] for title in slack.titles()] == [" job 3 told failed"]
 
 
+def test_whom_a_job_tells_changes_while_it_waits_and_while_it_runs(tmp_path: Path) -> None:
+    with webhook() as slack, webhook() as late, daemon(tmp_path / "home", config(slack=slack)) as served:
+        runs = served.submit("sh", "-c", f"while ! test -e {tmp_path}/gate; do sleep 0.1; done", name="runs")
+        waits = served.submit("true", name="waits", after=[f"{runs}:any"], notify=["slack"], notify_on=["start"])
+        wait_until(lambda: served.call(Status([str(runs)]), JobList).jobs[0].state == "running", "it runs")
+        with served.config.open("a") as stream:  # known as well, though it came after the daemon's start
+            stream.write(f'late = "{late.url(SECRET)}"\n')
+        said = gpq(served, "edit", "runs", "--notify", "late", "--notify", "slack", "--notify-on", "fail,end")
+        assert said.stdout == f"job {runs}: notify none -> late,slack; notify on none -> fail,end\n", said.stderr
+        assert gpq(served, "edit", "waits", "--priority", "1").returncode == 0
+        assert "-> none" in gpq(served, "edit", "waits", "--notify", "none").stdout
+        refused = gpq(served, "edit", "waits", "--notify-on", "end")
+        assert (refused.returncode, refused.stderr.splitlines()[0]) == (2, f"gpq: job {waits} tells nobody")
+        assert f'late = "{late.url(SECRET)}' not in gpq(served, "show", "runs").stdout
+        (tmp_path / "gate").touch()
+        served.call(Wait([str(runs), str(waits)]), JobList)
+        last = served.submit("true", name="last", notify=["slack"])
+        wait_until(lambda: any("last" in title for title in slack.titles()) and late.told, "both are told")
+        told = [f"gpq: job {runs} runs completed"]
+        assert (late.titles(), slack.titles()) == (told, [*told, f"gpq: job {last} last completed"])
+
+
 def test_a_service_that_never_answers_delays_nobody_and_the_next_daemon_tells_it(tmp_path: Path) -> None:
     with webhook("hangs") as dead, webhook() as well, daemon(tmp_path / "home", config(dead=dead, well=well)) as served:
         number = served.submit("true", notify=["dead", "well"])

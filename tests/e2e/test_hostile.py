@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gpq import config
-from gpq.cli import adding, config_file
+from gpq.cli import adding, config_file, output
 from gpq.connectors.ssh import Target
 from gpq.errors import GpqError, UsageError
 from gpq.rpc.messages import Cancel, CancelResult, DaemonInfo, Info, LogChunk, Logs
@@ -176,7 +176,7 @@ def test_hosts_and_names_of_nodes_that_are_none_are_refused(tmp_path: Path, monk
     for text in (*TEXTS, NUL, SURROGATE):
         for host, name in ((text, "n"), (f"u@{text}", "n"), (f"{text}@h", "n"), ("h", text)):
             with pytest.raises(UsageError):
-                adding.add(adding.Wanted(host, name, [], 1, "", 0, "", ""), yes=True, quiet=True)
+                adding.add(adding.Wanted(host, name, [], 1, "", 0, "", ""), output, yes=True, quiet=True)
             with pytest.raises(GpqError):
                 config.parse(config_file.with_node("", name, {"connector": "ssh", "host": host}))
         with pytest.raises(UsageError):

@@ -213,7 +213,7 @@ def test_a_file_server_that_fails_is_the_jobs_trouble_alone(remote: Served, figu
             assert [node.state for node in daemon.nodes().nodes] == ["up"]
         figures.at_most("another job while a file server does not answer", longest, 8.0)
         assert not daemon.detail(waits).job.ended_at
-        wait_until(lambda: "does not answer on this node" in daemon.detail(looked).job.reason, "that is told")
+        wait_until(lambda: "does not answer on this server" in daemon.detail(looked).job.reason, "that is told")
         remote.answer()
         again = daemon.shell("exit 7", cwd=f"{remote.work}/.")
         ends = daemon.ended(waits, looked, again)

@@ -179,7 +179,7 @@ class Devices:
             self._watched[gpu.id].look(now, lost=gpus.LOST)
         found += [gpu._replace(utilisation=None, used_mib=0, processes=[]) for gpu in gone]
         if probe.lost and not gone:
-            self.error = "GPU {} is lost; this node must reboot".format(", ".join(map(str, probe.lost)))
+            self.error = "GPU {} is lost; this server must reboot".format(", ".join(map(str, probe.lost)))
         self._gpus = sorted(found, key=lambda gpu: (gpu.index, gpu.id))
 
     def _read(self, raw: gpus.RawGpu, before: Optional[wire.DeviceInfo], now: float) -> wire.DeviceInfo:

@@ -175,7 +175,7 @@ def prepared(place: Spool, order: wire.StartOrder, env: Dict[str, str]) -> Tuple
         return order, env
     kept = wire.read_json(os.path.join(_folder(place, order.environment), SETUP))
     if kept is None or not kept["ok"]:
-        raise SpoolError("the setup has not been run on this node", "it is run when the node is looked at", "unfit")
+        raise SpoolError("the setup has not been run on this server", "it is run when the server is looked at", "unfit")
     if order.any_python and kept["python"]:
         order = order._replace(argv=[str(kept["python"]), *order.argv[1:]])
     return order, _with_exports(env, kept)

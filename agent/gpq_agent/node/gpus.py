@@ -22,8 +22,8 @@ SMI_FIELDS = (
 SKIPPED = "not asked"  # a GPU that is out of use and not to be looked at yet
 REMAP = "a part of its memory is to be remapped: reset it (nvidia-smi --gpu-reset) or reboot"
 REMAP_FAILED = "a faulty part of its memory could not be remapped: it needs a repair"
-MISMATCH = "the NVIDIA driver was updated and no longer fits its library; this node must reboot"
-LOST = "the GPU is lost (it fell off the bus); this node must reboot"
+MISMATCH = "the NVIDIA driver was updated and no longer fits its library; this server must reboot"
+LOST = "the GPU is lost (it fell off the bus); this server must reboot"
 
 
 class RawGpu(NamedTuple):

@@ -137,7 +137,7 @@ def _check_places(order: wire.StartOrder, environment: Dict[str, str]) -> None:
 
 def unwritable(error: OSError) -> SpoolError:
     """The refusal of a start that would leave nothing."""
-    hint = "free space on this node, or give it another --spool"
+    hint = "free space on this server, or give it another --spool"
     return SpoolError("the spool cannot be written: {}".format(error), hint, "busy")
 
 
@@ -154,7 +154,7 @@ def folder_problem(path: str) -> Optional[Tuple[str, str]]:
         is_folder = stat.S_ISDIR(os.stat(path).st_mode)
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):
-            told = "the folder {} cannot be used on this node: {}".format(path, error.strerror)
+            told = "the folder {} cannot be used on this server: {}".format(path, error.strerror)
             return told, "check the file system that it is on"
         is_folder = False
     if not is_folder:
@@ -169,13 +169,13 @@ def check_command(command: str, cwd: str, path: str) -> None:
         full = os.path.join(cwd, command)
         if not os.path.exists(full):
             raise SpoolError(
-                "no command {} on this node".format(full), "check the path, or give it in full", "not-found"
+                "no command {} on this server".format(full), "check the path, or give it in full", "not-found"
             )
         if os.path.isdir(full) or not os.access(full, os.X_OK):
             hint = "chmod +x it, or name its interpreter first"
             raise SpoolError("{} cannot be executed".format(full), hint, "not-executable")
     elif shutil.which(command, path=path) is None:
-        raise SpoolError("no command {} in PATH on this node".format(command), "give its full path", "not-found")
+        raise SpoolError("no command {} in PATH on this server".format(command), "give its full path", "not-found")
 
 
 def _check_port(port: int) -> None:
@@ -186,7 +186,7 @@ def _check_port(port: int) -> None:
         probe.bind(("", port))
         probe.listen(1)
     except OSError as error:
-        raise SpoolError("port {} is taken on this node".format(port), "choose another port", "port") from error
+        raise SpoolError("port {} is taken on this server".format(port), "choose another port", "port") from error
     finally:
         probe.close()
 
@@ -194,8 +194,8 @@ def _check_port(port: int) -> None:
 def _check_interface(name: str) -> None:
     known = sorted({one.name for one in network.interfaces()})
     if name not in known:
-        hint = "it has {}; correct `interface` of this node in config.toml".format(", ".join(known))
-        raise SpoolError("no interface {} on this node".format(name), hint, "busy")
+        hint = "it has {}; correct `interface` of this server in config.toml".format(", ".join(known))
+        raise SpoolError("no interface {} on this server".format(name), hint, "busy")
 
 
 def environment(

@@ -80,11 +80,11 @@ def _conclude(said: bytes, place: str) -> None:
 
 
 def no_answer(place: str) -> SpoolError:
-    told = "the file system of {} does not answer on this node".format(place)
+    told = "the file system of {} does not answer on this server".format(place)
     return SpoolError(told, "is its file server down?", "busy")
 
 
 def no_process(error: OSError) -> SpoolError:
     """The refusal of a start for which there can be no process."""
     hint = "it has too many of them, or too little memory; see `ulimit -u` and pids.max there"
-    return SpoolError("no process can be started on this node: {}".format(error), hint, "busy")
+    return SpoolError("no process can be started on this server: {}".format(error), hint, "busy")

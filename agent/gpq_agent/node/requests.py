@@ -259,7 +259,9 @@ class Agent:
         key = wire.attempt_key(order.job, order.attempt)
         if self.attempts.order(key) is not None:
             if self.attempts.is_forgotten(key):  # its end is known: this is an order of another time
-                told = "attempt {} was on this node before; the daemon's database was restored from a copy".format(key)
+                told = "attempt {} was on this server before; the daemon's database was restored from a copy".format(
+                    key
+                )
                 raise SpoolError(told, "start another attempt", "used")
             return {"state": "already", "attempt": self._info(key)}
         self.refresh()
@@ -276,7 +278,7 @@ class Agent:
         for name in order.devices:
             if name not in here:
                 raise SpoolError(
-                    "no device {} on this node".format(name),
+                    "no device {} on this server".format(name),
                     "it has {}".format(", ".join(sorted(here)) or "none"),
                     "busy",
                 )

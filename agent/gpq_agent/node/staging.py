@@ -198,7 +198,7 @@ class Staging:
         """The folder of a snapshot's code. Raises SpoolError where it is not here."""
         _, target = self._target({"code": digest})
         if not os.path.isdir(target):
-            raise SpoolError("the code {} is not on this node".format(digest[:12]), "it is sent again", "busy")
+            raise SpoolError("the code {} is not on this server".format(digest[:12]), "it is sent again", "busy")
         return target
 
     def _target(self, message: Message) -> Tuple[str, str]:

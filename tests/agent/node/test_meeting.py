@@ -195,5 +195,5 @@ def test_a_job_on_one_server_needs_nothing_of_its_network(node: NodeAgent) -> No
 def test_an_interface_that_is_not_there_is_told_before_anything_starts(node: NodeAgent) -> None:
     fields: dict[str, object] = {"port": free_port(), "node_count": 2, "masters": ["127.0.0.1"], "interface": "eth77"}
     reply = node.try_ask("start", order=node.order(1, ["true"], **fields))
-    assert (reply["kind"], reply["error"]) == ("busy", "no interface eth77 on this node")
+    assert (reply["kind"], reply["error"]) == ("busy", "no interface eth77 on this server")
     assert "lo" in reply["hint"]

@@ -195,7 +195,7 @@ def bring(node: NodeAgent, content: bytes) -> dict[str, Any]:
 def test_a_job_runs_in_the_code_that_was_brought_and_not_before(node: NodeAgent, spool: Path) -> None:
     content = archive(("sub/say.sh", b"#!/bin/sh\ncat ../word\n"), ("word", b"hello\n"), ("again", "word"))
     order = node.order(1, ["./say.sh"], cwd="sub", code=sha(content))
-    assert "is not on this node" in node.try_ask("start", order=order)["error"]
+    assert "is not on this server" in node.try_ask("start", order=order)["error"]
     assert bring(node, content)["ok"]
     assert bring(node, content)["ok"], "once is enough, twice does no harm"
     assert node.ask("start", order=order)["state"] == "started"

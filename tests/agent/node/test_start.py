@@ -138,7 +138,7 @@ def test_a_start_that_comes_again_after_the_end_runs_nothing(node: NodeAgent, tm
     assert again["attempt"]["state"] == "exited"
     node.ask("forget", attempt=key)
     refused = node.try_ask("start", order=node.order(3, argv))
-    assert (refused["kind"], "3.1 was on this node before" in refused["error"]) == ("used", True)
+    assert (refused["kind"], "3.1 was on this server before" in refused["error"]) == ("used", True)
     assert ran.read_text() == "once\n"
 
 

@@ -1,0 +1,55 @@
+"""Where the last lines of a job's log begin, over all of its attempts. Reads no more of it than it has to."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections import deque
+from collections.abc import Callable
+
+from gpq.rpc.messages import LogChunk
+
+Read = Callable[[int, int, int], LogChunk]  # (attempt, offset, bytes before the end instead of it): what is there now
+FIRST_WINDOW, GROWTH = 64 << 10, 8  # bytes before an attempt's end that are looked at first; then so many times as many
+
+
+def begin(read: Read, only: int, lines: int) -> tuple[int, int]:
+    """(attempt, offset) of the first of the last `lines` lines: of the attempt `only`, or with 0 of all of them joined.
+
+    What has no end yet is a line, too. An attempt whose log is not to be had now is where they begin at the latest: reading
+    it says why.
+    """
+    attempts = [only] if only else read(0, 0, 1).attempts
+    found = (only, 0)
+    for attempt in reversed(attempts):
+        offset, lacking = _within(read, attempt, lines)
+        found = attempt, offset
+        if lacking <= 0:
+            break
+        lines = lacking
+    return found
+
+
+def _within(read: Read, attempt: int, lines: int) -> tuple[int, int]:
+    """(offset where they begin in this attempt, how many there are too few; 0 too where its log is not to be had)."""
+    window = FIRST_WINDOW
+    while True:
+        piece = read(attempt, 0, window)
+        if piece.silent:
+            return 0, 0
+        start = piece.offset - len(base64.b64decode(piece.data)) - piece.skipped
+        starts: deque[int] = deque(maxlen=lines)
+        count, opened = 0, False
+        while piece.data:
+            data = base64.b64decode(piece.data)
+            place = piece.offset - len(data)
+            begins = [] if opened else [0]
+            begins += [each.end() for each in re.finditer(b"\n", data) if each.end() < len(data)]
+            starts.extend(place + index for index in begins)
+            count, opened = count + len(begins), not data.endswith(b"\n")
+            piece = read(attempt, piece.offset, 0)
+        if count > lines or (start <= 0 and count == lines):
+            return (starts[0] if lines else piece.offset), 0
+        if start <= 0:
+            return 0, lines - count
+        window *= GROWTH

@@ -1,0 +1,97 @@
+"""`import gpq` is the command line's equal: each command has its counterpart, or here is why not; and so has each option."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+import gpq as api
+from gpq.cli.grammar import GRAMMAR
+
+COUNTERPARTS: dict[str, tuple[Any, ...]] = {
+    "submit": (api.submit, api.submit_array),
+    "status": (api.status, api.jobs, api.Job.status),
+    "show": (api.Job.show,),
+    "why": (api.Job.why,),
+    "logs": (api.Job.logs, api.Job.log_pieces),
+    "cancel": (api.cancel, api.Job.cancel),
+    "hold": (api.Job.hold,),
+    "release": (api.Job.release,),
+    "requeue": (api.Job.requeue,),
+    "edit": (api.Job.edit,),
+    "wait": (api.wait, api.Job.wait),
+    "nodes list": (api.nodes,),
+    "nodes add": (api.add_node,),
+    "nodes remove": (api.remove_node,),
+    "nodes drain": (api.drain,),
+    "nodes undrain": (api.undrain,),
+    "nodes reserve": (api.reserve,),
+    "nodes unreserve": (api.unreserve,),
+    "yield": (api.yield_node,),
+    "top": (api.top,),
+    "notify list": (api.notify_targets,),
+    "notify test": (api.notify_test,),
+    "history": (api.history,),
+    "report": (api.report,),
+    "daemon start": (api.start_daemon,),
+    "daemon stop": (api.stop_daemon,),
+    "daemon status": (api.daemon_status,),
+    "daemon logs": (api.daemon_log,),
+    "config show": (api.settings,),
+}
+WHY_NOT = {
+    "config check": "gpq.settings() raises what is wrong with the file",
+    "config path": "whoever edits the file is a person",
+    "config policies": "a list for the person who edits the file",
+    "doctor": "its lines are for the person who mends what they name",
+    "simulate": "an experiment: its files and figures are what it makes",
+    "demo": "something to look at",
+    "import slurm": "once, by the person who moves; gpq.submit takes such scripts as well",
+    "import ts": "once, by the person who moves",
+    "schema": "answers are typed here",
+    "completion": "of a shell",
+}
+RENAMED = {
+    ("nodes reserve", "for"): "user",
+    ("nodes reserve", "from"): "start",
+    ("nodes reserve", "for_duration"): "duration",
+    ("yield", "for"): "duration",
+}
+FORM = {"json", "color", "csv", "html", "raw"}  # how something is printed
+NO_OPTION = {
+    ("submit", "wait"): "Job.wait",
+    ("top", "once"): "there is one answer",
+    ("top", "interval"): "there is one answer",
+    ("nodes add", "from_ssh_config"): "which hosts, the program says: a call for each",
+    ("daemon logs", "follow"): "until Ctrl-C, for somebody who looks on",
+}
+
+
+def test_each_command_has_a_counterpart_or_a_reason_why_not() -> None:
+    assert not COUNTERPARTS.keys() & WHY_NOT.keys()
+    missing = GRAMMAR.keys() - COUNTERPARTS.keys() - WHY_NOT.keys()
+    assert not missing, f"no counterpart in gpq.api, and no reason: {sorted(missing)}"
+    assert not (COUNTERPARTS.keys() | WHY_NOT.keys()) - GRAMMAR.keys(), "commands that are no more"
+
+
+@pytest.mark.parametrize("command", COUNTERPARTS)
+def test_each_option_has_one_too(command: str) -> None:
+    here = {name for each in COUNTERPARTS[command] for name in inspect.signature(each).parameters}
+    typed = {name[2:].replace("-", "_") for name in GRAMMAR[command][1] if name.startswith("--")} - FORM
+    typed -= {option for path, option in NO_OPTION if path == command}
+    assert {RENAMED.get((command, option), option) for option in typed} <= here
+
+
+@pytest.mark.parametrize("command", COUNTERPARTS)
+def test_each_counterpart_is_typed_and_explained(command: str) -> None:
+    for each in COUNTERPARTS[command]:
+        signature = inspect.signature(each)
+        assert each.__doc__, each
+        assert signature.return_annotation is not inspect.Signature.empty
+        assert all(
+            parameter.annotation is not inspect.Parameter.empty
+            for name, parameter in signature.parameters.items()
+            if name != "self"
+        )
