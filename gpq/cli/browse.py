@@ -15,13 +15,13 @@ from gpq.cli.page_feed import PageFeed
 from gpq.cli.screen import Screen
 from gpq.client.connection import Lasting
 from gpq.errors import GpqError, NotFound, UsageError
-from gpq.rpc.messages import JobView, TopView
-from gpq.views import bars, board, job_page, occupants
+from gpq.rpc.messages import JobView, TopLook, TopView
+from gpq.views import bars, board, job_page, occupants, top
 from gpq.views.job_page import PARTS, Page
 from gpq.views.past import Past
+from gpq.views.queue import ENDED
 
 PARTING = 5.0  # seconds that the end waits for what was asked for last
-TOLD = 10.0  # seconds that a remark stays
 FOLLOW = 1.0  # seconds, at most, until a log is asked for what it gained
 LATE = 3.0  # seconds that an answer may be late until that is said
 REFUSED = (UsageError, NotFound)  # of a filter: the one before it is good
@@ -74,7 +74,7 @@ class Browser:
 
     def _ask(self, daemon: Lasting) -> tuple[str, TopView]:
         filter = self._look.filter
-        return filter, look(daemon, filter)
+        return filter, look(daemon, filter, TopLook)
 
     # -- what came in --------------------------------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ class Browser:
             self._noted = seen.at
             self._good, view = seen.answer
             self._past.note(view.nodes, view.jobs, seen.at)
-            self._deeds.seen()
+            self._deeds.seen(view.jobs)
         self._order()
 
     @property
@@ -123,6 +123,8 @@ class Browser:
 
     def _pressed(self, key: str) -> bool:
         """False when it is over."""
+        if key != "redraw":
+            self._deeds.read()
         if self._mode == "help" and key not in SCROLLS:
             self._mode = self._back
         elif self._typed is not None:
@@ -154,7 +156,7 @@ class Browser:
         elif key == "esc":
             self._filter("")
         elif key in ("s", "right", "S", "left"):
-            names = ["", *board.titles(self._screen.width)]
+            names = ["", *board.titles(self._rows, self._look, self._screen.width)]
             now = names.index(self._look.sort) if self._look.sort in names else 0
             to = names[(now + (1 if key in ("s", "right") else -1)) % len(names)]
             self._look = replace(self._look, sort=to, first=0)
@@ -223,7 +225,11 @@ class Browser:
         self._page = self._job = None
 
     def _cancel(self) -> None:
-        self._doomed = self._chosen()
+        job = self._chosen()
+        if job is not None and job.state in ENDED:
+            self._deeds.say(f"job {job.id} has ended ({job.state}): there is nothing to cancel")
+        else:
+            self._doomed = job
 
     def _confirm(self, key: str) -> None:
         job, self._doomed = self._doomed, None
@@ -273,26 +279,18 @@ class Browser:
         age, problem = time.monotonic() - seen.at, seen.problem
         if (problem is not None and not isinstance(problem, REFUSED)) or age > seen.pause + LATE:
             return bars.late(age, problem.message if problem is not None else "", width)
-        return bars.head(self._view, self._rows, width)
+        return top.header(self._view, self._rows, width, self._good)
 
     def _foot(self, keys: str, width: int) -> Text:
         if self._typed is not None:
             return bars.prompt(self._typed, width)
         if self._doomed is not None:
             return bars.question(self._doomed, width)
-        said = self._deeds.said(TOLD)
+        said = self._deeds.said()
         return bars.told(said, width) if said else bars.hints(keys, width)
 
 
 def _moves(page: int) -> dict[str, int]:
     return {
-        "up": -1,
-        "k": -1,
-        "down": 1,
-        "j": 1,
-        "pageup": -page,
-        "pagedown": page,
-        " ": page,
-        "home": -FAR,
-        "end": FAR,
-    }
+        "up": -1, "k": -1, "down": 1, "j": 1, "pageup": -page, "pagedown": page, " ": page, "home": -FAR, "end": FAR,
+    }  # fmt: skip

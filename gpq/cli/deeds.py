@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -14,7 +14,10 @@ from gpq.client.connection import Lasting
 from gpq.errors import GpqError
 from gpq.rpc import messages
 from gpq.rpc.messages import JobView, Request
+from gpq.views.queue import ENDED
 
+TOLD = 10.0  # seconds that a remark stays if no key is pressed
+LEAST = 1.0  # seconds that it stays at least
 Order = tuple[Request, type[msgspec.Struct], Callable[[Any], str]]  # with what makes a sentence of the answer
 
 
@@ -23,7 +26,8 @@ class Deeds:
 
     def __init__(self, done: Callable[[], None]) -> None:
         """`done` hears of each answer, in the other thread."""
-        self._said = ("", 0.0)
+        self._said = ("", 0.0, 0.0)  # when, and until when; seconds, monotonic
+        self._saying = threading.Lock()  # both threads do
         self._given = 0  # counted by the thread that asks
         self._answered = 0  # by the other one
         self._done = done
@@ -33,7 +37,7 @@ class Deeds:
 
     def cancel(self, job: JobView) -> None:
         self._give(messages.Cancel([str(job.id)], wait=0.0), messages.CancelResult, _cancelled)
-        self.say(f"job {job.id} is being cancelled")
+        self.say(_being_cancelled(job.id))
 
     def hold(self, job: JobView) -> None:
         """Or release it, if it is held."""
@@ -47,10 +51,14 @@ class Deeds:
         request = messages.Edit([str(job.id)], {"priority": to})
         self._give(request, messages.Changed, lambda said: _changed(said, f"has priority {to}"))
 
-    def seen(self) -> None:
+    def seen(self, jobs: Iterable[JobView]) -> None:
         """An answer came that shows what was done."""
         if self._given == self._answered:
             self._priorities.clear()
+        told = self.said()
+        for job in jobs if told else ():
+            if job.state in ENDED and told == _being_cancelled(job.id):
+                self.say(f"job {job.id} {job.state}")
 
     def finish(self, seconds: float) -> None:
         """Wait so long for what was asked for last: who leaves at once meant it all the same."""
@@ -59,12 +67,20 @@ class Deeds:
             time.sleep(0.01)
 
     def say(self, text: str) -> None:
-        self._said = (text, time.monotonic())
+        with self._saying:
+            now = time.monotonic()
+            self._said = (text, now, now + TOLD)
 
-    def said(self, seconds: float) -> str:
-        """What was told last, for so long."""
-        text, at = self._said
-        return text if time.monotonic() - at < seconds else ""
+    def read(self) -> None:
+        """A key was pressed: what was told before it may go, unless it came only just now."""
+        with self._saying:
+            text, at, until = self._said
+            self._said = (text, at, min(until, max(at + LEAST, time.monotonic())))
+
+    def said(self) -> str:
+        """What was told last, while it is to be seen."""
+        text, _, until = self._said
+        return text if time.monotonic() < until else ""
 
     def _give(self, *order: Any) -> None:
         self._given += 1
@@ -95,12 +111,16 @@ def _cancelled(said: messages.CancelResult) -> str:
     for job, nodes in said.given_up.items():
         return f"job {job} given up: nothing is known of its processes on {', '.join(nodes)}, taken out of gpq"
     if said.remaining:
-        return f"job {said.remaining[0]} is being cancelled"
+        return _being_cancelled(said.remaining[0])
     return (
         f"job {said.cancelled[0]} cancelled: no process is left"
         if said.cancelled
         else "it had ended: nothing to cancel"
     )
+
+
+def _being_cancelled(job: int) -> str:
+    return f"job {job} is being cancelled"
 
 
 def _changed(said: messages.Changed, what: str) -> str:

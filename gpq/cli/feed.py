@@ -15,6 +15,7 @@ from gpq.errors import GpqError, UsageError
 from gpq.rpc import messages
 
 T = TypeVar("T")
+V = TypeVar("V", bound=messages.TopView)
 IDLE = 4.0  # times as long as an answer took: an asker lets the daemon work for others
 
 
@@ -28,10 +29,10 @@ def asked(text: str) -> tuple[list[str], list[str]]:
     return [word for word in words if word not in query], [shlex.quote(word) for word in query]
 
 
-def look(daemon: Lasting, text: str) -> messages.TopView:
+def look(daemon: Lasting, text: str, kind: type[V]) -> V:
     """What there is of the jobs that a filter asks for."""
     jobs, query = asked(text)
-    return daemon.call(messages.Top(jobs, query), messages.TopView)
+    return daemon.call(messages.Top(jobs, query), kind)
 
 
 @dataclass(frozen=True, slots=True)

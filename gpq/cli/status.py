@@ -35,7 +35,8 @@ def status(
     throughput, efficiency, speedup, rho, progress, eta, age, run, priority, array, index, attempt, restarts, resizes, exit,
     reason and command: = and != (one of A,B), ~ and !~ (contains), < > <= >=. sort=-goodput,id orders, limit=10 limits.
 
-    SPEEDUP is the goodput over that of a fair share of the GPUs. AGE of a job that ended is how long it ran.
+    SPEEDUP is the goodput over that of a fair share of the GPUs. RUN is how long a job ran, in all attempts; AGE the time since
+    it was submitted, until its end if it has ended. Jobs that ended stand first, live ones last, where the prompt is.
 
     \b
     Example:

@@ -13,7 +13,7 @@ from gpq.cli.feed import look
 from gpq.cli.frame import Color, ColorChoice, Json, frame
 from gpq.client.connection import Lasting
 from gpq.errors import GpqError, UsageError
-from gpq.rpc.messages import TopView
+from gpq.rpc.messages import TopLook, TopView
 from gpq.views import plain
 
 app = frame()
@@ -36,6 +36,9 @@ def top(
     after a y, h holds or releases, + and - change the priority, n shows every process on the servers, ? all keys; Esc goes
     back, q or Ctrl-C ends it.
 
+    The first line counts all jobs, also those that a filter hides. Columns that say something of none are left out, and where
+    there is room the last one says why a job is pending, or how it ended.
+
     SHARE is the part of the GPUs in use, and after the stroke the fair share. RHO is finish-time fairness: 1 is as fast as
     with a fair share all the time, lower is better.
 
@@ -49,20 +52,21 @@ def top(
         raise UsageError(f"--interval {interval:g} is out of range", "from 0.1 to 3600 seconds")
     words = " ".join(jobs or [])
     with Lasting(output.note) as daemon:
-        view = look(daemon, words)
-    if json:
-        output.emit(view)
-    elif once or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
-        _print(view, color.value)
+        if json:
+            output.emit(look(daemon, words, TopView))
+            return
+        view = look(daemon, words, TopLook)
+    if once or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+        _print(view, words, color.value)
     else:
         _live(view, words, interval, color.value)
 
 
-def _print(view: TopView, color: str) -> None:
+def _print(view: TopView, words: str, color: str) -> None:
     from gpq.views.top import frame as picture
 
     console = output.console(color)
-    console.print(picture(view, console.width, None))
+    console.print(picture(view, console.width, None, words))
 
 
 def _live(view: TopView, words: str, interval: float, color: str) -> None:

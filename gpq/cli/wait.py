@@ -68,7 +68,7 @@ def until_ended(
 def waiting(answer: messages.JobList) -> list[str]:
     """Why those wait that do, and which servers are to blame."""
     pending = [job for job in answer.jobs if job.state == "pending" and job.reason]
-    said = [f"job {job.id} waits: {job.reason}; `gpq why {job.id}` says more" for job in pending]
+    said = [f"job {job.id} is pending: {job.reason}; `gpq why {job.id}` says more" for job in pending]
     return [*said, *answer.warnings] if said else []
 
 

@@ -197,17 +197,17 @@ def fits(snapshot: Snapshot, spec: JobSpec, configured: Collection[str]) -> None
     most = max(counts, default=0) if spec.level is not Level.SCRIPT else sum(counts)
     if spec.min_gpus <= most:
         return
-    asked = f"{spec.min_gpus} GPU{'s' if spec.min_gpus > 1 else ''}"
-    if spec.gpu_type:
-        asked += f" of type '{spec.gpu_type}'"
+    kind = f" of type '{spec.gpu_type}'" if spec.gpu_type else ""
     if spec.min_gpu_memory_mib:
-        asked += f" with {spec.min_gpu_memory_mib} MiB"
+        kind += f" with {spec.min_gpu_memory_mib} MiB"
     there = "; ".join(f"{name}: {_offer(devices)}" for name, devices in sorted(everything.items()))
-    where = "on one server" if spec.level is not Level.SCRIPT and len(everything) > 1 else ""
-    raise Refused(
-        f"no server has {asked} {where}".rstrip() if where else f"there are not {asked}",
-        f"there is: {there}" if there else "no server is configured: see `gpq config show`",
-    )
+    if spec.min_gpus == 1:
+        said = f"there is no GPU{kind}"
+    elif spec.level is not Level.SCRIPT and len(everything) > 1:
+        said = f"no server has {spec.min_gpus} GPUs{kind}"
+    else:
+        said = f"there are fewer than {spec.min_gpus} GPUs{kind}"
+    raise Refused(said, f"there is: {there}" if there else "no server is configured: see `gpq config show`")
 
 
 def _suits(device: Device, spec: JobSpec) -> bool:

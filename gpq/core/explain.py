@@ -228,7 +228,7 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     holders = sorted({owner for owner in taken.values() if owner != job.id})
     if holders:
         shown = ", ".join(_holder(snapshot.jobs[owner]) for owner in holders[:6])
-        reasons.append(f"held by {shown}{' and others' if len(holders) > 6 else ''}")
+        reasons.append(f"GPUs are held by {shown}{' and others' if len(holders) > 6 else ''}")
     if allocation is not None and job.id in allocation:
         reasons.append(f"the last round gave it {gpus(allocation[job.id].replicas)}; it starts when they are free")
         return Explained("GPUs are being freed", tuple(reasons))

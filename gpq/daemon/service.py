@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -396,13 +397,13 @@ class Service:
         held = [reserving.view(snapshot, each, now) for each in current(snapshot, now) if each.node in wanted]
         return messages.NodeList(reader.nodes(request.names), held)
 
-    def _top(self, request: messages.Top, peer: Peer) -> messages.TopView:
+    def _top(self, request: messages.Top, peer: Peer) -> messages.TopLook:
         reader = self._reader()
         live = [job for _, job in sorted(reader.snapshot.jobs.items())]
         jobs = self._looked_at(reader, live, request)
         journal = self._past.events(kinds=details.CHANGES, limit=CHANGES_IN_TOP)
         took = list(self._controller.round_seconds)
-        return messages.TopView(
+        return messages.TopLook(
             nodes=reader.nodes(),
             jobs=jobs,
             users=reader.users(),
@@ -412,6 +413,7 @@ class Service:
             round_age=max(reader.now - reader.round.at, 0.0) if reader.round is not None else None,
             cluster_goodput=sum(found.goodput for job in live if job.replicas and (found := estimates.now_of(job))),
             now=narration.stamp(reader.now),
+            states=Counter(str(job.state) for job in live),
         )
 
     def _looked_at(self, reader: Reader, live: list[Job], request: messages.Top) -> list[messages.JobView]:

@@ -642,6 +642,12 @@ class TopView(msgspec.Struct, frozen=True):
     schema: int = SCHEMA
 
 
+class TopLook(TopView, frozen=True):
+    """What the pictures of `gpq top` are drawn of; `--json` prints the `TopView` in it."""
+
+    states: dict[str, int] = {}  # how many live jobs are in each state, also those that a filter hides
+
+
 class EndedView(msgspec.Struct, frozen=True):
     """One row of `gpq history`. None: not known, also of jobs from before gpq kept it."""
 

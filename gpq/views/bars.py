@@ -1,4 +1,5 @@
-"""The first and the last line of the interactive `gpq top`, the page of its keys, and lines through which one scrolls."""
+"""The last line of the interactive `gpq top`, the first where no answer comes, the page of its keys, and lines through which
+one scrolls."""
 
 from __future__ import annotations
 
@@ -7,10 +8,9 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gpq.rpc.messages import JobView, TopView
-from gpq.views import plain, top
+from gpq.rpc.messages import JobView
+from gpq.views import plain
 from gpq.views.plain import safe
-from gpq.views.queue import ENDED
 
 KEYS = {
     "up down j k": "move; PgUp PgDn Home End as well",
@@ -38,11 +38,6 @@ def keys(width: int) -> list[Text]:
     """The page of help."""
     pairs = [plain.wrapped(does, width, f"{key:{INDENT}}", " " * INDENT) for key, does in KEYS.items()]
     return [Text(line) for lines in pairs for line in lines]
-
-
-def head(view: TopView, rows: Sequence[JobView], width: int) -> Text:
-    """What is so of the whole."""
-    return top.header(view, [job for job in rows if job.state not in ENDED], width)
 
 
 def late(age: float, why: str, width: int) -> Text:

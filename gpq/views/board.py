@@ -12,13 +12,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpq.rpc.messages import JobView, TopView
-from gpq.views import plain, top
+from gpq.views import job_columns, plain, top
 from gpq.views.past import Past
-from gpq.views.plain import duration, safe
+from gpq.views.plain import safe
 from gpq.views.queue import ENDED
 
-COLUMNS = (*top.COLUMNS, ("prio", 110), ("age", 120))
-RIGHT = "job GPUs batch goodput eff done ETA thruput restarts prio age"
+LAST = "age"  # of the columns of jobs
 Key = Callable[[JobView], float | str | None]
 KEYS: Mapping[str, Key] = {
     "job": lambda job: job.id,
@@ -46,14 +45,14 @@ class Look:
 
     selected: int | None = None  # the job under the cursor
     first: int = 0  # row at the top
-    sort: str = ""  # a title of `COLUMNS`; "": running first, or as the query orders
+    sort: str = ""  # the title of a column; "": running first, or as the query orders
     descending: bool = False
     filter: str = ""
 
 
-def titles(width: int) -> list[str]:
-    """The columns that there is room for."""
-    return [title for title, least in COLUMNS if width >= least]
+def titles(rows: Sequence[JobView], look: Look, width: int) -> list[str]:
+    """The columns that there is room for and something in."""
+    return job_columns.titles(rows, width, LAST, look.sort)
 
 
 def ordered(jobs: Sequence[JobView], look: Look) -> list[JobView]:
@@ -106,8 +105,8 @@ def picture(view: TopView, rows: list[JobView], look: Look, past: Past, width: i
         parts.append(top.panel("GPUs", top.device_table(view.nodes, gpus, width, past), gpus))
     room = jobs - 1
     first = first_row(rows, look, room)
-    shown = rows[first : first + room]
-    parts.append(top.panel(_title(rows, first, len(shown), look, width), _table(shown, look, width), jobs))
+    title = _title(rows, first, len(rows[first : first + room]), look, width)
+    parts.append(top.panel(title, _table(rows, first, room, look, width), jobs))
     if lower:
         parts += top.lower(view, live, width, lower)
     return Group(*parts)
@@ -125,23 +124,25 @@ def _title(rows: Sequence[JobView], first: int, shown: int, look: Look, width: i
     return Text(plain.cut("  ".join(parts), max(width - 8, 7), plain.ellipsis()))
 
 
-def _table(shown: list[JobView], look: Look, width: int) -> RenderableType:
+def _table(rows: list[JobView], first: int, room: int, look: Look, width: int) -> RenderableType:
+    shown = rows[first : first + room]
     if not shown:
         return Text(
             "no job matches: / changes the filter, Esc ends it" if look.filter else "no jobs: gpq submit queues one"
         )
-    names = titles(width)
+    found = [job_columns.cells(job) for job in shown]
+    names, reason = job_columns.with_reason(titles(rows, look, width), rows, found, width, look.sort)
     down, up = ("↓", "↑") if plain.ellipsis() == "…" else ("v", "^")
     heads = {look.sort: look.sort + (down if look.descending else up)}
     table = top.grid(
         "",
         *(heads.get(name, name) for name in names),
-        right=" ".join(heads.get(name, name) for name in RIGHT.split()),
-        give=heads.get("name", "name"),
+        right=" ".join(heads.get(name, name) for name in job_columns.RIGHT.split()),
+        give="reason" if reason else heads.get("name", "name"),
         expand=width < top.WIDE,
     )
-    for job in shown:
-        cells = {**top.cells(job), "prio": str(job.priority), "age": duration(job.age_seconds)}
+    for job, row in zip(shown, found, strict=True):
+        cells = job_columns.narrowed(row, reason)
         here = job.id == look.selected
         over = "dim" if job.state in ENDED else ""
         table.add_row(">" if here else "", *(cells[name] for name in names), style="reverse" if here else over)

@@ -30,6 +30,8 @@ def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
     text += paragraph("latest events", told)
     noticed = [line for notice in answer.notices for line in wrapped(safe(notice), limit, "  - ", "    ")]
     text += paragraph("notices", noticed)
+    if job.state == "failed" and job.attempt:
+        text += ["", *wrapped(f"why it failed: gpq logs {job.id}", limit)]
     return text
 
 
@@ -192,10 +194,10 @@ def _attempts(attempts: list[AttemptView]) -> list[Column]:
     return [
         Column("  #", [str(one.attempt) for one in attempts], 99, right=True),
         Column("GPUS", [places(one.placement) for one in attempts], 90, least=8),
+        Column("WHY THESE GPUS", [safe(one.why) for one in attempts], 80, least=14),
         Column("LAUNCHED", [moment(one.launched_at) for one in attempts], 60),
         Column("ENDED", [moment(one.ended_at or "-") for one in attempts], 50),
         Column("OUTCOME", [safe(one.outcome) or "-" for one in attempts], 95),
-        Column("WHY", [safe(one.why) for one in attempts], 80, least=10),
     ]
 
 

@@ -11,9 +11,9 @@ from rich.text import Text
 
 from gpq.rpc.messages import Explanation, JobDetail, JobView
 from gpq.views import bars, curve, detail, explanation, losses, plain
+from gpq.views.job_columns import state_of
 from gpq.views.plain import duration, number, safe, wrapped
 from gpq.views.queue import percent
-from gpq.views.top import state_of
 
 PARTS = ("all", "log", "text")
 LEAST = 3  # lines of a log

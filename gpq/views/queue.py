@@ -96,13 +96,14 @@ def _of_many(row: Row) -> Row:
     return {**name, "id": f"{row['id']}-{row['last']}", "reason": f"{row['alike']} jobs: {row['reason']}"}
 
 
-def columns(rows: list[Row]) -> list[Column]:
-    """What `gpq status` shows, most telling last to go."""
-    ended = [row["state"] in ENDED for row in rows]
+def columns(rows: list[Row], limit: int = 0) -> list[Column]:
+    """What `gpq status` shows, most telling last to go; two fifths of `limit` are for the reason before others go."""
+    users = [safe(row["user"]) for row in rows]
+    shared = len(set(users)) > 1  # else the user is the first thing to leave out
     return [
         Column("ID", [str(row["id"]) for row in rows], 99, right=True),
         Column("NAME", [named(row) for row in rows], 80, least=8),
-        Column("USER", [safe(row["user"]) for row in rows], 30, least=4),
+        Column("USER", users, 63 if shared else 30, least=6 if shared else 0),
         Column("STATE", [safe(row["state"]) for row in rows], 98),
         Column("GPUS", [where(row["placement"]) or "-" for row in rows], 70, least=14),
         Column("BATCH", [batch(row) for row in rows], 45, right=True),
@@ -110,16 +111,9 @@ def columns(rows: list[Row]) -> list[Column]:
         Column("SPEEDUP", [number(row["speedup"] if row["gpus"] else None, "x") for row in rows], 50, right=True),
         Column("DONE", [percent(row["progress"]) for row in rows], 55, right=True),
         Column("ETA", [duration(row["eta_seconds"]) for row in rows], 52, right=True),
-        Column(
-            "AGE",
-            [
-                duration(row["run_seconds"] if over else row["age_seconds"])
-                for row, over in zip(rows, ended, strict=True)
-            ],
-            40,
-            right=True,
-        ),
-        Column("REASON", [remark(row) for row in rows], 65, least=12),
+        Column("RUN", [duration(row["run_seconds"] if row["started_at"] else None) for row in rows], 51, right=True),
+        Column("AGE", [duration(row["age_seconds"]) for row in rows], 40, right=True),
+        Column("REASON", [remark(row) for row in rows], 65, least=max(12, 2 * limit // 5)),
     ]
 
 
@@ -130,11 +124,21 @@ def percent(share: float | None) -> str:
 def lines(answer: Row, limit: int = 0, *, colour: bool = False, mark: str = "…", fold: bool = False) -> list[str]:
     """The whole answer (rpc JobList) as lines at most `limit` wide. `fold`: many waiting jobs of an array in one."""
     rows = folded(answer["jobs"]) if fold else answer["jobs"]
-    drawn = table(columns(rows), limit, colour=colour, mark=mark) if rows else ["no jobs"]
+    drawn = table(columns(rows, limit), limit, colour=colour, mark=mark) if rows else ["no jobs"]
     waiting = answer.get("hidden_waiting", 0)
     if waiting:
-        drawn.append(f"and {waiting} more that wait: gpq status state=pending,held")
+        drawn.append(f"and {waiting} more pending or held: gpq status state=pending,held")
     hidden = answer.get("hidden", 0)
     if hidden:
         drawn.append(f"and {hidden} more that ended: gpq status --all")
+    hint = _where_failures_are_told(rows)
+    if hint and (not limit or len(hint) <= limit):
+        drawn.append(hint)
     return drawn
+
+
+def _where_failures_are_told(rows: list[Row]) -> str:
+    failed = [row["id"] for row in rows if row["state"] == "failed" and row["attempt"]]
+    if len(failed) > 1:
+        return "why a job failed: gpq logs JOB"
+    return f"why job {failed[0]} failed: gpq logs {failed[0]}" if failed else ""

@@ -5,7 +5,8 @@ Everything fits in the size it is given: what does not is counted in a last row,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from rich.console import Group, RenderableType
@@ -13,46 +14,24 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from gpq.rpc.messages import DeviceView, EventView, JobView, NodeView, TopView
-from gpq.views import plain
+from gpq.rpc.messages import DeviceView, EventView, JobView, NodeView, TopLook, TopView
+from gpq.views import job_columns, plain
 from gpq.views.nodes import memory, occupant, utilisation
 from gpq.views.past import Past
 from gpq.views.plain import duration, number, safe
-from gpq.views.queue import ENDED, named, percent, ranges
+from gpq.views.queue import ENDED, percent, ranges
 
-STYLES = {
-    "running": "green",
-    "starting": "cyan",
-    "stopping": "cyan",
-    "pending": "yellow",
-    "held": "magenta",
-    "failed": "red",
-    "timeout": "red",
-}
-COLUMNS = (  # of the goodput table, with the least width of the terminal at which they are shown
-    ("job", 0),
-    ("name", 0),
-    ("user", 64),
-    ("state", 0),
-    ("GPUs", 0),
-    ("batch", 64),
-    ("goodput", 40),
-    ("eff", 72),
-    ("done", 56),
-    ("ETA", 64),
-    ("thruput", 100),
-    ("restarts", 100),
-)
 WIDE = 140  # columns from which on the goodput table is only as wide as its cells: the eye must find its way back
+IDLE = ("pending", "held")  # states without GPUs
 SLIM = 64  # columns below which the two lower panels stand one below the other
 
 
-def frame(view: TopView, width: int, height: int | None) -> RenderableType:
+def frame(view: TopView, width: int, height: int | None, filter: str = "") -> RenderableType:
     """One picture, `width` columns wide; `height` lines high, or as high as it must be (None)."""
     live = [job for job in view.jobs if job.state not in ENDED]
     rows = shares(height, devices=sum(len(node.devices) for node in view.nodes), jobs=len(live), users=len(view.users))
     return Group(
-        header(view, live, width),
+        header(view, view.jobs, width, filter),
         panel("GPUs", device_table(view.nodes, rows[0], width), rows[0]),
         panel("goodput", goodput_table(live, rows[1], width), rows[1]),
         *lower(view, live, width, rows[2]),
@@ -91,21 +70,29 @@ def panel(title: str | Text, body: RenderableType, lines: int | None) -> Panel:
     return Panel(body, title=title, title_align="left", height=None if lines is None else lines + 2, padding=(0, 1))
 
 
-def header(view: TopView, live: list[JobView], width: int) -> Text:
-    running = sum(job.gpus > 0 for job in live)
+def header(view: TopView, rows: Sequence[JobView], width: int, filter: str = "") -> Text:
+    """What is so of the whole, and how much of it a `filter` shows: `rows`."""
+    live = [job for job in rows if job.state not in ENDED]
+    states = view.states if isinstance(view, TopLook) else Counter(job.state for job in live)
     devices = sum(len(node.devices) for node in view.nodes)
     used = sum(device.job is not None for node in view.nodes for device in node.devices)
-    parts = [
-        f"gpq {plain.moment(view.now)[11:]}",
-        f"{used}/{devices} GPUs",
-        f"{running} running, {len(live) - running} waiting",
-        f"goodput {number(view.cluster_goodput)}",
-        f"policy {safe(view.policy)}",
-    ]
+    counts = {
+        "running": sum(count for state, count in states.items() if state not in IDLE),
+        "pending": states.get("pending", 0),
+        "held": states.get("held", 0),
+    }
+    clock, gpus = f"gpq {plain.moment(view.now)[11:]}", f"{used}/{devices} GPUs"
+    told = [", ".join(f"{count} {state}" for state, count in counts.items() if count or state != "held")]
+    if filter:
+        ended = f" and {len(rows) - len(live)} that ended" if len(rows) > len(live) else ""
+        told.append(f"{len(live)} of {sum(states.values())} jobs{ended} shown")
+    parts = [clock, gpus, *told, f"goodput {number(view.cluster_goodput)}", f"policy {safe(view.policy)}"]
     if view.round_seconds is not None:
         parts.append(f"round {1000 * view.round_seconds:.1f} ms, {duration(view.round_age)} ago")
-    while len(parts) > 3 and len("  ".join(parts)) > width:  # whole words, or none
+    while len(parts) > 2 + len(told) and len("  ".join(parts)) > width:  # whole words, or none
         parts.pop()
+    if len("  ".join(parts)) > width:  # the panel below has them
+        parts.remove(gpus)
     return Text(plain.cut("  ".join(parts), width, plain.ellipsis()), style="bold", no_wrap=True)
 
 
@@ -189,51 +176,21 @@ def bar(value: int | None, cells: int = 10) -> str:
 
 
 def goodput_table(jobs: list[JobView], lines: int | None, width: int) -> RenderableType:
-    """Running jobs first; columns that a narrow terminal has no room for are left out."""
+    """Running jobs first; columns that say nothing, or that a narrow terminal has no room for, are left out."""
     if not jobs:
         return Text("no jobs: gpq submit queues one")
-    titles = [title for title, least in COLUMNS if width >= least]
-    table = grid(
-        *titles, right="job GPUs batch goodput eff done ETA thruput restarts", give="name", expand=width < WIDE
-    )
     ordered = sorted(jobs, key=lambda job: (job.gpus == 0, job.id))
     shown = ordered if lines is None or len(jobs) + 1 <= lines else ordered[: max(lines - 2, 0)]
-    for job in shown:
-        found = cells(job)
+    rows = [job_columns.cells(job) for job in shown]
+    titles, reason = job_columns.with_reason(job_columns.titles(jobs, width), jobs, rows, width)
+    give = "reason" if reason else "name"
+    table = grid(*titles, right=job_columns.RIGHT, give=give, expand=width < WIDE)
+    for row in rows:
+        found = job_columns.narrowed(row, reason)
         table.add_row(*(found[title] for title in titles))
     if len(shown) < len(ordered):
         table.add_row("", f"+{len(ordered) - len(shown)} more")
     return table
-
-
-def cells(job: JobView) -> dict[str, str | Text]:
-    """Of one row, by the titles of `COLUMNS`."""
-    return {
-        "job": str(job.id),
-        "name": named({"name": job.name, "index": job.index, "params": job.params}),
-        "user": safe(job.user),
-        "state": state_of(job),
-        "GPUs": str(job.gpus) if job.gpus else "-",
-        "batch": str(job.total_batch) if job.total_batch and job.gpus else "-",
-        "goodput": number(job.goodput),
-        "eff": percent(job.efficiency),
-        "done": percent(job.progress),
-        "ETA": duration(job.eta_seconds),
-        "thruput": number(job.throughput),
-        "restarts": str(job.restarts),
-    }
-
-
-def state_of(job: JobView) -> Text:
-    """`unknown 40s` where nobody can tell, `hung 90s` where no replica goes on, `running !3` where the others wait for
-    rank 3."""
-    if job.unknown_seconds is not None:
-        return Text(f"unknown {duration(job.unknown_seconds)}", style="red")
-    if job.hung_seconds is not None:
-        return Text(f"hung {duration(job.hung_seconds)}", style="red")
-    if job.stragglers:  # the one to look for first
-        return Text(f"{safe(job.state)} !{job.stragglers[0]}", style="yellow")
-    return Text(safe(job.state), style=STYLES.get(job.state, ""))
 
 
 def fairness_table(view: TopView, jobs: list[JobView], lines: int | None) -> RenderableType:

@@ -6,6 +6,7 @@ For what the command line prints of things that take hours or GPUs to bring abou
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from gpq.control import queries
 from gpq.daemon.server import Peer, Server
 from gpq.errors import NotFound
 from gpq.rpc import messages as m
+from gpq.views.queue import ENDED
 
 NOW = "2026-03-01T12:00:00.000Z"
 EVIL = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\u202egpj.exe\x9b1m"  # OSC 52, erase, bidi override, C1 CSI
@@ -105,10 +107,11 @@ def explanation(row: m.JobView) -> m.Explanation:
     )
 
 
-def top() -> m.TopView:
-    return m.TopView(
+def top() -> m.TopLook:
+    return m.TopLook(
         nodes=nodes(), jobs=[job(1), job(2, "pending")], users=[m.UserShare("alice", 2, 2, 1.0, 0.5, 1.25, 0.8, 7200.0)],
         changes=events(), policy="goodput", round_seconds=0.004, round_age=12.0, cluster_goodput=123.4, now=NOW,
+        states={"running": 1, "pending": 1},
     )  # fmt: skip
 
 
@@ -202,7 +205,9 @@ class Made:
                 return m.NodeList(nodes())
             case m.Top():
                 rows = queries.parse(request.query).answer(self.rows)
-                return msgspec.structs.replace(top(), jobs=[row for row in rows if self._named(row, request.jobs)])
+                states = Counter(row.state for row in self.rows if row.state not in ENDED)
+                named = [row for row in rows if self._named(row, request.jobs)]
+                return msgspec.structs.replace(top(), jobs=named, states=states)
             case m.Complete():
                 words = [(str(row.id), f"{row.name} {row.state}") for row in self.rows]
                 words += [(row.name, f"{row.id} {row.state}") for row in self.rows if self.names]

@@ -95,8 +95,9 @@ def test_deeds_are_done_in_order_and_told(made: Made) -> None:
     deeds.hold(made.rows[1])
     wait_until(lambda: len(made.asked) == 3, "three requests")
     assert [getattr(each, "changes", None) for each in made.asked] == [{"priority": 1}, {"priority": 2}, None]
-    wait_until(lambda: deeds.said(60.0) == "job 1 is to be held", "it is told")
-    assert deeds.said(0.0) == ""
+    wait_until(lambda: deeds.said() == "job 1 is to be held", "it is told")
+    deeds.read()
+    wait_until(lambda: deeds.said() == "", "who pressed a key has read it")
     assert done.is_set()
 
 

@@ -14,10 +14,10 @@ import pytest
 from gpq.cli.queue import EVERY
 from gpq.rpc import messages
 from tests.cli.conftest import Gpq
-from tests.cli.served import EVIL, Made, job, serving
+from tests.cli.served import EVIL, NOW, Made, job, serving
 
-TITLES = ["ID", "NAME", "USER", "STATE", "GPUS", "BATCH", "GOODPUT", "SPEEDUP", "DONE", "ETA", "AGE", "REASON"]
-FIRST = ["1", "train-1", "alice", "running", "a:0-1", "256", "123.4", "1.25x", "42%", "1h02m", "1h30m"]
+TITLES = ["ID", "NAME", "USER", "STATE", "GPUS", "BATCH", "GOODPUT", "SPEEDUP", "DONE", "ETA", "RUN", "AGE", "REASON"]
+FIRST = ["1", "train-1", "alice", "running", "a:0-1", "256", "123.4", "1.25x", "42%", "1h02m", "1h23m", "1h30m"]
 
 
 def test_the_table_shows_who_has_which_gpus(gpq: Gpq, made: Made) -> None:
@@ -26,8 +26,39 @@ def test_the_table_shows_who_has_which_gpus(gpq: Gpq, made: Made) -> None:
     title, first, second, hidden = said.stdout.splitlines()
     assert re.split("  +", title.strip()) == TITLES
     assert re.split("  +", first.strip()) == FIRST
-    assert re.split("  +", second.strip())[3:] == ["pending", *"------", "1h30m", "waits for 2 GPUs: 8 in use"]
+    assert re.split("  +", second.strip())[3:] == ["pending", *"-------", "1h30m", "waits for 2 GPUs: 8 in use"]
     assert hidden == "and 7 more that ended: gpq status --all"
+
+
+def test_where_the_logs_of_failed_jobs_are_is_told_once_and_to_people_only(gpq: Gpq, home: Path) -> None:
+    failed = [
+        job(1, "failed", exit_status=1),
+        job(2),
+        job(3, "failed", exit_status=1, attempt=0),
+    ]  # 3 was never started
+    with serving(home, failed) as made:
+        assert gpq("status", COLUMNS="80").stdout.splitlines()[-1] == "why job 1 failed: gpq logs 1"
+        assert gpq("show", "1").stdout.splitlines()[-1] == "why it failed: gpq logs 1"
+        assert "gpq logs" not in gpq("show", "3").stdout + gpq("show", "2").stdout
+        made.rows.append(job(4, "failed", exit_status=1))
+        assert gpq("status").stdout.count("gpq logs") == 1
+        assert gpq("status").stdout.endswith("why a job failed: gpq logs JOB\n")
+        assert "gpq logs" not in gpq("status", COLUMNS="20").stdout
+        assert "gpq logs" not in gpq("status", "--json").stdout + gpq("show", "1", "--json").stdout
+
+
+def test_age_is_the_time_since_the_submission_and_run_the_run_time_of_all_jobs(gpq: Gpq, home: Path) -> None:
+    times = {"age_seconds": 605.0, "run_seconds": 2.0}
+    rows = [
+        job(1, "completed", reason="", started_at=NOW, **times),
+        job(2, started_at=NOW, **times),
+        job(3, "pending", **times),
+    ]
+    with serving(home, rows):
+        title, *drawn, _ = gpq("status", COLUMNS="200").stdout.splitlines()
+    at = title.index("  RUN") + 5, title.index("  AGE") + 5
+    found = [[line[:end].split()[-1] for end in at] for line in drawn]
+    assert found == [["2s", "10m05s"], ["2s", "10m05s"], ["-", "10m05s"]]
 
 
 @pytest.mark.parametrize("columns", [10, 20, 40, 60, 80, 100, 200])

@@ -88,6 +88,58 @@ def test_filters_are_those_of_status_and_a_wrong_one_is_told(gpq: Gpq, several: 
     assert "did you mean user" in refused.stderr
 
 
+def test_a_filter_is_told_and_the_first_line_still_counts_all(gpq: Gpq, several: Made) -> None:
+    with top(gpq, columns=100) as terminal:
+        terminal.shows("3 running, 1 pending, 1 held")
+        assert "shown" not in terminal.rows[0]
+        terminal.press("/user=bob\r")
+        terminal.until(lambda seen: "1 of 5 jobs shown" in seen.rows[0], "a filter is on")
+        assert listed(terminal) == [3]
+        assert "3 running, 1 pending, 1 held" in terminal.rows[0]
+        terminal.press("\x1b")
+        terminal.until(lambda seen: "shown" not in seen.rows[0], "it is off")
+    once = gpq("top", "--once", "user=bob", COLUMNS="100").stdout.splitlines()[0]
+    assert "3 running, 1 pending, 1 held  1 of 5 jobs shown" in once
+    assert "states" not in gpq("top", "--json", "user=bob").stdout
+
+
+def test_a_remark_goes_with_the_next_key(gpq: Gpq, several: Made) -> None:
+    with top(gpq) as terminal:
+        terminal.shows("train-1")
+        terminal.press("/\x15usr=alice\r")
+        terminal.shows("jobs have no `usr`")
+        terminal.press("j")
+        terminal.shows_no_more("jobs have no")
+        assert terminal.rows[-1].endswith("q quit")
+
+
+def test_a_job_that_has_ended_is_not_asked_about(gpq: Gpq, home: Path) -> None:
+    with serving(home, [job(1, "failed", exit_status=1), job(2)]) as made, top(gpq) as terminal:
+        terminal.shows("train-1")
+        terminal.press("Gc")
+        terminal.shows("job 1 has ended (failed): there is nothing to cancel")
+        terminal.press("y")
+        terminal.shows_no_more("has ended")
+        terminal.press("gc")
+        terminal.shows("cancel job 2 train-2?")
+        terminal.press("y")
+        terminal.shows("job 3 is being cancelled")  # the id is that of the made answer
+        made.rows.append(job(3, "cancelled"))
+        terminal.shows("job 3 cancelled")
+        terminal.shows_no_more("being cancelled")
+    assert asked(made, m.Cancel) == [m.Cancel(["2"], wait=0.0)]
+
+
+def test_the_list_says_why_a_job_is_pending_and_leaves_empty_columns_out(gpq: Gpq, home: Path) -> None:
+    plain: dict[str, object] = dict.fromkeys(("goodput", "throughput", "efficiency", "progress", "eta_seconds"))
+    rows = [job(1, total_batch=0, **plain), job(2, "pending"), job(3, "failed", reason="", exit_status=7)]
+    with serving(home, rows), top(gpq) as terminal:
+        terminal.shows("waits for 2 GPUs: 8 in use", "exit 7")
+        assert terminal.row("reason").split()[1:-1] == ["job", "name", "user", "state", "GPUs", "reason"]
+        terminal.resize(40, 24)
+        terminal.shows_no_more("reason")
+
+
 def test_a_job_opens_with_its_curves_why_and_log(gpq: Gpq, several: Made) -> None:
     with top(gpq) as terminal:
         terminal.shows("train-1")
@@ -297,7 +349,9 @@ def test_a_real_job_its_log_as_it_grows_and_its_end(live: Gpq, home: Path) -> No
         terminal.shows("job 1 growing of root" if os.getuid() == 0 else "job 1 growing", "cancelled")
         terminal.press("\x1b")
         terminal.shows("waits", "held")
-        terminal.until(lambda seen: "cancelled" in seen.row("growing"), "it is cancelled")
+        terminal.until(
+            lambda seen: re.search(r"growing \w+ +cancelled", seen.row("growing")), "and not being cancelled"
+        )
         terminal.press("gh")  # the one that waits comes first now
         terminal.until(lambda seen: "completed" in seen.row("waits"), "it was released, and ran")
         terminal.press("q")

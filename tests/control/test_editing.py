@@ -52,7 +52,7 @@ def test_name_priority_and_limits_change_in_every_state(job: Job) -> None:
         (ELASTIC, {"gpu_type": "A100"}, "--gpu-type counts"),
         (RIGID, {"min_gpu_memory_mib": 10}, "--min-gpu-memory counts"),
         (replace(PENDING, wish=Wish.CANCEL), {"priority": 1}, "is being cancelled"),
-        (PENDING, {"min_gpus": 9, "max_gpus": 9}, "there are not 9 GPUs|no server has 9"),
+        (PENDING, {"min_gpus": 9, "max_gpus": 9}, "there are fewer than 9 GPUs|no server has 9"),
     ],
 )
 def test_what_a_job_cannot_take_on_is_refused(job: Job, changes: dict[str, object], told: str) -> None:

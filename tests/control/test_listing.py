@@ -51,4 +51,4 @@ def test_the_table_says_what_a_row_stands_for_and_how_many_more_wait() -> None:
     assert "11-60" in drawn[1]
     assert "train[0-49]" in drawn[1]
     assert "50 jobs: " in drawn[1]
-    assert drawn[2] == "and 2 more that wait: gpq status state=pending,held"
+    assert drawn[2] == "and 2 more pending or held: gpq status state=pending,held"

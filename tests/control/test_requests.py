@@ -130,6 +130,21 @@ def test_a_job_that_no_waiting_would_place_is_refused_naming_what_there_is(of: J
     assert refusal.value.hint == "there is: a: 4 x A100 (40000 MiB); b: 2 x V100 (40000 MiB)"
 
 
+@pytest.mark.parametrize(
+    ("of", "said"),
+    [
+        (black_box(gpu_type="H100"), "there is no GPU of type 'H100'"),
+        (spec(gpus=7), "there are fewer than 7 GPUs"),
+        (spec(gpus=3, gpu_type="V100"), "there are fewer than 3 GPUs of type 'V100'"),
+        (black_box(5, min_gpu_memory_mib=30000), "no server has 5 GPUs with 30000 MiB"),
+    ],
+)
+def test_what_there_is_too_little_of_is_said_in_a_sentence(of: JobSpec, said: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        fits(snapshot(nodes={"a": node("a", 4), "b": node("b", 2, type="V100")}), of, ["a", "b"])
+    assert refusal.value.message == said
+
+
 def test_while_a_server_is_unknown_nothing_is_refused_for_want_of_gpus() -> None:
     fits(snapshot(nodes={"a": node("a", 4)}), black_box(100), ["a", "b"])
     silent = node("b", 0, state=NodeState.UNREACHABLE)

@@ -33,6 +33,7 @@ from gpq.rpc.messages import (
     Status,
     Submit,
     Top,
+    TopLook,
     TopView,
     Wait,
     Why,
@@ -172,8 +173,8 @@ def test_a_job_that_checkpoints_on_a_signal_can_be_requeued_while_it_runs(served
         ({"min_gpus": 0}, UsageError, "at least 1 GPU"),
         ({"level": "script", "min_gpus": 4, "max_gpus": 2}, UsageError, "upwards"),
         ({"min_gpus": 1, "max_gpus": 2}, UsageError, "fixed number of GPUs"),
-        ({"min_gpus": 3}, Refused, "there are not 3 GPUs"),
-        ({"level": "script", "min_gpus": 3, "max_gpus": 9}, Refused, "there are not 3 GPUs"),
+        ({"min_gpus": 3}, Refused, "there are fewer than 3 GPUs"),
+        ({"level": "script", "min_gpus": 3, "max_gpus": 9}, Refused, "there are fewer than 3 GPUs"),
         ({"gpu_type": "H100"}, Refused, "of type 'H100'"),
         ({"signal": "NOPE"}, UsageError, "unknown signal"),
         ({"time_limit": -1.0}, UsageError, "--time"),
@@ -274,7 +275,9 @@ def test_nodes_and_top_show_devices_holders_users_and_changes(served: Daemon) ->
     assert [device.job for device in node.devices].count(job) == 1
     with pytest.raises(NotFound, match="no server `there`"):
         served.call(Nodes(["there"]), NodeList)
-    top = served.call(Top(), TopView)
+    top = served.call(Top(), TopLook)
+    assert top.states == {"running": 1}
+    assert served.call(Top(query=["user=nobody"]), TopLook).states == {"running": 1}, "also what a filter hides"
     assert job in [each.id for each in top.jobs]
     assert [user.gpus for user in top.users] == [1]
     assert (top.changes[0].kind, top.changes[0].job) == ("Launched", job)

@@ -50,10 +50,31 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
+def _failed(number: int = 3, **changes: object) -> m.JobView:
+    said = {
+        "exit_status": 137,
+        "reason": "killed by signal KILL: out of memory",
+        "started_at": served.NOW,
+        "ended_at": served.NOW,
+    }
+    return served.job(number, "failed", **{**said, **changes})
+
+
 def status(columns: int) -> list[str]:
-    ended = served.job(3, "failed", exit_status=137, reason="killed by signal KILL: out of memory", ended_at=served.NOW)
-    rows = [served.job(1), served.job(2, "pending"), ended]
+    rows = [_failed(), served.job(1), served.job(2, "pending")]
     return queue.lines(msgspec.to_builtins(m.JobList(rows, 3, hidden=2)), columns)
+
+
+def lab(columns: int) -> list[str]:
+    """Of several users: what could not start, what is busy, what is pending."""
+    path = "/home/carol/projects/segmentation/experiments/run.sh"
+    rows = [
+        _failed(7, user="carol", name="segment", exit_status=127, reason=f"exit 127: no command {path}"),
+        _failed(8, name="unet-large-batch"),
+        served.job(9, user="bob", name="gpt-small-pretraining"), served.job(10, "pending"),
+        served.job(11, "held", user="bob", reason="held: after three failures within a minute each"),
+    ]  # fmt: skip
+    return queue.lines(msgspec.to_builtins(m.JobList(rows, 5)), columns)
 
 
 def drawn(columns: int, height: int | None) -> list[str]:
@@ -91,7 +112,11 @@ def opened(columns: int, height: int, part: str = "all", scroll: int = 0) -> lis
 PAGES = {
     "status-120": lambda: status(120),
     "status-80": lambda: status(80),
+    "status-100": lambda: status(100),
     "status-20": lambda: status(20),
+    "status-lab-80": lambda: lab(80),
+    "status-lab-100": lambda: lab(100),
+    "show-failed-80": lambda: detail.lines(served.detail(_failed()), 80),
     "show-80": lambda: detail.lines(served.detail(served.job(1)), 80),
     "show-40": lambda: detail.lines(served.detail(served.job(1)), 40),
     "why-80": lambda: explanation.lines(served.explanation(served.job(1)), 80),
@@ -185,6 +210,13 @@ def test_a_cancelled_job_has_no_exit_and_a_waiting_one_no_speedup() -> None:
     text = "\n".join(queue.lines(msgspec.to_builtins(m.JobList([waiting, cancelled], 2)), 200))
     assert "exit" not in text
     assert "0.00x" not in text
+
+
+def test_a_reason_that_is_the_headline_is_told_once() -> None:
+    held = msgspec.structs.replace(
+        served.explanation(served.job(1, "held")), headline="held by its user", reasons=["held by its user", "and more"]
+    )
+    assert explanation.lines(held, 80)[:2] == ["job 1 (held): held by its user", "  - and more"]
 
 
 def test_times_are_local_and_in_one_style() -> None:

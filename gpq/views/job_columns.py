@@ -1,0 +1,140 @@
+"""The columns of jobs in both forms of `gpq top`: what they say, which of them there is something in, and whether there is
+room for the reason. Draws nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.text import Text
+
+from gpq.rpc.messages import JobView
+from gpq.views import plain
+from gpq.views.plain import duration, number, safe
+from gpq.views.queue import named, percent, remark
+
+STYLES = {
+    "running": "green",
+    "starting": "cyan",
+    "stopping": "cyan",
+    "pending": "yellow",
+    "held": "magenta",
+    "failed": "red",
+    "timeout": "red",
+}
+COLUMNS = (  # with the least width of the terminal at which they are shown
+    ("job", 0),
+    ("name", 0),
+    ("user", 64),
+    ("state", 0),
+    ("GPUs", 0),
+    ("batch", 64),
+    ("goodput", 40),
+    ("eff", 72),
+    ("done", 56),
+    ("ETA", 64),
+    ("thruput", 100),
+    ("restarts", 100),
+    ("prio", 110),
+    ("age", 120),
+)
+RIGHT = "job GPUs batch goodput eff done ETA thruput restarts prio age"
+TOLD: Mapping[str, Callable[[JobView], bool]] = {  # a column that says something of none of the jobs is left out
+    "batch": lambda job: bool(job.total_batch and job.gpus),
+    "goodput": lambda job: job.goodput is not None,
+    "eff": lambda job: job.efficiency is not None,
+    "done": lambda job: job.progress is not None,
+    "ETA": lambda job: job.eta_seconds is not None,
+    "thruput": lambda job: job.throughput is not None,
+}
+YIELDING = (
+    "age",
+    "prio",
+    "restarts",
+    "thruput",
+    "user",
+)  # to the reason, in this order; the user where all have the same
+FRAME = 4  # columns of a panel
+NAME = 24  # columns at most of a name beside a reason
+GOOD, REASON = 32, 18  # columns at least of a reason: sought, and if need be
+
+
+def titles(jobs: Sequence[JobView], width: int, last: str = "restarts", sort: str = "") -> list[str]:
+    """Those that there is room for and something in, up to `last`; `sort` stays."""
+    names = [title for title, _ in COLUMNS]
+    most = names.index(last)
+    return [
+        title
+        for index, (title, least) in enumerate(COLUMNS)
+        if index <= most and width >= least
+        if title == sort or title not in TOLD or any(map(TOLD[title], jobs))
+    ]
+
+
+def with_reason(
+    names: Sequence[str], jobs: Sequence[JobView], cells: Sequence[Mapping[str, str | Text]], width: int, sort: str = ""
+) -> tuple[list[str], int]:
+    """`names`, those that yield left out and "reason" at the end where it helps, and how many columns the reason has: 0
+    where nothing needs one, or there is no room. `cells` of `jobs`, the rows that are seen."""
+    wanted = max((plain.width(str(row["reason"])) for row in cells), default=0)
+    if not wanted:
+        return list(names), 0
+    sizes = {
+        name: max(len(name) + (name == sort), *(plain.width(str(row[name])) for row in cells)) + 1 for name in names
+    }
+    sizes["name"] = min(sizes["name"], NAME + 1)
+    yielding = [name for name in YIELDING if name != "user" or len({job.user for job in jobs}) == 1]
+    for least in (min(wanted, GOOD), min(wanted, REASON)):
+        kept = list(names)
+        for name in ["", *yielding]:
+            if name in kept and name != sort:
+                kept.remove(name)
+            room = width - FRAME - 2 - sum(sizes[each] for each in kept)  # 2: the cursor
+            if room >= least:
+                return [*kept, "reason"], min(room, wanted)
+    return list(names), 0
+
+
+def cells(job: JobView) -> dict[str, str | Text]:
+    """Of one row, by title."""
+    row = {"exit_status": job.exit_status, "state": job.state, "reason": job.reason}
+    return {
+        "job": str(job.id),
+        "name": named({"name": job.name, "index": job.index, "params": job.params}),
+        "user": safe(job.user),
+        "state": state_of(job),
+        "GPUs": str(job.gpus) if job.gpus else "-",
+        "batch": str(job.total_batch) if job.total_batch and job.gpus else "-",
+        "goodput": number(job.goodput),
+        "eff": percent(job.efficiency),
+        "done": percent(job.progress),
+        "ETA": duration(job.eta_seconds),
+        "thruput": number(job.throughput),
+        "restarts": str(job.restarts),
+        "prio": str(job.priority),
+        "age": duration(job.age_seconds),
+        "reason": remark(row),
+    }
+
+
+def narrowed(row: Mapping[str, str | Text], reason: int) -> dict[str, str | Text]:
+    """`row` as it fits beside a reason of so many columns; as it is where that is 0."""
+    if not reason:
+        return dict(row)
+    mark = plain.ellipsis()
+    return {
+        **row,
+        "name": plain.cut(str(row["name"]), NAME, mark),
+        "reason": plain.cut(str(row["reason"]), reason, mark),
+    }
+
+
+def state_of(job: JobView) -> Text:
+    """`unknown 40s` where nobody can tell, `hung 90s` where no replica goes on, `running !3` where the others wait for
+    rank 3."""
+    if job.unknown_seconds is not None:
+        return Text(f"unknown {duration(job.unknown_seconds)}", style="red")
+    if job.hung_seconds is not None:
+        return Text(f"hung {duration(job.hung_seconds)}", style="red")
+    if job.stragglers:  # the one to look for first
+        return Text(f"{safe(job.state)} !{job.stragglers[0]}", style="yellow")
+    return Text(safe(job.state), style=STYLES.get(job.state, ""))
