@@ -1,18 +1,34 @@
 #compdef gpq
-# zsh completion of gpq. Install: gpq completion zsh > a folder of $fpath, as _gpq; or: source <(gpq completion zsh)
+# zsh completion of gpq, in every new shell (it must stay behind any other line with compinit, which forgets it):
+#   echo 'source <(gpq completion zsh 2>/dev/null)' >> ~/.zshrc
+# In this shell only: source <(gpq completion zsh). As a file: gpq completion zsh > _gpq, in a folder of $fpath.
 _gpq() {
-    local -a found
-    local answer
-    answer=$(command gpq __complete zsh "${(@)words[2,CURRENT]}" 2>/dev/null)
-    if (( $? == 9 )); then
+    local answer gpq=gpq
+    local -a found shown expl
+    local -i at
+    [[ $words[1] == */* ]] && gpq=${(Q)words[1]/#\~\//$HOME/}
+    answer=$(command $gpq __complete zsh:$COLUMNS "${(@Q)words[2,CURRENT]}" 2>/dev/null)
+    at=$?
+    if (( at == 9 )); then
         _files
-        return
+    elif (( at == 10 )); then
+        at=${words[(i)--]}
+        shift $at words
+        (( CURRENT -= at ))
+        _normal -p gpq
+    elif [[ -n $answer ]]; then
+        found=("${(@)${(@f)answer}%%$'\t'*}")
+        shown=("${(@)${(@f)answer}#*$'\t'}")
+        if [[ "$found" == "$shown" ]]; then
+            _wanted -V gpq expl gpq compadd -a found
+        else
+            _wanted -V gpq expl gpq compadd -l -d shown -a found
+        fi
     fi
-    found=("${(@f)answer}")
-    [[ -n $answer ]] && _describe -V gpq found
 }
 if [[ $funcstack[1] == _gpq ]]; then
     _gpq "$@"
-elif (( $+functions[compdef] )); then
-    compdef _gpq gpq
+else
+    (( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i }
+    (( $+functions[compdef] )) && compdef _gpq gpq
 fi

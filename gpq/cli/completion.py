@@ -24,10 +24,14 @@ class Shell(str, Enum):
 def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="Your shell.")]) -> None:
     """Print the completion script of a shell. Commands, options, job ids, names, servers and users complete.
 
+    The lines below turn it on in every new shell of yours, and are for bash, zsh and fish in this order. Where gpq is not
+    on PATH, they do nothing. In zsh, keep the line behind any other with `compinit`. For gpq in a virtual environment that
+    is not always active, write its path in the line, as ~/.gpq/bin/gpq: TAB completes that path, too.
+
     \b
     Example:
-      source <(gpq completion bash)
-      gpq completion zsh > ~/.zfunc/_gpq
-      gpq completion fish > ~/.config/fish/completions/gpq.fish
+      echo 'source <(gpq completion bash 2>/dev/null)' >> ~/.bashrc
+      echo 'source <(gpq completion zsh 2>/dev/null)' >> ~/.zshrc
+      mkdir -p ~/.config/fish/completions; gpq completion fish > ~/.config/fish/completions/gpq.fish
     """
     output.say(*SCRIPTS[shell.value].splitlines())

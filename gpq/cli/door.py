@@ -1,5 +1,5 @@
-"""What every command passes through: status and submit without typer, errors as a line and a hint, Ctrl-C, and an output
-that takes no more (a closed pipe, a full disk)."""
+"""What every command passes through: status, submit and completion scripts without typer, errors as a line and a hint,
+Ctrl-C, and an output that takes no more (a closed pipe, a full disk)."""
 
 import io
 import os
@@ -99,6 +99,12 @@ def _answer(argv: list[str]) -> int:
             from gpq.cli.queue import show
 
             return show(**options)
+    elif argv[:1] == ["completion"] and len(argv) == 2:  # each start of a shell may ask
+        from gpq.cli.scripts import SCRIPTS
+
+        if argv[1] in SCRIPTS:
+            sys.stdout.write(SCRIPTS[argv[1]])
+            return 0
     from gpq.cli.app import dispatch
 
     return dispatch(argv)

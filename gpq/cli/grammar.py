@@ -1,7 +1,7 @@
 """What completion offers, made from the commands by `python -m gpq.cli.reference --write`: edit those instead.
 
 GRAMMAR: path -> (what its arguments are, {option: (help, what its value is; "" = a flag)}). A kind is jobs, nodes,
-users, files, commands (those with a schema), any, or words joined by |.
+users, files, commands (those with a schema), any, or words joined by |; job, node: one.
 """
 
 # fmt: off
@@ -66,21 +66,21 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         },
     ),
     "show": (
-        "jobs",
+        "job",
         {
             "--color": ("auto: on a terminal, unless NO_COLOR is set.", "auto|always|never"),
             "--json": ("Print JSON only, as the daemon answered.", ""),
         },
     ),
     "why": (
-        "jobs",
+        "job",
         {
             "--color": ("auto: on a terminal, unless NO_COLOR is set.", "auto|always|never"),
             "--json": ("Print JSON only, as the daemon answered.", ""),
         },
     ),
     "logs": (
-        "jobs",
+        "job",
         {
             "--follow": ("Go on until the job ends.", ""),
             "-f": ("--follow", ""),
@@ -176,21 +176,21 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         },
     ),
     "nodes remove": (
-        "nodes",
+        "node",
         {
             "--force": ("Also while jobs are on it: they run on, and gpq hears no more of them.", ""),
             "--json": ("Print JSON only, as the daemon answered.", ""),
         },
     ),
     "nodes drain": (
-        "nodes",
+        "node",
         {
             "--reason": ("Shown in `gpq nodes`, and in `gpq why` of jobs that wait for it.", "any"),
             "--json": ("Print JSON only, as the daemon answered.", ""),
         },
     ),
     "nodes undrain": (
-        "nodes",
+        "node",
         {
             "--json": ("Print JSON only, as the daemon answered.", ""),
         },
@@ -212,7 +212,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         },
     ),
     "yield": (
-        "nodes",
+        "node",
         {
             "--for": ("For so long, or until --end.", "any"),
             "--end": ("Give it back to gpq.", ""),

@@ -69,7 +69,7 @@ def grammar() -> str:
         '"""What completion offers, made from the commands by `python -m gpq.cli.reference --write`: edit those instead.',
         "",
         'GRAMMAR: path -> (what its arguments are, {option: (help, what its value is; "" = a flag)}). A kind is jobs, nodes,',
-        "users, files, commands (those with a schema), any, or words joined by |.",
+        "users, files, commands (those with a schema), any, or words joined by |; job, node: one.",
         '"""',
         "",
         "# fmt: off",
@@ -107,7 +107,9 @@ def _kind(parameter: Any) -> str:
         return "|".join(CHOICES[word])
     if word.islower() and "|" in word:
         return word
-    return KINDS.get(word, "files" if word.startswith("SCRIPT") else "any")
+    kind = KINDS.get(word, "files" if word.startswith("SCRIPT") else "any")
+    alone = parameter.param_type_name == "argument" and parameter.nargs == 1 and kind in ("jobs", "nodes")
+    return kind.removesuffix("s") if alone else kind
 
 
 def _quoted(text: str) -> str:

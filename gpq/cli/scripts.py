@@ -1,58 +1,124 @@
 """The completion scripts, one a shell. They know nothing: `gpq __complete` answers, so that an upgrade reaches the next TAB.
 
-Exit status 9 of `gpq __complete` means: file names, please.
+Exit status 9 of `gpq __complete` means: file names, please. 10: what follows `--` is to be completed as a line of its own.
 """
 
-BASH = r"""# bash completion of gpq. Install: gpq completion bash > ~/.local/share/bash-completion/completions/gpq
-_gpq() {
-    local IFS=$'\n' status word
+LINES = {  # that turn completion on for good; README.md, `gpq completion --help` and the scripts say the same
+    "bash": "echo 'source <(gpq completion bash 2>/dev/null)' >> ~/.bashrc",
+    "zsh": "echo 'source <(gpq completion zsh 2>/dev/null)' >> ~/.zshrc",
+    "fish": "mkdir -p ~/.config/fish/completions; gpq completion fish > ~/.config/fish/completions/gpq.fish",
+}
+
+BASH = (
+    rf"""# bash completion of gpq, in every new shell (the package bash-completion is not needed):
+#   {LINES["bash"]}
+# In this shell only: source <(gpq completion bash)
+"""
+    + r"""_gpq() {
+    local how=bash gpq=gpq status row
     COMPREPLY=()
-    word=$(command gpq __complete bash "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+    [[ ${1-} == */* ]] && gpq=${1/#\~\//$HOME/}
+    case ${COMP_TYPE-} in
+        33 | 63 | 64) how=bash:${COLUMNS:-80} ;; # several candidates are shown, and none is inserted
+    esac
+    row=$(command "$gpq" __complete "$how" "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
     status=$?
     if [[ $status -eq 9 ]]; then
         compopt -o default 2>/dev/null
-        return
+    elif [[ $status -eq 10 ]]; then
+        _gpq_command
+    else
+        while IFS= read -r row; do
+            [[ -n $row ]] && COMPREPLY+=("$row")
+        done <<<"$row"
     fi
-    while read -r word; do
-        [[ -n $word ]] && COMPREPLY+=("$word")
-    done <<<"$word"
-    [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace 2>/dev/null
 }
-complete -F _gpq gpq
-"""
-
-ZSH = r"""#compdef gpq
-# zsh completion of gpq. Install: gpq completion zsh > a folder of $fpath, as _gpq; or: source <(gpq completion zsh)
-_gpq() {
-    local -a found
-    local answer
-    answer=$(command gpq __complete zsh "${(@)words[2,CURRENT]}" 2>/dev/null)
-    if (( $? == 9 )); then
-        _files
-        return
+_gpq_command() {
+    local at=1 row
+    while [[ ${COMP_WORDS[at]} != -- ]]; do ((at++)); done
+    ((at++))
+    if declare -F _comp_command_offset >/dev/null; then
+        _comp_command_offset "$at"
+    elif declare -F _command_offset >/dev/null; then
+        _command_offset "$at"
+    elif [[ $COMP_CWORD -eq $at ]]; then
+        while IFS= read -r row; do
+            COMPREPLY+=("$row")
+        done < <(compgen -c -- "${COMP_WORDS[at]}" | LC_ALL=C sort -u)
+        compopt -o filenames 2>/dev/null
+    else
+        compopt -o default 2>/dev/null
     fi
-    found=("${(@f)answer}")
-    [[ -n $answer ]] && _describe -V gpq found
+}
+complete -o nosort -F _gpq gpq 2>/dev/null || complete -F _gpq gpq
+"""
+)
+
+ZSH = (
+    rf"""#compdef gpq
+# zsh completion of gpq, in every new shell (it must stay behind any other line with compinit, which forgets it):
+#   {LINES["zsh"]}
+# In this shell only: source <(gpq completion zsh). As a file: gpq completion zsh > _gpq, in a folder of $fpath.
+"""
+    + r"""_gpq() {
+    local answer gpq=gpq
+    local -a found shown expl
+    local -i at
+    [[ $words[1] == */* ]] && gpq=${(Q)words[1]/#\~\//$HOME/}
+    answer=$(command $gpq __complete zsh:$COLUMNS "${(@Q)words[2,CURRENT]}" 2>/dev/null)
+    at=$?
+    if (( at == 9 )); then
+        _files
+    elif (( at == 10 )); then
+        at=${words[(i)--]}
+        shift $at words
+        (( CURRENT -= at ))
+        _normal -p gpq
+    elif [[ -n $answer ]]; then
+        found=("${(@)${(@f)answer}%%$'\t'*}")
+        shown=("${(@)${(@f)answer}#*$'\t'}")
+        if [[ "$found" == "$shown" ]]; then
+            _wanted -V gpq expl gpq compadd -a found
+        else
+            _wanted -V gpq expl gpq compadd -l -d shown -a found
+        fi
+    fi
 }
 if [[ $funcstack[1] == _gpq ]]; then
     _gpq "$@"
-elif (( $+functions[compdef] )); then
-    compdef _gpq gpq
+else
+    (( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i }
+    (( $+functions[compdef] )) && compdef _gpq gpq
 fi
 """
+)
 
-FISH = r"""# fish completion of gpq. Install: gpq completion fish > ~/.config/fish/completions/gpq.fish
-function __gpq_complete
+FISH = (
+    rf"""# fish completion of gpq, in every new shell:
+#   {LINES["fish"]}
+# In this shell only: gpq completion fish | source
+"""
+    + r"""function __gpq_complete
     set -l before (commandline -opc)
     set -l current (commandline -ct)
-    set -l found (command gpq __complete fish $before[2..-1] "$current" 2>/dev/null)
-    if test $status -eq 9
-        __fish_complete_path "$current"
-        return
+    set -l gpq gpq
+    string match -q '*/*' -- $before[1]; and set gpq (string replace -r '^~/' $HOME/ -- $before[1])
+    set -l found (command $gpq __complete fish $before[2..-1] "$current" 2>/dev/null)
+    switch $status
+        case 9
+            __fish_complete_path "$current"
+        case 10
+            set -e before[1..(contains -i -- -- $before)]
+            if set -q before[1]
+                set current (string join ' ' -- (string escape -- $before) "$current")
+            end
+            complete -C "$current"
+        case '*'
+            printf '%s\n' $found
     end
-    printf '%s\n' $found
 end
 complete -c gpq -f -k -a '(__gpq_complete)'
 """
+)
 
 SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}

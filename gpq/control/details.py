@@ -1,4 +1,4 @@
-"""Snapshot and history -> the longer answers: one job in full, why, the live view, the words of completion."""
+"""Snapshot and history -> the longer answers: one job in full, why, the live view."""
 
 from __future__ import annotations
 
@@ -7,23 +7,20 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from gpq.control import narration
-from gpq.control.answers import Reader, node_word
+from gpq.control.answers import Reader
 from gpq.control.requests import message_of
 from gpq.core import estimates
 from gpq.core import events as facts
 from gpq.core.explain import Explained, explain
 from gpq.core.models import TERMINAL, Job, JobState, Shape
 from gpq.core.shapes import feasible
-from gpq.ports import History
-from gpq.rpc.messages import AttemptView, CurvePoint, Explanation, JobDetail, LossView, ReallocationView, Words
+from gpq.rpc.messages import AttemptView, CurvePoint, Explanation, JobDetail, LossView, ReallocationView
 
 CHANGES = (facts.Launched, facts.StopSent, facts.Retuned, facts.Held, facts.Stopped)
 ENDS = (
     facts.Stopped, facts.Succeeded, facts.Failed, facts.Cancelled, facts.TimeLimitReached,
 )  # fmt: skip
 HISTORY_LINES = 200
-COMPLETED_JOBS = 50  # that ended, among the words
-MOST_WORDS = 500  # that complete one word
 
 
 def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetail:
@@ -130,52 +127,3 @@ def _after(job: Job) -> list[str]:
         mended = "submit it with a longer --time"
     said = [f"`gpq logs {job.id}` shows what it said last"] if job.first_started_at is not None else []
     return [*said, mended]
-
-
-def words(reader: Reader, past: History, kind: str, prefix: str) -> Words:
-    """What may complete `prefix`: (word, description)."""
-    live = list(reader.snapshot.jobs.values())
-    found: list[tuple[str, str]]
-    match kind:
-        case "jobs":
-            return _jobs([*live, *past.history(limit=COMPLETED_JOBS)], prefix)
-        case "names":
-            found = [(job.name, str(job.state)) for job in [*live, *past.history(limit=COMPLETED_JOBS)] if job.name]
-        case "nodes":
-            found = [(str(node.id), node_word(reader.snapshot, node)) for node in reader.snapshot.nodes.values()]
-        case "users":
-            everything = [*live, *past.history(limit=COMPLETED_JOBS)]
-            found = [(user, "") for user in sorted({job.spec.user for job in everything})]
-        case _:
-            found = []
-    first = dict(reversed([pair for pair in found if pair[0].startswith(prefix)]))  # the first of several wins
-    return Words([(word, first[word]) for word in some([word for word in dict(found) if word in first])])
-
-
-def _jobs(jobs: Sequence[Job], prefix: str) -> Words:
-    """Their ids, then their names; of several with a name the first."""
-    ids = {str(job.id): job for job in jobs}
-    names = {job.name: job for job in reversed(jobs) if job.name not in ids}
-    words = [*ids, *dict.fromkeys(job.name for job in jobs if job.name in names)]
-    chosen = some([word for word in words if word and word.startswith(prefix)])
-    return Words(
-        [
-            (
-                word,
-                f"{ids[word].name or ids[word].spec.argv[0]} {ids[word].state}" if word in ids else _named(names[word]),
-            )
-            for word in chosen
-        ]
-    )
-
-
-def _named(job: Job) -> str:
-    return f"{job.id} {job.state}"
-
-
-def some(words: Sequence[str]) -> Sequence[str]:
-    """No more than a shell lists without asking twice. What all begin with is what some begin with: the first and the last
-    of the alphabet are among them."""
-    if len(words) <= MOST_WORDS:
-        return words
-    return list(dict.fromkeys([*words[:MOST_WORDS], min(words), max(words)]))

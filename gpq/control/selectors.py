@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from gpq.core.models import Job, JobState, Snapshot
+from gpq.core.models import TERMINAL, Job, JobState, Snapshot
 from gpq.core.units import JobId
 from gpq.errors import NotFound, UsageError
 from gpq.ports import History
@@ -23,6 +23,23 @@ NEAR_POOL = 200  # ended jobs whose names are offered when one is misspelt
 def is_selector(word: str) -> bool:
     """Would this word be read as something else than a name?"""
     return word == "all" or bool(_LAST.fullmatch(word) or _IDS.fullmatch(word) or _ELEMENTS.fullmatch(word))
+
+
+def covered(word: str, snapshot: Snapshot) -> Callable[[Job], bool]:
+    """Does this word name that job? For completion: looks nothing up and never raises; nonsense names none."""
+    if word == "all":
+        return lambda job: job.state not in TERMINAL
+    if last := _LAST.fullmatch(word):
+        number = snapshot.next_id - 1 - int(last[1] or 0)
+        return lambda job: job.id == number
+    if some := _ELEMENTS.fullmatch(word):
+        array, low, high = int(some[1]), int(some[2]), int(some[3] or some[2])
+        return lambda job: (seat := job.spec.seat) is not None and seat.array == array and low <= seat.index <= high
+    if ids := _IDS.fullmatch(word):
+        first, final = int(ids[1]), int(ids[2] or ids[1])
+        array = first if not ids[2] else 0
+        return lambda job: first <= job.id <= final or ((seat := job.spec.seat) is not None and seat.array == array)
+    return lambda job: job.name == word
 
 
 def resolve(selectors: Sequence[str], snapshot: Snapshot, past: History) -> list[JobId]:

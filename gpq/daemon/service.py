@@ -31,6 +31,7 @@ from gpq.control.answers import Reader, node_word
 from gpq.control.controller import Controller
 from gpq.control.selectors import resolve, single
 from gpq.control.tally import Tally
+from gpq.control.words import words
 from gpq.core import estimates
 from gpq.core.fairness import JobFairness, known_fairness
 from gpq.core.files import Staging
@@ -428,7 +429,7 @@ class Service:
         return query.answer(reader.jobs([*live, *(job for job in found if job.id not in reader.snapshot.jobs)]))
 
     def _complete(self, request: messages.Complete, peer: Peer) -> messages.Words:
-        return details.words(self._reader(), self._past, request.kind, request.prefix)
+        return words(self._reader(), self._past, request)
 
     def _info(self, request: messages.Info, peer: Peer) -> messages.DaemonInfo:
         controller, about = self._controller, self._about

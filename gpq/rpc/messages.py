@@ -204,10 +204,13 @@ class Top(Request, frozen=True):
 
 
 class Complete(Request, frozen=True):
-    """Words for shell completion: kind is "jobs", "nodes", "users" or "names"."""
+    """Words for shell completion: kind is "jobs", "nodes", "users" or "names". Of jobs those that `command` ("cancel") can do
+    something with, without those that `given`, words on the line, name already; of no command all."""
 
     kind: str
     prefix: str = ""
+    command: str = ""
+    given: list[str] = []
 
 
 class Errand(Request, frozen=True):

@@ -172,8 +172,9 @@ def report(by: str = "user", user: str = "alice") -> m.ReportView:
 class Made:
     """Answers requests from `rows`; keeps them in `asked`."""
 
-    def __init__(self, rows: list[m.JobView]) -> None:
+    def __init__(self, rows: list[m.JobView], *, names: bool = False) -> None:
         self.rows = rows
+        self.names = names  # among the words of completion
         self.asked: list[m.Request] = []
         self.silent: dict[int, str] = {}  # attempts whose server cannot be asked
         self.mute = 0  # requests for a log that find the only server silent
@@ -209,6 +210,7 @@ class Made:
                 return msgspec.structs.replace(top(), jobs=named, states=states)
             case m.Complete():
                 words = [(str(row.id), f"{row.name} {row.state}") for row in self.rows]
+                words += [(row.name, f"{row.id} {row.state}") for row in self.rows if self.names]
                 return m.Words([word for word in words if word[0].startswith(request.prefix)])
             case m.Logs():
                 number = request.attempt or 1
@@ -246,9 +248,9 @@ class Made:
 
 
 @contextmanager
-def serving(home: Path, rows: list[m.JobView]) -> Iterator[Made]:
+def serving(home: Path, rows: list[m.JobView], *, names: bool = False) -> Iterator[Made]:
     """A socket in `home` until the end of the block."""
-    made = Made(rows)
+    made = Made(rows, names=names)
     server = Server(str(home / "gpq.sock"), made)
     server.start()
     try:

@@ -66,9 +66,14 @@ class Terminal:
     """gpq in the foreground of a new session, as from a login shell."""
 
     def __init__(
-        self, environment: Mapping[str, str], *argv: str, columns: int = 80, lines: int = 24, shell: bool = False
+        self,
+        environment: Mapping[str, str],
+        *argv: str,
+        columns: int = 80,
+        lines: int = 24,
+        shell: bool | Sequence[str] = False,
     ) -> None:
-        """`shell`: a shell with job control instead, for the test to type the command into."""
+        """`shell`: a shell with job control instead, for the test to type the command into; which one, as a command line."""
         self.picture = Picture(columns, lines)
         self.written = b""
         self._stream = Stream(self.picture)
@@ -77,7 +82,8 @@ class Terminal:
         self.before = termios.tcgetattr(self._ours) if self.pid else []
         if self.pid == 0:
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-            command = ["/bin/sh", "-i"] if shell else [sys.executable, "-m", "gpq", *argv]
+            started = [sys.executable, "-m", "gpq", *argv]
+            command = list(shell) if not isinstance(shell, bool) else ["/bin/sh", "-i"] if shell else started
             os.execve(command[0], command, dict(environment))
 
     def pump(self, seconds: float = 0.05) -> bool:

@@ -1,8 +1,7 @@
-"""Completion in real shells: bash, zsh and fish are driven as a person's TAB drives them."""
+"""What `gpq __complete` offers, and what that costs. The shells themselves are in test_completion_shells."""
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,8 @@ import pytest
 
 from gpq.cli import complete
 from gpq.cli.schemas import PRINTED
+from gpq.cli.scripts import LINES, SCRIPTS
+from gpq.rpc.messages import Complete
 from tests.cli.conftest import ROOT, Gpq
 from tests.cli.served import Made, job, serving
 
@@ -33,7 +34,13 @@ def offered(gpq: Gpq, shell: str, *words: str) -> tuple[int, list[str]]:
         (["status", "--color", "="], ["auto", "always", "never"]),
         (["status", "--state", "c"], ["completed", "cancelled"]),
         (["cancel", ""], ["1", "2"]),
-        (["cancel", "1,"], ["1,1", "1,2"]),
+        (["cancel", "1,"], ["1,2"]),
+        (["cancel", "1", ""], ["2"]),
+        (["cancel", "--timeout", "5m", "2", ""], ["1"]),
+        (["cancel", "--", "2", ""], ["1"]),
+        (["show", "1", ""], []),  # it takes one
+        (["show", "1", "--js"], ["--json"]),
+        (["completion", "--", ""], ["bash", "zsh", "fish"]),
         (["logs", "1", "--node", ""], ["1", "2"]),  # asks for nodes; the made daemon has one list
         (["nodes", ""], ["list", "add", "remove", "drain", "undrain", "reserve", "unreserve", "--help", "1", "2"]),
         (["nodes", "1", "--js"], ["--json"]),
@@ -67,7 +74,7 @@ def test_words_complete(gpq: Gpq, made: Made, words: list[str], found: list[str]
         ["submit", ""],
         ["submit", "--gpus", "2", "tr"],
         ["submit", "train.py", "--da"],
-        ["submit", "--", ""],
+        ["submit", "./run.sh", "--", ""],
         ["config", "check", ""],
     ],
 )
@@ -75,9 +82,36 @@ def test_file_names_are_left_to_the_shell(gpq: Gpq, made: Made, words: list[str]
     assert offered(gpq, "zsh", *words) == (complete.FILES, [])
 
 
+@pytest.mark.parametrize("words", [["--", ""], ["--gpus", "2", "--", "py"], ["--", "cat", "--fast", "--", "x"]])
+def test_what_follows_two_dashes_is_left_to_the_shell_as_a_command(gpq: Gpq, made: Made, words: list[str]) -> None:
+    assert offered(gpq, "fish", "submit", *words) == (complete.COMMAND, [])
+
+
 def test_jobs_come_with_their_name_and_state(gpq: Gpq, made: Made) -> None:
-    assert offered(gpq, "zsh", "show", "") == (0, ["1:train-1 running", "2:train-2 pending"])
+    assert offered(gpq, "zsh:80", "show", "") == (0, ["1\t1  -- train-1 running", "2\t2  -- train-2 pending"])
+    assert offered(gpq, "zsh:16", "show", "2") == (0, ["2\t2  -- train-2 p"])
     assert offered(gpq, "fish", "show", "") == (0, ["1\ttrain-1 running", "2\ttrain-2 pending"])
+    rows = ["1  train-1 running", "2  train-2 pending"]
+    assert offered(gpq, "bash:80", "show", "") == (0, [f"{row:40}" for row in rows])
+    assert offered(gpq, "bash:80", "show", "2") == (0, ["2"])
+
+
+def test_the_daemon_is_told_the_command_and_what_is_on_the_line(gpq: Gpq, made: Made) -> None:
+    for words in (["cancel", "3-7", "train", "9,1"], ["submit", "--after", "12:ok,"], ["nodes", "drain", ""]):
+        offered(gpq, "zsh", *words)
+    assert made.asked == [
+        Complete("jobs", "1", "cancel", ["3-7", "train", "9"]),
+        Complete("jobs", "", "submit", ["12"]),
+        Complete("nodes"),
+    ]
+
+
+def test_bash_is_offered_ids_and_names_once_they_are_begun(gpq: Gpq, home: Path) -> None:
+    jobs = [job(1, name="train"), job(12, name="3d-unet")]
+    with serving(home, jobs, names=True):
+        for words, found in ((("",), ["1", "12"]), (("1",), ["1", "12"]), (("t",), ["train"]), (("3",), ["3d-unet"])):
+            assert offered(gpq, "bash", "cancel", *words) == (0, found)
+        assert len(offered(gpq, "fish", "cancel", "")[1]) == 4
 
 
 def test_without_a_daemon_completion_is_silent_and_starts_none(gpq: Gpq, home: Path) -> None:
@@ -94,128 +128,43 @@ def test_what_jobs_call_themselves_cannot_reach_the_shell(gpq: Gpq, home: Path) 
             assert len(said.stdout.splitlines()) == 1
 
 
+def schema_words(*words: str) -> list[tuple[str, str]]:
+    found = complete.candidates(["schema", *words], "zsh")
+    assert not isinstance(found, int)
+    return found
+
+
 def test_what_has_a_schema_is_offered_and_nothing_else() -> None:
     offered = []
-    for name, _ in complete.candidates(["schema", ""]) or ():
-        inner = [word for word, _ in complete.candidates(["schema", name, ""]) or ()]
+    for name, _ in schema_words(""):
+        inner = [word for word, _ in schema_words(name, "")]
         offered += [f"{name} {word}" for word in inner] or [name]
     assert sorted(offered) == sorted(PRINTED)
 
 
-@pytest.mark.parametrize("words", [["cancel", ""], ["schema", ""], ["schema", "nodes", ""]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["__complete", "bash:80", "cancel", ""],
+        ["__complete", "bash", "schema", ""],
+        ["__complete", "bash", "schema", "nodes", ""],
+        ["completion", "bash"],
+    ],
+)
 def test_completion_imports_nothing_that_costs(gpq: Gpq, made: Made, words: list[str]) -> None:
-    command = [sys.executable, "-X", "importtime", "-m", "gpq", "__complete", "bash", *words]
+    command = [sys.executable, "-X", "importtime", "-m", "gpq", *words]
     said = subprocess.run(command, env=gpq.environment, capture_output=True, text=True, check=True)
     imported = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines() if line.startswith("import time:")}
-    assert "gpq.cli.complete" in imported
+    assert ("gpq.cli.complete" if words[0] == "__complete" else "gpq.cli.scripts") in imported
     assert not imported & {"typer", "rich", "msgspec", "dataclasses", "argparse", "re", "json", "socket", "typing"}
-
-
-def test_bash_completes(gpq: Gpq, made: Made) -> None:
-    program = """
-        source <(gpq completion bash)
-        try() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _gpq; printf '%s|' "${COMPREPLY[@]}"; echo; }
-        try gpq sta
-        try gpq cancel ''
-        try gpq status --color = a
-        try gpq logs --fol
-        complete -p gpq
-    """
-    assert run("bash", program, gpq, "--norc").splitlines() == [
-        "status|",
-        "1|2|",
-        "auto|always|",
-        "--follow|",
-        "complete -F _gpq gpq",
-    ]
-
-
-def test_bash_offers_file_names_for_a_script(gpq: Gpq, made: Made, home: Path) -> None:
-    (home / "train_me.py").touch()
-    assert "train_me.py" in on_keys(
-        "bash --norc --noprofile -i", "source <(gpq completion bash)\n", "gpq submit train_\t", gpq
-    )
-
-
-def test_zsh_completes(gpq: Gpq, made: Made) -> None:
-    setup = "PROMPT='> '; autoload -U compinit; compinit -u -D; source <(gpq completion zsh)\n"
-    shown = on_keys("zsh -f -i", setup, "gpq cancel \t", gpq)
-    assert "train-1 running" in shown
-    assert "train-2 pending" in shown
-    assert "gpq status" in on_keys("zsh -f -i", setup, "gpq statu\t", gpq)
-
-
-def test_fish_completes(gpq: Gpq, made: Made, home: Path) -> None:
-    (home / "train_me.py").touch()
-    program = """
-        gpq completion fish | source
-        complete -C 'gpq show '
-        complete -C 'gpq statu'
-        complete -C 'gpq submit train_'
-    """
-    lines = run("fish", program, gpq, "--no-config").splitlines()
-    assert lines[:2] == ["1\ttrain-1 running", "2\ttrain-2 pending"]
-    assert lines[2].startswith("status\tthe queue")
-    assert lines[3] == "train_me.py"
-
-
-def run(shell: str, program: str, gpq: Gpq, *options: str) -> str:
-    assert shutil.which(shell), f"install {shell}: its completion is to be tested"
-    said = subprocess.run(
-        [shell, *options, "-c", program],
-        env=gpq.environment,
-        cwd=gpq.home,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert said.stderr == ""
-    return said.stdout
-
-
-def on_keys(command: str, setup: str, keys: str, gpq: Gpq) -> str:
-    """The screen text of an interactive shell after `keys`."""
-    import os
-    import pty
-    import select
-    import time
-
-    name = command.split()[0]
-    assert shutil.which(name), f"install {name}: its completion is to be tested"
-    pid, master = pty.fork()
-    if pid == 0:
-        os.chdir(gpq.home)
-        os.execvpe(name, command.split(), {**gpq.environment, "COLUMNS": "80", "PS1": "> "})
-    written = b""
-
-    def wait_for(word: bytes) -> None:
-        nonlocal written
-        until = time.monotonic() + 60
-        while word not in written:
-            assert time.monotonic() < until, written
-            if select.select([master], [], [], 1.0)[0]:
-                written += os.read(master, 65536)
-
-    try:
-        os.write(master, setup.encode() + b"echo re''ady\n")
-        wait_for(b"ready\r\n")
-        written = b""
-        os.write(master, keys.encode())
-        quiet = 0
-        while quiet < 3:  # three seconds without a word, once something but the echo of the keys came
-            if select.select([master], [], [], 1.0)[0]:
-                written += os.read(master, 65536)
-                quiet = 0
-            else:
-                quiet += 1
-    finally:
-        os.kill(pid, 9)
-        os.waitpid(pid, 0)
-        os.close(master)
-    return written.decode(errors="replace")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_command_prints_the_script_of_the_repository(gpq: Gpq, shell: str) -> None:
     assert gpq("completion", shell).stdout == (ROOT / f"completions/gpq.{shell}").read_text()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_readme_help_and_script_name_the_same_line(gpq: Gpq, shell: str) -> None:
+    for text in ((ROOT / "README.md").read_text(), gpq("completion", "--help").stdout, SCRIPTS[shell]):
+        assert LINES[shell] in text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpq.control.answers import Reader
-from gpq.control.details import MOST_WORDS, detail, explanation, some
+from gpq.control.details import detail, explanation
 from gpq.core.fairness import fairness_by_job
 from gpq.core.models import Exit, JobState
 from gpq.core.nodes import NOT_YET, NodeState
@@ -57,11 +57,3 @@ def test_why_of_an_ended_job_says_it_once_and_what_to_do_only_where_something_we
     assert (failed.headline, failed.reasons) == ("failed: exit 1", [])
     assert failed.remedies[0] == "`gpq logs 7` shows what it said last"
     assert not any("gpq logs" in line for line in told(JobState.FAILED, exit=Exit(127)).remedies)
-
-
-def test_of_thousands_of_words_those_are_told_that_have_the_same_beginning_as_all() -> None:
-    words = [f"train-{number}" for number in range(3000)] + ["test"]
-    told = some(words)
-    assert len(told) <= MOST_WORDS + 2
-    assert (min(told), max(told)) == (min(words), max(words))
-    assert some(words[:10]) == words[:10]

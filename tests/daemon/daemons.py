@@ -133,7 +133,12 @@ def clear(made: Daemon) -> None:
     if made.process is not None and made.process.poll() is None:
         made.process.send_signal(signal.SIGCONT)
         made.kill()
-    wait_until(lambda: not _end(os.fsencode(made.home)), "its processes are gone")
+    end_all(made.home)
+
+
+def end_all(home: Path) -> None:
+    """Every process that has `home` in its environment or words."""
+    wait_until(lambda: not _end(os.fsencode(home)), "its processes are gone")
 
 
 def _end(home: bytes) -> list[int]:

@@ -315,3 +315,12 @@ def test_completion_offers_ids_names_nodes_and_users(served: Daemon) -> None:
     assert offered("names", "unm") == ["unmistakable"]
     assert offered("nodes") == ["here"]
     assert offered("users") == [row(served, job).user]
+
+    def acted_on(command: str, *given: str) -> list[str]:
+        return [word for word, _ in served.call(Complete("jobs", str(job), command, list(given)), Words).words]
+
+    assert acted_on("cancel") == [str(job)]
+    assert acted_on("cancel", "unmistakable") == acted_on("release") == acted_on("history") == []
+    served.call(Cancel([str(job)], wait=30.0), CancelResult)
+    assert acted_on("cancel") == []
+    assert acted_on("logs") == acted_on("requeue") == [str(job)]

@@ -33,6 +33,7 @@ from gpq.rpc.messages import (
     Submitted,
     Wait,
 )
+from tests.daemon.daemons import end_all
 from tests.waiting import PATIENCE, wait_until
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -83,9 +84,10 @@ class Daemon:
             self.discard()
 
     def discard(self) -> None:
-        """The process, if it lives, and the folder."""
+        """The process, if it lives, the jobs that could not be cancelled, and the folder."""
         if self.process is not None and self.process.poll() is None:
             self.kill()
+        end_all(self.home)
         shutil.rmtree(self.home, ignore_errors=True)
 
     # -- the process
