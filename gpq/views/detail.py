@@ -194,7 +194,7 @@ def _attempts(attempts: list[AttemptView]) -> list[Column]:
     return [
         Column("  #", [str(one.attempt) for one in attempts], 99, right=True),
         Column("GPUS", [places(one.placement) for one in attempts], 90, least=8),
-        Column("WHY THESE GPUS", [safe(one.why) for one in attempts], 80, least=14),
+        Column("WHY THESE GPUS", [safe(one.why) for one in attempts], 80, least=24),
         Column("LAUNCHED", [moment(one.launched_at) for one in attempts], 60),
         Column("ENDED", [moment(one.ended_at or "-") for one in attempts], 50),
         Column("OUTCOME", [safe(one.outcome) or "-" for one in attempts], 95),

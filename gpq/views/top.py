@@ -31,9 +31,9 @@ def frame(view: TopView, width: int, height: int | None, filter: str = "") -> Re
     live = [job for job in view.jobs if job.state not in ENDED]
     rows = shares(height, devices=sum(len(node.devices) for node in view.nodes), jobs=len(live), users=len(view.users))
     return Group(
-        header(view, view.jobs, width, filter),
+        header(view, live, width, filter),
         panel("GPUs", device_table(view.nodes, rows[0], width), rows[0]),
-        panel("goodput", goodput_table(live, rows[1], width), rows[1]),
+        panel("goodput", goodput_table(live, rows[1], width, filter), rows[1]),
         *lower(view, live, width, rows[2]),
     )
 
@@ -175,10 +175,10 @@ def bar(value: int | None, cells: int = 10) -> str:
     return filled * full + empty * (cells - full)
 
 
-def goodput_table(jobs: list[JobView], lines: int | None, width: int) -> RenderableType:
+def goodput_table(jobs: list[JobView], lines: int | None, width: int, filter: str = "") -> RenderableType:
     """Running jobs first; columns that say nothing, or that a narrow terminal has no room for, are left out."""
     if not jobs:
-        return Text("no jobs: gpq submit queues one")
+        return Text("no live job matches the filter" if filter else "no jobs: gpq submit queues one")
     ordered = sorted(jobs, key=lambda job: (job.gpus == 0, job.id))
     shown = ordered if lines is None or len(jobs) + 1 <= lines else ordered[: max(lines - 2, 0)]
     rows = [job_columns.cells(job) for job in shown]

@@ -100,6 +100,9 @@ def test_a_filter_is_told_and_the_first_line_still_counts_all(gpq: Gpq, several:
         terminal.until(lambda seen: "shown" not in seen.rows[0], "it is off")
     once = gpq("top", "--once", "user=bob", COLUMNS="100").stdout.splitlines()[0]
     assert "3 running, 1 pending, 1 held  1 of 5 jobs shown" in once
+    nobody = gpq("top", "--once", "user=nobody", COLUMNS="100").stdout
+    assert "0 of 5 jobs shown" in nobody
+    assert "no live job matches the filter" in nobody
     assert "states" not in gpq("top", "--json", "user=bob").stdout
 
 
@@ -388,6 +391,6 @@ def test_a_daemon_that_dies_is_awaited(live: Gpq, home: Path) -> None:
         (home / "kept.toml").rename(home / "config.toml")
         terminal.until(lambda seen: "policy" in seen.rows[0], "the next one answers")
         terminal.until(lambda seen: "running" in seen.row("sturdy"), "its job runs on")
-        assert terminal.rows[1].startswith("╭─ GPUs")
+        terminal.until(lambda seen: seen.rows[1].startswith("╭─ GPUs"), "the whole picture")
         terminal.press("q")
         assert terminal.end() == 0
