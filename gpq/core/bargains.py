@@ -64,6 +64,8 @@ def lines(snapshot: Snapshot, job: Job) -> list[str]:
     change = more(snapshot, job)
     if change is None:
         return []
+    if change.ratio <= 1:
+        return [f"{change.gpus} GPUs would not make it faster: its goodput would change by {_percent(change.ratio)}"]
     said = f"{change.gpus} GPUs would change its goodput by {_percent(change.ratio)}"
     unused, needed = free(snapshot), change.gpus - job.replicas
     if unused >= needed:
@@ -71,7 +73,7 @@ def lines(snapshot: Snapshot, job: Job) -> list[str]:
     rivals = givers(snapshot, job)
     if not rivals:
         return [f"{said}; nobody who runs could give any"]
-    told = [f"job {one.job} would lose {_percent(one.ratio)} with {one.gpus}" for one in rivals[:2]]
+    told = [f"job {one.job} would lose {max(100 * (1 - one.ratio), 0):.0f}% with {one.gpus}" for one in rivals[:2]]
     return [said, f"who could give: {', '.join(told)}"]
 
 

@@ -455,7 +455,9 @@ def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     others = [other for other in snapshot.jobs.values() if other.state in HOLDS_DEVICES and other.id != job.id]
     if others:
         count = sum(len(node.devices) for node in nodes_up(snapshot))
-        reasons.append(f"{gpus(count)} are shared with {len(others)} other running job(s)")
+        reasons.append(
+            f"{gpus(count)} are shared with {len(others)} other running {'job' if len(others) == 1 else 'jobs'}"
+        )
     if is_fixed(job, snapshot):
         reasons.append("it was started a moment ago and is not moved again yet")
     if not points:

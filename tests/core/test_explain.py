@@ -116,9 +116,9 @@ def test_free_gpus_on_different_servers_are_told_apart_for_what_needs_one_server
 
 def test_gpus_of_a_drained_server_are_not_said_to_be_shared() -> None:
     here = snapshot(node("a", 2), node("b", 6), profiled(1), running(2, on("a", 1)))
-    assert "8 GPUs are shared with 1 other running job(s)" in why(here).reasons
+    assert "8 GPUs are shared with 1 other running job" in why(here).reasons
     drained = replace(here, drained={NodeId("b"): ""})
-    assert "2 GPUs are shared with 1 other running job(s)" in why(drained).reasons
+    assert "2 GPUs are shared with 1 other running job" in why(drained).reasons
 
 
 def test_a_job_on_a_server_that_is_not_configured_any_more_is_explained() -> None:
