@@ -193,7 +193,8 @@ def newest(daemon: Lasting, job: str, watcher: Watcher | None = None) -> message
 
 def _unstarted(row: messages.JobView) -> str:
     never = "never started" if row.state in ENDED else "has not started"
-    return f"job {row.id} {never}: it is {row.state}" + (f", {row.reason}" if row.reason else "")
+    why = row.reason if row.reason.startswith(row.state) else f"{row.state}, {row.reason}" if row.reason else row.state
+    return f"job {row.id} {never}: it is {why}"
 
 
 def _no_log(row: messages.JobView) -> GpqError:

@@ -196,11 +196,11 @@ def test_the_log_of_a_job_that_never_started_is_one_line_that_says_why(live: Gpq
     ok(live, "submit", "--hold", "--", "true")
     said = live("logs", "1")
     assert (said.returncode, said.stdout) == (1, "")
-    held = "gpq: job 1 has not started: it is held, held by its user; there is no log\n"
+    held = "gpq: job 1 has not started: it is held by its user; there is no log\n"
     assert said.stderr == held + "hint: `gpq why 1` says more\n"
     following = begin(live, "logs", "1", "-f")
     assert following.stderr is not None
-    told = "note: job 1 has not started: it is held, held by its user; `gpq why 1` says more\n"
+    told = "note: job 1 has not started: it is held by its user; `gpq why 1` says more\n"
     assert following.stderr.readline() == told
     ok(live, "cancel", "1")
     never = "gpq: job 1 never started: it is cancelled; there is no log\nhint: `gpq why 1` says more\n"
