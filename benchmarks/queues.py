@@ -156,7 +156,7 @@ def hyperqueue() -> str:
     if found := shutil.which("hq"):
         return f"HyperQueue: {found} is here, and this benchmark does not set it up."
     return (
-        "HyperQueue: no `hq` here. Its package of PyPI (hyperqueue 0.27.0) brings a Python library and no such command, and"
+        "HyperQueue: no `hq` here. Its Python package (hyperqueue 0.27.0) brings a library and no such command, and"
         " Debian has none."
     )
 
