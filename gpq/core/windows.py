@@ -40,7 +40,9 @@ class Window:
     def __str__(self) -> str:
         if self.latest < SOON:
             return "it may start at once"
-        begin = f"in {span(self.earliest)} at the earliest" if self.earliest >= SOON else "at any moment"
+        begin = (
+            f"in {span(self.earliest)} at the earliest" if self.earliest >= SOON else "as soon as GPUs are given back"
+        )
         if self.latest == NEVER:
             when = "nobody knows when it may start" if self.open else f"it may start {begin}; nobody knows how late"
             return f"{when}: {self.because}"

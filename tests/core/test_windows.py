@@ -37,7 +37,8 @@ def test_a_time_limit_bounds_the_end_and_nothing_the_beginning() -> None:
     assert found is not None
     assert (found.earliest, found.latest) == (0.0, 510.0)
     assert str(found) == (
-        "it may start at any moment, and within 8 m if nobody else comes: the time limit of job 1 ends it by then"
+        "it may start as soon as GPUs are given back, and within 8 m if nobody else comes: "
+        "the time limit of job 1 ends it by then"
     )
 
 
@@ -67,7 +68,9 @@ def test_a_beginning_that_is_known_is_told_though_the_end_is_not() -> None:
     bounded = limited(2, 1, limit=100.0)
     found = of(snapshot(A, limited(1, 0, limit=None), bounded), 1, {JobId(50): 1})
     assert found is not None
-    assert str(found).startswith("it may start at any moment; nobody knows how late: job 50 comes before it; job 1 has")
+    assert str(found).startswith(
+        "it may start as soon as GPUs are given back; nobody knows how late: job 50 comes before it; job 1 has"
+    )
 
 
 def test_on_one_server_all_of_its_gpus_have_to_be_there() -> None:
