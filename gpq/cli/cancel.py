@@ -45,11 +45,14 @@ def cancel(
     """
     seconds = values.seconds(timeout, "--timeout")
 
-    def found(rows: list[messages.JobView]) -> None:
-        if not yes:
-            _ask(jobs, rows)
+    with Lasting(output.note) as daemon, contextlib.ExitStack() as asked:
 
-    with Lasting(output.note) as daemon, _slow(), output.on_interrupt("the cancelling goes on: `gpq status` shows it"):
+        def found(rows: list[messages.JobView]) -> None:
+            if not yes:
+                _ask(jobs, rows)
+            asked.enter_context(output.on_interrupt("the cancelling goes on: `gpq status` shows it"))
+            asked.enter_context(_slow())
+
         answer = following.cancelled(daemon, jobs, seconds, found)
     if json:
         output.emit(answer)

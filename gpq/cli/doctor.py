@@ -12,7 +12,7 @@ from gpq.cli.frame import Color, ColorChoice, Json, frame
 app = frame()
 NODES = typer.Argument(metavar="[NODE]...", help="Servers to check. [default: this machine, and all of them]")
 PYTHON = typer.Option(
-    "--python", metavar="PATH", help="Interpreter of your scripts. [default: of the active environment]"
+    "--python", metavar="PATH", help="Interpreter of your scripts. [default: of the active environment, else gpq's own]"
 )
 
 

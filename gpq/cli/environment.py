@@ -62,4 +62,9 @@ def interpreter(asked: str, environ: dict[str, str]) -> str:
         active = environ.get(variable)
         if active and os.access(candidate := os.path.join(active, "bin", "python"), os.X_OK):
             return os.path.abspath(candidate)
+    return own()
+
+
+def own() -> str:
+    """The interpreter that runs gpq."""
     return os.path.abspath(sys.executable)

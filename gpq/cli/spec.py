@@ -56,8 +56,15 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def missing(built: SpecMessage) -> list[str]:
-    """A remark about a command that is not to be found on this machine: servers may have it."""
+    """A remark about a command that is not to be found on this machine: servers may have it. About gpq's own Python where a
+    script is to run with it and needs what it has not."""
     word = built.argv[0]
+    if built.level == "script" and built.modules and not built.python_asked and built.python == environment.own():
+        import importlib.util
+
+        lacking = [name for name in built.modules if importlib.util.find_spec(name) is None]
+        said = f"gpq's own Python ({built.python}) has no {', '.join(lacking)}"
+        return [f"{said}: activate the environment that has it, or say --python python3"] if lacking else []
     if built.level == "script" or built.setup or "{" in word or _found(word, built):
         return []
     said = f"there is no command `{word[:80]}` on this machine, and the job will fail on a server without it"
@@ -250,6 +257,8 @@ def script(words: list[str], cwd: str) -> str:
     if os.path.isdir(path):
         raise UsageError(f"{shown} is a directory", "name the training script in it")
     if not os.path.exists(path):
+        if " " in shown and len(words) == 1:
+            raise UsageError(f"no script {shown} in {cwd}", f"without the quotes: gpq submit -- {shown}")
         if shown.endswith(".py"):
             raise UsageError(f"no script {shown} in {cwd}", "correct the path, or the directory with --cwd")
         raise UsageError(f"no script {shown} in {cwd}", command)

@@ -109,7 +109,12 @@ Env = Annotated[
 ]
 Cwd = Annotated[str, _option("--cwd", metavar="PATH", help="Directory to run in. [default: this one]")]
 Python = Annotated[
-    str, _option("--python", metavar="PATH", help="Interpreter of the script. [default: of the active environment]")
+    str,
+    _option(
+        "--python",
+        metavar="PATH",
+        help="Interpreter of the script. [default: of the active environment, else gpq's own]",
+    ),
 ]
 Setup = Annotated[
     str,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 
+from gpq.cli.cancel import QUIET_SECONDS
 from tests.cli.conftest import Gpq
 from tests.cli.terminals import Terminal
 from tests.cli.test_live import ok
@@ -38,6 +40,14 @@ def test_a_no_leaves_all_of_them_and_a_yes_none(three: Gpq) -> None:
         assert terminal.end() == 5
         assert "nothing was cancelled" in terminal.text
         assert states(three) == ["held", "held", "held"]
+    terminal = Terminal(three.environment, "cancel", "train", columns=100)
+    terminal.shows("[y/N]")
+    threading.Event().wait(2 * QUIET_SECONDS)  # whoever thinks it over is not told that something is waited for
+    terminal.press("\x03")
+    assert terminal.end() == 130
+    assert "waiting until" not in terminal.text
+    assert "goes on" not in terminal.text
+    assert states(three) == ["held", "held", "held"]
     assert at_terminal(three, "cancel", "train", answer="y")[0] == 0
     assert states(three) == ["cancelled", "cancelled", "held"]
 

@@ -56,6 +56,7 @@ BAD = [
     (["submit", "--gpsu", "2", "--", "true"], "did you mean"),
     (["submit", "missing.py"], "no script missing.py"),
     (["submit", "folder"], "is a directory"),
+    (["submit", "python3 train.py"], "without the quotes: gpq submit -- python3 train.py"),
     (["submit", "notes.txt"], "gpq submit -- notes.txt"),
     (["submit", "nothing"], "gpq submit -- nothing"),
     (["sumbit", "x"], "did you mean submit?"),

@@ -1,13 +1,16 @@
 """`gpq submit`: what was typed is what the daemon is asked, whichever way the options are read."""
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from gpq.cli import environment, spec
 from gpq.core.planning import CANCEL_GRACE
 from gpq.rpc import messages
 from tests.cli.conftest import Gpq
@@ -114,6 +117,19 @@ def test_what_a_script_needs_is_read_from_it(gpq: Gpq, made: Made, home: Path) -
     assert asked(gpq, made, "--gpus", "2", "--", "python", "train.py").modules == []
 
 
+def test_a_python_of_gpqs_that_lacks_what_the_script_needs_is_remarked_upon(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    own = messages.SpecMessage(argv=["train.py"], cwd="/", level="script", python=environment.own(), modules=["torch"])
+    [said] = spec.missing(own)
+    assert "has no torch: activate the environment that has it" in said
+    for other in ({"python_asked": True}, {"python": "/usr/bin/python9"}, {"modules": []}):
+        assert spec.missing(msgspec.structs.replace(own, **other)) == []
+    monkeypatch.undo()
+    assert spec.missing(own) == []
+
+
 def test_an_interpreter_may_be_on_the_servers_alone_where_there_are_servers(gpq: Gpq, made: Made, home: Path) -> None:
     (home / "train.py").touch()
     assert "no such program" in gpq("submit", "--python", "/there/python", "train.py").stderr
@@ -218,5 +234,5 @@ def test_options_of_gpq_after_the_script_are_the_scripts_and_that_is_said(gpq: G
     said = "stand after the script and so go to it: gpq's own options stand before it"
     assert late.stderr == f"note: --gpus, --dry-run {said}\n"
     assert gpq("submit", "train.py", "--epochs", "3").stderr == ""
-    command = gpq("submit", "--", "tool", "--hold")
+    command = gpq("submit", "--", "true", "--hold")
     assert command.stderr.startswith("note: --hold stands after the command and so goes to it")
