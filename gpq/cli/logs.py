@@ -48,8 +48,8 @@ def logs(
       gpq logs @ --attempt 2 > attempt-2.log
     """
     bar = Bar()
-    on_interrupt = output.on_interrupt("the job runs on: `gpq cancel` stops it") if follow else contextlib.nullcontext()
-    with Lasting(bar.note) as daemon, on_interrupt:
+    goes_on = output.on_interrupt("the job stays queued or runs on: `gpq cancel` stops it")
+    with Lasting(bar.note) as daemon, goes_on if follow else contextlib.nullcontext():
         pieces = following.log(daemon, bar, job, attempt or 0, node, follow=follow, lines=lines)
         if json:
             for piece in pieces:

@@ -67,8 +67,11 @@ def missing(built: SpecMessage) -> list[str]:
         return [f"{said}: activate the environment that has it, or say --python python3"] if lacking else []
     if built.level == "script" or built.setup or "{" in word or _found(word, built):
         return []
+    path = os.path.join(built.cwd, word)
+    if "/" in word and os.path.isfile(path):
+        return [f"`{word[:80]}` may not be executed: `chmod +x {word}`, or without `--`: gpq submit {word}"]
     said = f"there is no command `{word[:80]}` on this machine, and the job will fail on a server without it"
-    if not word.startswith(("/", "./", "../")) and os.path.isfile(os.path.join(built.cwd, word)):
+    if not word.startswith(("/", "./", "../")) and os.path.isfile(path):
         return [f"{said}: did you mean `./{word}`?"]
     if " " in word and len(built.argv) == 1:
         return [f"{said}: without the quotes it is a command and its arguments"]

@@ -30,7 +30,7 @@ def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
     text += paragraph("latest events", told)
     noticed = [line for notice in answer.notices for line in wrapped(safe(notice), limit, "  - ", "    ")]
     text += paragraph("notices", noticed)
-    if job.state == "failed" and job.attempt:
+    if job.state == "failed" and job.started_at:
         text += ["", *wrapped(f"why it failed: gpq logs {job.id}", limit)]
     return text
 

@@ -138,7 +138,7 @@ def lines(answer: Row, limit: int = 0, *, colour: bool = False, mark: str = "…
 
 
 def _where_failures_are_told(rows: list[Row]) -> str:
-    failed = [row["id"] for row in rows if row["state"] == "failed" and row["attempt"]]
+    failed = [row["id"] for row in rows if row["state"] == "failed" and row["started_at"]]
     if len(failed) > 1:
         return "why a job failed: gpq logs JOB"
     return f"why job {failed[0]} failed: gpq logs {failed[0]}" if failed else ""

@@ -73,4 +73,4 @@ def test_the_log_of_a_name_says_whose_it_is(live: Gpq) -> None:
     terminal.shows("`train` stands for 2 jobs; this is the newest, job 2", "two")
     terminal.press("\x03")
     assert terminal.end() == 130
-    assert "the job runs on" in terminal.text
+    assert "the job stays queued or runs on" in terminal.text

@@ -296,6 +296,7 @@ def test_a_word_that_is_taken_for_a_command_names_one() -> None:
         (["run.sh"], "did you mean `./run.sh`?"),
         (["./nosuch.sh"], "there is no command `./nosuch.sh` on this machine"),
         (["python3 train.py --lr 1"], "without the quotes it is a command and its arguments"),
+        (["./plain.sh"], "may not be executed: `chmod +x ./plain.sh`"),
         (["./run.sh"], ""),
         (["sh", "-c", "exit 1"], ""),
         (["/bin/sh"], ""),
@@ -306,6 +307,7 @@ def test_a_command_that_is_not_here_is_remarked_upon(
 ) -> None:
     (home / "run.sh").write_text("#!/bin/sh\n")
     (home / "run.sh").chmod(0o755)
+    (home / "plain.sh").write_text("#!/bin/sh\n")
     answer = gpq("submit", "--", *words)
     assert answer.returncode == 0
     assert said in answer.stderr

@@ -32,15 +32,15 @@ def test_the_table_shows_who_has_which_gpus(gpq: Gpq, made: Made) -> None:
 
 def test_where_the_logs_of_failed_jobs_are_is_told_once_and_to_people_only(gpq: Gpq, home: Path) -> None:
     failed = [
-        job(1, "failed", exit_status=1),
+        job(1, "failed", exit_status=1, started_at=NOW),
         job(2),
-        job(3, "failed", exit_status=1, attempt=0),
-    ]  # 3 was never started
+        job(3, "failed", exit_status=1),
+    ]  # 3 never ran: its server refused it
     with serving(home, failed) as made:
         assert gpq("status", COLUMNS="80").stdout.splitlines()[-1] == "why job 1 failed: gpq logs 1"
         assert gpq("show", "1").stdout.splitlines()[-1] == "why it failed: gpq logs 1"
         assert "gpq logs" not in gpq("show", "3").stdout + gpq("show", "2").stdout
-        made.rows.append(job(4, "failed", exit_status=1))
+        made.rows.append(job(4, "failed", exit_status=1, started_at=NOW))
         assert gpq("status").stdout.count("gpq logs") == 1
         assert gpq("status").stdout.endswith("why a job failed: gpq logs JOB\n")
         assert "gpq logs" not in gpq("status", COLUMNS="20").stdout
