@@ -62,6 +62,7 @@ RENAMED = {
 FORM = {"json", "color", "csv", "html", "raw"}  # how something is printed
 NO_OPTION = {
     ("submit", "wait"): "Job.wait",
+    ("cancel", "yes"): "nobody is asked",
     ("top", "once"): "there is one answer",
     ("top", "interval"): "there is one answer",
     ("nodes add", "from_ssh_config"): "which hosts, the program says: a call for each",
