@@ -18,7 +18,7 @@ from tests.agent.node.harness import NodeAgent, interpreters, survivors, wait_un
 from tests.agent.node.test_survival import kill_shim
 
 STORE = "a1b2"
-LEASE, MARGIN = 1.5, 0.9  # seconds
+LEASE, MARGIN = 3.0, 1.8  # seconds: a busy machine may take one of them to ask
 
 
 def leased(node: NodeAgent, job: int, argv: list[str], *, lease: float = LEASE, **more: Any) -> str:
@@ -40,7 +40,7 @@ def test_a_job_nobody_hears_of_ends_at_its_lease_and_says_so(node: NodeAgent) ->
     record = wait_until(lambda: wire.read_json(str(node.folder(key) / wire.EXIT)), "its end")
     assert LEASE <= leases.boottime() - begun < LEASE + 10.0
     assert record["fenced"]
-    assert "ended by its lease: no contact for 1.5 s" in record["note"]
+    assert f"ended by its lease: no contact for {LEASE:g} s" in record["note"]
     assert (record["code"], record["signal"]) == (None, signal.SIGKILL)
     assert survivors(node.spool, key) == []
 
@@ -82,7 +82,7 @@ def test_without_a_lease_a_job_outlives_its_daemon_and_one_that_ended_before_is_
 
 
 def test_a_lease_outlives_its_shim(node: NodeAgent) -> None:
-    key = leased(node, 1, ["sleep", "600"], lease=3.0)
+    key = leased(node, 1, ["sleep", "600"], lease=10.0)
     node.wait_for(key, "running")
     kill_shim(node, key)
     record = node.ended(key)
