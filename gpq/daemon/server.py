@@ -203,13 +203,16 @@ class Server:
             log.exception("a connection of uid %d failed", uid)
 
     def _leave(self, connection: socket.socket, uid: int) -> Turn | None:
-        """A connection is served no more: whose turn it is."""
+        """A connection is served no more: whose turn it is. The place of a look beyond `MAX_PER_USER` is nobody's turn, or
+        those who wait would take all places of looks."""
         with self._lock:
             self._open.pop(connection, None)
             self._left.notify_all()
             queue = self._parked.get(uid)
             if not queue or self._closing:
                 self._parked.pop(uid, None)
+                return None
+            if self._served(uid) >= MAX_PER_USER:
                 return None
             following, pid = queue.popleft()
             self._open[following] = uid

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -47,6 +48,7 @@ def test_a_job_is_read_as_it_ran(tmp_path: Path) -> None:
     waiting = script("one", str(tmp_path), "srv-x", waits=True, code=7)
     with subprocess.Popen(["sh", "-c", waiting]) as job:
         wait_until(lambda: read_all(tmp_path).get("one"), "it runs")
+        threading.Event().wait(0.05)  # their stamps are hundredths of a second, and are to differ
         killed = subprocess.Popen(["sh", "-c", waiting])
         wait_until(lambda: len(read_all(tmp_path)["one"]) == 2, "its second run")
         killed.kill()
