@@ -85,7 +85,7 @@ def schema(path: str) -> dict[str, Any]:
 def _anything(kind: type) -> dict[str, Any]:
     """The schema of `object`, which msgspec leaves to us."""
     if kind is not object:
-        raise NotImplementedError
+        raise TypeError(f"no JSON Schema is known for {kind!r}: say what it is printed as")
     return {"description": "any value"}
 
 
