@@ -20,6 +20,8 @@ from gpq.core.tuning import typed
 from gpq.core.units import JobId, NodeId
 from gpq.core.windows import window
 
+KEEPS_IDLE = ("fifo", "backfill")  # policies that keep GPUs for a job which needs several
+
 
 @dataclass(frozen=True, slots=True)
 class Explained:
@@ -241,7 +243,7 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     until = window(snapshot, job, fewest, {name: snapshot.jobs[name].spec.min_gpus for name in ahead})
     if until is not None:
         reasons.append(str(until))
-    if fewest > 1 and not job.spec.background and snapshot.config.policy != "fifo":
+    if fewest > 1 and not job.spec.background and snapshot.config.policy not in KEEPS_IDLE:
         reasons.append("jobs that need fewer GPUs may start before it: gpq keeps none idle for it")
     remedies = []
     fixed = [owner for owner in holders if not snapshot.jobs[owner].movable]

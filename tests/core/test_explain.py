@@ -133,7 +133,8 @@ def test_who_needs_several_gpus_hears_that_smaller_jobs_do_not_wait_for_it() -> 
     answer = why(state)
     assert "jobs that need fewer GPUs may start before it" in said(answer)
     assert "it fits into what is free now if 1 GPU will do: `gpq edit 1 --gpus 1`" in answer.remedies
-    strict = why(replace(state, config=replace(state.config, policy="fifo")))
-    assert "may start before it" not in said(strict)
+    for policy in ("fifo", "backfill"):
+        strict = why(replace(state, config=replace(state.config, policy=policy)))
+        assert "may start before it" not in said(strict)
     one = why(snapshot(node("a", 1), running(2, on("a", 0), spec_=black_box()), job(1, spec_=black_box())))
     assert "fewer" not in said(one)
