@@ -308,7 +308,23 @@ REPORT_KINDS = (
     "metrics",  # {"step", "values": {name: float}}: what job.log was given
     "loss",  # mean of the metric `loss` since the last one: a Loss
     "notice",  # {"message"}: a line for the user, e.g. out of memory at an atomic batch, and what was done
+    "habit",  # what the loop was seen to do that takes freedoms away, once per attempt and habit: a Habit
 )  # A kind that the daemon does not know is skipped: a new one needs no new VERSION.
+
+
+# What a loop leaves open to the allocator, until a habit of it is seen that is not safe there: "accumulate" (a step as
+# several micro-batches), "split" (two of them on one replica, to measure the noise scale), "resize" (a restart with another
+# number of replicas), "retune" (another total batch).
+FREEDOMS = ("accumulate", "split", "resize", "retune")
+
+
+class Habit(NamedTuple):
+    """Something that a training loop does, and the freedoms that it takes away: for good for this job."""
+
+    code: str  # one of train/habits.py, e.g. "two-passes"; a code that the daemon does not know counts all the same
+    freedoms: List[str]  # of FREEDOMS
+    message: str  # what the loop does, one line, e.g. "the loop clears gradients between two backward passes"
+    cure: str  # the change that gives the freedoms back, one line
 
 
 class Declared(NamedTuple):

@@ -1,0 +1,93 @@
+"""Habits of training loops that gpq cannot make right everywhere: what each takes away, in which words, and what gives it back.
+
+A table. Who notices a habit, and when, is the business of the files that watch the loop.
+"""
+
+from typing import Dict, NamedTuple, Tuple
+
+ACCUMULATE, SPLIT, RESIZE, RETUNE = "accumulate", "split", "resize", "retune"
+ALL = (ACCUMULATE, SPLIT, RESIZE, RETUNE)
+IN_PIECES = (ACCUMULATE, SPLIT)  # a step must stay in one piece
+AS_IT_IS = (ACCUMULATE, SPLIT, RETUNE)  # and keep its batch
+
+
+class Entry(NamedTuple):
+    """`message`: what the loop does; `cure`: what to change. `{}` in either is filled in by who notices."""
+
+    freedoms: Tuple[str, ...]
+    message: str
+    cure: str
+
+
+HABITS: Dict[str, Entry] = {
+    "two-passes": Entry(
+        IN_PIECES,
+        "the loop changes or clears gradients between two backward passes of a step (as SAM does)",
+        "none is needed: every step runs in one piece",
+    ),
+    "closure": Entry(
+        AS_IT_IS,
+        "optimizer.step() is given a closure (as LBFGS wants)",
+        "an optimizer without a closure gives them back",
+    ),
+    "hand-step": Entry(
+        AS_IT_IS,
+        "the loop changes parameters outside optimizer.step()",
+        "let the optimizer given to job.prepare() make every step",
+    ),
+    "other-optimizer": Entry(
+        ALL,
+        "an optimizer steps that job.prepare() was not given ({})",
+        "give all of them: job.prepare(model, [first, second])",
+    ),
+    "hand-accumulation": Entry(
+        AS_IT_IS,
+        "a step of the loader ended without optimizer.step(): the loop accumulates by itself",
+        "call optimizer.step() in every pass of the loop; gpq accumulates where a batch does not fit",
+    ),
+    "comm-hook": Entry(
+        (SPLIT,),
+        "the model has a communication hook of its own, so gradient noise is not measured on several replicas",
+        "leave the hook out",
+    ),
+    "batch-norm": Entry(
+        (ACCUMULATE, SPLIT, RESIZE),
+        "batch norm ({}) takes its statistics from the examples that are together on one device",
+        "job.wrap(model, sync_batch_norm=True), or layer or group norm",
+    ),
+    "own-rate": Entry(
+        ALL,
+        "the loop sets the learning rate by a count of its own",
+        "compute it from job.step, or give a scheduler to job.prepare()",
+    ),
+    "forgotten-scheduler": Entry(
+        ALL,
+        "a scheduler of this optimizer ({}) was not given to job.prepare()",
+        "job.prepare(model, optimizer, scheduler)",
+    ),
+    "forgotten-scaler": Entry(
+        ALL,
+        "a GradScaler is in use that was not given to job.prepare()",
+        "job.prepare(model, optimizer, scaler=scaler)",
+    ),
+    "forgotten-copy": Entry(
+        ALL,
+        "a copy of the model's weights ({}) was not given to job.state(): it begins anew after a restart",
+        "job.state(copy), and update it where job.at_step is true",
+    ),
+    "state-in-pieces": Entry(
+        IN_PIECES,
+        "what was given to job.state() ({}) changes in every micro-batch, not once a step",
+        "update it where job.at_step is true",
+    ),
+    "own-epochs": Entry(
+        (RESIZE,),
+        "the loop over the loader is outside job.epochs(), so it begins anew at epoch 0 after a restart",
+        "for epoch in job.epochs(count):",
+    ),
+    "own-loader": Entry(
+        ALL,
+        "optimizer.step() runs outside the loop over job.loader(): every replica trains on all of the data",
+        "take the batches from job.loader()",
+    ),
+}
