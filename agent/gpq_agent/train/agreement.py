@@ -68,6 +68,14 @@ class Agreement:
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._group)
         return [float(value) for value in tensor.tolist()]
 
+    def summed(self, values: List[float]) -> List[float]:
+        """Elementwise sum over the replicas; all must call it at the same step, with as many values."""
+        if self._group is None:
+            return values
+        tensor = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(tensor, group=self._group)
+        return [float(value) for value in tensor.tolist()]
+
     def gather(self, values: List[float]) -> List[List[float]]:
         """The values of every replica, by rank; all must call it at the same step, with as many values."""
         if self._group is None:

@@ -44,6 +44,12 @@ class Step(NamedTuple):
         """K * n_local / n_total: summed over micro-batches and averaged over K replicas, a mean over the step."""
         return replicas * self.counts[index] / self.total
 
+    def inverse(self, replicas: int) -> float:
+        """Mean over micro-gradients of one over their examples; 0.0 where one has none. A micro-gradient is what one of
+        several replicas accumulates over the step, of a single one each micro-batch."""
+        parts = len(self.counts) if replicas == 1 else replicas
+        return parts / self.total if self.total % parts == 0 and self.total else 0.0
+
 
 def ceil_div(numerator: int, denominator: int) -> int:
     """The smallest integer not below numerator / denominator."""

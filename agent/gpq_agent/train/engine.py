@@ -6,40 +6,51 @@ Acts alike on every replica, because it acts only on what all have agreed on. Kn
 import os
 import sys
 import time
-from typing import Any, Mapping, NoReturn, Optional, Tuple
+import weakref
+from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gpq_agent import wire
 
 from .agreement import Agreement, Proposal
-from .batches import Limits, ordered
+from .batches import Configuration, Limits, ordered
 from .checkpoint import CheckpointStore, MemoryRecord
 from .control import ControlReader
 from .environment import Environment, seconds_since_launch
 from .errors import GpqTrainError
+from .forgotten import Given, Search
+from .freedoms import Freedoms, line
+from .gradients import Gradients
+from .habits import ACCUMULATE, SPLIT
 from .ledger import Ledger
 from .noise_scale import NoiseScale
+from .passes import listen
 from .probe import GradientProbe
 from .progress import ProgressMeter
 from .publish import Publisher, declaration
 from .pulse import Pulse
+from .reducing import Reducer
 from .report import Reporter
 from .restore import Parts
 from .sampler import SAMPLE_EVERY, GlobalSampler, Issued
-from .scaling import Rule
-from .stepping import StepGate
+from .scaling import Adjustment, Rule, betas_power
+from .stepping import StepGate, inner_optimizers
 from .stopping import EXIT_CODES, STOP_ORDERED, STOP_SIGNAL, Terminator, leave_process
 from .timing import StepClock, StepTimes
-from .weighing import GradientWeight
+from .trial import Fingerprint, Trial, batch_norms, has_hooks
 
 AGREE_SECONDS = 0.2  # agree on orders about so often, at most once a step
 MAX_PAUSE = 50  # steps between agreements
 SAMPLE_COST = 0.005  # share of the training time that gradient statistics may take
 SAMPLE_RANGE = (5, 50)  # steps
 RETRY_SECONDS = 5.0  # until a stop whose checkpoint could not be written is tried again
+WATCHED_STEPS = 3  # of an attempt, after each of which replicas tell each other what they have seen of the loop
+LOOKS = (1, 3)  # after so many steps: has something been forgotten?
+MOST_PENDING = 64  # steps of the loader that a loop may put into one of its own before a stop no longer waits for it
 
 
 class Engine:
@@ -75,9 +86,28 @@ class Engine:
         self._noise: Optional[NoiseScale] = None
         self._gate: Optional[StepGate] = None
         self._probe: Optional[GradientProbe] = None
-        self._weight: Optional[GradientWeight] = None  # in the probe's stead
-        self._rule: Optional[Rule] = None
+        self._gradients: Optional[Gradients] = None
+        self._models: List[torch.nn.Module] = []
+        self._optimizers: List[Any] = []
+        self._rules: Dict[int, Rule] = {}
+        self._scale_betas = True
         self._scaler: Any = None
+        self.freedoms = Freedoms(folder, self.agreement, environment.rank, self._tell_habit)
+        self.in_epochs = False  # of job.epochs()
+        self._renewed = False  # what the data loader has fetched ahead is of another shape than it should be
+        self._asked: Optional[Configuration] = None  # before freedoms that are lost
+        self._checked = False  # layers were looked at
+        self._trial: Optional[Trial] = None
+        self._trial_epoch = -1
+        self._fingerprint: Optional[Fingerprint] = None
+        self._search: Optional[Search] = None
+        self._steps_here = 0  # of this attempt
+        self._looked = False
+        self._pending = 0  # steps of the loader since the last real step
+        self._weighed = False  # job.weigh() is used in the step in hand
+        self._weighed_here = False  # and was called in this micro-batch
+        self._unit = 1.0  # of its weights, on this replica
+        self._amount = 0.0
         self._declared = False
         self._ready = False
         self._finished = False
@@ -96,17 +126,67 @@ class Engine:
     def attach_data(self, limits: Limits, sampler: GlobalSampler, noise: NoiseScale) -> None:
         self._limits, self._sampler, self._noise = limits, sampler, noise
 
-    def attach_training(self, model: torch.nn.Module, optimizer: Any, rule: Rule, scaler: Any) -> StepGate:
-        """Hook into the model's gradients and the optimizer's steps."""
+    def attach_training(
+        self,
+        models: Sequence[torch.nn.Module],
+        optimizers: Sequence[Any],
+        rules: Sequence[Rule],
+        scaler: Any,
+        *,
+        measured: Sequence[Any],
+        scale_betas: bool,
+    ) -> StepGate:
+        """Hook into the gradients of the models and the steps of the optimizers. `measured`: those of the optimizers on
+        whose parameters gradient noise is measured. Collective."""
         assert self._noise is not None
-        self._rule, self._scaler = rule, scaler
-        self._model = model
-        self._probe = GradientProbe(model, optimizer, self._noise, self.environment.replicas)
+        replicas = self.environment.replicas
+        self._models, self._optimizers = list(models), list(optimizers)
+        self._rules = {id(optimizer): rule for optimizer, rule in zip(optimizers, rules)}
+        self._scaler, self._scale_betas = scaler, scale_betas
+        wrapped = [each for each in models if isinstance(each, DistributedDataParallel)]
+        group = wrapped[0].process_group if wrapped else None
+        self._probe = GradientProbe(measured, self._noise, replicas, group)
         self._probe.arrived = lambda: self.pulse.phase("arrived")
-        self._gate = StepGate(
-            optimizer, backward_done=self._backward_done, factor=self._lr_factor, stepped=self._stepped
-        )
+        reducer = Reducer(wrapped, self._probe, self.group, replicas) if replicas > 1 else None
+        self._gradients = Gradients(optimizers, self._probe, reducer)
+        self._gate = StepGate(optimizers, self._gradients, self)
+        self._search = Search(Given(list(models), self._optimizers, self.parts.held()))
+        self._watch_optimizers()
+        listen(self)
+        self.freedoms.recall()
+        if reducer is not None:
+            self._share_strangers(wrapped)
+            if reducer.own_hooks:
+                self.see("comm-hook")
+            self.freedoms.agree()
+        self._reshape()
         return self._gate
+
+    def _share_strangers(self, wrapped: Sequence[DistributedDataParallel]) -> None:
+        """Parameters outside the wrapped models begin as on rank 0, as those inside do."""
+        assert self._gradients is not None
+        inside = {item for each in wrapped for item in each.module.parameters()}
+        with torch.no_grad():
+            for item in self._gradients.parameters():
+                if item not in inside:
+                    dist.broadcast(item.detach(), src=0, group=wrapped[0].process_group)
+
+    def _watch_optimizers(self) -> None:
+        """Notice steps of optimizers that were not given."""
+        known = {id(part) for each in self._optimizers for part in (each, *inner_optimizers(each))}
+        this = weakref.ref(self)
+
+        def stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
+            engine = this()
+            if engine is not None and engine.micro is not None and id(optimizer) not in known:
+                engine.see("other-optimizer", type(optimizer).__name__)
+
+        handle = register_optimizer_step_pre_hook(stepping)
+        weakref.finalize(self, handle.remove)
+
+    def _tell_habit(self, habit: wire.Habit) -> None:
+        sys.stderr.write("gpq: {}\n".format(line(habit)))
+        self.report.send("habit", habit._asdict())
 
     def notice(self, message: str) -> None:
         """A line for the user: in the log, and up."""
@@ -120,16 +200,18 @@ class Engine:
             return
         self._declared = True
         content = wire.Declared(level="resizable")
-        if self._limits is not None and self._sampler is not None and self._rule is not None:
-            content = declaration(self._limits, self._sampler.size, self.meter.epochs, self._rule.name, self._model)
+        if self._limits is not None and self._sampler is not None and self._rules:
+            rule = ", ".join(dict.fromkeys(each.name for each in self._rules.values()))
+            content = declaration(self._limits, self._sampler.size, self.meter.epochs, rule, self._models)
         self.report.send("declared", content._asdict())
 
     # -- between steps -------------------------------------------------------------------------------------------------
 
     def boundary(self) -> None:
         """Obey what was agreed on. Does not return when that is a stop, unless nothing could be saved."""
-        if self.evaluating:
+        if self.evaluating or 0 < self._pending < MOST_PENDING:  # in the midst of a step of the loop's own: not now
             return
+        self._compare_notes()
         if self.environment.checkpoint_dir:
             self._terminator.arm()
         self.pulse.beat(self.meter.steps, "arrived")
@@ -145,17 +227,56 @@ class Engine:
     def _obey(self, agreed: Proposal) -> None:
         if self._sampler is not None and self._limits is not None:
             if agreed.seq > self._applied:
-                configuration = ordered(self._limits, agreed.seq, agreed.atomic_batch, agreed.accum_steps)
-                self._sampler.configure(configuration)
-            self._sampler.sample_every = agreed.sample_every
+                self._asked = ordered(self._limits, agreed.seq, agreed.atomic_batch, agreed.accum_steps)
+                self._sampler.configure(self.freedoms.allowed(self._asked, self._limits))
+            self._sampler.sample_every = 0 if self._may_not_split() else agreed.sample_every
         self._applied = max(self._applied, agreed.seq)
         self.stopping = agreed.stop
         if agreed.report:
+            if self.freedoms.agree():
+                self._reshape()
             self.publish()
         if agreed.report > 1:
             self.publisher.ranks(self._times, self.meter.steps)
         if agreed.stop and self._gate is not None:
             self._stop(agreed.stop)
+
+    def _may_not_split(self) -> bool:
+        return SPLIT in self.freedoms.lost and self.environment.replicas == 1
+
+    def _reshape(self) -> None:
+        """Freedoms are lost: the steps to come need none of them, and what was fetched ahead is fetched anew."""
+        assert self._sampler is not None
+        assert self._limits is not None
+        if self._asked is None:
+            self._asked = self._sampler.configuration
+        self._sampler.configure(self.freedoms.allowed(self._asked, self._limits))
+        if self._may_not_split():
+            self._sampler.sample_every = 0
+        self._renewed = True
+
+    def renewed(self) -> bool:
+        """Must the data loader begin anew at the cursor? True once each time."""
+        renewed, self._renewed = self._renewed, False
+        return renewed
+
+    def _compare_notes(self) -> None:
+        """Have all replicas seen the same? After the first steps of an attempt; alone, whenever there is something."""
+        if self._search is not None and self._steps_here in LOOKS and not self._looked:
+            self._looked = True
+            self._look_for_forgotten()
+        if self._gate is None or (self._steps_here > WATCHED_STEPS and self.environment.replicas > 1):
+            return
+        if (self.environment.replicas > 1 or self.freedoms.waiting) and self.freedoms.agree():
+            self._reshape()
+
+    def _look_for_forgotten(self) -> None:
+        assert self._search is not None
+        assert self._gradients is not None
+        for code, detail in self._search.look():
+            self.see(code, detail)
+        if has_hooks(self._gradients.parameters()):
+            self.see("grad-hook")
 
     def _propose(self) -> Proposal:
         order = self._control.order if self._control is not None else None
@@ -227,6 +348,10 @@ class Engine:
 
     def close_epoch(self) -> None:
         """The running epoch is over on every replica. Collective."""
+        if self._search is not None:
+            self._look_for_forgotten()
+        if self.freedoms.agree() and self._gate is not None:
+            self._reshape()
         self._count_examples()
         if self._sampler is not None:
             self.ledger.close(self._sampler.size)
@@ -289,83 +414,159 @@ class Engine:
     def fetch(self) -> None:
         self._times.start()
 
-    def enter(self, micro: Issued) -> None:
-        if self._gate is None or self._probe is None or self._limits is None:
+    def enter(self, micro: Issued) -> bool:
+        """The script is about to be given this micro-batch. False: not it, but the step anew, in another shape."""
+        if self._gate is None or self._gradients is None or self._probe is None or self._limits is None:
             raise GpqTrainError("the loader was used before job.prepare()", "call job.prepare(model, optimizer) first")
         step, replicas = micro.step, self.environment.replicas
+        if not self._checked and self._is_cut_wrongly(micro):
+            return False
         self.micro, self._abandoned = micro, None
-        self.evaluation_failed = False
+        self.evaluation_failed = self._weighed_here = False
         self._times.begin(step.configuration, first=micro.place == 0, usable=step.full)
         if micro.place == 0:
             if not self._declared:
                 self.declare()
             self._begin_step(micro)
-        self._synchronise(micro.last)
-        self._weigh(step.weight(micro.place, replicas))
         if self._scaler is not None and step.sampled:
             # The tensor itself: get_scale() would wait for the GPU.
             scale = getattr(self._scaler, "_scale", None)
             self._probe.grad_scale = self._scaler.get_scale() if scale is None else scale
+        self._gradients.enter(micro.place, len(step.counts), step.weight(micro.place, replicas))
         self._gate.enter(micro)
+        return True
 
-    def _synchronise(self, wanted: bool) -> None:
-        """What DistributedDataParallel.no_sync() sets, without a block around the script's own code. Setting an attribute
-        of a module is slow, so only where it changes."""
-        model = self._model
-        if isinstance(model, DistributedDataParallel) and model.require_backward_grad_sync != wanted:
-            model.require_backward_grad_sync = wanted
-
-    def _weigh(self, weight: float) -> None:
-        """The factor on the gradients of the coming backward passes. The probe applies it, as long as it can."""
-        assert self._probe is not None
-        if self._weight is not None:
-            self._weight.value, weight = weight, 1.0
-        self._probe.weight = weight
+    def _is_cut_wrongly(self, micro: Issued) -> bool:
+        """Look at the layers of the models, once they are as they are trained. Collective."""
+        self._checked = True
+        name, everywhere = batch_norms(self._models)
+        if name is not None:
+            self.see("sync-batch-norm" if everywhere else "batch-norm", name)
+        if not self.freedoms.agree():
+            return False
+        self._reshape()
+        return len(micro.step.counts) > 1
 
     def _begin_step(self, micro: Issued) -> None:
         assert self._probe is not None
         assert self._limits is not None
         assert self._noise is not None
+        assert self._gradients is not None
         step = micro.step
         self.ledger.begin_step()
         self._finished = False
-        if self._probe.notice and self._weight is None:
-            self._weigh(1.0)
-            self._weight = GradientWeight(self._model)
-        micro_batches = len(step.counts)
-        batch = step.total / (micro_batches * self.environment.replicas)  # the mean: a split batch may have odd halves
-        self._probe.arm(sampled=step.sampled, micro_batches=micro_batches, batch=batch)
+        self._weighed, self._unit = False, 1.0
+        inverse = step.inverse(self.environment.replicas)
+        self._probe.arm(
+            sampled=step.sampled and inverse > 0.0,
+            micro_batches=len(step.counts),
+            examples=step.total,
+            inverse=inverse or 1.0,
+        )
+        self._trial = None
+        if len(step.counts) > 1 and self._trial_epoch != step.epoch:
+            self._trial = Trial(self._gradients.parameters(), self.parts.of_the_script())
+        self._fingerprint = None
+        if self._steps_here < WATCHED_STEPS:
+            self._fingerprint = Fingerprint(self._gradients.parameters())
         self._gain = 1.0 if self._limits.fixed else max(self._noise.gain(step.total), 1.0)
         if step.configuration.seq > self._announced:
             self._announced = step.configuration.seq
             content = {
                 "atomic_batch": step.configuration.atomic_batch,
                 "accum_steps": step.configuration.accum_steps,
-                "lr_factor": round(self._lr_factor(), 6),
+                "lr_factor": round(self._rate_factor(self._optimizers[0]), 6),
                 "seq": step.configuration.seq,
             }
             self.report.send("retuned", content)
 
-    def leave_micro(self, micro: Issued, *, abandoned: bool) -> None:
+    def leave_micro(self, micro: Issued, *, abandoned: bool) -> bool:
+        """The script is done with it. True: the step is to be made anew, in one piece."""
         assert self._gate is not None
+        assert self._gradients is not None
+        assert self._probe is not None
         if abandoned and not self.evaluation_failed:
             self._abandoned = micro
-        if not abandoned and not micro.last:
-            self._gate.finish_backward()  # a script need not call anything of ours where a step only accumulates
-        if not self._gate.acted or self.evaluating:
+        acted, guarded = self._gate.acted, self._gate.guarded
+        if not acted or self.evaluating:
             self._times.spoil()
+        if self._weighed and not self._weighed_here and not abandoned:
+            raise GpqTrainError("job.weigh() was called in some micro-batches of a step, not in all", "call it in each")
         self._times.end(synchronised=micro.last, tail=self._tail)
+        if self._gradients.changed_between:
+            self.see("two-passes")
+        self._gate.leave(abandoned=abandoned)
+        if not abandoned and not acted and not (guarded and not micro.last):
+            self._see_no_step()
+        self.micro = None
+        if not abandoned and not micro.last and self._trial is not None and self._failed(self._trial, micro):
+            self._gradients.leave(drop=True)
+            self._trial.undo()
+            self._trial = None
+            return True
+        self._trial = None
+        self._gradients.leave(drop=abandoned)
         self.ledger.hand_out(micro.indices)
         if micro.last:
-            self.ledger.step_done()
-        self._gate.leave(abandoned=abandoned)
-        if micro.last:
-            self._weigh(1.0)  # what the script does between two steps is its own
-        self._synchronise(True)  # outside the loop the model is as the script made it
-        self.micro = None
-        if micro.last:
-            seconds = time.perf_counter() - self._step_begin
-            self._step_seconds += (seconds - self._step_seconds) * (0.1 if self._step_seconds else 1.0)
+            self._end_step(acted)
+        return False
+
+    def _end_step(self, acted: bool) -> None:
+        assert self._probe is not None
+        self._probe.finish()
+        self.ledger.step_done()
+        self._steps_here += 1
+        self._looked = False
+        self._pending = 0 if acted or self.freedoms.knows("hand-step") else self._pending + 1
+        seconds = time.perf_counter() - self._step_begin
+        self._step_seconds += (seconds - self._step_seconds) * (0.1 if self._step_seconds else 1.0)
+
+    def _see_no_step(self) -> None:
+        """The loop has left a micro-batch without a step of any optimizer."""
+        moved = self._fingerprint is not None and self._fingerprint.differs()
+        self.see("hand-step" if moved else "hand-accumulation")
+
+    def _failed(self, trial: Trial, micro: Issued) -> bool:
+        """Has the first micro-batch of a step in pieces shown that it must not be cut? Collective."""
+        assert self._gradients is not None
+        self._trial_epoch = micro.step.epoch
+        if trial.moved():
+            self.see("hand-step")
+        changed = trial.changed_parts()
+        if changed:
+            self.see("state-in-pieces", ", ".join(changed))
+        if has_hooks(self._gradients.parameters()):
+            self.see("grad-hook")
+        if not self.freedoms.agree():
+            return False
+        self._reshape()
+        needed = {ACCUMULATE} if micro.step.configuration.accum_steps > 0 else {SPLIT}
+        return not needed.isdisjoint(self.freedoms.lost)
+
+    def weigh(self, amount: float) -> None:
+        """The micro-batch in hand weighs so much instead of its examples. Collective in the last of a step."""
+        if self.micro is None or self._gradients is None:
+            return
+        micro, replicas = self.micro, self.environment.replicas
+        if self._gradients.passes:
+            raise GpqTrainError("job.weigh() was called after backward()", "call it before")
+        if micro.place > 0 and not self._weighed:
+            raise GpqTrainError("job.weigh() was called in some micro-batches of a step, not in all", "call it in each")
+        amount = float(amount) if micro.step.counts[micro.place] else 0.0
+        if not 0.0 <= amount < float("inf"):
+            raise GpqTrainError("job.weigh() needs a number of at least 0, not {}".format(amount))
+        if micro.place == 0:
+            self._weighed, self._unit, self._amount = True, amount or 1.0, 0.0
+        self._amount += amount
+        self._weighed_here = True
+        if not micro.last:
+            self._gradients.weight = amount / self._unit
+            return
+        whole = self.agreement.summed([self._amount])[0]
+        if whole <= 0.0:
+            raise GpqTrainError("job.weigh() was given 0 in every micro-batch of a step", "leave out such batches")
+        self._gradients.scale(replicas * self._unit / whole)
+        self._gradients.weight = replicas * amount / whole
 
     def spoil(self) -> None:
         """The step in hand holds something that is not training."""
@@ -373,26 +574,69 @@ class Engine:
 
     # -- called by the gate --------------------------------------------------------------------------------------------
 
-    def _backward_done(self, last: bool) -> None:
-        assert self._probe is not None
-        self._probe.after_backward(last=last)
-        if not last or self.environment.replicas == 1:
+    def see(self, code: str, detail: str = "") -> None:
+        """The loop has a habit. Nothing that an evaluation does counts."""
+        if not self.evaluating:
+            self.freedoms.see(code, detail)
+
+    def outside(self) -> None:
+        """An optimizer steps outside the loop over the loader."""
+        if self.in_epochs:
+            self.see("own-loader")
+
+    def pass_over_data(self) -> None:
+        """The script begins a loop over the loader."""
+        if not self.in_epochs:
+            self.see("own-epochs")
+
+    def begin_pass(self) -> None:
+        if self._gradients is not None and not self.evaluating:
+            self._gradients.begin_pass()
+
+    def end_pass(self) -> None:
+        if self._gradients is None or self._probe is None or self.evaluating:
+            return
+        self._gradients.end_pass()
+        if self.environment.replicas == 1 or not self._gradients.last:
             self._tail = ()  # nothing to wait for
         elif self._probe.last_ready is None:
             self._tail = None
         else:
             self._tail = (self._probe.last_ready, self._times.clock.mark())
 
-    def _lr_factor(self) -> float:
-        assert self._rule is not None
+    def mean_loss(self, loss: Any) -> Any:
+        """The mean over replicas of what a closure returned, by their examples."""
+        if self.environment.replicas == 1 or self._gradients is None or loss is None:
+            return loss
+        value = float(loss.detach()) if isinstance(loss, torch.Tensor) else float(loss)
+        mean = self.agreement.summed([value * self._gradients.weight])[0] / self.environment.replicas
+        return torch.full_like(loss, mean) if isinstance(loss, torch.Tensor) else mean
+
+    def adjustment(self, optimizer: Any) -> Adjustment:
+        """What the step in hand makes of this optimizer's learning rate and betas."""
+        assert self._limits is not None
+        assert self.micro is not None
+        betas = 1.0
+        if self._scale_betas and not self._limits.fixed:
+            total = self.micro.step.total
+            betas = betas_power(optimizer, total_batch=total, base_batch=self._limits.base_batch)
+        return Adjustment(self._rate_factor(optimizer), betas)
+
+    def _rate_factor(self, optimizer: Any) -> float:
         assert self._limits is not None
         assert self.micro is not None
         total = max(self.micro.step.total, self._limits.base_batch)
-        return self._rule.factor(total_batch=total, gain=self._gain, base_steps=self.meter.base_steps)
+        rule = self._rules[id(optimizer)]
+        return rule.factor(total_batch=total, gain=self._gain, base_steps=self.meter.base_steps)
 
-    def _stepped(self, applied: bool) -> None:
+    def gain(self) -> float:
+        """Of the step in hand."""
+        return self._gain
+
+    def stepped(self, applied: bool) -> None:
+        """The step in hand was made."""
         if not applied:
-            self.meter.skipped()
+            self.meter.skipped(self._gain)
             return
         self.meter.stepped(self._gain)
         self.say_ready()

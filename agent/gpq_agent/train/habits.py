@@ -23,7 +23,7 @@ HABITS: Dict[str, Entry] = {
     "two-passes": Entry(
         IN_PIECES,
         "the loop changes or clears gradients between two backward passes of a step (as SAM does)",
-        "none is needed: every step runs in one piece",
+        "one backward pass a step",
     ),
     "closure": Entry(
         AS_IT_IS,
@@ -41,9 +41,24 @@ HABITS: Dict[str, Entry] = {
         "give all of them: job.prepare(model, [first, second])",
     ),
     "hand-accumulation": Entry(
-        AS_IT_IS,
+        ALL,
         "a step of the loader ended without optimizer.step(): the loop accumulates by itself",
         "call optimizer.step() in every pass of the loop; gpq accumulates where a batch does not fit",
+    ),
+    "uneven-steps": Entry(
+        ALL,
+        "an optimizer steps in some passes of the loop only ({}), by a count of the loop's own",
+        "decide by job.step when it steps, and ask job.at_step first",
+    ),
+    "hand-gradient": Entry(
+        (ACCUMULATE, SPLIT, RESIZE),
+        "gradients are set by hand, without a backward pass",
+        "let loss.backward() compute them",
+    ),
+    "grad-hook": Entry(
+        (ACCUMULATE, SPLIT, RESIZE),
+        "a hook on parameters changes or takes gradients while they are computed, before the batch is complete",
+        "change gradients after backward(), before optimizer.step()",
     ),
     "comm-hook": Entry(
         (SPLIT,),
@@ -53,7 +68,12 @@ HABITS: Dict[str, Entry] = {
     "batch-norm": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
         "batch norm ({}) takes its statistics from the examples that are together on one device",
-        "job.wrap(model, sync_batch_norm=True), or layer or group norm",
+        "job.wrap(model, sync_batch_norm=True) for another number of GPUs; layer or group norm for all",
+    ),
+    "sync-batch-norm": Entry(
+        IN_PIECES,
+        "batch norm takes its statistics from what is together at once",
+        "layer or group norm",
     ),
     "own-rate": Entry(
         ALL,

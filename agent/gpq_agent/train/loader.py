@@ -17,11 +17,17 @@ class Boundaries(Protocol):
     def fetch(self) -> None:
         """A micro-batch is about to be fetched."""
 
-    def enter(self, micro: Issued) -> None:
-        """It is about to be given to the script."""
+    def enter(self, micro: Issued) -> bool:
+        """It is about to be given to the script. False: not it, but the step anew."""
 
-    def leave_micro(self, micro: Issued, *, abandoned: bool) -> None:
-        """The script is done with it."""
+    def leave_micro(self, micro: Issued, *, abandoned: bool) -> bool:
+        """The script is done with it. True: the step is to be made anew."""
+
+    def renewed(self) -> bool:
+        """Must what was fetched ahead be fetched anew, from the cursor? True once each time."""
+
+    def pass_over_data(self) -> None:
+        """The script begins a loop over the loader."""
 
 
 class Loader:
@@ -70,24 +76,31 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         sampler = self.sampler
+        self._session.pass_over_data()
         if sampler.cursor.consumed >= sampler.size:  # a loop without job.epochs()
             sampler.seek(sampler.cursor.epoch + 1)
         self._given = Cursor(sampler.cursor.epoch, 0)
         self._session.boundary()
+        self._session.renewed()
         batches = iter(self._data)
         while sampler.cursor.consumed < sampler.size:
+            if self._session.renewed():
+                del batches  # its workers end before others begin
+                sampler.seek(*sampler.cursor)
+                batches = iter(self._data)
             self._session.fetch()
             batch = next(batches)
             micro = sampler.received()
             self.counted = micro.step.counts[micro.place]
-            self._session.enter(micro)
-            abandoned = True  # the script breaks out of the loop, or fails in it
+            if not self._session.enter(micro):
+                continue
+            abandoned, again = True, False  # the script breaks out of the loop, or fails in it
             try:
                 yield batch
                 abandoned = False
             finally:
-                self._session.leave_micro(micro, abandoned=abandoned)
-                if micro.last:
+                again = self._session.leave_micro(micro, abandoned=abandoned)
+                if micro.last and not again:
                     sampler.consumed(micro.step)
                     self._given = Cursor(self._given.epoch, self._given.consumed + len(micro.step.counts))
             if micro.last and sampler.cursor.consumed < sampler.size:

@@ -24,9 +24,11 @@ class ProgressMeter:
         for schedule in self.schedules:
             schedule.stepped(gain)
 
-    def skipped(self) -> None:
-        """A step without effect: its gradients were not finite."""
+    def skipped(self, gain: float) -> None:
+        """A step without effect: its gradients were not finite. Schedules count it all the same, as in plain PyTorch."""
         self.steps += 1
+        for schedule in self.schedules:
+            schedule.stepped(gain)
 
     def at(self, cursor: Cursor, size: int) -> wire.Progress:
         """What is reported: `size` examples an epoch."""

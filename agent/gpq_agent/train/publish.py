@@ -1,7 +1,7 @@
 """Turns measurements into report lines: timing, noise, progress, metrics, losses. Runs at agreed steps, on every replica."""
 
 import math
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 import torch
 
@@ -100,7 +100,7 @@ class Publisher:
             self._report.send("timing", content._asdict())
 
 
-def declaration(limits: Limits, size: int, epochs: int, rule: str, model: torch.nn.Module) -> wire.Declared:
+def declaration(limits: Limits, size: int, epochs: int, rule: str, models: Sequence[torch.nn.Module]) -> wire.Declared:
     """What the script says of itself; `size`: examples of an epoch. With a fixed batch it is resizable, no more."""
     return wire.Declared(
         level="resizable" if limits.fixed else "adaptive",
@@ -110,5 +110,5 @@ def declaration(limits: Limits, size: int, epochs: int, rule: str, model: torch.
         dataset_size=size,
         epochs=epochs,
         rule=rule,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        parameters=sum(parameter.numel() for model in models for parameter in model.parameters()),
     )

@@ -6,7 +6,7 @@ Works without a shared file system: replicas whose node lacks the chosen file ge
 import io
 import random
 import sys
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from .checkpoint import CheckpointStore, read_state
 from .errors import GpqTrainError
 from .sampler import stable_seed
+
+USER = "user:"  # before the names of parts that the script has registered
 
 
 class Unwrapped(NamedTuple):
@@ -37,6 +39,8 @@ class Parts:
     def __init__(self) -> None:
         self._parts: Dict[str, Any] = {}
         self._waiting: Dict[str, Any] = {}
+        self._held: List[Any] = []
+        self._loaded: Set[str] = set()  # as they were registered
 
     def add(self, name: str, part: Any) -> None:
         """`part` has state_dict() and load_state_dict(). Raises GpqTrainError if not, or if the name is taken."""
@@ -48,8 +52,18 @@ class Parts:
         if name in self._parts:
             raise GpqTrainError("there is already a part named {!r} in the checkpoint".format(name))
         self._parts[name] = part
+        self._held.append(part)
         if name in self._waiting:
+            self._loaded.add(name)
             _load(part, self._waiting.pop(name))
+
+    def held(self) -> List[Any]:
+        """The parts themselves; those that come later are in it too."""
+        return self._held
+
+    def of_the_script(self) -> Dict[str, Any]:
+        """What the script has registered, by the name that it gave."""
+        return {name[len(USER) :]: part for name, part in self._parts.items() if name.startswith(USER)}
 
     def state(self) -> Dict[str, Any]:
         """One dictionary of all states. Parts that an older checkpoint holds and nobody claimed are kept."""
@@ -57,12 +71,16 @@ class Parts:
         state.update({name: part.state_dict() for name, part in self._parts.items()})
         return state
 
+    def offer(self, state: Dict[str, Any]) -> None:
+        """What a checkpoint holds, for parts that are yet to be registered."""
+        self._waiting = {name: part for name, part in state.items() if name not in self._parts}
+
     def restore(self, state: Dict[str, Any]) -> None:
-        """Load what is registered; the rest waits for its part."""
-        self._waiting = dict(state)
+        """Load what is registered and was not offered to it as it was; the rest waits for its part."""
         for name, part in self._parts.items():
-            if name in self._waiting:
-                _load(part, self._waiting.pop(name))
+            if name in state and name not in self._loaded:
+                self._waiting.pop(name, None)
+                _load(part, state[name])
 
 
 def _load(part: Any, state: Any) -> None:

@@ -1,6 +1,10 @@
-"""Learning-rate rules: by what to multiply the base learning rate at another total batch. No optimizer is changed."""
+"""Learning-rate rules: by what to multiply the base learning rate at another total batch, and what becomes of Adam's betas.
 
-from typing import Any, Callable, Dict
+An optimizer is changed for the length of a step only.
+"""
+
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -52,6 +56,14 @@ def make_rule(name: str, optimizer: Any, *, base_batch: int, warmup_steps: float
         raise ValueError("base_batch must be at least 1, got {}".format(base_batch))
     if not warmup_steps >= 0.0:
         raise ValueError("warmup_steps must not be negative, got {}".format(warmup_steps))
+    unset = [group.get("lr") is None for group in optimizer.param_groups]
+    if any(unset) and name not in ("auto", "none"):
+        raise ValueError(
+            "{} sets its learning rate itself: rule={!r} cannot change it".format(type(optimizer).__name__, name)
+        )
+    if any(unset):
+        notice = "{} sets its learning rate itself: a larger batch leaves it as it is".format(type(optimizer).__name__)
+        return Rule("none", base_batch, notice=notice if name == "auto" else "")
     if name == "auto":
         if is_adam(optimizer):
             return Rule("adam-sqrt", base_batch)
@@ -62,3 +74,42 @@ def make_rule(name: str, optimizer: Any, *, base_batch: int, warmup_steps: float
     if name not in FORMULAS:
         raise ValueError("unknown learning-rate rule {!r}: choose one of {}".format(name, ", ".join(NAMES)))
     return Rule(name, base_batch, warmup_steps)
+
+
+class Adjustment(NamedTuple):
+    """Of one step: the factor on the learning rate, and the power of Adam's betas (1.0: as they are)."""
+
+    rate: float = 1.0
+    betas: float = 1.0
+
+
+def betas_power(optimizer: Any, *, total_batch: int, base_batch: int) -> float:
+    """k = total_batch / base_batch for Adam and AdamW, so that beta^k keeps the half-life of their averages in examples
+    (Marek et al. 2025, arXiv 2507.07101, for beta2); 1.0 for others, and for batches below the base."""
+    return max(total_batch / base_batch, 1.0) if is_adam(optimizer) else 1.0
+
+
+@contextmanager
+def adjusted(optimizer: Any, adjustment: Adjustment) -> Iterator[None]:
+    """For the length of a step the optimizer has these rates and betas; then those of before."""
+    saved: List[Tuple[Dict[str, Any], str, Any, Optional[torch.Tensor]]] = []
+    for group in optimizer.param_groups:
+        rate = group.get("lr")
+        if adjustment.rate != 1.0 and isinstance(rate, torch.Tensor):
+            # A captured or compiled step reads this very tensor.
+            saved.append((group, "lr", rate, rate.detach().clone()))
+            rate.detach().mul_(adjustment.rate)
+        elif adjustment.rate != 1.0 and rate is not None:
+            saved.append((group, "lr", rate, None))
+            group["lr"] = rate * adjustment.rate
+        betas = group.get("betas")
+        if adjustment.betas != 1.0 and betas is not None and all(isinstance(beta, float) for beta in betas):
+            saved.append((group, "betas", betas, None))
+            group["betas"] = tuple(beta**adjustment.betas for beta in betas)
+    try:
+        yield
+    finally:
+        for group, name, value, content in saved:
+            if content is not None:
+                value.detach().copy_(content)
+            group[name] = value

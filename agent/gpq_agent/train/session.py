@@ -5,7 +5,7 @@ import os
 import time
 import weakref
 from contextlib import contextmanager
-from typing import Any, Iterator, List, Mapping, NoReturn, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NoReturn, Optional, Tuple
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -19,9 +19,9 @@ from .errors import GpqTrainError
 from .loader import Loader, dataset_size
 from .noise_scale import NoiseScale
 from .own_saves import OwnSaves, files_below
-from .restore import choose_state, reseed, unwrapped
+from .restore import USER, choose_state, reseed, unwrapped
 from .sampler import GlobalSampler
-from .scaling import make_rule
+from .scaling import Rule, make_rule
 from .stepping import ScheduleClock, StepGate
 from .stopping import STOP_ORDERED, on_out_of_memory
 
@@ -48,8 +48,11 @@ class Job:
         self._limits: Optional[Limits] = None
         self._loader: Optional[Loader] = None
         self._gate: Optional[StepGate] = None
-        self._optimizer: Any = None
+        self._optimizers: List[Any] = []
         self._registered = 0
+        self._values: Dict[str, Value] = {}
+        self._state: Optional[Dict[str, Any]] = None  # of the checkpoint, once it was read
+        self._is_read = False
         if environment.checkpoint_dir:
             on_out_of_memory(self._engine.out_of_memory)
 
@@ -85,61 +88,88 @@ class Job:
         self._loader = Loader(dataset, sampler, self._engine, **options)
         return self._loader
 
-    def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
-        """The model on this replica's device, in DistributedDataParallel when there are several replicas."""
+    def wrap(self, model: torch.nn.Module, *, sync_batch_norm: bool = False) -> torch.nn.Module:
+        """The model on this replica's device, in DistributedDataParallel when there are several replicas.
+
+        `sync_batch_norm`: batch norm takes its statistics over all replicas, so that their number changes nothing; on GPUs.
+        """
         model = model.to(self.device)
+        if sync_batch_norm:
+            if self.device.type != "cuda" and self.replicas > 1:
+                raise GpqTrainError("sync_batch_norm=True needs GPUs", "leave it out, or use layer or group norm")
+            model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
         if self.replicas == 1:
             return model
         return DistributedDataParallel(model, device_ids=[self.device.index] if self.device.type == "cuda" else None)
 
     def prepare(
         self,
-        model: torch.nn.Module,
+        model: Any,
         optimizer: Any,
         scheduler: Any = None,
         *,
         rule: str = "auto",
         scaler: Any = None,
         warmup_steps: float = 0.0,
-    ) -> Tuple[torch.nn.Module, Any, Any]:
-        """Make optimizer, scheduler(s) and GradScaler follow the batch size, and continue from the newest checkpoint.
+        scale_betas: bool = True,
+        measure: Any = None,
+    ) -> Tuple[Any, Any, Any]:
+        """Make optimizers, schedulers and GradScaler follow the batch size, and continue from the newest checkpoint.
 
-        Returns model, optimizer and scheduler, the same objects. `rule`: auto, adascale, adam-sqrt, linear, sqrt, legw,
-        none; `warmup_steps`: of your schedule, for legw. Raises GpqTrainError.
+        Models, optimizers and schedulers may be lists (a GAN; Muon beside AdamW). Returns model, optimizer and scheduler,
+        the same objects. `rule`: auto, adascale, adam-sqrt, linear, sqrt, legw, none; `warmup_steps`: of your schedule, for
+        legw; `scale_betas`: Adam's betas keep their half-life in examples; `measure`: of several optimizers the one on whose
+        parameters gradient noise is measured, by default all. Raises GpqTrainError.
         """
         if self._limits is None or self._noise is None or self._loader is None:
             raise GpqTrainError("job.prepare() was called before job.loader()", "make the loader first")
         if self._gate is not None:
-            raise GpqTrainError("job.prepare() was called twice", "one model and one optimizer per job")
-        wrapper, inner = unwrapped(model)
-        if self.replicas > 1 and not isinstance(wrapper, DistributedDataParallel):
+            raise GpqTrainError("job.prepare() was called twice", "give it lists of models and optimizers")
+        models, optimizers, schedulers = _listed(model), _listed(optimizer), _listed(scheduler)
+        pairs = [unwrapped(each) for each in models]
+        if self.replicas > 1 and not all(isinstance(each.wrapper, DistributedDataParallel) for each in pairs):
             raise GpqTrainError("the model is not wrapped for {} replicas".format(self.replicas), "use job.wrap(model)")
-        try:
-            chosen = make_rule(rule, optimizer, base_batch=self._limits.base_batch, warmup_steps=warmup_steps)
-        except ValueError as error:
-            raise GpqTrainError(str(error)) from None
-        if chosen.notice:
-            self._engine.notice(chosen.notice)
-        schedulers = list(scheduler) if isinstance(scheduler, (list, tuple)) else [scheduler] * (scheduler is not None)
-        self._register(inner, optimizer, schedulers, scaler)
+        measured = optimizers if measure is None else [measure]
+        if not optimizers or not all(any(each is one for one in optimizers) for each in measured):
+            raise GpqTrainError("job.prepare() needs an optimizer, and measure= one of those it was given")
+        rules = self._rules(rule, optimizers, warmup_steps)
+        self._register([each.inner for each in pairs], optimizers, schedulers, scaler)
         self._restore()
-        self._optimizer = optimizer
-        self._gate = self._engine.attach_training(wrapper, optimizer, chosen, scaler)
+        self._optimizers = optimizers
+        wrappers = [each.wrapper for each in pairs]
+        self._gate = self._engine.attach_training(
+            wrappers, optimizers, rules, scaler, measured=measured, scale_betas=scale_betas
+        )
         for part, clock in zip(schedulers, self._engine.meter.schedules):
-            self._gate.wrap_scheduler(part, clock.due)
+            self._gate.wrap_scheduler(part, clock, self._engine.gain)
         if scaler is not None:
             self._gate.wrap_scaler(scaler)
+        if len(optimizers) > 1 and not self._limits.fixed:
+            whose = "all parameters" if measure is None else "the parameters of {}".format(type(measure).__name__)
+            self._engine.notice("gradient noise is measured on {}".format(whose))
         reseed(self._seed, self._engine.meter.steps, self.rank)
         return model, optimizer, scheduler
 
-    def state(self, part: Any, name: Optional[str] = None) -> Any:
-        """Keep `part` (anything with state_dict and load_state_dict) in checkpoints, and restore it. Returns it.
+    def state(self, part: Any, name: Any = None) -> Any:
+        """Keep something in checkpoints, and restore it. Returns it.
 
-        Parts are matched by `name`, by default by the order of these calls. Raises GpqTrainError.
+        `job.state(part)`: anything with state_dict and load_state_dict; parts are matched by `name`, by default by the
+        order of these calls. `job.state("best", 0.0)`: a plain value by its name: the first call returns what the
+        checkpoint holds, else the value; later calls keep the value that they are given. Raises GpqTrainError.
         """
+        if isinstance(part, str):
+            return self._keep(part, name)
         self._registered += 1
-        self._engine.parts.add("user:{}".format(name if name is not None else self._registered), part)
+        self._engine.parts.add("{}{}".format(USER, name if name is not None else self._registered), part)
         return part
+
+    def weigh(self, amount: float) -> None:
+        """Call it before backward(): this micro-batch weighs `amount` (its tokens, say) instead of its examples.
+
+        Losses that are means per token come out as if the whole batch of the step were one. Call it in every micro-batch,
+        on every replica. Raises GpqTrainError.
+        """
+        self._engine.weigh(amount)
 
     # -- in the loop ---------------------------------------------------------------------------------------------------
 
@@ -149,6 +179,7 @@ class Job:
             raise GpqTrainError("job.epochs() needs job.loader()", "for other loops use job.start_step")
         sampler = self._loader.sampler
         self._engine.meter.epochs = count
+        self._engine.in_epochs = True
         while sampler.cursor.epoch < count:
             epoch = sampler.cursor.epoch
             try:
@@ -167,10 +198,10 @@ class Job:
         """Clip the gradient of the whole step; does nothing (None) in micro-batches that only accumulate."""
         if self._gate is None:
             raise GpqTrainError("job.clip_grad_norm_() was called before job.prepare()")
-        self._gate.finish_backward()
         if not self._gate.last:
             return None
-        parameters = [item for group in self._optimizer.param_groups for item in group["params"]]
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        parameters = [item for group in groups for item in group["params"]]
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
     def log(self, **values: Any) -> None:
@@ -198,11 +229,16 @@ class Job:
     @property
     def at_step(self) -> bool:
         """Will the coming optimizer.step() be a real one? (No, in micro-batches that only accumulate.)"""
-        return self._gate is None or self._gate.last
+        if self._gate is None:
+            return True
+        self._gate.guarded = True
+        return self._gate.last
 
     @property
     def step(self) -> int:
         """Optimizer steps so far, over all attempts."""
+        if self._gate is not None:
+            self._gate.counted = True
         return self._engine.meter.steps
 
     @property
@@ -275,7 +311,20 @@ class Job:
         self._engine.notice("an earlier attempt ran out of memory: at most {} examples at once".format(bound))
         return limits._replace(max_local=bound)
 
-    def _register(self, model: torch.nn.Module, optimizer: Any, schedulers: List[Any], scaler: Any) -> None:
+    def _rules(self, name: str, optimizers: List[Any], warmup_steps: float) -> List[Rule]:
+        assert self._limits is not None
+        rules: List[Rule] = []
+        for optimizer in optimizers:
+            try:
+                rule = make_rule(name, optimizer, base_batch=self._limits.base_batch, warmup_steps=warmup_steps)
+            except ValueError as error:
+                raise GpqTrainError(str(error)) from None
+            if rule.notice:
+                self._engine.notice(rule.notice)
+            rules.append(rule)
+        return rules
+
+    def _register(self, models: List[Any], optimizers: List[Any], schedulers: List[Any], scaler: Any) -> None:
         assert self._loader is not None
         parts = self._engine.parts
         self._engine.meter.schedules = [ScheduleClock() for _ in schedulers]
@@ -283,17 +332,44 @@ class Job:
         parts.add("progress", self._engine.meter)
         parts.add("ledger", self._engine.ledger)
         parts.add("noise", self._noise)
-        parts.add("model", model)
-        parts.add("optimizer", optimizer)
+        for name, found in (("model", models), ("optimizer", optimizers)):
+            for index, part in enumerate(found):
+                parts.add("{}:{}".format(name, index) if index else name, part)
         for index, scheduler in enumerate(schedulers):
             parts.add("scheduler:{}".format(index), scheduler)
         if scaler is not None:
             parts.add("scaler", scaler)
 
+    def _keep(self, name: str, value: Any) -> Any:
+        if not _is_plain(value):
+            raise GpqTrainError(
+                "job.state({!r}, ...) keeps numbers, texts and lists of them, not a {}".format(
+                    name, type(value).__name__
+                ),
+                "what has state_dict() and load_state_dict() is kept by job.state(part)",
+            )
+        if name in self._values:
+            self._values[name].value = value
+            return value
+        self._read()
+        kept = self._values[name] = Value(value)
+        self._engine.parts.add(USER + name, kept)
+        return kept.value
+
+    def _read(self) -> None:
+        """The checkpoint, once. Collective."""
+        if self._is_read:
+            return
+        self._is_read = True
+        self._state = choose_state(self._engine.store, self._engine.group, self.rank, self._engine.notice)
+        if self._state is not None:
+            self._engine.parts.offer(self._state)
+
     def _restore(self) -> None:
         assert self._loader is not None
         begin = time.perf_counter()
-        state = choose_state(self._engine.store, self._engine.group, self.rank, self._engine.notice)
+        self._read()
+        state, self._state = self._state, None
         if state is None:
             return
         try:
@@ -307,6 +383,33 @@ class Job:
                 "continue with the script that wrote it, or submit a new job",
             ) from error
         self._engine.restore_seconds = time.perf_counter() - begin
+
+
+class Value:
+    """A plain value in checkpoints."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        self.value = state["value"]
+
+
+def _listed(given: Any) -> List[Any]:
+    if given is None:
+        return []
+    return list(given) if isinstance(given, (list, tuple)) else [given]
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(_is_plain(item) for item in value)
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def _limits(batch: int, largest: Optional[int], local: Optional[int], replicas: int, fixed: bool) -> Limits:

@@ -1,48 +1,59 @@
-"""Makes optimizer, schedulers and GradScaler act once per optimiser step, with the step's learning rate.
+"""Makes optimizers, schedulers and GradScaler act once per optimiser step, with the step's learning rate.
 
 Micro-batches that only accumulate pass through without effect. Schedulers and checkpoints only ever see the base rate.
-Outside a loop over the loader, and for a second call in one batch, everything acts as in plain PyTorch.
+Outside a loop over the loader everything acts as in plain PyTorch.
 """
 
 import functools
-from typing import Any, Callable, List, Optional, Sequence
+import types
+from typing import Any, Callable, List, Optional, Protocol, Sequence, Set, Tuple
 
 import torch
 
+from .gradients import Gradients
 from .sampler import Issued
+from .scaling import Adjustment, adjusted
+
+
+class Steps(Protocol):
+    """What the gate asks of the engine, and tells it."""
+
+    def adjustment(self, optimizer: Any) -> Adjustment:
+        """What the step in hand multiplies the rate of this optimizer by, and what it raises its betas to."""
+
+    def stepped(self, applied: bool) -> None:
+        """The step in hand was made; `applied` is False where a GradScaler left it out. Once a step."""
+
+    def see(self, code: str, detail: str = "") -> None:
+        """The loop has a habit."""
+
+    def mean_loss(self, loss: Any) -> Any:
+        """The mean over replicas of what a closure returned."""
+
+    def outside(self) -> None:
+        """An optimizer steps outside the loop over the loader."""
 
 
 class StepGate:
-    """Wraps the objects of one job in place. The session tells it of every micro-batch with `enter` and `leave`.
+    """Wraps the objects of one job in place. The engine tells it of every micro-batch with `enter` and `leave`."""
 
-    `backward_done(last)` is called once per micro-batch, after its backward and before anything is done with the
-    gradients; `factor()` gives the learning-rate factor of the step in hand; `stepped(applied)` follows a real step,
-    with False when a GradScaler skipped it.
-    """
-
-    def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        *,
-        backward_done: Callable[[bool], None],
-        factor: Callable[[], float],
-        stepped: Callable[[bool], None],
-    ) -> None:
-        self._optimizer = optimizer
-        self._backward_done = backward_done
-        self._factor = factor
-        self._stepped = stepped
+    def __init__(self, optimizers: Sequence[Any], gradients: Gradients, steps: Steps) -> None:
+        self.guarded = False  # the script has asked job.at_step since the last micro-batch
+        self.counted = False  # the script has asked job.step since the last micro-batch
+        self._optimizers = list(optimizers)
+        self._gradients = gradients
+        self._steps = steps
         self._micro: Optional[Issued] = None
-        self._finished = False  # the backward of this micro-batch is accounted for
-        self._acted = False  # step() was called in this micro-batch
-        self._may_clear = True
-        self._partial = False  # the gradients are those of a step that was left half accumulated
-        self._saved_rates: List[Any] = []
-        self._wrap_optimizer()
+        self._acted: Set[int] = set()  # optimizers whose step() was called in this micro-batch
+        self._running = False  # within a real step: an optimizer may be made of others
+        self._rates: List[Any] = []
+        for optimizer in self._optimizers:
+            for part in (optimizer, *inner_optimizers(optimizer)):
+                self._wrap(part, optimizer)
 
     @property
     def acted(self) -> bool:
-        return self._acted
+        return bool(self._acted)
 
     @property
     def last(self) -> bool:
@@ -51,26 +62,20 @@ class StepGate:
 
     def enter(self, micro: Issued) -> None:
         self._micro = micro
-        self._finished = self._acted = False
-        self._may_clear = micro.place == 0
-        if self._partial and micro.place == 0:
-            self._optimizer.zero_grad()
-            self._partial = False
+        self._acted.clear()
+        if micro.place == 0:
+            self.note_rates()
 
     def leave(self, *, abandoned: bool) -> None:
-        """The body of the loop is over for this micro-batch; `abandoned`: by a break or an error.
-
-        A step that was left half accumulated never happens: its gradients may not go into the next one.
-        """
-        self._partial = abandoned and self._micro is not None and not self._micro.last
+        """The body of the loop is over for this micro-batch; `abandoned`: by a break or an error."""
+        assert self._micro is not None
+        self._check_rates()
+        if not abandoned and not (self.guarded and not self._micro.last):
+            idle = [type(each).__name__ for each in self._optimizers if id(each) not in self._acted]
+            if idle and self._acted:
+                self._steps.see("uneven-steps", ", ".join(idle))
+        self.guarded = self.counted = False
         self._micro = None
-
-    def finish_backward(self) -> None:
-        """Account for the backward of this micro-batch, once: gradients are then those of the step so far."""
-        if self._micro is None or self._finished:
-            return
-        self._finished = True
-        self._backward_done(self._micro.last)
 
     def wrap_scaler(self, scaler: Any) -> None:
         """A GradScaler's step, unscale_ and update wait for the last micro-batch as well."""
@@ -78,21 +83,19 @@ class StepGate:
 
         @functools.wraps(step)
         def gated_step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if optimizer is not self._optimizer or self._micro is None:
+            if self._micro is None or not any(optimizer is each for each in self._optimizers):
                 return step(optimizer, *args, **kwargs)
-            self.finish_backward()
+            self._require_pass()
             if not self._micro.last:
-                self._hold()
+                self._hold(optimizer)
                 return None
             result = step(optimizer, *args, **kwargs)
-            if not self._acted:  # infinite gradients: the scaler left the optimizer alone
-                self._acted = self._may_clear = True
-                self._stepped(False)
+            if id(optimizer) not in self._acted:  # infinite gradients: the scaler left the optimizer alone
+                self._done(optimizer, applied=False)
             return result
 
         @functools.wraps(unscale)
         def gated_unscale(optimizer: Any) -> None:
-            self.finish_backward()
             if self.last:
                 unscale(optimizer)
 
@@ -103,8 +106,8 @@ class StepGate:
 
         scaler.__dict__.update(step=gated_step, unscale_=gated_unscale, update=gated_update)
 
-    def wrap_scheduler(self, scheduler: Any, due: Callable[[], int]) -> None:
-        """In the loop, step() runs `due()` times after a real optimiser step; outside it runs as it is.
+    def wrap_scheduler(self, scheduler: Any, clock: "ScheduleClock", gain: Callable[[], float]) -> None:
+        """In the loop, step() runs as often as `clock` says is due after a real step; outside it runs as it is.
 
         The class is replaced, not the method: a scheduler's state_dict holds every attribute of the instance.
         """
@@ -112,64 +115,126 @@ class StepGate:
         gate = self
 
         def step(self: Any, *args: Any, **kwargs: Any) -> None:
-            if gate._micro is None:
+            micro = gate._micro
+            if micro is None:
                 plain.step(self, *args, **kwargs)
-            elif gate._micro.last and gate._acted:
+            elif micro.last:
+                if not gate._acted:  # called before the optimizer's step: for the step to come
+                    clock.expect(gain())
                 # How many steps a run has depends on its batches; OneCycleLR raises at the first too many.
                 end = getattr(self, "total_steps", None)
-                for _ in range(due()):
+                for _ in range(clock.due()):
                     if end is None or self.last_epoch < end:
                         plain.step(self, *args, **kwargs)
+            gate.note_rates()
 
         scheduler.__class__ = type(plain.__name__, (plain,), {"step": step, "__module__": plain.__module__})
 
-    def _wrap_optimizer(self) -> None:
-        optimizer = self._optimizer
-        step, zero_grad = optimizer.step, optimizer.zero_grad
-        optimizer.register_step_pre_hook(self._raise_rates)
-        optimizer.register_step_post_hook(self._restore_rates)
+    def note_rates(self) -> None:
+        """The learning rates are as they should be."""
+        self._rates = self._present()
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _wrap(self, part: Any, optimizer: Any) -> None:
+        """`part` makes the steps of `optimizer`, or is it."""
+        step = part.step
 
         @functools.wraps(step)
-        def gated_step(*args: Any, **kwargs: Any) -> Any:
-            if self._micro is None or self._acted:
+        def gated_step(_: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._micro is None:
+                if not self._running:
+                    self._steps.outside()
                 return step(*args, **kwargs)
-            self.finish_backward()
+            if self._running:
+                return step(*args, **kwargs)
+            self._check_rates()
+            args, kwargs, closure = self._with_closure(args, kwargs)
+            if closure is not None:
+                self._steps.see("closure")
+            else:
+                self._require_pass()
             if not self._micro.last:
-                self._hold()
-                return None
+                if id(optimizer) in self._acted:
+                    self._steps.see("two-passes")
+                loss = closure() if closure is not None else None
+                self._hold(optimizer)
+                return loss
+            self._running = True
             try:
-                result = step(*args, **kwargs)
+                with adjusted(optimizer, self._steps.adjustment(optimizer)):
+                    result = step(*args, **kwargs)
             finally:
-                self._restore_rates()
-            self._acted = self._may_clear = True
-            self._stepped(True)
+                self._running = False
+            self._done(optimizer, applied=True)
             return result
 
-        @functools.wraps(zero_grad)
-        def gated_zero_grad(*args: Any, **kwargs: Any) -> None:
-            if self._micro is None or self._may_clear:
-                zero_grad(*args, **kwargs)
+        # On the instance, as torch's own schedulers do, which want a method; the class and other optimizers stay untouched.
+        part.__dict__.update(step=types.MethodType(gated_step, part))
 
-        # On the instance, as torch's own schedulers do; the class and other optimizers stay untouched.
-        optimizer.__dict__.update(step=gated_step, zero_grad=gated_zero_grad)
+    def _with_closure(self, args: Any, kwargs: Any) -> Tuple[Any, Any, Optional[Callable[[], Any]]]:
+        """A closure that returns the mean loss over replicas: a line search must go the same way on all of them."""
+        plain = args[0] if args else kwargs.get("closure")
+        if not callable(plain):
+            return args, kwargs, None
+        script: Callable[[], Any] = plain
 
-    def _hold(self) -> None:
-        self._acted = True
-        self._may_clear = False
+        def closure() -> Any:
+            with torch.enable_grad():
+                return self._steps.mean_loss(script())
 
-    def _raise_rates(self, *_: Any) -> None:
-        if self._micro is None or self._acted:
-            return
-        factor = self._factor()
-        self._saved_rates = [group["lr"] for group in self._optimizer.param_groups]
-        if factor != 1.0:
-            for group in self._optimizer.param_groups:
-                group["lr"] = group["lr"] * factor
+        if args:
+            return (closure, *args[1:]), kwargs, closure
+        return args, {**kwargs, "closure": closure}, closure
 
-    def _restore_rates(self, *_: Any) -> None:
-        for group, rate in zip(self._optimizer.param_groups, self._saved_rates):
-            group["lr"] = rate
-        self._saved_rates = []
+    def _require_pass(self) -> None:
+        if self._gradients.passes == 0 and any(item.grad is not None for item in self._gradients.parameters()):
+            self._steps.see("hand-gradient")
+            self._gradients.adopt()
+
+    def _hold(self, optimizer: Any) -> None:
+        self._acted.add(id(optimizer))
+        self._gradients.close(optimizer)
+
+    def _done(self, optimizer: Any, *, applied: bool) -> None:
+        first = not self._acted
+        self._acted.add(id(optimizer))
+        if first:
+            self._steps.stepped(applied)
+
+    def _present(self) -> List[Any]:
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        return [_identity(group.get("lr")) for group in groups]
+
+    def _check_rates(self) -> None:
+        present = self._present()
+        if present[: len(self._rates)] != self._rates:
+            middle = self._micro is not None and self._micro.place > 0
+            if middle or not self.counted:
+                self._steps.see("own-rate")
+            self._rates = present
+
+
+def _identity(rate: Any) -> Any:
+    """Of a tensor its version: a look at its value would wait for the device."""
+    return (id(rate), rate._version) if isinstance(rate, torch.Tensor) else rate
+
+
+def inner_optimizers(optimizer: Any) -> List[Any]:
+    """Optimizers that this one makes its steps with (SAM, Lookahead and their like): of the same parameters."""
+    own = {id(item) for group in optimizer.param_groups for item in group["params"]}
+    found: List[Any] = []
+    waiting = [optimizer]
+    while waiting:
+        for value in vars(waiting.pop()).values():
+            candidates = value if isinstance(value, (list, tuple)) else [value]
+            for each in candidates:
+                if not isinstance(each, torch.optim.Optimizer) or each is optimizer or each in found:
+                    continue
+                if own.issuperset(id(item) for group in each.param_groups for item in group["params"]):
+                    found.append(each)
+                    waiting.append(each)
+    return found
 
 
 class ScheduleClock:
@@ -182,10 +247,21 @@ class ScheduleClock:
         self._gain = 0.0
         self._steps = 0
         self._owed = 0.0
+        self._ahead = False
 
     def stepped(self, gain: float) -> None:
+        """A step was made, also one that a GradScaler left out: a schedule counts those in plain PyTorch too."""
+        if self._ahead:
+            self._ahead = False
+            return
         self._gain += gain
         self._steps += 1
+
+    def expect(self, gain: float) -> None:
+        """The scheduler is called before the step that it counts."""
+        self._ahead = False
+        self.stepped(gain)
+        self._ahead = True
 
     def due(self) -> int:
         if self._steps:

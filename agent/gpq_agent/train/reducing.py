@@ -1,0 +1,305 @@
+"""Averages gradients over replicas: by the hook of each DistributedDataParallel, and by itself what those do not reach.
+
+That is what lies outside the wrapped models (parameters of a criterion), was unfrozen after wrapping, or is not used in every
+pass; and a second backward pass of one graph, which DDP passes over in silence.
+"""
+
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from .probe import GradientProbe
+
+CHUNK = 1 << 22  # elements that are reduced at once
+
+Parameter = torch.nn.Parameter
+Marks = Dict[Parameter, Tuple[Optional[torch.Tensor], int]]
+
+
+def mark(parameter: Parameter) -> Tuple[Optional[torch.Tensor], int]:
+    """What is in `p.grad`, so that any change to it can be seen: the tensor and its version."""
+    gradient = parameter.grad
+    return (None, -1) if gradient is None else (gradient, gradient._version)
+
+
+def is_marked(parameter: Parameter, marks: Marks) -> bool:
+    """Is `p.grad` as it was when it was marked?"""
+    known = marks.get(parameter, (None, -1))
+    gradient = parameter.grad
+    return gradient is known[0] and (gradient is None or gradient._version == known[1])
+
+
+class Reducer:
+    """One per job with several replicas. All replicas must run the same passes in the same order.
+
+    `models` are the wrapped models; `control`: a group for small tensors of the CPU, for what has to be agreed on.
+    """
+
+    def __init__(
+        self, models: Sequence[DistributedDataParallel], probe: GradientProbe, control: Any, count: int
+    ) -> None:
+        self.last_ready: Any = None  # mark of a StepClock: when the last local gradient of a pass was ready
+        self.count = count
+        self.probe = probe
+        self.sums: Dict[Parameter, torch.Tensor] = {}
+        self.weight = 1.0
+        self.buckets = [_Buckets(model, self) for model in models]
+        self._control = control
+        self._marks: Optional[Marks] = None
+        self._parameters: List[Parameter] = []
+        self._synchronised = True
+        self._group: Any = self.buckets[0].group if self.buckets else None
+        self._inside: Optional[Set[Parameter]] = None
+        self._strangers: Dict[int, List[Parameter]] = {}  # by how many parameters there were
+
+    @property
+    def own_hooks(self) -> bool:
+        """Has a model a communication hook of the script's?"""
+        return any(not each.hooked for each in self.buckets)
+
+    # -- around a micro-batch ------------------------------------------------------------------------------------------
+
+    def enter(self, last: bool, in_pieces: bool) -> None:
+        """`last`: gradients are reduced in this micro-batch."""
+        self._synchronised = last
+        for each in self.buckets:
+            each.done = False
+            each.synchronise(last and each.works(in_pieces))
+
+    def leave(self) -> None:
+        """Outside the loop over the loader a model is as the script made it, unless that has been seen not to work."""
+        for each in self.buckets:
+            each.synchronise(not each.loose)
+
+    def begin_pass(
+        self, parameters: List[Parameter], sums: Dict[Parameter, torch.Tensor], weight: float, watch: bool
+    ) -> None:
+        """`sums` are added to what the pass computes, which `weight` is a factor on. `watch`: what it reaches matters."""
+        self.sums, self.weight = sums, weight
+        self._parameters = parameters
+        plain = len(self.buckets) == 1 and self.buckets[0].learnt and self.buckets[0].works(watch)
+        watch = watch or not plain or bool(self._outside())
+        self._marks = {item: mark(item) for item in parameters} if watch and self._synchronised else None
+        for each in self.buckets:
+            each.begin_pass()
+
+    def touched(self) -> Set[Parameter]:
+        """The parameters that the pass has left a gradient to."""
+        if self._marks is None:
+            return set(self._parameters)
+        return {item for item in self._parameters if not is_marked(item, self._marks)}
+
+    def end_pass(self, waiting: Dict[Parameter, torch.Tensor]) -> None:
+        """Reduce what the hooks have not. `waiting`: the sums that belong to this pass; the hooks have added theirs."""
+        if not self._synchronised:
+            return
+        reduced: Set[Parameter] = set()
+        left = []
+        touched = self.touched() if self._marks is not None else None
+        for each in self.buckets:
+            if each.synchronising and each.complete:
+                each.finish()
+                reduced |= each.reached
+            elif touched is None or not touched.isdisjoint(each.parameters):
+                if each.synchronising and not each.done:
+                    # Some parameters got no gradient: DDP waits for them, and would raise at the next forward pass.
+                    each.loosen()
+                    reduced.update(each.already())
+                left += [item for item in each.parameters if item not in reduced]
+        left += self._outside()
+        if left:
+            rest = {item: part for item, part in waiting.items() if item not in reduced}
+            self._reduce(left, touched, rest, self.weight)
+        self._marks = None
+
+    def average(self, parameters: Sequence[Parameter]) -> None:
+        """Average what is in `p.grad`, of parameters that the same on every replica have one or not."""
+        self._reduce(parameters, None, {}, 1.0)
+
+    def _outside(self) -> List[Parameter]:
+        """What no wrapped model reduces, and may have a gradient now."""
+        inside = self._inside
+        if inside is None or any(not each.learnt for each in self.buckets):
+            inside = self._inside = set().union(*(each.reached for each in self.buckets))
+            self._strangers = {}
+        if len(self._parameters) not in self._strangers:  # parameters are added, never taken away
+            self._strangers[len(self._parameters)] = [item for item in self._parameters if item not in inside]
+        return [item for item in self._strangers[len(self._parameters)] if item.requires_grad]
+
+    def _reduce(
+        self,
+        parameters: Sequence[Parameter],
+        touched: Optional[Set[Parameter]],
+        waiting: Dict[Parameter, torch.Tensor],
+        weight: float,
+    ) -> None:
+        """Average weight * `p.grad` (where the pass has touched it) + waiting, wherever a replica has any of both."""
+        parameters = list(dict.fromkeys(parameters))
+        has = [item.grad is not None and (touched is None or item in touched) for item in parameters]
+        wanted = torch.tensor([int(mine or item in waiting) for mine, item in zip(has, parameters)])
+        dist.all_reduce(wanted, op=dist.ReduceOp.MAX, group=self._control)
+        dense: List[Tuple[Parameter, torch.Tensor]] = []
+        for parameter, mine, any_has in zip(parameters, has, wanted.tolist()):
+            if not any_has:
+                continue
+            gradient = parameter.grad.detach() if mine and parameter.grad is not None else None
+            value = torch.zeros_like(parameter) if gradient is None else gradient * (weight / self.count)
+            if parameter in waiting:
+                value = value + waiting[parameter] * (1.0 / self.count)
+            if value.is_sparse:
+                value = value.coalesce()
+                dist.all_reduce(value, group=self._group)
+                parameter.grad = value
+            else:
+                dense.append((parameter, value))
+        for flat in _chunks(dense):
+            buffer = torch.cat([value.reshape(-1) for _, value in flat])
+            dist.all_reduce(buffer, group=self._group)
+            for (parameter, value), part in zip(flat, torch.split(buffer, [value.numel() for _, value in flat])):
+                if parameter.grad is None:
+                    parameter.grad = part.view_as(value).clone()
+                else:
+                    parameter.grad.detach().copy_(part.view_as(value))
+
+
+class _Buckets:
+    """One wrapped model and its communication hook."""
+
+    def __init__(self, model: DistributedDataParallel, owner: Reducer) -> None:
+        self.model = model
+        self.group: Any = model.process_group
+        self.hooked = False
+        self.loose = False  # DDP cannot reduce it: some parameters are not used in every pass
+        self.done = False  # a pass of this step has been reduced by the hook
+        self.complete = False  # the pass in hand has
+        self.synchronising = True
+        self.parameters = [item for item in model.module.parameters() if item.requires_grad]
+        self.reached = set(self.parameters)  # that it reduces; what was frozen or not when it was wrapped, buckets tell
+        self.learnt = False
+        self._owner = owner
+        self._works: List[Any] = []
+        self._given: List[Parameter] = []
+        self._sparse = any(getattr(each, "sparse", False) is True for each in model.module.modules())
+        self._views = bool(getattr(model, "gradient_as_bucket_view", False))
+        self._finds_unused = bool(getattr(model, "find_unused_parameters", False))
+        self._last_done: Optional[Tuple[int, int, Any]] = None  # address and length of a bucket, future that has it
+        self._device = self.parameters[0].device if self.parameters else torch.device("cpu")
+        self._averages = averages(dist.get_backend(self.group), self._device.type)
+        self._options = options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.AVG if self._averages else dist.ReduceOp.SUM  # type: ignore[assignment]
+        try:
+            model.register_comm_hook(state=self, hook=_communicate)
+            self.hooked = True
+        except RuntimeError:
+            pass  # it has one of its own, which the caller tells
+
+    def works(self, in_pieces: bool) -> bool:
+        """May DDP reduce it? What it does not use it leaves out, and a hook of the script's knows nothing of sums."""
+        return not self.loose and not (in_pieces and (self._finds_unused or self._sparse or not self.hooked))
+
+    def synchronise(self, wanted: bool) -> None:
+        """What no_sync() sets, without a block around the script's own code. Setting an attribute of a module is slow, so
+        only where it changes."""
+        self.synchronising = wanted
+        if self.model.require_backward_grad_sync != wanted:
+            self.model.require_backward_grad_sync = wanted
+
+    def begin_pass(self) -> None:
+        self._works.clear()
+        self._given.clear()
+        self.complete = self.synchronising and not self.hooked and not self.done  # nothing tells: DDP sees to it
+
+    def finish(self) -> None:
+        """A pass was reduced by the hook, whole."""
+        self.done = True
+        if not self.learnt and self.hooked:
+            self.reached = set(self._given)
+        self.learnt = True
+
+    def loosen(self) -> None:
+        """From the next step on its gradients are reduced without DDP."""
+        self.loose = True
+        for work in self._works:
+            work.wait()
+        self.synchronise(False)
+
+    def already(self) -> List[Parameter]:
+        """Of a pass that is not complete: the parameters whose gradients are reduced all the same."""
+        return self._given if self._views else []
+
+    def bucket_ready(self, bucket: Any) -> Any:
+        owner = self._owner
+        buffer, last = bucket.buffer(), bucket.is_last()
+        probe = owner.probe
+        if last:
+            self.complete = True
+            probe.arrive()
+        if buffer.is_sparse or not buffer.is_floating_point():
+            probe.switch_off("some gradients are sparse or not real numbers")
+        share = 1.0 if self._averages else 1.0 / owner.count
+        if owner.weight * share != 1.0:
+            buffer.mul_(owner.weight * share)
+        if owner.sums:
+            for view, parameter in zip(bucket.gradients(), bucket.parameters()):
+                if parameter in owner.sums:
+                    view.add_(owner.sums[parameter], alpha=share)
+        measured = probe.bucket(self, buffer, bucket, share)
+        # Not by dist.all_reduce: its checks and logging cost a tenth of a millisecond, and this runs once per bucket.
+        work: Any = self.group.allreduce([buffer], self._options)
+        if self._views or not self.learnt:
+            self._works.append(work)
+            self._given += bucket.parameters()
+        if last and not buffer.is_cuda:
+            # Nothing is left to compute meanwhile, and a wait here saves handing the result from thread to thread.
+            work.wait()
+            return self._done(buffer if measured is None else measured(buffer))
+        if measured is None:
+            return work.get_future().then(_reduced)
+        return work.get_future().then(lambda future: measured(future.value()[0]))
+
+    def _done(self, buffer: torch.Tensor) -> Any:
+        """A future that has this tensor. Buckets stay where they are, so the last one is nearly always the same."""
+        known = self._last_done
+        if known is None or known[0] != buffer.data_ptr() or known[1] != len(buffer):
+            future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+            future.set_result(buffer)
+            known = self._last_done = (buffer.data_ptr(), len(buffer), future)
+        return known[2]
+
+
+def _chunks(values: List[Tuple[Parameter, torch.Tensor]]) -> List[List[Tuple[Parameter, torch.Tensor]]]:
+    """Together what is of one type on one device, at most CHUNK elements or one tensor."""
+    chunks: List[List[Tuple[Parameter, torch.Tensor]]] = []
+    kinds = sorted({(str(value.dtype), str(value.device)) for _, value in values})
+    for kind in kinds:
+        size = CHUNK
+        for pair in values:
+            if (str(pair[1].dtype), str(pair[1].device)) != kind:
+                continue
+            size += pair[1].numel()
+            if size > CHUNK:
+                chunks.append([])
+                size = pair[1].numel()
+            chunks[-1].append(pair)
+    return chunks
+
+
+def averages(backend: str, device_type: str) -> bool:
+    """Can the backend of a group ("nccl", or by device "cpu:gloo,cuda:nccl") average while it reduces on this device?"""
+    return device_type == "cuda" and not {"nccl", "cuda:nccl"}.isdisjoint(backend.split(","))
+
+
+def _communicate(
+    state: _Buckets,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]  # torch names it only where c10d is built in
+) -> torch.futures.Future[torch.Tensor]:
+    # DDP insists on this name and on these annotations.
+    future: torch.futures.Future[torch.Tensor] = state.bucket_ready(bucket)
+    return future
+
+
+def _reduced(future: Any) -> torch.Tensor:
+    reduced: torch.Tensor = future.value()[0]
+    return reduced

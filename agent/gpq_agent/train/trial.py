@@ -1,0 +1,94 @@
+"""The first step in pieces of an epoch is a trial: its first micro-batch may show that the loop must not be cut.
+
+Then everything is put back as it was before it, and the step is made in one piece. Decides nothing about freedoms.
+"""
+
+import copy
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+
+import torch
+
+Parameter = torch.nn.Parameter
+
+
+class Trial:
+    """What was so before the first micro-batch: parameters, their gradients, and what the script has registered."""
+
+    def __init__(self, parameters: Sequence[Parameter], parts: Mapping[str, Any]) -> None:
+        self._parameters = list(parameters)
+        self._values = [item.detach().clone() for item in self._parameters]
+        # Cleared gradients need no copy: they are most often None, or zero.
+        self._gradients = [None if item.grad is None else item.grad.detach().clone() for item in self._parameters]
+        self._parts = dict(parts)
+        self._states = {name: copy.deepcopy(part.state_dict()) for name, part in self._parts.items()}
+
+    def moved(self) -> bool:
+        """Has the script changed parameters? Waits for the device."""
+        return any(not torch.equal(item.detach(), value) for item, value in zip(self._parameters, self._values))
+
+    def changed_parts(self) -> List[str]:
+        """Names of what was registered and is not as it was. Waits for the device."""
+        return [name for name, part in self._parts.items() if not alike(part.state_dict(), self._states[name])]
+
+    def undo(self) -> None:
+        """Put everything back."""
+        with torch.no_grad():
+            for item, value, gradient in zip(self._parameters, self._values, self._gradients):
+                item.copy_(value)
+                item.grad = gradient
+        for name, part in self._parts.items():
+            part.load_state_dict(self._states[name])
+
+
+class Fingerprint:
+    """A number for each parameter, so that a change by hand shows, at the cost of one pass over them."""
+
+    def __init__(self, parameters: Iterable[Parameter]) -> None:
+        self._parameters = [item for item in parameters if not item.is_sparse]
+        self._norms = self._take()
+
+    def differs(self) -> bool:
+        """Waits for the device."""
+        return not torch.equal(self._norms, self._take())
+
+    def _take(self) -> torch.Tensor:
+        if not self._parameters:
+            return torch.zeros(0)
+        with torch.no_grad():
+            norms = torch._foreach_norm([item.detach() for item in self._parameters])
+            return torch.stack([norm.detach().double().cpu() for norm in norms])
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Are two states the same, tensors by value?"""
+    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+        return isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and torch.equal(one, other)
+    if isinstance(one, dict):
+        return isinstance(other, dict) and one.keys() == other.keys() and all(alike(one[k], other[k]) for k in one)
+    if isinstance(one, (list, tuple)):
+        same = isinstance(other, (list, tuple)) and len(one) == len(other)
+        return same and all(alike(a, b) for a, b in zip(one, other))
+    try:
+        return bool(one == other)
+    except Exception:  # what a script keeps may compare as it likes: not known to be the same
+        return False
+
+
+def has_hooks(parameters: Iterable[Parameter]) -> bool:
+    """Has the script put hooks on parameters, which see the gradient of a pass before it is complete?"""
+    for item in parameters:
+        if getattr(item, "_backward_hooks", None) or getattr(item, "_post_accumulate_grad_hooks", None):
+            return True
+    return False
+
+
+def batch_norms(models: Iterable[torch.nn.Module]) -> Tuple[Optional[str], bool]:
+    """(name of a layer that takes statistics over the batch in hand, does it take them over all replicas?)."""
+    found: Dict[bool, str] = {}
+    for model in models:
+        for name, layer in model.named_modules():
+            if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) and layer.training:
+                found.setdefault(isinstance(layer, torch.nn.SyncBatchNorm), name)
+    if False in found:
+        return found[False], False
+    return found.get(True), True
