@@ -495,6 +495,8 @@ class Engine:
         self._times.end(synchronised=micro.last, tail=self._tail)
         if self._gradients.changed_between:
             self.see("two-passes")
+        if self._gradients.carried:
+            self.see("carried-gradient")
         self._gate.leave(abandoned=abandoned)
         if not abandoned and not acted and not (guarded and not micro.last):
             self._see_no_step()
@@ -517,14 +519,17 @@ class Engine:
         self.ledger.step_done()
         self._steps_here += 1
         self._looked = False
-        self._pending = 0 if acted or self.freedoms.knows("hand-step") else self._pending + 1
+        self._pending = 0 if acted else self._pending + 1
         seconds = time.perf_counter() - self._step_begin
         self._step_seconds += (seconds - self._step_seconds) * (0.1 if self._step_seconds else 1.0)
 
     def _see_no_step(self) -> None:
         """The loop has left a micro-batch without a step of any optimizer."""
-        moved = self._fingerprint is not None and self._fingerprint.differs()
-        self.see("hand-step" if moved else "hand-accumulation")
+        if self.freedoms.knows("hand-step") or (self._fingerprint is not None and self._fingerprint.differs()):
+            self._pending = -1
+            self.see("hand-step")
+        else:
+            self.see("hand-accumulation")
 
     def _failed(self, trial: Trial, micro: Issued) -> bool:
         """Has the first micro-batch of a step in pieces shown that it must not be cut? Collective."""
@@ -576,8 +581,13 @@ class Engine:
 
     def see(self, code: str, detail: str = "") -> None:
         """The loop has a habit. Nothing that an evaluation does counts."""
-        if not self.evaluating:
-            self.freedoms.see(code, detail)
+        if self.evaluating:
+            return
+        if code == "own-rate" and self._search is not None:
+            scheduler = self._search.scheduler()
+            if scheduler:  # it is what sets the rate
+                code, detail = "forgotten-scheduler", scheduler
+        self.freedoms.see(code, detail)
 
     def outside(self) -> None:
         """An optimizer steps outside the loop over the loader."""

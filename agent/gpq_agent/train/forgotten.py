@@ -27,6 +27,17 @@ class Search:
         self._copies: Dict[int, float] = {}
         self._looked = False
 
+    def scheduler(self) -> str:
+        """The class of a scheduler of one of the optimizers that was not given; "" if there is none."""
+        known = _reachable(self._given.parts)
+        optimizers = {id(each) for each in self._given.optimizers}
+        for item in gc.get_objects():
+            if not issubclass(type(item), torch.optim.lr_scheduler.LRScheduler) or id(item) in known:
+                continue
+            if id(getattr(item, "optimizer", None)) in optimizers:
+                return type(item).__name__
+        return ""
+
     def look(self) -> List[Tuple[str, str]]:
         """(habit, what it is) of each kind that is found now. Between two steps; waits for the device."""
         given = self._given

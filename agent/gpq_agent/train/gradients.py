@@ -24,6 +24,7 @@ class Gradients:
         self.weight = 1.0
         self.passes = 0  # in this micro-batch
         self.changed_between = False  # the script changed gradients between two passes that only accumulate
+        self.carried = False  # what an optimizer has made a step of is still there at the next pass
         self._optimizers = list(optimizers)
         self._probe = probe
         self._reducer = reducer  # None: one replica
@@ -31,9 +32,13 @@ class Gradients:
         self._place = 0
         self._micro_batches = 1
         self._sums: Dict[Parameter, torch.Tensor] = {}
-        self._earlier: Dict[Parameter, torch.Tensor] = {}  # of passes of the last micro-batch before the one that runs
+        self._held: Dict[Parameter, torch.Tensor] = {}  # of before the pass that runs, while it runs
         self._closed: Set[Parameter] = set()  # the optimizer of these has made its step in this micro-batch
-        self._marks: Marks = {}
+        self._hidden: Set[Parameter] = set()  # passes of this micro-batch that only accumulates have reached them
+        self._zeros: Marks = {}  # gradients that were moved away in this step: zero, until the script changes them
+        self._before: Marks = {}  # the pass that runs
+        self._used: Marks = {}  # of one parameter of each optimizer, what its step was made of, while nothing clears it
+        self._tainted: Set[Parameter] = set()  # of those: a pass has added to it since
 
     # -- around a micro-batch ------------------------------------------------------------------------------------------
 
@@ -48,9 +53,10 @@ class Gradients:
         self.passes = 0
         self.changed_between = False
         self._closed.clear()
-        self._marks.clear()
+        self._hidden.clear()
         if place == 0:
             self._sums.clear()
+            self._zeros.clear()
         if self._reducer is not None:
             self._reducer.enter(self.last, micro_batches > 1 or weight != 1.0)
 
@@ -59,8 +65,10 @@ class Gradients:
         self._open = False
         if self.last or drop:
             self._sums.clear()
-        self._earlier.clear()
-        self._marks.clear()
+        self._held.clear()
+        self._before.clear()
+        if self.last or drop:
+            self._zeros.clear()
         if self._reducer is not None:
             self._reducer.leave()
 
@@ -68,6 +76,21 @@ class Gradients:
         """The script has called this optimizer's step in a micro-batch that only accumulates: what further passes leave to
         its parameters here would have been cleared before its next step."""
         self._closed.update(_of(optimizer))
+
+    def used(self, optimizer: Any) -> None:
+        """This optimizer has made a step of what is in `p.grad`."""
+        self.carried |= not self._tainted.isdisjoint(_of(optimizer))
+        self._tainted.difference_update(_of(optimizer))
+        found = next((item for item in _of(optimizer) if item.grad is not None), None)
+        if found is not None:
+            self._used[found] = mark(found)
+
+    def _taint(self) -> None:
+        """A pass has added to what a step was made of, and what the script has not cleared: if it is not cleared before the
+        next step of that optimizer, it goes into two."""
+        for item in [item for item in self._used if not is_marked(item, self._used)]:
+            self._used[item] = mark(item)
+            self._tainted.add(item)
 
     def scale(self, factor: float) -> None:
         """Multiply what is accumulated so far."""
@@ -93,12 +116,14 @@ class Gradients:
         parameters = self.parameters()
         if self.passes == 1:
             self._probe.weights += self.weight
+        self._used = {item: known for item, known in self._used.items() if is_marked(item, self._used)}
+        self._tainted.intersection_update(self._used)
         if self.in_pieces:
             self._make_room(parameters)
         if self._reducer is not None:
             self._reducer.begin_pass(parameters, self._sums, self.weight, watch=self.in_pieces or self.passes > 1)
-        elif self.in_pieces:
-            self._marks = {item: mark(item) for item in parameters}
+        if self.in_pieces:
+            self._before = {item: mark(item) for item in parameters}
 
     def end_pass(self) -> None:
         if not self._open:
@@ -106,6 +131,7 @@ class Gradients:
         if not self.in_pieces:
             if self._reducer is not None:
                 self._reducer.end_pass({})
+            self._taint()
             return
         parameters = self.parameters()
         if not self.last:
@@ -114,13 +140,15 @@ class Gradients:
             self._reducer.end_pass(self._waiting(self._reducer.touched()))
         else:
             self._show(parameters)
-        for parameter, earlier in self._earlier.items():
-            parameter.grad = earlier if parameter.grad is None else parameter.grad.add_(earlier)
-        self._earlier.clear()
+        for parameter, held in self._held.items():
+            parameter.grad = held if parameter.grad is None else parameter.grad.detach().add_(held)
+        self._held.clear()
+        self._taint()
 
     def adopt(self) -> None:
         """Gradients that came without a backward pass (`p.grad = ...`): treat what is there as that of one."""
         self.passes += 1
+        self._before = {}
         parameters = [item for item in self.parameters() if item.grad is not None]
         if not self.last:
             self._hide(parameters)
@@ -135,30 +163,33 @@ class Gradients:
 
     def _make_room(self, parameters: Iterable[Parameter]) -> None:
         """So that after the pass `p.grad` holds what that pass computed, and nothing else."""
-        first = self.passes == 1
+        later = self.passes > 1
         for parameter in parameters:
             gradient = parameter.grad
+            hidden = self._was_hidden(parameter)
             if gradient is None:
-                self.changed_between |= not first and not self.last and self._was_hidden(parameter)
-            elif first and self._place == 0:
-                # What the script has left there from before is a part of its step: it goes first.
-                self._sums[parameter] = gradient.clone() if gradient._base is not None else gradient
+                self.changed_between |= hidden
+            elif (self._place == 0 and parameter not in self._hidden) or (later and self.last):
+                # What was there before the pass is a part of the step, unless the script clears it yet.
+                self._held[parameter] = gradient.clone() if gradient._base is not None else gradient
                 parameter.grad = None
-            elif not first and self.last:
-                self._earlier[parameter] = gradient.clone() if gradient._base is not None else gradient
-                parameter.grad = None
-            elif not is_marked(parameter, self._marks):
-                self.changed_between |= not first and self._was_hidden(parameter)
+            elif not is_marked(parameter, self._zeros):
+                self.changed_between |= hidden
                 gradient.detach().zero_()
 
     def _was_hidden(self, parameter: Parameter) -> bool:
-        return parameter in self._marks and parameter not in self._closed
+        """Has an earlier pass of this micro-batch left something to it that no step has taken yet?"""
+        return not self.last and parameter in self._hidden and parameter not in self._closed
 
     def _hide(self, parameters: Iterable[Parameter]) -> None:
         """Move the gradients of this pass into the sums."""
+        touched = self._touched(parameters)
         if self._reducer is None:
-            self._probe.pass_ended(self.weight, touched=self._touched(parameters))
-        found = [item for item in parameters if item.grad is not None and item not in self._closed]
+            self._probe.pass_ended(self.weight, touched=touched)
+        found = [item for item in touched if item not in self._closed]
+        for parameter in found:
+            if parameter in self._held:
+                self._sums[parameter] = self._held.pop(parameter)
         for parameter in [item for item in found if item.grad is not None and item.grad.is_sparse]:
             assert parameter.grad is not None
             part = parameter.grad * self.weight
@@ -171,10 +202,11 @@ class Gradients:
             torch._foreach_add_([self._sums[item] for item in known], _gradients(known), alpha=self.weight)
         if new:
             self._sums.update(zip(new, torch._foreach_mul(_gradients(new), self.weight)))
-        cleared = [item for item in parameters if item.grad is not None]
+        cleared = [item for item in touched if item.grad is not None]
         if cleared:
             torch._foreach_zero_(_gradients(cleared))
-        self._marks = {item: mark(item) for item in cleared}
+        self._zeros.update({item: mark(item) for item in cleared})
+        self._hidden.update(touched)
 
     def _show(self, parameters: Iterable[Parameter]) -> None:
         """One replica, last micro-batch: the step is complete for the optimizers whose parameters the pass has reached."""
@@ -191,7 +223,8 @@ class Gradients:
         self._probe.step_ended()
 
     def _touched(self, parameters: Iterable[Parameter]) -> List[Parameter]:
-        return [item for item in parameters if not is_marked(item, self._marks)]
+        """What the pass has left a gradient to."""
+        return [item for item in parameters if item.grad is not None and not is_marked(item, self._before)]
 
     def _waiting(self, touched: Set[Parameter]) -> Dict[Parameter, torch.Tensor]:
         """Take the sums of every optimizer that the pass has reached: a parameter that it has not used has its share too."""

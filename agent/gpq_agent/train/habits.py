@@ -50,6 +50,11 @@ HABITS: Dict[str, Entry] = {
         "an optimizer steps in some passes of the loop only ({}), by a count of the loop's own",
         "decide by job.step when it steps, and ask job.at_step first",
     ),
+    "carried-gradient": Entry(
+        (ACCUMULATE, SPLIT, RESIZE),
+        "gradients are not cleared after optimizer.step(): they go into the next step too",
+        "optimizer.zero_grad() in every pass of the loop",
+    ),
     "hand-gradient": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
         "gradients are set by hand, without a backward pass",

@@ -198,6 +198,7 @@ class StepGate:
 
     def _done(self, optimizer: Any, *, applied: bool) -> None:
         first = not self._acted
+        self._gradients.used(optimizer)
         self._acted.add(id(optimizer))
         if first:
             self._steps.stepped(applied)
