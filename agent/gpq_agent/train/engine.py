@@ -600,7 +600,8 @@ class Engine:
             self.see("own-epochs")
 
     def begin_pass(self) -> None:
-        if self._gradients is not None and not self.evaluating:
+        if self._gradients is not None and self._gate is not None and not self.evaluating:
+            self._gate.passing()
             self._gradients.begin_pass()
 
     def end_pass(self) -> None:

@@ -116,8 +116,9 @@ class Gradients:
         parameters = self.parameters()
         if self.passes == 1:
             self._probe.weights += self.weight
-        self._used = {item: known for item, known in self._used.items() if is_marked(item, self._used)}
-        self._tainted.intersection_update(self._used)
+        if self._place == 0:  # later nothing reaches what the step has accumulated
+            self._used = {item: known for item, known in self._used.items() if is_marked(item, self._used)}
+            self._tainted.intersection_update(self._used)
         if self.in_pieces:
             self._make_room(parameters)
         if self._reducer is not None:

@@ -25,6 +25,11 @@ HABITS: Dict[str, Entry] = {
         "the loop changes or clears gradients between two backward passes of a step (as SAM does)",
         "one backward pass a step",
     ),
+    "step-between": Entry(
+        IN_PIECES,
+        "an optimizer steps between two backward passes of the loop's body (as in a GAN)",
+        "all backward passes first, then the steps",
+    ),
     "closure": Entry(
         AS_IT_IS,
         "optimizer.step() is given a closure (as LBFGS wants)",
