@@ -387,7 +387,9 @@ class Engine:
         assert self._rule is not None
         assert self._limits is not None
         assert self.micro is not None
-        total = max(self.micro.step.total, self._limits.base_batch)
+        total = self._limits.base_batch
+        if not self._limits.fixed:  # the batches of a batch sampler differ, and the rate is right for all of them
+            total = max(self.micro.step.total, total)
         return self._rule.factor(total_batch=total, gain=self._gain, base_steps=self.meter.base_steps)
 
     def _stepped(self, applied: bool) -> None:
