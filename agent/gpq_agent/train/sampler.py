@@ -167,14 +167,14 @@ class GlobalSampler:
         self._hold_together()
         size = len(order)
         least = self._base if self._drop_last else 1
-        repeats = FEWEST if self._most >= FEWEST else 1
         ahead: List[int] = []  # a part of the order that starts at `begun`, as Python's own integers
         begun = at
         while size - at >= least:
             total = self._next_total(size, at, ends)
+            most = max(self._most, self.configuration.atomic_batch)
             step = shape_step(
                 epoch, at, size - at, self.configuration, self._replicas, self.rank, self._sample_now(),
-                total=total, most=self._most,
+                total=total, most=most,
             )  # fmt: skip
             if ends is not None and at + total < size:  # what a batch sampler yields is a whole step, whatever its size
                 step = step._replace(full=True)
@@ -187,7 +187,7 @@ class GlobalSampler:
                 indices = ahead[begin : begin + count * stride : stride]
                 self._issued.append(Issued(step, index, indices))
                 # An empty micro-batch still has to take part in the all-reduce: repeat examples, with weight zero.
-                yield indices or ahead[place : place + min(repeats, step.total)]
+                yield indices or ahead[place : place + min(FEWEST, most, step.total)]
                 begin += count * stride
             at += step.total
 
@@ -243,8 +243,14 @@ class GlobalSampler:
         return order
 
     def _length(self) -> int:
-        """Examples of the order of the running epoch."""
-        return self.examples if self._drawn is None else len(self._now().indices)
+        """Examples of the order of the running epoch; before it begins, those of the latest that is known."""
+        epoch, consumed = self._cursor
+        if self._drawn is None:
+            return self.examples
+        if consumed or self._order[0] == epoch:
+            return len(self._now().indices)
+        # Not drawn to be told: the epoch after the last one never comes, and a sampler may have side effects.
+        return max(len(self._order[1].indices), self._base)
 
     def _hold_together(self) -> None:
         if self._drawn is not None and self._together != self._cursor.epoch:

@@ -103,6 +103,33 @@ def test_weighted_sampling_trains_what_it_trains_alone(local: int) -> None:
     assert this.progress.fraction == 1.0
 
 
+class Asked:
+    """Says for which epochs it was asked; its epochs have 30, 31, 32... indices."""
+
+    def __init__(self) -> None:
+        self.epochs: list[int] = []
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+
+    def __iter__(self) -> Any:
+        return iter(range(30 + self.epochs[-1]))
+
+
+def test_a_sampler_is_asked_once_an_epoch_and_never_for_one_that_does_not_come() -> None:
+    data, this, sampler = Examples(60), job(), Asked()
+    loader = this.loader(data, batch_size=16, sampler=sampler, fixed_batch=True)
+    model, _ = train(this, loader, 3)
+    assert sampler.epochs == [0, 1, 2]
+    assert same(model, plainly(data, [each for epoch in range(3) for each in cut(torch.arange(30 + epoch), 16)]))
+    assert this.progress.fraction == 1.0
+    assert (this._engine.ledger.epochs, this._engine.ledger.exact) == (3, 3)
+    short = job().loader(Examples(4), batch_size=8, sampler=list(range(4)) * 5, drop_last=True)
+    assert (len(short), short.sampler.size) == (2, 8), "as far as can be told"
+    assert [len(batch) for batch in short.sampler] == [8, 8]
+    assert short.sampler.size == 16
+
+
 @pytest.mark.parametrize(("local", "rule"), [(None, "linear"), (4, "auto"), (4, "linear")])
 def test_the_batches_of_a_batch_sampler_are_the_steps_at_the_rate_of_the_script(local: int | None, rule: str) -> None:
     batches = [[3, 1, 4], list(range(20, 39)), [5, 9], [2, 6, 7, 8], [11]]

@@ -13,7 +13,7 @@ from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.ledger import Ledger
 from gpq_agent.train.order import Drawn, hold_together
 from gpq_agent.train.sampler import GlobalSampler
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import (
     BatchSampler,
@@ -234,6 +234,7 @@ class Attempt:
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
+@settings(max_examples=50, deadline=None)
 @given(size=st.integers(1, 60), base=st.integers(1, 12), history=phases)
 def test_any_history_of_an_own_sampler_trains_what_it_yields_epoch_by_epoch(
     name: str, size: int, base: int, history: list[Any]
@@ -263,6 +264,7 @@ def test_any_history_of_an_own_sampler_trains_what_it_yields_epoch_by_epoch(
 
 
 @pytest.mark.parametrize("name", BATCHED)
+@settings(max_examples=50, deadline=None)
 @given(size=st.integers(12, 60), local=st.integers(1, 20), history=phases)
 def test_the_batches_of_a_batch_sampler_are_the_steps_on_any_number_of_replicas(
     name: str, size: int, local: int, history: list[Any]

@@ -7,7 +7,7 @@ import torch
 from gpq_agent.train.batches import Configuration, Limits, Step, ordered, shape_step, share_of, starting
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.sampler import GlobalSampler, permutation
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 phases = st.lists(
@@ -114,6 +114,7 @@ class Replicas:
             assert steps[0].inverse == pytest.approx(sum(1 / part for part in parts) / len(parts))
 
 
+@settings(deadline=None)
 @given(size=st.integers(1, 150), local=st.integers(1, 9), base=st.integers(1, 20), history=phases)
 def test_any_history_of_replicas_orders_stops_and_prefetching_visits_each_example_once(
     size: int, local: int, base: int, history: list[Any]
@@ -133,6 +134,7 @@ def test_any_history_of_replicas_orders_stops_and_prefetching_visits_each_exampl
     assert set(steps) == {-(-size // base)}
 
 
+@settings(deadline=None)
 @given(size=st.integers(1, 150), base=st.integers(1, 20), history=phases)
 def test_without_its_tail_an_epoch_ends_with_less_than_a_base_batch_left(
     size: int, base: int, history: list[Any]
@@ -161,6 +163,7 @@ def test_without_its_tail_an_epoch_ends_with_less_than_a_base_batch_left(
             assert not at_base or len(indices) == size // base * base
 
 
+@settings(deadline=None)
 @given(total=st.integers(1, 200), replicas=st.integers(1, 9), bound=st.integers(1, 40), more=st.integers(0, 40))
 def test_shares_are_the_whole_step_each_example_once_and_never_a_lone_one(
     total: int, replicas: int, bound: int, more: int
@@ -195,6 +198,7 @@ def test_a_changed_batch_leaves_no_last_example_alone_where_the_base_batch_leave
     assert alone > 0, "as it would be without gpq"
 
 
+@settings(deadline=None)
 @given(
     replicas=st.integers(1, 6),
     atomic=st.integers(1, 8),
@@ -233,6 +237,7 @@ def test_the_order_depends_on_seed_and_epoch_and_nothing_else() -> None:
     assert permutation(4, 2, 5, shuffle=False).tolist() == [0, 1, 2, 3, 4]
 
 
+@settings(deadline=None)
 @given(replicas=st.integers(1, 9), base=st.integers(1, 300), local=st.integers(1, 64))
 def test_without_an_order_the_total_is_exactly_the_users_batch(replicas: int, base: int, local: int) -> None:
     configuration = starting(Limits(base, base * 4, local, replicas))
@@ -240,6 +245,7 @@ def test_without_an_order_the_total_is_exactly_the_users_batch(replicas: int, ba
     assert 1 <= configuration.atomic_batch <= local
 
 
+@settings(deadline=None)
 @given(
     replicas=st.integers(1, 9), base=st.integers(1, 99), growth=st.integers(1, 9), local=st.integers(1, 64),
     atomic=st.integers(0, 200), accum=st.integers(-1, 20), fixed=st.booleans(),
@@ -270,6 +276,7 @@ def test_a_single_replica_splits_a_sampled_batch_in_two_halves() -> None:
     assert (small.counts, small.sampled, small.inverse) == ([3], False, 0.0), "nobody is left alone to be measured"
 
 
+@settings(deadline=None)
 @given(
     total=st.integers(1, 90), replicas=st.integers(1, 7), atomic=st.integers(1, 20), accum=st.integers(0, 3),
     most=st.integers(2, 30), left=st.integers(1, 200),
