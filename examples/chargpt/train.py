@@ -127,7 +127,7 @@ def main() -> int:
     model = job.wrap(CharGPT(options.layers, options.width, options.heads, options.length))
     plain = getattr(model, "module", model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, weight_decay=0.01)
-    steps = max(1, options.epochs * len(training) // options.batch_size)
+    steps = options.epochs * len(loader)  # at the base batch, whatever gpq makes of it
     warmup = min(50, steps)
 
     def rate(step: int) -> float:

@@ -71,8 +71,8 @@ def main() -> int:
     model = job.wrap(Net(options.width))
     plain = getattr(model, "module", model)
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
-    steps = options.epochs * len(training) // options.batch_size
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=max(1, steps), eta_min=options.lr / 20)
+    steps = options.epochs * len(loader)  # at the base batch, whatever gpq makes of it
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps, eta_min=options.lr / 20)
     model, optimizer, scheduler = job.prepare(model, optimizer, scheduler)
 
     for epoch in job.epochs(options.epochs):

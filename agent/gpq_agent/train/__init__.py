@@ -6,7 +6,7 @@
     loader = job.loader(dataset, batch_size=256, max_batch_size=4096, max_local_batch=64)
     model = job.wrap(Net())                        # or your own DistributedDataParallel(...)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=1000)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=90 * len(loader))
     model, optimizer, scheduler = job.prepare(model, optimizer, scheduler)
     for epoch in job.epochs(90):
         for x, y in loader:
@@ -27,12 +27,30 @@ What changes and what does not
     * The loop body runs once per micro-batch. Where a step accumulates several, `optimizer.step()`, `zero_grad()` and
       `scheduler.step()` act on the last only, on the mean gradient of all of it. Clip with `job.clip_grad_norm_(1.0)`.
     * To measure the gradient noise, a single replica splits one step in twenty into two micro-batches (early on, more);
-      the gradient of the step is the same. `fixed_batch=True` measures nothing.
+      the step has the same examples and gradient. `fixed_batch=True` measures nothing.
     * A `scheduler.step()` in the loop advances by the gain of the step, in steps at the base batch; one after the loop
       counts once. The scheduler sees the base learning rate only.
-    * An epoch is one pass: every example once, in an order that depends on the seed and the epoch, not on replicas. A
-      replica for which an epoch's last step has no example runs a repeated one with weight zero: `loader.counted` is 0.
+    * An epoch is one pass: every example once, in an order that depends on the seed and the epoch, not on replicas. No
+      replica gets a lone example of a step that has more (batch norm refuses one), unless `max_local_batch` is 1, or 2 and
+      the number odd. One that gets none runs repeated ones with weight zero: `loader.counted` is then 0, else the length
+      of the micro-batch.
+    * `len(loader)` (or `loader.steps_per_epoch`) is the optimizer steps of an epoch at `batch_size`, always the same: build
+      schedules from it. The body may run more often, so take a mean of losses by examples: add up `loss.item() *
+      loader.counted`, divide by the sum of `loader.counted`.
     * Each attempt is seeded by (seed, step, rank): the same history of attempts gives the same run.
+
+Data
+    job.loader(dataset, 256, sampler=WeightedRandomSampler(weights, 50_000))
+    job.loader(dataset, batch_sampler=BucketBatchSampler(lengths, 64), collate_fn=pad)
+    * What a sampler yields in an epoch is the epoch, on any replicas and through restarts: gpq lists it once an epoch, after
+      `set_epoch(epoch)` if it has that, with torch's, numpy's and Python's generators and those that it holds seeded by
+      (seed, epoch). Give the sampler that a single process would use; a DistributedSampler is refused.
+    * The batches of a `batch_sampler` are the steps, split over replicas; the batch then never changes. `batch_size` is its
+      own, or given for one that does not say. `max_local_batch` is by default its largest batch.
+    * `drop_last=True` leaves out what is less than `batch_size` at the end of an epoch. The initial seed of `generator=` is
+      that of the order and the worker processes, instead of `gpq.init(seed=...)`. Also, as for torch's DataLoader:
+      num_workers, collate_fn, pin_memory, persistent_workers, prefetch_factor, timeout, worker_init_fn,
+      multiprocessing_context. Batches come in order (`in_order=False` is not obeyed).
 
 Stopping and resuming
     A stop order or SIGTERM takes effect between two steps: checkpoint, exit. The next attempt goes on in the middle of

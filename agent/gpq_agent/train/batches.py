@@ -5,6 +5,8 @@ Pure. Every replica computes the same answers from the same arguments, so nothin
 
 from typing import List, NamedTuple
 
+FEWEST = 2  # examples of a micro-batch: batch norm refuses one, and a lone one tells little
+
 
 class Limits(NamedTuple):
     """What the script allows, in examples; `replicas` is K of this attempt."""
@@ -29,7 +31,8 @@ class Step(NamedTuple):
     """One optimiser step as one replica sees it. Gradients come out as the mean over `total` examples.
 
     `counts` are the examples of each micro-batch that count; a replica without enough examples has empty ones, and runs
-    them on a repeated example that weighs nothing.
+    them on repeated examples that weigh nothing. This replica's examples are those at `first`, `first + stride`, ... of
+    the step's part of the order.
     """
 
     epoch: int
@@ -39,16 +42,23 @@ class Step(NamedTuple):
     configuration: Configuration
     sampled: bool = False
     full: bool = True  # not the tail of an epoch, not split for sampling: its time stands for the configuration
+    first: int = 0
+    stride: int = 1
+    # Of a sampled step, the same on every replica, else 0: the mean over micro-gradients of 1 / examples. A micro-gradient
+    # is a replica's whole share of the step; with one replica, each micro-batch is one.
+    inverse: float = 0.0
 
     def weight(self, index: int, replicas: int) -> float:
         """K * n_local / n_total: summed over micro-batches and averaged over K replicas, a mean over the step."""
         return replicas * self.counts[index] / self.total
 
-    def inverse(self, replicas: int) -> float:
-        """Mean over micro-gradients of one over their examples; 0.0 where one has none. A micro-gradient is what one of
-        several replicas accumulates over the step, of a single one each micro-batch."""
-        parts = len(self.counts) if replicas == 1 else replicas
-        return parts / self.total if self.total % parts == 0 and self.total else 0.0
+
+class Share(NamedTuple):
+    """What one replica has of a step: see Step."""
+
+    counts: List[int]
+    first: int
+    stride: int
 
 
 def ceil_div(numerator: int, denominator: int) -> int:
@@ -58,9 +68,9 @@ def ceil_div(numerator: int, denominator: int) -> int:
 
 def spread(limits: Limits, seq: int, total: int, bound: int) -> Configuration:
     """`total` examples over the replicas with micro-batches of at most `bound`, in as few micro-batches as possible."""
-    share = ceil_div(total, limits.replicas)
-    micros = ceil_div(share, max(bound, 1))
-    return Configuration(seq, ceil_div(share, micros), micros - 1, total)
+    ranks = range(limits.replicas)
+    shares = [share_of(total, limits.replicas, rank, max(bound, 1), limits.max_local) for rank in ranks]
+    return Configuration(seq, max(max(each.counts) for each in shares), len(shares[0].counts) - 1, total)
 
 
 def starting(limits: Limits) -> Configuration:
@@ -92,23 +102,67 @@ def split_evenly(count: int, parts: int) -> List[int]:
     return [small] * (parts - larger) + [small + 1] * larger
 
 
+def share_of(total: int, replicas: int, rank: int, bound: int, most: int) -> Share:
+    """How `total` examples of a step are dealt out, with micro-batches of at most `bound`; all replicas have equally many.
+
+    No micro-batch is of one example while there are two or more: then some are empty, and pairs (one of three, if the
+    number is odd) may exceed `bound`, never `most`, the script's own limit. Only where that is 2 an odd one is left over.
+    """
+    micros = ceil_div(ceil_div(total, replicas), bound)
+    if most < FEWEST or total < FEWEST or total >= FEWEST * replicas * micros:
+        counts = split_evenly((total - rank + replicas - 1) // replicas, micros)
+        return Share(counts, rank, replicas)
+    groups, single = divmod(total, FEWEST)
+    alone = single and most == FEWEST
+    groups += alone
+    each, larger = divmod(groups, replicas)
+    mine = each + (rank < larger)
+    counts = [0] * (ceil_div(groups, replicas) - mine) + [FEWEST] * mine
+    if single and rank == min(groups, replicas) - 1:  # the last that has any: nobody has fewer
+        counts[-1] += -1 if alone else 1
+    return Share(counts, FEWEST * (rank * each + min(rank, larger)), 1)
+
+
+def next_total(size: int, at: int, configuration: Configuration, base: int) -> int:
+    """Examples of the step that begins at `at` of an epoch of `size`, which ends with what is left."""
+    left = size - at
+    total = min(configuration.total, left)
+    # Another batch than the base may not leave a last example alone where the base batch leaves none.
+    if left - total == 1 and size % base != 1 and total > FEWEST:
+        return total - 1
+    return total
+
+
 def shape_step(
-    epoch: int, start: int, remaining: int, configuration: Configuration, replicas: int, rank: int, sample: bool
+    epoch: int,
+    start: int,
+    remaining: int,
+    configuration: Configuration,
+    replicas: int,
+    rank: int,
+    sample: bool,
+    *,
+    total: int = 0,
+    most: int = 0,
 ) -> Step:
     """The next step of `rank` when `remaining` examples of the epoch are left.
 
-    A sampled step gives every micro-batch the same size, so it may take a few examples less than others; with one
-    replica and one micro-batch it is split in two, which makes the noise estimate unbiased.
+    `total`: its examples, by default the configuration's or what is left; `most`: examples that fit a device at once, by
+    default the configuration's. A sampled step has the same examples as any other; with one replica and one micro-batch
+    it is split in two, which makes the noise estimate unbiased. Not sampled: where some replica would have none.
     """
-    total = min(configuration.total, remaining)
-    micros = ceil_div(ceil_div(total, replicas), configuration.atomic_batch)
+    total = total or min(configuration.total, remaining)
+    most = max(most, configuration.atomic_batch)
+    bound = configuration.atomic_batch if configuration.accum_steps else most
     full = total == configuration.total
-    if sample and full:
-        parts = 2 if replicas * micros == 1 and total >= 2 else micros
-        even = total - total % (replicas * parts)
-        # Dropping a few examples from the step is fine, changing what the step is would not be.
-        if replicas * parts > 1 and even * 4 >= total * 3:
-            counts = [even // (replicas * parts)] * parts
-            return Step(epoch, start, even, counts, configuration, True, parts == micros)
-    share = (total - rank + replicas - 1) // replicas
-    return Step(epoch, start, total, split_evenly(share, micros), configuration, False, full)
+    share = share_of(total, replicas, rank, bound, most)
+    if not (sample and full):
+        return Step(epoch, start, total, share.counts, configuration, False, full, share.first, share.stride)
+    split = replicas * len(share.counts) == 1 and total >= 2 * FEWEST
+    counts = split_evenly(total, 2) if split else share.counts
+    parts = counts
+    if replicas > 1:
+        parts = [sum(share_of(total, replicas, other, bound, most).counts) for other in range(replicas)]
+    sampled = len(parts) > 1 and min(parts) > 0
+    inverse = sum(1 / part for part in parts) / len(parts) if sampled else 0.0
+    return Step(epoch, start, total, counts, configuration, sampled, not split, share.first, share.stride, inverse)

@@ -253,6 +253,8 @@ class Engine:
         self._sampler.configure(self.freedoms.allowed(self._asked, self._limits))
         if self._may_not_split():
             self._sampler.sample_every = 0
+        if ACCUMULATE in self.freedoms.lost:
+            self._sampler.keep_whole()
         self._renewed = True
 
     def renewed(self) -> bool:
@@ -456,12 +458,11 @@ class Engine:
         self.ledger.begin_step()
         self._finished = False
         self._weighed, self._unit = False, 1.0
-        inverse = step.inverse(self.environment.replicas)
         self._probe.arm(
-            sampled=step.sampled and inverse > 0.0,
+            sampled=step.sampled and step.inverse > 0.0,
             micro_batches=len(step.counts),
             examples=step.total,
-            inverse=inverse or 1.0,
+            inverse=step.inverse or 1.0,
         )
         self._trial = None
         if len(step.counts) > 1 and self._trial_epoch != step.epoch:
@@ -636,7 +637,9 @@ class Engine:
     def _rate_factor(self, optimizer: Any) -> float:
         assert self._limits is not None
         assert self.micro is not None
-        total = max(self.micro.step.total, self._limits.base_batch)
+        total = self._limits.base_batch
+        if not self._limits.fixed:  # the batches of a batch sampler differ, and the rate is right for all of them
+            total = max(self.micro.step.total, total)
         rule = self._rules[id(optimizer)]
         return rule.factor(total_batch=total, gain=self._gain, base_steps=self.meter.base_steps)
 

@@ -1,15 +1,25 @@
 """What a script iterates over: an ordinary DataLoader fed by the global cursor, with the engine around it."""
 
-from typing import Any, Callable, Iterator, Optional, Protocol
+from typing import Any, Iterator, Optional, Protocol
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from .errors import GpqTrainError
-from .sampler import Cursor, GlobalSampler, Issued
+from .sampler import GlobalSampler, Issued, stable_seed
+
+# Of torch's DataLoader, with its meaning.
+OPTIONS = (
+    "num_workers", "collate_fn", "pin_memory", "pin_memory_device", "persistent_workers", "prefetch_factor", "timeout",
+    "worker_init_fn", "multiprocessing_context", "in_order",
+)  # fmt: skip
 
 
 class Boundaries(Protocol):
     """What the engine does around each micro-batch."""
+
+    def notice(self, message: str) -> None:
+        """A line for the user."""
 
     def boundary(self) -> None:
         """Between two optimiser steps: orders, checkpoints, stops. May not return."""
@@ -34,7 +44,7 @@ class Loader:
     """Iterating gives the micro-batches of the rest of an epoch, as the data set's DataLoader would collate them.
 
     `counted` says how many examples of the micro-batch in hand count: 0 for one that only keeps this replica in step
-    with the others at the end of an epoch, else the length of the batch.
+    with the others at the end of an epoch, else the length of the batch. `len(loader)` is `steps_per_epoch`.
     """
 
     def __init__(
@@ -43,45 +53,50 @@ class Loader:
         sampler: GlobalSampler,
         session: Boundaries,
         *,
-        num_workers: int = 0,
-        collate_fn: Optional[Callable[[Any], Any]] = None,
-        pin_memory: bool = False,
-        persistent_workers: bool = False,
-        prefetch_factor: Optional[int] = None,
-        worker_init_fn: Optional[Callable[[int], None]] = None,
+        generator: Optional[torch.Generator] = None,
+        **options: Any,
     ) -> None:
+        """`generator`: seeds the worker processes; `options`: those of OPTIONS. Raises GpqTrainError."""
         self.dataset = dataset
         self.sampler = sampler
         self.counted = 0
-        self._given = Cursor(-1, 0)  # epoch of the present pass, and the micro-batches that it has given
         self._session = session
-        self._data: Any = DataLoader(
-            dataset,
-            batch_sampler=sampler,
-            num_workers=num_workers,
-            collate_fn=collate_fn,
-            pin_memory=pin_memory,
-            persistent_workers=persistent_workers,
-            prefetch_factor=prefetch_factor,
-            worker_init_fn=worker_init_fn,
-        )
+        # Not the script's own generator: what is drawn from it must not depend on how often a job was stopped.
+        self._workers = None if generator is None else torch.Generator()
+        self._seed = 0 if generator is None else generator.initial_seed()
+        unknown = sorted(set(options) - set(OPTIONS))
+        if unknown:
+            raise GpqTrainError(
+                "job.loader() has no option {}".format(", ".join(unknown)),
+                "it has " + ", ".join(("generator", *OPTIONS)),
+            )
+        if options.pop("in_order", True) is False:
+            session.notice("in_order=False: batches come in order all the same, so that each goes into its step")
+        try:
+            self._data: Any = DataLoader(dataset, batch_sampler=sampler, generator=self._workers, **options)
+        except (ValueError, TypeError) as error:
+            raise GpqTrainError("job.loader(): {}".format(" ".join(str(error).split()))) from None
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimiser steps of an epoch at the base batch: what schedules are built from.
+
+        A constant: replicas, accumulation, a change of the batch or a restart do not change it; schedulers advance in the
+        same unit. A loop over the loader runs more often where steps accumulate.
+        """
+        return self.sampler.steps_per_epoch
 
     def __len__(self) -> int:
-        """Micro-batches of the present pass: those given and those left, at the present batch size.
-
-        So `total / len(loader)` after the loop is a mean, as with any loader, also in an epoch resumed in its midst.
-        """
-        epoch, given = self._given
-        return len(self.sampler) + (given if epoch == self.sampler.cursor.epoch else 0)
+        return self.steps_per_epoch
 
     def __iter__(self) -> Iterator[Any]:
         sampler = self.sampler
         self._session.pass_over_data()
         if sampler.cursor.consumed >= sampler.size:  # a loop without job.epochs()
             sampler.seek(sampler.cursor.epoch + 1)
-        self._given = Cursor(sampler.cursor.epoch, 0)
         self._session.boundary()
         self._session.renewed()
+        self._seed_workers()
         batches = iter(self._data)
         while sampler.cursor.consumed < sampler.size:
             if self._session.renewed():
@@ -102,9 +117,13 @@ class Loader:
                 again = self._session.leave_micro(micro, abandoned=abandoned)
                 if micro.last and not again:
                     sampler.consumed(micro.step)
-                    self._given = Cursor(self._given.epoch, self._given.consumed + len(micro.step.counts))
             if micro.last and sampler.cursor.consumed < sampler.size:
                 self._session.boundary()
+
+    def _seed_workers(self) -> None:
+        if self._workers is not None:
+            epoch, consumed = self.sampler.cursor
+            self._workers.manual_seed(stable_seed(self._seed, epoch, consumed, self.sampler.rank))
 
 
 def dataset_size(dataset: Any) -> int:

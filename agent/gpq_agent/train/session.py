@@ -16,6 +16,7 @@ from .batches import Limits, starting
 from .engine import Engine
 from .environment import Environment, bind_cores, close_group, open_device, open_group, read_environment
 from .errors import GpqTrainError
+from .intake import Intake
 from .loader import Loader, dataset_size
 from .noise_scale import NoiseScale
 from .own_saves import OwnSaves, files_below
@@ -61,32 +62,55 @@ class Job:
     def loader(
         self,
         dataset: Any,
-        batch_size: int,
+        batch_size: Optional[int] = None,
         max_batch_size: Optional[int] = None,
         max_local_batch: Optional[int] = None,
         *,
         fixed_batch: bool = False,
-        shuffle: bool = True,
+        shuffle: Optional[bool] = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        drop_last: bool = False,
+        generator: Optional[torch.Generator] = None,
         **options: Any,
     ) -> Loader:
         """The loader of the training data: one per job, before `prepare`.
 
         `batch_size`: total over all replicas for which the learning rate is right; `max_batch_size`: largest total, by
         default the same; `max_local_batch`: largest that fits a device at once, by default `batch_size`; `fixed_batch`:
-        the total never changes. `options`: num_workers, collate_fn, pin_memory, persistent_workers, prefetch_factor,
-        worker_init_fn, as for torch's DataLoader. Raises GpqTrainError.
+        the total never changes. `shuffle`: by default, unless there is a sampler; `sampler`: yields the indices of an
+        epoch, the same on every replica; `batch_sampler`: yields the batches of its steps, which then never change;
+        `drop_last`: leave out what is less than a batch; `generator`: its initial seed is that of the order and of the
+        workers. `options`: num_workers, collate_fn, pin_memory, persistent_workers, prefetch_factor, worker_init_fn,
+        timeout, multiprocessing_context, in_order, as for torch's DataLoader. Raises GpqTrainError.
         """
         if self._loader is not None:
             raise GpqTrainError("job.loader() was called twice", "use an ordinary DataLoader for evaluation")
         size = dataset_size(dataset)
-        limits = self._bounded(_limits(batch_size, max_batch_size, max_local_batch, self.replicas, fixed_batch))
-        sampler = GlobalSampler(
-            size, starting(limits), replicas=self.replicas, rank=self.rank, seed=self._seed, shuffle=shuffle
+        seed = self._seed if generator is None else generator.initial_seed()
+        asked = Intake(size, batch_size, max_batch_size, max_local_batch, fixed_batch)
+        drawn = asked.drawn(sampler, batch_sampler, shuffle=shuffle, drop_last=drop_last)
+        limits = self._bounded(asked.limits(self.replicas, drawn, seed))
+        cursor = GlobalSampler(
+            size,
+            starting(limits),
+            replicas=self.replicas,
+            rank=self.rank,
+            seed=seed,
+            shuffle=shuffle is None or bool(shuffle),
+            base=limits.base_batch,
+            most=limits.max_local,
+            drop_last=drop_last,
+            drawn=drawn,
+            gather=self._engine.agreement.gather,
+            tell=self._engine.notice,
         )
-        self._limits, self._noise = limits, NoiseScale(batch_size, size)
-        self._engine.attach_data(limits, sampler, self._noise)
-        self._loader = Loader(dataset, sampler, self._engine, **options)
-        return self._loader
+        # How often a sampler repeats an example is not known: then the data count as endless.
+        noise = NoiseScale(limits.base_batch, size if drawn is None else 0)
+        loader = Loader(dataset, cursor, self._engine, generator=generator, **options)
+        self._limits, self._noise, self._loader = limits, noise, loader
+        self._engine.attach_data(limits, cursor, noise)
+        return loader
 
     def wrap(self, model: torch.nn.Module, *, sync_batch_norm: bool = False) -> torch.nn.Module:
         """The model on this replica's device, in DistributedDataParallel when there are several replicas.
@@ -410,18 +434,6 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, dict):
         return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
     return value is None or isinstance(value, (bool, int, float, str))
-
-
-def _limits(batch: int, largest: Optional[int], local: Optional[int], replicas: int, fixed: bool) -> Limits:
-    for name, value in (("batch_size", batch), ("max_batch_size", largest), ("max_local_batch", local)):
-        if value is not None and value < 1:
-            raise GpqTrainError("{} must be at least 1, not {}".format(name, value))
-    if largest is not None and largest < batch:
-        raise GpqTrainError(
-            "max_batch_size {} is below batch_size {}".format(largest, batch),
-            "batch_size is the total over all replicas, max_batch_size how far it may grow",
-        )
-    return Limits(batch, batch if fixed else largest or batch, local or batch, replicas, fixed)
 
 
 _current: "List[weakref.ref[Job]]" = []  # at most one, to tell a script that asks for a second

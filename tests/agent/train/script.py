@@ -5,10 +5,12 @@ Its only argument is a JSON object: see Settings. It writes one line per micro-b
 
 import json
 import os
+import random
 import sys
 import time
 import warnings
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import gpq_agent.train as gpq
@@ -34,6 +36,44 @@ class Settings:
     pace: float = 0.0  # seconds that a micro-batch takes at least, as if the model were larger
     evaluate: bool = False
     checkpoint_dir: str = ""
+    sampler: str = ""  # one of SAMPLERS, or of BATCH_SAMPLERS
+    drop_last: bool = False
+    options: dict[str, Any] = field(default_factory=dict)  # of job.loader()
+    norm: bool = False  # batch norm, which refuses a lone example
+
+
+class Buckets:
+    """Batches of neighbours, of one to twice the batch, in a random order."""
+
+    def __init__(self, size: int, batch: int) -> None:
+        self.size, self.batch_size = size, batch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        cuts, at = [], 0
+        while at < self.size:
+            cuts.append((at, min(at + random.randint(2, 2 * self.batch_size), self.size)))
+            at = cuts[-1][1]
+        random.shuffle(cuts)
+        return iter([list(range(*cut)) for cut in cuts])
+
+
+SAMPLERS: dict[str, Callable[[int], Any]] = {
+    "weighted": lambda size: torch.utils.data.WeightedRandomSampler(torch.arange(1.0, size + 1), size + 7),
+    "another by rank": lambda size: random.Random(os.environ["RANK"]).sample(range(size), size),
+}
+BATCH_SAMPLERS: dict[str, Callable[[int, int], Any]] = {"buckets": Buckets}
+
+
+def data_options(settings: Settings) -> dict[str, Any]:
+    """What settings ask of job.loader() beside the batch sizes."""
+    options = {"num_workers": settings.workers, **settings.options}
+    if settings.drop_last:
+        options["drop_last"] = True
+    if settings.sampler in SAMPLERS:
+        options["sampler"] = SAMPLERS[settings.sampler](settings.size)
+    if settings.sampler in BATCH_SAMPLERS:
+        options["batch_sampler"] = BATCH_SAMPLERS[settings.sampler](settings.size, settings.batch)
+    return options
 
 
 class Examples(torch.utils.data.Dataset[Any]):
@@ -52,9 +92,20 @@ class Examples(torch.utils.data.Dataset[Any]):
 
 
 def main(text: str) -> None:
+    """What stops with a line of the library writes it to <out>/refused.<attempt>.<rank>, too."""
     warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", message="'pin_memory' argument is set as true")  # nothing to pin for here
     settings = Settings(**json.loads(text))
     job = gpq.init(checkpoint_dir=settings.checkpoint_dir or None)
+    try:
+        train(job, settings)
+    except gpq.GpqTrainError as error:
+        with open(os.path.join(settings.out, f"refused.{job.attempt}.{job.rank}"), "w") as stream:
+            stream.write(error.message)
+        raise
+
+
+def train(job: gpq.Job, settings: Settings) -> None:
     data = Examples(settings.size)
     loader = job.loader(
         data,
@@ -62,10 +113,11 @@ def main(text: str) -> None:
         max_batch_size=settings.batch if settings.fixed else settings.max_batch,
         max_local_batch=settings.max_local,
         fixed_batch=settings.fixed,
-        num_workers=settings.workers,
+        **data_options(settings),
     )
     torch.manual_seed(1)
-    model = job.wrap(torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)))
+    middle = torch.nn.BatchNorm1d(16) if settings.norm else torch.nn.Tanh()
+    model = job.wrap(torch.nn.Sequential(torch.nn.Linear(6, 16), middle, torch.nn.Linear(16, 1)))
     optimizer: torch.optim.Optimizer
     if settings.optimizer == "sgd":
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

@@ -150,22 +150,6 @@ def test_the_rate_is_scaled_for_the_step_only_and_the_scheduler_advances_by_the_
     assert 10 < scheduler.last_epoch <= 40
 
 
-@pytest.mark.parametrize("local", [10, 4])
-def test_the_length_of_the_loader_is_that_of_the_pass_before_in_and_after_the_loop(local: int) -> None:
-    this = job()
-    loader = this.loader(Examples(45), batch_size=10, max_local_batch=local, fixed_batch=True)
-    loader.sampler.seek(0, 20)  # as an attempt that goes on in the midst of an epoch
-    model = network()
-    model, optimizer, _ = this.prepare(model, adam(model))
-    for _ in this.epochs(3):
-        expected, given = len(loader), 0
-        for x, y in loader:
-            assert len(loader) == expected
-            given += 1
-            clear_first(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
-        assert given == len(loader) == expected > 0
-
-
 def test_a_scheduler_stepped_after_the_loop_counts_once_per_epoch() -> None:
     this = job()
     loader = this.loader(Examples(50), batch_size=10)
