@@ -76,7 +76,8 @@ class Parts:
         self._waiting = {name: part for name, part in state.items() if name not in self._parts}
 
     def restore(self, state: Dict[str, Any]) -> None:
-        """Load what is registered and was not offered to it as it was; the rest waits for its part."""
+        """Load what is registered and did not get its state then; the rest waits for its part."""
+        self.offer(state)
         for name, part in self._parts.items():
             if name in state and name not in self._loaded:
                 self._waiting.pop(name, None)

@@ -10,7 +10,7 @@ from gpq_agent.train.agreement import Agreement, Proposal
 from gpq_agent.train.batches import Configuration
 from gpq_agent.train.control import ControlReader
 from gpq_agent.train.environment import read_environment
-from gpq_agent.train.probe import averages
+from gpq_agent.train.reducing import averages
 from gpq_agent.train.report import Reporter
 from gpq_agent.train.timing import WARM_UP, StepClock, StepTimes, sums, trim
 
