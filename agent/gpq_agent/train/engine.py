@@ -101,6 +101,9 @@ class Engine:
         self._trial_epoch = -1
         self._fingerprint: Optional[Fingerprint] = None
         self._search: Optional[Search] = None
+        self._shares: Optional[Reducer] = None  # of a loop without a loader
+        self.training = False  # prepared: there is something to save
+        self.steps_wanted = 0  # of a loop without a loader, 0 = not known
         self._steps_here = 0  # of this attempt
         self._looked = False
         self._pending = 0  # steps of the loader since the last real step
@@ -160,7 +163,29 @@ class Engine:
                 self.see("comm-hook")
             self.freedoms.agree()
         self._reshape()
+        self.training = True
         return self._gate
+
+    def attach_steps(self, models: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> None:
+        """For loops without a loader of ours: gradients and steps are the script's own; replicas may have unlike shares."""
+        self._models = list(models)
+        wrapped = [each for each in models if isinstance(each, DistributedDataParallel)]
+        if wrapped:
+            probe = GradientProbe(optimizers, NoiseScale(1, 0), self.environment.replicas, wrapped[0].process_group)
+            self._shares = Reducer(wrapped, probe, self.group, self.environment.replicas)
+            self._shares.follow()
+        self.freedoms.recall()
+        inside = {item for each in self._models for item in each.parameters()}
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        if wrapped and any(item not in inside for group in groups for item in group["params"]):
+            self.see("outside-parameters")
+        self.freedoms.agree()
+        self.training = True
+
+    def share_weight(self, weight: float) -> None:
+        """On the gradients of this replica until the next one."""
+        if self._shares is not None:
+            self._shares.weight = weight
 
     def _share_strangers(self, wrapped: Sequence[DistributedDataParallel]) -> None:
         """Parameters outside the wrapped models begin as on rank 0, as those inside do."""
@@ -219,7 +244,7 @@ class Engine:
         if agreed is not None:
             self._obey(agreed)
         store = self.store
-        if store is not None and self.environment.rank == 0 and self._gate is not None and store.due():
+        if store is not None and self.environment.rank == 0 and self.training and store.due():
             self.save("periodic")
         self.pulse.phase("computing")
         self._step_begin = time.perf_counter()
@@ -238,7 +263,7 @@ class Engine:
             self.publish()
         if agreed.report > 1:
             self.publisher.ranks(self._times, self.meter.steps)
-        if agreed.stop and self._gate is not None:
+        if agreed.stop and self.training:
             self._stop(agreed.stop)
 
     def _may_not_split(self) -> bool:
@@ -322,7 +347,8 @@ class Engine:
 
     def progress(self) -> wire.Progress:
         if self._sampler is None:
-            return wire.Progress(0, 0, 0, self.meter.steps, 0.0, 0.0)
+            fraction = min(self.meter.steps / self.steps_wanted, 1.0) if self.steps_wanted else 0.0
+            return wire.Progress(0, 0, 0, self.meter.steps, round(self.meter.base_steps, 3), round(fraction, 6))
         return self.meter.at(self._sampler.cursor, self._sampler.size)
 
     # -- saving and stopping -------------------------------------------------------------------------------------------

@@ -110,6 +110,11 @@ HABITS: Dict[str, Entry] = {
         "what was given to job.state() ({}) changes in every micro-batch, not once a step",
         "update it where job.at_step is true",
     ),
+    "outside-parameters": Entry(
+        (RESIZE,),
+        "an optimizer has parameters outside the wrapped models: replicas train them apart from each other",
+        "put them into a module that job.wrap() is given",
+    ),
     "own-epochs": Entry(
         (RESIZE,),
         "the loop over the loader is outside job.epochs(), so it begins anew at epoch 0 after a restart",

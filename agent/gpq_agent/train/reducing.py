@@ -59,6 +59,11 @@ class Reducer:
         """Has a model a communication hook of the script's?"""
         return any(not each.hooked for each in self.buckets)
 
+    def follow(self) -> None:
+        """Only weigh what the models reduce by themselves."""
+        for each in self.buckets:
+            each.learnt = True
+
     # -- around a micro-batch ------------------------------------------------------------------------------------------
 
     def enter(self, last: bool, in_pieces: bool) -> None:

@@ -86,6 +86,8 @@ class Job:
         """
         if self._loader is not None:
             raise GpqTrainError("job.loader() was called twice", "use an ordinary DataLoader for evaluation")
+        if self._engine.training:
+            raise GpqTrainError("job.prepare() was called before job.loader()", "make the loader first")
         size = dataset_size(dataset)
         seed = self._seed if generator is None else generator.initial_seed()
         asked = Intake(size, batch_size, max_batch_size, max_local_batch, fixed_batch)
@@ -145,22 +147,25 @@ class Job:
         legw; `scale_betas`: Adam's betas keep their half-life in examples; `measure`: of several optimizers the one on whose
         parameters gradient noise is measured, by default all. Raises GpqTrainError.
         """
-        if self._limits is None or self._noise is None or self._loader is None:
-            raise GpqTrainError("job.prepare() was called before job.loader()", "make the loader first")
-        if self._gate is not None:
+        if self._engine.training:
             raise GpqTrainError("job.prepare() was called twice", "give it lists of models and optimizers")
         models, optimizers, schedulers = _listed(model), _listed(optimizer), _listed(scheduler)
         pairs = [unwrapped(each) for each in models]
         if self.replicas > 1 and not all(isinstance(each.wrapper, DistributedDataParallel) for each in pairs):
             raise GpqTrainError("the model is not wrapped for {} replicas".format(self.replicas), "use job.wrap(model)")
         measured = optimizers if measure is None else [measure]
+        wrappers = [each.wrapper for each in pairs]
+        if self._limits is None or self._noise is None:
+            self._register([each.inner for each in pairs], optimizers, schedulers, scaler)
+            self._restore()
+            self._engine.attach_steps(wrappers, optimizers)
+            return model, optimizer, scheduler
         if not optimizers or not all(any(each is one for one in optimizers) for each in measured):
             raise GpqTrainError("job.prepare() needs an optimizer, and measure= one of those it was given")
         rules = self._rules(rule, optimizers, warmup_steps)
         self._register([each.inner for each in pairs], optimizers, schedulers, scaler)
         self._restore()
         self._optimizers = optimizers
-        wrappers = [each.wrapper for each in pairs]
         self._gate = self._engine.attach_training(
             wrappers, optimizers, rules, scaler, measured=measured, scale_betas=scale_betas
         )
@@ -200,7 +205,7 @@ class Job:
     def epochs(self, count: int) -> Iterator[int]:
         """0 to count - 1, from where the checkpoint stands. An epoch is one pass over the data."""
         if self._loader is None:
-            raise GpqTrainError("job.epochs() needs job.loader()", "for other loops use job.start_step")
+            raise GpqTrainError("job.epochs() needs job.loader()", "for other loops use job.steps()")
         sampler = self._loader.sampler
         self._engine.meter.epochs = count
         self._engine.in_epochs = True
@@ -217,6 +222,52 @@ class Job:
             if epoch + 1 < count:
                 self._engine.boundary()
         self._engine.finish()
+
+    def steps(self, count: int) -> Iterator[int]:
+        """0 to count - 1, from where the checkpoint stands: a loop without job.loader(), with batches of its own.
+
+        Every generator of random numbers is seeded alike on all replicas, by the step: draw the whole batch on each, and
+        let `share` take this replica's part. The batch is fixed; the job stops and goes on between two steps, on any number
+        of replicas. Call `prepare` first. Raises GpqTrainError.
+        """
+        if self._loader is not None:
+            raise GpqTrainError("job.steps() is for loops without job.loader()", "use job.epochs()")
+        if not self._engine.training:
+            raise GpqTrainError("job.steps() was called before job.prepare()", "prepare model and optimizer first")
+        engine = self._engine
+        engine.steps_wanted = count
+        engine.declare()
+        while engine.meter.steps < count:
+            engine.boundary()
+            reseed(self._seed, engine.meter.steps, 0)
+            engine.share_weight(1.0)
+            try:
+                yield engine.meter.steps
+            except GeneratorExit:
+                engine.abandon()
+                raise
+            engine.meter.stepped(1.0)
+            engine.say_ready()
+        engine.finish()
+
+    def share(self, *batch: Any) -> Any:
+        """This replica's rows of a batch that all replicas have drawn alike, each a tensor or a sequence of as many.
+
+        Gradients then come out as the mean over the whole batch, whether or not it divides; give every micro-batch of a
+        step equally many rows. Raises GpqTrainError for a batch with fewer rows than there are replicas.
+        """
+        sizes = {len(each) for each in batch}
+        if len(sizes) != 1:
+            raise GpqTrainError("job.share() was given parts of different lengths: {}".format(sorted(sizes)))
+        size = sizes.pop()
+        if size < self.replicas:
+            raise GpqTrainError(
+                "a batch of {} does not reach {} replicas".format(size, self.replicas),
+                "submit with --gpus 1-{}, or draw larger batches".format(size),
+            )
+        shares = [each[self.rank :: self.replicas] for each in batch]
+        self._engine.share_weight(self.replicas * len(shares[0]) / size)
+        return shares[0] if len(shares) == 1 else tuple(shares)
 
     def clip_grad_norm_(self, max_norm: float) -> Optional[torch.Tensor]:
         """Clip the gradient of the whole step; does nothing (None) in micro-batches that only accumulate."""
@@ -349,13 +400,13 @@ class Job:
         return rules
 
     def _register(self, models: List[Any], optimizers: List[Any], schedulers: List[Any], scaler: Any) -> None:
-        assert self._loader is not None
         parts = self._engine.parts
         self._engine.meter.schedules = [ScheduleClock() for _ in schedulers]
-        parts.add("cursor", self._loader.sampler)
         parts.add("progress", self._engine.meter)
-        parts.add("ledger", self._engine.ledger)
-        parts.add("noise", self._noise)
+        if self._loader is not None:
+            parts.add("cursor", self._loader.sampler)
+            parts.add("ledger", self._engine.ledger)
+            parts.add("noise", self._noise)
         for name, found in (("model", models), ("optimizer", optimizers)):
             for index, part in enumerate(found):
                 parts.add("{}:{}".format(name, index) if index else name, part)
@@ -390,7 +441,6 @@ class Job:
             self._engine.parts.offer(self._state)
 
     def _restore(self) -> None:
-        assert self._loader is not None
         begin = time.perf_counter()
         self._read()
         state, self._state = self._state, None
@@ -398,7 +448,8 @@ class Job:
             return
         try:
             self._engine.parts.restore(state)
-            self._engine.ledger.resume(self._loader.sampler.cursor.consumed)
+            if self._loader is not None:
+                self._engine.ledger.resume(self._loader.sampler.cursor.consumed)
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             if isinstance(error, GpqTrainError):
                 raise
