@@ -36,7 +36,7 @@ def main() -> int:
     shapes = arguments.shape or list(SHAPES)
 
     def each(cells: list[Cell]) -> None:
-        sys.stdout.write(row(cells, HABITS[cells[0].habit].right) + "\n")
+        sys.stdout.write(row(cells, HABITS[cells[0].habit]) + "\n")
         for cell in cells:
             if arguments.verbose or (arguments.explain and cell.verdict != "right"):
                 explain(cell, arguments.verbose)
@@ -46,7 +46,7 @@ def main() -> int:
     sys.stdout.write(header(shapes) + "\n")
     rows = run_table(chosen, shapes, arguments.jobs, each, arguments.verbose)
     sys.stdout.write(totals(rows, shapes) + "\n\n")
-    demanded = [cell for cells in rows for cell in cells if HABITS[cell.habit].right]
+    demanded = [cell for cells in rows for cell in cells if HABITS[cell.habit].demanded(cell.shape)]
     right = sum(cell.verdict == "right" for cell in demanded)
     sys.stdout.write(f"In bold, right is demanded: {right} of {len(demanded)} cells. {time.monotonic() - begin:.0f} s\n")
     sys.stdout.write("One cell, with all that it said: python -m tests.habits HABIT --shape SHAPE --verbose\n")

@@ -79,6 +79,13 @@ def reference(habit: Habit, folder: Path) -> dict[str, torch.Tensor]:
     return found
 
 
+def alone(habit: Habit, folder: Path) -> dict[str, torch.Tensor]:
+    """What the habit trains under gpq, on one replica that nobody disturbs; nothing where it fails there."""
+    run = attempt(habit, SHAPES["one"].options, folder, 1, 1, None, folder)
+    path = run.folder / "weights.0.pt"
+    return torch.load(path) if path.exists() else {}
+
+
 def run_cell(habit: Habit, shape: Shape, wanted: dict[str, torch.Tensor], folder: Path) -> Cell:
     """Run all attempts of the shape in `folder`, and hold the outcome against `wanted`."""
     begin = time.monotonic()

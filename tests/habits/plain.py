@@ -60,6 +60,7 @@ class PlainJob:
     def __init__(self) -> None:
         self.step = 0
         self._loader: PlainLoader | None = None
+        self._optimizer: Any = None
 
     def loader(
         self,
@@ -79,7 +80,7 @@ class PlainJob:
         return model
 
     def prepare(self, model: Any, optimizer: Any, scheduler: Any = None, **_: Any) -> tuple[Any, Any, Any]:
-        first = optimizer[0] if isinstance(optimizer, (list, tuple)) else optimizer
+        self._optimizer = first = optimizer[0] if isinstance(optimizer, (list, tuple)) else optimizer
         first.register_step_post_hook(self._stepped)
         return model, optimizer, scheduler
 
@@ -88,6 +89,10 @@ class PlainJob:
 
     def weigh(self, count: Any) -> None:
         """The whole batch is one: its loss per token is right as it stands."""
+
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        parameters = [item for group in self._optimizer.param_groups for item in group["params"]]
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
     def log(self, **_: Any) -> None:
         pass

@@ -10,13 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from .catalogue import Habit
-from .cells import GOOD, Cell, reference, run_cell
+from .cells import GOOD, Cell, alone, reference, run_cell
 from .shapes import SHAPES
 
 
 def run_habit(habit: Habit, shapes: Iterable[str], folder: Path) -> list[Cell]:
     """The cells of one row, one after the other."""
-    wanted = reference(habit, folder / "plain")
+    if habit.alone:
+        wanted = alone(habit, folder / "alone")
+    else:
+        wanted = reference(habit, folder / "plain")
     return [run_cell(habit, SHAPES[name], wanted, folder / name) for name in shapes]
 
 
@@ -38,9 +41,10 @@ def run_table(
     return rows
 
 
-def row(cells: list[Cell], right: bool) -> str:
-    name = f"**{cells[0].habit}**" if right else cells[0].habit
-    return "| " + " | ".join([name, *(cell.shown() for cell in cells)]) + " |"
+def row(cells: list[Cell], habit: Habit) -> str:
+    """Cells in which right is demanded are in bold."""
+    shown = [f"**{cell.shown()}**" if habit.demanded(cell.shape) else cell.shown() for cell in cells]
+    return "| " + " | ".join([habit.name, *shown]) + " |"
 
 
 def header(shapes: list[str]) -> str:
