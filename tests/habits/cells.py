@@ -21,7 +21,8 @@ from .catalogue import Habit
 from .replica import run_replica
 from .shapes import SHAPES, Shape
 
-DEADLINE = 60.0  # seconds of an attempt
+DEADLINE = 90.0  # seconds of an attempt
+SMALL = 1e-3  # what is smaller is held against this: a learning rate at the end of its schedule
 PARTING = 5.0  # seconds that the others have after the first replica failed
 FORKSERVER = multiprocessing.get_context("forkserver")
 FORKSERVER.set_forkserver_preload(["torch", "torch._dynamo", "gpq_agent.train", "tests.habits.preload"])
@@ -29,13 +30,13 @@ FORKSERVER.set_forkserver_preload(["torch", "torch._dynamo", "gpq_agent.train", 
 PROCESSES = threading.Lock()
 WORDS = {
     "accumulate": r"accumulat\w*|micro-batch\w*|one piece",
-    "split": r"split\w*|micro-batch\w*|one piece|noise",
+    "split": r"split\w*|micro-batch\w*|one piece",
     "resize": r"resiz\w*|replicas|restart\w*",
     "retune": r"retun\w*|another batch",
 }
 
 RIGHT, RIGHT_TOLD, TOLD, SILENT = "right", "right, told", "told", "SILENT"
-TRACEBACK, HANG, UNSTOPPED = "TRACEBACK", "HANG", "NOT STOPPED"
+TRACEBACK, HANG, UNSTOPPED, LATE = "TRACEBACK", "HANG", "NOT STOPPED", "LATE"
 GOOD = (RIGHT, RIGHT_TOLD, TOLD)
 
 
@@ -56,10 +57,12 @@ class Cell(NamedTuple):
         return self.verdict in GOOD
 
     def shown(self) -> str:
-        told = self.verdict == TOLD and "refused" or self.verdict
-        if self.verdict in (TOLD, SILENT) and math.isfinite(self.difference):
-            return f"{self.verdict} {100 * self.difference:.2g}%"
-        return told
+        if self.verdict == TOLD and not math.isfinite(self.difference):
+            return "refused"
+        if self.verdict in (TOLD, SILENT, LATE) and math.isfinite(self.difference):
+            percent = 100 * self.difference
+            return f"{self.verdict} " + (f"{percent:.2g}%" if percent < 100 else f"{min(percent, 1000.0):.0f}%")
+        return self.verdict
 
 
 class Run(NamedTuple):
@@ -161,29 +164,47 @@ def _wait(processes: list[Any]) -> list[int | None]:
 def judge(
     habit: Habit, shape: Shape, wanted: dict[str, torch.Tensor], runs: list[Run]
 ) -> tuple[str, float, str, tuple[str, ...]]:
-    """Verdict, difference, tensor, and what was said."""
+    """Verdict, difference, tensor, and what was said.
+
+    Where attempts follow each other, what is told after the last change of replicas is told too late.
+    """
     said, freedoms = heard(runs)
-    told = bool(freedoms & set(shape.needs)) if shape.needs else bool(freedoms)
-    failures = [json.loads(path.read_text()) for run in runs for path in sorted(run.folder.glob("failure.*"))]
-    if any(codes for run in runs for codes in run.codes) or failures:
+    _, early = heard(runs[: len(shape.replicas) - 1] if len(shape.replicas) > 1 else runs)
+    told = bool(early & set(shape.needs)) if shape.needs else bool(early)
+    failed = [run for run in runs if any(run.codes)]
+    if failed:
+        failures = [json.loads(path.read_text()) for path in sorted(failed[0].folder.glob("failure.*"))]
         refused = [failure for failure in failures if failure["error"] == "GpqTrainError" and failure["hint"]]
         lines = [f"{failure['error']}: {failure['message']}" for failure in refused or failures]
-        return TOLD if refused else TRACEBACK, math.inf, "", (*said, *lines)
+        first = failed[0] is runs[0]
+        verdict = TRACEBACK
+        if refused:
+            verdict = TOLD if first else LATE
+        if not first and heard(runs[: runs.index(failed[0])])[1] & set(shape.needs):
+            verdict = TOLD  # so nobody would have started that attempt
+        return verdict, math.inf, "", (*said, *lines)
     if any(None in run.codes for run in runs):
         return HANG, math.inf, "", said
+    worst, tensor = compare(wanted, sorted(runs[-1].folder.glob("weights.*.pt")))
+    if worst <= habit.tolerance:
+        return RIGHT_TOLD if told and shape.needs else RIGHT, worst, tensor, said
+    if not told and shape.needs and freedoms & set(shape.needs):
+        return LATE, worst, tensor, said
+    return TOLD if told else SILENT, worst, tensor, said
+
+
+def compare(wanted: dict[str, torch.Tensor], paths: list[Path]) -> tuple[float, str]:
+    """The largest difference over all replicas and tensors, and the tensor that has it."""
     worst, tensor = 0.0, ""
-    for path in sorted(runs[-1].folder.glob("weights.*.pt")):
+    for path in paths:
         found = torch.load(path)
         if found.keys() != wanted.keys():
-            worst, tensor = math.inf, "other tensors: " + ", ".join(sorted(found.keys() ^ wanted.keys()))
-            break
+            return math.inf, "other tensors: " + ", ".join(sorted(found.keys() ^ wanted.keys()))
         for name, value in wanted.items():
-            difference = float((found[name] - value).norm() / max(float(value.norm()), 1e-12))
+            difference = float((found[name] - value).norm() / max(float(value.norm()), SMALL))
             if not difference <= worst:
                 worst, tensor = difference, name
-    if worst <= habit.tolerance:
-        return RIGHT_TOLD if told else RIGHT, worst, tensor, said
-    return TOLD if told else SILENT, worst, tensor, said
+    return worst, tensor
 
 
 def heard(runs: list[Run]) -> tuple[tuple[str, ...], set[str]]:

@@ -96,7 +96,7 @@ def zero_never(gpq: Any, options: dict[str, Any]) -> Any:
     return model
 
 
-@habit()
+@habit(stops=(4, 18))
 def zero_every_second(gpq: Any, options: dict[str, Any]) -> Any:
     """optimizer.zero_grad() after every second step only"""
     job, loader, model, optimizer = usual(gpq, options, adamw)

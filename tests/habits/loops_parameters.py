@@ -237,7 +237,11 @@ def hook_clip(gpq: Any, options: dict[str, Any]) -> Any:
 @habit()
 def hook_after_clip(gpq: Any, options: dict[str, Any]) -> Any:
     """a hook after accumulation that clips p.grad in place"""
-    return _hooked(gpq, options, lambda parameter: parameter.grad.clamp_(-0.02, 0.02) and None, after=True)
+
+    def clip(parameter: Any) -> None:
+        parameter.grad.clamp_(-0.02, 0.02)
+
+    return _hooked(gpq, options, clip, after=True)
 
 
 @habit()

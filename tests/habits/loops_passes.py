@@ -193,7 +193,7 @@ def gradient_penalty(gpq: Any, options: dict[str, Any]) -> Any:
     return model
 
 
-@habit()
+@habit(stops=(4, 18))
 def accumulation_by_hand(gpq: Any, options: dict[str, Any]) -> Any:
     """accumulates by itself: a step every second batch, losses halved"""
     job, loader, model, optimizer = usual(gpq, options, adamw)

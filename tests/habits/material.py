@@ -14,7 +14,7 @@ from .shapes import BATCH
 
 EPOCHS = 3
 SIZE = 203  # 12 steps of 16 and a tail of 11
-FIRST_SECONDS, STEP_SECONDS, SETTLED = 0.3, 0.02, 0.3
+FIRST_SECONDS, STEP_SECONDS, ORDERED_SECONDS, SETTLED = 0.15, 0.02, 0.05, 0.15
 
 
 class Pacer:
@@ -40,7 +40,12 @@ class Pacer:
             self.order()
             time.sleep(SETTLED)
         else:
-            time.sleep(STEP_SECONDS if step else FIRST_SECONDS)
+            time.sleep(self._pause(step))
+
+    def _pause(self, step: int) -> float:
+        if step == 0:
+            return FIRST_SECONDS
+        return STEP_SECONDS if step < (self.stop_after or 0) else ORDERED_SECONDS
 
 
 PACER = Pacer()
