@@ -8,7 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 Loop = Callable[[Any, dict[str, Any]], Any]
-GROUPS = ("clipping", "gradients", "clearing", "optimizers", "schedules", "copies", "passes", "parameters", "losses", "rounds")
+GROUPS = (
+    "clipping",
+    "gradients",
+    "clearing",
+    "optimizers",
+    "schedules",
+    "copies",
+    "passes",
+    "parameters",
+    "losses",
+    "rounds",
+)
 
 
 @dataclass(frozen=True)

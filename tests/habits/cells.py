@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import multiprocessing
-import os
 import re
 import socket
 import threading
@@ -21,7 +20,7 @@ from .catalogue import Habit
 from .replica import run_replica
 from .shapes import SHAPES, Shape
 
-DEADLINE = 90.0  # seconds of an attempt
+DEADLINE = 45.0  # seconds of an attempt
 SMALL = 1e-3  # what is smaller is held against this: a learning rate at the end of its schedule
 PARTING = 5.0  # seconds that the others have after the first replica failed
 FORKSERVER = multiprocessing.get_context("forkserver")
@@ -61,7 +60,7 @@ class Cell(NamedTuple):
             return "refused"
         if self.verdict in (TOLD, SILENT, LATE) and math.isfinite(self.difference):
             percent = 100 * self.difference
-            return f"{self.verdict} " + (f"{percent:.2g}%" if percent < 100 else f"{min(percent, 1000.0):.0f}%")
+            return f"{self.verdict} " + (f"{percent:.2g}%" if percent < 99.5 else "over 100%")
         return self.verdict
 
 
@@ -129,7 +128,11 @@ def attempt(
             }
         if replicas > 1:
             environment.update(
-                RANK=str(rank), WORLD_SIZE=str(replicas), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=port
+                RANK=str(rank),
+                WORLD_SIZE=str(replicas),
+                LOCAL_RANK=str(rank),
+                MASTER_ADDR="127.0.0.1",
+                MASTER_PORT=port,
             )
         arguments = (environment, habit.name, options, str(run_dir), stop)
         processes.append(FORKSERVER.Process(target=run_replica, args=arguments, daemon=True))

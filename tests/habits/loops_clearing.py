@@ -107,16 +107,3 @@ def zero_every_second(gpq: Any, options: dict[str, Any]) -> Any:
             if index % 2:
                 optimizer.zero_grad()
     return model
-
-
-@habit(right=True)
-def sum_loss(gpq: Any, options: dict[str, Any]) -> Any:
-    """backward() of a loss per example, summed and divided by the length of the batch"""
-    job, loader, model, optimizer = usual(gpq, options, adamw)
-    for _ in job.epochs(EPOCHS):
-        for x, y in loader:
-            optimizer.zero_grad()
-            loss = (model(x) - y).square().sum() / len(x)
-            loss.backward()
-            optimizer.step()
-    return model

@@ -8,9 +8,8 @@ import torch
 from torch.nn.functional import mse_loss
 
 from .catalogue import habit
-from .material import EPOCHS, adamw, net, sgd, usual
+from .material import EPOCHS, Examples, adamw, net, sgd, usual
 from .shapes import BATCH
-from .material import Examples
 
 
 def _clipped(gpq: Any, options: dict[str, Any], make: Any) -> Any:
@@ -68,7 +67,7 @@ def clip_gpq(gpq: Any, options: dict[str, Any]) -> Any:
     return model
 
 
-def _scaled(gpq: Any, options: dict[str, Any], clip: bool, infinite: bool = False) -> Any:
+def _scaled(gpq: Any, options: dict[str, Any], clip: bool, spikes: float = 1.0) -> Any:
     job = gpq.init()
     loader = job.loader(Examples(), batch_size=BATCH, **options)
     model = job.wrap(net())
@@ -78,9 +77,8 @@ def _scaled(gpq: Any, options: dict[str, Any], clip: bool, infinite: bool = Fals
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
             optimizer.zero_grad(set_to_none=True)
-            loss = mse_loss(model(x), y)
-            if infinite and job.step == 7:
-                loss = loss * 1e308
+            weights = torch.where(x[:, 5:] > 2.0, spikes, 1.0)
+            loss = ((model(x) - y).square() * weights).mean()
             scaler.scale(loss).backward()
             if clip:
                 scaler.unscale_(optimizer)
@@ -100,3 +98,15 @@ def scaler(gpq: Any, options: dict[str, Any]) -> Any:
 def scaler_clip(gpq: Any, options: dict[str, Any]) -> Any:
     """GradScaler, unscale_ and clip_grad_norm_"""
     return _scaled(gpq, options, clip=True)
+
+
+@habit(right=True)
+def scaler_skips(gpq: Any, options: dict[str, Any]) -> Any:
+    """GradScaler that meets infinite gradients: those steps are skipped whole"""
+    return _scaled(gpq, options, clip=True, spikes=float("inf"))
+
+
+@habit()
+def clip_adamw_fused(gpq: Any, options: dict[str, Any]) -> Any:
+    """clip_grad_norm_ with a fused AdamW"""
+    return _clipped(gpq, options, lambda parameters: torch.optim.AdamW(parameters, lr=0.01, fused=True))

@@ -20,7 +20,7 @@ def _averaged(gpq: Any, options: dict[str, Any], given: bool, guarded: bool) -> 
     inner = net()
     model = job.wrap(inner)
     optimizer = adamw(model.parameters())
-    average = AveragedModel(inner, multi_avg_fn=get_ema_multi_avg_fn(0.8))
+    average = AveragedModel(inner, multi_avg_fn=get_ema_multi_avg_fn(0.95))
     if given:
         job.state(average)
     model, optimizer, _ = job.prepare(model, optimizer)
@@ -64,7 +64,7 @@ def ema_deepcopy(gpq: Any, options: dict[str, Any]) -> Any:
             optimizer.step()
             with torch.no_grad():
                 for own, parameter in zip(average.parameters(), model.parameters(), strict=True):
-                    own.lerp_(parameter, 0.2)
+                    own.lerp_(parameter, 0.05)
     return {"model": model, "average": average}
 
 
@@ -79,7 +79,7 @@ def ema_dict(gpq: Any, options: dict[str, Any]) -> Any:
             mse_loss(model(x), y).backward()
             optimizer.step()
             for name, parameter in model.named_parameters():
-                shadow[name] = 0.8 * shadow[name] + 0.2 * parameter.detach()
+                shadow[name] = 0.95 * shadow[name] + 0.05 * parameter.detach()
     return {"model": model, "average": list(shadow.values())}
 
 
@@ -93,8 +93,29 @@ def ema_list(gpq: Any, options: dict[str, Any]) -> Any:
             optimizer.zero_grad()
             mse_loss(model(x), y).backward()
             optimizer.step()
-            torch._foreach_lerp_(shadow, [parameter.detach() for parameter in model.parameters()], 0.2)
+            torch._foreach_lerp_(shadow, [parameter.detach() for parameter in model.parameters()], 0.05)
     return {"model": model, "average": shadow}
+
+
+@habit()
+def mean_teacher(gpq: Any, options: dict[str, Any]) -> Any:
+    """a teacher, the average of the student, which the student's loss depends on; never given"""
+    job = gpq.init()
+    loader = job.loader(Examples(), batch_size=BATCH, **options)
+    inner = net()
+    teacher = copy.deepcopy(inner).requires_grad_(False)
+    model = job.wrap(inner)
+    optimizer = adamw(model.parameters())
+    model, optimizer, _ = job.prepare(model, optimizer)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            found = model(x)
+            (mse_loss(found, y) + mse_loss(found, teacher(-x))).backward()
+            optimizer.step()
+            for own, parameter in zip(teacher.parameters(), inner.parameters(), strict=True):
+                own.mul_(0.95).add_(parameter.detach(), alpha=0.05)
+    return {"model": model, "teacher": teacher}
 
 
 @habit(right=True)

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from .catalogue import habit
-from .material import EPOCHS, Reader, Sentences, adamw, net, sgd, usual
+from .material import EPOCHS, Examples, Reader, Sentences, adamw, net, sgd, usual
 from .shapes import BATCH
 
 
@@ -71,9 +71,45 @@ def autocast(gpq: Any, options: dict[str, Any]) -> Any:
     return model
 
 
-def _normed(gpq: Any, options: dict[str, Any], size: int = 203, **wrapping: Any) -> Any:
-    from .material import Examples
+@habit(right=True)
+def sum_over_length(gpq: Any, options: dict[str, Any]) -> Any:
+    """a loss per example, summed and divided by the length of the batch"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = (model(x) - y).square().sum() / len(x)
+            loss.backward()
+            optimizer.step()
+    return model
 
+
+@habit()
+def sum_loss(gpq: Any, options: dict[str, Any]) -> Any:
+    """a loss summed over the batch: mse_loss(..., reduction="sum")"""
+    job, loader, model, optimizer = usual(gpq, options, lambda parameters: sgd(parameters, 0.003))
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            mse_loss(model(x), y, reduction="sum").backward()
+            optimizer.step()
+    return model
+
+
+@habit()
+def loss_in_batch(gpq: Any, options: dict[str, Any]) -> Any:
+    """a contrastive loss: every example against all others of the batch"""
+    job, loader, model, optimizer = usual(gpq, options, adamw, net(1, 6, 4))
+    for _ in job.epochs(EPOCHS):
+        for x, _ in loader:
+            optimizer.zero_grad()
+            one, other = model(x), model(x.roll(1, dims=1))
+            cross_entropy(one @ other.T, torch.arange(len(x))).backward()
+            optimizer.step()
+    return model
+
+
+def _normed(gpq: Any, options: dict[str, Any], size: int = 203, **wrapping: Any) -> Any:
     parts = net()
     inner = nn.Sequential(parts[0], nn.BatchNorm1d(16), *parts[1:])
     job = gpq.init()

@@ -84,7 +84,7 @@ def muon(gpq: Any, options: dict[str, Any]) -> Any:
     return model
 
 
-def _gan(gpq: Any, options: dict[str, Any], detach: bool) -> Any:
+def _gan(gpq: Any, options: dict[str, Any], detach: bool, freeze: bool = False) -> Any:
     job = gpq.init()
     loader = job.loader(Examples(), batch_size=BATCH, **options)
     maker, judge = job.wrap(net(1, 6, 1)), job.wrap(net(2, 1, 1))
@@ -93,12 +93,14 @@ def _gan(gpq: Any, options: dict[str, Any], detach: bool) -> Any:
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
             ones, zeros = torch.ones(len(x), 1), torch.zeros(len(x), 1)
+            judge.requires_grad_(True)
             of_judge.zero_grad()
             binary_cross_entropy_with_logits(judge(y), ones).backward()
             made = maker(x)
             binary_cross_entropy_with_logits(judge(made.detach() if detach else made), zeros).backward()
             of_judge.step()
             of_maker.zero_grad()
+            judge.requires_grad_(not freeze)
             if not detach:
                 made = maker(x)
             binary_cross_entropy_with_logits(judge(made), ones).backward()
@@ -116,6 +118,12 @@ def gan(gpq: Any, options: dict[str, Any]) -> Any:
 def gan_no_detach(gpq: Any, options: dict[str, Any]) -> Any:
     """a GAN that does not detach: the judge's pass leaves gradients in the maker, which zero_grad clears"""
     return _gan(gpq, options, detach=False)
+
+
+@habit()
+def gan_freezing(gpq: Any, options: dict[str, Any]) -> Any:
+    """a GAN as in pix2pix: the judge is frozen while the maker's pass runs through it"""
+    return _gan(gpq, options, detach=True, freeze=True)
 
 
 @habit()

@@ -102,10 +102,8 @@ def _unused(gpq: Any, options: dict[str, Any], find: bool, alternating: bool) ->
     job = gpq.init()
     loader = job.loader(Examples(), batch_size=BATCH, **options)
     model: nn.Module = Branches()
-    if find and job.replicas > 1:
-        model = DistributedDataParallel(model, find_unused_parameters=True)
-    else:
-        model = job.wrap(model)
+    own = find and job.replicas > 1
+    model = DistributedDataParallel(model, find_unused_parameters=True) if own else job.wrap(model)
     optimizer = adamw(model.parameters())
     model, optimizer, _ = job.prepare(model, optimizer)
     for _ in job.epochs(EPOCHS):

@@ -7,7 +7,15 @@ from typing import Any
 
 import torch
 from torch.nn.functional import mse_loss
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, OneCycleLR, ReduceLROnPlateau, SequentialLR, StepLR
+from torch.optim.lr_scheduler import (
+    CosineAnnealingLR,
+    LambdaLR,
+    LinearLR,
+    OneCycleLR,
+    ReduceLROnPlateau,
+    SequentialLR,
+    StepLR,
+)
 
 from .catalogue import habit
 from .material import EPOCHS, Examples, adamw, net, sgd

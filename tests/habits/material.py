@@ -121,7 +121,11 @@ def adamw(parameters: Any, lr: float = 0.01) -> torch.optim.Optimizer:
 
 
 def usual(
-    gpq: Any, options: dict[str, Any], make: Callable[[Any], Any] = sgd, model: nn.Module | None = None, size: int = SIZE
+    gpq: Any,
+    options: dict[str, Any],
+    make: Callable[[Any], Any] = sgd,
+    model: nn.Module | None = None,
+    size: int = SIZE,
 ) -> tuple[Any, Any, Any, Any]:
     """The head of an ordinary script: job, loader, model and optimizer, prepared."""
     job = gpq.init()

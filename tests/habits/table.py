@@ -1,4 +1,4 @@
-"""Runs habits, a few cells at a time, and prints the table. Refuses nothing: a verdict is data here."""
+"""Runs habits, a few at a time, and writes the table. Refuses nothing: a verdict is data here."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from .catalogue import Habit
+from .catalogue import HABITS, Habit
 from .cells import GOOD, Cell, alone, reference, run_cell
 from .shapes import SHAPES
 
 
 def run_habit(habit: Habit, shapes: Iterable[str], folder: Path) -> list[Cell]:
     """The cells of one row, one after the other."""
-    if habit.alone:
-        wanted = alone(habit, folder / "alone")
-    else:
-        wanted = reference(habit, folder / "plain")
+    measure = alone if habit.alone else reference
+    wanted = measure(habit, folder / "wanted")
     return [run_cell(habit, SHAPES[name], wanted, folder / name) for name in shapes]
 
 
@@ -41,22 +39,38 @@ def run_table(
     return rows
 
 
-def row(cells: list[Cell], habit: Habit) -> str:
-    """Cells in which right is demanded are in bold."""
+def row(cells: list[Cell], *, what: bool = False) -> str:
+    """Cells in which right is demanded are in bold. `what`: say what the loop does."""
+    habit = HABITS[cells[0].habit]
     shown = [f"**{cell.shown()}**" if habit.demanded(cell.shape) else cell.shown() for cell in cells]
-    return "| " + " | ".join([habit.name, *shown]) + " |"
+    return "| " + " | ".join([habit.name, *([habit.what] if what else []), *shown]) + " |"
 
 
-def header(shapes: list[str]) -> str:
-    return "| habit | " + " | ".join(shapes) + " |\n" + "|---" * (len(shapes) + 1) + "|"
+def header(shapes: list[str], *, what: bool = False) -> str:
+    names = ["habit", *(["what the loop does"] if what else []), *shapes]
+    return "| " + " | ".join(names) + " |\n" + "|---" * len(names) + "|"
 
 
 def totals(rows: list[list[Cell]], shapes: list[str]) -> str:
-    """A line a verdict: cells in all, and by shape."""
-    lines = []
+    """A table of its own: a line a verdict, cells by shape and in all."""
     counts = Counter(cell.verdict for cells in rows for cell in cells)
-    order = [*GOOD, *sorted(set(counts) - set(GOOD))]
-    for verdict in order:
+    lines = [header([*shapes, "all"]).replace("habit", "verdict", 1)]
+    for verdict in [*GOOD, *sorted(set(counts) - set(GOOD))]:
         parts = [str(sum(cells[at].verdict == verdict for cells in rows)) for at in range(len(shapes))]
-        lines.append(f"| {counts[verdict]} {verdict} | " + " | ".join(parts) + " |")
+        lines.append(f"| {verdict} | " + " | ".join([*parts, str(counts[verdict])]) + " |")
     return "\n".join(lines)
+
+
+def demanded(rows: list[list[Cell]]) -> str:
+    """How many of the cells in bold are what they must be."""
+    cells = [cell for cells in rows for cell in cells if HABITS[cell.habit].demanded(cell.shape)]
+    return f"In bold, right is demanded: {sum(cell.verdict == 'right' for cell in cells)} of {len(cells)} cells."
+
+
+def met(rows: list[list[Cell]]) -> bool:
+    """Is every cell right or told, and right where that is demanded?"""
+    return all(cell_met(cell) for cells in rows for cell in cells)
+
+
+def cell_met(cell: Cell) -> bool:
+    return cell.verdict == "right" if HABITS[cell.habit].demanded(cell.shape) else cell.good
