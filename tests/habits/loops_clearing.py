@@ -1,0 +1,109 @@
+"""Habits of clearing gradients: by whom, when and how."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.nn.functional import mse_loss
+
+from .catalogue import habit
+from .material import EPOCHS, adamw, usual
+
+
+@habit(right=True)
+def zero_model_before(gpq: Any, options: dict[str, Any]) -> Any:
+    """model.zero_grad() before the forward pass"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            model.zero_grad()
+            mse_loss(model(x), y).backward()
+            optimizer.step()
+    return model
+
+
+@habit(right=True)
+def zero_model_after(gpq: Any, options: dict[str, Any]) -> Any:
+    """model.zero_grad() after the step"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            mse_loss(model(x), y).backward()
+            optimizer.step()
+            model.zero_grad()
+    return model
+
+
+@habit(right=True)
+def zero_before_backward(gpq: Any, options: dict[str, Any]) -> Any:
+    """optimizer.zero_grad() between forward and backward pass"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            loss = mse_loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return model
+
+
+@habit(right=True)
+def zero_not_none(gpq: Any, options: dict[str, Any]) -> Any:
+    """optimizer.zero_grad(set_to_none=False), after the step"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            mse_loss(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+    return model
+
+
+@habit(right=True)
+def zero_none_by_hand(gpq: Any, options: dict[str, Any]) -> Any:
+    """p.grad = None for every parameter, as karpathy's loops do"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            for parameter in model.parameters():
+                parameter.grad = None
+            mse_loss(model(x), y).backward()
+            optimizer.step()
+    return model
+
+
+@habit(right=True)
+def zero_by_hand(gpq: Any, options: dict[str, Any]) -> Any:
+    """p.grad.zero_() for every parameter, after the step"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            mse_loss(model(x), y).backward()
+            optimizer.step()
+            for parameter in model.parameters():
+                parameter.grad.zero_()
+    return model
+
+
+@habit()
+def zero_never(gpq: Any, options: dict[str, Any]) -> Any:
+    """no zero_grad at all: every step adds to the gradients of all before it"""
+    job, loader, model, optimizer = usual(gpq, options, lambda parameters: adamw(parameters, lr=0.002))
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            mse_loss(model(x), y).backward()
+            optimizer.step()
+    return model
+
+
+@habit(stops=(4, 18))
+def zero_every_second(gpq: Any, options: dict[str, Any]) -> Any:
+    """optimizer.zero_grad() after every second step only"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for index, (x, y) in enumerate(loader):
+            mse_loss(model(x), y).backward()
+            optimizer.step()
+            if index % 2:
+                optimizer.zero_grad()
+    return model

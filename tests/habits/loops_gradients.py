@@ -1,0 +1,83 @@
+"""Habits of what stands between backward() and step(): gradients read, edited, replaced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.functional import mse_loss
+
+from .catalogue import habit
+from .material import EPOCHS, adamw, usual
+
+
+@habit(right=True)
+def edit_noise(gpq: Any, options: dict[str, Any]) -> Any:
+    """adds to every gradient a number that depends on it"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            mse_loss(model(x), y).backward()
+            for parameter in model.parameters():
+                parameter.grad += 0.01 * parameter.grad.sin() + 0.001
+            optimizer.step()
+    return model
+
+
+@habit(right=True)
+def edit_decay(gpq: Any, options: dict[str, Any]) -> Any:
+    """own weight decay: grad += 0.05 * parameter"""
+    job, loader, model, optimizer = usual(gpq, options)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            mse_loss(model(x), y).backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.grad.add_(parameter, alpha=0.05)
+            optimizer.step()
+    return model
+
+
+@habit(right=True)
+def edit_scale(gpq: Any, options: dict[str, Any]) -> Any:
+    """scales the gradient of each layer by its own norm, in place"""
+    job, loader, model, optimizer = usual(gpq, options)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            mse_loss(model(x), y).backward()
+            for parameter in model.parameters():
+                parameter.grad.div_(parameter.grad.norm() + 0.1)
+            optimizer.step()
+    return model
+
+
+@habit(right=True)
+def edit_sign(gpq: Any, options: dict[str, Any]) -> Any:
+    """puts the sign of the gradient in its place: p.grad = p.grad.sign()"""
+    job, loader, model, optimizer = usual(gpq, options, lambda parameters: torch.optim.SGD(parameters, lr=0.003))
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            mse_loss(model(x), y).backward()
+            for parameter in model.parameters():
+                parameter.grad = parameter.grad.sign()
+            optimizer.step()
+    return model
+
+
+@habit(right=True)
+def log_norms(gpq: Any, options: dict[str, Any]) -> Any:
+    """keeps a moving mean of the gradient's norm, and clips to twice it"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            mse_loss(model(x), y).backward()
+            squares = sum(float(parameter.grad.norm() ** 2) for parameter in model.parameters())
+            job.log(norm=squares**0.5)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5 * squares**0.25)
+            optimizer.step()
+    return model
