@@ -225,8 +225,9 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     fewest, _ = gpu_range(job, max((len(node.devices) for node in up), default=0))
     obstacle = _never_fits(snapshot, job, fewest)
     if obstacle is not None:
-        remedies = obstacle.remedies if not told else ()
-        return replace(obstacle, reasons=(*obstacle.reasons, *told), remedies=(*remedies, *freedom_words.remedies(job)))
+        if not told:
+            return obstacle
+        return replace(obstacle, reasons=(*obstacle.reasons, *told), remedies=tuple(freedom_words.remedies(job)))
     taken = held_by(snapshot)
     kept = {**taken, **dict.fromkeys(barred(snapshot, job), job.id)}
     each = {
