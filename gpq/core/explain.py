@@ -204,7 +204,7 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         return Explained(
             f"waits for its checkpoint: {away}", (f"{away}; it is not started from the beginning",), (back,)
         )
-    told = freedom_words.of_size(snapshot, job)
+    strict = freedom_words.of_size(snapshot, job)
     job = bound(job, snapshot)
     drained = _never_while_drained(snapshot, job)
     if drained is not None:
@@ -225,9 +225,9 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     fewest, _ = gpu_range(job, max((len(node.devices) for node in up), default=0))
     obstacle = _never_fits(snapshot, job, fewest)
     if obstacle is not None:
-        if not told:
+        if not strict:
             return obstacle
-        return replace(obstacle, reasons=(*obstacle.reasons, *told), remedies=tuple(freedom_words.remedies(job)))
+        return replace(obstacle, reasons=(*obstacle.reasons, *strict), remedies=tuple(freedom_words.remedies(job)))
     taken = held_by(snapshot)
     kept = {**taken, **dict.fromkeys(barred(snapshot, job), job.id)}
     each = {
@@ -240,7 +240,7 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     if free >= fewest and job.spec.level is not Level.SCRIPT and max(each.values(), default=0) < fewest:
         where = ", ".join(f"{count} on {name}" for name, count in sorted(each.items()) if count)
         reasons = [f"it needs {gpus(fewest)} on one server; {free} of {_total(snapshot)} are free: {where}"]
-    reasons += told
+    reasons += strict
     reasons += [drain_line(snapshot, name) for name in sorted(snapshot.drained) if name in snapshot.nodes]
     reasons += out_of_use(snapshot, job.spec)
     reasons += [*_reserved_lines(snapshot, job), *_owned_lines(snapshot, job)]
@@ -269,10 +269,10 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         remedies.append(
             f"it may start when {_list(fixed)} {'ends' if len(fixed) == 1 else 'end'}: gpq may not move what runs there"
         )
-    if told:
+    if strict:
         remedies += freedom_words.remedies(job)
     fits = min(free if job.spec.level is Level.SCRIPT else max(each.values(), default=0), fewest - 1)
-    if fits and not ahead and not told:
+    if fits and not ahead and not strict:
         remedies.append(f"it fits into what is free now if {gpus(fits)} will do: `gpq edit {job.id} --gpus {fits}`")
     if job.spec.background:
         reasons.append("it was submitted for the background: whoever else waits goes first")
