@@ -95,7 +95,7 @@ def blamed(job: Job, freedom: str) -> str:
 def cures(job: Job, *freedoms: str) -> list[str]:
     """What would give any of these freedoms back, a line a habit."""
     return [
-        f"to give gpq {', '.join(habit.freedoms)} back: {habit.cure} ({habit.code})"
+        f"cure for {habit.code} (takes {', '.join(habit.freedoms)}): {habit.cure}"
         for habit in job.profile.habits
         if habit.cure and any(freedom in habit.freedoms for freedom in freedoms)
     ]

@@ -14,7 +14,7 @@ from gpq.views.queue import percent, remark, where
 
 EVENTS = 12  # of the journal, the latest
 KEY = 17  # columns of the names on the left
-LOST = "freedoms that gpq lost by what the loop does"
+LOST = "freedoms lost by what its loop does"
 NARROW = 40  # columns below which there is no room for them
 
 
@@ -172,7 +172,7 @@ def habits(found: Sequence[HabitView], limit: int) -> list[str]:
         lost = f"{', '.join(one.freedoms)}: {one.message or 'a habit of the loop'} ({one.code})"
         text += wrapped(safe(lost), limit, "  - ", "    ")
         if one.cure:
-            text += wrapped(safe(f"to give back: {one.cure}"), limit, "    ", "    ")
+            text += wrapped(safe(f"cure: {one.cure}"), limit, "    ", "    ")
         if one.lent:
             text += wrapped("an earlier job of this program did so; this one has yet to show", limit, "    ", "    ")
     return text
