@@ -194,6 +194,8 @@ class Job:
         answer = call(request, messages.Changed)
         if not answer.jobs:
             raise Refused("; ".join(answer.unchanged), f"`gpq show {self.id}` tells how it is")
+        for warning in answer.warnings:
+            LOG.warning("%s", warning)
         return answer.jobs[0]
 
 

@@ -51,5 +51,5 @@ def tell(answer: messages.Changed, done: str, *, as_json: bool) -> int:
         output.emit(answer)
     else:
         output.say(*(answer.said or [f"job {job} {done}" for job in answer.jobs]))
-        output.note(*answer.unchanged)
+        output.note(*answer.unchanged, *answer.warnings)
     return 0 if answer.jobs or not answer.unchanged else 5

@@ -126,4 +126,6 @@ def _being_cancelled(job: int) -> str:
 def _changed(said: messages.Changed, what: str) -> str:
     if said.said:
         return said.said[0]
-    return f"job {said.jobs[0]} {what}" if said.jobs else "; ".join(said.unchanged) or "nothing changed"
+    if said.jobs:
+        return "; ".join([f"job {said.jobs[0]} {what}", *said.warnings])
+    return "; ".join(said.unchanged) or "nothing changed"

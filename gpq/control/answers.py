@@ -139,7 +139,7 @@ class Reader:
             spec.user if self.snapshot.reservations else "", spec.time_limit if self.snapshot.reservations else 0,
             spec.level, spec.min_gpus, spec.max_gpus, spec.rigid, spec.gpu_type, spec.min_gpu_memory_mib, spec.environment,
             spec.background, job.profile.declared, self.allocation is not None and job.id in self.allocation,
-            must_wait(self.snapshot, job),
+            must_wait(self.snapshot, job), job.profile.lost and (job.profile.lost, job.last_replicas),
         )  # fmt: skip
         said = self._headlines.get(key)
         if said is None:

@@ -14,7 +14,7 @@ from gpq.core import events as facts
 from gpq.core.explain import Explained, explain
 from gpq.core.models import TERMINAL, Job, JobState, Shape
 from gpq.core.shapes import feasible
-from gpq.rpc.messages import AttemptView, CurvePoint, Explanation, JobDetail, LossView, ReallocationView
+from gpq.rpc.messages import AttemptView, CurvePoint, Explanation, HabitView, JobDetail, LossView, ReallocationView
 
 CHANGES = (facts.Launched, facts.StopSent, facts.Retuned, facts.Held, facts.Stopped)
 ENDS = (
@@ -47,7 +47,15 @@ def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetai
         fair_share=reader.fairness[job.id].share if job.id in reader.fairness else None,
         ranks=reader.ranks(job),
         losses=[LossView(point.base_steps, point.loss) for point in profile.losses],
+        habits=habits(job),
     )
+
+
+def habits(job: Job) -> list[HabitView]:
+    return [
+        HabitView(each.code, list(each.freedoms), each.message, each.cure, each.until > 0)
+        for each in job.profile.habits
+    ]
 
 
 def _finite(value: float) -> float | None:
@@ -103,7 +111,7 @@ def explanation(reader: Reader, job: Job) -> Explanation:
         said = Explained(str(brought), (f"it starts on {job.placement} once that is there", *said.reasons[1:]))
     return Explanation(
         int(job.id), str(job.state), said.headline, list(said.reasons), list(said.remedies), decided, curve(reader, job),
-        narration.maybe_stamp(reader.changed.at if reader.changed is not None else None), changes(reader),
+        narration.maybe_stamp(reader.changed.at if reader.changed is not None else None), changes(reader), habits(job),
     )  # fmt: skip
 
 

@@ -12,7 +12,9 @@ from gpq.control import after, requests
 from gpq.control.arrays import MOST as MOST_ELEMENTS
 from gpq.control.narration import stamp
 from gpq.core.events import Edited
+from gpq.core.habits import blamed, cures
 from gpq.core.models import HOLDS_DEVICES, Dependency, Job, JobSpec, Level, Snapshot, Wish
+from gpq.core.profile import RESIZE
 from gpq.core.units import Seconds
 from gpq.errors import Refused, UsageError
 from gpq.outward import NO_TARGETS, Notify
@@ -110,13 +112,19 @@ def refuse_while_running(job: Job, spec: JobSpec) -> None:
         changed += [name for name in sorted(SIZE) if getattr(spec, name) != getattr(job.spec, name)]
     if not changed:
         return
+    lost = blamed(job, RESIZE) if changed[0] in SIZE and job.resumable else ""
+    if lost:
+        raise Refused(
+            f"job {job.id} is {job.state}, and with another number of GPUs it would not go on exactly: {lost}",
+            "; ".join(cures(job, RESIZE)) or f"`gpq hold {job.id}`, then edit and release it, does so all the same",
+        )
     option = OPTIONS.get(changed[0], f"--{changed[0].replace('_', '-')}")
     why = f"job {job.id} is {job.state}, and {option} counts at a start only"
     if changed[0] in SIZE and job.spec.level is Level.SCRIPT and not job.spec.rigid:
         why = f"job {job.id} has not declared itself to gpq yet, so it cannot be resized"
     elif changed[0] in SIZE:
         why = f"job {job.id} is {job.state}, and cannot be resized"
-    hint = f"`gpq hold {job.id}`, then edit and release it" if job.movable else "cancel it, and submit it so"
+    hint = f"`gpq hold {job.id}`, then edit and release it" if job.resumable else "cancel it, and submit it so"
     raise Refused(why, hint)
 
 

@@ -16,8 +16,10 @@ from dataclasses import replace
 from gpq import outward
 from gpq.control.selectors import NAME, is_selector
 from gpq.core.events import CancelAsked, Edited, Event, HoldAsked, ReleaseAsked, RequeueAsked, Submitted
+from gpq.core.habits import cures, warning
 from gpq.core.models import HOLDS_DEVICES, Dependency, Job, JobSpec, JobState, Level, Snapshot, Wish
 from gpq.core.nodes import Device, NodeState
+from gpq.core.profile import RESIZE
 from gpq.core.units import JobId, Seconds
 from gpq.errors import GpqError, Refused, UsageError
 from gpq.outward import NO_TARGETS, Notify
@@ -239,7 +241,7 @@ def hold(job: Job, now: Seconds, by: str) -> Verdict:
         raise Refused(f"job {job.id} is being cancelled", "`gpq requeue` submits it again once it has ended")
     if job.wish is Wish.HOLD:
         return f"job {job.id} is held already"
-    if job.state in HOLDS_DEVICES and not job.movable:
+    if job.state in HOLDS_DEVICES and not job.resumable:
         raise Refused(f"job {job.id} runs, and {_immovable(job)}", f"`gpq cancel {job.id}` ends it")
     return HoldAsked(now, job.id, by)
 
@@ -261,7 +263,7 @@ def requeue(job: Job, now: Seconds, by: str) -> Verdict:
         return f"job {job.id} is in the queue already"
     if job.wish is Wish.REQUEUE and job.state in HOLDS_DEVICES:
         return f"job {job.id} is being requeued already"
-    if job.state in HOLDS_DEVICES and not job.movable:
+    if job.state in HOLDS_DEVICES and not job.resumable:
         raise Refused(
             f"job {job.id} runs, and {_immovable(job)}",
             f"`gpq cancel {job.id}`, then `gpq requeue {job.id}`: from its start",
@@ -296,6 +298,7 @@ def changes(
     changed: list[int] = []
     unchanged: list[str] = []
     said: list[str] = []
+    warnings: list[str] = []
     over = {job.id: job for job in ended}
     next_id = snapshot.next_id
     for name in jobs:
@@ -321,4 +324,7 @@ def changes(
             changed.append(int(verdict.job))  # type: ignore[union-attr]
             if isinstance(verdict, Edited):
                 said.append(f"job {verdict.job}: {verdict.said}")
-    return events, messages.Changed(changed, unchanged, said)
+            elif isinstance(verdict, HoldAsked | RequeueAsked) and job is not None and job.state in HOLDS_DEVICES:
+                lost = warning(job) if job.resumable else ""
+                warnings += [f"job {job.id}: {lost}", *cures(job, RESIZE)] if lost else []
+    return events, messages.Changed(changed, unchanged, said, warnings)

@@ -116,6 +116,13 @@ def limits_of(declared: Declared, gpu_type: str = "") -> BatchLimits | None:
     return BatchLimits(base, maximum, smallest, largest, declared.accumulation, declared.accumulate_alone)
 
 
+def split_base(limits: BatchLimits, replicas: int) -> tuple[int, int]:
+    """(atomic batch, accumulation steps) of the base batch on so many replicas, in as few micro-batches as may be."""
+    local = -(-limits.base // replicas)
+    micro = -(-local // limits.max_atomic) if limits.accumulation else 1
+    return -(-local // micro), micro - 1
+
+
 def best_batch(
     params: ThroughputParams, stats: GradientStats | None, limits: BatchLimits, nodes: int, replicas: int
 ) -> BatchChoice:
@@ -221,12 +228,14 @@ def _candidates(limits: BatchLimits, replicas: Ints, *, fixed: bool) -> tuple[Ar
         accum = np.maximum(np.ceil(local / limits.max_atomic - _SLACK) - 1.0, 0.0)
         accum = np.where(limits.accumulation, accum, 0.0)
         split = (np.asarray(limits.accumulate_alone) > 0) & (k == 1) & (local > limits.base + _SLACK)
-        accum = np.where(split, np.maximum(accum, 1.0), accum)
+        accum = np.where(split & (np.asarray(limits.accumulation) > 0), np.maximum(accum, 1.0), accum)
         atomic = np.ceil(local / (accum + 1.0) - _SLACK)
         atomic = np.minimum(atomic, np.floor(limits.maximum / (k * (accum + 1.0)) + _SLACK))
     total = k * atomic * (accum + 1.0)
     inside = (atomic >= limits.min_atomic) & (atomic <= limits.max_atomic)
     feasible = inside & (total >= limits.base) & (total <= limits.maximum)
+    if not fixed:
+        feasible &= ~split | (accum > 0)
     return np.maximum(atomic, 1.0), accum, feasible
 
 

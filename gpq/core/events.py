@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from gpq.core.accounts import Tally
 from gpq.core.models import BatchOrder, Dependency, Exit, JobSpec, Placement, Shape, StopReason
 from gpq.core.nodes import Node, Reservation
-from gpq.core.profile import Declared, LossPoint, Noise, Progress, RankPulse, RankTime
+from gpq.core.profile import Declared, Habit, LossPoint, Noise, Progress, RankPulse, RankTime
 from gpq.core.units import JobId, NodeId, Seconds
 
 JOURNAL_VERSION = 1
@@ -283,6 +283,7 @@ class Profiled:
     losses: tuple[LossPoint, ...] = ()
     ranks: tuple[RankTime, ...] = ()  # the newest window
     notices: tuple[str, ...] = ()
+    habits: tuple[Habit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

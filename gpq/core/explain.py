@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gpq.core import bargains, environments, estimates, idleness, owners
+from gpq.core import bargains, environments, estimates, freedom_words, idleness, owners
 from gpq.core.conditions import intruders, out_of_use, reservation_line
 from gpq.core.files import out_of_reach
+from gpq.core.freedoms import bound, is_cramped
 from gpq.core.gates import closed, gate
+from gpq.core.habits import blamed
 from gpq.core.healing import nodes_of, stuck
 from gpq.core.leases import Silence, silence, span
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Placement, Shape, Snapshot, Wish
 from gpq.core.nodes import Device, DeviceState, Node, NodeState
+from gpq.core.profile import ACCUMULATE, RETUNE
 from gpq.core.reservations import barred, current, keeps_out, reserved_under
 from gpq.core.shapes import drained_under, feasible, gpu_range, held_by, is_fixed, nodes_up, supply, usable
 from gpq.core.strangers import at_large, must_wait
@@ -49,8 +52,10 @@ def motives(
         if job.state is JobState.PENDING and wanted is not None:
             reasons[name] = _launch_motive(job, wanted)
         elif job.state is JobState.RUNNING and not is_fixed(job, snapshot):
-            reasons[name] = _leave_motive(snapshot, job, wanted) or _change_motive(
-                job, wanted, [other for other in arrivals if other != name]
+            reasons[name] = (
+                _leave_motive(snapshot, job, wanted)
+                or _cramped_motive(job, wanted)
+                or _change_motive(job, wanted, [other for other in arrivals if other != name])
             )
     return reasons
 
@@ -107,6 +112,14 @@ def _leave_motive(snapshot: Snapshot, job: Job, wanted: Placement | None) -> str
         return ""
     where = f"moves to {wanted}" if wanted is not None else f"stops and waits for {gpus(job.spec.min_gpus)} elsewhere"
     return f"{where}: {'; '.join(why)}"
+
+
+def _cramped_motive(job: Job, wanted: Placement | None) -> str:
+    if wanted is None or wanted.replicas <= job.replicas or not is_cramped(job):
+        return ""
+    return (
+        f"{job.replicas} -> {gpus(wanted.replicas)}: they hold its base batch at once, since {blamed(job, ACCUMULATE)}"
+    )
 
 
 def drain_line(snapshot: Snapshot, node: NodeId) -> str:
@@ -191,6 +204,8 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         return Explained(
             f"waits for its checkpoint: {away}", (f"{away}; it is not started from the beginning",), (back,)
         )
+    strict = freedom_words.of_size(snapshot, job)
+    job = bound(job, snapshot)
     drained = _never_while_drained(snapshot, job)
     if drained is not None:
         return drained
@@ -210,7 +225,9 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     fewest, _ = gpu_range(job, max((len(node.devices) for node in up), default=0))
     obstacle = _never_fits(snapshot, job, fewest)
     if obstacle is not None:
-        return obstacle
+        if not strict:
+            return obstacle
+        return replace(obstacle, reasons=(*obstacle.reasons, *strict), remedies=tuple(freedom_words.remedies(job)))
     taken = held_by(snapshot)
     kept = {**taken, **dict.fromkeys(barred(snapshot, job), job.id)}
     each = {
@@ -223,6 +240,7 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     if free >= fewest and job.spec.level is not Level.SCRIPT and max(each.values(), default=0) < fewest:
         where = ", ".join(f"{count} on {name}" for name, count in sorted(each.items()) if count)
         reasons = [f"it needs {gpus(fewest)} on one server; {free} of {_total(snapshot)} are free: {where}"]
+    reasons += strict
     reasons += [drain_line(snapshot, name) for name in sorted(snapshot.drained) if name in snapshot.nodes]
     reasons += out_of_use(snapshot, job.spec)
     reasons += [*_reserved_lines(snapshot, job), *_owned_lines(snapshot, job)]
@@ -245,14 +263,16 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         reasons.append(str(until))
     if fewest > 1 and not job.spec.background and snapshot.config.policy not in KEEPS_IDLE:
         reasons.append("jobs that need fewer GPUs may start before it: gpq keeps none idle for it")
-    remedies = []
+    remedies: list[str] = []
     fixed = [owner for owner in holders if not snapshot.jobs[owner].movable]
     if fixed:
         remedies.append(
             f"it may start when {_list(fixed)} {'ends' if len(fixed) == 1 else 'end'}: gpq may not move what runs there"
         )
+    if strict:
+        remedies += freedom_words.remedies(job)
     fits = min(free if job.spec.level is Level.SCRIPT else max(each.values(), default=0), fewest - 1)
-    if fits and not ahead:
+    if fits and not ahead and not strict:
         remedies.append(f"it fits into what is free now if {gpus(fits)} will do: `gpq edit {job.id} --gpus {fits}`")
     if job.spec.background:
         reasons.append("it was submitted for the background: whoever else waits goes first")
@@ -410,6 +430,8 @@ def _why_batch(job: Job) -> list[str]:
         return []
     shape = typed(job.placement)
     total = job.replicas * profile.atomic_batch * (profile.accum_steps + 1)
+    if RETUNE in profile.lost:
+        return [f"its total batch is {total}"]
     if not declared.adaptive:
         return [f"its total batch is {total}: it lets gpq change its GPUs, not its batch"]
     now = estimates.goodput_of(job, shape, profile.atomic_batch, profile.accum_steps)
@@ -438,6 +460,9 @@ def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         reasons.append(f"it did not use what it had, and keeps {gpus(job.spec.min_gpus)} until it uses them")
     if job.spec.background:
         reasons.append("it runs in the background: it leaves as soon as somebody else can use its GPUs")
+    if job.resumable and not job.movable:
+        told = (*freedom_words.of_size(snapshot, job), *_why_batch(job), *freedom_words.of_batch(job))
+        return Explained(headline, (*reasons, *told), tuple(freedom_words.remedies(job)))
     if not job.movable:
         level = job.spec.level
         if level is Level.SCRIPT and not job.spec.rigid:
@@ -447,12 +472,14 @@ def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         return Explained(headline, tuple(reasons))
     shapes = feasible(job, snapshot)
     points = estimates.curve(job, shapes)
-    reasons += _why_batch(job)
+    reasons += freedom_words.of_size(snapshot, job)
+    reasons += [*_why_batch(job), *freedom_words.of_batch(job)]
     reasons += bargains.lines(snapshot, job)
-    fewest, most = gpu_range(job, _total(snapshot))
-    if job.replicas >= most:
+    cramped = is_cramped(job)
+    fewest, most = gpu_range(bound(job, snapshot), _total(snapshot))
+    if job.replicas >= most and not cramped:
         reasons.append(f"it has as many as it may have ({most})")
-    if job.replicas <= fewest:
+    if job.replicas <= fewest and not cramped:
         reasons.append(f"it has the fewest that it may have ({fewest})")
     others = [other for other in snapshot.jobs.values() if other.state in HOLDS_DEVICES and other.id != job.id]
     if others:
@@ -464,4 +491,4 @@ def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         reasons.append("it was started a moment ago and is not moved again yet")
     if not points:
         reasons.append("its goodput is not known yet: the first step times have to come in")
-    return Explained(headline, tuple(reasons))
+    return Explained(headline, tuple(reasons), tuple(freedom_words.remedies(job)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from gpq.core import bookkeeping, environments, gates, idleness, owners, priors, profiling
+from gpq.core import bookkeeping, environments, gates, habits, idleness, owners, priors, profiling
 from gpq.core.events import (
     CancelAsked,
     Cancelled,
@@ -70,7 +70,7 @@ def fold(snapshot: Snapshot, events: Iterable[Event], *, into: dict[JobId, Job] 
     jobs = dict(snapshot.jobs) if into is None else into
     nodes, drained, checks = dict(snapshot.nodes), snapshot.drained, snapshot.checks
     next_id, reservations, next_reservation = snapshot.next_id, snapshot.reservations, snapshot.next_reservation
-    rates, links, idle = snapshot.rates, snapshot.links, snapshot.idle
+    rates, links, idle, learnt = snapshot.rates, snapshot.links, snapshot.idle, snapshot.priors
     journal: list[Event] = []
     ended: list[Job] = []
     waiters: set[JobId] | None = None  # jobs that may wait for the end of others, found once there is an end
@@ -114,6 +114,8 @@ def fold(snapshot: Snapshot, events: Iterable[Event], *, into: dict[JobId, Job] 
                 if job is None:
                     continue
                 after = apply(job, event)
+                if isinstance(event, Profiled) and after is not job:
+                    learnt, after = priors.shared(learnt, job, after)
                 if after.state in TERMINAL:
                     del jobs[job.id]
                     ended.append(after)
@@ -125,7 +127,7 @@ def fold(snapshot: Snapshot, events: Iterable[Event], *, into: dict[JobId, Job] 
                 waiters = None if after.awaits and not job.awaits else waiters
                 if after is not job and isinstance(event, Exited | StartRefused) and _all_parts_over(after):
                     todo.append(bookkeeping.tallied(conclude(after, event.at, snapshot.config), after))
-    learnt = priors.remember(snapshot.priors, ended)
+    learnt = priors.remember(learnt, ended)
     now = replace(
         snapshot,
         jobs=jobs,
@@ -273,7 +275,7 @@ def _launched(job: Job, event: Launched) -> Job:
 def _of_attempt(job: Job, event: StopSent | Retuned | Started | StartRefused | Exited | Profiled | Pulsed) -> Job:
     match event:
         case StopSent():
-            return replace(
+            after = replace(
                 job,
                 state=advance(job.state, event),
                 stop=event.reason,
@@ -281,6 +283,8 @@ def _of_attempt(job: Job, event: StopSent | Retuned | Started | StartRefused | E
                 target=event.target,
                 stop_forced=event.reason is StopReason.CANCEL,
             )
+            goes_on = event.reason not in (StopReason.CANCEL, StopReason.TIME)
+            return notice(after, habits.warning(job)) if goes_on and job.resumable else after
         case Retuned():
             return replace(job, order=event.order)
         case Started():

@@ -96,7 +96,7 @@ def conclude(job: Job, now: Seconds, config: Config) -> Event:
     if end.unlaunched and job.stop is None:
         # Nothing of the user's has run. Another attempt has another port; what keeps servers apart may take a person.
         return Stopped(now, job.id, end, quick=end.unlaunched != "port", not_before=again_at)
-    if end.stopped or (job.stop in _FROM_ITS_START and not job.movable):
+    if end.stopped or (job.stop in _FROM_ITS_START and not job.resumable):
         if job.stop is None and quick:  # nobody asked: one that always does this would start without end
             return Stopped(now, job.id, end, quick=True, not_before=again_at)
         return Stopped(now, job.id, end)
@@ -121,7 +121,7 @@ def _ended_at(job: Job, now: Seconds) -> Seconds:
 def _survives(job: Job) -> bool:
     """Does the job go on after an end that nobody saw, a reboot say? What keeps checkpoints does; what would begin anew
     only where its user allowed for that."""
-    return job.movable or job.spec.requeue_on_lost > 0 or job.failures < job.spec.retries
+    return job.resumable or job.spec.requeue_on_lost > 0 or job.failures < job.spec.retries
 
 
 def joint_exit(exits: list[Exit]) -> Exit:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from gpq.core.accounts import Account, MeanShare
 from gpq.core.nodes import Fitness, Link, Node, Reservation
-from gpq.core.profile import Prior, Profile, RankPulse
+from gpq.core.profile import RESIZE, Prior, Profile, RankPulse
 from gpq.core.units import DeviceId, JobId, NodeId, Seconds, Word
 
 
@@ -290,14 +290,24 @@ class Job:
         return max(self.attempt, self.lost_attempts[1]) + 1
 
     @property
+    def resumable(self) -> bool:
+        """Does it go on from a checkpoint after a stop? Exactly as if it had not stopped only if it is `movable`."""
+        return self.spec.level is Level.SIGNAL or self._declared_itself
+
+    @property
     def elastic(self) -> bool:
-        """May its number of GPUs change while it runs? Only once the script has declared itself to the library."""
-        return self.spec.level is Level.SCRIPT and not self.spec.rigid and self.profile.declared is not None
+        """May its number of GPUs change while it runs? Only once the script has declared itself to the library, and while
+        no habit of its loop stands against it."""
+        return self._declared_itself and RESIZE not in self.profile.lost
 
     @property
     def movable(self) -> bool:
-        """May it be stopped and started again without losing what it did?"""
+        """May gpq stop it and start it again, with nothing lost of what it did and nothing changed?"""
         return self.elastic or self.spec.level is Level.SIGNAL
+
+    @property
+    def _declared_itself(self) -> bool:
+        return self.spec.level is Level.SCRIPT and not self.spec.rigid and self.profile.declared is not None
 
     @property
     def replicas(self) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from gpq.core.models import Job, Level, Snapshot
 from gpq.core.nodes import DeviceState, Node, NodeState, Reservation
+from gpq.core.profile import RESIZE
 from gpq.core.units import Seconds
 
 FOR_EVER: Seconds = 1e11
@@ -50,11 +51,12 @@ def is_owners(held: Reservation) -> bool:
 
 def suits(job: Job, node: Node) -> bool:
     """May it start there? On somebody's server only what leaves without loss when the owner comes, or the owner's own."""
-    return not node.owner or job.spec.user == node.owner or leaves(job)
+    return not node.owner or job.spec.user == node.owner or (leaves(job) and RESIZE not in job.profile.lost)
 
 
 def leaves(job: Job) -> bool:
-    """Is it a job that can be told to leave, once it has declared itself?"""
+    """Is it a job that can be told to leave, once it has declared itself? One whose loop turns out to be harmed by that is told
+    all the same: the owner comes first."""
     spec = job.spec
     return spec.background or spec.level is Level.SIGNAL or (spec.level is Level.SCRIPT and not spec.rigid)
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from gpq.core.actions import Action, Launch, OfAttempt, Retune, Stop
 from gpq.core.events import Event, Launched, Retuned, StopSent
+from gpq.core.habits import blamed
 from gpq.core.master_ports import lease, leased
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Placement, Snapshot, StopReason, Wish
 from gpq.core.priors import timed
 from gpq.core.shapes import held_by, is_fixed, shape_on
 from gpq.core.strangers import must_wait
-from gpq.core.tuning import first_order, retunes
+from gpq.core.tuning import first_order, needs_lost, retunes
 from gpq.core.units import JobId, NodeId, Seconds
 
 CANCEL_GRACE: Seconds = 10.0  # between TERM and KILL of a job that the user gave up
@@ -51,7 +52,9 @@ def plan(snapshot: Snapshot, wanted: Mapping[JobId, Placement], why: Mapping[Job
                 stops.append(_move(job, wanted.get(name), snapshot, why.get(name, "")))
             elif name in orders and job.placement is not None:
                 node = job.placement.parts[0][0]
-                tunings.append(Retune(name, job.attempt, node, orders[name], "more goodput with this batch"))
+                lost = needs_lost(job)
+                reason = f"{blamed(job, lost)}, so gpq may not {lost}" if lost else "more goodput with this batch"
+                tunings.append(Retune(name, job.attempt, node, orders[name], reason))
     return [*stops, *tunings, *launches]
 
 
@@ -73,7 +76,7 @@ def wished_stop(job: Job, now: Seconds) -> Stop | None:
         return None if job.stop_forced else _stop(job, StopReason.CANCEL, "cancelled")
     if job.stop is not None:
         return None
-    if job.wish in _STOP_OF_WISH and (job.movable or job.wish is Wish.REQUEUE):
+    if job.wish in _STOP_OF_WISH and (job.resumable or job.wish is Wish.REQUEUE):
         return _stop(job, _STOP_OF_WISH[job.wish], f"{job.wish} asked")
     if time_left(job, now) <= ROUNDING:
         return _stop(job, StopReason.TIME, "its time limit is reached")
@@ -90,10 +93,10 @@ def time_left(job: Job, now: Seconds) -> Seconds:
 def _stop(job: Job, reason: StopReason, why: str) -> Stop:
     mode, grace = "kill", CANCEL_GRACE
     if reason is not StopReason.CANCEL:
-        if job.elastic:
-            mode, grace = "checkpoint", job.spec.grace
-        elif job.spec.level is Level.SIGNAL:
+        if job.spec.level is Level.SIGNAL:
             mode, grace = "signal", job.spec.grace
+        elif job.resumable:
+            mode, grace = "checkpoint", job.spec.grace
     return Stop(job.id, job.attempt, _nodes(job), reason, mode, grace, why)
 
 

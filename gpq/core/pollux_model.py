@@ -172,6 +172,7 @@ def best_batches(
     total = k * atomic * (accum + 1.0)
     speed = total / (accum * compute + overlapped(params.gamma, compute, sync))
     fits = (atomic >= limits.min_atomic) & (atomic <= limits.max_atomic)
+    fits &= (k > 1) | (accum > 0) | (local <= limits.base + _SLACK)
     value = np.where(fits, speed * efficiency(stats or NO_NOISE, limits.base, total), 0.0)
     best = np.argmax(value, axis=1)
     rows = np.arange(len(best))

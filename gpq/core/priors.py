@@ -1,4 +1,5 @@
 """What earlier jobs of the same program taught: absorbed when a job ends, lent to the next one until it has measured itself.
+Habits of its loop are kept as soon as they are told.
 
 Nothing can be lent to a script before it has declared itself: only then is it known to be the same program.
 """
@@ -9,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from posixpath import join, normpath
 
+from gpq.core.habits import joined, lent
 from gpq.core.models import Job, Level, Snapshot
 from gpq.core.noise_curve import merged
 from gpq.core.profile import Noise, Prior, ProfileRow
@@ -48,6 +50,7 @@ def absorb(prior: Prior, job: Job) -> Prior:
         noise=_mean_noise(prior.noise, job.profile.early_noise),
         max_replicas=most_replicas(job, prior),
         noise_curve=merged(prior.noise_curve, job.profile.noise_curve),
+        habits=prior.habits,  # as they were told (`shared`)
     )
 
 
@@ -61,11 +64,37 @@ def remember(priors: Mapping[str, Prior], ended: Iterable[Job]) -> Mapping[str, 
             continue
         known = dict(priors) if known is None else known
         known[key] = absorb(known.pop(key, Prior()), job)
-    if known is None:
-        return priors
+    return priors if known is None else _latest(known)
+
+
+def _latest(known: dict[str, Prior]) -> dict[str, Prior]:
     for key in list(known)[: max(len(known) - MAX_PRIORS, 0)]:
         del known[key]
     return known
+
+
+def shared(priors: Mapping[str, Prior], before: Job, after: Job) -> tuple[Mapping[str, Prior], Job]:
+    """`priors` and the job after a report of it, which made `after` of `before`: what its loop was seen to do counts for the
+    program at once; what it was found to do no longer is dropped; and a job that has just declared itself begins with the
+    habits of the program. The same objects where none of this is so."""
+    first = before.profile.declared is None and after.profile.declared is not None
+    if not first and before.profile.habits is after.profile.habits:
+        return priors, after
+    key = program_of(after)
+    if not key:
+        return priors, after
+    prior = priors.get(key, Prior())
+    if first and prior.habits:
+        after = lent(after, prior.habits)
+    seen = [habit for habit in after.profile.habits if not habit.until]
+    mended = {habit.code for habit in before.profile.habits} - {habit.code for habit in after.profile.habits}
+    left = tuple(habit for habit in prior.habits if habit.code not in mended)
+    habits = joined(left, seen)
+    if habits == prior.habits:
+        return priors, after
+    known = dict(priors)
+    known.pop(key, None)
+    return _latest({**known, key: replace(prior, habits=habits)}), after
 
 
 def informed(job: Job, prior: Prior | None) -> Job:

@@ -12,10 +12,15 @@ from gpq.core.units import NodeId, Seconds
 
 _replicas_of = attrgetter("replicas")
 
+# What a training loop leaves open to gpq (wire.FREEDOMS): a step in several micro-batches; a step in two, to measure the
+# noise scale; a restart with another number of GPUs; another total batch.
+ACCUMULATE, SPLIT, RESIZE, RETUNE = FREEDOMS = ("accumulate", "split", "resize", "retune")
+NONE_LOST: frozenset[str] = frozenset()
+
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What the script said of itself (wire.Declared), CLI overrides applied."""
+    """What the script said of itself (wire.Declared), CLI overrides applied; of a profile, less what habits take."""
 
     adaptive: bool  # False: fixed batch, resizable only
     batch_size: int = 0
@@ -112,6 +117,19 @@ class RankPulse:
 
 
 @dataclass(frozen=True, slots=True)
+class Habit:
+    """What a job's loop does, and the freedoms that gpq loses by it (wire.Habit)."""
+
+    code: str
+    freedoms: tuple[str, ...]  # of FREEDOMS, in their order
+    message: str = ""
+    cure: str = ""  # the change to the script that gives them back
+    until: int = (
+        0  # an earlier job of the program had it: it goes at this step of this job, unless it shows; 0: it showed
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """Everything that was measured of a job."""
 
@@ -136,6 +154,15 @@ class Profile:
     )
     early_noise: Noise | None = None  # the first usable one: the noise scale grows while a model learns
     noise_curve: tuple[NoisePoint, ...] = ()  # how it has grown so far (noise_curve.recorded)
+    habits: tuple[Habit, ...] = ()  # one of a code (habits.joined)
+    script: Declared | None = None  # what the script declared, where habits leave only `declared` of it
+
+    @property
+    def lost(self) -> frozenset[str]:
+        """The freedoms that habits take."""
+        if not self.habits:
+            return NONE_LOST
+        return frozenset(freedom for habit in self.habits for freedom in habit.freedoms)
 
     @property
     def max_replicas(self) -> int:
@@ -160,3 +187,4 @@ class Prior:
     noise: Noise | None = None
     max_replicas: int = 0
     noise_curve: tuple[NoisePoint, ...] = ()  # how the noise scale grew from there on
+    habits: tuple[Habit, ...] = ()  # of its loop

@@ -7,6 +7,7 @@ from dataclasses import replace
 from gpq.core.accounts import Account
 from gpq.core.events import Profiled, TimingSums
 from gpq.core.foresight import foreseen
+from gpq.core.habits import joined, unmended, with_habits
 from gpq.core.models import Job, JobSpec
 from gpq.core.noise_curve import recorded
 from gpq.core.profile import Declared, LossPoint, Noise, NoisePoint, Profile, ProfileRow
@@ -26,11 +27,10 @@ WELL_KNOWN = 30.0  # steps from which on a weight says no more
 def learn(job: Job, event: Profiled) -> Job:
     """The job with one report taken in. The caller has checked attempt and offset."""
     profile = job.profile
-    declared = with_overrides(event.declared, job.spec) if event.declared else profile.declared
+    declared = with_overrides(event.declared, job.spec) if event.declared else None
     retuned = event.retuned
     profile = replace(
-        profile,
-        declared=declared,
+        with_habits(profile, unmended(joined(profile.habits, event.habits), event.progress), declared),
         rows=merge(profile.rows, event.timings, job.placement.gpu_type if job.placement else ""),
         noise=event.noise or profile.noise,
         early_noise=profile.early_noise or (event.noise if event.noise and is_usable(event.noise) else None),

@@ -25,9 +25,11 @@ from gpq.core.explain import Reallocation, motives, reallocations
 from gpq.core.fairness import counted
 from gpq.core.folding import fold
 from gpq.core.gates import next_opening, opened
+from gpq.core.habits import joined
 from gpq.core.idleness import capped, reclaimed
-from gpq.core.models import HOLDS_DEVICES, Job, JobState, Placement, Shape, Snapshot, Wish
+from gpq.core.models import HOLDS_DEVICES, Allotment, Job, JobState, Placement, Shape, Snapshot, Wish
 from gpq.core.nodes import Device, NodeState
+from gpq.core.offering import offered
 from gpq.core.owners import presence
 from gpq.core.planning import issued, plan, time_left, wished_stop
 from gpq.core.policy import Policy, shape_of
@@ -76,8 +78,7 @@ def decide(
     wanted: dict[JobId, Placement] = {}
     done: Round | None = None
     if allocate:
-        seen = evacuated(capped(opened(snapshot)))
-        allotted, wanted = decided(seen, policy)
+        allotted, wanted = _decided(snapshot, policy)
         allocation = {name: shape_of(allotment) for name, allotment in allotted.items()}
         reasons = motives(snapshot, allocation, wanted)
         done = Round(snapshot.now, allocation, wanted, reasons, reallocations(snapshot, wanted, reasons))
@@ -97,6 +98,16 @@ def decide(
         ended,
         done,
     )
+
+
+def _decided(snapshot: Snapshot, policy: Policy) -> tuple[dict[JobId, Allotment], dict[JobId, Placement]]:
+    """What `policy` gives whom, and where. It may move a job that runs cramped, and not stop it for nothing."""
+    seen, mover = offered(opened(snapshot))
+    allotted, wanted = decided(evacuated(capped(seen)), policy)
+    if mover is None or mover in wanted:
+        return allotted, wanted
+    seen, _ = offered(opened(snapshot), moving=False)
+    return decided(evacuated(capped(seen)), policy)
 
 
 def _forgets(before: Snapshot, after: Snapshot, journal: Sequence[Event]) -> list[Forget]:
@@ -188,6 +199,8 @@ def due(snapshot: Snapshot, events: Sequence[Event]) -> bool:
                 continue
             if event.declared is not None and job.profile.declared is None:
                 return True
+            if joined(job.profile.habits, event.habits) is not job.profile.habits:
+                return True  # what it has, or does, may be no longer allowed
             if event.timings and job.profile.samples_per_second <= 0 and job.movable:
                 return True  # it may be moved from now on, and its size may have been a mistake
     return False

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from gpq.core.environments import is_fit
+from gpq.core.freedoms import bound
 from gpq.core.models import (
     HOLDS_DEVICES,
     Config,
@@ -264,6 +265,7 @@ def gpu_range(job: Job, total: int) -> tuple[int, int]:
 def feasible(job: Job, snapshot: Snapshot, available: Supply | None = None) -> tuple[Shape, ...]:
     """Shapes, fewest GPUs first, that fit on `available` (default: `supply`). Scripts alone may span nodes, and then
     take whole nodes, largest first, so that at most one node is shared. Of several types: each type's shapes, by type."""
+    job = bound(job, snapshot)
     available = supply(snapshot, job) if available is None else available
     return feasible_on(by_type(available, snapshot), job)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpq.core import convergence
-from gpq.core.batches import BatchLimits, limits_of
+from gpq.core.batches import limits_of, split_base
 from gpq.core.contenders import Contender
 from gpq.core.estimates import model_of
 from gpq.core.goodput import iteration_time
@@ -34,16 +34,9 @@ def step_seconds(contender: Contender, oracle: Oracle | None) -> StepSeconds:
             return oracle.step_seconds(shape)
         if model is None:
             return None
-        return float(iteration_time(model.params, shape.nodes, shape.replicas, *_split(model.limits, replicas)))
+        return float(iteration_time(model.params, shape.nodes, shape.replicas, *split_base(model.limits, replicas)))
 
     return seconds
-
-
-def _split(limits: BatchLimits, replicas: int) -> tuple[int, int]:
-    """(atomic batch, accumulation steps) of the base batch on so many replicas."""
-    local = -(-limits.base // replicas)
-    micro = -(-local // limits.max_atomic) if limits.accumulation else 1
-    return -(-local // micro), micro - 1
 
 
 def remaining_steps(job: Job, oracle: Oracle | None) -> float:

@@ -9,14 +9,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpq.core.events import Profiled, TimingSums
+from gpq.core.habits import joined
 from gpq.core.models import BatchOrder
-from gpq.core.profile import Declared, LossPoint, Noise, Progress, RankTime
+from gpq.core.profile import FREEDOMS, Declared, Habit, LossPoint, Noise, Progress, RankTime
 from gpq.core.units import JobId, Seconds
 
 log = logging.getLogger(__name__)
 
 MAX_NOTICE = 500  # characters kept of a line for the user
 MAX_NAME = 200  # characters kept of the name of a metric
+MAX_CODE = 64  # characters kept of a habit's code
+MAX_HABIT = 300  # and of what it does, and of its cure
 MAX_LOSS = 1e30  # beyond it training has diverged, and sums would overflow
 MAX_RANKS = 4096
 MAX_COUNT = 1 << 53  # beyond it JSON and floats are not exact
@@ -32,6 +35,7 @@ def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> P
     metrics: dict[str, float] = {}
     losses: list[LossPoint] = []
     notices: list[str] = []
+    habits: tuple[Habit, ...] = ()
     for line in text.splitlines():
         if not line.strip():
             continue
@@ -46,6 +50,8 @@ def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> P
                 losses.append(_loss(message))
             elif kind == "notice":
                 notices.append(_text(message["message"], MAX_NOTICE))
+            elif kind == "habit":
+                habits = joined(habits, [_habit(message)])
             elif isinstance(kind, str) and kind in _READERS:
                 field, read = _READERS[kind]
                 found[field] = read(message)
@@ -62,6 +68,7 @@ def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> P
         metrics=tuple(metrics.items()),
         losses=tuple(losses),
         notices=tuple(notices),
+        habits=habits,
         **found,
     )
 
@@ -69,6 +76,25 @@ def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> P
 def _text(value: Any, most: int) -> str:
     """At most so many characters; halves of surrogate pairs, which the database does not take, become question marks."""
     return str(value)[:most].encode("utf-8", "replace").decode("utf-8")
+
+
+def _line(value: Any, most: int) -> str:
+    """One line of printable characters, at most so many."""
+    text = str(value)[: 4 * most]
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())[:most]
+
+
+def _habit(message: Mapping[str, Any]) -> Habit:
+    """Freedoms that gpq does not know are left out. Raises ValueError where none is left, or it has no code: it says nothing."""
+    named, code = message["freedoms"], message["code"]
+    if not isinstance(named, list) or not isinstance(code, str):
+        raise ValueError("freedoms are a list, a code is a text")
+    freedoms, code = tuple(freedom for freedom in FREEDOMS if freedom in named), _line(code, MAX_CODE)
+    if not freedoms or not code:
+        raise ValueError("a habit without a freedom or a code")
+    return Habit(
+        code, freedoms, _line(message.get("message", ""), MAX_HABIT), _line(message.get("cure", ""), MAX_HABIT)
+    )
 
 
 def _number(value: Any) -> float:

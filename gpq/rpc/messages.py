@@ -420,6 +420,16 @@ class AttemptView(msgspec.Struct, frozen=True):
     why: str
 
 
+class HabitView(msgspec.Struct, frozen=True):
+    """Something that a job's training loop does, and the freedoms that gpq loses by it."""
+
+    code: str  # stable: one of the README's list of habits, or of a newer library
+    freedoms: list[str]  # of accumulate, split, resize, retune
+    message: str  # what the loop does
+    cure: str  # the change to the script that gives them back
+    lent: bool  # an earlier job of the program had it, and this one has not shown yet that it is mended
+
+
 class JobDetail(msgspec.Struct, frozen=True):
     """Everything of `gpq show`."""
 
@@ -440,6 +450,7 @@ class JobDetail(msgspec.Struct, frozen=True):
     fair_share: float | None = None  # GPUs that a fair share would be now; `job.speedup` is over its goodput
     losses: list[LossView] = []  # of the metric `loss`, thinned, oldest first
     ranks: list[RankView] = []  # of a job with several replicas while it has GPUs
+    habits: list[HabitView] = []  # of its training loop
     schema: int = SCHEMA
 
 
@@ -466,6 +477,7 @@ class Explanation(msgspec.Struct, frozen=True):
     curve: list[CurvePoint] = []
     changed_at: str | None = None  # of the last round that gave anybody other GPUs
     changes: list[ReallocationView] = []  # what that one changed
+    habits: list[HabitView] = []  # of its training loop, which keep gpq from changing the job as it would
     schema: int = SCHEMA
 
 
@@ -500,6 +512,9 @@ class Changed(msgspec.Struct, frozen=True):
     jobs: list[int]
     unchanged: list[str] = []  # one line each: why nothing was done
     said: list[str] = []  # of edit, one line for each job that changed: what
+    warnings: list[
+        str
+    ] = []  # of hold and requeue: what the stop costs a job whose loop does not go on exactly, and the cure
     schema: int = SCHEMA
 
 

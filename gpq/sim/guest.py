@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gpq.core import estimates
+from gpq.core.habits import with_habits
 from gpq.core.models import BatchOrder, Job, JobSpec, JobState, Level, Placement
-from gpq.core.profile import Declared, LossPoint, Profile, ProfileRow, Progress
+from gpq.core.profile import RESIZE, RETUNE, Declared, LossPoint, Profile, ProfileRow, Progress
 from gpq.core.profiling import with_losses
 from gpq.core.tuning import typed
 from gpq.core.units import JobId, Seconds
@@ -131,16 +132,19 @@ def arrive(
     """A job that was just submitted to a policy with these `traits`, on a cluster of GPUs of these `types`."""
     rng = np.random.default_rng([rules.seed, number]) if rules.noise > 0 else None
     fixed = task.batch_size if traits.own_batch else task.truth.fixed_batch
+    if task.has_lost(RETUNE):
+        fixed = fixed or task.truth.base_batch
     running = Running(task, fixed, rng, rules.noise)
     if rules.profiled:
         _profile(running, types)
     declared = _declared(task, fixed, rules, types)
-    job = Job(number, _spec(task, traits), task.at, profile=Profile(declared))
+    profile = with_habits(Profile(declared), task.habits) if task.habits else Profile(declared)
+    job = Job(number, _spec(task, traits), task.at, profile=profile)
     return Guest(running, job, rules, taught, logs_loss=traits.by_loss)
 
 
 def _spec(task: Task, traits: Entry) -> JobSpec:
-    gang = traits.gang or task.rigid
+    gang = traits.gang or task.rigid or task.has_lost(RESIZE)
     return JobSpec(
         (f"{task.truth.name}.py",),
         "/",

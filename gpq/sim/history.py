@@ -236,6 +236,7 @@ def _task(job: Job, now: Seconds, arrives: Seconds, restart: Seconds | None) -> 
             spec.user,
             spec.gpu_type,
             cost,
+            habits=job.profile.habits,
         )
     replicas = _replicas(job)
     return Task(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from gpq.core.models import Shape
+from gpq.core.profile import ACCUMULATE
 from gpq.core.units import Seconds
 from gpq.sim.running import Running
 from gpq.sim.timings import NotMeasured
@@ -43,7 +44,10 @@ class TrueOracle:
             return None
         local = ceil(batch / shape.replicas - _SLACK)
         accum = ceil(local / most - _SLACK) - 1
-        if shape.replicas == 1:
+        if self.job.task.has_lost(ACCUMULATE):
+            if accum > 0:
+                return None
+        elif shape.replicas == 1:
             accum = max(accum, 1)
         atomic = min(ceil(local / (accum + 1) - _SLACK), max(truth.max_batch, batch) // (shape.replicas * (accum + 1)))
         if atomic < least:

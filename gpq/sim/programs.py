@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gpq.core.goodput import GradientStats, ThroughputParams, gain, grad_time, step_time
 from gpq.core.models import JobSpec, Shape
-from gpq.core.profile import Declared
+from gpq.core.profile import Declared, Habit
 from gpq.core.units import Seconds
 
 
@@ -24,6 +24,7 @@ class Program:
     exit_code: int = 0
     checkpoint_seconds: Seconds = 1.0
     start_seconds: Seconds = 5.0  # from launch to the first step
+    habits: tuple[Habit, ...] = ()  # of its loop, told with its first report
 
 
 def step_seconds(program: Program, shape: Shape, atomic_batch: int, accum_steps: int) -> tuple[Seconds, Seconds]:

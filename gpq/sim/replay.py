@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from gpq.core.models import Config, Job, Snapshot
 from gpq.core.nodes import Node
+from gpq.core.offering import offered
 from gpq.core.placement import place
 from gpq.core.policy import Policy
 from gpq.core.priors import remember, timed
@@ -178,8 +179,11 @@ class Replay:
     def _allocate(self) -> None:
         snapshot = self.snapshot()
         began = time.process_time()
-        allotted = self.policy.allocate(snapshot)
-        placed = place(snapshot, allotted)
+        seen, mover = offered(snapshot)
+        placed = place(seen, self.policy.allocate(seen))
+        if mover is not None and mover not in placed:
+            seen, _ = offered(snapshot, moving=False)
+            placed = place(seen, self.policy.allocate(seen))
         self.round_seconds.append(time.process_time() - began)
         for name in sorted(self.guests):
             guest = self.guests[name]

@@ -14,7 +14,7 @@ import numpy as np
 
 from gpq.core.models import Placement
 from gpq.core.noise_curve import recorded
-from gpq.core.profile import Noise, NoisePoint, ProfileRow
+from gpq.core.profile import ACCUMULATE, Noise, NoisePoint, ProfileRow
 from gpq.core.profiling import is_usable
 from gpq.core.units import Seconds
 from gpq.sim.truth import Task
@@ -61,6 +61,8 @@ class Running:
         least, most = self.bounds()
         total = self.fixed_batch or max(truth.base_batch, least * self.replicas)
         local = ceil(total / self.replicas - _SLACK)
+        if self.task.has_lost(ACCUMULATE):
+            return self._capped((local, 0))
         accum = ceil(local / most - _SLACK) - 1
         if self.fixed_batch and self.replicas == 1 and total > truth.base_batch:
             accum = max(accum, 1)  # a single gradient has no noise scale of its own (Pollux)

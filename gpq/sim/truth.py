@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from gpq.core.profile import Habit
 from gpq.core.units import Seconds
 
 
@@ -79,3 +80,7 @@ class Task:
     restart: Seconds = 30.0  # each start or move: GPUs held, no progress
     rigid: bool = False  # exactly `replicas`, whatever the policy
     slowdown: float = 1.0  # of its true progress against its measured steps (the calibration of an artifact)
+    habits: tuple[Habit, ...] = ()  # of its loop, known from its arrival on
+
+    def has_lost(self, freedom: str) -> bool:
+        return any(freedom in habit.freedoms for habit in self.habits)

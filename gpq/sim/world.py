@@ -203,6 +203,7 @@ class SimWorld:
             progress=Progress(0, max(program.declared.epochs, 1), 0, int(done), done, share),
             ready=run.offset == 1,
             retuned=BatchOrder(run.order.seq, atomic, accum),
+            habits=program.habits,
         )
         total = shape.replicas * atomic * (accum + 1)
         left = max(program.base_steps - done, 0.0) / gain_of(program, total) * step

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 import msgspec
 
-from gpq.rpc.messages import AttemptView, EventView, JobDetail, JobView, PartView, RankView, SpecMessage
+from gpq.rpc.messages import AttemptView, EventView, HabitView, JobDetail, JobView, PartView, RankView, SpecMessage
 from gpq.views import curve, losses
 from gpq.views.plain import Column, duration, moment, number, safe, table, wrapped
 from gpq.views.queue import percent, remark, where
 
 EVENTS = 12  # of the journal, the latest
 KEY = 17  # columns of the names on the left
+LOST = "freedoms lost by what its loop does"
 NARROW = 40  # columns below which there is no room for them
 
 
@@ -22,6 +24,7 @@ def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
     text = wrapped(head(job), limit)
     text += _pairs(_asked(answer.spec, job), limit)
     text += paragraph("now", _pairs(_running(answer), limit))
+    text += paragraph(LOST, habits(answer.habits, limit))
     text += paragraph("replicas", replicas(answer, limit))
     text += paragraph("goodput by number of GPUs, 1x = fewest", curve.lines(answer.curve, limit, bar))
     text += paragraph("loss", losses.lines(answer.losses, limit, bar, answer.metrics.get("loss")))
@@ -160,6 +163,19 @@ def _pairs(pairs: dict[str, str], limit: int) -> list[str]:
         ]
         return [line for lines in told for line in lines]
     return [line for key, value in pairs.items() for line in wrapped(value, limit, f"  {key:{KEY - 2}}", " " * KEY)]
+
+
+def habits(found: Sequence[HabitView], limit: int) -> list[str]:
+    """Of each habit: the freedoms, what the loop does, and what would give them back."""
+    text = []
+    for one in found:
+        lost = f"{', '.join(one.freedoms)}: {one.message or 'a habit of the loop'} ({one.code})"
+        text += wrapped(safe(lost), limit, "  - ", "    ")
+        if one.cure:
+            text += wrapped(safe(f"cure: {one.cure}"), limit, "    ", "    ")
+        if one.lent:
+            text += wrapped("an earlier job of this program did so; this one has yet to show", limit, "    ", "    ")
+    return text
 
 
 def replicas(answer: JobDetail, limit: int) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 import signal
@@ -20,11 +21,12 @@ import pytest
 
 from gpq.core.accounts import MeanShare
 from gpq.core.events import Submitted, Succeeded
-from gpq.core.profile import Noise, Prior, ProfileRow
+from gpq.core.habits import with_habits
+from gpq.core.profile import Declared, Habit, Noise, Prior, Profile, ProfileRow
 from gpq.core.units import JobId
 from gpq.errors import GpqError, Refused, StoreFailed
 from gpq.ports import Wanted
-from gpq.store import disk
+from gpq.store import disk, rows
 from gpq.store.migrations import MIGRATIONS, migrate
 from gpq.store.sqlite import SqliteStore
 from tests.contract.test_stores import end, spec, submit
@@ -55,6 +57,37 @@ def test_only_changed_jobs_are_written(path: str) -> None:
         one = replace(state.jobs[JobId(7)], notices=("changed",))
         store.commit([], replace(state, jobs={**state.jobs, one.id: one}))
         assert store._writer.total_changes - before == 1
+
+
+def test_habits_are_durable_and_a_database_from_before_them_opens(path: str) -> None:
+    habit = Habit("own-epochs", ("resize",), "its own epochs", "job.epochs()", until=200)
+    measured = with_habits(Profile(Declared(adaptive=True, batch_size=64)), (habit, Habit("closure", ("accumulate",))))
+    with closing(SqliteStore(path)) as store:
+        [job] = submit(store, spec("strict"))
+        state = store.load()
+        one = replace(job, profile=measured)
+        store.commit([], replace(state, jobs={job.id: one}, priors={"p": Prior(habits=(habit,))}, now=1.0))
+    with closing(SqliteStore(path)) as store:
+        assert store.load().jobs[job.id].profile == measured
+        assert store.load().priors["p"].habits == (habit,)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        [(number, state_, user, name, ended, body)] = connection.execute(
+            "SELECT id, state, user, name, ended_at, body FROM jobs"
+        ).fetchall()
+        old = json.loads(body)
+        del old["profile"]["habits"], old["profile"]["script"]
+        text = json.dumps(old, separators=(",", ":"))
+        total = rows.checksum(number, state_, user, name, ended, text)
+        connection.execute("UPDATE jobs SET body = ?, checksum = ?", (text, total))
+        [(key, prior, at)] = connection.execute("SELECT key, body, updated_at FROM priors").fetchall()
+        old = json.loads(prior)
+        del old["habits"]
+        text = json.dumps(old, separators=(",", ":"))
+        connection.execute("UPDATE priors SET body = ?, checksum = ?", (text, rows.checksum(key, at, text)))
+    with closing(SqliteStore(path)) as store:
+        profile = store.load().jobs[job.id].profile
+        assert (profile.habits, profile.script, profile.lost) == ((), None, frozenset())
+        assert store.load().priors["p"].habits == ()
 
 
 LEARNT = Prior((ProfileRow(1, 2, 32, 0.1, 0.2, 40.0, "A100"),), Noise(1.0, 8.0, 640), 2)

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from gpq.control import requests
 from gpq.control.editing import check, judge
-from gpq.core.events import Edited
+from gpq.core.events import Edited, HoldAsked, RequeueAsked
+from gpq.core.habits import with_habits
 from gpq.core.models import Dependency, Job, JobState, Level, Seat, Snapshot, Wish
+from gpq.core.profile import Habit
 from gpq.core.units import JobId
 from gpq.errors import GpqError, Refused, UsageError
 from gpq.outward import Notify
@@ -170,3 +173,31 @@ def test_every_error_has_a_hint() -> None:
     with pytest.raises(GpqError) as caught:
         asked(RIGID, changes={"min_gpus": 2, "max_gpus": 2})
     assert caught.value.hint
+
+
+STRICT = replace(
+    ELASTIC,
+    profile=with_habits(ELASTIC.profile, (Habit("own-epochs", ("resize",), "its own epochs", "use job.epochs()"),)),
+)
+
+
+def test_another_number_of_gpus_is_refused_while_a_job_runs_whose_loop_does_not_stand_it() -> None:
+    with pytest.raises(Refused, match=r"would not go on exactly: its own epochs \(own-epochs\)") as refusal:
+        asked(STRICT, changes={"min_gpus": 2, "max_gpus": 4})
+    assert "use job.epochs()" in str(refusal.value.hint)
+    assert isinstance(asked(STRICT, changes={"priority": 3}), Edited)
+    waits = replace(STRICT, state=JobState.PENDING, placement=None)
+    assert isinstance(asked(waits, changes={"min_gpus": 2, "max_gpus": 4}), Edited), "its user may, where it waits"
+
+
+def test_a_hold_or_requeue_of_such_a_job_is_carried_out_and_says_what_is_lost() -> None:
+    state = Snapshot(now=5.0, jobs={STRICT.id: STRICT, JobId(2): replace(ELASTIC, id=JobId(2))}, next_id=3)
+    for verb, kind in ((requests.hold, HoldAsked), (requests.requeue, RequeueAsked)):
+        events, answer = requests.changes(state, [JobId(1), JobId(2)], [], verb, 5.0, "ana")
+        assert [type(event) for event in events] == [kind, kind]
+        assert answer.jobs == [1, 2]
+        first, second = answer.warnings
+        assert first.startswith(
+            "job 1: it has a checkpoint, but does not go on exactly after a restart: its own epochs"
+        )
+        assert second == "cure for own-epochs (takes resize): use job.epochs()"

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpq.core.events import TimingSums
+from gpq.core.habits import MAX_HABITS
 from gpq.core.models import BatchOrder
-from gpq.core.profile import Declared, LossPoint, Noise, Progress, RankTime
+from gpq.core.profile import Declared, Habit, LossPoint, Noise, Progress, RankTime
 from gpq.core.units import JobId
 from gpq.daemon.reports import profiled
 
@@ -78,6 +79,42 @@ def test_numbers_that_are_none_never_reach_a_fit() -> None:
     assert profiled(0.0, JobId(1), 1, 9, bad + good).losses == (LossPoint(2.0, 0.5),)
 
 
+def test_habits_come_in_one_of_a_code_with_the_freedoms_that_gpq_knows() -> None:
+    told = wire.Habit("two-passes", ["split", "accumulate", "levitate"], "two passes", "none is needed")._asdict()
+    bad = [
+        {"code": ["x"], "freedoms": ["split"]},
+        {"code": "x", "freedoms": "split"},
+        {"code": "x", "freedoms": [["split"], 7, None]},
+        {"code": "\u202e\n", "freedoms": ["split"]},
+        {"freedoms": ["split"]},
+    ]
+    text = lines({"kind": "habit", **told}, {"kind": "habit", **told}, *({"kind": "habit", **each} for each in bad))
+    assert profiled(0.0, JobId(1), 1, 9, text).habits == (
+        Habit("two-passes", ("accumulate", "split"), "two passes", "none is needed"),
+    )
+
+
+def test_a_habit_is_one_printable_line_however_it_was_sent() -> None:
+    sent = {
+        "code": "a b\x1b[1m" + "c" * 500,
+        "freedoms": ["resize"] * 10_000,
+        "message": "x\ny\u202e" * 9_999,
+        "cure": [1],
+    }
+    [kept] = profiled(0.0, JobId(1), 1, 9, lines({"kind": "habit", **sent})).habits
+    assert kept.freedoms == ("resize",)
+    assert kept.cure == "[1]"
+    assert all(text.isprintable() and len(text) <= 300 for text in (kept.code, kept.message, kept.cure))
+    assert len(kept.code) == 64
+
+
+def test_of_ten_thousand_habits_all_freedoms_count_and_few_are_kept() -> None:
+    many = lines(*({"kind": "habit", "code": f"h{i}", "freedoms": ["split"]} for i in range(10_000)))
+    event = profiled(0.0, JobId(1), 1, 9, many + lines({"kind": "habit", "code": "last", "freedoms": ["resize"]}))
+    assert len(event.habits) == MAX_HABITS
+    assert {each for habit in event.habits for each in habit.freedoms} == {"split", "resize"}
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
@@ -91,6 +128,7 @@ names = sorted(
         *wire.Noise._fields,
         *wire.Progress._fields,
         *wire.Declared._fields,
+        *wire.Habit._fields,
     }
 )
 messages = st.fixed_dictionaries(
@@ -108,3 +146,4 @@ def test_no_report_can_raise_or_bring_in_what_is_not_a_finite_number(found: list
     assert all(math.isfinite(point.loss) and math.isfinite(point.base_steps) for point in event.losses)
     assert all(math.isfinite(one.compute) for one in event.ranks)
     assert all(math.isfinite(sums.step_sum) for sums in event.timings)
+    assert all(habit.freedoms and habit.code.isprintable() for habit in event.habits)

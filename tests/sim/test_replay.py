@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gpq.core.profile import Habit
 from gpq.errors import Refused
 from gpq.sim import cluster
 from gpq.sim.outcomes import JobOutcome, Outcome
@@ -143,3 +144,20 @@ def test_the_same_seed_gives_the_same_run_in_every_process(tmp_path: Path) -> No
         assert done.returncode == 0, done.stderr
         said.append(done.stdout)
     assert said[0] == said[1] == repr(figures(tmp_path, policies))
+
+
+@pytest.mark.parametrize("policy", ["goodput", "slaq", "srtf"])
+def test_habits_of_a_trace_are_obeyed(tmp_path: Path, policy: str) -> None:
+    """A batch of 256, of which a GPU holds 128 at once."""
+    traces = tiny(tmp_path / "traces")
+    [task] = Published("w", str(workload(tmp_path / "w.csv", "a,0,tiny,1,256")), str(traces)).tasks()
+
+    def sizes(*freedoms: str) -> set[int]:
+        strict = replace(task, habits=(Habit("a-habit", freedoms),) if freedoms else ())
+        [job] = replay(policy, [strict], Rules(cluster.parse("1x4"), interval=20.0)).jobs
+        return {gpus for _, gpus in job.sizes if gpus}
+
+    assert sizes("resize") == {1}
+    assert policy == "srtf" or max(sizes()) > 1, "it would have grown"
+    if policy == "slaq":  # goodput begins with another batch than asked for, and a gang has no choice
+        assert min(sizes("accumulate")) == 2

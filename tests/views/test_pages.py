@@ -60,6 +60,19 @@ def _failed(number: int = 3, **changes: object) -> m.JobView:
     return served.job(number, "failed", **{**said, **changes})
 
 
+def _strict() -> m.JobDetail:
+    """Of a job whose loop takes freedoms from gpq, one of them only as an earlier job had it."""
+    habits = [
+        m.HabitView(
+            "two-passes", ["accumulate", "split"], "two backward passes a step \x1b[31m", "none is needed", False
+        ),
+        m.HabitView("own-epochs", ["resize"], "the loop is outside job.epochs()", "for epoch in job.epochs(3):", True),
+        m.HabitView("of-a-newer-library", ["retune"], "", "", False),
+    ]
+    short = {"attempts": [], "curve": [], "losses": [], "ranks": [], "history": [], "model": {}}
+    return msgspec.structs.replace(served.detail(served.job(1)), habits=habits, **short)
+
+
 def status(columns: int) -> list[str]:
     rows = [_failed(), served.job(1), served.job(2, "pending")]
     return queue.lines(msgspec.to_builtins(m.JobList(rows, 3, hidden=2)), columns)
@@ -118,6 +131,8 @@ PAGES = {
     "status-lab-100": lambda: lab(100),
     "show-failed-80": lambda: detail.lines(served.detail(_failed()), 80),
     "show-80": lambda: detail.lines(served.detail(served.job(1)), 80),
+    "show-habits-80": lambda: detail.lines(_strict(), 80),
+    "show-habits-40": lambda: detail.lines(_strict(), 40),
     "show-40": lambda: detail.lines(served.detail(served.job(1)), 40),
     "why-80": lambda: explanation.lines(served.explanation(served.job(1)), 80),
     "nodes-100": lambda: nodes.lines(m.NodeList(served.nodes()), 100),
