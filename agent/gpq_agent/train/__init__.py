@@ -24,8 +24,18 @@ What changes and what does not
       `max_batch_size`, and picks replicas, micro-batch and accumulation; `rule` says how the learning rate follows:
       auto, adascale, adam-sqrt, linear, sqrt, legw or none. `fixed_batch=True` keeps the total batch as it is: then the
       loss curve is the same on any number of replicas, up to rounding (without dropout or batch norm).
-    * The loop body runs once per micro-batch. Where a step accumulates several, `optimizer.step()`, `zero_grad()` and
-      `scheduler.step()` act on the last only, on the mean gradient of all of it. Clip with `job.clip_grad_norm_(1.0)`.
+    * The loop body runs once per micro-batch. Where a step accumulates several, `optimizer.step()`, `scheduler.step()` and a
+      GradScaler act in the last only. There `p.grad` holds the gradient of the whole step, averaged over replicas, as soon
+      as `backward()` returns: clip, unscale, edit or log it as ever. In the micro-batches before it is zero, and nothing
+      that is done to it has an effect. Parameters are those of the optimizers, whatever module they are in.
+    * Models, optimizers and schedulers may be lists: `job.prepare([maker, judge], [first, second], schedules)`. `measure=`
+      names the optimizer on whose parameters the gradient noise is measured, by default all.
+    * Losses that are means per token: `job.weigh(tokens)` before `backward()`, in every micro-batch, makes the step a mean
+      over all its tokens.
+    * `scale_betas`: at k times the base batch Adam's betas become beta^k for that step, so that the half-life of its
+      averages, in examples, stays. False keeps them.
+    * What a loop does that is not safe in pieces, on other replicas or with another batch takes just that away, says so in
+      one line, and keeps it for this job: see "Your loop under gpq" in README.md.
     * To measure the gradient noise, a single replica splits one step in twenty into two micro-batches (early on, more);
       the step has the same examples and gradient. `fixed_batch=True` measures nothing.
     * A `scheduler.step()` in the loop advances by the gain of the step, in steps at the base batch; one after the loop
@@ -54,9 +64,16 @@ Data
 
 Stopping and resuming
     A stop order or SIGTERM takes effect between two steps: checkpoint, exit. The next attempt goes on in the middle of
-    the epoch. Checkpoints hold model, optimizer, scheduler, scaler, progress and what `job.state(thing)` registered;
+    the epoch. Checkpoints hold models, optimizers, schedulers, scaler, progress and what `job.state(thing)` registered;
+    `best = job.state("best", 0.0)` gets a plain value back, `job.state("best", best)` keeps it;
     they are also written every minute or more, and at the end. Nothing stops inside `with job.eval():`.
     An exit on request skips atexit handlers: what must be written, write before.
+
+Loops that draw their own batches, fixed batch
+    model, optimizer, _ = job.prepare(model, optimizer)
+    for step in job.steps(100_000):                # from the step of the checkpoint
+        x, y = job.share(*draw_batch())            # drawn alike on every replica; this one's rows of it
+        ...                                        # accumulate as you like, all micro-batches equally large
 
 Any other loop, fixed batch, saving by yourself
     job = gpq.init()

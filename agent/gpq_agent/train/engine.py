@@ -117,7 +117,7 @@ class Engine:
         self._gain = 1.0
         self._tail: Optional[Tuple[Any, ...]] = None
         self._applied = 0  # seq of the order in force
-        self._announced = 0  # seq of the order last reported as in effect
+        self._announced: Optional[Configuration] = None  # last reported as in effect
         self._retry_at = 0.0
         self._probe_notice = ""
         self._step_begin = 0.0
@@ -435,7 +435,13 @@ class Engine:
             return
         tried = max(failed.step.counts)
         bound = self.memory.failed(tried)
-        self.notice("out of memory with {} examples at once; the next attempt uses at most {}".format(tried, bound))
+        if ACCUMULATE in self.freedoms.lost:
+            told = "out of memory with {} examples at once, and the loop cannot be cut: it needs more GPUs".format(
+                tried
+            )
+        else:
+            told = "out of memory with {} examples at once; the next attempt uses at most {}".format(tried, bound)
+        self.notice(told)
 
     # -- around a micro-batch ------------------------------------------------------------------------------------------
 
@@ -497,8 +503,8 @@ class Engine:
         if self._steps_here < WATCHED_STEPS:
             self._fingerprint = Fingerprint(self._gradients.parameters())
         self._gain = 1.0 if self._limits.fixed else max(self._noise.gain(step.total), 1.0)
-        if step.configuration.seq > self._announced:
-            self._announced = step.configuration.seq
+        if step.configuration.seq > 0 and step.configuration != self._announced:
+            self._announced = step.configuration
             content = {
                 "atomic_batch": step.configuration.atomic_batch,
                 "accum_steps": step.configuration.accum_steps,

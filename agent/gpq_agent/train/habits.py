@@ -3,6 +3,7 @@
 A table. Who notices a habit, and when, is the business of the files that watch the loop.
 """
 
+import sys
 from typing import Dict, NamedTuple, Tuple
 
 ACCUMULATE, SPLIT, RESIZE, RETUNE = "accumulate", "split", "resize", "retune"
@@ -126,3 +127,16 @@ HABITS: Dict[str, Entry] = {
         "take the batches from job.loader()",
     ),
 }
+
+
+def table() -> str:
+    """The habits in Markdown, for the README."""
+    rows = ["| habit | takes away | what gives it back |", "|---|---|---|"]
+    for entry in HABITS.values():
+        message = entry.message.replace(" ({})", "").replace("{}", "...")
+        rows.append("| {} | {} | {} |".format(message, ", ".join(entry.freedoms), entry.cure))
+    return "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table())

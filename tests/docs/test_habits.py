@@ -1,0 +1,27 @@
+"""The README's table of habits is the library's own, and each habit is said in whole words."""
+
+import pytest
+from gpq_agent import wire
+from gpq_agent.train.freedoms import line
+from gpq_agent.train.habits import HABITS, table
+
+from tests.cli.conftest import ROOT
+
+BEGIN, END = "<!-- habits: python -m gpq_agent.train.habits -->\n", "<!-- /habits -->"
+
+
+def test_the_table_in_the_readme_is_fresh() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert text.partition(BEGIN)[2].partition(END)[0] == table(), "python -m gpq_agent.train.habits"
+
+
+@pytest.mark.parametrize("code", HABITS)
+def test_a_habit_is_one_line_that_names_freedoms_and_cure(code: str) -> None:
+    entry = HABITS[code]
+    said = line(wire.Habit(code, list(entry.freedoms), entry.message.format("this"), entry.cure))
+    assert "\n" not in said
+    assert "{" not in said
+    assert entry.cure in said
+    assert entry.freedoms
+    assert set(entry.freedoms) <= set(wire.FREEDOMS)
+    assert all(freedom in said for freedom in entry.freedoms)
