@@ -80,9 +80,8 @@ _FROM_ITS_START = (StopReason.REQUEUE, StopReason.PREEMPT, StopReason.RESIZE)
 def conclude(job: Job, now: Seconds, config: Config) -> Event:
     """What it means that no process of the job's attempt is left anywhere: `job.exits` has all its nodes."""
     end = _blamed(joint_exit([exit_ for _, exit_ in job.exits], _lead(job)), job)
-    end = _doubted(replace(end, ended_at=_ended_at(job, now)), job)
-    well = end.code == 0 and not end.stopped and not end.lost and not end.fenced
-    finished = well and (end.finished or not end.asked)
+    end = _told(replace(end, ended_at=_ended_at(job, now)), job)
+    finished = _is_well(end) and not is_doubtful(end)
     if job.stop is StopReason.TIME and not end.asked and end.ended_at < (job.stop_sent_at or 0.0):
         job = replace(job, stop=None)  # its end was before its time was over, and we did not hear of it
     if job.stop is StopReason.CANCEL:
@@ -97,7 +96,7 @@ def conclude(job: Job, now: Seconds, config: Config) -> Event:
     if end.unlaunched and job.stop is None:
         # Nothing of the user's has run. Another attempt has another port; what keeps servers apart may take a person.
         return Stopped(now, job.id, end, quick=end.unlaunched != "port", not_before=again_at)
-    if end.stopped or well or (job.stop in _FROM_ITS_START and not job.movable):
+    if end.stopped or is_doubtful(end) or (job.stop in _FROM_ITS_START and not job.movable):
         if job.stop is None and quick:  # nobody asked: one that always does this would start without end
             return Stopped(now, job.id, end, quick=True, not_before=again_at)
         return Stopped(now, job.id, end)
@@ -150,16 +149,24 @@ def _lead(job: Job) -> Exit | None:
     return next((exit_ for node, exit_ in job.exits if node == first), None)
 
 
-def _doubted(end: Exit, job: Job) -> Exit:
-    """With what is made of an exit code 0 after a stop order in its note. To exit with 0 at a TERM is manners, not success:
-    who saves on a signal often does so half way."""
-    if end.code != 0 or not end.asked or end.stopped or end.lost or end.fenced or job.stop is StopReason.CANCEL:
-        return end
-    if end.finished:
+def _is_well(end: Exit) -> bool:
+    return end.code == 0 and not end.stopped and not end.lost and not end.fenced
+
+
+def is_doubtful(end: Exit) -> bool:
+    """Did it end with 0 after it was asked to stop, and nothing says that it had come to its end? To exit with 0 at a TERM
+    is manners, not success: who saves on a signal often does so half way."""
+    return _is_well(end) and bool(end.asked) and not end.finished
+
+
+def _told(end: Exit, job: Job) -> Exit:
+    """With what is made of an exit with 0 after a stop order in its note."""
+    said = ""
+    if is_doubtful(end) and job.stop is not StopReason.CANCEL:
+        so = "its time limit was over" if job.stop is StopReason.TIME else "it is queued again"
+        said = f"exit 0 after a stop order, and nothing says that it had finished, so {so}; {STATEMENTS}"
+    elif _is_well(end) and end.asked and end.finished:
         said = f"it had finished when it was asked to stop: {end.evidence}"
-    else:
-        what = "over its time limit" if job.stop is StopReason.TIME else "queued again"
-        said = f"exit 0 after a stop order: {what}, because nothing says that it had finished; {STATEMENTS}"
     return replace(end, note="; ".join(part for part in (said, end.note) if part))
 
 
