@@ -54,6 +54,11 @@ Meetings. Where `order.masters` is not empty, the processes that the shims start
 each exports the interface that leads there. Where they do not meet, UNLAUNCHED says why, and nothing of the user's has run.
 They talk in this encoding: {"token"} and back, then {"node", "reached", "port"} from each, {"address"} or {"error"} to each.
 
+Ends. An exit code 0 after a stop order says nothing: programs that save on a signal often end with 0, and so does one that
+came to its end at that very moment. The shim tells them apart (`finished`, `evidence`; node/ending.py) by what was made
+during this attempt: FINISHED, the done file of the order, a checkpoint that was written at the last step. A record
+without these fields (an older agent's) says nothing: such an attempt is run again, which costs its tail and loses nothing.
+
 Pulses. Each training process writes its step and phase into a mapped file (RANK, PULSE); the agent tells them in `watch`
 (`AttemptInfo.ranks`). They are no reports: none is kept, and a daemon that knows nothing of them misses nothing.
 """
@@ -87,6 +92,8 @@ STOPPED = (
     "stopped.json"  # written by the training process once its checkpoint is durable, just before it exits on request
 )
 
+FINISHED = "finished.json"  # by the training process: {"step", "time"}: training is over, and an exit with 0 is its end
+
 # -- environment of a job ----------------------------------------------------------------------------------------------
 
 ENV_JOB = "GPQ_JOB_ID"
@@ -97,6 +104,7 @@ ENV_MARK = (
 ENV_RUN_DIR = "GPQ_RUN_DIR"  # the attempt's directory
 ENV_CHECKPOINT_DIR = "GPQ_CHECKPOINT_DIR"  # the job's own, the same for all its attempts
 ENV_RESUME = "GPQ_RESUME"  # "1" from the second attempt on
+ENV_DONE_FILE = "GPQ_DONE_FILE"  # the order's `done_file`, absolute
 ENV_CORES = "GPQ_CORES"  # cores by local rank: "0,1;2,3" (CPU slots only)
 ENV_DEVICES = "GPQ_DEVICES"  # device ids of this node, comma-separated
 
@@ -148,6 +156,7 @@ class StartOrder(NamedTuple):
     environment: str = ""  # that the node was found fit for; a lack that shows now is refused as "unfit"
     setup: bool = False  # start with what the setup of that environment exported
     any_python: bool = False  # argv[0] is an interpreter that gives way to the one that the setup put first in PATH
+    done_file: str = ""  # the job writes it once it has come to its end; relative to `cwd`; "" = it has none
 
 
 class PrepareOrder(NamedTuple):
@@ -182,6 +191,8 @@ class ExitRecord(NamedTuple):
     victim: bool = False  # it failed because processes of another server of the attempt were gone
     stamp: float = 0.0  # the node's CLOCK_BOOTTIME once no process of it was left; 0: an older agent
     boot_id: str = ""  # the boot that `stamp` belongs to
+    finished: bool = False  # exit code 0, and nobody had asked it to stop, or `evidence` says that it was at its end
+    evidence: str = ""  # what says so, one phrase, e.g. "its done file was written"; "" where nobody had asked
 
 
 # Attempt states in replies: "starting" (recorded, not yet running), "running", "exited" (exit record there),

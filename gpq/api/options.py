@@ -50,6 +50,7 @@ class Options(TypedDict, total=False):
     signal: str | int
     grace: Duration
     resume_args: str | Sequence[Word]
+    done_file: str | os.PathLike[str]
     batch_size: int | None
     max_batch_size: int | None
     atomic_batch_size: str | int | tuple[int, int]
@@ -241,7 +242,7 @@ def _events(name: str, value: Any) -> str:
 READERS: dict[str, Any] = {
     **dict.fromkeys(("gpu_type", "min_gpu_memory", "name", "setup"), _text),
     **dict.fromkeys(("time", "requeue_on_lost", "grace"), _duration),
-    **dict.fromkeys(("cwd", "python", "sweep_file"), _path),
+    **dict.fromkeys(("cwd", "python", "sweep_file", "done_file"), _path),
     **dict.fromkeys(("rigid", "preemptible", "snapshot", "background"), _flag),
     **dict.fromkeys(("priority", "retries", "batch_size", "max_batch_size"), _count),
     **dict.fromkeys(("gpus", "atomic_batch_size"), _range),

@@ -52,6 +52,7 @@ def submit(
     signal: str | int = "",
     grace: Duration = "",
     resume_args: str | Sequence[Word] = "",
+    done_file: str | os.PathLike[str] = "",
     batch_size: int | None = None,
     max_batch_size: int | None = None,
     atomic_batch_size: str | int | tuple[int, int] = "",
@@ -79,7 +80,7 @@ def submit(
     given = Options(
         gpus=gpus, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory, name=name, tag=tag, priority=priority, time=time,
         after=after, begin=begin, background=background, retries=retries, requeue_on_lost=requeue_on_lost, rigid=rigid,
-        preemptible=preemptible, signal=signal, grace=grace, resume_args=resume_args, batch_size=batch_size,
+        preemptible=preemptible, signal=signal, grace=grace, resume_args=resume_args, done_file=done_file, batch_size=batch_size,
         max_batch_size=max_batch_size, atomic_batch_size=atomic_batch_size, env=env, cwd=cwd, python=python, setup=setup,
         snapshot=snapshot, notify=notify, notify_on=notify_on,
     )  # fmt: skip

@@ -36,6 +36,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--signal": ("That signal, such as USR1.", "USR1|USR2|TERM|INT|HUP"),
             "--grace": ("From the signal to the kill.", "any"),
             "--resume-args": ("Added from the second start on, in quotes: --resume auto.", "any"),
+            "--done-file": ("The job writes it at its very end: then an exit with 0 after a stop order is its end, too.", "files"),
             "--batch-size": ("Base total batch size, instead of the script's.", "any"),
             "--max-batch-size": ("Largest total batch size.", "any"),
             "--atomic-batch-size": ("Range of the batch on one GPU in one pass.", "any"),

@@ -39,6 +39,7 @@ class Asked(msgspec.Struct, frozen=True):
     signal: str = ""
     grace: str = ""
     resume_args: str = ""
+    done_file: str = ""
     batch_size: int | None = None
     max_batch_size: int | None = None
     atomic_batch_size: str = ""
@@ -140,6 +141,7 @@ def build(asked: Asked) -> SpecMessage:
         signal=values.signal_name(asked.signal) if asked.signal else "TERM",
         grace=values.seconds(asked.grace, "--grace") if asked.grace else None,
         resume_argv=resume(asked.resume_args),
+        done_file=asked.done_file,
         batch_size=asked.batch_size or 0,
         max_batch_size=asked.max_batch_size or 0,
         min_atomic_batch=low_batch,

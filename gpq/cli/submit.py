@@ -51,6 +51,7 @@ def submit(
     signal: wishes.Signal = "",
     grace: wishes.Grace = "",
     resume_args: wishes.ResumeArgs = "",
+    done_file: wishes.DoneFile = "",
     batch_size: wishes.BatchSize = None,
     max_batch_size: wishes.MaxBatchSize = None,
     atomic_batch_size: wishes.AtomicBatchSize = "",
@@ -82,6 +83,7 @@ def submit(
       gpq submit --sweep lr=1e-3,1e-2 --sweep seed=0..4 --array %4 train.py --lr {lr} --seed {seed}
       gpq submit --notify desktop --notify-on fail,end train.py
       gpq submit --preemptible --signal USR1 --resume-args "--resume auto" -- python old.py
+      gpq submit --preemptible --done-file out/model.safetensors -- python finetune.py
     """
     told = [name for name in ctx.params if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"]
     fields = {asking.LISTS.get(name, name): ctx.params[name] for name in told if name != "words"}

@@ -36,7 +36,7 @@ def array_of(array: str, sweeps: list[str], file: str) -> ArrayMessage | None:
 
 def unused(array: ArrayMessage, spec: SpecMessage) -> list[str]:
     """One line where something swept is in no argument: the job then has it in its environment alone."""
-    texts = [*spec.argv, *spec.resume_argv, *spec.env.values()]
+    texts = [*spec.argv, *spec.resume_argv, spec.done_file, *spec.env.values()]
     names = [name for name in (array.params or [{}])[0] if not any(f"{{{name}}}" in text for text in texts)]
     if not names:
         return []

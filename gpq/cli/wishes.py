@@ -58,6 +58,14 @@ Grace = Annotated[str, _option("--grace", metavar="DURATION", help="From the sig
 ResumeArgs = Annotated[
     str, _option("--resume-args", metavar="ARGS", help="Added from the second start on, in quotes: --resume auto.")
 ]
+DoneFile = Annotated[
+    str,
+    _option(
+        "--done-file",
+        metavar="PATH",
+        help="The job writes it at its very end: then an exit with 0 after a stop order is its end, too.",
+    ),
+]
 BatchSize = Annotated[
     int | None, _option("--batch-size", metavar="N", help="Base total batch size, instead of the script's.")
 ]

@@ -29,6 +29,7 @@ def elements(spec: JobSpec, array: ArrayMessage, name: JobId) -> Iterator[JobSpe
             spec,
             argv=tuple(filled(word, words) for word in spec.argv),
             resume_argv=tuple(filled(word, words) for word in spec.resume_argv),
+            done_file=filled(spec.done_file, words),
             env=tuple(sorted(env.items())),
             seat=Seat(name, index, len(array.indices), array.limit, tuple(params.items())),
         )

@@ -12,6 +12,7 @@ from gpq.control.requests import message_of
 from gpq.core import estimates
 from gpq.core import events as facts
 from gpq.core.explain import Explained, explain
+from gpq.core.lifecycle import is_doubtful
 from gpq.core.models import TERMINAL, Job, JobState, Shape
 from gpq.core.shapes import feasible
 from gpq.rpc.messages import AttemptView, CurvePoint, Explanation, HabitView, JobDetail, LossView, ReallocationView
@@ -78,6 +79,8 @@ def attempts(reader: Reader, journal: Sequence[facts.Event]) -> list[AttemptView
             ended = min(event.exit.ended_at or event.at, event.at)
             failed = isinstance(event, facts.Stopped) and event.failed
             word = "failed, queued again" if failed else type(event).__name__.lower()
+            if isinstance(event, facts.Stopped) and is_doubtful(event.exit):
+                word = "exit 0, queued again"
             outcome = f"{word} ({stop})" if stop else word
             found[-1] = AttemptView(
                 last.attempt, last.placement, last.launched_at, narration.stamp(ended), outcome, last.why
@@ -109,6 +112,8 @@ def explanation(reader: Reader, job: Job) -> Explanation:
     brought = reader.brought(job)
     if brought is not None:
         said = Explained(str(brought), (f"it starts on {job.placement} once that is there", *said.reasons[1:]))
+    if job.exit is not None and is_doubtful(job.exit):
+        said = replace(said, reasons=(*said.reasons, f"its attempt before: {job.exit.note}"))
     return Explanation(
         int(job.id), str(job.state), said.headline, list(said.reasons), list(said.remedies), decided, curve(reader, job),
         narration.maybe_stamp(reader.changed.at if reader.changed is not None else None), changes(reader), habits(job),

@@ -50,6 +50,8 @@ def exit_line(end: Exit | None) -> str:
     else:
         said = ""
     said = f"{said}, out of memory" if end.oom and said else said
+    if end.note.startswith(f"{said} "):  # it begins with the same words
+        return end.note
     return f"{said}: {end.note}" if end.note and said else said or end.note
 
 
@@ -142,7 +144,7 @@ def _news_line(event: facts.Event) -> str:
         case facts.Exited():
             return f"attempt {event.attempt} over on {event.node}: {exit_line(event.exit)}"
         case facts.Succeeded():
-            return "completed"
+            return f"completed: {event.exit.note}" if event.exit.evidence else "completed"
         case facts.Failed():
             return f"failed: {exit_line(event.exit)}"
         case facts.Stopped():

@@ -34,6 +34,7 @@ LATER = ("level", "env", "after")  # of the message, that become something else
 LEADS_TO_MODULES = ("PATH", "PYTHON", "LD_", "VIRTUAL_ENV", "CONDA_")  # variables by which an interpreter finds them
 MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 MAX_SETUP = 10_000  # characters
+MAX_PATH = 4095  # characters
 HOME = "~"  # where the setup of frozen code runs: the code itself comes with the first start
 CODE = re.compile(r"[0-9a-f]{64}")
 SIGNALS = frozenset(each.name.removeprefix("SIG") for each in signal.Signals) - {"KILL", "STOP", "CHLD"}
@@ -110,6 +111,8 @@ def _check_texts(message: SpecMessage) -> None:
     for module in message.modules:
         if not MODULE.fullmatch(module):
             raise UsageError(f"{module!r} cannot be a module", "the name of a package, e.g. torch")
+    if len(message.done_file) > MAX_PATH:
+        raise UsageError(f"--done-file has {len(message.done_file)} characters", f"a path has at most {MAX_PATH}")
     if len(message.setup) > MAX_SETUP:
         raise UsageError(f"--setup has {len(message.setup)} characters", "put them into a script, and name that")
     inside = message.code_cwd.startswith("/") or ".." in message.code_cwd.split("/")
@@ -120,6 +123,7 @@ def _check_texts(message: SpecMessage) -> None:
         message.code_cwd,
         message.code_from,
         *message.resume_argv,
+        message.done_file,
         message.cwd,
         message.python,
         message.gpu_type,

@@ -333,7 +333,7 @@ def _stopped(job: Job, event: Stopped) -> Job:
         account=bookkeeping.over(job, event, ended),
         exit=event.exit,
         stop_seconds=max(ended - job.stop_sent_at, 0.0) if job.stop_sent_at is not None else None,
-        files=replace(job.files, proved=True) if job.files is not None and event.exit.stopped else job.files,
+        files=replace(job.files, proved=True) if job.files is not None and _keeps_one(event.exit) else job.files,
         not_before=event.not_before,
         failures=job.failures + (1 if event.failed else 0),
         quick_failures=job.quick_failures + 1 if event.quick else 0,
@@ -341,6 +341,11 @@ def _stopped(job: Job, event: Stopped) -> Job:
         wish=Wish.RUN if job.wish is Wish.REQUEUE else job.wish,
     )
     return notice(after, f"attempt {job.attempt}: {event.exit.note}" if event.exit.note else "")
+
+
+def _keeps_one(end: Exit) -> bool:
+    """Did it say that it keeps a checkpoint? One that ends with 0 when it is asked to save does, too."""
+    return end.stopped or (end.code == 0 and end.asked in ("checkpoint", "signal"))
 
 
 def _finished(job: Job, event: Succeeded | Failed | Cancelled | TimeLimitReached) -> Job:

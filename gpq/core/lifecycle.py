@@ -26,6 +26,7 @@ from gpq.core.models import Config, Exit, Job, JobState, Level, StopReason
 from gpq.core.units import Seconds
 
 MOST_DOUBLINGS = 8  # of the wait after a failure
+STATEMENTS = "--done-file PATH, job.done() or a checkpoint at its last step would"
 
 _ENDS: Mapping[type, JobState] = {
     Succeeded: JobState.COMPLETED,
@@ -78,16 +79,15 @@ _FROM_ITS_START = (StopReason.REQUEUE, StopReason.PREEMPT, StopReason.RESIZE)
 
 def conclude(job: Job, now: Seconds, config: Config) -> Event:
     """What it means that no process of the job's attempt is left anywhere: `job.exits` has all its nodes."""
-    end = _blamed(joint_exit([exit_ for _, exit_ in job.exits]), job)
-    end = replace(end, ended_at=_ended_at(job, now))
-    finished = end.code == 0 and not end.stopped and not end.lost and not end.fenced
+    end = _blamed(joint_exit([exit_ for _, exit_ in job.exits], _lead(job)), job)
+    end = _told(replace(end, ended_at=_ended_at(job, now)), job)
+    finished = _is_well(end) and not is_doubtful(end)
     if job.stop is StopReason.TIME and not end.asked and end.ended_at < (job.stop_sent_at or 0.0):
         job = replace(job, stop=None)  # its end was before its time was over, and we did not hear of it
     if job.stop is StopReason.CANCEL:
         return Succeeded(now, job.id, end) if finished and not end.asked else Cancelled(now, job.id, end)
     if job.stop is StopReason.TIME:
-        # To exit with 0 at a TERM is manners, not success.
-        return Succeeded(now, job.id, end) if finished and end.asked != "kill" else TimeLimitReached(now, job.id, end)
+        return Succeeded(now, job.id, end) if finished else TimeLimitReached(now, job.id, end)
     if finished:
         return Succeeded(now, job.id, end)
     ran = end.ended_at - job.launched_at if job.launched_at is not None else 0.0
@@ -96,7 +96,7 @@ def conclude(job: Job, now: Seconds, config: Config) -> Event:
     if end.unlaunched and job.stop is None:
         # Nothing of the user's has run. Another attempt has another port; what keeps servers apart may take a person.
         return Stopped(now, job.id, end, quick=end.unlaunched != "port", not_before=again_at)
-    if end.stopped or (job.stop in _FROM_ITS_START and not job.resumable):
+    if end.stopped or is_doubtful(end) or (job.stop in _FROM_ITS_START and not job.resumable):
         if job.stop is None and quick:  # nobody asked: one that always does this would start without end
             return Stopped(now, job.id, end, quick=True, not_before=again_at)
         return Stopped(now, job.id, end)
@@ -124,10 +124,10 @@ def _survives(job: Job) -> bool:
     return job.resumable or job.spec.requeue_on_lost > 0 or job.failures < job.spec.retries
 
 
-def joint_exit(exits: list[Exit]) -> Exit:
+def joint_exit(exits: list[Exit], lead: Exit | None = None) -> Exit:
     """One outcome of an attempt that ran on several nodes: a lost part, one that its lease ended, one that never began,
     else the first failure (rather one that is not due to another), else the one that proves the checkpoint (the node of
-    rank 0 holds it)."""
+    rank 0 holds it), else `lead`, that of rank 0's node."""
     for wanted in (
         lambda e: e.lost,
         lambda e: e.fenced,
@@ -140,7 +140,34 @@ def joint_exit(exits: list[Exit]) -> Exit:
         found = next((exit_ for exit_ in exits if wanted(exit_)), None)
         if found is not None:
             return found
-    return exits[0]
+    return lead or exits[0]
+
+
+def _lead(job: Job) -> Exit | None:
+    """How the attempt ended on the node of rank 0."""
+    first = job.placement.parts[0][0] if job.placement is not None and job.placement.parts else None
+    return next((exit_ for node, exit_ in job.exits if node == first), None)
+
+
+def _is_well(end: Exit) -> bool:
+    return end.code == 0 and not end.stopped and not end.lost and not end.fenced
+
+
+def is_doubtful(end: Exit) -> bool:
+    """Did it end with 0 after it was asked to stop, and nothing says that it had come to its end? To exit with 0 at a TERM
+    is manners, not success: who saves on a signal often does so half way."""
+    return _is_well(end) and bool(end.asked) and not end.finished
+
+
+def _told(end: Exit, job: Job) -> Exit:
+    """With what is made of an exit with 0 after a stop order in its note."""
+    said = ""
+    if is_doubtful(end) and job.stop is not StopReason.CANCEL:
+        so = "its time limit was over" if job.stop is StopReason.TIME else "it is queued again"
+        said = f"exit 0 after a stop order, and nothing says that it had finished, so {so}; {STATEMENTS}"
+    elif _is_well(end) and end.asked and end.finished:
+        said = f"it had finished when it was asked to stop: {end.evidence}"
+    return replace(end, note="; ".join(part for part in (said, end.note) if part))
 
 
 def _blamed(end: Exit, job: Job) -> Exit:

@@ -118,6 +118,7 @@ class JobSpec:
     signal: str = "TERM"
     grace: Seconds = 120.0  # from the stop order to KILL
     resume_argv: tuple[str, ...] = ()  # appended from the second attempt on
+    done_file: str = ""  # the job writes it at its end, so that an exit with 0 after a stop order counts; "" = none
     batch_size: int = 0  # M0, overrides what the script declares; 0 = the script's
     max_batch_size: int = 0
     min_atomic_batch: int = 0
@@ -215,6 +216,8 @@ class Exit:
     unlaunched: str = ""  # the user's program did not begin: "port" was taken, "network": its servers did not meet
     cause: str = ""  # what failed first there
     victim: bool = False  # it failed because processes of another node of the attempt were gone
+    finished: bool = False  # code 0 after a stop was asked for, and `evidence` says that it had come to its end
+    evidence: str = ""
 
     @property
     def status(self) -> int:

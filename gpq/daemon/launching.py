@@ -80,6 +80,7 @@ def start_order(
         environment=spec.environment,
         setup=bool(spec.setup),
         any_python=_gives_way(spec, python),
+        done_file=spec.done_file,
         lease=spec.requeue_on_lost,
         lease_margin=margin(spec.requeue_on_lost),
     )

@@ -63,6 +63,8 @@ def exit_of(record: Mapping[str, Any] | None, *, lost: bool, at: Seconds = 0.0) 
         unlaunched=str(record.get("unlaunched") or ""),
         cause=str(record.get("cause") or ""),
         victim=bool(record.get("victim", False)),
+        finished=bool(record.get("finished", False)),
+        evidence=str(record.get("evidence") or ""),
     )
 
 

@@ -44,6 +44,7 @@ class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signal: str = "TERM"
     grace: float | None = None  # None: as config.toml says
     resume_argv: list[str] = []
+    done_file: str = ""  # written by the job at its end; relative to `cwd`
     batch_size: int = 0
     max_batch_size: int = 0
     min_atomic_batch: int = 0

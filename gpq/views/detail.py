@@ -82,6 +82,7 @@ def _asked(spec: SpecMessage, job: JobView) -> dict[str, str]:
         "after": ", ".join(spec.after) + (f"; still waits for {', '.join(job.after)}" if job.after else ""),
         "begins": moment(job.begin_at or ""),
         "background": "takes only what nobody else wants" if spec.background else "",
+        "done file": spec.done_file,
         "priority": str(spec.priority) if spec.priority else "",
         "time limit": duration(spec.time_limit) if spec.time_limit else "",
         "retries": str(spec.retries) if spec.retries else "",

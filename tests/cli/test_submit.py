@@ -28,6 +28,7 @@ GOOD = [
     ["--setup", "source venv/bin/activate", "train.py"],
     ["--tag", "a", "--tag=b", "-e", "A=1", "--env", "B=x=y", "--", "true"],
     ["--preemptible", "--signal", "sigusr1", "--grace", "90s", "--resume-args", "--resume 'a b'", "--", "true"],
+    ["--done-file", "out/done", "--", "true"],
     ["--batch-size", "64", "--max-batch-size", "512", "--atomic-batch-size", "8-32", "train.py"],
     ["--gpu-type", "A100", "--min-gpu-memory", "40G", "--python", "python3", "--cwd", "/", "--", "true"],
 ]
@@ -80,6 +81,13 @@ def test_submit_imports_neither_typer_nor_policies_nor_what_they_compute_with(gp
 def test_units_become_seconds_and_mib(gpq: Gpq, made: Made) -> None:
     found = asked(gpq, made, "--time", "1h30m", "--min-gpu-memory", "40G", "--", "true")
     assert (found.time_limit, found.min_gpu_memory_mib) == (5400.0, 40960)
+
+
+def test_a_done_file_is_as_typed_for_every_kind_of_job(gpq: Gpq, made: Made, home: Path) -> None:
+    (home / "train.py").touch()
+    for words in (["--", "true"], ["--preemptible", "--", "true"], ["train.py"]):
+        assert asked(gpq, made, "--done-file", "out/{index}", *words).done_file == "out/{index}"
+    assert asked(gpq, made, "--", "true").done_file == ""
 
 
 def test_a_lease_is_seconds_off_or_the_files_to_choose(gpq: Gpq, made: Made) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpq.control.arrays import elements, filled
@@ -44,6 +46,13 @@ def test_each_job_of_an_array_runs_what_its_index_and_parameters_say() -> None:
         1,
         (("lr", "0.2"),),
     )
+
+
+def test_each_job_of_an_array_has_its_own_done_file() -> None:
+    spec = replace(ECHO, done_file="runs/{index}-{lr}/done", resume_argv=("--from", "{index}"))
+    made = list(elements(spec, ArrayMessage([3, 7], [{"lr": "0.1"}, {"lr": "0.2"}], 1), JobId(42)))
+    assert [one.done_file for one in made] == ["runs/3-0.1/done", "runs/7-0.2/done"]
+    assert [one.resume_argv for one in made] == [("--from", "3"), ("--from", "7")]
 
 
 def test_a_value_is_put_in_once_and_never_read_as_a_name() -> None:

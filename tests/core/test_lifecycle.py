@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from gpq.core import events as facts
+from gpq.core.folding import fold
 from gpq.core.lifecycle import TRANSITIONS, InvalidTransition, advance, conclude, diagram, joint_exit
-from gpq.core.models import TERMINAL, BatchOrder, Config, Exit, JobState, Level, Placement, StopReason
+from gpq.core.models import TERMINAL, BatchOrder, Config, Exit, FilesAt, JobState, Level, Placement, StopReason
 from gpq.core.units import JobId, NodeId
-from tests.builders import black_box, on, running, spec
+from gpq.daemon.sightings import exit_of
+from tests.builders import black_box, node, on, running, snapshot, spec
 
 ONE = JobId(1)
 NOWHERE = Placement(())
@@ -73,19 +75,87 @@ def ended(exit_: Exit, *, stop: StopReason | None = None, level: Level = Level.S
         (Exit(1), None, facts.Failed),
         (Exit(None, signal=9), None, facts.Failed),
         (Exit(0, stopped=True, asked="checkpoint"), StopReason.RESIZE, facts.Stopped),
-        (Exit(0, asked="checkpoint"), StopReason.RESIZE, facts.Succeeded),  # it finished before it saw the order
+        (Exit(0), StopReason.RESIZE, facts.Succeeded),  # it ended before it saw the order
         (Exit(None, signal=9, asked="checkpoint"), StopReason.RESIZE, facts.Stopped),  # hung at its checkpoint
         (Exit(None, signal=15, asked="kill"), StopReason.CANCEL, facts.Cancelled),
         (Exit(0, stopped=True, asked="kill"), StopReason.CANCEL, facts.Cancelled),
         (Exit(0), StopReason.CANCEL, facts.Succeeded),  # it ended by itself before the order came
         (Exit(None, signal=15, asked="checkpoint"), StopReason.TIME, facts.TimeLimitReached),
-        (Exit(0, asked="checkpoint"), StopReason.TIME, facts.Succeeded),  # it made it
+        (Exit(0, asked="checkpoint", finished=True), StopReason.TIME, facts.Succeeded),  # it made it
+        (Exit(0, asked="checkpoint"), StopReason.TIME, facts.TimeLimitReached),  # or saved half way, as many do
         (Exit(0, asked="kill"), StopReason.TIME, facts.TimeLimitReached),  # it only leaves politely
         (Exit(None, lost=True), None, facts.Stopped),  # the node rebooted: the job goes on from its checkpoint
     ],
 )
 def test_the_end_of_a_resizable_attempt(exit_: Exit, stop: StopReason | None, kind: type) -> None:
     assert type(ended(exit_, stop=stop)) is kind
+
+
+QUEUED = (StopReason.RESIZE, StopReason.PREEMPT, StopReason.HOLD, StopReason.REQUEUE)
+# (asked to stop for, says that it had finished, code) -> what it means for a job that checkpoints on a signal.
+CELLS: dict[tuple[StopReason | None, bool, int], type] = {
+    **{(reason, True, 0): facts.Succeeded for reason in QUEUED},
+    **{(reason, False, 0): facts.Stopped for reason in QUEUED},
+    **{(reason, said, code): facts.Stopped for reason in QUEUED for said in (True, False) for code in (1, 75)},
+    (StopReason.TIME, True, 0): facts.Succeeded,
+    (StopReason.TIME, False, 0): facts.TimeLimitReached,
+    **{(StopReason.TIME, said, code): facts.TimeLimitReached for said in (True, False) for code in (1, 75)},
+    **{(StopReason.CANCEL, said, code): facts.Cancelled for said in (True, False) for code in (0, 1, 75)},
+    **{(None, said, 0): facts.Succeeded for said in (True, False)},
+    **{(None, said, 1): facts.Failed for said in (True, False)},
+    **{(None, said, 75): facts.Stopped for said in (True, False)},
+}
+
+
+@pytest.mark.parametrize("reason", [None, *StopReason])
+@pytest.mark.parametrize("said", [True, False])
+@pytest.mark.parametrize("code", [0, 1, 75])
+@pytest.mark.parametrize("level", list(Level))
+def test_every_cell_of_stop_reason_statement_and_code(
+    reason: StopReason | None, said: bool, code: int, level: Level
+) -> None:
+    mode = {Level.BLACK_BOX: "kill", Level.SIGNAL: "signal", Level.SCRIPT: "checkpoint"}[level]
+    asked = "" if reason is None else "kill" if reason is StopReason.CANCEL else mode
+    end = Exit(
+        code, stopped=code == 75, asked=asked, finished=said, evidence="its done file was written" if said else ""
+    )
+    event = ended(end, stop=reason, level=level)
+    assert type(event) is CELLS[reason, said, code]
+    if isinstance(event, facts.Stopped):
+        # A black box that is queued again is asked for its own end, whatever its code.
+        failed = code == 1 and not (level is Level.BLACK_BOX and reason is not StopReason.HOLD)
+        assert (event.failed, event.quick, event.not_before) == (failed, False, 105.0 if failed else 0.0)
+    doubted = code == 0 and not said and asked != "" and reason is not StopReason.CANCEL
+    note = event.exit.note  # type: ignore[attr-defined]
+    assert ("nothing says that it had finished" in note and "--done-file" in note) == doubted
+    assert ("it is queued again" in note) == (doubted and reason is not StopReason.TIME)
+    assert note.endswith("its done file was written") == (code == 0 and said and asked != "")
+
+
+def test_an_older_agents_record_of_an_end_after_a_stop_says_nothing_and_is_queued_again() -> None:
+    record = {"job": 1, "attempt": 1, "code": 0, "signal": None, "stopped": False, "asked": "signal"}
+    assert type(ended(exit_of(record, lost=False), stop=StopReason.PREEMPT, level=Level.SIGNAL)) is facts.Stopped
+    assert type(ended(exit_of({**record, "asked": None}, lost=False), level=Level.SIGNAL)) is facts.Succeeded
+
+
+@pytest.mark.parametrize("said", [0, 1])
+def test_of_several_servers_that_of_rank_0_says_whether_it_had_finished(said: int) -> None:
+    both = Placement((*on("a", 0).parts, *on("b", 0).parts))
+    nodes = (NodeId("b"), NodeId("a"))  # b told first
+    exits = tuple((name, Exit(0, asked="checkpoint", finished=name == nodes[said])) for name in nodes)
+    event = conclude(running(1, both, stop=StopReason.RESIZE, exits=exits), 100.0, Config())
+    assert type(event) is (facts.Stopped, facts.Succeeded)[said]
+
+
+def test_who_ends_with_0_when_it_is_asked_to_save_is_taken_to_have_saved() -> None:
+    for asked, proved in (("signal", True), ("checkpoint", True), ("kill", False)):
+        end = Exit(0, asked=asked)
+        job = running(1, on("a", 0), stop=StopReason.REQUEUE, exits=((NodeId("a"), end),), files=FilesAt(NodeId("a")))
+        after = fold(snapshot(node("a"), job), [conclude(job, 100.0, Config())]).snapshot.jobs[ONE]
+        assert after.state is JobState.PENDING
+        assert after.files is not None
+        assert after.files.proved is proved
+        assert "nothing says that it had finished" in after.notices[-1]
 
 
 def test_a_lost_black_box_is_not_run_a_second_time() -> None:

@@ -102,5 +102,10 @@ def test_resume_arguments_come_from_the_second_attempt_on() -> None:
     assert order(wanted, place(a=1), attempt=2).argv == ["run", "--resume", "auto"]
 
 
+def test_the_done_file_goes_along_as_it_was_typed() -> None:
+    for level in Level:
+        assert order(spec(level=level, done_file="out/done"), place(a=1)).done_file == "out/done"
+
+
 def test_the_first_batch_goes_along() -> None:
     assert order(spec(), place(a=1)).control == wire.Control(1, 7, False, 32, 1)._asdict()

@@ -183,6 +183,8 @@ def test_a_job_that_checkpoints_on_a_signal_can_be_requeued_while_it_runs(served
         ({"requeue_on_lost": 1e9}, UsageError, "--requeue-on-lost"),
         ({"env": {"A=B": "c"}}, UsageError, "environment variable"),
         ({"argv": ["a\0b"]}, UsageError, "NUL"),
+        ({"done_file": "a\0b"}, UsageError, "NUL"),
+        ({"done_file": "a" * 5000}, UsageError, "--done-file has 5000 characters"),
         ({"batch_size": 64, "max_batch_size": 32}, UsageError, "--max-batch-size"),
     ],
 )

@@ -84,6 +84,7 @@ with open(f"own.{job.attempt}.{job.rank}", "w", buffering=1) as steps:
 if job.rank == 0:
     with open("own.result", "w") as stream:
         json.dump([step + 1, total.item(), job.replicas, job.start_step], stream)
+job.done()
 """
 
 

@@ -12,7 +12,7 @@ import time
 from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
 from gpq_agent import wire
-from gpq_agent.node import meeting, network, patiently
+from gpq_agent.node import ending, meeting, network, patiently
 from gpq_agent.node.leases import STORE, age
 from gpq_agent.node.spool import Spool, SpoolError
 from gpq_agent.node.storage import HASH
@@ -83,6 +83,7 @@ def _checks(order: Any) -> List[Tuple[str, bool]]:
         ("lease", seconds(order.lease) and (not order.lease or order.stamp is not None)),
         ("lease_margin", seconds(order.lease_margin) and (not order.lease or order.lease_margin > 0)),
         ("log_limit", number(order.log_limit) and order.log_limit >= 0),
+        ("done_file", text(order.done_file)),
         ("store", isinstance(order.store, str) and (not order.lease or bool(STORE.fullmatch(order.store)))),
     ]
 
@@ -217,6 +218,8 @@ def environment(
     )
     if order.attempt > 1:
         env[wire.ENV_RESUME] = "1"
+    if order.done_file:
+        env[wire.ENV_DONE_FILE] = ending.done_path(order, env)
     if all(device.kind == "cuda" for device in devices):
         env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         env["CUDA_VISIBLE_DEVICES"] = ",".join(device.id for device in devices)

@@ -11,6 +11,7 @@ from typing import Callable, Dict, List, Sequence, Set
 
 from gpq_agent import wire
 from gpq_agent.node import launch, locks, procs
+from gpq_agent.node.ending import Witness
 from gpq_agent.node.leases import boottime
 from gpq_agent.node.spool import Spool
 from gpq_agent.node.supervise import WAKE, Supervisor, write_exit
@@ -83,6 +84,7 @@ def _start(
     folder = place.folder(key)
     wire.write_json(os.path.join(folder, wire.SHIM), procs.identity(os.getpid()))
     locks.sign(gpus, os.getpid())
+    witness = Witness(order, env, folder)
     procs.become_subreaper()
     listen, go = os.pipe()
     child = os.fork()
@@ -117,4 +119,4 @@ def _start(
         return
     os.write(go, b"g")
     os.close(go)
-    Supervisor(place, order, Tree(place.mark(key), os.getpid()), first, parent=True, gpus=gpus).run()
+    Supervisor(place, order, Tree(place.mark(key), os.getpid()), first, parent=True, gpus=gpus, witness=witness).run()

@@ -5,11 +5,12 @@ import errno
 import os
 import signal
 import time
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from gpq_agent import wire
 from gpq_agent.node import cgroups, locks, procs, spool
 from gpq_agent.node.capping import Cap
+from gpq_agent.node.ending import Witness
 from gpq_agent.node.launch import signal_number
 from gpq_agent.node.leases import Lease, boottime
 from gpq_agent.node.tree import Tree
@@ -32,7 +33,8 @@ class Supervisor:
 
     `first` is the job's first process. `parent`: it is our child, so that its exit status is ours to collect; an
     adopting shim (the first one was killed) is not its parent and records an unknown exit code. `gpus`: the locks of its
-    GPUs, which are given up once no process of the tree is left, before its end can be told.
+    GPUs, which are given up once no process of the tree is left, before its end can be told. `witness`: what says that it
+    had come to its end; an adopting shim has none, and the code by which that counts is not known to it either.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Supervisor:
         first: Dict[str, Any],
         parent: bool,
         gpus: Sequence[int] = (),
+        witness: Optional[Witness] = None,
     ) -> None:
         self.spool = place
         self.order = order
@@ -57,6 +60,7 @@ class Supervisor:
         self.deadline = float("inf")
         self.asked: Optional[str] = None
         self.asked_at = 0.0
+        self.asked_late = False  # its first process had ended by itself before
         self.seq = 0
         self.terminated = False  # the tree had TERM from us before the first process ended
         self.stage_since = 0.0  # of "term" and "kill"
@@ -68,6 +72,7 @@ class Supervisor:
         self.fenced = False
         self.memory = cgroups.Memory(int(first["pid"]))
         self.gpus = list(gpus)
+        self.witness = witness
         self._freshened = time.monotonic()
 
     def run(self) -> None:
@@ -208,6 +213,7 @@ class Supervisor:
         rank, before = STOP_RANK[mode], STOP_RANK.get(self.asked or "", 0)
         if rank < before or (self.ended_at is not None and mode != "kill"):
             return
+        self.asked_late = self.asked_late or (self.asked is None and self.ended_at is not None)
         limit = time.monotonic() + grace
         if rank == before or self.stage in ("term", "kill"):
             self.deadline = min(self.deadline, limit) if self.stage != "kill" else self.deadline
@@ -263,6 +269,7 @@ class Supervisor:
         found = verdict(self.folder, self.order, code) if code else Verdict()
         if found.note:
             self._note(found.note)
+        finished, evidence = self._finished(code)
         record = wire.ExitRecord(
             job=self.order.job,
             attempt=self.order.attempt,
@@ -280,6 +287,8 @@ class Supervisor:
             victim=found.victim,
             stamp=boottime(),
             boot_id=self.boot,
+            finished=finished,
+            evidence=evidence,
         )
         write_exit(self.folder, record)
 
@@ -293,6 +302,15 @@ class Supervisor:
             return True
         asked_term = killer == signal.SIGTERM and signal_number(self.order.signal) == signal.SIGTERM
         return not self.terminated and (code in wire.EXIT_PREEMPTED or asked_term)
+
+    def _finished(self, code: Optional[int]) -> Tuple[bool, str]:
+        """As in wire.ExitRecord."""
+        if code != 0 or self.asked is None:
+            return code == 0, ""
+        if self.asked_late:
+            return True, "it had ended before that"
+        evidence = self.witness.evidence() if self.witness is not None else ""
+        return bool(evidence), evidence
 
     def _note(self, line: str) -> None:
         if line not in self.notes:

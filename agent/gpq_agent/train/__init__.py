@@ -67,7 +67,11 @@ Stopping and resuming
     the epoch. Checkpoints hold models, optimizers, schedulers, scaler, progress and what `job.state(thing)` registered;
     `best = job.state("best", 0.0)` gets a plain value back, `job.state("best", best)` keeps it;
     they are also written every minute or more, and at the end. Nothing stops inside `with job.eval():`.
-    An exit on request skips atexit handlers: what must be written, write before.
+    On the way out `StopTraining`, a SystemExit, is raised where the loop asks for its next batch: open files are written
+    out, `finally` blocks, context managers and atexit handlers run, for as long as the job's --grace; the checkpoint is
+    complete before. A loop in another thread than the main one gets its files written out and no more.
+    The end of `job.epochs` is the end of the job. One that was asked to stop in that very moment and ends with 0 is
+    queued again where nothing says so: leave the epochs early with `job.done()`.
 
 Loops that draw their own batches, fixed batch
     model, optimizer, _ = job.prepare(model, optimizer)
@@ -85,9 +89,11 @@ Any other loop, fixed batch, saving by yourself
             if job.rank == 0:
                 save(job.save_path)                # a folder of its own
             job.exit_preempted(step + 1)           # where to go on; does not return
+    job.done()                                     # once all is written: an exit with 0 is the end of the job
 """
 
 from .errors import GpqTrainError
+from .leaving import StopTraining
 from .session import Job, init
 
-__all__ = ["GpqTrainError", "Job", "init"]
+__all__ = ["GpqTrainError", "Job", "StopTraining", "init"]

@@ -68,8 +68,9 @@ class CheckpointStore:
         """Count the period from now, e.g. after a write that failed."""
         self._saved_at = time.monotonic()
 
-    def save(self, state: Dict[str, Any], step: int, attempt: int) -> Saved:
-        """Write a checkpoint durably. Raises OSError (or RuntimeError from torch's writer) and then leaves none."""
+    def save(self, state: Dict[str, Any], step: int, attempt: int, why: str = "periodic") -> Saved:
+        """Write a checkpoint durably. `why`: periodic, stop, or end, which tells the node agent that training is over.
+        Raises OSError (or RuntimeError from torch's writer) and then leaves none."""
         begin = time.perf_counter()
         name = "{}{:012d}".format(PREFIX, step)
         temporary = os.path.join(self.folder, ".{}.{}.tmp".format(name, os.getpid()))
@@ -82,7 +83,8 @@ class CheckpointStore:
                 stream.flush()
                 os.fsync(stream.fileno())
             size = os.path.getsize(path)
-            manifest = {"format": FORMAT, "step": step, "attempt": attempt, "bytes": size, "sha256": digest(path)}
+            manifest: Dict[str, Any] = {"format": FORMAT, "step": step, "attempt": attempt, "why": why}
+            manifest.update(bytes=size, sha256=digest(path))
             wire.write_json(os.path.join(temporary, MANIFEST), manifest)
             final = self._free_name(name)
             os.rename(temporary, final)

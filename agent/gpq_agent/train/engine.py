@@ -3,6 +3,7 @@
 Acts alike on every replica, because it acts only on what all have agreed on. Knows nothing of the script's loop.
 """
 
+import contextlib
 import os
 import sys
 import time
@@ -26,6 +27,7 @@ from .forgotten import Given, Search
 from .freedoms import Freedoms, line
 from .gradients import Gradients
 from .habits import ACCUMULATE, SPLIT
+from .leaving import again, leave
 from .ledger import Ledger
 from .noise_scale import NoiseScale
 from .passes import listen
@@ -39,7 +41,7 @@ from .restore import Parts
 from .sampler import SAMPLE_EVERY, GlobalSampler, Issued
 from .scaling import Adjustment, Rule, betas_power
 from .stepping import StepGate, inner_optimizers
-from .stopping import EXIT_CODES, STOP_ORDERED, STOP_SIGNAL, Terminator, leave_process
+from .stopping import EXIT_CODES, STOP_ORDERED, STOP_SIGNAL, Terminator
 from .timing import StepClock, StepTimes
 from .trial import Fingerprint, Trial, batch_norms, has_hooks
 
@@ -234,8 +236,10 @@ class Engine:
 
     def boundary(self) -> None:
         """Obey what was agreed on. Does not return when that is a stop, unless nothing could be saved."""
+        again()
         if self.evaluating or 0 < self._pending < MOST_PENDING:  # in the midst of a step of the loop's own: not now
             return
+        self._reopen()
         self._compare_notes()
         if self.environment.checkpoint_dir:
             self._terminator.arm()
@@ -359,7 +363,7 @@ class Engine:
             return False
         self.pulse.phase("saving")
         try:
-            saved = self.store.save(self.parts.state(), self.meter.steps, self.environment.attempt)
+            saved = self.store.save(self.parts.state(), self.meter.steps, self.environment.attempt, why)
         except (OSError, RuntimeError) as error:
             self.store.postpone()
             self.notice("cannot write a checkpoint: {}".format(str(error).splitlines()[0]))
@@ -376,6 +380,7 @@ class Engine:
 
     def close_epoch(self) -> None:
         """The running epoch is over on every replica. Collective."""
+        again()
         if self._search is not None:
             self._look_for_forgotten()
         if self.freedoms.agree() and self._gate is not None:
@@ -401,20 +406,48 @@ class Engine:
 
     def leave(self, kind: int) -> NoReturn:
         """Everything is saved: say so on every node, and end."""
-        run_dir = self.environment.run_dir
-        if run_dir and self.environment.local_rank == 0:
-            wire.write_json(os.path.join(run_dir, wire.STOPPED), {"step": self.meter.steps, "time": time.time()})
+        again()
+        self._mark(wire.STOPPED)
         self.pulse.phase("ended")
-        leave_process(EXIT_CODES[kind])
+        self._terminator.disarm()  # who is told to hurry now has nothing left to save
+        leave(EXIT_CODES[kind], self._told_at_exit)
 
     def finish(self) -> None:
         """The last epoch is over: nothing is left to interrupt."""
+        again()
         self._terminator.disarm()
         self.publish()
         saved = self.save("end") if self.environment.rank == 0 and self.store is not None else True
         self.agreement.confirm(saved)
+        self.done()
+
+    def done(self) -> None:
+        """Training is over: say so on every node, so that an exit with 0 is the end of the job."""
+        self._terminator.disarm()
         self.pulse.phase("ended")
         self._finished = True
+        self._mark(wire.FINISHED)
+
+    def _reopen(self) -> None:
+        """The script trains on after the end that it told of."""
+        if self._finished and self.environment.run_dir and self.environment.local_rank == 0:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(self.environment.run_dir, wire.FINISHED))
+        self._finished = False
+
+    def _mark(self, name: str) -> None:
+        """One of wire's statements to the node agent, once a node. Without it the attempt counts by its exit code alone."""
+        run_dir = self.environment.run_dir
+        if not run_dir or self.environment.local_rank:
+            return
+        try:
+            wire.write_json(os.path.join(run_dir, name), {"step": self.meter.steps, "time": time.time()})
+        except OSError as error:
+            self.notice("cannot write {}: {}".format(name, error))
+
+    def _told_at_exit(self, message: str) -> None:
+        sys.stderr.write("gpq: {}\n".format(message))
+        self.report.notice(message)
 
     def abandon(self) -> None:
         """The script has left its epochs early. Nobody looks for a stop any more, so SIGTERM had better end it."""

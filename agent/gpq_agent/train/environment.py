@@ -14,6 +14,8 @@ import torch.distributed as dist
 
 from gpq_agent import wire
 
+from .leaving import is_leaving
+
 # Until the first step a peer may still be importing or building its model; NCCL's own default is far shorter.
 GROUP_TIMEOUT = timedelta(minutes=30)
 
@@ -86,11 +88,11 @@ def open_group(environment: Environment, device: torch.device) -> bool:
 
 
 def close_group() -> None:
-    """At exit: close the default process group, unless an error ends this replica.
+    """At exit: close the default process group, unless an error or a stop ends this replica.
 
     The others then wait for it in a collective; NCCL would wait for them here, and the launcher for this replica's end.
     """
-    if dist.is_initialized() and not hasattr(sys, "last_type"):
+    if dist.is_initialized() and not hasattr(sys, "last_type") and not is_leaving():
         dist.destroy_process_group()
 
 

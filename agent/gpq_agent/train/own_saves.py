@@ -25,6 +25,7 @@ class OwnSaves:
         self.start_step = int((record or {}).get("step", 0))
         self._complete: List[str] = [str(name) for name in (record or {}).get("complete", [])]
         self._number = int((record or {}).get("number", 0))
+        self._step = self.start_step
 
     @property
     def resume_path(self) -> Optional[str]:
@@ -58,7 +59,15 @@ class OwnSaves:
         for name in complete[KEEP:]:
             shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
         self.advance()
+        self._step = step
         return path
+
+    def finish(self) -> None:
+        """Training is over, and the newest save is its last. Until the next `commit`. Of a script without saves nothing."""
+        if self._folder is None or not self._complete:
+            return
+        content = {"step": self._step, "number": self._number, "complete": self._complete, "end": True}
+        wire.write_json(os.path.join(self._folder, RECORD), content)
 
     def advance(self) -> None:
         """The save in `next_path` is complete: the next one has a folder of its own. On replicas that do not commit."""

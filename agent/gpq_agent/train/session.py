@@ -17,6 +17,7 @@ from .engine import Engine
 from .environment import Environment, bind_cores, close_group, open_device, open_group, read_environment
 from .errors import GpqTrainError
 from .intake import Intake
+from .leaving import again
 from .loader import Loader, dataset_size
 from .noise_scale import NoiseScale
 from .own_saves import OwnSaves, files_below
@@ -357,6 +358,7 @@ class Job:
 
     def saved(self, next_step: int) -> None:
         """The save in `save_path` is complete; training would go on at `next_step`. Call it on every replica."""
+        again()
         if self.rank == 0:
             begin = time.perf_counter()
             path = self._own.commit(next_step)
@@ -369,10 +371,26 @@ class Job:
         self._engine.agreement.confirm(success=True)
 
     def exit_preempted(self, next_step: Optional[int] = None) -> NoReturn:
-        """End this attempt; with `next_step`, commit the save in `save_path` first. Call it on every replica."""
+        """End this attempt; with `next_step`, commit the save in `save_path` first. Call it on every replica.
+
+        Raises StopTraining (a SystemExit), so that `finally` blocks and exit handlers run.
+        """
         if next_step is not None:
             self.saved(next_step)
         self._engine.leave(self._engine.stopping or STOP_ORDERED)
+
+    def done(self) -> None:
+        """Training is over and all is written: an exit with 0 is the end of the job, even when it was asked to stop meanwhile.
+
+        Call it on every replica, in a loop of your own or where you leave `job.epochs` early; the end of `job.epochs`
+        says so by itself.
+        """
+        if self.rank == 0:
+            try:
+                self._own.finish()
+            except OSError as error:
+                self._engine.notice("cannot mark the last save: {}".format(error))
+        self._engine.done()
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

@@ -1,13 +1,11 @@
-"""How a training process ends: on SIGTERM, on request, or out of memory. Refuses to save anything itself."""
+"""Why a training process ends: on SIGTERM, on request, or out of memory. Refuses to save anything itself."""
 
-import contextlib
-import multiprocessing
 import os
 import signal
 import sys
 import threading
 from types import FrameType, TracebackType
-from typing import Any, Callable, NoReturn, Optional, Type
+from typing import Any, Callable, Optional, Type
 
 STOP_ORDERED = 1
 STOP_SIGNAL = 2
@@ -40,21 +38,6 @@ class Terminator:
         if os.getpid() != self._pid:  # a process that the script forked: it has inherited the handler, not the job
             os.kill(os.getpid(), number)
         self.requested = True
-
-
-def leave_process(code: int) -> NoReturn:
-    """End at once: tearing down an interpreter with torch in it takes seconds, and everything is saved.
-
-    Output is flushed and loader workers are ended; atexit handlers do not run.
-    """
-    with contextlib.suppress(ValueError):  # only the main thread may, and only there can a handler get in our way
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for child in multiprocessing.active_children():
-        child.terminate()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # nobody may be left to read it
-            stream.flush()
-    os._exit(code)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -161,6 +161,8 @@ def test_a_start_that_comes_again_after_the_end_runs_nothing(node: NodeAgent, tm
         ({"job": "../../x"}, "job"),
         ({"signal": "NOPE"}, "signal"),
         ({"level": "magic"}, "level"),
+        ({"done_file": 7}, "done_file"),
+        ({"done_file": "a\0b"}, "done_file"),
     ],
 )
 def test_an_order_that_cannot_be_kept_is_refused_and_leaves_nothing(

@@ -1,0 +1,111 @@
+"""The way out of a training process that was asked to stop: open files, `finally` blocks, exit handlers, the end.
+
+Begins once everything is durable, so whatever goes wrong on it loses no training. Refuses to wait for an interpreter with
+torch in it to be torn down, which takes seconds.
+"""
+
+import atexit
+import contextlib
+import gc
+import io
+import logging
+import multiprocessing
+import os
+import signal
+import stat
+import sys
+import threading
+from types import TracebackType
+from typing import Any, Callable, List, NoReturn, Optional, Tuple, Type
+
+_WRITERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+_departure: List[Tuple[int, int]] = []  # at most one: the process that leaves, and its exit code
+
+
+class StopTraining(SystemExit):
+    """Raised in the script between two steps of a job that was asked to stop, when its checkpoint is durable.
+
+    `finally` blocks and context managers run on its way. A script that swallows it meets it again at the next step.
+    """
+
+
+def leave(code: int, say: Callable[[str], None]) -> NoReturn:
+    """Out of the script by StopTraining, and then of the process with `code`. `say` is told what the script's own clean-up
+    fails with. A thread other than the main one ends the process at once: nothing raised there would reach the script's
+    blocks."""
+    if not is_leaving():
+        _departure[:] = [(os.getpid(), code)]
+        sys.excepthook = _hook(sys.excepthook, say)
+    flush_files()
+    if threading.current_thread() is not threading.main_thread():
+        _end_process()
+    raise StopTraining(code)
+
+
+def is_leaving() -> bool:
+    """Is this process on its way out? Not a process that the script forks meanwhile."""
+    return bool(_departure) and _departure[0][0] == os.getpid()
+
+
+def again() -> None:
+    """Raise StopTraining once more in a script that has swallowed it: the other replicas are gone."""
+    if is_leaving():
+        raise StopTraining(_departure[0][1])
+
+
+def flush_files() -> None:
+    """Write out what all open file objects of the process hold back. Those on pipes and sockets, whose reader may take
+    nothing, are left alone, but for stdout and stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # nobody may be left to read it
+            stream.flush()
+    gc.unfreeze()  # what is frozen is not listed
+    # By type(), not isinstance(): that would ask lazy objects of the script what they are.
+    found = [one for one in gc.get_objects() if issubclass(type(one), _WRITERS)]
+    for kind in _WRITERS:  # text goes by way of a buffer below it
+        for one in found:
+            if issubclass(type(one), kind):
+                _flush(one)
+
+
+def _flush(stream: Any) -> None:
+    try:
+        if stream.closed or not stream.writable() or not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            return
+    except (AttributeError, OSError, ValueError):  # detached, or of no file
+        return
+    try:
+        stream.flush()
+    except (OSError, ValueError) as error:
+        told = "gpq: {} could not be written out: {}\n".format(getattr(stream, "name", "a file"), error)
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            sys.stderr.write(told)
+
+
+def _hook(previous: Callable[..., Any], say: Callable[[str], None]) -> Callable[..., Any]:
+    def hook(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
+        previous(kind, error, trace)
+        if is_leaving():
+            text = " ".join(str(error).split())[:200]
+            what = "{}: {}".format(kind.__name__, text) if text else kind.__name__
+            say("the script's own clean-up failed while it was stopping ({}); its checkpoint is complete".format(what))
+
+    return hook
+
+
+def _end_process() -> NoReturn:
+    """Flush what was written on the way out, end the children, and go. Tearing the interpreter down is left out."""
+    with contextlib.suppress(Exception):
+        logging.shutdown()
+    with contextlib.suppress(ValueError):  # only the main thread may, and only there can a handler get in our way
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for child in multiprocessing.active_children():
+        child.terminate()
+    flush_files()
+    os._exit(_departure[0][1])
+
+
+@atexit.register  # at the import, before a script registers its own: handlers run in reverse order
+def _at_exit() -> None:
+    if is_leaving():
+        _end_process()

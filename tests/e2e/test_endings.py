@@ -1,0 +1,179 @@
+"""An exit with 0 is the end of a job where it is one: under the real daemon, for commands and for training scripts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpq.rpc.messages import Changed, Explanation, Hold, JobDetail, Release, Requeue, Why
+from tests.e2e.harness import Daemon
+from tests.waiting import wait_until
+
+LONG = 150.0  # seconds; an attempt imports torch, and the machine may be busy
+DOUBT = "nothing says that it had finished"
+
+# Saves at SIGTERM, at the end of its step, and ends with 0, as transformers does with `enable_jit_checkpoint`. It waits in
+# step 5 for a file `go`, and in the last one for `end`. Its argument: what it does once it has come to its end.
+COMMAND = """
+import json, os, signal, sys, time
+from pathlib import Path
+
+folder, last, told = Path(os.environ["GPQ_CHECKPOINT_DIR"]), 8, []
+signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+
+def save(step):
+    here = folder / f"checkpoint-{step}"
+    here.mkdir(exist_ok=True)
+    (here / "trainer_state.json").write_text(json.dumps({"global_step": step, "max_steps": last}))
+
+saved = [int(one.name[11:]) for one in folder.glob("checkpoint-*")]
+with open("steps", "a") as steps:
+    for step in range(max(saved, default=0) + 1, last + 1):
+        steps.write(f"{step}\\n")
+        steps.flush()
+        while step in (5, last) and not told and not os.path.exists("go" if step == 5 else "end"):
+            time.sleep(0.02)
+        if told and step < last:
+            save(step)
+            sys.exit(0)
+    while not told and os.path.exists("linger"):
+        time.sleep(0.02)
+    exec(sys.argv[1])
+"""
+STEPS = [str(step) for step in range(1, 9)]
+
+HANGS = """
+import os, time
+import gpq_agent.train as gpq
+import torch
+
+job = gpq.init()
+data = torch.utils.data.TensorDataset(torch.arange(40), torch.randn(40, 4))
+loader = job.loader(data, batch_size=4, fixed_batch=True)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+job.prepare(model, optimizer)
+rows = open(f"rows.{job.attempt}", "w")
+try:
+    for epoch in job.epochs(1):
+        for index, x in loader:
+            model(x).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            rows.write("".join(f"{one}\\n" for one in index.tolist()))
+            while job.step == 5 and not os.path.exists("go") and not job.should_stop():
+                open("waits", "w").close()
+                time.sleep(0.02)
+                break
+            time.sleep(0.0 if os.path.exists("go") else 0.5)
+finally:
+    open(f"in-finally.{job.attempt}", "w").close()
+    while job.attempt == 1:
+        time.sleep(60)
+"""
+
+
+@pytest.fixture
+def daemon():  # type: ignore[no-untyped-def]
+    with Daemon(slots=1, interval=1.0) as one:
+        yield one
+
+
+def begin(daemon: Daemon, at_end: str = "", **more: object) -> int:
+    """The command, preemptible; it has taken five steps."""
+    (daemon.work / "program.py").write_text(COMMAND)
+    job = daemon.submit(sys.executable, "program.py", at_end, level="signal", **more)
+    wait_until(lambda: "5" in steps(daemon), "its fifth step")
+    return job
+
+
+def steps(daemon: Daemon) -> list[str]:
+    path: Path = daemon.work / "steps"
+    return path.read_text().split() if path.exists() else []
+
+
+def outcomes(detail: JobDetail) -> list[str]:
+    return [one.outcome for one in detail.attempts]
+
+
+def test_who_saves_and_ends_with_0_is_queued_again_and_goes_on_to_its_end(daemon: Daemon) -> None:
+    job = begin(daemon)
+    daemon.call(Requeue([str(job)]), Changed)
+    wait_until(lambda: daemon.detail(job).job.attempt == 2, "its second attempt")
+    assert DOUBT in " ".join(daemon.call(Why(str(job)), Explanation).reasons)
+    (daemon.work / "go").touch()
+    (daemon.work / "end").touch()
+    detail = daemon.until(job, "completed", "failed")
+    assert detail.job.state == "completed"
+    assert steps(daemon) == STEPS, "it went on from its checkpoint, and no step was done twice"
+    assert outcomes(detail) == ["exit 0, queued again (requeue)", "succeeded"]
+    assert any(DOUBT in line and "--done-file PATH" in line for line in detail.notices), detail.notices
+    assert any(DOUBT in one.text and "queued again" in one.text for one in detail.history if one.kind == "Stopped")
+
+
+def test_one_that_is_held_again_and_again_goes_on_each_time(daemon: Daemon) -> None:
+    job = begin(daemon)
+    for _ in range(2):
+        daemon.call(Hold([str(job)]), Changed)
+        daemon.until(job, "held")
+        (daemon.work / "go").touch()
+        before = len(steps(daemon))
+        daemon.call(Release([str(job)]), Changed)
+        wait_until(lambda before=before: len(steps(daemon)) > before, "it goes on")
+        wait_until(lambda: steps(daemon)[-1] == "8", "its last step")
+    (daemon.work / "end").touch()
+    assert daemon.ended(job) == {job: ("completed", 0)}
+    assert steps(daemon) == [*STEPS, *STEPS[5:]], "it came to its end in the second stop, and did not say so"
+
+
+@pytest.mark.parametrize(
+    ("at_end", "said"),
+    [
+        ('open(os.environ["GPQ_DONE_FILE"], "w").close()', "its done file was written"),
+        ("save(last)", "the newest trainer_state.json is at its last step"),
+        ("", ""),
+    ],
+)
+def test_one_that_had_finished_at_that_very_moment_is_completed_where_it_says_so(
+    daemon: Daemon, at_end: str, said: str
+) -> None:
+    (daemon.work / "linger").touch()
+    (daemon.work / "go").touch()
+    (daemon.work / "end").touch()
+    job = begin(daemon, at_end, done_file="out.safetensors")
+    wait_until(lambda: steps(daemon) == STEPS, "its last step")
+    daemon.call(Requeue([str(job)]), Changed)
+    wait_until(lambda: daemon.state(job) == "completed" or daemon.detail(job).job.attempt == 2, "the end of the first")
+    (daemon.work / "linger").unlink()
+    detail = daemon.until(job, "completed", "failed")
+    assert detail.job.state == "completed"
+    if said:
+        assert outcomes(detail) == ["succeeded (requeue)"]
+        assert detail.notices[-1].endswith(f"it had finished when it was asked to stop: {said}")
+        assert any(one.text.endswith(said) for one in detail.history if one.kind == "Succeeded")
+    else:
+        assert outcomes(detail) == ["exit 0, queued again (requeue)", "succeeded"]
+
+
+def test_a_time_limit_is_no_way_to_completion(daemon: Daemon) -> None:
+    job = begin(daemon, time_limit=3.0)
+    detail = daemon.until(job, "completed", "failed", "timeout")
+    assert detail.job.state == "timeout"
+    assert any(DOUBT in line for line in detail.notices), detail.notices
+
+
+def test_a_finally_block_that_hangs_is_ended_by_the_grace_and_the_job_has_stopped(daemon: Daemon) -> None:
+    (daemon.work / "train.py").write_text(HANGS)
+    job = daemon.submit("train.py", level="script", grace=3.0)
+    wait_until((daemon.work / "waits").exists, "its fifth step", LONG)
+    daemon.call(Requeue([str(job)]), Changed)
+    wait_until((daemon.work / "in-finally.1").exists, "its finally block", LONG)
+    (daemon.work / "go").touch()
+    detail = daemon.until(job, "completed", "failed", patience=LONG)
+    assert detail.job.state == "completed", daemon.log(job, detail.job.attempt)
+    assert outcomes(detail) == ["stopped (requeue)", "succeeded"]
+    rows = [(daemon.work / f"rows.{attempt}").read_text().split() for attempt in (1, 2)]
+    assert len(rows[0]) >= 20, "they were written out before"
+    assert sorted(map(int, rows[0] + rows[1])) == list(range(40))
