@@ -21,12 +21,12 @@ from gpq.core.events import (
     Profiled,
     Released,
 )
-from gpq.core.explain import Reallocation, motives, reallocations
 from gpq.core.fairness import counted
 from gpq.core.folding import fold
 from gpq.core.gates import next_opening, opened
 from gpq.core.idleness import capped, reclaimed
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Placement, Shape, Snapshot, Wish
+from gpq.core.motives import Reallocation, motives, reallocations
 from gpq.core.nodes import Device, NodeState
 from gpq.core.owners import presence
 from gpq.core.planning import issued, plan, time_left, wished_stop
@@ -79,7 +79,7 @@ def decide(
         seen = evacuated(capped(opened(snapshot)))
         allotted, wanted = decided(seen, policy)
         allocation = {name: shape_of(allotment) for name, allotment in allotted.items()}
-        reasons = motives(snapshot, allocation, wanted)
+        reasons = motives(snapshot, wanted)
         done = Round(snapshot.now, allocation, wanted, reasons, reallocations(snapshot, wanted, reasons))
         actions = [*plan(snapshot, wanted, reasons), *wanted_checks(snapshot)]
         snapshot = replace(snapshot, round_at=snapshot.now)

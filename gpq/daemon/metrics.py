@@ -187,7 +187,7 @@ def _gpus(reader: Reader, nodes: list[NodeView]) -> Iterator[Metric]:
     yield _gauge("gpq_gpu_info", "1, with what a GPU is.", ["node", "gpu", "uuid", "type"], [
         ((node.name, str(device.index), device.id, device.type), 1.0) for node, device in all_of
     ])  # fmt: skip
-    answering = [(node, device) for node, device in all_of if node.state != "unreachable"]
+    answering = [(node, device) for node, device in all_of if node.answers]
     for name, told, of in (
         ("utilisation_ratio", "Share of the time in which something ran on it.", _utilisation),
         ("memory_bytes", "Its memory.", lambda device: device.memory_mib * MIB or None),
@@ -210,7 +210,7 @@ def standing(node: NodeView, device: DeviceView, reserved: set[tuple[str, str]])
     """One word for a GPU: what keeps a job off it, the nearest first."""
     if device.job is not None:
         return "held"
-    if node.state == "unreachable":
+    if not node.answers:
         return "unknown"
     if device.state != "ok":
         return device.state
@@ -221,7 +221,7 @@ def standing(node: NodeView, device: DeviceView, reserved: set[tuple[str, str]])
 
 def _nodes(nodes: list[NodeView]) -> Iterator[Metric]:
     for name, told, of in (
-        ("up", "1 while the server answers.", lambda node: float(node.state != "unreachable")),
+        ("up", "1 while the server answers.", lambda node: float(node.answers)),
         ("drained", "1 while nothing new is placed there.", lambda node: float(node.drained)),
         ("knowledge_age_seconds", "Since the server was last heard of.", lambda node: node.seen_seconds),
     ):

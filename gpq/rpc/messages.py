@@ -536,11 +536,16 @@ class NodeView(msgspec.Struct, frozen=True):
     reason: str
     cores: int
     memory_mib: int
-    seen_seconds: float  # age of this knowledge
+    seen_seconds: float  # age of this knowledge; 0.0 of one that was never heard of
     devices: list[DeviceView]
     drained: bool = False  # also while it does not answer
     address: str = ""  # where other servers reach it
     strangers: list[str] = []  # attempts that live there and are not in the database, a line each
+
+    @property
+    def answers(self) -> bool:
+        """Is something known of it now? Not of one that is silent, or being reached for the first time."""
+        return self.state not in ("unreachable", "connecting")
 
 
 class ErrandResult(msgspec.Struct, frozen=True):

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core.explain import Explained, explain, motives
+from gpq.core.explain import Explained, explain
 from gpq.core.models import Exit, Job, JobState, Placement, Shape, Snapshot, Wish
+from gpq.core.motives import motives
 from gpq.core.nodes import DeviceState, NodeState
 from gpq.core.placement import place
 from gpq.core.profile import Profile, ProfileRow
@@ -84,7 +85,7 @@ def test_a_silent_server_says_nothing_about_the_job() -> None:
 def test_each_change_of_a_round_has_its_motive() -> None:
     here = snapshot(node("a", 2), replace(profiled(1), placement=on("a", 0, 1), last_replicas=2), job(2))
     allocation = {JobId(1): Shape(1), JobId(2): Shape(1)}
-    lines = motives(here, allocation, place(here, allocation))
+    lines = motives(here, place(here, allocation))
     assert lines[JobId(1)] == "2 -> 1 GPU: job 2 needs room"
     assert lines[JobId(2)] == "starts with 1 GPU"
 
@@ -99,7 +100,7 @@ def test_what_a_job_is_stopped_for_and_what_it_goes_on_with_tell_the_same_ratio(
 
     def motive(one: Job) -> str:
         here, allocation = snapshot(*servers, one), {JobId(1): Shape(1)}
-        return motives(here, allocation, place(here, allocation))[JobId(1)]
+        return motives(here, place(here, allocation))[JobId(1)]
 
     before, after = motive(ran), motive(stopped)
     assert before.startswith("2 -> 1 GPU: fewer are faster, goodput x")
