@@ -131,7 +131,8 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     reasons += out_of_use(snapshot, job.spec)
     reasons += [*_reserved_lines(snapshot, job), *_owned_lines(snapshot, job)]
     reasons += [f"not used for it: {line}" for line in environments.obstacles(snapshot, job)]
-    holders = sorted({owner for owner in taken.values() if owner != job.id})
+    suited = {(node.id, device.id) for node in up for device in node.devices if usable(device, job.spec)}
+    holders = sorted({owner for place, owner in taken.items() if owner != job.id and place in suited})
     if holders:
         shown = ", ".join(_holder(snapshot.jobs[owner]) for owner in holders[:6])
         reasons.append(f"GPUs are held by {shown}{' and others' if len(holders) > 6 else ''}")
@@ -150,7 +151,7 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     if fewest > 1 and not job.spec.background and snapshot.config.policy not in KEEPS_IDLE:
         reasons.append("jobs that need fewer GPUs may start before it: gpq keeps none idle for it")
     remedies = []
-    fixed = [owner for owner in holders if not snapshot.jobs[owner].movable]
+    fixed = [name for name in holders if not (snapshot.jobs[name].movable or snapshot.jobs[name].spec.background)]
     if fixed:
         remedies.append(
             f"it may start when {_list(fixed)} {'ends' if len(fixed) == 1 else 'end'}: gpq may not move what runs there"
@@ -373,7 +374,7 @@ def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     if unused:
         reasons.append(f"warning: it {unused}")
     if job.idle:
-        keeps = "keeps" if job.replicas <= job.spec.min_gpus else "is to keep"
+        keeps = "keeps" if job.replicas == job.spec.min_gpus else "is to have"
         reasons.append(f"it did not use what it had, and {keeps} {gpus(job.spec.min_gpus)} until it uses them")
     if job.spec.background:
         reasons.append("it runs in the background: it leaves as soon as somebody else can use its GPUs")
