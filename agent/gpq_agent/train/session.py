@@ -19,6 +19,7 @@ from .errors import GpqTrainError
 from .loader import Loader, dataset_size
 from .noise_scale import NoiseScale
 from .own_saves import OwnSaves, files_below
+from .refusals import refuse_sharded
 from .restore import choose_state, reseed, unwrapped
 from .sampler import GlobalSampler
 from .scaling import make_rule
@@ -87,6 +88,7 @@ class Job:
 
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
         """The model on this replica's device, in DistributedDataParallel when there are several replicas."""
+        refuse_sharded(model)
         model = model.to(self.device)
         if self.replicas == 1:
             return model
@@ -111,6 +113,7 @@ class Job:
             raise GpqTrainError("job.prepare() was called before job.loader()", "make the loader first")
         if self._gate is not None:
             raise GpqTrainError("job.prepare() was called twice", "one model and one optimizer per job")
+        refuse_sharded(model, optimizer)
         wrapper, inner = unwrapped(model)
         if self.replicas > 1 and not isinstance(wrapper, DistributedDataParallel):
             raise GpqTrainError("the model is not wrapped for {} replicas".format(self.replicas), "use job.wrap(model)")
