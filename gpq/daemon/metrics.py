@@ -132,7 +132,7 @@ FIGURES = (
     _Figure("goodput_examples_per_second", "Useful examples a second, of the base batch's worth.", lambda job: job.goodput),
     _Figure("throughput_examples_per_second", "Examples a second.", lambda job: job.throughput),
     _Figure("efficiency_ratio", "Statistical efficiency: goodput over throughput.", lambda job: job.efficiency),
-    _Figure("speedup_ratio", "Goodput over that of a fair share.", lambda job: job.speedup),
+    _Figure("speedup_ratio", "Goodput over that of a fair share, at least its fewest GPUs.", lambda job: job.speedup),
     _Figure("finish_time_fairness_ratio", "rho: at most 1 is fair.", lambda job: job.rho),
     _Figure("progress_ratio", "Of its declared length.", lambda job: job.progress),
     _Figure("remaining_seconds", "Expected time to its end.", lambda job: job.eta_seconds),

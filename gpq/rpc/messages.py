@@ -305,7 +305,7 @@ class JobView(msgspec.Struct, frozen=True):
     goodput: float | None  # useful examples a second (M0-equivalent), None when not known
     throughput: float | None  # examples a second
     efficiency: float | None
-    speedup: float | None  # goodput over that of a fair share
+    speedup: float | None  # goodput over that of a fair share, at least its fewest GPUs; None until so many were measured
     rho: float | None  # finish-time fairness: below 1 is better than a fair share
     progress: float | None  # 0 to 1
     eta_seconds: float | None
@@ -437,7 +437,7 @@ class JobDetail(msgspec.Struct, frozen=True):
     notices: list[str]
     history: list[EventView]
     learning_rate_rule: str = ""
-    fair_share: float | None = None  # GPUs that a fair share would be now; `job.speedup` is over its goodput
+    fair_share: float | None = None  # GPUs that a fair share would be now; `job.speedup` is over that, or its fewest
     losses: list[LossView] = []  # of the metric `loss`, thinned, oldest first
     ranks: list[RankView] = []  # of a job with several replicas while it has GPUs
     schema: int = SCHEMA
