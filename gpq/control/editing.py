@@ -112,7 +112,7 @@ def refuse_while_running(job: Job, spec: JobSpec) -> None:
         return
     option = OPTIONS.get(changed[0], f"--{changed[0].replace('_', '-')}")
     why = f"job {job.id} is {job.state}, and {option} counts at a start only"
-    if job.spec.level is Level.SCRIPT and not job.spec.rigid and not job.elastic:
+    if requests.undeclared(job):
         if changed[0] in SIZE:
             why = f"job {job.id} has not declared itself to gpq yet, so it cannot be resized"
         raise Refused(why, _once_declared(job, size=changed[0] in SIZE))

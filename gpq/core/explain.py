@@ -23,6 +23,7 @@ from gpq.core.tuning import typed
 from gpq.core.units import JobId
 from gpq.core.windows import window
 
+WORTH_NAMING = 1.01  # goodput of another batch over that of now: less is rounding
 KEEPS_IDLE = ("fifo", "backfill")  # policies that keep GPUs for a job which needs several
 
 
@@ -85,7 +86,9 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         if job.lost_attempts[1] > job.attempt and job.exit is None:
             told = "the database was restored from a copy: servers first tell whether it runs there since"
             return Explained(f"starts in {wait:.0f} s", (told,))
-        note = job.exit.note if job.exit and job.exit.note else "its last attempt failed"
+        vanished = job.exit is not None and (job.exit.lost or job.exit.fenced)
+        note = "its last attempt was lost with its server" if vanished else "its last attempt failed"
+        note = job.exit.note if job.exit and job.exit.note else note
         return Explained(f"tries again in {wait:.0f} s", (f"{note}; gpq waits {wait:.0f} s before the next attempt",))
     lost = at_large(snapshot, job)
     if lost is not None:
@@ -356,11 +359,20 @@ def _why_batch(job: Job) -> list[str]:
     if now is None or best is None or best.goodput <= 0:
         return [f"its total batch is {total}; what another would be worth is not known yet"]
     if total == best.total_batch:
-        return [f"its total batch of {total} is the one it declared, and none is worth more on these GPUs"]
+        near = "the one" if total == declared.batch_size else f"the nearest here to the {declared.batch_size} that"
+        return [f"its total batch of {total} is {near} it declared, and {_better(job, shape, now)}"]
     ratio = now / best.goodput
     return [
         f"its total batch of {total} gives x{ratio:.2f} of the goodput of the {declared.batch_size} that it declared"
     ]
+
+
+def _better(job: Job, shape: Shape, now: float) -> str:
+    """Whether another batch, however large it may become, is worth more on the GPUs that it has."""
+    whole = estimates.best_batch(job, shape)
+    if whole is None or now <= 0 or whole.goodput < WORTH_NAMING * now:
+        return "none is worth more on these GPUs"
+    return f"{whole.total_batch} would give x{whole.goodput / now:.2f} of its goodput, by what is known now"
 
 
 def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: Job) -> Explained:

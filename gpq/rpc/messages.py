@@ -305,7 +305,9 @@ class JobView(msgspec.Struct, frozen=True):
     goodput: float | None  # useful examples a second (M0-equivalent), None when not known
     throughput: float | None  # examples a second
     efficiency: float | None
-    speedup: float | None  # goodput over that of a fair share, at least its fewest GPUs; None until so many were measured
+    speedup: (
+        float | None
+    )  # goodput over that of a fair share, at least its fewest GPUs; None until so many were measured
     rho: float | None  # finish-time fairness: below 1 is better than a fair share
     progress: float | None  # 0 to 1
     eta_seconds: float | None
