@@ -75,6 +75,7 @@ class FileConfig:
     setup_limit: float = 600.0  # seconds that a `gpq submit --setup` may take on a server
     settle_seconds: float = 15.0
     log_limit: float = 1024.0  # MiB of each attempt's log that are kept: head and end; 0 = all
+    note_env: bool = True  # `gpq submit` names variables that stay behind though the job seems to use them
     seed: int = 0  # of policies that search at random
     metrics: str = ""  # [ADDR:]PORT to serve Prometheus metrics on; "" = none are served
     events: bool = True  # a round also when something happens; off: by the timer alone

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, overload
 
 from gpq.api.handles import LOG, Array, Job
 from gpq.api.options import Duration, Gpus, Moment, Options, Selector, Word, asked
-from gpq.cli import asking
+from gpq.cli import asking, left_behind
 from gpq.client.connection import call
 from gpq.errors import UsageError
 from gpq.rpc import messages
@@ -124,7 +124,7 @@ def _several(settled: asking.Settled) -> bool:
 
 def _request(settled: asking.Settled, hold: bool, *, dry_run: bool = False) -> messages.Submit:
     request, notes = asking.requested(settled.asked, hold=hold or settled.how["hold"], dry_run=dry_run)
-    for note in [*settled.notes, *notes]:
+    for note in [*settled.notes, *notes, *left_behind.notes(request.spec, os.environ)]:
         LOG.warning("%s", note)
     return request
 

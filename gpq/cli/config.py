@@ -1,4 +1,4 @@
-"""`gpq config`: what holds, whether the file is right, where it is, and which policies there are."""
+"""`gpq config`: what holds, whether the file is right, where it and the training library are, and which policies there are."""
 
 from __future__ import annotations
 
@@ -103,6 +103,26 @@ def path(json: Json = False) -> None:
         output.emit(documents.ConfigPath(paths.config()))
     else:
         output.say(paths.config())
+
+
+@app.command()
+def library(json: Json = False) -> None:
+    """The folder with the training library alone: for the PYTHONPATH of a script that runs without gpq.
+
+    Under gpq no script needs it: gpq puts that folder there itself.
+
+    \b
+    Example:
+      PYTHONPATH="$(gpq config library)" python train.py
+      gpq config library > "$(python -c 'import site; print(site.getsitepackages()[0])')/gpq.pth"
+    """
+    from gpq.connectors.library import library as made
+
+    folder = made(paths.home(), renew=False)
+    if json:
+        output.emit(documents.LibraryPath(folder))
+    else:
+        output.say(folder)
 
 
 @app.command()

@@ -76,6 +76,11 @@ class ConfigPath(msgspec.Struct, frozen=True):
     schema: int = SCHEMA
 
 
+class LibraryPath(msgspec.Struct, frozen=True):
+    path: str
+    schema: int = SCHEMA
+
+
 class PolicyView(msgspec.Struct, frozen=True):
     name: str
     sentence: str

@@ -321,6 +321,12 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--json": ("Print JSON only, as the daemon answered.", ""),
         },
     ),
+    "config library": (
+        "",
+        {
+            "--json": ("Print JSON only, as the daemon answered.", ""),
+        },
+    ),
     "config policies": (
         "",
         {

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from gpq.cli import asking, spec
+import os
+
+from gpq.cli import asking, left_behind, spec
 from gpq.cli.grammar import GRAMMAR
 from gpq.client.connection import call
+from gpq.errors import UsageError
 from gpq.rpc import messages
 
 
@@ -16,10 +19,11 @@ def quick(argv: list[str]) -> int | None:
 
 def run(parsed: asking.Parsed) -> int:
     """Submit, and print what came of it."""
+    misplaced = late(parsed)
     settled = asking.settle(parsed)
     hold, wait, dry_run, json = (settled.how[key] for key in ("hold", "wait", "dry_run", "json"))
     request, notes = asking.requested(settled.asked, hold=hold, dry_run=dry_run)
-    notes = [*settled.notes, *notes, *late(settled.asked)]
+    notes = [*misplaced, *settled.notes, *notes, *left_behind.notes(request.spec, os.environ)]
     if notes:
         from gpq.cli import output
 
@@ -39,18 +43,23 @@ def run(parsed: asking.Parsed) -> int:
     return 0
 
 
-def late(asked: spec.Asked) -> list[str]:
-    """A remark on options that look like gpq's own and stand where they are the script's."""
+def late(parsed: asking.Parsed) -> list[str]:
+    """A remark on options that look like gpq's own and stand where they are the script's or the command's. What gpq would
+    refuse for a command is the command's own. Raises UsageError where a command begins with one."""
     known = GRAMMAR["submit"][1]
-    found = dict.fromkeys(
-        name for word in asked.words[1:] if (name := word.partition("=")[0]) in known and name[:2] == "--"
-    )
+    words = [word.partition("=")[0] for word in parsed.words]
+    if parsed.black_box:
+        if words and words[0] in known:
+            raise UsageError(
+                f"{words[0]} stands after `--`, where the command begins", "gpq's own options stand before `--`"
+            )
+        words = [word for word in words if word not in spec.OF_SCRIPTS]
+    found = dict.fromkeys(name for name in words[1:] if name[:2] == "--" and name in known)
     if not found:
         return []
-    whose = "command" if asked.black_box else "script"
+    where, whom, before = ("`--`", "the command", "`--`") if parsed.black_box else ("the script", "it", "it")
     stand, go = ("stand", "go") if len(found) > 1 else ("stands", "goes")
-    said = f"{stand} after the {whose} and so {go} to it"
-    return [f"{', '.join(found)} {said}: gpq's own options stand before it"]
+    return [f"{', '.join(found)} {stand} after {where} and so {go} to {whom}: gpq's own options stand before {before}"]
 
 
 def submitted_line(answer: messages.Submitted, array: messages.ArrayMessage | None) -> str:

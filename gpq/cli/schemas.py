@@ -53,6 +53,7 @@ PRINTED: dict[str, tuple[type, ...]] = {
     "config show": (own.Settings,),
     "config check": (own.ConfigChecked,),
     "config path": (own.ConfigPath,),
+    "config library": (own.LibraryPath,),
     "config policies": (own.Policies,),
     "simulate": (Comparison,),
     "demo": (DemoResult,),

@@ -66,7 +66,7 @@ class _Checkup:
         self.open: dict[tuple[str, str], str] = {}  # (from, to) -> the address that works
 
     def lines(self) -> list[Check]:
-        up = [name for name, node in self.nodes.items() if node.state != "unreachable"]
+        up = [name for name, node in self.nodes.items() if node.answers]
         told = self._each_alone(up)
         for name, node in self.nodes.items():
             self.found.append(server_lines.reachability(node))

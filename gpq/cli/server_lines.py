@@ -23,7 +23,7 @@ NAMES = {"nofile": "open files", "memlock": "locked memory"}
 
 def reachability(node: NodeView) -> Check:
     """Does the daemon hear of it?"""
-    if node.state == "unreachable":
+    if not node.answers:
         mend = f"`gpq daemon logs` says more; `ssh` there by hand; `gpq nodes remove {node.name}` where it is gone for good"
         return Check("reach", "fail", f"does not answer: {node.reason or 'no reason is known'}", mend, node.name)
     drained = f", drained{': ' + node.reason if node.reason else ''}" if node.drained else ""

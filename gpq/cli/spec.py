@@ -15,6 +15,13 @@ from gpq.rpc.messages import SpecMessage
 
 PYTHON_LINE = re.compile(rb"#!.*\bpython")
 LEAST_LEASE, MOST_LEASE = 60.0, 30 * 86400.0  # seconds
+OF_SCRIPTS = (
+    "--rigid",
+    "--batch-size",
+    "--max-batch-size",
+    "--atomic-batch-size",
+    "--python",
+)  # mean nothing to a command
 AS_COMMAND = "to run it as it is, on a fixed number of GPUs: gpq submit -- {}"
 
 

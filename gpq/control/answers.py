@@ -16,7 +16,7 @@ from gpq.core.gates import closed
 from gpq.core.healing import stuck
 from gpq.core.leases import silence, span
 from gpq.core.models import HOLDS_DEVICES, TERMINAL, Job, JobState, Level, Placement, Shape, Snapshot, Wish
-from gpq.core.nodes import FIRST_CONTACT, NOT_YET, Device, Node, NodeState
+from gpq.core.nodes import Device, Node, NodeState, is_connecting
 from gpq.core.rounds import Round
 from gpq.core.shapes import held_by
 from gpq.core.stragglers import describe, hang, seats, stragglers
@@ -201,10 +201,15 @@ class Reader:
     def _node(self, node: Node, holders: Mapping[tuple[NodeId, DeviceId], JobId]) -> NodeView:
         why = self.snapshot.drained.get(node.id, "")
         drained = f"drained: {why}" if why and node.state is not NodeState.UP else why
+        reason = (
+            "being reached for the first time since the daemon's start"
+            if is_connecting(node, self.now)
+            else node.reason
+        )
         return NodeView(
             name=str(node.id),
-            state=node_word(self.snapshot, node),
-            reason="; ".join(part for part in (node.reason, drained) if part),
+            state=node_word(self.snapshot, node, self.now),
+            reason="; ".join(part for part in (reason, drained) if part),
             cores=node.cores,
             memory_mib=node.memory_mib,
             seen_seconds=max(self.now - node.seen_at, 0.0) if node.seen_at else 0.0,
@@ -232,8 +237,7 @@ class Reader:
         silent = [
             f"server {node.id} does not answer{': ' + node.reason if node.reason else ''}"
             for _, node in sorted(self.snapshot.nodes.items())
-            if node.state is NodeState.UNREACHABLE
-            and not (node.reason == NOT_YET and self.now - node.silent_since < FIRST_CONTACT)
+            if node.state is NodeState.UNREACHABLE and not is_connecting(node, self.now)
         ]
         lost = [told for _, node in sorted(self.snapshot.nodes.items()) for told in self._strangers(node)]
         return silent + lost + [told for told, _ in intruders(self.snapshot)]
@@ -243,8 +247,10 @@ def _staging(found: Staging | None) -> StagingView | None:
     return StagingView(found.what, found.done, found.total, found.rate, found.note) if found is not None else None
 
 
-def node_word(snapshot: Snapshot, node: Node) -> str:
+def node_word(snapshot: Snapshot, node: Node, now: Seconds) -> str:
     """Its state as it is shown: silence comes first, it is news."""
+    if is_connecting(node, now):
+        return str(NodeState.CONNECTING)
     return str(NodeState.DRAINED if node.state is NodeState.UP and node.id in snapshot.drained else node.state)
 
 

@@ -120,12 +120,26 @@ def refuse_while_running(job: Job, spec: JobSpec) -> None:
         )
     option = OPTIONS.get(changed[0], f"--{changed[0].replace('_', '-')}")
     why = f"job {job.id} is {job.state}, and {option} counts at a start only"
-    if changed[0] in SIZE and job.spec.level is Level.SCRIPT and not job.spec.rigid:
-        why = f"job {job.id} has not declared itself to gpq yet, so it cannot be resized"
-    elif changed[0] in SIZE:
-        why = f"job {job.id} is {job.state}, and cannot be resized"
-    hint = f"`gpq hold {job.id}`, then edit and release it" if job.resumable else "cancel it, and submit it so"
+    if requests.undeclared(job):
+        if changed[0] in SIZE:
+            why = f"job {job.id} has not declared itself to gpq yet, so it cannot be resized"
+        raise Refused(why, _once_declared(job, size=changed[0] in SIZE))
+    if changed[0] in SIZE:
+        what = "was submitted with --rigid" if job.spec.level is Level.SCRIPT else "runs a command"
+        why = f"job {job.id} {what}, and cannot be resized while it is {job.state}"
+    if job.resumable:
+        raise Refused(why, f"`gpq hold {job.id}`, then edit and release it: it goes on from its checkpoint")
+    hint = f"`gpq cancel {job.id}` and submit it so; what it has done since its start is lost"
     raise Refused(why, hint)
+
+
+def _once_declared(job: Job, *, size: bool) -> str:
+    """Waiting is the cure: a script is resized, and may be held, once it has made its first batches under gpq."""
+    then = "edit it again" if size else f"`gpq hold {job.id}`, edit and release it"
+    return (
+        f"wait until it has taken its first steps, then {then} (`gpq why {job.id}` says when it has declared itself); "
+        f"a script that never calls gpq's library stays as it is"
+    )
 
 
 def differences(before: JobSpec, now: JobSpec) -> list[str]:

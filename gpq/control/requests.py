@@ -246,7 +246,9 @@ def hold(job: Job, now: Seconds, by: str) -> Verdict:
     if job.wish is Wish.HOLD:
         return f"job {job.id} is held already"
     if job.state in HOLDS_DEVICES and not job.resumable:
-        raise Refused(f"job {job.id} runs, and {_immovable(job)}", f"`gpq cancel {job.id}` ends it")
+        raise Refused(
+            f"job {job.id} runs, and {_immovable(job)}", _once_declared(job) or f"`gpq cancel {job.id}` ends it"
+        )
     return HoldAsked(now, job.id, by)
 
 
@@ -270,7 +272,7 @@ def requeue(job: Job, now: Seconds, by: str) -> Verdict:
     if job.state in HOLDS_DEVICES and not job.resumable:
         raise Refused(
             f"job {job.id} runs, and {_immovable(job)}",
-            f"`gpq cancel {job.id}`, then `gpq requeue {job.id}`: from its start",
+            _once_declared(job) or f"`gpq cancel {job.id}`, then `gpq requeue {job.id}`: from its start",
         )
     return RequeueAsked(now, job.id, by)
 
@@ -280,8 +282,19 @@ def _alone(spec: JobSpec) -> JobSpec:
     return replace(spec, seat=None, after=(), begin=0.0)
 
 
+def undeclared(job: Job) -> bool:
+    """Is it a script that may yet tell gpq that it can be resized? Then waiting is the cure, for a while."""
+    return job.spec.level is Level.SCRIPT and not job.spec.rigid and job.profile.declared is None
+
+
+def _once_declared(job: Job) -> str:
+    if not undeclared(job):
+        return ""
+    return f"wait until it has taken its first steps, if it uses gpq's library; else `gpq cancel {job.id}` ends it"
+
+
 def _immovable(job: Job) -> str:
-    if job.spec.level is Level.SCRIPT and not job.spec.rigid:
+    if undeclared(job):
         return "its script has not declared itself to gpq yet, so stopping it would lose its work"
     return "it cannot be stopped and started again without losing its work"
 

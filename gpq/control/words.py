@@ -33,7 +33,9 @@ def words(reader: Reader, past: History, request: Complete) -> Words:
         case "names":
             found = [(job.name, str(job.state)) for job in _latest(reader, past) if job.name]
         case "nodes":
-            found = [(str(node.id), node_word(reader.snapshot, node)) for node in reader.snapshot.nodes.values()]
+            found = [
+                (str(node.id), node_word(reader.snapshot, node, reader.now)) for node in reader.snapshot.nodes.values()
+            ]
         case "users":
             found = [(user, "") for user in sorted({job.spec.user for job in _latest(reader, past)})]
         case _:

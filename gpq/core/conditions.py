@@ -13,6 +13,15 @@ from gpq.core.units import JobId, NodeId, Seconds
 MOST_LINES = 6
 
 
+def gpus(count: int) -> str:
+    return f"{count} GPU" if count == 1 else f"{count} GPUs"
+
+
+def drain_line(snapshot: Snapshot, node: NodeId) -> str:
+    reason = snapshot.drained[node]
+    return f"server {node} is drained{': ' + reason if reason else ''}"
+
+
 def device_name(node: NodeId, device: Device) -> str:
     """``GPU 2 of ada``."""
     return f"{'GPU' if device.kind == 'cuda' else 'CPU slot'} {device.index} of {node}"

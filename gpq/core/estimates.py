@@ -296,15 +296,16 @@ class Now:
     goodput: float
 
 
-def now_of(job: Job) -> Now | None:
-    """None when the job does not run or has reported nothing yet."""
+def now_of(job: Job, *, measured: bool = True) -> Now | None:
+    """None when the job does not run or has reported nothing yet. Not `measured`: its throughput too as modelled, to be held
+    against other shapes and batches."""
     profile, placement = job.profile, job.placement
     model = model_of(profile, placement.gpu_type) if placement is not None else None
     if model is None or placement is None or profile.atomic_batch <= 0:
         return None
     total = placement.replicas * profile.atomic_batch * (profile.accum_steps + 1)
     nodes, replicas = len(placement.parts), placement.replicas
-    speed = profile.samples_per_second
+    speed = profile.samples_per_second if measured else 0.0
     if not speed:
         modelled = float(throughput(model.params, nodes, replicas, profile.atomic_batch, profile.accum_steps))
         speed = modelled / _factor(model, nodes, replicas)

@@ -6,23 +6,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gpq.core import bargains, environments, estimates, freedom_words, idleness, owners
-from gpq.core.conditions import intruders, out_of_use, reservation_line
+from gpq.core.conditions import drain_line, gpus, intruders, out_of_use, reservation_line
+from gpq.core.contest import ANY_NUMBER
 from gpq.core.files import out_of_reach
 from gpq.core.freedoms import bound, is_cramped
 from gpq.core.gates import closed, gate
-from gpq.core.habits import blamed
 from gpq.core.healing import nodes_of, stuck
 from gpq.core.leases import Silence, silence, span
-from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Placement, Shape, Snapshot, Wish
-from gpq.core.nodes import Device, DeviceState, Node, NodeState
-from gpq.core.profile import ACCUMULATE, RETUNE
+from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Shape, Snapshot, StopReason, Wish
+from gpq.core.motives import own_wish
+from gpq.core.nodes import Device, DeviceState, Node, NodeState, is_connecting
+from gpq.core.planning import stop_of
+from gpq.core.profile import RETUNE
 from gpq.core.reservations import barred, current, keeps_out, reserved_under
 from gpq.core.shapes import drained_under, feasible, gpu_range, held_by, is_fixed, nodes_up, supply, usable
 from gpq.core.strangers import at_large, must_wait
 from gpq.core.tuning import typed
-from gpq.core.units import JobId, NodeId
+from gpq.core.units import JobId
 from gpq.core.windows import window
 
+WORTH_NAMING = 1.01  # goodput of another batch over that of now: less is rounding
 KEEPS_IDLE = ("fifo", "backfill")  # policies that keep GPUs for a job which needs several
 
 
@@ -33,120 +36,6 @@ class Explained:
     headline: str
     reasons: tuple[str, ...] = ()
     remedies: tuple[str, ...] = ()
-
-
-def gpus(count: int) -> str:
-    return f"{count} GPU" if count == 1 else f"{count} GPUs"
-
-
-def motives(
-    snapshot: Snapshot, allocation: Mapping[JobId, Shape], placements: Mapping[JobId, Placement]
-) -> dict[JobId, str]:
-    """One line for every job whose placement this round changes: what for."""
-    reasons: dict[JobId, str] = {}
-    arrivals = [name for name in sorted(placements) if snapshot.jobs[name].state is JobState.PENDING]
-    for name in sorted(snapshot.jobs):
-        job, wanted = snapshot.jobs[name], placements.get(name)
-        if job.placement == wanted:
-            continue
-        if job.state is JobState.PENDING and wanted is not None:
-            reasons[name] = _launch_motive(job, wanted)
-        elif job.state is JobState.RUNNING and not is_fixed(job, snapshot):
-            reasons[name] = (
-                _leave_motive(snapshot, job, wanted)
-                or _cramped_motive(job, wanted)
-                or _change_motive(job, wanted, [other for other in arrivals if other != name])
-            )
-    return reasons
-
-
-@dataclass(frozen=True, slots=True)
-class Reallocation:
-    """What a round changed for one job: GPUs before and after (0: none), and its goodput then over that before; None where that
-    is not known, or it had or has none."""
-
-    job: JobId
-    before: int
-    after: int
-    ratio: float | None
-    why: str
-
-
-def reallocations(
-    snapshot: Snapshot, placements: Mapping[JobId, Placement], reasons: Mapping[JobId, str]
-) -> tuple[Reallocation, ...]:
-    """Of all jobs in `reasons`, by id."""
-    found = []
-    for name, why in sorted(reasons.items()):
-        job, wanted = snapshot.jobs[name], placements.get(name)
-        ratio = _ratio(job, wanted) if wanted is not None and job.placement is not None else None
-        found.append(Reallocation(name, job.replicas, wanted.replicas if wanted is not None else 0, ratio, why))
-    return tuple(found)
-
-
-def _launch_motive(job: Job, wanted: Placement) -> str:
-    verb = "goes on" if job.attempt else "starts"
-    if job.attempt and job.last_replicas and job.last_replicas != wanted.replicas:
-        return f"goes on with {gpus(wanted.replicas)} instead of {job.last_replicas}{_gain(job, wanted)}"
-    return f"{verb} with {gpus(wanted.replicas)}"
-
-
-def _change_motive(job: Job, wanted: Placement | None, arrivals: list[JobId]) -> str:
-    whom = f"job {arrivals[0]} needs room" if arrivals else "others gain more from them"
-    if wanted is None:
-        return f"stops to give its {gpus(job.replicas)} back: {whom}"
-    if wanted.replicas < job.replicas:
-        ratio = _ratio(job, wanted)
-        if ratio is not None and ratio >= 1.0:
-            return f"{job.replicas} -> {gpus(wanted.replicas)}: fewer are faster, goodput x{ratio:.2f} expected"
-        return f"{job.replicas} -> {gpus(wanted.replicas)}: {whom}"
-    if wanted.replicas > job.replicas:
-        return f"{job.replicas} -> {gpus(wanted.replicas)}{_gain(job, wanted)}"
-    return f"moves to {wanted}: a larger job needs its place"
-
-
-def _leave_motive(snapshot: Snapshot, job: Job, wanted: Placement | None) -> str:
-    why = [drain_line(snapshot, name) for name in drained_under(job, snapshot)]
-    why += [reservation_line(snapshot, held) for held in reserved_under(job, snapshot)]
-    if not why:
-        return ""
-    where = f"moves to {wanted}" if wanted is not None else f"stops and waits for {gpus(job.spec.min_gpus)} elsewhere"
-    return f"{where}: {'; '.join(why)}"
-
-
-def _cramped_motive(job: Job, wanted: Placement | None) -> str:
-    if wanted is None or wanted.replicas <= job.replicas or not is_cramped(job):
-        return ""
-    return (
-        f"{job.replicas} -> {gpus(wanted.replicas)}: they hold its base batch at once, since {blamed(job, ACCUMULATE)}"
-    )
-
-
-def drain_line(snapshot: Snapshot, node: NodeId) -> str:
-    reason = snapshot.drained[node]
-    return f"server {node} is drained{': ' + reason if reason else ''}"
-
-
-def _gain(job: Job, wanted: Placement) -> str:
-    if not job.profile.rows:
-        return ": its goodput at that size is not known yet"
-    ratio = _ratio(job, wanted)
-    return f": goodput x{ratio:.2f} expected" if ratio is not None else ""
-
-
-def _ratio(job: Job, wanted: Placement) -> float | None:
-    """Modelled goodput of `wanted` over that of the present shape, or of the last one; None when not known."""
-    before = typed(job.placement) if job.placement else _last_shape(job, wanted.gpu_type)
-    points = estimates.curve(job, [before, typed(wanted)]) if before is not None else ()
-    if len(points) != 2 or points[0].goodput <= 0:
-        return None
-    return points[1].goodput / points[0].goodput
-
-
-def _last_shape(job: Job, gpu_type: str) -> Shape | None:
-    """That of the latest launch; None where its times do not tell over how many servers it was."""
-    over = {row.nodes for row in job.profile.rows if row.replicas == job.last_replicas}
-    return Shape(job.last_replicas, over.pop(), gpu_type) if len(over) == 1 else None
 
 
 def explain(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: Job) -> Explained:
@@ -169,14 +58,23 @@ def explain(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: J
         case JobState.STARTING:
             return Explained("starting", (f"its processes are being started on {job.placement}",))
         case JobState.STOPPING:
-            what = f"stopping ({job.stop})"
-            return Explained(what, (f"asked to stop: {job.stop}; it has {job.spec.grace:.0f} s to checkpoint",))
+            return _why_stopping(snapshot, job)
         case _:
             return _why_running(snapshot, allocation, job)
 
 
+def _why_stopping(snapshot: Snapshot, job: Job) -> Explained:
+    how = stop_of(job, job.stop or StopReason.RESIZE, "")
+    since = snapshot.now - job.stop_sent_at if job.stop_sent_at is not None else 0.0
+    what = "end" if how.mode == "kill" else "checkpoint"
+    said = f"asked to stop {span(max(since, 0.0))} ago ({job.stop}); it has {how.grace:.0f} s from then to {what}"
+    return Explained(f"stopping ({job.stop})", (said,))
+
+
 def _why_held(job: Job) -> Explained:
-    why = job.notices[-1] if job.notices and job.notices[-1].startswith("held") else "held by its user"
+    by_gpq = job.unmet or job.quick_failures or job.crashes  # else the notice is of an earlier time
+    told = by_gpq and job.notices and job.notices[-1].startswith("held")
+    why = job.notices[-1] if told else "held by its user"
     reasons = (why, job.unmet) if job.unmet and job.unmet not in why else (why,)
     return Explained(why, reasons, (f"`gpq release {job.id}` queues it again",))
 
@@ -190,7 +88,9 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         if job.lost_attempts[1] > job.attempt and job.exit is None:
             told = "the database was restored from a copy: servers first tell whether it runs there since"
             return Explained(f"starts in {wait:.0f} s", (told,))
-        note = job.exit.note if job.exit and job.exit.note else "its last attempt failed"
+        vanished = job.exit is not None and (job.exit.lost or job.exit.fenced)
+        note = "its last attempt was lost with its server" if vanished else "its last attempt failed"
+        note = job.exit.note if job.exit and job.exit.note else note
         return Explained(f"tries again in {wait:.0f} s", (f"{note}; gpq waits {wait:.0f} s before the next attempt",))
     lost = at_large(snapshot, job)
     if lost is not None:
@@ -214,11 +114,7 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         return reserved
     up = nodes_up(snapshot)
     if not up:
-        return Explained(
-            "no server answers",
-            tuple(_silence(node) for _, node in sorted(snapshot.nodes.items())) or ("no server has answered yet",),
-            ("`gpq nodes` shows why, `gpq doctor` how to mend it",),
-        )
+        return _no_server(snapshot)
     obstacle = _no_environment(snapshot, job)
     if obstacle is not None:
         return obstacle
@@ -245,7 +141,8 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     reasons += out_of_use(snapshot, job.spec)
     reasons += [*_reserved_lines(snapshot, job), *_owned_lines(snapshot, job)]
     reasons += [f"not used for it: {line}" for line in environments.obstacles(snapshot, job)]
-    holders = sorted({owner for owner in taken.values() if owner != job.id})
+    suited = {(node.id, device.id) for node in up for device in node.devices if usable(device, job.spec)}
+    holders = sorted({owner for place, owner in taken.items() if owner != job.id and place in suited})
     if holders:
         shown = ", ".join(_holder(snapshot.jobs[owner]) for owner in holders[:6])
         reasons.append(f"GPUs are held by {shown}{' and others' if len(holders) > 6 else ''}")
@@ -264,7 +161,7 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     if fewest > 1 and not job.spec.background and snapshot.config.policy not in KEEPS_IDLE:
         reasons.append("jobs that need fewer GPUs may start before it: gpq keeps none idle for it")
     remedies: list[str] = []
-    fixed = [owner for owner in holders if not snapshot.jobs[owner].movable]
+    fixed = [name for name in holders if not (snapshot.jobs[name].movable or snapshot.jobs[name].spec.background)]
     if fixed:
         remedies.append(
             f"it may start when {_list(fixed)} {'ends' if len(fixed) == 1 else 'end'}: gpq may not move what runs there"
@@ -278,6 +175,17 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         reasons.append("it was submitted for the background: whoever else waits goes first")
         remedies.append(f"`gpq edit {job.id} --no-background` makes it a job as any other")
     return Explained(headline, tuple(reasons), tuple(remedies))
+
+
+def _no_server(snapshot: Snapshot) -> Explained:
+    """None answers that is not drained: some are only being reached, right after the daemon's start."""
+    nodes = [node for _, node in sorted(snapshot.nodes.items())]
+    lines = [_silence(snapshot, node) for node in nodes if node.state is not NodeState.UP]
+    lines += [drain_line(snapshot, name) for name in sorted(snapshot.drained) if name in snapshot.nodes]
+    if any(is_connecting(node, snapshot.now) for node in nodes):
+        return Explained("servers are being connected to", tuple(lines))
+    told = tuple(lines) or ("no server is configured",)
+    return Explained("no server answers", told, ("`gpq nodes` shows why, `gpq doctor` how to mend it",))
 
 
 def _never_while_drained(snapshot: Snapshot, job: Job) -> Explained | None:
@@ -349,30 +257,51 @@ def _never_fits(snapshot: Snapshot, job: Job, fewest: int) -> Explained | None:
         return None
     spec = job.spec
     everything = [device for node in snapshot.nodes.values() for device in node.devices]
-    bad = [device for device in everything if device.state is not DeviceState.OK]
     suited = [device for device in everything if _suits(device, job)]
-    if bad and suited:
+    silent = [name for name in sorted(snapshot.nodes) if snapshot.nodes[name].state is not NodeState.UP]
+    if not suited and not silent and (spec.gpu_type or spec.min_gpu_memory_mib):
+        types = ", ".join(sorted({f"{device.type} {device.memory_mib} MiB" for device in everything})) or "none"
+        asked = f"type '{spec.gpu_type}'" if spec.gpu_type else "any type"
+        asked += f", {spec.min_gpu_memory_mib} MiB at least" if spec.min_gpu_memory_mib else ""
+        return Explained("no such GPU", (f"it asks for {asked}; there is: {types}",))
+    if _would_fit(snapshot, job, answering_only=True):
         lines = out_of_use(snapshot, spec)
         return Explained("GPUs are out of use", (f"it needs {gpus(fewest)} and some are out of use", *lines))
-    if not suited and (spec.gpu_type or spec.min_gpu_memory_mib):
-        types = ", ".join(sorted({f"{device.type} {device.memory_mib} MiB" for device in everything})) or "none"
-        return Explained(
-            "no such GPU", (f"it asks for type '{spec.gpu_type}', {spec.min_gpu_memory_mib} MiB; there is: {types}",)
+    unknown = [name for name in silent if not snapshot.nodes[name].devices]
+    if silent and (unknown or _would_fit(snapshot, job, answering_only=False)):
+        blamed = [_silence(snapshot, snapshot.nodes[name]) for name in silent]
+        if any(is_connecting(snapshot.nodes[name], snapshot.now) for name in silent):
+            return Explained("servers are being connected to", tuple(blamed))
+        back = "answers" if len(silent) == 1 else "answer"
+        return Explained("servers do not answer", (f"it may fit once {', '.join(silent)} {back}", *blamed))
+    counts = {name: sum(_suits(device, job) for device in node.devices) for name, node in snapshot.nodes.items()}
+    largest, total = max(counts.values(), default=0), sum(counts.values())
+    what = "that suit it" if len(suited) < len(everything) else ""
+    if spec.level is Level.SCRIPT:
+        most, said = total, f"it asks for {gpus(fewest)}; all servers together have {total} {what}"
+    else:
+        most, said = largest, f"it asks for {gpus(fewest)} on one server; the largest server has {largest} {what}"
+    remedy = f"`gpq edit {job.id} --gpus {most}` lets it run with what there is"
+    return Explained("asks for more GPUs than there are", (said.strip(),), (remedy,) if most else ())
+
+
+def _would_fit(snapshot: Snapshot, job: Job, *, answering_only: bool) -> bool:
+    """Were every GPU in use that is known, of all servers or of those that answer?"""
+    nodes = {
+        name: replace(
+            node,
+            state=node.state if answering_only else NodeState.UP,
+            devices=tuple(replace(device, state=DeviceState.OK) for device in node.devices),
         )
-    silent = [name for name in sorted(snapshot.nodes) if snapshot.nodes[name].state is not NodeState.UP]
-    if silent:
-        blamed = [_silence(snapshot.nodes[name]) for name in silent]
-        return Explained("servers do not answer", (f"it may fit once {', '.join(silent)} answers again", *blamed))
-    most = max((len(node.devices) for node in snapshot.nodes.values()), default=0)
-    where = "on one server" if spec.level is not Level.SCRIPT else "on all servers together"
-    return Explained(
-        "asks for more GPUs than there are",
-        (f"it asks for {gpus(fewest)} {where}; the largest server has {most}",),
-        (f"`gpq cancel {job.id}` and submit it with fewer GPUs",),
-    )
+        for name, node in snapshot.nodes.items()
+    }
+    whole = replace(snapshot, nodes=nodes)
+    return bool(feasible(job, whole, supply(whole, job, {})))
 
 
-def _silence(node: Node) -> str:
+def _silence(snapshot: Snapshot, node: Node) -> str:
+    if is_connecting(node, snapshot.now):
+        return f"server {node.id} is being connected to, for the first time since the daemon's start"
     what = "does not answer" if node.state is NodeState.UNREACHABLE else f"is {node.state}"
     return f"server {node.id} {what}{': ' + node.reason if node.reason else ''}"
 
@@ -397,9 +326,11 @@ def _list(jobs: list[JobId]) -> str:
 def _why_unknown(snapshot: Snapshot, job: Job, silent: Silence) -> Explained:
     """Nobody can tell whether it runs; that is no reason to end it, nor to start it twice."""
     gone = [name for name in silent.nodes if name not in snapshot.nodes]
-    reasons = [_silence(snapshot.nodes[name]) for name in silent.nodes if name not in gone]
+    reasons = [_silence(snapshot, snapshot.nodes[name]) for name in silent.nodes if name not in gone]
     reasons += [f"server {name} is not in the configuration any more" for name in gone]
     reasons.append("that says nothing about the job: it may run on or be over, and keeps its GPUs")
+    if silent.connecting:  # it tells in a moment
+        return Explained(str(silent), tuple(reasons))
     if job.wish is Wish.CANCEL or job.stop is not None:
         what = "cancel" if job.wish is Wish.CANCEL else f"stop it ({job.stop})"
         reasons.append(f"the order to {what} waits until {_list_nodes(silent)} answers")
@@ -439,11 +370,20 @@ def _why_batch(job: Job) -> list[str]:
     if now is None or best is None or best.goodput <= 0:
         return [f"its total batch is {total}; what another would be worth is not known yet"]
     if total == best.total_batch:
-        return [f"its total batch of {total} is the one it declared, and none is worth more on these GPUs"]
+        near = "the one" if total == declared.batch_size else f"the nearest here to the {declared.batch_size} that"
+        return [f"its total batch of {total} is {near} it declared, and {_better(job, shape, now)}"]
     ratio = now / best.goodput
     return [
         f"its total batch of {total} gives x{ratio:.2f} of the goodput of the {declared.batch_size} that it declared"
     ]
+
+
+def _better(job: Job, shape: Shape, now: float) -> str:
+    """Whether another batch, however large it may become, is worth more on the GPUs that it has."""
+    whole = estimates.best_batch(job, shape)
+    if whole is None or now <= 0 or whole.goodput < WORTH_NAMING * now:
+        return "none is worth more on these GPUs"
+    return f"{whole.total_batch} would give x{whole.goodput / now:.2f} of its goodput, by what is known now"
 
 
 def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: Job) -> Explained:
@@ -457,7 +397,8 @@ def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     if unused:
         reasons.append(f"warning: it {unused}")
     if job.idle:
-        reasons.append(f"it did not use what it had, and keeps {gpus(job.spec.min_gpus)} until it uses them")
+        keeps = "keeps" if job.replicas == job.spec.min_gpus else "is to have"
+        reasons.append(f"it did not use what it had, and {keeps} {gpus(job.spec.min_gpus)} until it uses them")
     if job.spec.background:
         reasons.append("it runs in the background: it leaves as soon as somebody else can use its GPUs")
     if job.resumable and not job.movable:
@@ -475,12 +416,7 @@ def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     reasons += freedom_words.of_size(snapshot, job)
     reasons += [*_why_batch(job), *freedom_words.of_batch(job)]
     reasons += bargains.lines(snapshot, job)
-    cramped = is_cramped(job)
-    fewest, most = gpu_range(bound(job, snapshot), _total(snapshot))
-    if job.replicas >= most and not cramped:
-        reasons.append(f"it has as many as it may have ({most})")
-    if job.replicas <= fewest and not cramped:
-        reasons.append(f"it has the fewest that it may have ({fewest})")
+    reasons += _within_range(snapshot, job)
     others = [other for other in snapshot.jobs.values() if other.state in HOLDS_DEVICES and other.id != job.id]
     if others:
         count = sum(len(node.devices) for node in nodes_up(snapshot))
@@ -492,3 +428,23 @@ def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     if not points:
         reasons.append("its goodput is not known yet: the first step times have to come in")
     return Explained(headline, tuple(reasons), tuple(freedom_words.remedies(job)))
+
+
+def _within_range(snapshot: Snapshot, job: Job) -> list[str]:
+    """How what a running job has lies against the fewest and the most that it may have, and what sets these."""
+    has, asked, total = job.replicas, own_wish(job.spec, job.replicas), _total(snapshot)
+    if asked:
+        return [f"it has {gpus(has)}, and {asked}: it is resized as soon as there is room and it may be moved"]
+    if is_cramped(job):
+        return []
+    fewest, most = gpu_range(bound(job, snapshot), ANY_NUMBER)
+    if fewest == most == has:
+        return [f"it has exactly what it may have ({has})"]
+    said = []
+    if has == most:
+        said.append(f"it has as many as it may have ({most})")
+    elif has >= total:
+        said.append(f"it has all the GPUs that there are ({has})")
+    if has == fewest:
+        said.append(f"it has the fewest that it may have ({fewest})")
+    return said

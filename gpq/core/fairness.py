@@ -16,7 +16,7 @@ from gpq.core import estimates
 from gpq.core.accounts import MeanShare
 from gpq.core.gates import closed
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Shape, Snapshot
-from gpq.core.shapes import feasible, nodes_up, supply
+from gpq.core.shapes import feasible, gpu_range, nodes_up, supply
 from gpq.core.units import JobId, Seconds
 
 LEAST_COUNTED: Seconds = 1.0  # between two counts of shares
@@ -28,7 +28,7 @@ Point = tuple[float, float]  # (GPUs, examples per second), fewest GPUs first
 @dataclass(frozen=True, slots=True)
 class JobFairness:
     share: float  # GPUs it is entitled to now
-    speedup: float | None  # goodput over that of the share; None while unknown, 0 while it waits
+    speedup: float | None  # see `speedup_of`
     rho: float | None  # finish-time fairness: at most 1 is fair; None while its length or speed is unknown
 
 
@@ -160,9 +160,7 @@ def _of(snapshot: Snapshot, job: Job, share: float, mean_share: float) -> JobFai
     if found is None:
         return JobFairness(share, None, None)
     goodputs, speeds = found
-    now = estimates.now_of(job)
-    running = job.state in HOLDS_DEVICES
-    fast = speedup(now.goodput if now is not None else 0.0, goodputs, share) if now is not None or not running else None
+    now, fast = estimates.now_of(job), speedup_of(job, goodputs, share)
     # The end is declared in passes over the data, so it is examples that have to be got through, at any efficiency.
     work, progress = _examples(job), job.profile.progress
     if work is None or progress is None:
@@ -171,6 +169,20 @@ def _of(snapshot: Snapshot, job: Job, share: float, mean_share: float) -> JobFai
     remaining = work * (1.0 - min(progress.fraction, 1.0)) / speed if speed > 0 else None
     alone = seconds_alone(work, speeds, mean_share)
     return JobFairness(share, fast, finish_time_fairness(snapshot.now - job.submitted_at, remaining, alone))
+
+
+def speedup_of(job: Job, goodputs: Sequence[Point], share: float) -> float | None:
+    """Goodput with the GPUs and the batch of now over that with a fair share and the best batch, both by the job's model:
+    a slow minute is no slowdown. A share below the fewest GPUs that the job may have counts as these: on them it has no
+    speedup, however many jobs there are. 0 while it waits; None while nothing was measured on as many GPUs as the share is."""
+    if job.state not in HOLDS_DEVICES:
+        return 0.0
+    now = estimates.now_of(job, measured=False)
+    share = max(share, float(gpu_range(job, 1)[0]))
+    used = next((count for count, _ in goodputs if count >= share), max((count for count, _ in goodputs), default=0.0))
+    if now is None or used > job.profile.max_replicas:
+        return None
+    return speedup(now.goodput, goodputs, share)
 
 
 def concluded(job: Job, snapshot: Snapshot, mean_share: float) -> float | None:
@@ -197,7 +209,12 @@ def _alone(snapshot: Snapshot, job: Job) -> tuple[list[Point], list[Point]] | No
 
 
 def _points(shapes: Sequence[Shape], speeds: Sequence[float]) -> list[Point]:
-    return [(float(shape.replicas), speed) for shape, speed in zip(shapes, speeds, strict=True) if speed > 0]
+    """By number of GPUs; of several shapes with the same (other types, other nodes) the fastest."""
+    best: dict[int, float] = {}
+    for shape, speed in zip(shapes, speeds, strict=True):
+        if speed > best.get(shape.replicas, 0.0):
+            best[shape.replicas] = speed
+    return [(float(count), best[count]) for count in sorted(best)]
 
 
 def _examples(job: Job) -> float | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpq.core.events import Staged
 from gpq.core.models import Job, JobState, Placement, Shape, Snapshot
-from gpq.core.nodes import NodeState
+from gpq.core.nodes import NodeState, is_connecting
 from gpq.core.shapes import Supply
 from gpq.core.units import NodeId, Seconds
 
@@ -88,7 +88,10 @@ def out_of_reach(snapshot: Snapshot, job: Job) -> str:
     if job.state is not JobState.PENDING or job.files is None or not has_checkpoint(job) or holders(snapshot, job):
         return ""
     node = job.files.node
-    what = "does not answer" if node in snapshot.nodes else "is not in the configuration any more"
+    known = snapshot.nodes.get(node)
+    what = "does not answer" if known is not None else "is not in the configuration any more"
+    if known is not None and is_connecting(known, snapshot.now):
+        what = "is being connected to"
     return f"its newest checkpoint is on server {node}, which {what}"
 
 

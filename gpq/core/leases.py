@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gpq.core.events import Exited
 from gpq.core.healing import expected
 from gpq.core.models import HOLDS_DEVICES, Exit, Job, Snapshot
-from gpq.core.nodes import NodeState
+from gpq.core.nodes import NodeState, is_connecting
 from gpq.core.units import NodeId, Seconds
 
 LEAST: Seconds = 60.0  # that a user may ask for: shorter ones are over by a slow network alone
@@ -50,10 +50,14 @@ class Silence:
     nodes: tuple[NodeId, ...]  # that do not answer
     seconds: Seconds  # of the longest of their silences
     requeue_in: Seconds | None  # at the earliest; None: never by silence
+    connecting: bool = False  # all of them are being reached for the first time since the daemon's start
 
     def __str__(self) -> str:
         many = len(self.nodes) > 1
-        who = f"server{'s' if many else ''} {', '.join(self.nodes)} {'do' if many else 'does'} not answer"
+        servers = f"server{'s' if many else ''} {', '.join(self.nodes)}"
+        if self.connecting:
+            return f"not known yet: {servers} {'are' if many else 'is'} being connected to"
+        who = f"{servers} {'do' if many else 'does'} not answer"
         return f"unknown since {span(self.seconds)}: {who}" if self.seconds else f"unknown: {who}"
 
 
@@ -73,7 +77,8 @@ def silence(snapshot: Snapshot, job: Job, now: Seconds) -> Silence | None:
     if not silent:
         return None
     left = patience(job) - longest
-    return Silence(tuple(silent), longest, None if left == float("inf") else max(left, 0.0))
+    connecting = all((node := snapshot.nodes.get(name)) is not None and is_connecting(node, now) for name in silent)
+    return Silence(tuple(silent), longest, None if left == float("inf") else max(left, 0.0), connecting)
 
 
 def span(seconds: Seconds) -> str:

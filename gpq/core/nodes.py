@@ -81,6 +81,7 @@ class NodeState(Word):
     UP = "up"
     UNREACHABLE = "unreachable"  # silence: changes the node, never the job
     DRAINED = "drained"  # as it is shown: it answers, and is in `Snapshot.drained`
+    CONNECTING = "connecting"  # as it is shown: the first contact is under way
 
 
 NOT_YET = "not heard of yet"  # the reason of a node before the first contact, unless that has failed
@@ -122,3 +123,9 @@ class Node:
     strangers: tuple[Stranger, ...] = ()
     owner: str = ""  # user there to whom it belongs (gpq.core.owners); "": nobody
     yields: tuple[str, ...] = ()  # users who asked there for their server (`gpq yield`)
+
+
+def is_connecting(node: Node, now: Seconds) -> bool:
+    """Is it being reached for the first time since the daemon's start, with no failure yet, and not for too long?"""
+    first = node.state is NodeState.UNREACHABLE and node.reason == NOT_YET
+    return first and now - node.silent_since < FIRST_CONTACT

@@ -64,8 +64,8 @@ def _stays(job: Job, wanted: Mapping[JobId, Placement], snapshot: Snapshot) -> b
 
 def _move(job: Job, wanted: Placement | None, snapshot: Snapshot, why: str) -> Stop:
     if wanted is None:
-        return _stop(job, StopReason.PREEMPT, why)
-    return replace(_stop(job, StopReason.RESIZE, why), target=shape_on(wanted, snapshot))
+        return stop_of(job, StopReason.PREEMPT, why)
+    return replace(stop_of(job, StopReason.RESIZE, why), target=shape_on(wanted, snapshot))
 
 
 def wished_stop(job: Job, now: Seconds) -> Stop | None:
@@ -73,13 +73,13 @@ def wished_stop(job: Job, now: Seconds) -> Stop | None:
     if job.state not in HOLDS_DEVICES:
         return None
     if job.wish is Wish.CANCEL:
-        return None if job.stop_forced else _stop(job, StopReason.CANCEL, "cancelled")
+        return None if job.stop_forced else stop_of(job, StopReason.CANCEL, "cancelled")
     if job.stop is not None:
         return None
     if job.wish in _STOP_OF_WISH and (job.resumable or job.wish is Wish.REQUEUE):
-        return _stop(job, _STOP_OF_WISH[job.wish], f"{job.wish} asked")
+        return stop_of(job, _STOP_OF_WISH[job.wish], f"{job.wish} asked")
     if time_left(job, now) <= ROUNDING:
-        return _stop(job, StopReason.TIME, "its time limit is reached")
+        return stop_of(job, StopReason.TIME, "its time limit is reached")
     return None
 
 
@@ -90,7 +90,8 @@ def time_left(job: Job, now: Seconds) -> Seconds:
     return job.spec.time_limit - job.run_seconds - (now - job.started_at)
 
 
-def _stop(job: Job, reason: StopReason, why: str) -> Stop:
+def stop_of(job: Job, reason: StopReason, why: str) -> Stop:
+    """The order that stops a job for `reason`: how, and within which grace."""
     mode, grace = "kill", CANCEL_GRACE
     if reason is not StopReason.CANCEL:
         if job.spec.level is Level.SIGNAL:
@@ -128,7 +129,7 @@ def repeat(snapshot: Snapshot, node: NodeId) -> list[OfAttempt]:
         if job.state is JobState.STARTING and node not in job.started_nodes:
             actions.append(Launch(name, job.attempt, job.spec, job.placement, job.order, port=job.port))
         if job.stop is not None:
-            actions.append(_stop(job, job.stop, "said again"))
+            actions.append(stop_of(job, job.stop, "said again"))
         elif job.order.seq > 0 and job.state is JobState.RUNNING and node == job.placement.parts[0][0]:
             actions.append(Retune(name, job.attempt, node, job.order, "said again"))
     return actions

@@ -8,6 +8,14 @@ from typing import Protocol
 from gpq.core.models import Allotment, Shape, Snapshot
 from gpq.core.units import JobId
 
+# Policies that give every job exactly the GPUs that it asked for, of a range the least.
+GANG = frozenset(
+    {
+        *("tiresias", "themis", "gavel", "gavel-max-min", "gavel-ftf", "gavel-makespan"),
+        *("srtf", "backfill", "fifo"),
+    }
+)
+
 
 class Policy(Protocol):
     """`allocate` names a feasible shape (shapes.feasible), or the nodes as well (Layout), for each job that ought to run

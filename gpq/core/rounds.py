@@ -21,13 +21,13 @@ from gpq.core.events import (
     Profiled,
     Released,
 )
-from gpq.core.explain import Reallocation, motives, reallocations
 from gpq.core.fairness import counted
 from gpq.core.folding import fold
 from gpq.core.gates import next_opening, opened
 from gpq.core.habits import joined
 from gpq.core.idleness import capped, reclaimed
 from gpq.core.models import HOLDS_DEVICES, Allotment, Job, JobState, Placement, Shape, Snapshot, Wish
+from gpq.core.motives import Reallocation, motives, reallocations
 from gpq.core.nodes import Device, NodeState
 from gpq.core.offering import offered
 from gpq.core.owners import presence
@@ -80,7 +80,7 @@ def decide(
     if allocate:
         allotted, wanted = _decided(snapshot, policy)
         allocation = {name: shape_of(allotment) for name, allotment in allotted.items()}
-        reasons = motives(snapshot, allocation, wanted)
+        reasons = motives(snapshot, wanted)
         done = Round(snapshot.now, allocation, wanted, reasons, reallocations(snapshot, wanted, reasons))
         actions = [*plan(snapshot, wanted, reasons), *wanted_checks(snapshot)]
         snapshot = replace(snapshot, round_at=snapshot.now)

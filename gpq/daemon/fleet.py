@@ -83,5 +83,6 @@ def _check_free(snapshot: Snapshot, name: str, *, force: bool) -> None:
     if on_it and not force:
         raise Refused(
             f"there are jobs on {name}: {', '.join(on_it)}",
-            "wait for them, `gpq requeue` or `gpq cancel` them; --force leaves them there, and gpq hears no more of them",
+            f"`gpq nodes drain {name}` sends those away that can leave; wait for the others or `gpq cancel` them; "
+            "--force leaves them there, and gpq hears no more of them",
         )

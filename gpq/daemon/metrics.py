@@ -132,7 +132,7 @@ FIGURES = (
     _Figure("goodput_examples_per_second", "Useful examples a second, of the base batch's worth.", lambda job: job.goodput),
     _Figure("throughput_examples_per_second", "Examples a second.", lambda job: job.throughput),
     _Figure("efficiency_ratio", "Statistical efficiency: goodput over throughput.", lambda job: job.efficiency),
-    _Figure("speedup_ratio", "Goodput over that of a fair share.", lambda job: job.speedup),
+    _Figure("speedup_ratio", "Goodput over that of a fair share, at least its fewest GPUs.", lambda job: job.speedup),
     _Figure("finish_time_fairness_ratio", "rho: at most 1 is fair.", lambda job: job.rho),
     _Figure("progress_ratio", "Of its declared length.", lambda job: job.progress),
     _Figure("remaining_seconds", "Expected time to its end.", lambda job: job.eta_seconds),
@@ -187,7 +187,7 @@ def _gpus(reader: Reader, nodes: list[NodeView]) -> Iterator[Metric]:
     yield _gauge("gpq_gpu_info", "1, with what a GPU is.", ["node", "gpu", "uuid", "type"], [
         ((node.name, str(device.index), device.id, device.type), 1.0) for node, device in all_of
     ])  # fmt: skip
-    answering = [(node, device) for node, device in all_of if node.state != "unreachable"]
+    answering = [(node, device) for node, device in all_of if node.answers]
     for name, told, of in (
         ("utilisation_ratio", "Share of the time in which something ran on it.", _utilisation),
         ("memory_bytes", "Its memory.", lambda device: device.memory_mib * MIB or None),
@@ -210,7 +210,7 @@ def standing(node: NodeView, device: DeviceView, reserved: set[tuple[str, str]])
     """One word for a GPU: what keeps a job off it, the nearest first."""
     if device.job is not None:
         return "held"
-    if node.state == "unreachable":
+    if not node.answers:
         return "unknown"
     if device.state != "ok":
         return device.state
@@ -221,7 +221,7 @@ def standing(node: NodeView, device: DeviceView, reserved: set[tuple[str, str]])
 
 def _nodes(nodes: list[NodeView]) -> Iterator[Metric]:
     for name, told, of in (
-        ("up", "1 while the server answers.", lambda node: float(node.state != "unreachable")),
+        ("up", "1 while the server answers.", lambda node: float(node.answers)),
         ("drained", "1 while nothing new is placed there.", lambda node: float(node.drained)),
         ("knowledge_age_seconds", "Since the server was last heard of.", lambda node: node.seen_seconds),
     ):

@@ -452,7 +452,7 @@ class Service:
             rounds=controller.rounds,
             round_ms_median=statistics.median(took) * 1000 if took else None,
             memory_mib=_resident_mib(),
-            nodes={str(node.id): node_word(snapshot, node) for _, node in sorted(snapshot.nodes.items())},
+            nodes={str(node.id): node_word(snapshot, node, now) for _, node in sorted(snapshot.nodes.items())},
             config_changed=self._fleet.config_changed(),
             metrics=metrics,
             metrics_problem=problem,

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-import gpq_agent
 from gpq_agent import wire
 
 from gpq import paths
 from gpq.config import NodeConfig
 from gpq.connectors.base import Connector
+from gpq.connectors.library import library
 from gpq.connectors.local import LocalConnector
 from gpq.core.actions import Action, Forget, Launch, Prepare, Retune, Stop
 from gpq.core.events import Event, Exited
@@ -27,7 +26,7 @@ from gpq.daemon.node_client import NodeClient
 from gpq.daemon.observing import Key
 from gpq.daemon.reign import UNNAMED, Reign
 from gpq.daemon.staging import Stager
-from gpq.errors import GpqError, NodeSilent, NotFound
+from gpq.errors import NodeSilent, NotFound
 
 LONGEST_WAIT: Seconds = 60.0  # the clock is looked at again: it may have been slewed, the machine suspended
 
@@ -56,7 +55,7 @@ class LiveWorld:
         self._snapshot = Snapshot()
         self._over = False
         self._home = home
-        self._library = _library(home)
+        self._library = library(home, renew=True)
         self.stager = Stager(
             self.ask,
             view=lambda: self._snapshot,
@@ -235,21 +234,3 @@ class LiveWorld:
             return self._clients[node]
         except KeyError:
             raise NotFound(f"no node {node}", f"there is {', '.join(sorted(self._clients))}") from None
-
-
-def _library(home: str) -> str:
-    """A folder with gpq_agent and nothing else. Where gpq is installed its neighbours would hide a script's packages."""
-    folder = os.path.join(home, "lib")
-    link = os.path.join(folder, "gpq_agent")
-    package = str(Path(gpq_agent.__file__).resolve().parent)
-    temporary = f"{link}.{os.getpid()}"
-    try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        if not os.path.islink(link) or os.readlink(link) != package:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
-            os.symlink(package, temporary)
-            os.replace(temporary, link)
-    except OSError as error:
-        raise GpqError(f"cannot write {folder}: {error.strerror}", "make it writable, or set GPQ_HOME") from error
-    return folder

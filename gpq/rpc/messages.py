@@ -306,7 +306,9 @@ class JobView(msgspec.Struct, frozen=True):
     goodput: float | None  # useful examples a second (M0-equivalent), None when not known
     throughput: float | None  # examples a second
     efficiency: float | None
-    speedup: float | None  # goodput over that of a fair share
+    speedup: (
+        float | None
+    )  # goodput over that of a fair share, at least its fewest GPUs; None until so many were measured
     rho: float | None  # finish-time fairness: below 1 is better than a fair share
     progress: float | None  # 0 to 1
     eta_seconds: float | None
@@ -448,7 +450,7 @@ class JobDetail(msgspec.Struct, frozen=True):
     notices: list[str]
     history: list[EventView]
     learning_rate_rule: str = ""
-    fair_share: float | None = None  # GPUs that a fair share would be now; `job.speedup` is over its goodput
+    fair_share: float | None = None  # GPUs that a fair share would be now; `job.speedup` is over that, or its fewest
     losses: list[LossView] = []  # of the metric `loss`, thinned, oldest first
     ranks: list[RankView] = []  # of a job with several replicas while it has GPUs
     habits: list[HabitView] = []  # of its training loop
@@ -552,11 +554,16 @@ class NodeView(msgspec.Struct, frozen=True):
     reason: str
     cores: int
     memory_mib: int
-    seen_seconds: float  # age of this knowledge
+    seen_seconds: float  # age of this knowledge; 0.0 of one that was never heard of
     devices: list[DeviceView]
     drained: bool = False  # also while it does not answer
     address: str = ""  # where other servers reach it
     strangers: list[str] = []  # attempts that live there and are not in the database, a line each
+
+    @property
+    def answers(self) -> bool:
+        """Is something known of it now? Not of one that is silent, or being reached for the first time."""
+        return self.state not in ("unreachable", "connecting")
 
 
 class ErrandResult(msgspec.Struct, frozen=True):

@@ -131,11 +131,15 @@ def _running(answer: JobDetail) -> dict[str, str]:
 
 
 def _speedup(answer: JobDetail) -> str:
-    """Not to be mixed up with that of the curve, which is over the fewest GPUs: a fair share may be less than one."""
-    if answer.job.speedup is None:
+    """Not to be mixed up with that of the curve, which is over the fewest GPUs. Of a job without GPUs there is none."""
+    if answer.job.speedup is None or not answer.job.gpus:
         return ""
-    share = f" ({number(answer.fair_share)} GPUs now)" if answer.fair_share is not None else ""
-    return f"{number(answer.job.speedup)}x that of a fair share{share}"
+    share, fewest = answer.fair_share, answer.spec.min_gpus
+    if share is None:
+        return f"{number(answer.job.speedup)}x that of a fair share"
+    if share < fewest:
+        return f"{number(answer.job.speedup)}x that of its fewest GPUs ({fewest}); a fair share is {number(share)} now"
+    return f"{number(answer.job.speedup)}x that of a fair share ({number(share)} GPUs now)"
 
 
 def _progress(job: JobView) -> str:

@@ -24,9 +24,15 @@ def _nodes(nodes: list[NodeView]) -> list[Column]:
         Column("IN USE", [str(sum(1 for each in node.devices if each.job)) for node in nodes], 69, right=True),
         Column("CORES", [str(node.cores) for node in nodes], 50, right=True),
         Column("MEMORY", [gib(node.memory_mib) for node in nodes], 49, right=True),
-        Column("SEEN", [f"{duration(node.seen_seconds)} ago" for node in nodes], 60),
+        Column("SEEN", [seen(node) for node in nodes], 60),
         Column("REASON", [_reason(node) for node in nodes], 65, least=12),
     ]
+
+
+def seen(node: NodeView) -> str:
+    """`5s ago`; `never` of a server that was not heard of since the daemon's start."""
+    never = not node.answers and not node.seen_seconds
+    return "never" if never else f"{duration(node.seen_seconds)} ago"
 
 
 def _reason(node: NodeView) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.text import Text
 
 from gpq.rpc.messages import DeviceView, NodeView, ProcessView
-from gpq.views.nodes import gib, memory, utilisation
+from gpq.views.nodes import gib, memory, seen, utilisation
 from gpq.views.past import PIECES, Past
-from gpq.views.plain import duration, moment, safe
+from gpq.views.plain import moment, safe
 from gpq.views.top import owned
 
 NARROW = 110  # columns below which half of the past is shown
@@ -20,7 +20,7 @@ def lines(nodes: list[NodeView], past: Past, width: int) -> list[Text]:
     for node in nodes:
         style = "bold" if node.state == "up" else "bold red"
         head = f"{safe(node.name)}  {safe(node.state)}  {node.cores} cores  {gib(node.memory_mib)}"
-        found.append(Text(f"{head}  seen {duration(node.seen_seconds)} ago  {safe(node.reason)}".rstrip(), style=style))
+        found.append(Text(f"{head}  seen {seen(node)}  {safe(node.reason)}".rstrip(), style=style))
         found += [Text(f"  not in the database: {safe(line)}", style="red") for line in node.strangers]
         for device in node.devices:
             found += _device(node, device, past, room)

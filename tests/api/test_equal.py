@@ -43,6 +43,7 @@ COUNTERPARTS: dict[str, tuple[Any, ...]] = {
 }
 WHY_NOT = {
     "config check": "gpq.settings() raises what is wrong with the file",
+    "config library": "for the shell, or the environment, of who runs a script without gpq",
     "config path": "whoever edits the file is a person",
     "config policies": "a list for the person who edits the file",
     "doctor": "its lines are for the person who mends what they name",

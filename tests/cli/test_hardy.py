@@ -58,6 +58,7 @@ CASES: dict[str, tuple[list[str], int]] = {
     "config show": ([], 0),
     "config check": ([], 0),
     "config path": ([], 0),
+    "config library": ([], 0),
     "config policies": ([], 0),
     "simulate": ([], 2),
     "demo": (["--policy", "nonsense"], 2),

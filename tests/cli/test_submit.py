@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpq.cli import environment, spec
+from gpq.cli import asking, environment, queueing, spec
+from gpq.cli.grammar import GRAMMAR
 from gpq.core.planning import CANCEL_GRACE
+from gpq.errors import UsageError
 from gpq.rpc import messages
 from tests.cli.conftest import Gpq
 from tests.cli.served import Made
@@ -242,5 +245,99 @@ def test_options_of_gpq_after_the_script_are_the_scripts_and_that_is_said(gpq: G
     said = "stand after the script and so go to it: gpq's own options stand before it"
     assert late.stderr == f"note: --gpus, --dry-run {said}\n"
     assert gpq("submit", "train.py", "--epochs", "3").stderr == ""
-    command = gpq("submit", "--", "true", "--hold")
-    assert command.stderr.startswith("note: --hold stands after the command and so goes to it")
+    shell = home / "run.sh"
+    shell.write_text("#!/bin/sh\n")
+    said = "--hold stands after the script and so goes to it: gpq's own options stand before it"
+    assert gpq("submit", "run.sh", "--hold").stderr == f"note: {said}\n"
+
+
+def test_after_dashes_the_note_says_where_gpqs_options_stand_and_names_none_that_gpq_would_refuse(
+    gpq: Gpq, made: Made
+) -> None:
+    said = gpq("submit", "--", "true", "--hold", "--gpus", "2")
+    assert said.stdout == "job 5 submitted\n"
+    told = "stand after `--` and so go to the command: gpq's own options stand before `--`"
+    assert said.stderr == f"note: --hold, --gpus {told}\n"
+
+
+@pytest.mark.parametrize("option", [each for each in GRAMMAR["submit"][1] if each.startswith("--")])
+def test_what_gpq_would_refuse_for_a_command_is_the_commands_own(option: str) -> None:
+    value = ["1"] if GRAMMAR["submit"][1][option][1] else []
+    parsed = asking.parse([option, *value, "--", "true"])
+    assert parsed is not None
+    try:
+        spec.build(asking.settle(parsed).asked)
+        refused = False
+    except UsageError as error:
+        refused = "is for training scripts" in error.message
+    typed = asking.parse(["--", "true", option, *value])
+    assert typed is not None
+    assert bool(queueing.late(typed)) is not (refused or option == "--python")
+
+
+@pytest.mark.parametrize("words", [["--gpus", "2", "true"], ["--dry-run", "true"], ["-g", "2"], ["--time=2h", "true"]])
+def test_a_command_cannot_begin_with_an_option_of_gpq(gpq: Gpq, made: Made, words: list[str]) -> None:
+    said = gpq("submit", "--", *words)
+    assert (said.returncode, said.stdout, made.asked) == (2, "", [])
+    option = words[0].partition("=")[0]
+    assert said.stderr == (
+        f"gpq: {option} stands after `--`, where the command begins\nhint: gpq's own options stand before `--`\n"
+    )
+
+
+def stays(gpq: Gpq, *argv: str, **environ: str) -> list[str]:
+    """The names that the note of a submission has."""
+    said = gpq("submit", "--dry-run", *argv, timeout=120, cwd=None, **environ)
+    lines = [line for line in said.stderr.splitlines() if "behind" in line]
+    assert len(lines) <= 1, said.stderr
+    assert "canary" not in said.stdout + said.stderr
+    return sorted(re.findall(r"--env (\w+)", lines[0])) if lines else []
+
+
+def test_variables_that_the_job_seems_to_use_and_that_stay_behind_are_named_once(
+    gpq: Gpq, made: Made, home: Path
+) -> None:
+    plain, logs, reads = home / "p" / "plain.py", home / "q" / "logs.py", home / "r" / "reads.py"
+    for path, text in (
+        (plain, "import torch\n"),
+        (logs, "import tracking\n"),
+        (
+            reads,
+            "import os\nos.environ['DATA_ROOT'], os.environ.get(\"SHORT\")\nos.environ['MADE'] = os.environ['MADE'] or 'x'\n",
+        ),
+    ):
+        path.parent.mkdir()
+        path.write_text(text)
+    (home / "q" / "tracking.py").write_text("import wandb, boto3\n")
+    secrets = {
+        "WANDB_API_KEY": "canary", "WANDB_ENTITY": "canary", "AWS_SECRET_ACCESS_KEY": "canary", "NEPTUNE_API_TOKEN": "canary",
+        "OTHER_PASSWORD": "canary", "DATA_ROOT": "canary", "MADE": "canary", "WANDB_MODE": "offline", "EMPTY_TOKEN": "",
+    }  # fmt: skip
+
+    def of(path: Path, *options: str, **more: str) -> list[str]:
+        return stays(gpq, "--cwd", str(path.parent), *options, path.name, **{**secrets, **more})
+
+    assert of(plain) == []
+    assert of(logs) == ["AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "WANDB_ENTITY"]
+    assert of(logs, "--env", "WANDB_API_KEY", "-e", "AWS_SECRET_ACCESS_KEY=x") == ["WANDB_ENTITY"]
+    assert of(reads) == ["DATA_ROOT"], "it makes the other one itself"
+    assert stays(gpq, "--", "sh", "-c", "curl -u $OTHER_PASSWORD x", **secrets) == ["OTHER_PASSWORD"]
+    assert stays(gpq, "--", "python", str(logs), **secrets) == [
+        "AWS_SECRET_ACCESS_KEY",
+        "WANDB_API_KEY",
+        "WANDB_ENTITY",
+    ]
+
+
+def test_the_note_on_variables_is_not_mixed_with_json_and_can_be_silenced_for_good(
+    gpq: Gpq, made: Made, home: Path
+) -> None:
+    (home / "train.py").write_text("import wandb\n")
+    said = gpq("submit", "train.py", "--json", WANDB_API_KEY="canary")
+    assert said.stderr.count("WANDB_API_KEY stays behind") == 1
+    typed = gpq("submit", "--json", "train.py", WANDB_API_KEY="canary")
+    assert json.loads(typed.stdout)["id"] == 5
+    assert "WANDB_API_KEY stays behind" in typed.stderr
+    config = home / "config.toml"
+    config.write_text("note_env = false\n" + config.read_text())
+    assert "behind" not in gpq("submit", "train.py", WANDB_API_KEY="canary").stderr

@@ -169,6 +169,42 @@ def test_a_target_that_is_gone_from_the_file_hinders_no_other_change() -> None:
         asked(job, changes={"notify": ["gone", "desktop"]})
 
 
+NOT_RESIZED = [
+    (YOUNG, "wait until it has taken its first steps, then edit it again", ("cancel",)),
+    (builders.running(1, on("a", 0), spec_=spec(rigid=True)), "`gpq cancel 1` and submit it so", ("wait",)),
+    (RIGID, "`gpq cancel 1` and submit it so", ("wait",)),
+    (
+        builders.running(1, on("a", 0), spec_=spec(level=Level.SIGNAL, up_to=1), declared=False),
+        "`gpq hold 1`, then edit and release it",
+        ("cancel", "wait"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("job", "way", "never"), NOT_RESIZED)
+@pytest.mark.parametrize("state", [JobState.STARTING, JobState.RUNNING, JobState.STOPPING])
+def test_a_refusal_names_the_way_that_works_for_this_kind_of_job(
+    job: Job, way: str, never: tuple[str, ...], state: JobState
+) -> None:
+    """Of the number of GPUs, and of what counts at a start only."""
+    for changes in ({"min_gpus": 2, "max_gpus": 2}, {"begin": 100.0}, {"gpu_type": "A100"}):
+        with pytest.raises(Refused) as caught:
+            asked(replace(job, state=state), changes=changes)
+        hint = caught.value.hint
+        assert (way in hint) or (job is YOUNG and "wait until" in hint and "`gpq hold 1`" in hint)
+        assert not any(word in hint for word in never), hint
+
+
+def test_who_waits_as_told_can_edit_it() -> None:
+    with pytest.raises(Refused, match="has not declared itself"):
+        asked(YOUNG, changes={"min_gpus": 2, "max_gpus": 2})
+    declared = replace(YOUNG, profile=replace(YOUNG.profile, declared=DECLARED))
+    event = asked(declared, changes={"min_gpus": 2, "max_gpus": 2})
+    assert isinstance(event, Edited)
+    held = asked(replace(PENDING, spec=YOUNG.spec, state=JobState.HELD), changes={"begin": 100.0})
+    assert isinstance(held, Edited)
+
+
 def test_every_error_has_a_hint() -> None:
     with pytest.raises(GpqError) as caught:
         asked(RIGID, changes={"min_gpus": 2, "max_gpus": 2})

@@ -6,8 +6,9 @@ import re
 from dataclasses import replace
 
 from gpq.core import bargains
-from gpq.core.explain import explain, reallocations
+from gpq.core.explain import explain
 from gpq.core.models import Job, Snapshot
+from gpq.core.motives import reallocations
 from gpq.core.profile import Noise, Profile, ProfileRow
 from gpq.core.units import JobId
 from tests.builders import DECLARED, black_box, job, node, on, running, snapshot, spec

@@ -6,12 +6,25 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core.explain import Explained, explain, motives
-from gpq.core.models import Exit, Job, JobState, Placement, Shape, Snapshot, Wish
+from gpq.core.explain import Explained, explain
+from gpq.core.models import (
+    Exit,
+    Job,
+    JobSpec,
+    JobState,
+    Placement,
+    Shape,
+    Snapshot,
+    StopReason,
+    Wish,
+)  # fmt: skip
+from gpq.core.motives import motives
 from gpq.core.nodes import DeviceState, NodeState
 from gpq.core.placement import place
-from gpq.core.profile import Profile, ProfileRow
+from gpq.core.policy import GANG
+from gpq.core.profile import Noise, Profile, ProfileRow
 from gpq.core.units import JobId, NodeId
+from gpq.policies.registry import POLICIES
 from tests.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
 
 
@@ -84,7 +97,7 @@ def test_a_silent_server_says_nothing_about_the_job() -> None:
 def test_each_change_of_a_round_has_its_motive() -> None:
     here = snapshot(node("a", 2), replace(profiled(1), placement=on("a", 0, 1), last_replicas=2), job(2))
     allocation = {JobId(1): Shape(1), JobId(2): Shape(1)}
-    lines = motives(here, allocation, place(here, allocation))
+    lines = motives(here, place(here, allocation))
     assert lines[JobId(1)] == "2 -> 1 GPU: job 2 needs room"
     assert lines[JobId(2)] == "starts with 1 GPU"
 
@@ -99,7 +112,7 @@ def test_what_a_job_is_stopped_for_and_what_it_goes_on_with_tell_the_same_ratio(
 
     def motive(one: Job) -> str:
         here, allocation = snapshot(*servers, one), {JobId(1): Shape(1)}
-        return motives(here, allocation, place(here, allocation))[JobId(1)]
+        return motives(here, place(here, allocation))[JobId(1)]
 
     before, after = motive(ran), motive(stopped)
     assert before.startswith("2 -> 1 GPU: fewer are faster, goodput x")
@@ -138,3 +151,75 @@ def test_who_needs_several_gpus_hears_that_smaller_jobs_do_not_wait_for_it() -> 
         assert "may start before it" not in said(strict)
     one = why(snapshot(node("a", 1), running(2, on("a", 0), spec_=black_box()), job(1, spec_=black_box())))
     assert "fewer" not in said(one)
+
+
+def test_none_is_worth_more_is_said_of_a_batch_only_where_it_is_so() -> None:
+    """Of the noise scale: with little noise the declared batch is the best there is, with much a larger one would be."""
+    rows = tuple(ProfileRow(1, 1, size, 0.02 + 0.0001 * size, 0.03 + 0.0001 * size, 100.0) for size in (64, 128))
+    for scale, best in ((1.0, True), (1e6, False)):
+        profile = Profile(declared=DECLARED, rows=rows, noise=Noise(1.0, scale, 100), atomic_batch=64)
+        one = running(1, on("a", 0), profile=profile)
+        [line] = [line for line in why(snapshot(node("a", 1), one)).reasons if "total batch" in line]
+        assert line.startswith("its total batch of 64 is the one it declared, and ")
+        assert line.endswith("none is worth more on these GPUs") is best, line
+        if not best:
+            assert float(line.partition(" x")[2].split()[0]) > 1.01
+
+
+@pytest.mark.parametrize(
+    ("asked", "words", "remedy"),
+    [
+        (spec(gpus=9), "it asks for 9 GPUs; all servers together have 8", "gpq edit 1 --gpus 8"),
+        (black_box(5), "it asks for 5 GPUs on one server; the largest server has 4", "gpq edit 1 --gpus 4"),
+        (black_box(3, gpu_type="T4"), "the largest server has 2 that suit it", "gpq edit 1 --gpus 2"),
+    ],
+)
+def test_what_there_is_too_little_of_is_counted_and_the_remedy_fits(asked: JobSpec, words: str, remedy: str) -> None:
+    mixed = node("b", 4)
+    devices = tuple(replace(each, type="T4") if each.index < 2 else each for each in mixed.devices)
+    here = snapshot(node("a", 4), replace(mixed, devices=devices), job(1, spec_=asked))
+    answer = why(here)
+    assert words in said(answer)
+    assert remedy in said(answer)
+    count = int(remedy.rpartition(" ")[2])
+    edited = replace(here, jobs={JobId(1): job(1, spec_=replace(asked, min_gpus=count, max_gpus=count))})
+    assert "more GPUs than there are" not in said(why(edited))
+    assert "are free" in said(why(edited))
+
+
+def test_gpus_out_of_use_are_blamed_only_where_they_are_enough() -> None:
+    machine = node("a", 2)
+    broken = replace(machine.devices[0], state=DeviceState.QUARANTINED, reason="ECC errors")
+    here = snapshot(
+        replace(machine, devices=(broken, machine.devices[1])), job(1, spec_=black_box(2)), job(2, spec_=black_box(9))
+    )
+    assert why(here).headline == "GPUs are out of use"
+    assert why(here, 2).headline == "asks for more GPUs than there are"
+
+
+def test_who_was_held_by_its_user_is_not_told_of_an_earlier_hold_by_gpq() -> None:
+    told = "held: failed 3 times in a row, each within 30 s; `gpq release 1` tries again"
+    by_gpq = job(1, state=JobState.HELD, notices=(told,), quick_failures=3)
+    assert why(snapshot(node("a"), by_gpq)).headline == told
+    assert why(snapshot(node("a"), replace(by_gpq, quick_failures=0))).headline == "held by its user"
+
+
+def test_a_stopping_job_says_how_long_it_has_and_for_what() -> None:
+    stopping = {"state": JobState.STOPPING, "stop": StopReason.TIME, "stop_sent_at": 90.0}
+    command = running(1, on("a", 0), spec_=black_box(), **stopping)  # type: ignore[arg-type]
+    trains = running(2, on("a", 1), spec_=spec(grace=300.0), **stopping)  # type: ignore[arg-type]
+    here = snapshot(node("a"), command, trains, now=100.0)
+    assert why(here).reasons == ("asked to stop 10 s ago (time); it has 10 s from then to end",)
+    assert why(here, 2).reasons == ("asked to stop 10 s ago (time); it has 300 s from then to checkpoint",)
+
+
+def test_jobs_elsewhere_are_not_said_to_hold_what_it_waits_for() -> None:
+    mine = job(1, spec_=black_box(gpu_type="A100"))
+    held = [running(2, on("a", 0)), running(3, on("b", 0), spec_=black_box())]
+    here = snapshot(node("a", 1), node("b", 1, type="T4"), mine, *held)
+    assert "GPUs are held by job 2 (ana, 1 GPU)" in why(here).reasons
+    assert not any("job 3" in line for line in why(here).remedies)
+
+
+def test_the_core_knows_which_policies_size_no_job() -> None:
+    assert {name for name, entry in POLICIES.items() if entry.gang} == GANG

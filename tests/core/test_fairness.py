@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpq.core import estimates, fairness
 from gpq.core import goodput as gp
 from gpq.core.fairness import MeanShare, finish_time_fairness, seconds_alone, shares, speed_at, speedup
-from gpq.core.models import Placement, Shape
+from gpq.core.models import Placement, Shape, Snapshot
 from gpq.core.profile import Noise, Profile, ProfileRow, Progress
 from gpq.core.units import JobId
 from tests.builders import DECLARED, PARAMS, job, node, on, running, snapshot, spec
@@ -125,6 +125,78 @@ def test_a_waiting_job_has_speedup_zero_and_one_without_an_end_no_rho() -> None:
     [value] = fairness.fairness_by_job(snapshot(node("a", 4), endless)).values()
     assert value.speedup == 0
     assert value.rho is None
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> Snapshot:
+    """A job that runs and was measured on some sizes, and others that wait or run, of one user or several."""
+    gpus = draw(st.integers(1, 8))
+    fewest = draw(st.integers(1, gpus))
+    has = draw(st.integers(fewest, gpus))
+    sizes = draw(st.sets(st.integers(1, 8), min_size=1, max_size=4)) | {has}
+    scale, scatter = draw(st.floats(-0.5, 1.0)), draw(st.floats(0.5, 2.0))
+    rows = tuple(
+        ProfileRow(1, k, m, 0.001 * m, (0.02 + 0.001 * m) * k ** (1 - scale) * (scatter if k > 1 else 1.0), 100.0)
+        for k in sorted(sizes)
+        for m in (16, 64)
+    )
+    up_to = draw(st.sampled_from([0, has, gpus]))
+    noise = draw(st.sampled_from([None, Noise(1.0, draw(st.floats(1.0, 1e5)), 1000)]))
+    mine = replace(
+        Profile(declared=DECLARED, rows=rows, noise=noise),
+        samples_per_second=draw(st.sampled_from([0.0, 1.0, 1e5])),
+    )
+    choice = estimates.best_batch(job(1, profile=mine), Shape(has))
+    assert choice is not None
+    mine = replace(mine, atomic_batch=choice.atomic_batch, accum_steps=choice.accum_steps)
+    others = [job(n, spec_=spec(user=draw(st.sampled_from("ab")))) for n in range(2, 2 + draw(st.integers(0, 20)))]
+    first = running(1, on("a", *range(has)), spec_=spec(user="a", gpus=fewest, up_to=up_to), profile=mine)
+    return snapshot(node("a", gpus), first, *others)
+
+
+@given(crowds())
+@settings(max_examples=300, deadline=None)
+def test_a_speedup_is_only_told_where_it_was_measured_and_never_of_who_has_its_share_or_less(here: Snapshot) -> None:
+    mine = here.jobs[JobId(1)]
+    found = fairness.fairness_by_job(here)[JobId(1)]
+    most = max(row.replicas for row in mine.profile.rows)
+    if found.speedup is None:
+        assert found.share > most
+        return
+    assert mine.replicas <= most
+    if mine.replicas <= max(found.share, mine.spec.min_gpus):
+        assert found.speedup <= 1.0 + 1e-6, "on its share, or fewer, nobody is faster than on its share"
+    if mine.replicas == 1:
+        assert found.speedup <= 1.0 + 1e-6, "one GPU is no speedup over one GPU"
+    curve = estimates.curve(mine, [Shape(mine.spec.min_gpus), Shape(mine.replicas)])
+    assert found.speedup <= curve[-1].goodput / curve[0].goodput * (1 + 1e-6), "no more than it gains over its fewest"
+    slow = replace(mine, profile=replace(mine.profile, samples_per_second=7.0))
+    again = fairness.fairness_by_job(replace(here, jobs={**here.jobs, JobId(1): slow}))[JobId(1)]
+    assert again.speedup == found.speedup, "a slow minute changes the throughput, not how it scales"
+
+
+def test_more_that_waits_does_not_make_a_job_on_one_gpu_faster() -> None:
+    known = profile()
+    choice = estimates.best_batch(job(1, profile=known), Shape(1))
+    assert choice is not None
+    known = replace(known, atomic_batch=choice.atomic_batch, accum_steps=choice.accum_steps)
+    told = []
+    for waiting in (0, 3, 15):
+        mine = running(1, on("a", 0), profile=known)
+        here = snapshot(node("a", 4), mine, *(job(number) for number in range(2, 2 + waiting)))
+        told.append(fairness.fairness_by_job(here)[JobId(1)].speedup)
+    assert told[0] is not None
+    assert told[0] < 1.0, "its share were four GPUs"
+    assert told[1:] == pytest.approx([1.0, 1.0])
+
+
+def test_what_was_never_measured_is_no_measure() -> None:
+    once = replace(profile(), rows=tuple(row for row in profile().rows if row.replicas == 1), atomic_batch=64)
+    elastic = running(1, on("a", 0), profile=once)
+    assert fairness.fairness_by_job(snapshot(node("a", 4), elastic))[JobId(1)].speedup is None
+    alone = replace(elastic, spec=spec(gpus=1, up_to=1))
+    [value] = fairness.fairness_by_job(snapshot(node("a", 4), alone)).values()
+    assert value.speedup == pytest.approx(1.0, abs=0.05)
 
 
 def test_users_are_summed_up() -> None:

@@ -521,7 +521,6 @@ class Engine:
         assert self._gradients is not None
         step = micro.step
         self.ledger.begin_step()
-        self._finished = False
         self._weighed, self._unit = False, 1.0
         self._probe.arm(
             sampled=step.sampled and step.inverse > 0.0,

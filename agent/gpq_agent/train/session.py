@@ -21,6 +21,7 @@ from .leaving import again
 from .loader import Loader, dataset_size
 from .noise_scale import NoiseScale
 from .own_saves import OwnSaves, files_below
+from .refusals import refuse_sharded
 from .restore import USER, choose_state, reseed, unwrapped
 from .sampler import GlobalSampler
 from .scaling import Rule, make_rule
@@ -120,6 +121,7 @@ class Job:
 
         `sync_batch_norm`: batch norm takes its statistics over all replicas, so that their number changes nothing; on GPUs.
         """
+        refuse_sharded(model)
         model = model.to(self.device)
         if sync_batch_norm:
             if self.device.type != "cuda" and self.replicas > 1:
@@ -151,6 +153,7 @@ class Job:
         if self._engine.training:
             raise GpqTrainError("job.prepare() was called twice", "give it lists of models and optimizers")
         models, optimizers, schedulers = _listed(model), _listed(optimizer), _listed(scheduler)
+        refuse_sharded(models, optimizers)
         pairs = [unwrapped(each) for each in models]
         if self.replicas > 1 and not all(isinstance(each.wrapper, DistributedDataParallel) for each in pairs):
             raise GpqTrainError("the model is not wrapped for {} replicas".format(self.replicas), "use job.wrap(model)")

@@ -1,0 +1,32 @@
+"""The folder that holds gpq_agent and nothing else: on the PYTHONPATH of scripts under gpq, and of who runs one without."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import gpq_agent
+
+from gpq.errors import GpqError
+
+
+def library(home: str, *, renew: bool) -> str:
+    """In the state directory `home`; made where it is not there. Where gpq is installed, its neighbours would hide a script's
+    own packages. `renew`: it is to lead to this gpq's, not to another one's that is still there. Raises GpqError."""
+    folder = os.path.join(home, "lib")
+    link = os.path.join(folder, "gpq_agent")
+    package = str(Path(gpq_agent.__file__).resolve().parent)
+    temporary = f"{link}.{os.getpid()}"
+    if not renew and os.path.isfile(os.path.join(link, "wire.py")):
+        return folder
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        if not os.path.islink(link) or os.readlink(link) != package:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            os.symlink(package, temporary)
+            os.replace(temporary, link)
+    except OSError as error:
+        raise GpqError(f"cannot write {folder}: {error.strerror}", "make it writable, or set GPQ_HOME") from error
+    return folder

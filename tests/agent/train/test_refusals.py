@@ -1,0 +1,132 @@
+"""What keeps its state in pieces on the replicas is refused at once, in the words of what works; with one replica as well."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from gpq_agent.train.environment import Environment
+from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.refusals import refuse_sharded
+from gpq_agent.train.session import Job
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from tests.agent.train.driver import free_port
+from tests.agent.train.script import Examples
+
+
+@pytest.fixture(scope="module")
+def mesh() -> Iterator[DeviceMesh]:
+    """A process group of this process alone."""
+    names = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(names)
+    dist.init_process_group("gloo")
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+    for name, value in before.items():
+        os.environ.pop(name)
+        if value is not None:
+            os.environ[name] = value
+
+
+def fsdp(mesh: DeviceMesh) -> nn.Module:
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+
+    return FullyShardedDataParallel(
+        nn.Linear(4, 1), device_id=torch.device("cpu"), sharding_strategy=ShardingStrategy.NO_SHARD
+    )
+
+
+def fsdp_within(mesh: DeviceMesh) -> nn.Module:
+    return nn.Sequential(fsdp(mesh), nn.Linear(1, 1))
+
+
+def fully_sharded(mesh: DeviceMesh) -> nn.Module:
+    from torch.distributed.fsdp import fully_shard
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    fully_shard(model[0], mesh=mesh)
+    return model
+
+
+def tensor_parallel(mesh: DeviceMesh) -> nn.Module:
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    return parallelize_module(nn.Sequential(nn.Linear(4, 1)), mesh, {"0": ColwiseParallel()})
+
+
+def deepspeed(mesh: DeviceMesh) -> nn.Module:
+    class DeepSpeedEngine(nn.Module):
+        """As deepspeed.initialize returns it: known by its name, since it is not there to be imported."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = nn.Linear(4, 1)
+
+    return DeepSpeedEngine()
+
+
+MODELS: list[tuple[Callable[[DeviceMesh], nn.Module], str]] = [
+    (fsdp, r"FullyShardedDataParallel \(FSDP\)"),
+    (fsdp_within, r"FullyShardedDataParallel \(FSDP\)"),
+    (fully_sharded, r"fully_shard \(FSDP2\)"),
+    (tensor_parallel, "DTensor"),
+    (deepspeed, "DeepSpeed"),
+]
+
+
+def job(replicas: int = 1) -> Job:
+    return Job(Environment(replicas=replicas), torch.device("cpu"), 0, {})
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, about FSDP on CPUs
+@pytest.mark.parametrize(("make", "what"), MODELS)
+def test_a_model_in_pieces_is_refused_with_what_works_instead(
+    mesh: DeviceMesh, make: Callable[[DeviceMesh], nn.Module], what: str
+) -> None:
+    model = make(mesh)
+    compiled: Any = torch.compile(model)
+    this = job()
+    this.loader(Examples(10), batch_size=5)
+    tries: list[Callable[[], Any]] = [
+        lambda: this.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1)),
+        lambda: this.prepare(compiled, torch.optim.SGD(model.parameters(), lr=0.1)),
+        lambda: this.wrap(model),
+        lambda: refuse_sharded([nn.Linear(1, 1), model]),
+    ]
+    for attempt in tries:
+        with pytest.raises(GpqTrainError, match=what) as caught:
+            attempt()
+        said = f"{caught.value.message}; {caught.value.hint}"
+        assert "use job.wrap" not in said
+        assert "gpq submit --gpus N -- torchrun --nproc-per-node N train.py" in said
+        assert "job.should_stop()" in said
+        assert "\n" not in said
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_optimizer_in_pieces_is_refused_too(mesh: DeviceMesh) -> None:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model = nn.Linear(4, 1)
+    sharded = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.SGD, lr=0.1)
+    this = job()
+    this.loader(Examples(10), batch_size=5)
+    with pytest.raises(GpqTrainError, match="ZeroRedundancyOptimizer"):
+        this.prepare(model, sharded)
+    whole = fully_sharded(mesh)
+    with pytest.raises(GpqTrainError, match="DTensor"):
+        refuse_sharded(torch.optim.SGD(whole.parameters(), lr=0.1))
+
+
+def test_what_is_whole_is_not_refused(mesh: DeviceMesh) -> None:
+    plain = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+    refuse_sharded(plain, torch.optim.Adam(plain.parameters()))
+    refuse_sharded(nn.parallel.DistributedDataParallel(plain), [torch.optim.SGD(plain.parameters(), lr=0.1)])
+    refuse_sharded([plain, nn.Linear(1, 1)], None)
