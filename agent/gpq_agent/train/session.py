@@ -269,7 +269,7 @@ class Job:
                 "a batch of {} does not reach {} replicas".format(size, self.replicas),
                 "submit with --gpus 1-{}, or draw larger batches".format(size),
             )
-        shares = [each[self.rank :: self.replicas] for each in batch]
+        shares = [_rows(each, self.rank, self.replicas) for each in batch]
         self._engine.share_weight(self.replicas * len(shares[0]) / size)
         return shares[0] if len(shares) == 1 else tuple(shares)
 
@@ -415,7 +415,7 @@ class Job:
                 rule = make_rule(name, optimizer, base_batch=self._limits.base_batch, warmup_steps=warmup_steps)
             except ValueError as error:
                 raise GpqTrainError(str(error)) from None
-            if rule.notice:
+            if rule.notice and not self._limits.fixed:
                 self._engine.notice(rule.notice)
             rules.append(rule)
         return rules
@@ -492,6 +492,12 @@ class Value:
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         self.value = state["value"]
+
+
+def _rows(batch: Any, first: int, stride: int) -> Any:
+    rows = batch[first::stride]
+    # Of tensors a copy where they are not in one piece, as a drawn batch is: models call view() on what they are given.
+    return rows.contiguous() if isinstance(rows, torch.Tensor) else rows
 
 
 def _listed(given: Any) -> List[Any]:
