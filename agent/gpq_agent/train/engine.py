@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gpq_agent import wire
 
+from . import check
 from .agreement import Agreement, Proposal
 from .batches import Limits, ordered
 from .checkpoint import CheckpointStore, MemoryRecord
@@ -47,6 +48,7 @@ class Engine:
 
     def __init__(self, environment: Environment, device: torch.device, environ: Mapping[str, str]) -> None:
         self.environment = environment
+        self.check = check.begin(environ, environment)
         lead = environment.rank == 0
         run_dir = environment.run_dir
         self.report = Reporter(os.path.join(run_dir, wire.REPORT) if run_dir and lead else "", environ)
@@ -133,7 +135,9 @@ class Engine:
         if self.environment.checkpoint_dir:
             self._terminator.arm()
         self.pulse.beat(self.meter.steps, "arrived")
-        agreed = self.agreement.step()
+        if self.check is not None:
+            self.check.boundary(self)
+        agreed = self.agreement.step() if self.check is None else self.check.agreed()
         if agreed is not None:
             self._obey(agreed)
         store = self.store
@@ -256,6 +260,8 @@ class Engine:
 
     def finish(self) -> None:
         """The last epoch is over: nothing is left to interrupt."""
+        if self.check is not None:
+            self.check.finish(self)
         self._terminator.disarm()
         self.publish()
         saved = self.save("end") if self.environment.rank == 0 and self.store is not None else True
@@ -270,6 +276,8 @@ class Engine:
     def log(self, values: Mapping[str, Any]) -> None:
         """Keep these numbers for the next report; after the last one they go up at once."""
         meter = self.meter
+        if self.check is not None:
+            self.check.log(values)
         self.publisher.log(values, meter.base_steps if self._sampler is not None else float(meter.steps))
         if self._finished:
             self.publisher.metrics(self.meter.steps)
@@ -307,6 +315,8 @@ class Engine:
             scale = getattr(self._scaler, "_scale", None)
             self._probe.grad_scale = self._scaler.get_scale() if scale is None else scale
         self._gate.enter(micro)
+        if self.check is not None:
+            self.check.entered(micro)
 
     def _synchronise(self, wanted: bool) -> None:
         """What DistributedDataParallel.no_sync() sets, without a block around the script's own code. Setting an attribute
@@ -348,6 +358,8 @@ class Engine:
 
     def leave_micro(self, micro: Issued, *, abandoned: bool) -> None:
         assert self._gate is not None
+        if self.check is not None:
+            self.check.left(micro)
         if abandoned and not self.evaluation_failed:
             self._abandoned = micro
         if not abandoned and not micro.last:

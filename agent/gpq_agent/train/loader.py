@@ -4,6 +4,7 @@ from typing import Any, Callable, Iterator, Optional, Protocol
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from . import check
 from .errors import GpqTrainError
 from .sampler import Cursor, GlobalSampler, Issued
 
@@ -49,9 +50,10 @@ class Loader:
         self.counted = 0
         self._given = Cursor(-1, 0)  # epoch of the present pass, and the micro-batches that it has given
         self._session = session
+        data, batches = check.recorder.sampler(dataset, sampler) if check.recorder else (dataset, sampler)
         self._data: Any = DataLoader(
-            dataset,
-            batch_sampler=sampler,
+            data,
+            batch_sampler=batches,
             num_workers=num_workers,
             collate_fn=collate_fn,
             pin_memory=pin_memory,

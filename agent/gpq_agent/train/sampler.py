@@ -6,7 +6,7 @@ sets without a length: what cannot be counted cannot be visited exactly once.
 
 import hashlib
 from collections import deque
-from typing import Any, Deque, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -66,6 +66,7 @@ class GlobalSampler:
         self.seed = seed
         self.configuration = configuration
         self.sample_every = 0  # 0: never
+        self.reshape: Optional[Callable[[Step, int], Step]] = None  # of a step, with so many examples left
         self._replicas = replicas
         self._rank = rank
         self._shuffle = shuffle
@@ -135,6 +136,8 @@ class GlobalSampler:
             step = shape_step(
                 epoch, at, self.size - at, self.configuration, self._replicas, self._rank, self._sample_now()
             )
+            if self.reshape is not None:
+                step = self.reshape(step, self.size - at)
             self._samples_issued += step.sampled
             if at + step.total > begun + len(ahead):
                 begun, ahead = at, order[at : at + max(step.total, AHEAD)].tolist()

@@ -76,7 +76,11 @@ class Job:
         if self._loader is not None:
             raise GpqTrainError("job.loader() was called twice", "use an ordinary DataLoader for evaluation")
         size = dataset_size(dataset)
+        if self._engine.check is not None:
+            size = self._engine.check.size(size, batch_size)
         limits = self._bounded(_limits(batch_size, max_batch_size, max_local_batch, self.replicas, fixed_batch))
+        if self._engine.check is not None:
+            limits = self._engine.check.limits(limits)
         sampler = GlobalSampler(
             size, starting(limits), replicas=self.replicas, rank=self.rank, seed=self._seed, shuffle=shuffle
         )
