@@ -19,7 +19,7 @@ numbers fall on them by their place: that is no rounding, and n counts for nothi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -30,6 +30,8 @@ ULPS = 16
 MIXED = 0.05  # of the way
 NUMBER = 1e-6  # relative, of plain numbers
 METRIC = 1e-3
+ONE_FACTOR = 0.01
+GRADIENT = "gradient of "
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class Finding:
     step: int | None = None
     samples: int | None = None  # the first step with other examples
     rates: int | None = None
+    uneven: bool = False  # there, the optimizer made more steps, or fewer
     tensors: int | None = None
     missing: bool = False  # it made fewer steps
     differences: list[Difference] = field(default_factory=list)  # at `tensors`, the largest first
@@ -90,11 +93,11 @@ class Judge:
             if finding.samples is None and step.indices != other.indices:
                 finding.samples = number
             if finding.rates is None and not _same_rates(step.rates, other.rates):
-                finding.rates = number
-            found = self.differences(number, other)
-            if finding.tensors is None and any(each.excess > 1 for each in found):
-                finding.tensors = number
-                finding.differences = [each for each in found if each.excess > 1]
+                finding.rates, finding.uneven = number, len(step.rates) != len(other.rates)
+            if finding.tensors is None:
+                found = [each for each in self.differences(number, other) if each.excess > 1]
+                if any(not each.what.startswith(GRADIENT) for each in found):  # which follow from what differs
+                    finding.tensors, finding.differences = number, found
             finding.metrics += [name for name in self._metrics(number, other) if name not in finding.metrics]
         last = run.steps.get(self.reference.last)
         if last is not None:
@@ -104,7 +107,8 @@ class Judge:
         return finding
 
     def differences(self, number: int, step: Step) -> list[Difference]:
-        """All tensors and numbers of that step, those that differ most first; parameters before what follows from them."""
+        """All tensors and numbers of that step: first gradients, from which all else follows, last plain numbers; those that
+        differ most first."""
         mine = self.reference.steps[number]
         found = [
             self._tensor(name, sketch, step.tensors.get(name), number)
@@ -116,28 +120,19 @@ class Judge:
             for name, value in mine.numbers.items()
             if not _private(name)
         ]
-        return sorted(found, key=lambda each: (each.kind == "number", -each.excess))
+        return sorted(found, key=lambda each: (each.kind == "number", not each.what.startswith(GRADIENT), -each.excess))
 
     def factor(self, number: int, step: Step) -> float | None:
-        """By which all of what an optimizer keeps at step `number` is too large, if it is one factor for all."""
-        mine = self.reference.steps[number]
-        before = self.reference.steps.get(number - 1)
-        pairs: list[tuple[Sketch, Sketch]] = []
-        for name, sketch in mine.tensors.items():
-            other = step.tensors.get(name)
-            kept = " of " in name and not name.startswith("copy")
-            if other is None or None in sketch or None in other or (kept and "sq" in name):
-                continue
-            start = before.tensors.get(name) if before is not None and not kept else None
-            if kept:
-                pairs.append((sketch[2:], other[2:]))
-            elif start is not None and norm(sketch) and not any(" of " in each for each in mine.tensors):
-                pairs.append((_less(sketch, start), _less(other, start)))
-        factors = [found for one, other in pairs if (found := _one_factor(one, other)) is not None]
-        if len(factors) < max(1, 2 * len(pairs) // 3):
+        """By which the gradients of step `number` are too large, if it is one factor for all of them."""
+        mine = self.reference.steps[number].tensors
+        names = [name for name in mine if name.startswith(GRADIENT) and name in step.tensors]
+        steady = [name for name in names if self._noise(name, mine[name], number) <= MOVED * norm(mine[name])]
+        factors = [_one_factor(mine[name], step.tensors[name]) for name in steady]
+        found = [each for each in factors if each is not None]
+        if not found or len(found) < len(factors):
             return None
-        typical = median(factors)
-        return typical if all(abs(each / typical - 1) < 0.05 for each in factors) else None
+        typical = median(found)
+        return typical if all(abs(each / typical - 1) < ONE_FACTOR for each in found) else None
 
     def _tensor(self, name: str, mine: Sketch, other: Sketch | None, number: int) -> Difference:
         if other is None:
@@ -180,7 +175,7 @@ class Judge:
         steady = [
             self._tensor(name, sketch, last.tensors.get(name), number).relative
             for name, sketch in self.reference.steps[number].tensors.items()
-            if self._noise(name, sketch, number) <= SIZE * norm(sketch)
+            if not name.startswith(GRADIENT) and self._noise(name, sketch, number) <= SIZE * norm(sketch)
         ]
         return max(steady, default=0.0)
 
@@ -226,21 +221,12 @@ def _mean(values: Sequence[tuple[float, int, int]]) -> float | None:
     return first[-1] if first else None
 
 
-def _less(sketch: Sketch, start: Sketch) -> Sketch:
-    return [(a or 0.0) - (b or 0.0) for a, b in zip(sketch[2:], start[2:], strict=True)]
-
-
 def _one_factor(one: Sketch, other: Sketch) -> float | None:
     """f with other = f * one, None where there is none."""
-    pairs = [(a or 0.0, b or 0.0) for a, b in zip(one, other, strict=True)]
+    pairs = [(a, b) for a, b in zip(one[2:], other[2:], strict=False) if a is not None and b is not None]
     square = sum(a * a for a, _ in pairs)
     if not square:
         return None
     found = sum(a * b for a, b in pairs) / square
     rest = sum((b - found * a) ** 2 for a, b in pairs)
-    total = sum(b * b for _, b in pairs)
-    return found if total and rest <= 1e-4 * total and found > 0 else None
-
-
-def logged(steps: Mapping[int, Step]) -> bool:
-    return any(step.metrics for step in steps.values())
+    return found if found > 0 and rest <= ONE_FACTOR**2 * sum(b * b for _, b in pairs) else None

@@ -53,7 +53,7 @@ WORDS = {
         "nothing is to be done if that is wanted (contrastive losses, mixup): keep to one replica and max_local_batch",
     ),
     "scaled-loss": (
-        "the gradient of a step comes out {} times as large: the loop scales the loss by a number of parts of its own",
+        "the loop scales the loss by hand: the gradient of a step comes out as many times as large as it has parts",
         "leave the loss a mean over the examples of the batch in hand: gpq weighs the parts",
     ),
     "batch-norm": (
@@ -81,7 +81,7 @@ WORDS = {
         "job.state(copy), and update it where job.at_step is true",
     ),
     "state-in-pieces": (
-        "{} changes in every micro-batch, not once a step",
+        "what was given to job.state() ({}) changes in every micro-batch, not once a step",
         "update it where job.at_step is true",
     ),
     "by-pass": (
@@ -90,10 +90,17 @@ WORDS = {
     ),
 }
 LINES = (  # what stands in a script, in the order of suspicion
-    ("own-clip", re.compile(r"(?<!job\.)\bclip_grad_(?:norm|value)_\(")),
-    ("hand-gradient", re.compile(r"\.grad\b\s*(?:[-+*/]?=|\.(?:data|add_|mul_|div_|clamp_|copy_|zero_))")),
     ("token-loss", re.compile(r"ignore_index|reduction\s*=\s*[\"']sum[\"']|\.sum\(\)\s*/")),
+    ("hand-gradient", re.compile(r"\.grad\b\s*(?:[-+*/]?=|\.(?:data|add_|mul_|div_|clamp_|copy_|zero_))")),
+    ("own-clip", re.compile(r"(?<!job\.)\bclip_grad_(?:norm|value)_\(")),
 )
+
+
+PLAINER = {  # a habit -> what it may be taken for
+    "own-rate": ("forgotten-scheduler",),
+    "scaled-loss": ("own-clip", "hand-gradient", "token-loss", "by-pass"),
+    "state-in-pieces": ("forgotten-copy", "not-kept"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +120,7 @@ def guess(case: Case) -> HabitView:
     for rule in RULES:
         found = rule(case)
         if found:
-            code, *words = found.split("\n")
-            message, cure = WORDS[code]
-            return HabitView(code, [], message.format(*words), cure)
+            return habit(*found.split("\n"))
     raise AssertionError("the last rule fits always")
 
 
@@ -123,18 +128,13 @@ def _unseeded(case: Case) -> str:
     return "not-reproducible" if case.reproducible is False else ""
 
 
-def _own_loader(case: Case) -> str:
-    return "own-loader" if case.run.outside else ""
-
-
 def _rates(case: Case) -> str:
     """Rates that differ no later than anything that follows from them."""
     finding = case.finding
     if finding.rates is None or finding.rates != finding.step:
         return ""
-    others = [step.rates for step in case.judge.reference.steps.values()]
-    if len(case.judge.reference.steps[finding.rates].rates) != len(case.run.steps[finding.rates].rates):
-        return "hand-accumulation" if [] in others[1:] else "by-pass"
+    if finding.uneven:
+        return "by-pass"
     restarts = [attempt.begin + 1 for attempt in case.shape.attempts[1:]]
     return "forgotten-scheduler" if finding.rates in restarts else "own-rate"
 
@@ -150,7 +150,7 @@ def _samples(case: Case) -> str:
 
 
 def _random(case: Case) -> str:
-    return "random" if any(step.random for step in case.judge.reference.steps.values()) else ""
+    return "random" if drawn(case.judge.reference) else ""
 
 
 def _scaled(case: Case) -> str:
@@ -163,13 +163,13 @@ def _scaled(case: Case) -> str:
         return ""
     whole = factor if factor > 1 else 1 / factor
     if round(whole) > 1 and abs(whole / round(whole) - 1) < 0.02:
-        return f"scaled-loss\n{factor:.3g}"
+        return "scaled-loss"
     return ""
 
 
 def _batch_norm(case: Case) -> str:
     norms = case.judge.reference.facts.batch_norms if case.judge.reference.facts else []
-    return f"batch-norm\n{', '.join(norms[:2]) or 'the model itself'}" if norms and case.shape.cut else ""
+    return f"batch-norm\n{', '.join(norms[:2])}" if norms and case.shape.cut else ""
 
 
 def _kept(case: Case) -> str:
@@ -206,6 +206,18 @@ def _by_pass(case: Case) -> str:
     return "by-pass"
 
 
+def joined(guesses: list[HabitView | None]) -> list[HabitView | None]:
+    """One habit shows in several shapes, and more plainly in some: what those tell holds for the others."""
+    codes = {each.code for each in guesses if each}
+    plain = {weak: strong for strong, weaker in PLAINER.items() if strong in codes for weak in weaker}
+    return [habit(plain[each.code]) if each and each.code in plain else each for each in guesses]
+
+
+def drawn(run: Run) -> bool:
+    """Did the body of the loop draw random numbers?"""
+    return any(step.random for step in run.steps.values())
+
+
 def own_epochs(run: Run) -> bool:
     """Did the loop go on to another epoch without job.epochs()?"""
     later = [step for number, step in run.steps.items() if number and step.epoch > 0]
@@ -217,12 +229,18 @@ def _owner(name: str) -> str:
 
 
 RULES: tuple[Callable[[Case], str], ...] = (
-    _unseeded, _own_loader, _hand_accumulation, _samples, _rates, _random, _scaled, _batch_norm, _kept, _restart, _mixed,
+    _unseeded, _hand_accumulation, _samples, _rates, _random, _scaled, _batch_norm, _kept, _restart, _mixed,
     _lines, _by_pass,
 )  # fmt: skip
 
 
-def habit(code: str) -> HabitView:
+def batch_norm(run: Run) -> HabitView | None:
+    """Where the script has any: a part of a batch may be too small for it."""
+    norms = run.facts.batch_norms if run.facts else []
+    return habit("batch-norm", ", ".join(norms[:2])) if norms else None
+
+
+def habit(code: str, *words: str) -> HabitView:
     """One that needs no guess."""
     message, cure = WORDS[code]
-    return HabitView(code, [], message, cure)
+    return HabitView(code, [], message.format(*words), cure)

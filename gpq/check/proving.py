@@ -17,13 +17,13 @@ import msgspec
 
 from gpq.check import judging, keeping
 from gpq.check.comparing import Judge
+from gpq.check.guessing import drawn
 from gpq.check.records import Run, read
 from gpq.check.running import Course, Program, Runner, interruptible, last_lines
-from gpq.check.shapes import AGAIN, REFERENCE, ROUNDING, compared
-from gpq.check.verdict import DIFFERS, FAILED, TOLD, ShapeView, Verdict
+from gpq.check.shapes import AGAIN, REFERENCE, ROUNDING, Shape, compared
+from gpq.check.verdict import DIFFERS, FAILED, ShapeView, Verdict
 from gpq.errors import GpqError, TimedOut
 
-ADAPTIVE, RESIZABLE = ("accumulating", "split"), "two replicas"  # what a loop of the script's own is not asked for
 THREADS = 4  # cores for each thread of a process beyond the first
 
 
@@ -50,22 +50,24 @@ def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
         with interruptible(), Runner(_program(asked, home), home, asked.steps) as runner:
             deadline = begun + asked.seconds
             shapes = (REFERENCE, ROUNDING, *compared(asked.steps))
-            courses = runner.run(shapes, deadline, lambda course: ended(course.shape.name))
+            courses = runner.run(shapes, deadline, ended)
             _whole(courses, asked)
             reference, turned, *runs = [read(course.folder, len(course.shape.attempts)) for course in courses]
             _usable(reference, courses[0], asked)
             judge = Judge(reference, turned)
             reproducible = None
-            if judge.mixed and not any(step.random for step in reference.steps.values()):
-                again = runner.run((AGAIN,), deadline, lambda course: ended(course.shape.name))
+            if judge.mixed and not drawn(reference):
+                again = runner.run((AGAIN,), deadline, ended)
                 _whole(again, asked)
                 reproducible = judge.judge(read(again[0].folder, 1)).step is None
             text = Path(asked.script).read_text("utf-8", "replace")
-            rows = [
-                judging.row(judge, course, run, text, reproducible)
+            own = reference.facts is not None and not reference.facts.loader
+            pairs = [
+                (course, run)
                 for course, run in zip(courses[2:], runs, strict=True)
-                if reference.facts is None or reference.facts.loader or _asked_for(course)
+                if not own or _asked_for(course.shape)
             ]
+            rows = judging.rows(judge, pairs, text, reproducible)
         facts = reference.facts
         verdict = Verdict(
             script=os.path.realpath(asked.script),
@@ -92,9 +94,9 @@ def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
         _tidy(home, whole=not failed)
 
 
-def _asked_for(course: Course) -> bool:
+def _asked_for(shape: Shape) -> bool:
     """A loop of the script's own is never accumulated or split by gpq."""
-    return course.shape.name not in ADAPTIVE and course.shape.micros == 1
+    return not {"accumulate", "split"} & set(shape.freedoms)
 
 
 def _program(asked: Asked, home: Path) -> Program:
@@ -153,14 +155,13 @@ def _notes(reference: Run, rows: list[ShapeView], judge: Judge) -> list[str]:
         notes.append("dropout was off, and random augmentation seeded by example: both may differ from shape to shape")
     if facts and not facts.loader:
         notes.append("the script has a loop of its own: gpq never accumulates or splits its steps")
-    if judge.mixed:
-        notes.append("the order of the examples in a batch changes what is trained, so rounding could not be told apart")
+    if judge.mixed and not drawn(reference):
+        notes.append(
+            "the order of the examples in a batch changes what is trained, so rounding could not be told apart"
+        )
     logged = sorted({name for each in rows for name in each.metrics})
     if logged:
         notes.append(f"logged otherwise: {', '.join(logged)[:200]} (a part of a batch has a value of its own)")
-    told = {each.habit.code: each.habit for each in rows if each.habit and each.verdict == TOLD}
-    for each in told.values():
-        notes.append(f"gpq takes away from itself: {', '.join(each.freedoms)}; {each.cure}")
     if any(each.verdict == DIFFERS for each in rows):
         notes.append("a habit behind a difference is a guess, from what differs first")
     return notes

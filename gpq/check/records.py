@@ -5,7 +5,6 @@ A line that is cut short or not as it should be is left out: its process was end
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -135,11 +134,12 @@ def _lines(path: Path, kind: type[Kind]) -> list[Kind]:
             content = stream.read(MOST_BYTES)
     except OSError:
         return []
-    found = []
     decoder = msgspec.json.Decoder(kind)
-    for line in content.splitlines():
-        try:
-            found.append(decoder.decode(line))
-        except (msgspec.DecodeError, json.JSONDecodeError, UnicodeDecodeError):
-            continue
-    return found
+    return [each for line in content.splitlines() if (each := _decoded(decoder, line)) is not None]
+
+
+def _decoded(decoder: msgspec.json.Decoder[Kind], line: bytes) -> Kind | None:
+    try:
+        return decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -22,6 +23,8 @@ from gpq.check.shapes import Attempt, Shape
 from gpq.errors import Interrupted
 
 LOOPBACK = "127.0.0.1"
+PORTS = range(20_000, 32_000)
+TRIES = 3  # of an attempt whose port was taken
 POLL_SECONDS = 0.02
 LAST_LINES = 12
 MOST_OF_A_LOG = 1 << 16  # bytes of its end that are looked at
@@ -48,6 +51,7 @@ class Course:
     failed: str = ""  # why it did not come to its end
     log: str = ""  # of the process that failed
     over: bool = False
+    tries: int = 1
 
 
 class Runner:
@@ -66,7 +70,7 @@ class Runner:
         os.close(self._held)
         os.close(self._lifeline)
 
-    def run(self, shapes: Sequence[Shape], deadline: float, ended: Callable[[Course], None]) -> list[Course]:
+    def run(self, shapes: Sequence[Shape], deadline: float, ended: Callable[[str], None]) -> list[Course]:
         """All of them to their ends, or until the first of `shapes` fails, or `deadline` (monotonic seconds) is there:
         then what still runs is stopped, and not over. `ended` hears of each."""
         courses = [Course(shape, self._prepared(shape)) for shape in shapes]
@@ -74,7 +78,7 @@ class Runner:
         cores = max(2, len(os.sched_getaffinity(0)))
         while not all(course.over for course in courses) and time.monotonic() < deadline:
             busy = sum(len(course.processes) for course in courses if not course.over)
-            for course in courses:
+            for course in sorted(courses, key=lambda each: -len(each.shape.attempts)):  # the longest way first
                 if not course.over and not course.processes:
                     needed = course.shape.attempts[course.attempt + 1].replicas
                     if busy + needed <= cores:
@@ -84,7 +88,7 @@ class Runner:
                 if course.processes:
                     self._look(course)
                     if course.over:
-                        ended(course)
+                        ended(course.shape.name)
             if courses[0].failed:
                 break
             time.sleep(POLL_SECONDS)
@@ -106,7 +110,7 @@ class Runner:
     def _start(self, course: Course) -> None:
         course.attempt += 1
         attempt = course.shape.attempts[course.attempt]
-        (course.folder / str(course.attempt + 1)).mkdir()
+        (course.folder / str(course.attempt + 1)).mkdir(exist_ok=True)
         port = _free_port()
         for rank in range(attempt.replicas):
             environ = {**self._program.environ, **self._environ(course, attempt, rank, port)}
@@ -153,7 +157,11 @@ class Runner:
         """Has its attempt ended? A replica that failed leaves the others waiting for it."""
         codes = [process.poll() for process in course.processes]
         bad = next((rank for rank, code in enumerate(codes) if code), None)
-        if bad is not None:
+        if bad is not None and course.tries < TRIES and _taken(course, bad):
+            self._close(course)
+            course.tries += 1
+            course.attempt -= 1
+        elif bad is not None:
             how = f"signal {-codes[bad]}" if codes[bad] < 0 else f"exit code {codes[bad]}"  # type: ignore[operator]
             self._fail(course, how, bad)
         elif None not in codes:
@@ -182,10 +190,20 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind((LOOPBACK, 0))
-        port: int = found.getsockname()[1]
+    """Not one that the system gives away by itself: it is taken seconds later, when the script has imported torch."""
+    while True:
+        port = random.choice(PORTS)
+        with socket.socket() as found:
+            try:
+                found.bind((LOOPBACK, port))
+            except OSError:
+                continue
         return port
+
+
+def _taken(course: Course, rank: int) -> bool:
+    """Was the port somebody else's by then?"""
+    return any("EADDRINUSE" in line for line in last_lines(str(_log(course, rank))))
 
 
 def last_lines(path: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from gpq.check.verdict import DIFFERS, FAILED, SAME, TOLD, ShapeView, Verdict
+from gpq.check.verdict import DIFFERS, FAILED, SAME, TOLD, HabitView, ShapeView, Verdict
 from gpq.views.plain import safe, wrapped
 
 SAID = {
@@ -18,13 +18,17 @@ SAID = {
 def lines(found: Verdict, limit: int, bar: str = "█") -> list[str]:
     command = " ".join([os.path.basename(found.script), *found.arguments])
     batch = f", {found.batch} examples a step" if found.batch else ""
-    text = wrapped(safe(f"{command}: {found.steps} steps in each shape{batch}, held against one replica"), limit, "", "  ")
+    text = wrapped(
+        safe(f"{command}: {found.steps} steps in each shape{batch}, held against one replica"), limit, "", "  "
+    )
     text.append("")
     size = max(len(each.shape) for each in found.shapes) if found.shapes else 0
     text.append(f"{'shape':{size}}  {'verdict':8} {'largest':>8}  first that differs")
     for each in found.shapes:
         text += _row(each, size, limit)
     text.append("")
+    for habit in {each.habit.message: each.habit for each in found.shapes if each.habit}.values():
+        text += _habit(habit, [each for each in found.shapes if each.habit == habit], limit)
     for note in found.notes:
         text += wrapped(safe(note), limit, "note: ", "      ")
     return [*text, *wrapped(f"{SAID[found.verdict]} ({found.seconds:.0f} s)", limit, "", "")]
@@ -38,8 +42,15 @@ def _row(each: ShapeView, size: int, limit: int) -> list[str]:
     if each.problem:
         text += wrapped(safe(each.problem), limit, indent, indent)
         text += wrapped(safe(f"what it printed: {each.log}"), limit, indent, indent) if each.log else []
-    if each.habit:
-        probably = "probably: " if each.verdict == DIFFERS else ""
-        text += wrapped(safe(f"{probably}{each.habit.message}"), limit, indent, indent)
-        text += wrapped(safe(f"cure: {each.habit.cure}"), limit, indent, indent)
     return text
+
+
+def _habit(habit: HabitView, rows: list[ShapeView], limit: int) -> list[str]:
+    """What stands against which shapes. Told, or guessed."""
+    told = rows[0].verdict == TOLD
+    said = f"gpq says: {habit.message}" if told else f"probably {habit.message}"
+    text = wrapped(safe(f"{'; '.join(each.shape for each in rows)}: {said}"), limit, "", "  ")
+    text += wrapped(safe(f"cure: {habit.cure}"), limit, "  ", "        ")
+    if told:
+        text += wrapped(f"till then gpq does without: {', '.join(habit.freedoms)}", limit, "  ", "  ")
+    return [*text, ""]

@@ -18,7 +18,7 @@ from .agreement import Proposal
 from .batches import Limits, Step, ceil_div, split_evenly
 from .environment import Environment
 from .sampler import GlobalSampler, Issued
-from .sketch import MOST, Sketcher, flattened, named_optimizer
+from .sketch import MOST, Fingerprint, Sketcher, flattened, named_optimizer, named_parameters
 from .steady import Placed, SeededData, copies, generators, moved, still, without_dropout
 from .stopping import STOP_ORDERED, leave_process
 
@@ -44,13 +44,13 @@ class Recorder:
         self.order = order
         self._rank, self._replicas, self._attempt = environment.rank, environment.replicas, environment.attempt
         path = os.path.join(order.folder, "{}.{}.jsonl".format(self._attempt, self._rank))
-        self._stream = open(path, "w", encoding="utf-8")
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         self._sketch = Sketcher()
         self._count = order.begin
         self._written = -1
-        self._stepped = False  # with job.loader(): a step of it is done
         self._micro: Optional[Issued] = None
         self._optimizers: List[Any] = []
+        self._names: Dict[int, str] = {}  # of the model's parameters, by id
         self._outside = 0  # optimizer steps outside a loop over job.loader()
         self._facts: Dict[str, Any] = {}
         self._told = False
@@ -66,6 +66,7 @@ class Recorder:
         self._random = False
         self._metrics: List[Any] = []
         self._rates: List[List[float]] = []
+        self._gradients: Dict[str, Fingerprint] = {}
 
     # -- the shape -----------------------------------------------------------------------------------------------------
 
@@ -139,6 +140,10 @@ class Recorder:
             self._optimizers.append(optimizer)
         rates = [group.get("lr") for group in optimizer.param_groups]
         self._rates.append([float(rate) for rate in rates if rate is not None])
+        if self._rank == 0:
+            for name, parameter in named_parameters(optimizer, self._names):
+                if parameter.grad is not None and parameter.grad.layout is torch.strided:
+                    self._gradients["gradient of {}".format(name)] = self._sketch(parameter.grad)
 
     def _after_step(self, *_: Any) -> None:
         if self._micro is not None:
@@ -159,7 +164,8 @@ class Recorder:
             self._told = True
             self._tell(engine)
         state = self._state(engine) if self._rank == 0 else {}
-        tensors, numbers = {}, {}
+        tensors: Dict[str, Fingerprint] = dict(self._gradients)
+        numbers: Dict[str, Optional[float]] = {}
         for name, value in list(state.items())[:MOST]:
             if isinstance(value, float):
                 numbers[name] = value if abs(value) < float("inf") else None
@@ -194,14 +200,17 @@ class Recorder:
         self._say({"facts": facts})
 
     def _say(self, content: Dict[str, Any]) -> None:
-        self._stream.write(json.dumps(content, separators=(",", ":"), allow_nan=False) + "\n")
-        self._stream.flush()
+        data = wire.encode(content)
+        while data:
+            data = data[os.write(self._descriptor, data) :]
 
     def _state(self, engine: Any) -> Dict[str, Any]:
         """Every tensor and number that this job trains or keeps, by name."""
         parts = {name: part for name, part in engine.parts._parts.items() if name not in INTERNAL}
         modules = {name: part for name, part in parts.items() if isinstance(part, torch.nn.Module)}
-        names = {id(each): key for model in modules.values() for key, each in model.named_parameters()}
+        names = self._names = {
+            id(each): key for model in modules.values() for key, each in model.named_parameters()
+        }  # fmt: skip
         found: Dict[str, Any] = {}
         for name, part in parts.items():
             plain = named_optimizer(part, names) if hasattr(part, "param_groups") else part.state_dict()
@@ -209,7 +218,8 @@ class Recorder:
         kept = [part for part in parts.values() if hasattr(part, "param_groups")]
         for number, optimizer in enumerate(self._optimizers):
             if all(optimizer is not each for each in kept):
-                self._strange(found, "another optimizer ({})".format(type(optimizer).__name__), optimizer, names)
+                name = "another optimizer ({} {})".format(type(optimizer).__name__, number + 1)
+                self._strange(found, name, optimizer, names)
             elif any(id(each) not in names for group in optimizer.param_groups for each in group["params"]):
                 self._strange(found, "outside the model", optimizer, names)
         if self._count >= self.order.steps:
@@ -220,11 +230,9 @@ class Recorder:
 
     def _strange(self, found: Dict[str, Any], name: str, optimizer: Any, names: Dict[int, str]) -> None:
         """What an optimizer trains that is not in the model, and what one keeps that gpq was not given."""
-        known = {id(value) for value in found.values()}
-        for index, group in enumerate(optimizer.param_groups):
-            for place, parameter in enumerate(group["params"]):
-                if id(parameter) not in names and id(parameter) not in known:
-                    found["{}: parameter {} of group {}".format(name, place, index)] = parameter.detach()
+        for key, parameter in named_parameters(optimizer, names):
+            if id(parameter) not in names:
+                found["{}: {}".format(name, key)] = parameter.detach()
         if name.startswith("another"):
             found.update(flattened(name, named_optimizer(optimizer, names)))
 

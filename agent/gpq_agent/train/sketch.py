@@ -37,7 +37,7 @@ class Sketcher:
         epsilon = torch.finfo(flat.dtype).eps if flat.is_floating_point() else 0.0
         total = torch.zeros(COUNT, dtype=torch.float64)
         squares = 0.0
-        for number, part in enumerate(flat.split(WIDTH * ROWS)):
+        for number, part in enumerate(torch.split(flat, WIDTH * ROWS)):
             part = part.to(device="cpu", dtype=torch.float64)
             squares += float(torch.dot(part, part))
             rows = -(-len(part) // WIDTH)
@@ -73,9 +73,15 @@ def named_optimizer(optimizer: Any, names: Dict[int, str]) -> Dict[str, Any]:
     state: Dict[str, Any] = {}
     for index, group in enumerate(optimizer.param_groups):
         state["group {}".format(index)] = {key: value for key, value in group.items() if key != "params"}
-        for place, parameter in enumerate(group["params"]):
-            name = names.get(id(parameter), "parameter {} of group {}".format(place, index))
-            kept = optimizer.state.get(parameter, {})
-            if isinstance(kept, dict):
-                state.update({"{} of {}".format(key, name): value for key, value in kept.items()})
+    for name, parameter in named_parameters(optimizer, names):
+        kept = optimizer.state.get(parameter, {})
+        if isinstance(kept, dict):
+            state.update({"{} of {}".format(key, name): value for key, value in kept.items()})
     return state
+
+
+def named_parameters(optimizer: Any, names: Dict[int, str]) -> Iterator[Tuple[str, torch.Tensor]]:
+    """What an optimizer trains, by the names in the model, or else by the places in it."""
+    for index, group in enumerate(optimizer.param_groups):
+        for place, parameter in enumerate(group["params"]):
+            yield names.get(id(parameter), "parameter {} of group {}".format(place, index)), parameter

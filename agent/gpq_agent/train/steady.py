@@ -26,7 +26,9 @@ def without_dropout() -> None:
     attention: Callable[..., Any] = getattr(functional, ATTENTION)
 
     @functools.wraps(attention)
-    def whole(query: Any, key: Any, value: Any, mask: Any = None, dropout_p: float = 0.0, *rest: Any, **more: Any) -> Any:
+    def whole(
+        query: Any, key: Any, value: Any, mask: Any = None, dropout_p: float = 0.0, *rest: Any, **more: Any
+    ) -> Any:
         if "attn_mask" in more:
             mask = more.pop("attn_mask")
         return attention(query, key, value, mask, 0.0, *rest, **more)
@@ -53,7 +55,7 @@ def generators() -> List[Any]:
     """The states of all generators that a script may draw from."""
     numpy = sys.modules.get("numpy")
     states: List[Any] = [torch.get_rng_state(), random.getstate()]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states.append(torch.cuda.get_rng_state())
     if numpy is not None:
         states.append(numpy.random.get_state()[1:])
@@ -78,7 +80,7 @@ def seeded(value: int) -> Iterator[None]:
     """All generators of this process begin at `value` inside, and are as they were after it."""
     numpy = sys.modules.get("numpy")
     kept = torch.get_rng_state(), random.getstate(), numpy.random.get_state() if numpy is not None else None
-    torch.random.default_generator.manual_seed(value)
+    torch.default_generator.manual_seed(value)
     random.seed(value)
     if numpy is not None:
         numpy.random.seed(value % 2**32)
@@ -135,9 +137,7 @@ def copies(model: torch.nn.Module, known: Dict[int, Any]) -> List[torch.nn.Modul
 
     averaged = torch.optim.swa_utils.AveragedModel
     own = {id(module) for part in known.values() for module in part.modules()} | {id(each) for each in model.modules()}
-    found = []
-    for each in gc.get_objects():
-        if type(each) in (averaged, type(model)) and id(each) not in own:
-            found.append(each)
+    kinds = (averaged, type(model))
+    found = [each for each in gc.get_objects() if type(each) in kinds and id(each) not in own]
     inner = {id(module) for each in found for module in each.modules() if module is not each}
     return [each for each in found if id(each) not in inner]
