@@ -10,7 +10,8 @@ where d is above both
     the lesser of SIZE * s and MOVED * m, but not less than ULPS of its type
                       1e-4 of the norm is what the promise says. In a few steps with a small rate a tensor moves less than
                       that, and a gradient that is wrong by 14% would hide in it: so also 1e-3 of the way it went. A rate
-                      that is 1% off is 1e-2 of the way. Below some units in the last place nothing can be told.
+                      that is 1% off is 1e-2 of the way. Below some units in the last place nothing can be told of weights;
+                      so gradients, as the optimizer finds them, and the rates that it uses are compared by themselves.
 
 Where reversing alone takes most tensors far (MIXED), the examples of a batch are mixed with each other, or random
 numbers fall on them by their place: that is no rounding, and n counts for nothing.
@@ -96,12 +97,13 @@ class Judge:
                 finding.rates, finding.uneven = number, len(step.rates) != len(other.rates)
             if finding.tensors is None:
                 found = [each for each in self.differences(number, other) if each.excess > 1]
-                if any(not each.what.startswith(GRADIENT) for each in found):  # which follow from what differs
+                if found:
                     finding.tensors, finding.differences = number, found
             finding.metrics += [name for name in self._metrics(number, other) if name not in finding.metrics]
         last = run.steps.get(self.reference.last)
         if last is not None:
-            finding.largest = self._largest(last)
+            largest = self._largest(last)
+            finding.largest = largest if math.isfinite(largest) else None
         firsts = [each for each in (finding.samples, finding.rates, finding.tensors) if each is not None]
         finding.step = min(firsts) if firsts else None
         return finding
@@ -126,7 +128,7 @@ class Judge:
         """By which the gradients of step `number` are too large, if it is one factor for all of them."""
         mine = self.reference.steps[number].tensors
         names = [name for name in mine if name.startswith(GRADIENT) and name in step.tensors]
-        steady = [name for name in names if self._noise(name, mine[name], number) <= MOVED * norm(mine[name])]
+        steady = [name for name in names if self._noise(name, mine[name], number) < MOVED * norm(mine[name])]
         factors = [_one_factor(mine[name], step.tensors[name]) for name in steady]
         found = [each for each in factors if each is not None]
         if not found or len(found) < len(factors):
@@ -186,8 +188,9 @@ class Judge:
         for name, values in mine.items():
             one, other = _mean(values), _mean(step.metrics.get(name, []))
             again = _mean(turned.metrics.get(name, [])) if turned is not None else one
-            if one is None or other is None or again is None:
+            if one is None or other is None:
                 continue
+            again = one if again is None else again
             if abs(one - other) > max(METRIC * abs(one), NOISE * abs(one - again), 1e-9):
                 found.append(name)
         return found

@@ -46,3 +46,12 @@ def kept(script: str, arguments: list[str]) -> dict[str, object] | None:
         return wire.read_json(place(script, arguments, digest(script)))
     except (OSError, ValueError):
         return None
+
+
+def against(verdict: dict[str, object] | None) -> list[str]:
+    """The shapes in which a kept verdict says that a script differs, or fails."""
+    rows = (verdict or {}).get("shapes")
+    if not isinstance(rows, list):
+        return []
+    bad = [row for row in rows if isinstance(row, dict) and row.get("verdict") in ("differs", "failed")]
+    return [f"{str(row.get('shape'))[:60]}: {row['verdict']}" for row in bad][:8]

@@ -74,7 +74,7 @@ def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
             arguments=list(asked.arguments),
             digest=content,
             verdict=judging.worst(rows),
-            steps=reference.last,
+            steps=reference.last or asked.steps,
             batch=facts.batch if facts else 0,
             shapes=rows,
             habits=judging.habits([reference, turned, *runs]),

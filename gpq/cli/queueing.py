@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+
+from gpq import paths
 from gpq.cli import asking, spec
 from gpq.cli.grammar import GRAMMAR
 from gpq.client.connection import call
@@ -19,7 +23,7 @@ def run(parsed: asking.Parsed) -> int:
     settled = asking.settle(parsed)
     hold, wait, dry_run, json = (settled.how[key] for key in ("hold", "wait", "dry_run", "json"))
     request, notes = asking.requested(settled.asked, hold=hold, dry_run=dry_run)
-    notes = [*settled.notes, *notes, *late(settled.asked)]
+    notes = [*settled.notes, *notes, *late(settled.asked), *checked(settled.asked)]
     if notes:
         from gpq.cli import output
 
@@ -51,6 +55,21 @@ def late(asked: spec.Asked) -> list[str]:
     stand, go = ("stand", "go") if len(found) > 1 else ("stands", "goes")
     said = f"{stand} after the {whose} and so {go} to it"
     return [f"{', '.join(found)} {said}: gpq's own options stand before it"]
+
+
+def checked(asked: spec.Asked) -> list[str]:
+    """A remark on a script, as it is, of which `gpq check` had nothing good to say."""
+    if asked.black_box or not asked.words or not os.path.isdir(paths.verdicts()):
+        return []
+    from gpq.check import keeping
+
+    script = os.path.join(spec.directory(asked.cwd), os.path.expanduser(asked.words[0]))
+    found = keeping.kept(script, asked.words[1:])
+    shapes = keeping.against(found)
+    if not shapes:
+        return []
+    line = shlex.join(["gpq", "check", "--last", *asked.words])
+    return [f"under gpq this script may train something else ({'; '.join(shapes)}): {line}"]
 
 
 def submitted_line(answer: messages.Submitted, array: messages.ArrayMessage | None) -> str:
