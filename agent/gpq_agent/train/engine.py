@@ -17,6 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gpq_agent import wire
 
+from . import check
 from .agreement import Agreement, Proposal
 from .batches import Configuration, Limits, ordered
 from .checkpoint import CheckpointStore, MemoryRecord
@@ -60,6 +61,7 @@ class Engine:
 
     def __init__(self, environment: Environment, device: torch.device, environ: Mapping[str, str]) -> None:
         self.environment = environment
+        self.check = check.begin(environ, environment)
         lead = environment.rank == 0
         run_dir = environment.run_dir
         self.report = Reporter(os.path.join(run_dir, wire.REPORT) if run_dir and lead else "", environ)
@@ -244,7 +246,9 @@ class Engine:
         if self.environment.checkpoint_dir:
             self._terminator.arm()
         self.pulse.beat(self.meter.steps, "arrived")
-        agreed = self.agreement.step()
+        if self.check is not None:
+            self.check.boundary(self)
+        agreed = self.agreement.step() if self.check is None else self.check.agreed()
         if agreed is not None:
             self._obey(agreed)
         store = self.store
@@ -415,6 +419,8 @@ class Engine:
     def finish(self) -> None:
         """The last epoch is over: nothing is left to interrupt."""
         again()
+        if self.check is not None:
+            self.check.finish(self)
         self._terminator.disarm()
         self.publish()
         saved = self.save("end") if self.environment.rank == 0 and self.store is not None else True
@@ -456,6 +462,8 @@ class Engine:
     def log(self, values: Mapping[str, Any]) -> None:
         """Keep these numbers for the next report; after the last one they go up at once."""
         meter = self.meter
+        if self.check is not None:
+            self.check.log(values)
         self.publisher.log(values, meter.base_steps if self._sampler is not None else float(meter.steps))
         if self._finished:
             self.publisher.metrics(self.meter.steps)
@@ -501,6 +509,8 @@ class Engine:
             self._probe.grad_scale = self._scaler.get_scale() if scale is None else scale
         self._gradients.enter(micro.place, len(step.counts), step.weight(micro.place, replicas))
         self._gate.enter(micro)
+        if self.check is not None:
+            self.check.entered(micro)
         return True
 
     def _is_cut_wrongly(self, micro: Issued) -> bool:
@@ -573,6 +583,8 @@ class Engine:
             return True
         self._trial = None
         self._gradients.leave(drop=abandoned)
+        if self.check is not None:
+            self.check.left(micro)
         self.ledger.hand_out(micro.indices)
         if micro.last:
             self._end_step(acted)

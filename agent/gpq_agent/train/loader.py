@@ -5,6 +5,7 @@ from typing import Any, Iterator, Optional, Protocol
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from . import check
 from .errors import GpqTrainError
 from .sampler import GlobalSampler, Issued, stable_seed
 
@@ -72,8 +73,9 @@ class Loader:
             )
         if options.pop("in_order", True) is False:
             session.notice("in_order=False: batches come in order all the same, so that each goes into its step")
+        data, batches = check.recorder.sampler(dataset, sampler) if check.recorder else (dataset, sampler)
         try:
-            self._data: Any = DataLoader(dataset, batch_sampler=sampler, generator=self._workers, **options)
+            self._data: Any = DataLoader(data, batch_sampler=batches, generator=self._workers, **options)
         except (ValueError, TypeError) as error:
             raise GpqTrainError("job.loader(): {}".format(" ".join(str(error).split()))) from None
 
