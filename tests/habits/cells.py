@@ -20,7 +20,7 @@ from .catalogue import Habit
 from .replica import run_replica
 from .shapes import SHAPES, Shape
 
-DEADLINE = 45.0  # seconds of an attempt
+DEADLINE = 30.0  # seconds of an attempt
 SMALL = 1e-3  # what is smaller is held against this: a learning rate at the end of its schedule
 PARTING = 5.0  # seconds that the others have after the first replica failed
 FORKSERVER = multiprocessing.get_context("forkserver")
@@ -156,7 +156,7 @@ def _wait(processes: list[Any]) -> list[int | None]:
                     processes[rank].join()
                     codes[rank] = None
             for sentinel in ready:
-                rank = left[sentinel]  # type: ignore[index]
+                rank = left[sentinel]
                 processes[rank].join()
                 codes[rank] = processes[rank].exitcode
                 if codes[rank]:
