@@ -37,8 +37,8 @@ class Boundaries(Protocol):
     def renewed(self) -> bool:
         """Must what was fetched ahead be fetched anew, from the cursor? True once each time."""
 
-    def pass_over_data(self) -> None:
-        """The script begins a loop over the loader."""
+    def pass_over_data(self) -> bool:
+        """The script begins a loop over the loader. Returns whether job.epochs() counts the epochs."""
 
 
 class Loader:
@@ -61,6 +61,7 @@ class Loader:
         self.dataset = dataset
         self.sampler = sampler
         self.counted = 0
+        self._left = False  # the script has left the loop over it early
         self._session = session
         # Not the script's own generator: what is drawn from it must not depend on how often a job was stopped.
         self._workers = None if generator is None else torch.Generator()
@@ -93,9 +94,11 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         sampler = self.sampler
-        self._session.pass_over_data()
-        if sampler.cursor.consumed >= sampler.size:  # a loop without job.epochs()
+        counted = self._session.pass_over_data()
+        # A loop without job.epochs() begins the next epoch, also where it has left the last one early.
+        if sampler.cursor.consumed >= sampler.size or (self._left and not counted):
             sampler.seek(sampler.cursor.epoch + 1)
+        self._left = False
         self._session.boundary()
         self._session.renewed()
         self._seed_workers()
@@ -116,6 +119,7 @@ class Loader:
                 yield batch
                 abandoned = False
             finally:
+                self._left = abandoned
                 again = self._session.leave_micro(micro, abandoned=abandoned)
                 if micro.last and not again:
                     sampler.consumed(micro.step)
