@@ -56,6 +56,11 @@ def snapshots(state: str = "") -> str:
     return os.path.join(state or home(), "snapshots")
 
 
+def verdicts() -> str:
+    """What `gpq check` found."""
+    return os.path.join(home(), "checks")
+
+
 def daemon_log() -> str:
     return os.path.join(home(), "daemon.log")
 

@@ -107,6 +107,7 @@ ENV_RESUME = "GPQ_RESUME"  # "1" from the second attempt on
 ENV_DONE_FILE = "GPQ_DONE_FILE"  # the order's `done_file`, absolute
 ENV_CORES = "GPQ_CORES"  # cores by local rank: "0,1;2,3" (CPU slots only)
 ENV_DEVICES = "GPQ_DEVICES"  # device ids of this node, comma-separated
+ENV_CHECK = "GPQ_CHECK"  # a CheckOrder as a JSON object: a run of `gpq check`, which only proves something
 
 # Exit codes with a meaning for jobs that checkpoint on a signal.
 EXIT_PREEMPTED = (75, 143)
@@ -414,6 +415,41 @@ class Loss(NamedTuple):
 
     base_steps: float  # as in Progress; steps of the script where it has no loader of ours
     loss: float
+
+
+# -- 4. gpq check <-> training process ---------------------------------------------------------------------------------
+
+
+class CheckOrder(NamedTuple):
+    """In which shape the script is to be trained for a few steps, and where to write what it came to.
+
+    Each rank appends to `<folder>/<attempt>.<rank>.jsonl`: one line {"facts": {...}} and a CheckStep for each step.
+    """
+
+    folder: str
+    steps: int  # optimizer steps after which the process ends
+    epoch_steps: int = 0  # an epoch is cut to so many, the last with fewer examples; 0: as it is
+    micros: int = 1  # micro-batches of each replica in a step
+    sample: bool = False  # every second step is taken as one that the noise scale is measured in
+    begin: int = 0  # steps that earlier attempts of this shape have done
+    stop: int = 0  # stop as on an order once so many are done; 0: not
+    reverse: bool = False  # the examples of a batch in reverse order: what rounding alone changes
+    lifeline: int = -1  # a descriptor: once it is at its end, `gpq check` is gone, and so is this process
+
+
+class CheckStep(NamedTuple):
+    """What rank `rank` did in one step, and rank 0 what it came to."""
+
+    step: int  # done so far
+    attempt: int
+    epoch: int
+    epochs: int  # that job.epochs() was given; 0: the loop is outside it
+    indices: List[int]  # the examples of this rank
+    random: bool  # the body of the loop drew random numbers
+    metrics: List[Any]  # [name, value, examples that it stands for; 0: it was logged outside the loop]
+    rates: List[List[float]]  # of each optimizer.step(): the learning rates of its groups
+    tensors: Dict[str, List[Optional[float]]]  # a Fingerprint each, see train/sketch.py
+    numbers: Dict[str, Optional[float]]
 
 
 # -- helpers -----------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ COMMANDS = {
     "history": ("gpq.cli.history", "the jobs that ended: waits, GPU hours, what they were worth, restarts"),
     "report": ("gpq.cli.report", "GPU hours by user, job, server or day: worth, waits, restarts, fairness"),
     "daemon": ("gpq.cli.daemon", "start, stop and look at the daemon"),
+    "check": ("gpq.cli.check", "prove on your own script that gpq does not change what it trains"),
     "doctor": ("gpq.cli.doctor", "check this machine, each line with its fix"),
     "config": ("gpq.cli.config", "show and check the configuration"),
     "simulate": ("gpq.cli.simulate", "compare policies on a workload, or on your own jobs, in simulated time"),

@@ -117,7 +117,7 @@ def within(line: Line, kind: str, options: dict[str, tuple[str, str]], rest: lis
                 return COMMAND
             literal = True
         elif literal or not word.startswith("-"):
-            if line.path == "submit":
+            if line.path in ("submit", "check"):
                 return FILES  # the words of the script
             given.append(word)
         elif "=" not in word:

@@ -151,7 +151,7 @@ def report(error: GpqError, *, as_json: bool) -> int:
 def wants_json(argv: list[str]) -> bool:
     """Is --json among gpq's own options? Not what belongs to a submitted command or script."""
     for word in argv:
-        if word == "--" or (argv[0] == "submit" and word.endswith(SCRIPTS)):
+        if word == "--" or (argv[0] in ("submit", "check") and word.endswith(SCRIPTS)):
             return False
         if word == "--json":
             return True

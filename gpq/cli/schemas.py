@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from gpq import config
+from gpq.check.verdict import Verdict
 from gpq.cli import documents as own
 from gpq.cli.schema import name_of
 from gpq.demo import DemoResult
@@ -49,6 +50,7 @@ PRINTED: dict[str, tuple[type, ...]] = {
     "notify test": (own.Sent,),
     "top": (m.TopView,),
     "daemon status": (m.DaemonInfo,),
+    "check": (Verdict,),
     "doctor": (own.Checkup,),
     "config show": (own.Settings,),
     "config check": (own.ConfigChecked,),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -274,15 +275,20 @@ def _never_fits(snapshot: Snapshot, job: Job, fewest: int) -> Explained | None:
             return Explained("servers are being connected to", tuple(blamed))
         back = "answers" if len(silent) == 1 else "answer"
         return Explained("servers do not answer", (f"it may fit once {', '.join(silent)} {back}", *blamed))
-    counts = {name: sum(_suits(device, job) for device in node.devices) for name, node in snapshot.nodes.items()}
-    largest, total = max(counts.values(), default=0), sum(counts.values())
-    what = "that suit it" if len(suited) < len(everything) else ""
+    # No job gets two types at once.
+    by_node = Counter(
+        (name, each.type) for name, node in snapshot.nodes.items() for each in node.devices if _suits(each, job)
+    )
+    by_type = Counter(device.type for device in suited)
+    largest, total = max(by_node.values(), default=0), max(by_type.values(), default=0)
+    what = " that suit it" if len(suited) < len(everything) else ""
+    what += " of one type" if len(by_type) > 1 else ""
     if spec.level is Level.SCRIPT:
-        most, said = total, f"it asks for {gpus(fewest)}; all servers together have {total} {what}"
+        most, said = total, f"it asks for {gpus(fewest)}; all servers together have {total}{what}"
     else:
-        most, said = largest, f"it asks for {gpus(fewest)} on one server; the largest server has {largest} {what}"
+        most, said = largest, f"it asks for {gpus(fewest)} on one server; the largest server has {largest}{what}"
     remedy = f"`gpq edit {job.id} --gpus {most}` lets it run with what there is"
-    return Explained("asks for more GPUs than there are", (said.strip(),), (remedy,) if most else ())
+    return Explained("asks for more GPUs than there are", (said,), (remedy,) if most else ())
 
 
 def _would_fit(snapshot: Snapshot, job: Job, *, answering_only: bool) -> bool:

@@ -169,7 +169,7 @@ def test_none_is_worth_more_is_said_of_a_batch_only_where_it_is_so() -> None:
 @pytest.mark.parametrize(
     ("asked", "words", "remedy"),
     [
-        (spec(gpus=9), "it asks for 9 GPUs; all servers together have 8", "gpq edit 1 --gpus 8"),
+        (spec(gpus=9), "it asks for 9 GPUs; all servers together have 6 of one type", "gpq edit 1 --gpus 6"),
         (black_box(5), "it asks for 5 GPUs on one server; the largest server has 4", "gpq edit 1 --gpus 4"),
         (black_box(3, gpu_type="T4"), "the largest server has 2 that suit it", "gpq edit 1 --gpus 2"),
     ],

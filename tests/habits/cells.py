@@ -20,7 +20,7 @@ from .catalogue import Habit
 from .replica import run_replica
 from .shapes import SHAPES, Shape
 
-DEADLINE = 45.0  # seconds of an attempt
+DEADLINE = 30.0  # seconds of an attempt
 SMALL = 1e-3  # what is smaller is held against this: a learning rate at the end of its schedule
 PARTING = 5.0  # seconds that the others have after the first replica failed
 FORKSERVER = multiprocessing.get_context("forkserver")
@@ -28,10 +28,10 @@ FORKSERVER.set_forkserver_preload(["torch", "torch._dynamo", "gpq_agent.train", 
 # A process that one thread waits for must not be asked for its exit code by another, as starting one does.
 PROCESSES = threading.Lock()
 WORDS = {
-    "accumulate": r"accumulat\w*|micro-batch\w*|one piece",
-    "split": r"split\w*|micro-batch\w*|one piece",
-    "resize": r"resiz\w*|replicas|restart\w*",
-    "retune": r"retun\w*|another batch",
+    "accumulate": r"\b(accumulat\w*|micro-batch\w*|one piece)\b",
+    "split": r"\b(split\w*|micro-batch\w*|one piece)\b",
+    "resize": r"\b(resiz\w*|(another|other) (number of )?replicas)\b",
+    "retune": r"\b(retun\w*|another batch)\b",
 }
 
 RIGHT, RIGHT_TOLD, TOLD, SILENT = "right", "right, told", "told", "SILENT"
@@ -156,7 +156,7 @@ def _wait(processes: list[Any]) -> list[int | None]:
                     processes[rank].join()
                     codes[rank] = None
             for sentinel in ready:
-                rank = left[sentinel]  # type: ignore[index]
+                rank = left[sentinel]
                 processes[rank].join()
                 codes[rank] = processes[rank].exitcode
                 if codes[rank]:
@@ -211,19 +211,30 @@ def compare(wanted: dict[str, torch.Tensor], paths: list[Path]) -> tuple[float, 
 
 
 def heard(runs: list[Run]) -> tuple[tuple[str, ...], set[str]]:
-    """Lines for the user that begin "gpq: ", of all replicas, and the freedoms that they or habit reports take away."""
+    """Lines for the user that begin "gpq: ", of all replicas, and the freedoms that are taken away.
+
+    A habit report counts where a line on stderr says its message or its code: the allocator and the user must both be
+    told. Where nothing is reported, lines count by their words.
+    """
     said: dict[str, None] = {}
+    reported = False
     freedoms: set[str] = set()
     for run in runs:
-        for path in sorted(run.folder.glob("stderr.*")):
-            said.update(dict.fromkeys(line for line in _read(path).splitlines() if line.startswith("gpq: ")))
-        for line in _read(run.folder / wire.REPORT).splitlines():
-            report = json.loads(line)
-            if report["kind"] == "habit":
-                said.setdefault(f"habit {report['code']}: takes {', '.join(report['freedoms'])}")
-                freedoms.update(report["freedoms"])
-    for freedom, words in WORDS.items():
-        freedoms.update(freedom for line in said if line.startswith("gpq: ") and re.search(rf"\b({words})\b", line))
+        files = [_read(path).splitlines() for path in sorted(run.folder.glob("stderr.*"))]
+        lines = [line for file in files for line in file if line.startswith("gpq: ")]
+        said.update(dict.fromkeys(lines))
+        for report in (json.loads(line) for line in _read(run.folder / wire.REPORT).splitlines()):
+            if report["kind"] != "habit":
+                continue
+            reported = True
+            seen = any(report["message"] in line or report["code"] in line for line in lines)
+            freedoms.update(report["freedoms"] if seen else [])
+            said.setdefault(
+                f"habit {report['code']} takes {', '.join(report['freedoms'])}"
+                + ("" if seen else ", and no line on stderr says so")
+            )
+    if not reported:
+        freedoms.update(name for name, words in WORDS.items() if any(re.search(words, line) for line in said))
     return tuple(said), freedoms
 
 

@@ -111,7 +111,7 @@ def loss_in_batch(gpq: Any, options: dict[str, Any]) -> Any:
 
 def _normed(gpq: Any, options: dict[str, Any], size: int = 203, **wrapping: Any) -> Any:
     parts = net()
-    inner = nn.Sequential(parts[0], nn.BatchNorm1d(16), *parts[1:])
+    inner = nn.Sequential(parts[0], nn.BatchNorm1d(16), parts[1:])
     job = gpq.init()
     loader = job.loader(Examples(size), batch_size=BATCH, **options)
     model = job.wrap(inner, **wrapping)

@@ -95,7 +95,7 @@ class Branches(nn.Module):
 
     def forward(self, x: torch.Tensor, both: bool = False) -> torch.Tensor:
         y = self.body(x)
-        return y + self.branch(x) if both else y
+        return y + self.branch(x) if both else y  # type: ignore[no-any-return]
 
 
 def _unused(gpq: Any, options: dict[str, Any], find: bool, alternating: bool) -> Any:

@@ -48,7 +48,7 @@ def _own_loader(gpq: Any, options: dict[str, Any], spread: bool) -> Any:
     optimizer = adamw(model.parameters())
     model, optimizer, _ = job.prepare(model, optimizer)
     if spread:
-        sampler = DistributedSampler(data, job.replicas, job.rank, shuffle=False)
+        sampler: Sampler[Any] = DistributedSampler(data, job.replicas, job.rank, shuffle=False)
         own: DataLoader[Any] = DataLoader(data, BATCH // job.replicas, sampler=sampler)
     else:
         own = DataLoader(data, BATCH)

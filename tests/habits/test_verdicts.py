@@ -47,6 +47,7 @@ def weights(folder: Path, value: torch.Tensor, rank: int = 0) -> None:
 def reported(folder: Path, *freedoms: str) -> None:
     habit = wire.Habit("some", list(freedoms), "the loop does it", "do it not")
     (folder / wire.REPORT).write_bytes(wire.encode({"v": wire.VERSION, "kind": "habit", **habit._asdict()}))
+    (folder / "stderr.0").write_text("gpq: the loop does it: do it not\n")
 
 
 def failed(folder: Path, **failure: Any) -> None:
@@ -96,6 +97,23 @@ def test_only_the_freedom_that_the_shape_needs_is_told(
     weights(folder, OFF)
     reported(folder, freedom)
     assert attempts.verdict(shape) == verdict
+
+
+def test_what_is_reported_without_a_word_to_the_user_is_not_told(attempts: Attempts) -> None:
+    folder = attempts.add()
+    weights(folder, OFF)
+    reported(folder, "accumulate")
+    (folder / "stderr.0").write_text("gpq: out of memory\n")
+    assert attempts.verdict("accumulate") == SILENT
+
+
+def test_where_a_habit_is_reported_other_lines_take_nothing(attempts: Attempts) -> None:
+    folder = attempts.add()
+    weights(folder, OFF)
+    reported(folder, "split")
+    with open(folder / "stderr.0", "a") as stream:
+        stream.write("gpq: the loop accumulates\n")
+    assert attempts.verdict("accumulate") == SILENT
 
 
 def test_a_line_for_the_user_that_names_the_freedom_is_told(attempts: Attempts) -> None:

@@ -17,6 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gpq_agent import wire
 
+from . import check
 from .agreement import Agreement, Proposal
 from .batches import Configuration, Limits, ordered
 from .checkpoint import CheckpointStore, MemoryRecord
@@ -30,6 +31,7 @@ from .habits import ACCUMULATE, SPLIT
 from .leaving import again, leave
 from .ledger import Ledger
 from .noise_scale import NoiseScale
+from .normalising import Divisors
 from .passes import listen
 from .probe import GradientProbe
 from .progress import ProgressMeter
@@ -51,6 +53,9 @@ SAMPLE_COST = 0.005  # share of the training time that gradient statistics may t
 SAMPLE_RANGE = (5, 50)  # steps
 RETRY_SECONDS = 5.0  # until a stop whose checkpoint could not be written is tried again
 WATCHED_STEPS = 3  # of an attempt, after each of which replicas tell each other what they have seen of the loop
+MEET_SECONDS = 15.0  # that replicas may be apart in a step that has no backward pass
+APART = 1e-6  # of the sum of the norms of all weights: replicas that are further apart do not train alike
+LOSSES = 8  # micro-batches of an attempt whose losses are looked at
 LOOKS = (1, 3)  # after so many steps: has something been forgotten?
 MOST_PENDING = 64  # steps of the loader that a loop may put into one of its own before a stop no longer waits for it
 
@@ -60,6 +65,7 @@ class Engine:
 
     def __init__(self, environment: Environment, device: torch.device, environ: Mapping[str, str]) -> None:
         self.environment = environment
+        self.check = check.begin(environ, environment)
         lead = environment.rank == 0
         run_dir = environment.run_dir
         self.report = Reporter(os.path.join(run_dir, wire.REPORT) if run_dir and lead else "", environ)
@@ -99,6 +105,7 @@ class Engine:
         self._renewed = False  # what the data loader has fetched ahead is of another shape than it should be
         self._asked: Optional[Configuration] = None  # before freedoms that are lost
         self._checked = False  # layers were looked at
+        self._divisors = Divisors(LOSSES)
         self._trial: Optional[Trial] = None
         self._trial_epoch = -1
         self._fingerprint: Optional[Fingerprint] = None
@@ -244,7 +251,9 @@ class Engine:
         if self.environment.checkpoint_dir:
             self._terminator.arm()
         self.pulse.beat(self.meter.steps, "arrived")
-        agreed = self.agreement.step()
+        if self.check is not None:
+            self.check.boundary(self)
+        agreed = self.agreement.step() if self.check is None else self.check.agreed()
         if agreed is not None:
             self._obey(agreed)
         store = self.store
@@ -298,8 +307,22 @@ class Engine:
             self._look_for_forgotten()
         if self._gate is None or (self._steps_here > WATCHED_STEPS and self.environment.replicas > 1):
             return
+        if self._steps_here == WATCHED_STEPS:
+            self._compare_replicas()
         if (self.environment.replicas > 1 or self.freedoms.waiting) and self.freedoms.agree():
             self._reshape()
+
+    def _compare_replicas(self) -> None:
+        """Replicas that do the same have the same rates and weights. Collective."""
+        if self.environment.replicas == 1 or self._gradients is None:
+            return
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        rates = [float(group["lr"]) for group in groups if group.get("lr") is not None]
+        rows = self.agreement.gather([*rates, Fingerprint(self._gradients.parameters()).total])
+        if any(row[:-1] != rows[0][:-1] for row in rows):
+            self.see("replicas-apart", "the learning rate")
+        elif any(abs(row[-1] - rows[0][-1]) > APART * abs(rows[0][-1]) for row in rows):
+            self.see("replicas-apart", "what they have trained")
 
     def _look_for_forgotten(self) -> None:
         assert self._search is not None
@@ -383,6 +406,7 @@ class Engine:
         again()
         if self._search is not None:
             self._look_for_forgotten()
+            self._compare_replicas()
         if self.freedoms.agree() and self._gate is not None:
             self._reshape()
         self._count_examples()
@@ -415,6 +439,8 @@ class Engine:
     def finish(self) -> None:
         """The last epoch is over: nothing is left to interrupt."""
         again()
+        if self.check is not None:
+            self.check.finish(self)
         self._terminator.disarm()
         self.publish()
         saved = self.save("end") if self.environment.rank == 0 and self.store is not None else True
@@ -456,6 +482,8 @@ class Engine:
     def log(self, values: Mapping[str, Any]) -> None:
         """Keep these numbers for the next report; after the last one they go up at once."""
         meter = self.meter
+        if self.check is not None:
+            self.check.log(values)
         self.publisher.log(values, meter.base_steps if self._sampler is not None else float(meter.steps))
         if self._finished:
             self.publisher.metrics(self.meter.steps)
@@ -501,6 +529,8 @@ class Engine:
             self._probe.grad_scale = self._scaler.get_scale() if scale is None else scale
         self._gradients.enter(micro.place, len(step.counts), step.weight(micro.place, replicas))
         self._gate.enter(micro)
+        if self.check is not None:
+            self.check.entered(micro)
         return True
 
     def _is_cut_wrongly(self, micro: Issued) -> bool:
@@ -530,6 +560,7 @@ class Engine:
         )
         self._trial = None
         if len(step.counts) > 1 and self._trial_epoch != step.epoch:
+            self._divisors.again()
             self._trial = Trial(self._gradients.parameters(), self.parts.of_the_script())
         self._fingerprint = None
         if self._steps_here < WATCHED_STEPS:
@@ -552,7 +583,11 @@ class Engine:
         assert self._probe is not None
         if abandoned and not self.evaluation_failed:
             self._abandoned = micro
+        if abandoned and not self._gate.counted:
+            self.see("own-break")
         acted, guarded = self._gate.acted, self._gate.guarded
+        if micro.last and not abandoned and self.environment.replicas > 1 and not self._gradients.passes:
+            self._meet_others()
         if not acted or self.evaluating:
             self._times.spoil()
         if self._weighed and not self._weighed_here and not abandoned:
@@ -573,10 +608,24 @@ class Engine:
             return True
         self._trial = None
         self._gradients.leave(drop=abandoned)
+        if self.check is not None:
+            self.check.left(micro)
         self.ledger.hand_out(micro.indices)
         if micro.last:
             self._end_step(acted)
         return False
+
+    def _meet_others(self) -> None:
+        """No backward pass in a step: the other replicas have had none either, or wait in theirs for this one for ever."""
+        work = dist.all_reduce(torch.zeros(1), group=self.group, async_op=True)
+        end = time.monotonic() + MEET_SECONDS
+        while not work.is_completed():
+            if time.monotonic() > end:
+                raise GpqTrainError(
+                    "this replica left backward() out of a step that other replicas wait in",
+                    "run backward() for every batch, on every replica: multiply a loss that is not wanted by 0",
+                )
+            time.sleep(0.01)
 
     def _end_step(self, acted: bool) -> None:
         assert self._probe is not None
@@ -659,15 +708,23 @@ class Engine:
         if self.in_epochs:
             self.see("own-loader")
 
-    def pass_over_data(self) -> None:
-        """The script begins a loop over the loader."""
+    def pass_over_data(self) -> bool:
+        """The script begins a loop over the loader. Returns whether job.epochs() counts the epochs."""
         if not self.in_epochs:
             self.see("own-epochs")
+        return self.in_epochs
 
-    def begin_pass(self) -> None:
-        if self._gradients is not None and self._gate is not None and not self.evaluating:
-            self._gate.passing()
-            self._gradients.begin_pass()
+    def begin_pass(self, roots: Sequence[Any]) -> None:
+        if self._gradients is None or self._gate is None or self.evaluating:
+            return
+        if self.micro is not None and self._divisors.wanted and not self._weighed:
+            examples = self.micro.step.counts[self.micro.place]
+            if examples and self._divisors.differ(roots, examples):
+                self.see("token-loss")
+            if self._divisors.coupled:
+                self.see("batch-loss")
+        self._gate.passing()
+        self._gradients.begin_pass()
 
     def end_pass(self) -> None:
         if self._gradients is None or self._probe is None or self.evaluating:

@@ -31,6 +31,16 @@ HABITS: Dict[str, Entry] = {
         "an optimizer steps between two backward passes of the loop's body (as in a GAN)",
         "all backward passes first, then the steps",
     ),
+    "token-loss": Entry(
+        (ACCUMULATE, SPLIT, RESIZE),
+        "a loss is divided by something else than its examples (tokens, a mask, nothing at all)",
+        "job.weigh(tokens) before backward(), or a mean over examples",
+    ),
+    "batch-loss": Entry(
+        (ACCUMULATE, SPLIT, RESIZE),
+        "a loss holds the examples of a batch against each other, so a part of a batch has another loss",
+        "none for such a loss; its batch and its number of GPUs stay",
+    ),
     "closure": Entry(
         AS_IT_IS,
         "optimizer.step() is given a closure (as LBFGS wants)",
@@ -110,6 +120,16 @@ HABITS: Dict[str, Entry] = {
         IN_PIECES,
         "what was given to job.state() ({}) changes in every micro-batch, not once a step",
         "update it where job.at_step is true",
+    ),
+    "replicas-apart": Entry(
+        (RESIZE,),
+        "replicas do not train alike: {} differs between them",
+        "do the same on every replica; a scheduler wants the same metric on all",
+    ),
+    "own-break": Entry(
+        (ACCUMULATE, SPLIT, RESIZE),
+        "the loop leaves the loader before its end, by a count of its own",
+        "decide by job.step when to leave",
     ),
     "outside-parameters": Entry(
         (RESIZE,),

@@ -97,12 +97,17 @@ def _end_process() -> NoReturn:
     """Flush what was written on the way out, end the children, and go. Tearing the interpreter down is left out."""
     with contextlib.suppress(Exception):
         logging.shutdown()
+    end_at_once(_departure[0][1])
+
+
+def end_at_once(code: int) -> NoReturn:
+    """Without anything of the script's: what it holds back is written, its children end, and so does this process."""
     with contextlib.suppress(ValueError):  # only the main thread may, and only there can a handler get in our way
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for child in multiprocessing.active_children():
         child.terminate()
     flush_files()
-    os._exit(_departure[0][1])
+    os._exit(code)
 
 
 @atexit.register  # at the import, before a script registers its own: handlers run in reverse order

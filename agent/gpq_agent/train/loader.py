@@ -5,6 +5,7 @@ from typing import Any, Iterator, Optional, Protocol
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from . import check
 from .errors import GpqTrainError
 from .sampler import GlobalSampler, Issued, stable_seed
 
@@ -36,8 +37,8 @@ class Boundaries(Protocol):
     def renewed(self) -> bool:
         """Must what was fetched ahead be fetched anew, from the cursor? True once each time."""
 
-    def pass_over_data(self) -> None:
-        """The script begins a loop over the loader."""
+    def pass_over_data(self) -> bool:
+        """The script begins a loop over the loader. Returns whether job.epochs() counts the epochs."""
 
 
 class Loader:
@@ -60,6 +61,7 @@ class Loader:
         self.dataset = dataset
         self.sampler = sampler
         self.counted = 0
+        self._left = False  # the script has left the loop over it early
         self._session = session
         # Not the script's own generator: what is drawn from it must not depend on how often a job was stopped.
         self._workers = None if generator is None else torch.Generator()
@@ -72,8 +74,9 @@ class Loader:
             )
         if options.pop("in_order", True) is False:
             session.notice("in_order=False: batches come in order all the same, so that each goes into its step")
+        data, batches = check.recorder.sampler(dataset, sampler) if check.recorder else (dataset, sampler)
         try:
-            self._data: Any = DataLoader(dataset, batch_sampler=sampler, generator=self._workers, **options)
+            self._data: Any = DataLoader(data, batch_sampler=batches, generator=self._workers, **options)
         except (ValueError, TypeError) as error:
             raise GpqTrainError("job.loader(): {}".format(" ".join(str(error).split()))) from None
 
@@ -91,9 +94,11 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         sampler = self.sampler
-        self._session.pass_over_data()
-        if sampler.cursor.consumed >= sampler.size:  # a loop without job.epochs()
+        counted = self._session.pass_over_data()
+        # A loop without job.epochs() begins the next epoch, also where it has left the last one early.
+        if sampler.cursor.consumed >= sampler.size or (self._left and not counted):
             sampler.seek(sampler.cursor.epoch + 1)
+        self._left = False
         self._session.boundary()
         self._session.renewed()
         self._seed_workers()
@@ -114,6 +119,7 @@ class Loader:
                 yield batch
                 abandoned = False
             finally:
+                self._left = abandoned
                 again = self._session.leave_micro(micro, abandoned=abandoned)
                 if micro.last and not again:
                     sampler.consumed(micro.step)

@@ -5,7 +5,7 @@ Tensor.backward calls that. Passes inside a pass, as reentrant checkpointing mak
 
 import functools
 import weakref
-from typing import Any, List, Protocol
+from typing import Any, List, Protocol, Sequence
 
 import torch
 
@@ -13,8 +13,8 @@ import torch
 class Listener(Protocol):
     """Who wants to know. Held weakly."""
 
-    def begin_pass(self) -> None:
-        """A backward pass is about to run."""
+    def begin_pass(self, roots: Sequence[Any]) -> None:
+        """A backward pass is about to run, from these tensors."""
 
     def end_pass(self) -> None:
         """It has run: gradients are in place. Not called after one that failed."""
@@ -26,15 +26,11 @@ class _Passes:
         self.running = False
         self.plain: Any = None
 
-    def tell(self, begin: bool) -> None:
-        for reference in list(self.listeners):
-            listener = reference()
-            if listener is None:
-                self.listeners.remove(reference)
-            elif begin:
-                listener.begin_pass()
-            else:
-                listener.end_pass()
+    def alive(self) -> List[Listener]:
+        found = [reference() for reference in self.listeners]
+        if None in found:
+            self.listeners = [reference for reference in self.listeners if reference() is not None]
+        return [listener for listener in found if listener is not None]
 
 
 _passes = _Passes()
@@ -57,10 +53,14 @@ def _around(plain: Any) -> Any:
             return
         _passes.running = True
         try:
-            _passes.tell(begin=True)
+            roots = args[0] if args else kwargs.get("tensors")
+            listeners = _passes.alive()
+            for listener in listeners:
+                listener.begin_pass(roots if isinstance(roots, (list, tuple)) else [roots])
             plain(*args, **kwargs)
         finally:
             _passes.running = False
-        _passes.tell(begin=False)
+        for listener in listeners:
+            listener.end_pass()
 
     return backward

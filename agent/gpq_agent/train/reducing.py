@@ -200,6 +200,13 @@ class _Buckets:
         except RuntimeError:
             pass  # it has one of its own, which the caller tells
 
+    def __deepcopy__(self, memo: Any) -> "_Buckets":
+        """A copy of the wrapped model, as for an average of its weights, has no hook of its own."""
+        return self
+
+    def __reduce__(self) -> Any:
+        return object, ()
+
     def works(self, in_pieces: bool) -> bool:
         """May DDP reduce it? What it does not use it leaves out, and a hook of the script's knows nothing of sums."""
         return not self.loose and not (in_pieces and (self._finds_unused or self._sparse or not self.hooked))

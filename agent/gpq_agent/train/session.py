@@ -92,9 +92,13 @@ class Job:
             raise GpqTrainError("job.prepare() was called before job.loader()", "make the loader first")
         size = dataset_size(dataset)
         seed = self._seed if generator is None else generator.initial_seed()
+        if self._engine.check is not None and sampler is None and batch_sampler is None:
+            size = self._engine.check.size(size, batch_size or 1)
         asked = Intake(size, batch_size, max_batch_size, max_local_batch, fixed_batch)
         drawn = asked.drawn(sampler, batch_sampler, shuffle=shuffle, drop_last=drop_last)
         limits = self._bounded(asked.limits(self.replicas, drawn, seed))
+        if self._engine.check is not None:
+            limits = self._engine.check.limits(limits)
         cursor = GlobalSampler(
             size,
             starting(limits),

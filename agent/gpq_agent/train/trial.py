@@ -47,6 +47,11 @@ class Fingerprint:
         self._parameters = [item for item in parameters if not item.is_sparse]
         self._norms = self._take()
 
+    @property
+    def total(self) -> float:
+        """One number for all of them."""
+        return float(self._norms.sum())
+
     def differs(self) -> bool:
         """Waits for the device."""
         return not torch.equal(self._norms, self._take())

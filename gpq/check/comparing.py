@@ -1,0 +1,235 @@
+"""Holds a run against the reference: when do two tensors differ by more than rounding?
+
+The criterion. d is how far a tensor is from the reference's, n how far rounding alone takes it (the reference run again
+with the examples of each batch in reverse order), s its norm, m the distance that it has moved since the start. It differs
+where d is above both
+
+    NOISE * n         rounding is not the same for all tensors: the gradient of an attention's key bias is zero but for
+                      rounding, and Adam makes whole steps of it. n shows that. By luck one tensor may come out too well,
+                      so at least the run's typical n / m is taken.
+    the lesser of SIZE * s and MOVED * m, but not less than ULPS of its type
+                      1e-4 of the norm is what the promise says. In a few steps with a small rate a tensor moves less than
+                      that, and a gradient that is wrong by 14% would hide in it: so also 1e-3 of the way it went. A rate
+                      that is 1% off is 1e-2 of the way. Below some units in the last place nothing can be told of weights;
+                      so gradients, as the optimizer finds them, and the rates that it uses are compared by themselves.
+
+Where reversing alone takes most tensors far (MIXED), the examples of a batch are mixed with each other, or random
+numbers fall on them by their place: that is no rounding, and n counts for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from gpq.check.records import Run, Sketch, Step
+
+SIZE, MOVED, NOISE = 1e-4, 1e-3, 10.0
+ULPS = 16
+MIXED = 0.05  # of the way
+NUMBER = 1e-6  # relative, of plain numbers
+METRIC = 1e-3
+ONE_FACTOR = 0.01
+GRADIENT = "gradient of "
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """`excess`: how many times the allowance; `relative`: to the tensor's norm."""
+
+    what: str
+    kind: str  # "tensor" | "number"
+    excess: float
+    relative: float
+
+
+@dataclass
+class Finding:
+    """Of one run. `step`: the first that differs in anything, None where none does."""
+
+    step: int | None = None
+    samples: int | None = None  # the first step with other examples
+    rates: int | None = None
+    uneven: bool = False  # there, the optimizer made more steps, or fewer
+    tensors: int | None = None
+    missing: bool = False  # it made fewer steps
+    differences: list[Difference] = field(default_factory=list)  # at `tensors`, the largest first
+    largest: float | None = None
+    metrics: list[str] = field(default_factory=list)
+
+
+def apart(one: Sketch, other: Sketch) -> float:
+    """|a - b| from the projections of a and b (train/sketch.py); infinite where one of them is not finite."""
+    pairs = [(a, b) for a, b in zip(one[2:], other[2:], strict=False) if a is not None and b is not None]
+    if not pairs or len(one) != len(other):
+        return 0.0 if one == other else math.inf
+    return math.sqrt(sum((a - b) ** 2 for a, b in pairs) / len(pairs))
+
+
+def norm(sketch: Sketch) -> float:
+    return sketch[0] or 0.0 if sketch else 0.0
+
+
+class Judge:
+    """Knows the reference and what rounding does to it."""
+
+    def __init__(self, reference: Run, reversed_run: Run) -> None:
+        self.reference, self._reversed = reference, reversed_run
+        self.mixed = False
+        self._typical: dict[int, float] = {}
+        for number in sorted(reference.steps):
+            shares = self._shares(number)
+            self._typical[number] = median(shares) if shares else 0.0
+        if self._typical and max(self._typical.values()) > MIXED:
+            self.mixed = True
+
+    def judge(self, run: Run) -> Finding:
+        finding = Finding(missing=run.last < self.reference.last)
+        for number, step in sorted(self.reference.steps.items()):
+            other = run.steps.get(number)
+            if other is None:
+                continue
+            if finding.samples is None and step.indices != other.indices:
+                finding.samples = number
+            if finding.rates is None and not _same_rates(step.rates, other.rates):
+                finding.rates, finding.uneven = number, len(step.rates) != len(other.rates)
+            if finding.tensors is None:
+                found = [each for each in self.differences(number, other) if each.excess > 1]
+                if found:
+                    finding.tensors, finding.differences = number, found
+            finding.metrics += [name for name in self._metrics(number, other) if name not in finding.metrics]
+        last = run.steps.get(self.reference.last)
+        if last is not None:
+            largest = self._largest(last)
+            finding.largest = largest if math.isfinite(largest) else None
+        firsts = [each for each in (finding.samples, finding.rates, finding.tensors) if each is not None]
+        finding.step = min(firsts) if firsts else None
+        return finding
+
+    def differences(self, number: int, step: Step) -> list[Difference]:
+        """All tensors and numbers of that step: first gradients, from which all else follows, last plain numbers; those that
+        differ most first."""
+        mine = self.reference.steps[number]
+        found = [
+            self._tensor(name, sketch, step.tensors.get(name), number)
+            for name, sketch in mine.tensors.items()
+            if not _private(name)
+        ]
+        found += [
+            _number(name, value, step.numbers.get(name), self._reversed.steps.get(number, mine).numbers.get(name))
+            for name, value in mine.numbers.items()
+            if not _private(name)
+        ]
+        return sorted(found, key=lambda each: (each.kind == "number", not each.what.startswith(GRADIENT), -each.excess))
+
+    def factor(self, number: int, step: Step) -> float | None:
+        """By which the gradients of step `number` are too large, if it is one factor for all of them."""
+        mine = self.reference.steps[number].tensors
+        names = [name for name in mine if name.startswith(GRADIENT) and name in step.tensors]
+        steady = [name for name in names if self._noise(name, mine[name], number) < MOVED * norm(mine[name])]
+        factors = [_one_factor(mine[name], step.tensors[name]) for name in steady]
+        found = [each for each in factors if each is not None]
+        if not found or len(found) < len(factors):
+            return None
+        typical = median(found)
+        return typical if all(abs(each / typical - 1) < ONE_FACTOR for each in found) else None
+
+    def _tensor(self, name: str, mine: Sketch, other: Sketch | None, number: int) -> Difference:
+        if other is None:
+            return Difference(name, "tensor", math.inf, math.inf)
+        distance, size = apart(mine, other), norm(mine)
+        if not distance:
+            return Difference(name, "tensor", 0.0, 0.0)
+        epsilon = mine[1] or 0.0 if len(mine) > 1 else 0.0
+        way = min(SIZE * size, MOVED * self._moved(name, mine))
+        allowed = max(way, ULPS * epsilon * size, self._noise(name, mine, number))
+        relative = distance / size if size else math.inf
+        return Difference(name, "tensor", distance / allowed if allowed else math.inf, relative)
+
+    def _noise(self, name: str, mine: Sketch, number: int) -> float:
+        if self.mixed:
+            return 0.0
+        turned = self._reversed.steps.get(number)
+        other = turned.tensors.get(name) if turned is not None else None
+        own = apart(mine, other) if other is not None else 0.0
+        return NOISE * max(own, self._typical.get(number, 0.0) * self._moved(name, mine))
+
+    def _moved(self, name: str, mine: Sketch) -> float:
+        start = self.reference.steps[min(self.reference.steps)].tensors.get(name)
+        return apart(start, mine) if start is not None else norm(mine)
+
+    def _shares(self, number: int) -> list[float]:
+        """Of each tensor that moved: how far reversing takes it, as a part of the way it went."""
+        mine, turned = self.reference.steps[number], self._reversed.steps.get(number)
+        found = []
+        for name, sketch in mine.tensors.items():
+            other = turned.tensors.get(name) if turned is not None else None
+            way = self._moved(name, sketch)
+            if other is not None and way > 0:
+                found.append(min(1.0, apart(sketch, other) / way))
+        return found
+
+    def _largest(self, last: Step) -> float:
+        """Without tensors that are mostly rounding."""
+        number = self.reference.last
+        steady = [
+            self._tensor(name, sketch, last.tensors.get(name), number).relative
+            for name, sketch in self.reference.steps[number].tensors.items()
+            if not name.startswith(GRADIENT) and self._noise(name, sketch, number) <= SIZE * norm(sketch)
+        ]
+        return max(steady, default=0.0)
+
+    def _metrics(self, number: int, step: Step) -> list[str]:
+        """Names of those whose mean over the step's examples is another."""
+        mine, turned = self.reference.steps[number].metrics, self._reversed.steps.get(number)
+        found = []
+        for name, values in mine.items():
+            one, other = _mean(values), _mean(step.metrics.get(name, []))
+            again = _mean(turned.metrics.get(name, [])) if turned is not None else one
+            if one is None or other is None:
+                continue
+            again = one if again is None else again
+            if abs(one - other) > max(METRIC * abs(one), NOISE * abs(one - again), 1e-9):
+                found.append(name)
+        return found
+
+
+def _private(name: str) -> bool:
+    """Flags that schedulers keep for themselves."""
+    return any(part.startswith("_") for part in name.split("."))
+
+
+def _number(name: str, mine: float | None, other: float | None, turned: float | None) -> Difference:
+    if mine is None or other is None:
+        return Difference(name, "number", 0.0 if mine == other else math.inf, 0.0 if mine == other else math.inf)
+    distance = abs(mine - other)
+    noise = abs(mine - turned) if turned is not None else 0.0
+    allowed = max(NUMBER * abs(mine), NOISE * noise, 1e-12)
+    return Difference(name, "number", distance / allowed, distance / abs(mine) if mine else distance)
+
+
+def _same_rates(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> bool:
+    flat = [rate for rates in one for rate in rates], [rate for rates in other for rate in rates]
+    return len(flat[0]) == len(flat[1]) and all(math.isclose(a, b, rel_tol=NUMBER) for a, b in zip(*flat, strict=True))
+
+
+def _mean(values: Sequence[tuple[float, int, int]]) -> float | None:
+    """Over the examples that they stand for; the last, where it was logged outside the loop."""
+    weight = sum(each for _, each, _ in values)
+    if weight:
+        return sum(value * each for value, each, _ in values) / weight
+    first = [value for value, _, rank in values if rank == 0]
+    return first[-1] if first else None
+
+
+def _one_factor(one: Sketch, other: Sketch) -> float | None:
+    """f with other = f * one, None where there is none."""
+    pairs = [(a, b) for a, b in zip(one[2:], other[2:], strict=False) if a is not None and b is not None]
+    square = sum(a * a for a, _ in pairs)
+    if not square:
+        return None
+    found = sum(a * b for a, b in pairs) / square
+    rest = sum((b - found * a) ** 2 for a, b in pairs)
+    return found if found > 0 and rest <= ONE_FACTOR**2 * sum(b * b for _, b in pairs) else None

@@ -1,0 +1,95 @@
+"""From runs to a verdict: a row for each shape, what was told, and what was taken out of the comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gpq.check.comparing import Finding, Judge
+from gpq.check.guessing import Case, batch_norm, guess, habit, joined, own_epochs
+from gpq.check.records import Run, Told
+from gpq.check.running import Course, last_lines
+from gpq.check.shapes import Shape
+from gpq.check.verdict import DIFFERS, FAILED, SAME, TOLD, HabitView, ShapeView
+
+FREEDOMS = ("accumulate", "split", "resize", "retune")
+
+
+def rows(judge: Judge, pairs: Sequence[tuple[Course, Run]], script: str, reproducible: bool | None) -> list[ShapeView]:
+    """The table. `script`: its text; `reproducible`: do two runs of the reference agree? None where nobody looked."""
+    found = [_row(judge, course, run, script, reproducible) for course, run in pairs]
+    guesses = joined([each.habit if each.verdict == DIFFERS else None for each in found])
+    return [
+        msgspec.structs.replace(each, habit=habit or each.habit) for each, habit in zip(found, guesses, strict=True)
+    ]
+
+
+def _row(judge: Judge, course: Course, run: Run, script: str, reproducible: bool | None) -> ShapeView:
+    """One shape against the reference. What was told in the reference holds in all shapes: no job begins otherwise."""
+    shape = course.shape
+    told = _against(shape, {**judge.reference.told, **run.told})
+    if told is not None:
+        return ShapeView(shape.name, TOLD, None, None, "", told, [], "", "")
+    if course.failed:
+        return _failed(judge, course, f"{course.failed}: {' '.join(last_lines(course.log)[-1:])}")
+    if run.outside or judge.reference.outside:
+        return _outside(shape)
+    finding = judge.judge(run)
+    if finding.missing:
+        return _failed(judge, course, f"it made {run.last} steps, the reference {judge.reference.last}")
+    if finding.step is not None:
+        cause = guess(Case(judge, shape, run, finding, script, reproducible))
+        return ShapeView(
+            shape.name, DIFFERS, finding.largest, finding.step, _what(finding), cause, finding.metrics, "", ""
+        )
+    if len(shape.attempts) > 1 and own_epochs(run):
+        step, cause = shape.attempts[1].begin, habit("own-epochs")
+        return ShapeView(shape.name, DIFFERS, finding.largest, step, "epochs left", cause, finding.metrics, "", "")
+    return ShapeView(shape.name, SAME, finding.largest, None, "", None, finding.metrics, "", "")
+
+
+def _outside(shape: Shape) -> ShapeView:
+    """Optimizer steps outside the loop over job.loader(): gpq has no part in them but to start several replicas, or anew."""
+    if shape.replicas == 1:
+        return ShapeView(shape.name, SAME, None, None, "", None, [], "", "")
+    return ShapeView(shape.name, DIFFERS, None, None, "samples", habit("own-loader"), [], "", "")
+
+
+def habits(runs: Sequence[Run]) -> list[HabitView]:
+    """Everything that the library told, once."""
+    return list({code: _view(told) for run in runs for code, told in run.told.items()}.values())
+
+
+def worst(rows: Sequence[ShapeView]) -> str:
+    found = {each.verdict for each in rows}
+    return next((verdict for verdict in (FAILED, DIFFERS, TOLD) if verdict in found), SAME)
+
+
+def _against(shape: Shape, told: dict[str, Told]) -> HabitView | None:
+    """The habit that takes a freedom away which this shape needs."""
+    for each in told.values():
+        if set(each.freedoms) & set(shape.freedoms):
+            return _view(each)
+    return None
+
+
+def _view(told: Told) -> HabitView:
+    freedoms = [each for each in FREEDOMS if each in told.freedoms]
+    return HabitView(told.code[:100], freedoms, told.message[:500], told.cure[:500])
+
+
+def _failed(judge: Judge, course: Course, problem: str) -> ShapeView:
+    cause = batch_norm(judge.reference) if course.shape.cut and course.failed else None
+    return ShapeView(course.shape.name, FAILED, None, None, "", cause, [], problem[:500], course.log)
+
+
+def _what(finding: Finding) -> str:
+    """What differs first; causes before what follows from them."""
+    if finding.step is None:
+        return ""
+    if finding.samples == finding.step:
+        return "samples"
+    if finding.rates == finding.step:
+        return "optimizer steps" if finding.uneven else "learning rate"
+    return finding.differences[0].what if finding.differences else ""

@@ -1,0 +1,178 @@
+"""`gpq check` from the script to its verdict: runs all shapes, has them judged, keeps what was found."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+import gpq_agent
+import msgspec
+
+from gpq.check import judging, keeping
+from gpq.check.comparing import Judge
+from gpq.check.guessing import drawn
+from gpq.check.records import Run, read
+from gpq.check.running import Course, Program, Runner, interruptible, last_lines
+from gpq.check.shapes import AGAIN, REFERENCE, ROUNDING, Shape, compared
+from gpq.check.verdict import DIFFERS, FAILED, ShapeView, Verdict
+from gpq.errors import GpqError, TimedOut
+
+THREADS = 4  # cores for each thread of a process beyond the first
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    script: str
+    arguments: tuple[str, ...]
+    python: str
+    environ: Mapping[str, str]
+    cwd: str
+    steps: int
+    seconds: float  # for all of it
+    gpu: bool = False
+
+
+def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
+    """Run it in every shape; `ended` hears the name of each that is over. Raises GpqError where the script fails alone."""
+    begun = time.monotonic()
+    content = keeping.digest(asked.script)
+    home = Path(tempfile.mkdtemp(prefix="gpq-check-"))
+    rows: list[ShapeView] = []
+    failed = True
+    try:
+        with interruptible(), Runner(_program(asked, home), home, asked.steps) as runner:
+            deadline = begun + asked.seconds
+            shapes = (REFERENCE, ROUNDING, *compared(asked.steps))
+            courses = runner.run(shapes, deadline, ended)
+            _whole(courses, asked)
+            reference, turned, *runs = [read(course.folder, len(course.shape.attempts)) for course in courses]
+            _usable(reference, courses[0], asked)
+            judge = Judge(reference, turned)
+            reproducible = None
+            if judge.mixed and not drawn(reference):
+                again = runner.run((AGAIN,), deadline, ended)
+                _whole(again, asked)
+                reproducible = judge.judge(read(again[0].folder, 1)).step is None
+            text = Path(asked.script).read_text("utf-8", "replace")
+            own = reference.facts is not None and not reference.facts.loader
+            pairs = [
+                (course, run)
+                for course, run in zip(courses[2:], runs, strict=True)
+                if not own or _asked_for(course.shape)
+            ]
+            rows = judging.rows(judge, pairs, text, reproducible)
+        facts = reference.facts
+        verdict = Verdict(
+            script=os.path.realpath(asked.script),
+            arguments=list(asked.arguments),
+            digest=content,
+            verdict=judging.worst(rows),
+            steps=reference.last or asked.steps,
+            batch=facts.batch if facts else 0,
+            shapes=rows,
+            habits=judging.habits([reference, turned, *runs]),
+            notes=_notes(reference, rows, judge),
+            seconds=round(time.monotonic() - begun, 1),
+            at=datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        )
+        failed = verdict.verdict == FAILED
+        place = keeping.place(asked.script, list(asked.arguments), content)
+        keeping.keep(place, msgspec.to_builtins(verdict))
+        return verdict
+    except GpqError as error:
+        if not isinstance(error, TimedOut) and error.code != 1:
+            failed = False  # Ctrl-C: nobody will look
+        raise
+    finally:
+        _tidy(home, whole=not failed)
+
+
+def _asked_for(shape: Shape) -> bool:
+    """A loop of the script's own is never accumulated or split by gpq."""
+    return not {"accumulate", "split"} & set(shape.freedoms)
+
+
+def _program(asked: Asked, home: Path) -> Program:
+    """As a job's first process is started, with the library that is installed with this gpq."""
+    environ = dict(asked.environ)
+    before = environ.get("PYTHONPATH", "")
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_library(home), before]))
+    environ.setdefault("PYTHONUNBUFFERED", "1")
+    environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // THREADS)))
+    environ["WANDB_MODE"] = "disabled"  # a check is no experiment
+    return Program((asked.python, asked.script, *asked.arguments), asked.cwd, environ, asked.gpu)
+
+
+def _library(home: Path) -> str:
+    """A folder that holds gpq_agent and nothing else: one with more would hide packages of the script's own."""
+    package = Path(gpq_agent.__file__).resolve().parent
+    if os.listdir(package.parent) == [package.name]:
+        return str(package.parent)
+    shutil.copytree(package, home / "library" / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+    return str(home / "library")
+
+
+def _whole(courses: list[Course], asked: Asked) -> None:
+    """Raises where the script fails in one replica alone, or the time is over."""
+    first = courses[0]
+    if first.failed:
+        raise GpqError(
+            f"the script failed in one replica alone, with {first.failed}:\n" + "\n".join(last_lines(first.log)),
+            f"all that it printed: {first.log}",
+        )
+    late = [course.shape.name for course in courses if not course.over]
+    if late:
+        raise TimedOut(
+            f"not done after {asked.seconds:.0f} s: {', '.join(late)}; what they printed: {first.folder.parent}",
+            f"a longer --timeout, fewer --steps (now {asked.steps}), or arguments that make the script smaller",
+        )
+
+
+def _usable(reference: Run, course: Course, asked: Asked) -> None:
+    if reference.outside and (reference.facts is None or not reference.facts.loader):
+        problem = "it neither loops over job.loader() nor asks job.should_stop()"
+    elif not reference.last and not reference.outside:
+        problem = "it made no step under gpq's library"
+    else:
+        return
+    raise GpqError(
+        f"{asked.script}: {problem}, so there is nothing to compare",
+        f"README, `A script that adapts`; what it printed: {course.folder}",
+    )
+
+
+def _notes(reference: Run, rows: list[ShapeView], judge: Judge) -> list[str]:
+    notes = []
+    facts = reference.facts
+    if facts and facts.loader:
+        notes.append("dropout was off, and random augmentation seeded by example: both may differ from shape to shape")
+    if facts and not facts.loader:
+        notes.append("the script has a loop of its own: gpq never accumulates or splits its steps")
+    if judge.mixed and not drawn(reference):
+        notes.append(
+            "the order of the examples in a batch changes what is trained, so rounding could not be told apart"
+        )
+    logged = sorted({name for each in rows for name in each.metrics})
+    if logged:
+        notes.append(f"logged otherwise: {', '.join(logged)[:200]} (a part of a batch has a value of its own)")
+    if any(each.verdict == DIFFERS for each in rows):
+        notes.append("a habit behind a difference is a guess, from what differs first")
+    return notes
+
+
+def _tidy(home: Path, *, whole: bool) -> None:
+    """Checkpoints go at once; what the script printed stays where somebody was told of it."""
+    with contextlib.suppress(OSError):
+        if whole:
+            shutil.rmtree(home)
+            return
+        for folder in home.glob("*/checkpoints"):
+            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(home / "library", ignore_errors=True)

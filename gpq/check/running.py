@@ -1,0 +1,234 @@
+"""Runs the script in its shapes, side by side as far as there are cores; no process of it outlives the command.
+
+Each replica is a session of its own, ended as a whole, and holds a line to this process: at its end it ends itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpq_agent import wire
+
+from gpq.check.shapes import Attempt, Shape
+from gpq.errors import Interrupted
+
+LOOPBACK = "127.0.0.1"
+PORTS = range(20_000, 32_000)
+TRIES = 3  # of an attempt whose port was taken
+POLL_SECONDS = 0.02
+LAST_LINES = 12
+MOST_OF_A_LOG = 1 << 16  # bytes of its end that are looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What is run: `command` is complete, interpreter included; `environ` all of its environment but the shape's."""
+
+    command: tuple[str, ...]
+    cwd: str
+    environ: Mapping[str, str]
+    gpu: bool = False
+
+
+@dataclass
+class Course:
+    """One shape on its way: `attempt` is the index of the one that runs, -1 before the first."""
+
+    shape: Shape
+    folder: Path
+    attempt: int = -1
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    failed: str = ""  # why it did not come to its end
+    log: str = ""  # of the process that failed
+    over: bool = False
+    tries: int = 1
+
+
+class Runner:
+    """A context: at its end everything that it started is gone."""
+
+    def __init__(self, program: Program, folder: Path, steps: int) -> None:
+        self._program, self._folder, self._steps = program, folder, steps
+        self._courses: list[Course] = []
+        self._lifeline, self._held = os.pipe()
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        os.close(self._held)
+        os.close(self._lifeline)
+
+    def run(self, shapes: Sequence[Shape], deadline: float, ended: Callable[[str], None]) -> list[Course]:
+        """All of them to their ends, or until the first of `shapes` fails, or `deadline` (monotonic seconds) is there:
+        then what still runs is stopped, and not over. `ended` hears of each."""
+        courses = [Course(shape, self._prepared(shape)) for shape in shapes]
+        self._courses += courses
+        cores = max(2, len(os.sched_getaffinity(0)))
+        while not all(course.over for course in courses) and time.monotonic() < deadline:
+            busy = sum(len(course.processes) for course in courses if not course.over)
+            for course in sorted(courses, key=lambda each: -len(each.shape.attempts)):  # the longest way first
+                if not course.over and not course.processes:
+                    needed = course.shape.attempts[course.attempt + 1].replicas
+                    if busy + needed <= cores:
+                        busy += needed
+                        self._start(course)
+            for course in courses:
+                if course.processes:
+                    self._look(course)
+                    if course.over:
+                        ended(course.shape.name)
+            if courses[0].failed:
+                break
+            time.sleep(POLL_SECONDS)
+        self.stop()
+        return courses
+
+    def stop(self) -> None:
+        """End what still runs."""
+        for course in self._courses:
+            for process in course.processes:
+                _end(process)
+            course.processes.clear()
+
+    def _prepared(self, shape: Shape) -> Path:
+        folder = self._folder / shape.name.replace(" ", "-").replace(",", "")
+        (folder / "checkpoints").mkdir(parents=True)
+        return folder
+
+    def _start(self, course: Course) -> None:
+        course.attempt += 1
+        attempt = course.shape.attempts[course.attempt]
+        (course.folder / str(course.attempt + 1)).mkdir(exist_ok=True)
+        port = _free_port()
+        for rank in range(attempt.replicas):
+            environ = {**self._program.environ, **self._environ(course, attempt, rank, port)}
+            with open(_log(course, rank), "wb") as log:
+                course.processes.append(
+                    subprocess.Popen(
+                        self._program.command,
+                        cwd=self._program.cwd,
+                        env=environ,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                        pass_fds=(self._lifeline,),
+                    )
+                )
+
+    def _environ(self, course: Course, attempt: Attempt, rank: int, port: int) -> dict[str, str]:
+        order = course.shape.order(attempt, str(course.folder), self._steps, self._lifeline)
+        number = course.attempt + 1
+        environ = {
+            wire.ENV_CHECK: json.dumps(order._asdict()),
+            wire.ENV_JOB: "0",
+            wire.ENV_ATTEMPT: str(number),
+            wire.ENV_RUN_DIR: str(course.folder / str(number)),
+            wire.ENV_CHECKPOINT_DIR: str(course.folder / "checkpoints"),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(attempt.replicas),
+            "LOCAL_RANK": str(rank),
+            "LOCAL_WORLD_SIZE": str(attempt.replicas),
+            "GROUP_RANK": "0",
+            "GROUP_WORLD_SIZE": "1",
+            "MASTER_ADDR": LOOPBACK,
+            "MASTER_PORT": str(port),
+        }
+        if number > 1:
+            environ[wire.ENV_RESUME] = "1"
+        if not self._program.gpu:
+            environ["CUDA_VISIBLE_DEVICES"] = ""
+            environ["GLOO_SOCKET_IFNAME"] = "lo"
+        return environ
+
+    def _look(self, course: Course) -> None:
+        """Has its attempt ended? A replica that failed leaves the others waiting for it."""
+        codes = [process.poll() for process in course.processes]
+        bad = next((rank for rank, code in enumerate(codes) if code), None)
+        if bad is not None and course.tries < TRIES and _taken(course, bad):
+            self._close(course)
+            course.tries += 1
+            course.attempt -= 1
+        elif bad is not None:
+            how = f"signal {-codes[bad]}" if codes[bad] < 0 else f"exit code {codes[bad]}"  # type: ignore[operator]
+            self._fail(course, how, bad)
+        elif None not in codes:
+            self._close(course)
+            course.over = course.attempt + 1 == len(course.shape.attempts)
+
+    def _fail(self, course: Course, how: str, rank: int) -> None:
+        course.failed, course.log, course.over = how, str(_log(course, rank)), True
+        self._close(course)
+
+    def _close(self, course: Course) -> None:
+        for process in course.processes:
+            _end(process)
+        course.processes.clear()
+
+
+def _log(course: Course, rank: int) -> Path:
+    return course.folder / f"{course.attempt + 1}.{rank}.log"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Its whole session: loader workers, and whatever the script has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _free_port() -> int:
+    """Not one that the system gives away by itself: it is taken seconds later, when the script has imported torch."""
+    while True:
+        port = random.choice(PORTS)
+        with socket.socket() as found:
+            try:
+                found.bind((LOOPBACK, port))
+            except OSError:
+                continue
+        return port
+
+
+def _taken(course: Course, rank: int) -> bool:
+    """Was the port somebody else's by then?"""
+    return any("EADDRINUSE" in line for line in last_lines(str(_log(course, rank))))
+
+
+def last_lines(path: str) -> list[str]:
+    """The end of what a process printed."""
+    try:
+        with open(path, "rb") as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - MOST_OF_A_LOG))
+            text = stream.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    return [line for line in text.splitlines() if line.strip()][-LAST_LINES:]
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM and a terminal that goes are errors here, as Ctrl-C is: contexts close, and their processes end."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+
+    def leave(number: int, _: object) -> None:
+        raise Interrupted(number, "the check was ended; nothing of it still runs")
+
+    for number in before:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

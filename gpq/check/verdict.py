@@ -1,0 +1,47 @@
+"""What `gpq check` comes to: a public format, printed with `--json` and kept."""
+
+from __future__ import annotations
+
+import msgspec
+
+SAME, TOLD, DIFFERS, FAILED = "same", "told", "differs", "failed"
+
+
+class HabitView(msgspec.Struct, frozen=True):
+    """Something that the loop does. Told by the library, or guessed from what differs."""
+
+    code: str
+    freedoms: list[str]  # that it takes from the allocator, of accumulate, split, resize and retune; empty for a guess
+    message: str
+    cure: str
+
+
+class ShapeView(msgspec.Struct, frozen=True):
+    """One row: a shape, held against one replica alone."""
+
+    shape: str
+    verdict: str  # "same" | "told" (gpq takes the freedom away from itself that it needs) | "differs" | "failed"
+    largest: float | None  # relative difference of a tensor after the last step; None where none was compared
+    step: int | None  # the first that differs
+    what: str  # differs first there: a tensor, a number, "samples", "learning rate"
+    habit: HabitView | None  # the probable one, where it differs; what was told, where it is told
+    metrics: list[str]  # that were logged otherwise: no fault by itself, a part of a batch has another loss
+    problem: str  # why it failed
+    log: str  # what the process that failed printed
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Answer of `gpq check`."""
+
+    script: str
+    arguments: list[str]
+    digest: str  # SHA-256 of the script
+    verdict: str  # the worst of the rows: "failed", else "differs", "told", "same"
+    steps: int
+    batch: int  # examples of a step, over all replicas; 0: the script has a loop of its own
+    shapes: list[ShapeView]
+    habits: list[HabitView]  # that the library told, in any shape
+    notes: list[str]
+    seconds: float
+    at: str  # when it was found, UTC
+    schema: int = 1

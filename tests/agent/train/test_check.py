@@ -1,0 +1,99 @@
+"""What a run of `gpq check` does otherwise than a job: its shape, and the luck that is taken out of it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from gpq_agent import wire
+from gpq_agent.train.batches import Configuration, Limits, shape_step, starting
+from gpq_agent.train.check import Recorder
+from gpq_agent.train.environment import Environment
+from gpq_agent.train.sampler import GlobalSampler
+from gpq_agent.train.steady import Placed, SeededData, generators, moved
+from torch.utils.data import DataLoader, Dataset
+
+
+class Lucky(Dataset):  # type: ignore[type-arg]
+    """Each example is drawn anew from every generator that there is."""
+
+    name = "lucky"
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([index, torch.rand(()), random.random(), numpy.random.rand()], dtype=torch.float64)
+
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        raise AssertionError("this one knows no epoch")
+
+
+def loaded(epoch: int, replicas: int, *, workers: int = 0, reverse: bool = False) -> torch.Tensor:
+    """All examples of an epoch, ascending."""
+    found = []
+    for rank in range(replicas):
+        limits = Limits(4, 4, 4 // replicas, replicas)
+        sampler = GlobalSampler(10, starting(limits), replicas=replicas, rank=rank, seed=3, shuffle=True)
+        sampler.seek(epoch)
+        found += list(DataLoader(SeededData(Lucky()), batch_sampler=Placed(sampler, reverse), num_workers=workers))
+    rows = torch.cat(found)
+    return rows[rows[:, 0].argsort()]
+
+
+def test_what_an_example_is_depends_on_itself_and_the_epoch_alone() -> None:
+    whole = loaded(0, 1)
+    assert whole[:, 0].tolist() == list(range(10))
+    for other in (loaded(0, 2), loaded(0, 1, reverse=True), loaded(0, 1, workers=1)):
+        assert torch.equal(whole, other)
+    assert not (whole == loaded(1, 1))[:, 1:].any()
+    data = SeededData(Lucky())
+    assert (data.name, len(data), hasattr(data, "__getitems__")) == ("lucky", 10, False)
+
+
+def test_the_scripts_own_generators_do_not_notice() -> None:
+    before = generators()
+    assert SeededData(Lucky())[0, 1][0] == 1
+    assert not moved(before, generators())
+    for draw in (lambda: torch.rand(()), random.random, numpy.random.rand):
+        before = generators()
+        draw()
+        assert moved(before, generators())
+
+
+@pytest.mark.parametrize(("replicas", "batch", "micros"), [(1, 33, 1), (2, 33, 1), (2, 35, 3), (1, 7, 3)])
+def test_a_sampled_step_leaves_nothing_out(tmp_path: Path, replicas: int, batch: int, micros: int) -> None:
+    seen = []
+    for rank in range(replicas):
+        recorder = Recorder.__new__(Recorder)  # without the hooks, which last as long as the process
+        recorder.order = wire.CheckOrder(str(tmp_path), 8, epoch_steps=4, micros=micros)
+        recorder._replicas, recorder._rank, recorder._facts = replicas, rank, {}
+        size = recorder.size(1000, batch)
+        limits = recorder.limits(Limits(batch, batch, batch, replicas))
+        sampler = GlobalSampler(size, starting(limits), replicas=replicas, rank=rank, seed=0, shuffle=True)
+        sampler.sample_every = 2
+        recorder.sampler(Lucky(), sampler)
+        issued = [index for indices in sampler for index in indices]
+        steps = [sampler.received().step for _ in range(len(sampler._issued))]
+        assert {step.total for step in steps} == {batch, size - 3 * batch}
+        assert any(step.sampled for step in steps)
+        seen += issued
+    assert sorted(seen) == list(range(size))
+
+
+def test_a_step_that_is_not_sampled_is_let_alone(tmp_path: Path) -> None:
+    recorder = Recorder.__new__(Recorder)
+    recorder._replicas, recorder._rank = 1, 0
+    step = shape_step(0, 0, 100, Configuration(0, 4, 2, 12), 1, 0, False)
+    assert recorder._whole(step, 100) is step
+
+
+def test_an_epoch_is_cut_and_never_made_longer(tmp_path: Path) -> None:
+    recorder = Recorder.__new__(Recorder)
+    recorder.order, recorder._facts = wire.CheckOrder(str(tmp_path), 8, epoch_steps=4), {}
+    assert recorder.size(1000, 32) == 3 * 32 + 17
+    assert recorder.size(50, 32) == 50
+    assert Environment().rank == 0

@@ -1,0 +1,177 @@
+"""When two runs differ: what the criterion catches, what it lets pass, and what it takes for the cause."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from gpq_agent.train.sketch import COUNT, ROWS, WIDTH, Sketcher
+
+from gpq.check.comparing import GRADIENT, Judge, apart
+from gpq.check.guessing import Case, guess
+from gpq.check.records import Facts, Run, Step
+from gpq.check.shapes import Shape
+
+STEPS = 6
+BODY = ("first.weight", "second.weight")
+SKETCH = Sketcher()
+Weights = dict[str, torch.Tensor]
+Alter = Callable[[int, Weights], Weights]
+
+
+def same(_: int, gradients: Weights) -> Weights:
+    return gradients
+
+
+def trained(alter: Alter = same, *, seed: int = 0, noise: float = 1e-7, rate: float = 1e-3, bias: float = 0.0) -> Run:
+    """Plain descent on made gradients with rounding of its own; `bias`: size of the noise of one tensor, which has no
+    gradient but that."""
+    generator = torch.Generator().manual_seed(1)
+    luck = torch.Generator().manual_seed(100 + seed)
+    weights = {name: torch.randn(60, 70, generator=generator) for name in BODY}
+    weights["key.bias"] = torch.randn(50, generator=generator)
+    run = Run(facts=Facts(loader=True, size=100, batch=8), ended=True)
+    for number in range(STEPS + 1):
+        tensors = {}
+        if number:
+            plain = {name: torch.randn(60, 70, generator=generator) for name in BODY}
+            plain["key.bias"] = torch.zeros(50)
+            gradients = alter(number, plain)
+            for name, value in gradients.items():
+                size = bias if name == "key.bias" else noise * float(value.norm())
+                value = value + size * torch.randn(value.shape, generator=luck) / math.sqrt(value.numel())
+                weights[name] = weights[name] - rate * value
+                tensors[GRADIENT + name] = SKETCH(value)
+        tensors |= {name: SKETCH(value) for name, value in weights.items()}
+        run.steps[number] = Step(tensors=tensors, indices=[number], rates=[[rate]] if number else [])
+    return run
+
+
+def judge(**how: float) -> Judge:
+    return Judge(trained(**how), trained(seed=1, **how))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shape", [(1,), (7, 9), (WIDTH + 3,), (2, ROWS * WIDTH // 2 + 5)])
+def test_a_fingerprint_tells_how_far_two_tensors_are_apart(shape: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(3)
+    found = []
+    for _ in range(3):
+        one = torch.randn(shape, generator=generator)
+        other = one + 1e-3 * torch.randn(shape, generator=generator)
+        found.append(apart(SKETCH(one), SKETCH(other)) / float((one.double() - other.double()).norm()))
+        assert SKETCH(one)[0] == pytest.approx(float(one.double().norm()))
+        assert SKETCH(one) == Sketcher()(one.clone())
+    assert all(0.3 < each < 2 for each in found)
+    assert len(SKETCH(one)) == COUNT + 2
+
+
+def test_what_is_not_finite_is_told() -> None:
+    assert SKETCH(torch.tensor([1.0, math.inf])) == [None]
+    assert apart([None], [None]) == 0.0
+    assert apart(SKETCH(torch.ones(2)), [None]) == math.inf
+
+
+def test_rounding_is_no_difference() -> None:
+    found = judge().judge(trained(seed=2, noise=5e-7))
+    assert (found.step, found.metrics, found.missing) == (None, [], False)
+    assert found.largest is not None
+    assert found.largest < 1e-6
+
+
+@pytest.mark.parametrize("rate", [1e-1, 1e-3, 1e-5])
+@pytest.mark.parametrize("factor", [1.01, 0.99, 0.86, 3.0])
+def test_a_gradient_or_a_rate_that_is_off_by_a_hundredth_shows_however_small_the_steps_are(
+    rate: float, factor: float
+) -> None:
+    judged = judge(rate=rate)
+    run = trained(
+        lambda number, gradients: {name: value * factor for name, value in gradients.items()}, seed=2, rate=rate
+    )
+    found = judged.judge(run)
+    assert found.step == 1
+    assert found.differences[0].what in [GRADIENT + name for name in BODY]
+    assert found.samples is None
+    assert judged.factor(1, run.steps[1]) == pytest.approx(factor, rel=1e-3)
+
+
+def test_with_a_small_rate_a_clip_of_14_per_cent_is_below_the_promise_and_caught_all_the_same() -> None:
+    run = trained(
+        lambda number, gradients: {name: value * (0.86 if number > 3 else 1) for name, value in gradients.items()},
+        seed=2,
+        rate=1e-5,
+    )
+    found = judge(rate=1e-5).judge(run)
+    assert found.step == 4
+    assert found.largest is not None
+    assert found.largest < 1e-4
+
+
+def test_a_tensor_whose_gradient_is_rounding_alone_may_end_anywhere_near() -> None:
+    found = judge(bias=1.0, rate=0.1).judge(trained(seed=2, bias=1.0, rate=0.1))
+    assert found.step is None
+    assert found.largest is not None
+    assert found.largest < 1e-4  # and it does not count there
+
+    wrong = trained(lambda _, each: {**each, "first.weight": each["first.weight"] * 1.01}, seed=2, bias=1.0, rate=0.1)
+    assert judge(bias=1.0, rate=0.1).judge(wrong).step == 1
+
+
+def test_where_the_order_of_examples_changes_everything_that_is_no_rounding() -> None:
+    mixed = Judge(trained(), trained(lambda number, each: {name: value * 1.2 for name, value in each.items()}, seed=1))
+    assert mixed.mixed
+    found = mixed.judge(trained(lambda number, each: {name: value * 1.1 for name, value in each.items()}, seed=2))
+    assert found.step == 1
+
+
+def test_samples_rates_and_numbers_are_compared_exactly() -> None:
+    judged = judge()
+    run = trained(seed=2)
+    run.steps[2].indices = [99]
+    run.steps[3].rates = [[1.01e-3]]
+    found = judged.judge(run)
+    assert (found.step, found.samples, found.rates, found.tensors) == (2, 2, 3, None)
+
+    for each in (judged.reference, run):
+        each.steps[5].numbers = {"scheduler:0.last_epoch": 5.0, "scheduler:0._is_initial": 1.0}
+    run.steps[5].numbers = {"scheduler:0.last_epoch": 4.0, "scheduler:0._is_initial": 0.0}
+    assert judged.judge(run).tensors == 5
+    assert [each.what for each in judged.judge(run).differences] == ["scheduler:0.last_epoch"]
+
+
+def test_a_weight_that_is_gone_or_not_finite_differs() -> None:
+    judged = judge()
+    for sketch in ({}, {"first.weight": [None]}):
+        run = trained(seed=2)
+        run.steps[4].tensors = {**run.steps[4].tensors, **sketch} if sketch else {}
+        assert judged.judge(run).tensors == 4
+
+
+def test_metrics_are_means_over_the_examples_of_a_step() -> None:
+    judged = judge()
+    run = trained(seed=2)
+    judged.reference.steps[1].metrics = {"loss": [(2.0, 12, 0)], "seen": [(7.0, 0, 0)]}
+    run.steps[1].metrics = {"loss": [(1.0, 4, 0), (2.5, 8, 1)], "seen": [(7.0, 0, 0), (3.0, 0, 1)]}
+    assert judged.judge(run).metrics == []
+    run.steps[1].metrics["loss"] = [(1.0, 8, 0), (2.5, 4, 1)]
+    assert judged.judge(run).metrics == ["loss"]
+
+
+def test_a_guess_goes_by_what_differs_first_and_by_the_text() -> None:
+    judged = judge()
+    tripled = trained(lambda _, each: {name: value * 3 for name, value in each.items()}, seed=2)
+    wrong = trained(lambda _, each: {name: value.roll(1, 0) for name, value in each.items()}, seed=2)
+    shape = Shape("accumulating", micros=3, freedoms=("accumulate",))
+
+    def guessed(run: Run, script: str = "", **facts: list[str]) -> str:
+        judged.reference.facts = Facts(loader=True, **facts)  # type: ignore[arg-type]
+        return guess(Case(judged, shape, run, judged.judge(run), script)).code
+
+    assert guessed(tripled, "clip_grad_norm_(p, 1)") == "scaled-loss"
+    assert guessed(wrong, "clip_grad_norm_(p, 1)", batch_norms=["norm"]) == "batch-norm"
+    assert guessed(wrong, "x\ntorch.nn.utils.clip_grad_norm_(p, 1)") == "own-clip"
+    assert guessed(wrong, "job.clip_grad_norm_(1)\nloss = cross_entropy(x, y, ignore_index=0)") == "token-loss"
+    assert guessed(wrong, "job.clip_grad_norm_(1)  # not clip_grad_norm_(p)") == "by-pass"
+    judged.reference.steps[1].random = True
+    assert guessed(wrong) == "random"

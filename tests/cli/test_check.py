@@ -1,0 +1,224 @@
+"""`gpq check` on real scripts: what is right comes out the same, a planted habit differs and is named, and nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import schemas
+from tests.cli.conftest import ROOT, Gpq
+from tests.waiting import wait_until
+
+ACCUMULATING, SPLIT, TWO, BOTH, RESUMED = (
+    "accumulating", "split", "two replicas", "two replicas, accumulating", "stopped and resumed on another number"
+)  # fmt: skip
+EVERY = {ACCUMULATING, SPLIT, TWO, BOTH, RESUMED}
+SCRIPT = """
+import gpq_agent.train as gpq
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+generator = torch.Generator().manual_seed(5)
+inputs = torch.randn(240, 6, generator=generator)
+data = TensorDataset(inputs, (inputs @ torch.randn(6, 3, generator=generator)).argmax(1))
+job = gpq.init()
+loader = job.loader(data, batch_size=13, max_batch_size=52)
+net = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 3))
+model = job.wrap(net)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+model, optimizer, _ = job.prepare(model, optimizer)
+passes = 0
+for epoch in {epochs}:
+    for x, y in loader:
+        passes += 1
+        {before}
+        loss = nn.functional.cross_entropy(model(x), y)
+        {loss}
+        loss.backward()
+        {after}
+        optimizer.step()
+        optimizer.zero_grad()
+        job.log(loss=loss)
+"""
+
+
+def script(folder: Path, name: str = "train.py", **planted: str) -> Path:
+    """The loop with one habit planted, each in its place."""
+    path = folder / name
+    path.write_text(SCRIPT.format(**{"epochs": "job.epochs(9)", "before": "", "loss": "", "after": "", **planted}))
+    return path
+
+
+def checked(gpq: Gpq, *argv: str, code: int) -> dict[str, Any]:
+    said = gpq("check", "--json", *argv, timeout=280)
+    assert said.returncode == code, said
+    found: dict[str, Any] = json.loads(said.stdout)
+    return found
+
+
+def alive(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def rows(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["shape"]: row for row in found["shapes"]}
+
+
+@pytest.mark.parametrize("name", ["digits", "chargpt"])
+def test_the_examples_train_the_same_in_every_shape(gpq: Gpq, name: str) -> None:
+    found = checked(gpq, "--timeout", "4m", str(ROOT / "examples" / name / "train.py"), code=0)
+    assert {shape: row["verdict"] for shape, row in rows(found).items()} == dict.fromkeys(EVERY, "same")
+    assert max(row["largest"] for row in found["shapes"]) < 1e-4
+    assert (found["verdict"], found["steps"], found["habits"]) == ("same", 8, [])
+    assert not list(gpq.home.glob("**/checkpoints"))
+
+
+@pytest.mark.parametrize(
+    ("code", "planted", "shapes"),
+    [
+        ("scaled-loss", {"loss": "loss = loss * (13 / len(x))"}, EVERY),
+        ("random", {"before": "x = x + 0.1 * torch.randn_like(x)"}, EVERY),
+        # The library may come to see this one by itself, and tell.
+        ("own-rate", {"after": "optimizer.param_groups[0]['lr'] = 0.01 * 0.9**passes"}, {ACCUMULATING, SPLIT, BOTH, RESUMED}),
+        ("own-epochs", {"epochs": "range(9)"}, {RESUMED}),
+    ],
+)  # fmt: skip
+def test_a_planted_habit_is_found_and_named(
+    gpq: Gpq, tmp_path: Path, code: str, planted: dict[str, str], shapes: set[str]
+) -> None:
+    """None of these can a library mend: it can only tell."""
+    path = script(tmp_path, **planted)
+    said = gpq("check", "--json", "--timeout", "4m", str(path), "--anything", "1", timeout=280)
+    found = json.loads(said.stdout)
+    assert {shape for shape, row in rows(found).items() if row["verdict"] != "same"} >= shapes, found
+    named = {row["habit"]["code"] for row in found["shapes"] if row["shape"] in shapes}
+    assert named == {code}
+    told = {row["verdict"] for row in found["shapes"]}
+    assert told <= {"same", "differs", "told"}
+    assert said.returncode == (1 if "differs" in told else 0)
+    if "differs" in told:
+        assert all(row["step"] is not None and row["what"] for row in found["shapes"] if row["verdict"] == "differs")
+
+    # The verdict is kept, for the script as it is with these arguments; a submission says so.
+    last = gpq("check", "--last", str(path), "--anything", "1")
+    assert last.returncode == said.returncode
+    assert ("gpq would change what this script trains" in last.stdout) == ("differs" in told)
+    assert found["shapes"][0]["shape"] in last.stdout
+    other = gpq("check", "--last", str(path))
+    assert (other.returncode, "no verdict is kept" in other.stderr) == (4, True)
+    path.write_text(path.read_text() + "\n")
+    assert gpq("check", "--last", str(path), "--anything", "1").returncode == 4
+
+
+def test_a_submission_says_what_a_kept_verdict_has_against_the_script(live: Gpq, tmp_path: Path) -> None:
+    path = script(tmp_path, loss="loss = loss * (13 / len(x))")
+    assert checked(live, "--steps", "4", "--timeout", "4m", str(path), code=1)["verdict"] == "differs"
+    said = live("submit", "--hold", str(path))
+    assert f"gpq check --last {path}" in said.stderr
+    assert "accumulating: differs" in said.stderr
+    for argv in (["submit", "--hold", str(path), "--more"], ["submit", "--hold", "--", "true"]):
+        assert "gpq check" not in live(*argv).stderr
+
+
+def test_a_loop_of_the_scripts_own_is_checked_in_the_shapes_that_it_may_get(gpq: Gpq, tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text("""
+import os, torch
+import gpq_agent.train as gpq
+job = gpq.init()
+model = job.wrap(torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+if job.resume_path:
+    kept = torch.load(os.path.join(job.resume_path, "all.pt"))
+    getattr(model, "module", model).load_state_dict(kept["model"])
+    optimizer.load_state_dict(kept["optimizer"])
+for step in range(job.start_step, 500):
+    batch = torch.randn(8, 4, generator=torch.Generator().manual_seed(step))
+    model(batch[job.rank :: job.replicas]).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if job.should_stop():
+        if job.rank == 0:
+            kept = {"model": getattr(model, "module", model).state_dict(), "optimizer": optimizer.state_dict()}
+            torch.save(kept, os.path.join(job.save_path, "all.pt"))
+        job.exit_preempted(step + 1)
+""")
+    found = checked(gpq, "--timeout", "4m", str(path), code=0)
+    assert {shape: row["verdict"] for shape, row in rows(found).items()} == {TWO: "same", RESUMED: "same"}
+    path.write_text(path.read_text().replace('    optimizer.load_state_dict(kept["optimizer"])\n', ""))
+    found = checked(gpq, "--timeout", "4m", str(path), code=1)
+    assert {shape: row["verdict"] for shape, row in rows(found).items()} == {TWO: "same", RESUMED: "differs"}
+
+
+def test_what_cannot_be_checked_is_said_in_a_line(gpq: Gpq, tmp_path: Path) -> None:
+    broken = script(tmp_path, "broken.py", before="raise RuntimeError('planted', epoch)")
+    said = gpq("check", str(broken), timeout=280)
+    assert (said.returncode, said.stdout) == (1, "")
+    assert "failed in one replica alone, with exit code 1" in said.stderr
+    assert "RuntimeError: ('planted', 0)" in said.stderr
+    log = Path(said.stderr.rpartition("printed: ")[2].strip())
+    assert "planted" in log.read_text()
+    assert not list(log.parents[1].glob("*/checkpoints"))
+
+    (tmp_path / "plain.py").write_text("print('nothing of gpq')\n")
+    said = gpq("check", str(tmp_path / "plain.py"))
+    assert (said.returncode, "made no step under gpq's library" in said.stderr) == (1, True)
+
+    for argv, code, words in (
+        (["none.py"], 2, "no such file"),
+        (["--steps", "3", str(broken)], 2, "--steps 3 is out of range"),
+        (["--timeout", "5", str(broken)], 2, "5 what?"),
+        (["--python", "no-such", str(broken)], 2, "no such program"),
+        (["--last", str(broken)], 4, "no verdict is kept"),
+        ([], 2, "missing argument"),
+    ):
+        said = gpq("check", *argv)
+        assert (said.returncode, said.stdout) == (code, ""), said
+        assert words in said.stderr
+    schemas.check("check", gpq("check", "--json", "none.py").stdout)
+
+
+def test_a_script_that_fails_on_two_replicas_alone_has_a_row_for_it(gpq: Gpq, tmp_path: Path) -> None:
+    path = script(tmp_path, before="assert job.rank == 0, 'planted'")
+    found = checked(gpq, "--steps", "4", "--timeout", "4m", str(path), code=1)
+    verdicts = {shape: row["verdict"] for shape, row in rows(found).items()}
+    assert verdicts == {ACCUMULATING: "same", SPLIT: "same", TWO: "failed", BOTH: "failed", RESUMED: "failed"}
+    row = rows(found)[TWO]
+    assert "AssertionError: planted" in row["problem"]
+    assert "planted" in Path(row["log"]).read_text()
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_of_it_outlives_the_command(gpq: Gpq, tmp_path: Path, how: signal.Signals) -> None:
+    """However it ends: its processes, and the workers of their loaders, write their ids when they are up."""
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    endless = f"import os, time; open(os.path.join({str(pids)!r}, str(os.getpid())), 'w').close(); time.sleep(600)"
+    path = script(tmp_path, before=endless)
+    with subprocess.Popen(
+        [sys.executable, "-m", "gpq", "check", str(path)], env=gpq.environment, cwd=tmp_path, stderr=subprocess.PIPE
+    ) as process:
+        wait_until(lambda: len(os.listdir(pids)) >= 2, "the first two shapes", 120)
+        process.send_signal(how)
+        process.wait(60)
+    assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[how]
+    wait_until(lambda: not any(map(alive, os.listdir(pids))), "their end")
+
+
+def test_what_takes_too_long_is_ended_and_named(gpq: Gpq, tmp_path: Path) -> None:
+    path = script(tmp_path, before="import time; time.sleep(600)")
+    said = gpq("check", "--timeout", "2s", str(path))
+    assert said.returncode == 124
+    assert "not done after 2 s: one replica, " in said.stderr
+    assert "a longer --timeout" in said.stderr
