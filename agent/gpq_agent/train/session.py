@@ -41,8 +41,10 @@ class Job:
         self.attempt = environment.attempt
         self.resumed = environment.resumed
         self.checkpoint_dir = environment.checkpoint_dir
-        self._seed = seed
         self._engine = Engine(environment, device, environ)
+        # Scripts draw one for themselves in each process; what all replicas draw alike hangs on it.
+        self._seed = self._engine.agreement.first(seed)
+        torch.manual_seed(self._seed)
         self._own = OwnSaves(environment.checkpoint_dir)
         if self.rank == 0:
             self._own.sweep()
@@ -91,7 +93,7 @@ class Job:
         if self._engine.training:
             raise GpqTrainError("job.prepare() was called before job.loader()", "make the loader first")
         size = dataset_size(dataset)
-        seed = self._seed if generator is None else generator.initial_seed()
+        seed = self._seed if generator is None else self._engine.agreement.first(generator.initial_seed())
         if self._engine.check is not None and sampler is None and batch_sampler is None:
             size = self._engine.check.size(size, batch_size or 1)
         asked = Intake(size, batch_size, max_batch_size, max_local_batch, fixed_batch)
@@ -522,7 +524,7 @@ _current: "List[weakref.ref[Job]]" = []  # at most one, to tell a script that as
 
 
 def init(*, seed: int = 0, checkpoint_dir: Optional[str] = None) -> Job:
-    """Set this replica up: process group, device, cores, seeds. Call it once, before building the model.
+    """Set this replica up: process group, device, cores, seeds (rank 0's). Call it once, before building the model.
 
     `checkpoint_dir` is where checkpoints go when gpq gives no directory; without either there are none. Raises
     GpqTrainError when a job is already set up in this process.
@@ -536,7 +538,6 @@ def init(*, seed: int = 0, checkpoint_dir: Optional[str] = None) -> Job:
     device = open_device(environment)
     if open_group(environment, device) and device.type == "cuda":
         atexit.register(close_group)  # NCCL complains otherwise
-    torch.manual_seed(seed)
     job = Job(environment, device, seed, os.environ)
     if problem:
         job._engine.notice(problem)
