@@ -175,6 +175,11 @@ def test_what_cannot_be_checked_is_said_in_a_line(gpq: Gpq, tmp_path: Path) -> N
     said = gpq("check", str(tmp_path / "plain.py"))
     assert (said.returncode, "made no step under gpq's library" in said.stderr) == (1, True)
 
+    (tmp_path / "python").write_text("no program")
+    (tmp_path / "python").chmod(0o755)
+    said = gpq("check", "--python", str(tmp_path / "python"), str(broken))
+    assert (said.returncode, "python cannot be started here" in said.stderr) == (1, True)
+
     for argv, code, words in (
         (["none.py"], 2, "no such file"),
         (["--steps", "3", str(broken)], 2, "--steps 3 is out of range"),
