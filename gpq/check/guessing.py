@@ -96,6 +96,7 @@ LINES = (  # what stands in a script, in the order of suspicion
 )
 
 
+NEAR = 0.1  # parts of a batch may be uneven
 PLAINER = {  # a habit -> what it may be taken for
     "own-rate": ("forgotten-scheduler",),
     "scaled-loss": ("own-clip", "hand-gradient", "token-loss", "by-pass"),
@@ -161,10 +162,12 @@ def _scaled(case: Case) -> str:
     factor = case.judge.factor(number, case.run.steps[number])
     if factor is None:
         return ""
-    whole = factor if factor > 1 else 1 / factor
-    if round(whole) > 1 and abs(whole / round(whole) - 1) < 0.02:
-        return "scaled-loss"
-    return ""
+    shape = case.shape
+    parts = {shape.micros, shape.replicas, shape.replicas * shape.micros, 2 * shape.replicas if shape.sample else 1} - {
+        1
+    }
+    near = any(abs(factor / each - 1) < NEAR or abs(factor * each - 1) < NEAR for each in parts)
+    return "scaled-loss" if near else ""
 
 
 def _batch_norm(case: Case) -> str:

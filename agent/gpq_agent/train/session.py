@@ -25,7 +25,7 @@ from .refusals import refuse_sharded
 from .restore import USER, choose_state, reseed, unwrapped
 from .sampler import GlobalSampler
 from .scaling import Rule, make_rule
-from .stepping import ScheduleClock, StepGate
+from .stepping import InnerOptimizer, ScheduleClock, StepGate, inner_optimizers
 from .stopping import STOP_ORDERED, on_out_of_memory
 
 
@@ -435,6 +435,9 @@ class Job:
         for name, found in (("model", models), ("optimizer", optimizers)):
             for index, part in enumerate(found):
                 parts.add("{}:{}".format(name, index) if index else name, part)
+        for index, optimizer in enumerate(optimizers):
+            for place, inner in enumerate(inner_optimizers(optimizer)):
+                parts.add("optimizer:{}.{}".format(index, place), InnerOptimizer(optimizer, inner))
         for index, scheduler in enumerate(schedulers):
             parts.add("scheduler:{}".format(index), scheduler)
         if scaler is not None:

@@ -243,6 +243,22 @@ def inner_optimizers(optimizer: Any) -> List[Any]:
     return found
 
 
+class InnerOptimizer:
+    """In checkpoints: the state of an optimizer that another one makes its steps with. Groups that they share stay shared."""
+
+    def __init__(self, outer: Any, inner: Any) -> None:
+        self._outer, self._inner = outer, inner
+        self._shared = outer.param_groups is inner.param_groups
+
+    def state_dict(self) -> Any:
+        return self._inner.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self._inner.load_state_dict(state)
+        if self._shared:
+            self._inner.param_groups = self._outer.param_groups
+
+
 class ScheduleClock:
     """Turns gains into whole scheduler steps: after steps of gain g1..gk since its last call, mean(g) steps are due.
 
