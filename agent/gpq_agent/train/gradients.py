@@ -58,7 +58,7 @@ class Gradients:
             self._sums.clear()
             self._zeros.clear()
         if self._reducer is not None:
-            self._reducer.enter(self.last, micro_batches > 1 or weight != 1.0)
+            self._reducer.enter(self.last, micro_batches, weight)
 
     def leave(self, *, drop: bool) -> None:
         """The script is done with it. `drop`: the step will not happen: forget what it has accumulated."""

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel.scatter_gather import scatter_kwargs
 
 from .probe import GradientProbe
 
@@ -66,12 +67,14 @@ class Reducer:
 
     # -- around a micro-batch ------------------------------------------------------------------------------------------
 
-    def enter(self, last: bool, in_pieces: bool) -> None:
-        """`last`: gradients are reduced in this micro-batch."""
+    def enter(self, last: bool, micro_batches: int, weight: float) -> None:
+        """`last`: gradients are reduced in this micro-batch, one of so many."""
         self._synchronised = last
         for each in self.buckets:
             each.done = False
-            each.synchronise(last and each.works(in_pieces))
+            if micro_batches > 1 and not each.accumulates and not each.loose:
+                each.loosen()
+            each.synchronise(last and not each.loose and (each.hooked or (micro_batches == 1 and weight == 1.0)))
 
     def leave(self) -> None:
         """Outside the loop over the loader a model is as the script made it, unless that has been seen not to work."""
@@ -84,7 +87,7 @@ class Reducer:
         """`sums` are added to what the pass computes, which `weight` is a factor on. `watch`: what it reaches matters."""
         self.sums, self.weight = sums, weight
         self._parameters = parameters
-        plain = len(self.buckets) == 1 and self.buckets[0].learnt and self.buckets[0].works(watch)
+        plain = len(self.buckets) == 1 and self.buckets[0].learnt and self.buckets[0].synchronising
         watch = watch or not plain or bool(self._outside())
         self._marks = {item: mark(item) for item in parameters} if watch and self._synchronised else None
         for each in self.buckets:
@@ -207,9 +210,10 @@ class _Buckets:
     def __reduce__(self) -> Any:
         return object, ()
 
-    def works(self, in_pieces: bool) -> bool:
-        """May DDP reduce it? What it does not use it leaves out, and a hook of the script's knows nothing of sums."""
-        return not self.loose and not (in_pieces and (self._finds_unused or self._sparse or not self.hooked))
+    @property
+    def accumulates(self) -> bool:
+        """Can DDP reduce what it did not see all of? Not where it looks for unused parameters, or for sparse gradients."""
+        return not self._finds_unused and not self._sparse
 
     def synchronise(self, wanted: bool) -> None:
         """What no_sync() sets, without a block around the script's own code. Setting an attribute of a module is slow, so
@@ -231,11 +235,23 @@ class _Buckets:
         self.learnt = True
 
     def loosen(self) -> None:
-        """From the next step on its gradients are reduced without DDP."""
+        """From now on its gradients are reduced without DDP, whose reducer would wait for those that never come. The wrapper
+        stays, and passes on what it is called with."""
         self.loose = True
         for work in self._works:
             work.wait()
         self.synchronise(False)
+        model, inner, places = self.model, self.model.module, self.model.device_ids
+
+        def forward(*inputs: Any, **named: Any) -> Any:
+            if places:
+                moved, named_ones = scatter_kwargs(inputs, named, places)
+                inputs, named = moved[0], named_ones[0]
+            return inner(*inputs, **named)
+
+        model.__dict__["forward"] = forward
+        for name in ("reducer", "logger"):  # its end takes its hooks off the parameters
+            model.__dict__.pop(name, None)
 
     def already(self) -> List[Parameter]:
         """Of a pass that is not complete: the parameters whose gradients are reduced all the same."""
@@ -260,8 +276,8 @@ class _Buckets:
         measured = probe.bucket(self, buffer, bucket, share)
         # Not by dist.all_reduce: its checks and logging cost a tenth of a millisecond, and this runs once per bucket.
         work: Any = self.group.allreduce([buffer], self._options)
+        self._works.append(work)
         if self._views or not self.learnt:
-            self._works.append(work)
             self._given += bucket.parameters()
         if last and not buffer.is_cuda:
             # Nothing is left to compute meanwhile, and a wait here saves handing the result from thread to thread.

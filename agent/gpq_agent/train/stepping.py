@@ -47,6 +47,7 @@ class StepGate:
         self._acted: Set[int] = set()  # optimizers whose step() was called in this micro-batch
         self._running = False  # within a real step: an optimizer may be made of others
         self._rates: List[Any] = []
+        self._groups = self._count_groups()
         for optimizer in self._optimizers:
             for part in (optimizer, *inner_optimizers(optimizer)):
                 self._wrap(part, optimizer)
@@ -75,6 +76,8 @@ class StepGate:
         """The body of the loop is over for this micro-batch; `abandoned`: by a break or an error."""
         assert self._micro is not None
         self._check_rates()
+        if self._count_groups() > self._groups:
+            self._steps.see("late-group")
         if not abandoned and not (self.guarded and not self._micro.last):
             idle = [type(each).__name__ for each in self._optimizers if id(each) not in self._acted]
             if idle and self._acted:
@@ -207,6 +210,9 @@ class StepGate:
         self._acted.add(id(optimizer))
         if first:
             self._steps.stepped(applied)
+
+    def _count_groups(self) -> int:
+        return sum(len(optimizer.param_groups) for optimizer in self._optimizers)
 
     def _present(self) -> List[Any]:
         groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
