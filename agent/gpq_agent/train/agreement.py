@@ -60,6 +60,14 @@ class Agreement:
         dist.broadcast(flag, src=0, group=self._group)
         return bool(flag.item())
 
+    def first(self, value: int) -> int:
+        """Rank 0's number, of any size, on every replica. Waits for it."""
+        if self._group is None:
+            return value
+        chosen = [value]
+        dist.broadcast_object_list(chosen, src=0, group=self._group)
+        return chosen[0]
+
     def maximum(self, values: List[float]) -> List[float]:
         """Elementwise maximum over the replicas; all must call it at the same step, with as many values."""
         if self._group is None:

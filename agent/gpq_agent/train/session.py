@@ -41,8 +41,10 @@ class Job:
         self.attempt = environment.attempt
         self.resumed = environment.resumed
         self.checkpoint_dir = environment.checkpoint_dir
-        self._seed = seed
         self._engine = Engine(environment, device, environ)
+        # Scripts draw one for themselves in each process; what all replicas draw alike hangs on it.
+        self._seed = self._engine.agreement.first(seed)
+        torch.manual_seed(self._seed)
         self._own = OwnSaves(environment.checkpoint_dir)
         if self.rank == 0:
             self._own.sweep()
@@ -91,7 +93,7 @@ class Job:
         if self._engine.training:
             raise GpqTrainError("job.prepare() was called before job.loader()", "make the loader first")
         size = dataset_size(dataset)
-        seed = self._seed if generator is None else generator.initial_seed()
+        seed = self._seed if generator is None else self._engine.agreement.first(generator.initial_seed())
         if self._engine.check is not None and sampler is None and batch_sampler is None:
             size = self._engine.check.size(size, batch_size or 1)
         asked = Intake(size, batch_size, max_batch_size, max_local_batch, fixed_batch)
@@ -273,7 +275,7 @@ class Job:
                 "a batch of {} does not reach {} replicas".format(size, self.replicas),
                 "submit with --gpus 1-{}, or draw larger batches".format(size),
             )
-        shares = [each[self.rank :: self.replicas] for each in batch]
+        shares = [_rows(each, self.rank, self.replicas) for each in batch]
         self._engine.share_weight(self.replicas * len(shares[0]) / size)
         return shares[0] if len(shares) == 1 else tuple(shares)
 
@@ -419,7 +421,7 @@ class Job:
                 rule = make_rule(name, optimizer, base_batch=self._limits.base_batch, warmup_steps=warmup_steps)
             except ValueError as error:
                 raise GpqTrainError(str(error)) from None
-            if rule.notice:
+            if rule.notice and not self._limits.fixed:
                 self._engine.notice(rule.notice)
             rules.append(rule)
         return rules
@@ -504,6 +506,12 @@ class Value:
         self.value = state["value"]
 
 
+def _rows(batch: Any, first: int, stride: int) -> Any:
+    rows = batch[first::stride]
+    # Of tensors a copy where they are not in one piece, as a drawn batch is: models call view() on what they are given.
+    return rows.contiguous() if isinstance(rows, torch.Tensor) else rows
+
+
 def _listed(given: Any) -> List[Any]:
     if given is None:
         return []
@@ -522,7 +530,7 @@ _current: "List[weakref.ref[Job]]" = []  # at most one, to tell a script that as
 
 
 def init(*, seed: int = 0, checkpoint_dir: Optional[str] = None) -> Job:
-    """Set this replica up: process group, device, cores, seeds. Call it once, before building the model.
+    """Set this replica up: process group, device, cores, seeds (rank 0's). Call it once, before building the model.
 
     `checkpoint_dir` is where checkpoints go when gpq gives no directory; without either there are none. Raises
     GpqTrainError when a job is already set up in this process.
@@ -536,7 +544,6 @@ def init(*, seed: int = 0, checkpoint_dir: Optional[str] = None) -> Job:
     device = open_device(environment)
     if open_group(environment, device) and device.type == "cuda":
         atexit.register(close_group)  # NCCL complains otherwise
-    torch.manual_seed(seed)
     job = Job(environment, device, seed, os.environ)
     if problem:
         job._engine.notice(problem)

@@ -40,6 +40,7 @@ class Settings:
     drop_last: bool = False
     options: dict[str, Any] = field(default_factory=dict)  # of job.loader()
     norm: bool = False  # batch norm, which refuses a lone example
+    lottery: str = ""  # a seed that each process draws for itself: "init", or "generator" of the loader
 
 
 class Buckets:
@@ -67,6 +68,9 @@ BATCH_SAMPLERS: dict[str, Callable[[int, int], Any]] = {"buckets": Buckets}
 def data_options(settings: Settings) -> dict[str, Any]:
     """What settings ask of job.loader() beside the batch sizes."""
     options = {"num_workers": settings.workers, **settings.options}
+    if settings.lottery == "generator":
+        options["generator"] = torch.Generator()
+        options["generator"].seed()
     if settings.drop_last:
         options["drop_last"] = True
     if settings.sampler in SAMPLERS:
@@ -96,7 +100,8 @@ def main(text: str) -> None:
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", message="'pin_memory' argument is set as true")  # nothing to pin for here
     settings = Settings(**json.loads(text))
-    job = gpq.init(checkpoint_dir=settings.checkpoint_dir or None)
+    seed = random.SystemRandom().randrange(2**31) if settings.lottery == "init" else 0
+    job = gpq.init(seed=seed, checkpoint_dir=settings.checkpoint_dir or None)
     try:
         train(job, settings)
     except gpq.GpqTrainError as error:

@@ -37,6 +37,13 @@ def test_ten_resizes_and_live_batch_changes_visit_each_example_of_each_epoch_onc
         assert losses[step] == pytest.approx(loss, rel=1e-4), f"step {step}"
 
 
+@pytest.mark.parametrize("lottery", ["init", "generator"])
+def test_a_seed_that_each_process_draws_for_itself_is_that_of_the_first(training: Training, lottery: str) -> None:
+    job = training(size=120, epochs=2, batch=12, lottery=lottery)
+    job.run(replicas=2)
+    assert job.visits() == everything(job)
+
+
 def test_three_uneven_replicas_growing_batches_and_prefetching_visit_each_example_once(training: Training) -> None:
     job = training(size=600, epochs=4, batch=10, max_batch=70, max_local=9, workers=1, optimizer="adamw", pace=0.004)
     for replicas, (atomic, accum) in ((3, (7, 1)), (2, (9, 2)), (3, (4, 0))):

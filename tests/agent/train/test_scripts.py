@@ -1,0 +1,137 @@
+"""Scripts as they are published, with gpq's few lines: three forced resizes in mid-epoch leave no trace in their weights."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import runpy
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gpq_agent import wire
+from gpq_agent.train import engine
+from gpq_agent.train.control import ControlReader
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from .driver import DEADLINE, FORKSERVER, free_port
+
+FOLDER = Path(__file__).parent / "scripts"
+REPLICAS = (1, 2, 1, 2)
+TOLERANCE = 1e-9  # of the norm of each tensor, in double precision
+
+# Scripts, the steps of an attempt after which it is told to stop (three, none at the end of an epoch), and what gpq says.
+SCRIPTS = {
+    "classifier": ((4, 7, 9), []),
+    "residual": ((3, 8, 10), []),
+    "adversarial": ((5, 9, 8), ["step-between"]),
+    "windows": ((7, 11, 9), []),
+}
+
+
+class Punctual(ControlReader):
+    """Looks whenever it is asked, so that an attempt stops where the test wants it to, however fast its steps are."""
+
+    @property
+    def order(self) -> wire.Control | None:
+        self.poll()
+        return super().order
+
+
+def replica(environment: Mapping[str, str], script: str, out: str, stop_after: int) -> None:
+    """Body of a forked process: the script as if it were started, and an order to stop once it has made so many steps."""
+    os.environ.update(environment)
+    multiprocessing.set_start_method("fork", force=True)
+    # In single precision rounding alone can push an activation over a rectifier's kink, and the run elsewhere by 1e-2.
+    torch.set_default_dtype(torch.float64)
+    vars(engine).update(AGREE_SECONDS=0.0, ControlReader=Punctual)
+    if stop_after and environment.get("RANK", "0") == "0":
+        order_to_stop(environment, stop_after)
+    sys.argv = [script, out]
+    runpy.run_path(script, run_name="__main__")
+
+
+def order_to_stop(environment: Mapping[str, str], stop_after: int) -> None:
+    control = wire.Control(attempt=int(environment[wire.ENV_ATTEMPT]), seq=1, stop=True)
+    made: list[int] = []
+    first: list[Any] = []
+
+    def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
+        first[:] = first or [optimizer]  # of several only one counts
+        made.extend([1] if optimizer is first[0] else [])
+        if len(made) == stop_after:
+            wire.write_json(os.path.join(environment[wire.ENV_RUN_DIR], wire.CONTROL), control._asdict())
+
+    register_optimizer_step_post_hook(stepped)
+
+
+class Run:
+    """All attempts of one job with a script."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.script, self.folder = str(FOLDER / f"{name}.py"), folder
+        self.out = folder / "weights"
+        (folder / "checkpoints").mkdir(parents=True)
+        self.stops: list[int] = []
+        self.habits: set[str] = set()
+        self.notices: list[str] = []
+
+    def attempt(self, number: int, replicas: int, stop_after: int = 0) -> None:
+        run_dir = self.folder / f"attempt-{number}"
+        run_dir.mkdir()
+        port = str(free_port())
+        processes = []
+        for rank in range(replicas):
+            environment = {
+                wire.ENV_RUN_DIR: str(run_dir), wire.ENV_CHECKPOINT_DIR: str(self.folder / "checkpoints"),
+                wire.ENV_ATTEMPT: str(number), wire.ENV_RESUME: str(int(number > 1)),
+            }  # fmt: skip
+            if replicas > 1:
+                environment.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(replicas))
+                environment.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+            arguments = (environment, self.script, str(self.out), stop_after)
+            processes.append(FORKSERVER.Process(target=replica, args=arguments))
+        try:
+            for process in processes:
+                process.start()
+            for process in processes:
+                process.join(DEADLINE)
+            assert [process.exitcode for process in processes] == [0] * replicas
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+        lines = [wire.decode(line) for line in (run_dir / wire.REPORT).read_bytes().splitlines(keepends=True)]
+        self.habits |= {line["code"] for line in lines if line["kind"] == "habit"}
+        self.notices += [line["message"] for line in lines if line["kind"] == "notice"]
+        if stop_after:
+            self.stops.append(json.loads((run_dir / wire.STOPPED).read_text())["step"])
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        found: dict[str, torch.Tensor] = torch.load(self.out, weights_only=True)
+        return {name.replace("module.", ""): value for name, value in found.items()}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_published_style_of_script_ends_with_the_weights_of_one_replica_after_three_forced_resizes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    stops, told = SCRIPTS[name]
+    undisturbed, resized = Run(tmp_path / "undisturbed", name), Run(tmp_path / "resized", name)
+    undisturbed.attempt(1, replicas=1)
+    for number, (replicas, stop_after) in enumerate(zip(REPLICAS, (*stops, 0), strict=True), start=1):
+        resized.attempt(number, replicas, stop_after)
+
+    assert len(set(resized.stops)) == 3, "stopped three times, each at another step"
+    expected, found = undisturbed.weights(), resized.weights()
+    assert expected.keys() == found.keys()
+    for key, value in expected.items():
+        error = (found[key].double() - value.double()).norm() / value.double().norm().clamp_min(1e-12)
+        assert error < TOLERANCE, f"{key} after stops at {resized.stops}"
+    assert undisturbed.habits == resized.habits == set(told)
+    assert undisturbed.notices == resized.notices == []
