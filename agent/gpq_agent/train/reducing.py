@@ -148,28 +148,39 @@ class Reducer:
         has = [item.grad is not None and (touched is None or item in touched) for item in parameters]
         wanted = torch.tensor([int(mine or item in waiting) for mine, item in zip(has, parameters)])
         dist.all_reduce(wanted, op=dist.ReduceOp.MAX, group=self._control)
-        dense: List[Tuple[Parameter, torch.Tensor]] = []
+        dense: List[Parameter] = []
         for parameter, mine, any_has in zip(parameters, has, wanted.tolist()):
             if not any_has:
                 continue
-            gradient = parameter.grad.detach() if mine and parameter.grad is not None else None
-            value = torch.zeros_like(parameter) if gradient is None else gradient * (weight / self.count)
-            if parameter in waiting:
-                value = value + waiting[parameter] * (1.0 / self.count)
-            if value.is_sparse:
-                value = value.coalesce()
-                dist.all_reduce(value, group=self._group)
+            self._prepare(parameter, mine, waiting.pop(parameter, None), weight / self.count)
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.coalesce()
+                dist.all_reduce(parameter.grad, group=self._group)
+            else:
+                dense.append(parameter)
+        for part in _chunks(dense):
+            gradients = [item.grad.detach() for item in part if item.grad is not None]
+            buffer = torch.cat([gradient.reshape(-1) for gradient in gradients])
+            dist.all_reduce(buffer, group=self._group)
+            for gradient, whole in zip(gradients, torch.split(buffer, [gradient.numel() for gradient in gradients])):
+                gradient.copy_(whole.view_as(gradient))
+
+    def _prepare(self, parameter: Parameter, mine: bool, waiting: Optional[torch.Tensor], weight: float) -> None:
+        """What this replica adds to the mean of all, into `p.grad` itself: a copy would be one too many."""
+        share = 1.0 / self.count
+        if not mine or parameter.grad is None:
+            value = torch.zeros_like(parameter) if waiting is None else waiting.detach() * share
+            if parameter.grad is None or parameter.grad.is_sparse or value.is_sparse:
                 parameter.grad = value
             else:
-                dense.append((parameter, value))
-        for flat in _chunks(dense):
-            buffer = torch.cat([value.reshape(-1) for _, value in flat])
-            dist.all_reduce(buffer, group=self._group)
-            for (parameter, value), part in zip(flat, torch.split(buffer, [value.numel() for _, value in flat])):
-                if parameter.grad is None:
-                    parameter.grad = part.view_as(value).clone()
-                else:
-                    parameter.grad.detach().copy_(part.view_as(value))
+                parameter.grad.detach().copy_(value)
+        elif parameter.grad.is_sparse or (waiting is not None and waiting.is_sparse):
+            value = parameter.grad.detach() * weight
+            parameter.grad = value if waiting is None else value + waiting * share
+        else:
+            gradient = parameter.grad.detach().mul_(weight)
+            if waiting is not None:
+                gradient.add_(waiting, alpha=share)
 
 
 class _Buckets:
@@ -297,20 +308,21 @@ class _Buckets:
         return known[2]
 
 
-def _chunks(values: List[Tuple[Parameter, torch.Tensor]]) -> List[List[Tuple[Parameter, torch.Tensor]]]:
-    """Together what is of one type on one device, at most CHUNK elements or one tensor."""
-    chunks: List[List[Tuple[Parameter, torch.Tensor]]] = []
-    kinds = sorted({(str(value.dtype), str(value.device)) for _, value in values})
-    for kind in kinds:
+def _chunks(parameters: List[Parameter]) -> List[List[Parameter]]:
+    """Together those whose gradients are of one type on one device, at most CHUNK elements or one tensor."""
+    kinds: Dict[Tuple[str, str], List[Parameter]] = {}
+    for item in parameters:
+        assert item.grad is not None
+        kinds.setdefault((str(item.grad.dtype), str(item.grad.device)), []).append(item)
+    chunks: List[List[Parameter]] = []
+    for kind in sorted(kinds):
         size = CHUNK
-        for pair in values:
-            if (str(pair[1].dtype), str(pair[1].device)) != kind:
-                continue
-            size += pair[1].numel()
+        for item in kinds[kind]:
+            size += item.numel()
             if size > CHUNK:
                 chunks.append([])
-                size = pair[1].numel()
-            chunks[-1].append(pair)
+                size = item.numel()
+            chunks[-1].append(item)
     return chunks
 
 
