@@ -2,7 +2,8 @@
 
     python benchmarks/exactness.py           # exits 1 if a sample is lost or repeated, or a loss is off by over 1e-4
 
-Two jobs are moved: one with a fixed total batch, whose curve is compared, and one whose batch grows as well.
+Two jobs are moved: one with a fixed total batch, whose curve is compared, and one whose batch grows as well. Both scale
+their loss by torch's GradScaler, unscale, clip by torch's own clip_grad_norm_, and accumulate in some of their attempts.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "agent")]
@@ -23,8 +25,18 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from tests.agent.train.driver import Attempt, TrainingJob, wait_until  # noqa: E402
 
 BAR = 1e-4
-FIXED = {"size": 1003, "epochs": 8, "batch": 12, "max_local": 12, "fixed": True}
-GROWING = {"size": 2003, "epochs": 4, "batch": 10, "max_batch": 40, "max_local": 20, "workers": 1, "optimizer": "adamw"}
+HABITS: dict[str, Any] = {"clip": 0.2, "scaled": True}  # that norm is about a median one: half of the steps are clipped
+FIXED: dict[str, Any] = {"size": 1003, "epochs": 8, "batch": 12, "max_local": 12, "fixed": True, **HABITS}
+GROWING: dict[str, Any] = {
+    "size": 2003,
+    "epochs": 4,
+    "batch": 10,
+    "max_batch": 40,
+    "max_local": 20,
+    "workers": 1,
+    "optimizer": "adamw",
+    **HABITS,
+}
 FIXED_ORDERS = ((5, 0), (3, 0), (12, 0))  # (atomic batch, accumulation steps)
 GROWING_ORDERS = ((7, 1), (13, 0), (4, 1))
 

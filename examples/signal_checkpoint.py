@@ -65,7 +65,7 @@ def main() -> int:
             print(f"stopped at {state['next']}", flush=True)
             return PREEMPTED
 
-    path.unlink(missing_ok=True)
+    save(path, state)  # who is asked to stop now is started once more, and then has nothing left to do
     print(f"{state['primes']} primes below {options.below}", flush=True)
     return 0
 

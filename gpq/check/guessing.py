@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gpq.check.comparing import Finding, Judge
 from gpq.check.records import Run
 from gpq.check.shapes import Shape
-from gpq.check.verdict import HabitView
+from gpq.check.verdict import FoundHabit
 
 # code -> what the loop does, what gives the freedom back. The library's words where it has the same habit.
 WORDS = {
@@ -96,6 +96,7 @@ LINES = (  # what stands in a script, in the order of suspicion
 )
 
 
+NEAR = 0.1  # parts of a batch may be uneven
 PLAINER = {  # a habit -> what it may be taken for
     "own-rate": ("forgotten-scheduler",),
     "scaled-loss": ("own-clip", "hand-gradient", "token-loss", "by-pass"),
@@ -115,7 +116,7 @@ class Case:
     reproducible: bool | None = None
 
 
-def guess(case: Case) -> HabitView:
+def guess(case: Case) -> FoundHabit:
     """The first that fits."""
     for rule in RULES:
         found = rule(case)
@@ -161,10 +162,12 @@ def _scaled(case: Case) -> str:
     factor = case.judge.factor(number, case.run.steps[number])
     if factor is None:
         return ""
-    whole = factor if factor > 1 else 1 / factor
-    if round(whole) > 1 and abs(whole / round(whole) - 1) < 0.02:
-        return "scaled-loss"
-    return ""
+    shape = case.shape
+    parts = {shape.micros, shape.replicas, shape.replicas * shape.micros, 2 * shape.replicas if shape.sample else 1} - {
+        1
+    }
+    near = any(abs(factor / each - 1) < NEAR or abs(factor * each - 1) < NEAR for each in parts)
+    return "scaled-loss" if near else ""
 
 
 def _batch_norm(case: Case) -> str:
@@ -206,7 +209,7 @@ def _by_pass(case: Case) -> str:
     return "by-pass"
 
 
-def joined(guesses: list[HabitView | None]) -> list[HabitView | None]:
+def joined(guesses: list[FoundHabit | None]) -> list[FoundHabit | None]:
     """One habit shows in several shapes, and more plainly in some: what those tell holds for the others."""
     codes = {each.code for each in guesses if each}
     plain = {weak: strong for strong, weaker in PLAINER.items() if strong in codes for weak in weaker}
@@ -234,13 +237,13 @@ RULES: tuple[Callable[[Case], str], ...] = (
 )  # fmt: skip
 
 
-def batch_norm(run: Run) -> HabitView | None:
+def batch_norm(run: Run) -> FoundHabit | None:
     """Where the script has any: a part of a batch may be too small for it."""
     norms = run.facts.batch_norms if run.facts else []
     return habit("batch-norm", ", ".join(norms[:2])) if norms else None
 
 
-def habit(code: str, *words: str) -> HabitView:
+def habit(code: str, *words: str) -> FoundHabit:
     """One that needs no guess."""
     message, cure = WORDS[code]
-    return HabitView(code, [], message.format(*words), cure)
+    return FoundHabit(code, [], message.format(*words), cure)

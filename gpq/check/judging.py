@@ -11,7 +11,7 @@ from gpq.check.guessing import Case, batch_norm, guess, habit, joined, own_epoch
 from gpq.check.records import Run, Told
 from gpq.check.running import Course, last_lines
 from gpq.check.shapes import Shape
-from gpq.check.verdict import DIFFERS, FAILED, SAME, TOLD, HabitView, ShapeView
+from gpq.check.verdict import DIFFERS, FAILED, SAME, TOLD, FoundHabit, ShapeView
 
 FREEDOMS = ("accumulate", "split", "resize", "retune")
 
@@ -56,7 +56,7 @@ def _outside(shape: Shape) -> ShapeView:
     return ShapeView(shape.name, DIFFERS, None, None, "samples", habit("own-loader"), [], "", "")
 
 
-def habits(runs: Sequence[Run]) -> list[HabitView]:
+def habits(runs: Sequence[Run]) -> list[FoundHabit]:
     """Everything that the library told, once."""
     return list({code: _view(told) for run in runs for code, told in run.told.items()}.values())
 
@@ -66,7 +66,7 @@ def worst(rows: Sequence[ShapeView]) -> str:
     return next((verdict for verdict in (FAILED, DIFFERS, TOLD) if verdict in found), SAME)
 
 
-def _against(shape: Shape, told: dict[str, Told]) -> HabitView | None:
+def _against(shape: Shape, told: dict[str, Told]) -> FoundHabit | None:
     """The habit that takes a freedom away which this shape needs."""
     for each in told.values():
         if set(each.freedoms) & set(shape.freedoms):
@@ -74,9 +74,9 @@ def _against(shape: Shape, told: dict[str, Told]) -> HabitView | None:
     return None
 
 
-def _view(told: Told) -> HabitView:
+def _view(told: Told) -> FoundHabit:
     freedoms = [each for each in FREEDOMS if each in told.freedoms]
-    return HabitView(told.code[:100], freedoms, told.message[:500], told.cure[:500])
+    return FoundHabit(told.code[:100], freedoms, told.message[:500], told.cure[:500])
 
 
 def _failed(judge: Judge, course: Course, problem: str) -> ShapeView:

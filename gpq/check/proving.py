@@ -83,15 +83,23 @@ def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
             at=datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
         )
         failed = verdict.verdict == FAILED
-        place = keeping.place(asked.script, list(asked.arguments), content)
-        keeping.keep(place, msgspec.to_builtins(verdict))
-        return verdict
+        return _kept(verdict, keeping.place(asked.script, list(asked.arguments), content))
     except GpqError as error:
         if not isinstance(error, TimedOut) and error.code != 1:
             failed = False  # Ctrl-C: nobody will look
         raise
     finally:
         _tidy(home, whole=not failed)
+
+
+def _kept(verdict: Verdict, place: str) -> Verdict:
+    """The same, and a remark where it could not be kept."""
+    try:
+        keeping.keep(place, msgspec.to_builtins(verdict))
+    except OSError as error:
+        remark = f"the verdict could not be kept in {os.path.dirname(place)}: {error.strerror}"
+        return msgspec.structs.replace(verdict, notes=[*verdict.notes, remark])
+    return verdict
 
 
 def _asked_for(shape: Shape) -> bool:

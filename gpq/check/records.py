@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 from gpq_agent import wire
 
+GRADIENT = "gradient of "  # begins the name of one, as the optimizer found it
 MOST_BYTES = 1 << 28  # of one file
 Sketch = list[float | None]
 Kind = TypeVar("Kind")
@@ -113,7 +114,9 @@ def _take(run: Run, line: Line, rank: int) -> None:
     if rank == 0:
         step.attempt, step.epoch, step.epochs = line.attempt, line.epoch, line.epochs
         step.rates += line.rates
-        step.tensors, step.numbers = line.tensors, line.numbers
+        # Of a step before a restart: what was restored, with the gradients that it was made with.
+        gradients = {name: sketch for name, sketch in step.tensors.items() if name.startswith(GRADIENT)}
+        step.tensors, step.numbers = {**gradients, **line.tensors}, line.numbers
 
 
 def _hear(run: Run, report: dict[str, object]) -> None:

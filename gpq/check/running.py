@@ -20,7 +20,7 @@ from pathlib import Path
 from gpq_agent import wire
 
 from gpq.check.shapes import Attempt, Shape
-from gpq.errors import Interrupted
+from gpq.errors import GpqError, Interrupted
 
 LOOPBACK = "127.0.0.1"
 PORTS = range(20_000, 32_000)
@@ -114,19 +114,24 @@ class Runner:
         port = _free_port()
         for rank in range(attempt.replicas):
             environ = {**self._program.environ, **self._environ(course, attempt, rank, port)}
-            with open(_log(course, rank), "wb") as log:
-                course.processes.append(
-                    subprocess.Popen(
-                        self._program.command,
-                        cwd=self._program.cwd,
-                        env=environ,
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                        pass_fds=(self._lifeline,),
-                    )
+            course.processes.append(self._launched(environ, _log(course, rank)))
+
+    def _launched(self, environ: dict[str, str], path: Path) -> subprocess.Popen[bytes]:
+        with open(path, "wb") as log:
+            try:
+                return subprocess.Popen(
+                    self._program.command,
+                    cwd=self._program.cwd,
+                    env=environ,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    pass_fds=(self._lifeline,),
                 )
+            except OSError as error:
+                problem = f"{self._program.command[0]} cannot be started here: {error.strerror}"
+                raise GpqError(problem, "--python PATH names an interpreter of this machine") from None
 
     def _environ(self, course: Course, attempt: Attempt, rank: int, port: int) -> dict[str, str]:
         order = course.shape.order(attempt, str(course.folder), self._steps, self._lifeline)

@@ -7,7 +7,7 @@ import msgspec
 SAME, TOLD, DIFFERS, FAILED = "same", "told", "differs", "failed"
 
 
-class HabitView(msgspec.Struct, frozen=True):
+class FoundHabit(msgspec.Struct, frozen=True):
     """Something that the loop does. Told by the library, or guessed from what differs."""
 
     code: str
@@ -24,7 +24,7 @@ class ShapeView(msgspec.Struct, frozen=True):
     largest: float | None  # relative difference of a tensor after the last step; None where none was compared
     step: int | None  # the first that differs
     what: str  # differs first there: a tensor, a number, "samples", "learning rate"
-    habit: HabitView | None  # the probable one, where it differs; what was told, where it is told
+    habit: FoundHabit | None  # the probable one, where it differs; what was told, where it is told
     metrics: list[str]  # that were logged otherwise: no fault by itself, a part of a batch has another loss
     problem: str  # why it failed
     log: str  # what the process that failed printed
@@ -40,7 +40,7 @@ class Verdict(msgspec.Struct, frozen=True):
     steps: int
     batch: int  # examples of a step, over all replicas; 0: the script has a loop of its own
     shapes: list[ShapeView]
-    habits: list[HabitView]  # that the library told, in any shape
+    habits: list[FoundHabit]  # that the library told, in any shape
     notes: list[str]
     seconds: float
     at: str  # when it was found, UTC

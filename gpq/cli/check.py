@@ -28,7 +28,7 @@ TIMEOUT = typer.Option("--timeout", metavar="DURATION", help="Give up after this
 PYTHON = typer.Option(
     "--python", metavar="PATH", help="Interpreter. [default: of the active environment, else gpq's own]"
 )
-GPU = typer.Option("--gpu", help="On this machine's GPUs, as many as replicas; else on its CPUs.")
+GPU = typer.Option("--gpu", help="On two GPUs of this machine; else on its CPUs.")
 LAST = typer.Option("--last", help="Only print the verdict that is kept for the script as it is, with these arguments.")
 
 

@@ -72,7 +72,7 @@ def schema(path: str) -> dict[str, Any]:
     """The schema of one command's output, or of a line of it."""
     kinds = (*PRINTED[path], own.Error)
     _, components = msgspec.json.schema_components(kinds, schema_hook=_anything, ref_template="#/$defs/{name}")
-    known = {kind.__name__: kind for kind in _classes()}
+    known = _classes()
     for name, found in components.items():
         _complete(found, known.get(name))
     each = "each line that" if path in STREAMS else "what"
@@ -113,10 +113,16 @@ def _complete(found: dict[str, Any], kind: type | None) -> None:
         found["description"] = " ".join(found["description"].split())
 
 
-def _classes() -> list[type]:
-    """Every class that may be part of an answer."""
+def _classes() -> dict[str, type]:
+    """Every class that may be part of an answer, by name. TypeError where two share one: a schema would describe the wrong."""
     modules = {inspect.getmodule(kind) for kinds in (*PRINTED.values(), (config.FileConfig,)) for kind in kinds}
-    return [kind for module in modules for _, kind in inspect.getmembers(module, inspect.isclass)]
+    known: dict[str, type] = {}
+    for kind in (kind for module in modules for _, kind in inspect.getmembers(module, inspect.isclass)):
+        if known.setdefault(kind.__name__, kind) is not kind:
+            raise TypeError(
+                f"two classes are called {kind.__name__}: {known[kind.__name__].__module__}, {kind.__module__}"
+            )
+    return known
 
 
 def comments(kind: type) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from gpq.check.verdict import DIFFERS, FAILED, SAME, TOLD, HabitView, ShapeView, Verdict
+from gpq.check.verdict import DIFFERS, FAILED, SAME, TOLD, FoundHabit, ShapeView, Verdict
 from gpq.views.plain import safe, wrapped
 
 SAID = {
@@ -45,7 +45,7 @@ def _row(each: ShapeView, size: int, limit: int) -> list[str]:
     return text
 
 
-def _habit(habit: HabitView, rows: list[ShapeView], limit: int) -> list[str]:
+def _habit(habit: FoundHabit, rows: list[ShapeView], limit: int) -> list[str]:
     """What stands against which shapes. Told, or guessed."""
     told = rows[0].verdict == TOLD
     said = f"gpq says: {habit.message}" if told else f"probably {habit.message}"

@@ -9,9 +9,9 @@ import pytest
 import torch
 from gpq_agent.train.sketch import COUNT, ROWS, WIDTH, Sketcher
 
-from gpq.check.comparing import GRADIENT, Judge, apart
+from gpq.check.comparing import Judge, apart
 from gpq.check.guessing import Case, guess
-from gpq.check.records import Facts, Run, Step
+from gpq.check.records import GRADIENT, Facts, Run, Step
 from gpq.check.shapes import Shape
 
 STEPS = 6

@@ -50,6 +50,15 @@ for epoch in {epochs}:
 """
 
 
+@pytest.fixture(autouse=True)
+def scratch(gpq: Gpq, tmp_path: Path) -> Path:
+    """Logs of what failed stay: here."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    gpq.environ["TMPDIR"] = str(folder)
+    return folder
+
+
 def script(folder: Path, name: str = "train.py", **planted: str) -> Path:
     """The loop with one habit planted, each in its place."""
     path = folder / name
@@ -76,12 +85,12 @@ def rows(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ["digits", "chargpt"])
-def test_the_examples_train_the_same_in_every_shape(gpq: Gpq, name: str) -> None:
+def test_the_examples_train_the_same_in_every_shape(gpq: Gpq, scratch: Path, name: str) -> None:
     found = checked(gpq, "--timeout", "4m", str(ROOT / "examples" / name / "train.py"), code=0)
     assert {shape: row["verdict"] for shape, row in rows(found).items()} == dict.fromkeys(EVERY, "same")
     assert max(row["largest"] for row in found["shapes"]) < 1e-4
     assert (found["verdict"], found["steps"], found["habits"]) == ("same", 8, [])
-    assert not list(gpq.home.glob("**/checkpoints"))
+    assert not list(scratch.glob("gpq-check-*"))
 
 
 @pytest.mark.parametrize(
@@ -174,6 +183,11 @@ def test_what_cannot_be_checked_is_said_in_a_line(gpq: Gpq, tmp_path: Path) -> N
     (tmp_path / "plain.py").write_text("print('nothing of gpq')\n")
     said = gpq("check", str(tmp_path / "plain.py"))
     assert (said.returncode, "made no step under gpq's library" in said.stderr) == (1, True)
+
+    (tmp_path / "python").write_text("no program")
+    (tmp_path / "python").chmod(0o755)
+    said = gpq("check", "--python", str(tmp_path / "python"), str(broken))
+    assert (said.returncode, "python cannot be started here" in said.stderr) == (1, True)
 
     for argv, code, words in (
         (["none.py"], 2, "no such file"),

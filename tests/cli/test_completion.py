@@ -74,6 +74,8 @@ def test_words_complete(gpq: Gpq, made: Made, words: list[str], found: list[str]
         ["submit", ""],
         ["submit", "--gpus", "2", "tr"],
         ["submit", "train.py", "--da"],
+        ["check", ""],
+        ["check", "--steps", "9", "train.py", "--da"],
         ["submit", "./run.sh", "--", ""],
         ["config", "check", ""],
     ],

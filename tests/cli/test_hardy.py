@@ -54,6 +54,7 @@ CASES: dict[str, tuple[list[str], int]] = {
     "daemon stop": ([], 0),
     "daemon status": ([], 0),
     "daemon logs": ([], 0),
+    "check": (["no-such-file.py"], 2),
     "doctor": ([], 0),
     "config show": ([], 0),
     "config check": ([], 0),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from gpq.check import verdict
 from gpq.cli import documents, schemas
 from gpq.cli.grammar import GRAMMAR
 from gpq.cli.schema import name_of
@@ -49,6 +50,21 @@ def test_what_the_source_says_of_a_field_is_said_in_the_schema() -> None:
     assert row["description"] == "One row of `gpq status`."
     assert schemas.comments(messages.CancelResult)["waiting"].startswith("of those: whose server")
     assert schemas.comments(documents.Settings)["grace"] == "default of `gpq submit --grace`"
+
+
+def test_two_kinds_of_habit_are_each_described_by_their_own_words() -> None:
+    kept = schemas.schema("show")["$defs"]["HabitView"]["properties"]
+    found = schemas.schema("check")["$defs"]["FoundHabit"]["properties"]
+    assert kept["freedoms"]["description"] == "of accumulate, split, resize, retune"
+    assert found["freedoms"]["description"].endswith("empty for a guess")
+    assert kept["lent"]["description"].startswith("an earlier job of the program had it")
+
+
+def test_two_classes_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = type("HabitView", (), {})
+    monkeypatch.setattr(verdict, "Other", other, raising=False)
+    with pytest.raises(TypeError, match="two classes are called HabitView: "):
+        schemas.schema("show")
 
 
 def test_a_field_too_many_is_let_pass_and_one_too_few_or_of_another_type_is_not() -> None:

@@ -1,4 +1,4 @@
-"""The documents name what there is: every policy, every key of the file, every file of the core and the simulator."""
+"""The documents name what there is: every policy, every key of the file, every file of the core, the simulator and the check."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_key_of_the_file_is_in_the_example(key: str) -> None:
     assert re.search(rf"^(# )?{key} = |^\[{key}[.\]]", EXAMPLE, re.MULTILINE), f"README.md says nothing of {key}"
 
 
-@pytest.mark.parametrize("room", ["core", "sim"])
+@pytest.mark.parametrize("room", ["core", "sim", "check"])
 def test_the_house_tour_names_every_file(room: str) -> None:
     rows = [line.split("|")[1] for line in INSIDE.splitlines() if line.startswith(f"| `{room}/")]
     told = {name.rpartition("/")[2] for row in rows for name in re.findall(r"`([a-z_/]+\.py)`", row)}

@@ -4,10 +4,12 @@ Looks once through the objects of the process, after the first steps. Refuses no
 """
 
 import gc
+import weakref
 from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Set, Tuple
 
 import torch
 
+NEAR = 0.25  # of the squared norm of the weights
 MOST_WALKED = 10000  # objects of what was given that are followed
 
 
@@ -19,12 +21,19 @@ class Given(NamedTuple):
     parts: Sequence[Any]
 
 
+class Copy(NamedTuple):
+    """What was seen of one. `first`: its first tensor, held weakly."""
+
+    first: Any
+    value: float
+
+
 class Search:
     """One per job. A copy of weights counts once it is seen to change: one that never does is the same after a restart."""
 
     def __init__(self, given: Given) -> None:
         self._given = given
-        self._copies: Dict[int, float] = {}
+        self._copies: Dict[int, Copy] = {}
         self._looked = False
 
     def scheduler(self) -> str:
@@ -48,7 +57,7 @@ class Search:
         shapes = [shapes for shapes in map(_shapes, given.models) if sum(map(len, shapes)) > 1]
         storages = _storages(given)
         found: Dict[str, str] = {}
-        copies: Dict[int, float] = {}
+        copies: Dict[int, Copy] = {}
         for item in gc.get_objects():
             kind = type(item)
             if id(item) in known:
@@ -62,11 +71,19 @@ class Search:
             elif issubclass(kind, (torch.nn.Module, dict)) or kind is list:
                 tensors = _tensors(item)
                 if _is_copy(tensors, shapes, storages):
-                    copies[id(item)] = value = _value(tensors)
-                    if self._looked and self._copies.get(id(item)) != value:
+                    copies[id(item)] = copy = Copy(weakref.ref(tensors[0]), _value(tensors))
+                    if self._looked and self._is_kept(item, copy, tensors):
                         found.setdefault("forgotten-copy", _named(item))
         self._copies, self._looked = copies, True
         return list(found.items())
+
+    def _is_kept(self, item: Any, copy: "Copy", tensors: List[torch.Tensor]) -> bool:
+        """Does it outlive a step, and change? Tensors that stay and change do; new ones if they are near to the weights: what
+        is not, is most often made anew in each step (perturbations, gradients)."""
+        before = self._copies.get(id(item))
+        if before is not None and before.first() is copy.first():
+            return before.value != copy.value
+        return any(_is_near(tensors, list(model.parameters())) for model in self._given.models)
 
 
 def _reachable(roots: Iterable[Any]) -> Set[int]:
@@ -117,6 +134,19 @@ def _tensors(container: Any) -> List[torch.Tensor]:
 
 def _value(tensors: List[torch.Tensor]) -> float:
     return sum(float(item.detach().double().sum()) for item in tensors if item.is_floating_point())
+
+
+def _is_near(tensors: List[torch.Tensor], weights: List[torch.Tensor]) -> bool:
+    """Are they weights of about these values?"""
+    distance = norm = 0.0
+    rest = iter(tensors)
+    for weight in weights:
+        match = next((item for item in rest if item.shape == weight.shape), None)
+        if match is None:
+            return False
+        distance += float((match.detach().double().cpu() - weight.detach().double().cpu()).square().sum())
+        norm += float(weight.detach().double().square().sum())
+    return distance < NEAR * norm
 
 
 def _named(container: Any) -> str:

@@ -37,6 +37,7 @@ class Gradients:
         self._hidden: Set[Parameter] = set()  # passes of this micro-batch that only accumulates have reached them
         self._zeros: Marks = {}  # gradients that were moved away in this step: zero, until the script changes them
         self._before: Marks = {}  # the pass that runs
+        self._reaching: List[Parameter] = []  # what that pass may leave a gradient to
         self._used: Marks = {}  # of one parameter of each optimizer, what its step was made of, while nothing clears it
         self._tainted: Set[Parameter] = set()  # of those: a pass has added to it since
 
@@ -58,7 +59,7 @@ class Gradients:
             self._sums.clear()
             self._zeros.clear()
         if self._reducer is not None:
-            self._reducer.enter(self.last, micro_batches > 1 or weight != 1.0)
+            self._reducer.enter(self.last, micro_batches, weight)
 
     def leave(self, *, drop: bool) -> None:
         """The script is done with it. `drop`: the step will not happen: forget what it has accumulated."""
@@ -123,7 +124,8 @@ class Gradients:
             self._make_room(parameters)
         if self._reducer is not None:
             self._reducer.begin_pass(parameters, self._sums, self.weight, watch=self.in_pieces or self.passes > 1)
-        if self.in_pieces:
+        self._reaching = parameters
+        if self.in_pieces and (self._reducer is None or not self.last):  # else the reducer does the same
             self._before = {item: mark(item) for item in parameters}
 
     def end_pass(self) -> None:
@@ -134,13 +136,12 @@ class Gradients:
                 self._reducer.end_pass({})
             self._taint()
             return
-        parameters = self.parameters()
         if not self.last:
-            self._hide(parameters)
+            self._hide(self._reaching)
         elif self._reducer is not None:
             self._reducer.end_pass(self._waiting(self._reducer.touched()))
         else:
-            self._show(parameters)
+            self._show(self._reaching)
         for parameter, held in self._held.items():
             parameter.grad = held if parameter.grad is None else parameter.grad.detach().add_(held)
         self._held.clear()
@@ -169,6 +170,7 @@ class Gradients:
             gradient = parameter.grad
             hidden = self._was_hidden(parameter)
             if gradient is None:
+                self._zeros.pop(parameter, None)  # the script has cleared them by taking them away: let go of them, too
                 self.changed_between |= hidden
             elif (self._place == 0 and parameter not in self._hidden) or (later and self.last):
                 # What was there before the pass is a part of the step, unless the script clears it yet.

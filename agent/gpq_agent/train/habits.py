@@ -131,6 +131,11 @@ HABITS: Dict[str, Entry] = {
         "the loop leaves the loader before its end, by a count of its own",
         "decide by job.step when to leave",
     ),
+    "late-group": Entry(
+        (RESIZE,),
+        "a group of parameters is added to an optimizer while it trains: a new attempt begins without it",
+        "give all groups at the start, frozen by requires_grad_(False) until they are wanted",
+    ),
     "outside-parameters": Entry(
         (RESIZE,),
         "an optimizer has parameters outside the wrapped models: replicas train them apart from each other",

@@ -60,12 +60,16 @@ def flush_files() -> None:
         with contextlib.suppress(AttributeError, OSError, ValueError):  # nobody may be left to read it
             stream.flush()
     gc.unfreeze()  # what is frozen is not listed
-    # By type(), not isinstance(): that would ask lazy objects of the script what they are.
-    found = [one for one in gc.get_objects() if issubclass(type(one), _WRITERS)]
-    for kind in _WRITERS:  # text goes by way of a buffer below it
-        for one in found:
-            if issubclass(type(one), kind):
-                _flush(one)
+    kinds = {kind for writer in _WRITERS for kind in _with_subclasses(writer)}
+    # By type(), not isinstance(): that is slow, and would ask lazy objects of the script what they are.
+    found = [one for one in gc.get_objects() if type(one) in kinds]
+    for one in sorted(found, key=lambda each: not isinstance(each, io.TextIOWrapper)):  # text goes by way of a buffer
+        _flush(one)
+
+
+def _with_subclasses(kind: Type[Any]) -> List[Type[Any]]:
+    below: List[Type[Any]] = kind.__subclasses__()
+    return [kind, *(one for each in below for one in _with_subclasses(each))]
 
 
 def _flush(stream: Any) -> None:

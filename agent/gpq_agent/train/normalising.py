@@ -4,7 +4,7 @@ Reads what autograd keeps for its own use, by names that may change with torch: 
 for the device, so it is asked in the first micro-batches only.
 """
 
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Set, Tuple
 
 import torch
 
@@ -55,7 +55,8 @@ def divisors(loss: torch.Tensor) -> List[float]:
 def couples(loss: torch.Tensor, examples: int) -> bool:
     """Does the loss hold every example of the batch against every other, as contrastive ones do? Seen by a product of two
     computed matrices that is examples x examples, or by distances."""
-    waiting, seen = [loss.grad_fn], set()
+    waiting: List[Any] = [loss.grad_fn]
+    seen: Set[Any] = set()
     while waiting and len(seen) < MOST_NODES:
         node = waiting.pop()
         if node is None or node in seen:

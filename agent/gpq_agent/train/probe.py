@@ -29,7 +29,7 @@ class GradientProbe:
 
     def __init__(self, optimizers: Sequence[Any], scale: NoiseScale, replicas: int, group: Any = None) -> None:
         self.scale = scale
-        self.grad_scale: Any = 1.0
+        self._grad_scale: Any = 1.0
         self.weights = 1.0
         self.last_ready: Any = None  # mark of a StepClock; None with one replica
         # Called when the last gradient of a step is ready, before it waits.
@@ -80,6 +80,16 @@ class GradientProbe:
         self._slots.zero_()
         self._coordinates = self._adam.prepare() if self._adam is not None else 0
         self.cost = perf_counter() - started
+
+    @property
+    def grad_scale(self) -> Any:
+        """The loss scale of this step: a number or a tensor."""
+        return self._grad_scale
+
+    @grad_scale.setter
+    def grad_scale(self, value: Any) -> None:
+        # A GradScaler changes its own in place, in the body of the loop: before the step's norms are divided by it.
+        self._grad_scale = value.detach().clone() if isinstance(value, torch.Tensor) else value
 
     def switch_off(self, reason: str) -> None:
         """Measure nothing more, and say why."""

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel.scatter_gather import scatter_kwargs
 
 from .probe import GradientProbe
 
@@ -66,12 +67,14 @@ class Reducer:
 
     # -- around a micro-batch ------------------------------------------------------------------------------------------
 
-    def enter(self, last: bool, in_pieces: bool) -> None:
-        """`last`: gradients are reduced in this micro-batch."""
+    def enter(self, last: bool, micro_batches: int, weight: float) -> None:
+        """`last`: gradients are reduced in this micro-batch, one of so many."""
         self._synchronised = last
         for each in self.buckets:
             each.done = False
-            each.synchronise(last and each.works(in_pieces))
+            if micro_batches > 1 and not each.accumulates and not each.loose:
+                each.loosen()
+            each.synchronise(last and not each.loose and (each.hooked or (micro_batches == 1 and weight == 1.0)))
 
     def leave(self) -> None:
         """Outside the loop over the loader a model is as the script made it, unless that has been seen not to work."""
@@ -84,7 +87,7 @@ class Reducer:
         """`sums` are added to what the pass computes, which `weight` is a factor on. `watch`: what it reaches matters."""
         self.sums, self.weight = sums, weight
         self._parameters = parameters
-        plain = len(self.buckets) == 1 and self.buckets[0].learnt and self.buckets[0].works(watch)
+        plain = len(self.buckets) == 1 and self.buckets[0].learnt and self.buckets[0].synchronising
         watch = watch or not plain or bool(self._outside())
         self._marks = {item: mark(item) for item in parameters} if watch and self._synchronised else None
         for each in self.buckets:
@@ -145,28 +148,39 @@ class Reducer:
         has = [item.grad is not None and (touched is None or item in touched) for item in parameters]
         wanted = torch.tensor([int(mine or item in waiting) for mine, item in zip(has, parameters)])
         dist.all_reduce(wanted, op=dist.ReduceOp.MAX, group=self._control)
-        dense: List[Tuple[Parameter, torch.Tensor]] = []
+        dense: List[Parameter] = []
         for parameter, mine, any_has in zip(parameters, has, wanted.tolist()):
             if not any_has:
                 continue
-            gradient = parameter.grad.detach() if mine and parameter.grad is not None else None
-            value = torch.zeros_like(parameter) if gradient is None else gradient * (weight / self.count)
-            if parameter in waiting:
-                value = value + waiting[parameter] * (1.0 / self.count)
-            if value.is_sparse:
-                value = value.coalesce()
-                dist.all_reduce(value, group=self._group)
+            self._prepare(parameter, mine, waiting.pop(parameter, None), weight / self.count)
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.coalesce()
+                dist.all_reduce(parameter.grad, group=self._group)
+            else:
+                dense.append(parameter)
+        for part in _chunks(dense):
+            gradients = [item.grad.detach() for item in part if item.grad is not None]
+            buffer = torch.cat([gradient.reshape(-1) for gradient in gradients])
+            dist.all_reduce(buffer, group=self._group)
+            for gradient, whole in zip(gradients, torch.split(buffer, [gradient.numel() for gradient in gradients])):
+                gradient.copy_(whole.view_as(gradient))
+
+    def _prepare(self, parameter: Parameter, mine: bool, waiting: Optional[torch.Tensor], weight: float) -> None:
+        """What this replica adds to the mean of all, into `p.grad` itself: a copy would be one too many."""
+        share = 1.0 / self.count
+        if not mine or parameter.grad is None:
+            value = torch.zeros_like(parameter) if waiting is None else waiting.detach() * share
+            if parameter.grad is None or parameter.grad.is_sparse or value.is_sparse:
                 parameter.grad = value
             else:
-                dense.append((parameter, value))
-        for flat in _chunks(dense):
-            buffer = torch.cat([value.reshape(-1) for _, value in flat])
-            dist.all_reduce(buffer, group=self._group)
-            for (parameter, value), part in zip(flat, torch.split(buffer, [value.numel() for _, value in flat])):
-                if parameter.grad is None:
-                    parameter.grad = part.view_as(value).clone()
-                else:
-                    parameter.grad.detach().copy_(part.view_as(value))
+                parameter.grad.detach().copy_(value)
+        elif parameter.grad.is_sparse or (waiting is not None and waiting.is_sparse):
+            value = parameter.grad.detach() * weight
+            parameter.grad = value if waiting is None else value + waiting * share
+        else:
+            gradient = parameter.grad.detach().mul_(weight)
+            if waiting is not None:
+                gradient.add_(waiting, alpha=share)
 
 
 class _Buckets:
@@ -207,9 +221,10 @@ class _Buckets:
     def __reduce__(self) -> Any:
         return object, ()
 
-    def works(self, in_pieces: bool) -> bool:
-        """May DDP reduce it? What it does not use it leaves out, and a hook of the script's knows nothing of sums."""
-        return not self.loose and not (in_pieces and (self._finds_unused or self._sparse or not self.hooked))
+    @property
+    def accumulates(self) -> bool:
+        """Can DDP reduce what it did not see all of? Not where it looks for unused parameters, or for sparse gradients."""
+        return not self._finds_unused and not self._sparse
 
     def synchronise(self, wanted: bool) -> None:
         """What no_sync() sets, without a block around the script's own code. Setting an attribute of a module is slow, so
@@ -231,11 +246,23 @@ class _Buckets:
         self.learnt = True
 
     def loosen(self) -> None:
-        """From the next step on its gradients are reduced without DDP."""
+        """From now on its gradients are reduced without DDP, whose reducer would wait for those that never come. The wrapper
+        stays, and passes on what it is called with."""
         self.loose = True
         for work in self._works:
             work.wait()
         self.synchronise(False)
+        model, inner, places = self.model, self.model.module, self.model.device_ids
+
+        def forward(*inputs: Any, **named: Any) -> Any:
+            if places:
+                moved, named_ones = scatter_kwargs(inputs, named, places)
+                inputs, named = moved[0], named_ones[0]
+            return inner(*inputs, **named)
+
+        model.__dict__["forward"] = forward
+        for name in ("reducer", "logger"):  # its end takes its hooks off the parameters
+            model.__dict__.pop(name, None)
 
     def already(self) -> List[Parameter]:
         """Of a pass that is not complete: the parameters whose gradients are reduced all the same."""
@@ -260,8 +287,8 @@ class _Buckets:
         measured = probe.bucket(self, buffer, bucket, share)
         # Not by dist.all_reduce: its checks and logging cost a tenth of a millisecond, and this runs once per bucket.
         work: Any = self.group.allreduce([buffer], self._options)
+        self._works.append(work)
         if self._views or not self.learnt:
-            self._works.append(work)
             self._given += bucket.parameters()
         if last and not buffer.is_cuda:
             # Nothing is left to compute meanwhile, and a wait here saves handing the result from thread to thread.
@@ -281,20 +308,21 @@ class _Buckets:
         return known[2]
 
 
-def _chunks(values: List[Tuple[Parameter, torch.Tensor]]) -> List[List[Tuple[Parameter, torch.Tensor]]]:
-    """Together what is of one type on one device, at most CHUNK elements or one tensor."""
-    chunks: List[List[Tuple[Parameter, torch.Tensor]]] = []
-    kinds = sorted({(str(value.dtype), str(value.device)) for _, value in values})
-    for kind in kinds:
+def _chunks(parameters: List[Parameter]) -> List[List[Parameter]]:
+    """Together those whose gradients are of one type on one device, at most CHUNK elements or one tensor."""
+    kinds: Dict[Tuple[str, str], List[Parameter]] = {}
+    for item in parameters:
+        assert item.grad is not None
+        kinds.setdefault((str(item.grad.dtype), str(item.grad.device)), []).append(item)
+    chunks: List[List[Parameter]] = []
+    for kind in sorted(kinds):
         size = CHUNK
-        for pair in values:
-            if (str(pair[1].dtype), str(pair[1].device)) != kind:
-                continue
-            size += pair[1].numel()
+        for item in kinds[kind]:
+            size += item.numel()
             if size > CHUNK:
                 chunks.append([])
-                size = pair[1].numel()
-            chunks[-1].append(pair)
+                size = item.numel()
+            chunks[-1].append(item)
     return chunks
 
 

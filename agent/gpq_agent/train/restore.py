@@ -6,7 +6,7 @@ Works without a shared file system: replicas whose node lacks the chosen file ge
 import io
 import random
 import sys
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set
 
 import torch
 import torch.distributed as dist
@@ -82,6 +82,35 @@ class Parts:
             if name in state and name not in self._loaded:
                 self._waiting.pop(name, None)
                 _load(part, state[name])
+
+
+class Outside:
+    """In checkpoints: parameters of optimizers that no model holds, as those of a criterion, in the order of the groups."""
+
+    def __init__(self, parameters: List[torch.nn.Parameter]) -> None:
+        self._parameters = parameters
+
+    def __bool__(self) -> bool:
+        return bool(self._parameters)
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {"parameters": [item.detach() for item in self._parameters]}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        saved = state["parameters"]
+        if [item.shape for item in saved] != [item.shape for item in self._parameters]:
+            raise ValueError("an optimizer has other parameters outside the model than the checkpoint")
+        with torch.no_grad():
+            for item, value in zip(self._parameters, saved):
+                item.copy_(value)
+
+
+def outside_parameters(models: Iterable[torch.nn.Module], optimizers: Iterable[Any]) -> Outside:
+    """What the optimizers train that the models do not hold."""
+    inside = {id(item) for model in models for item in model.parameters()}
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    found = {id(item): item for group in groups for item in group["params"] if id(item) not in inside}
+    return Outside(list(found.values()))
 
 
 def _load(part: Any, state: Any) -> None:

@@ -22,10 +22,10 @@ from .loader import Loader, dataset_size
 from .noise_scale import NoiseScale
 from .own_saves import OwnSaves, files_below
 from .refusals import refuse_sharded
-from .restore import USER, choose_state, reseed, unwrapped
+from .restore import USER, choose_state, outside_parameters, reseed, unwrapped
 from .sampler import GlobalSampler
 from .scaling import Rule, make_rule
-from .stepping import ScheduleClock, StepGate
+from .stepping import InnerOptimizer, ScheduleClock, StepGate, inner_optimizers
 from .stopping import STOP_ORDERED, on_out_of_memory
 
 
@@ -437,6 +437,12 @@ class Job:
         for name, found in (("model", models), ("optimizer", optimizers)):
             for index, part in enumerate(found):
                 parts.add("{}:{}".format(name, index) if index else name, part)
+        outside = outside_parameters(models, optimizers)
+        if outside:
+            parts.add("outside", outside)
+        for index, optimizer in enumerate(optimizers):
+            for place, inner in enumerate(inner_optimizers(optimizer)):
+                parts.add("optimizer:{}.{}".format(index, place), InnerOptimizer(optimizer, inner))
         for index, scheduler in enumerate(schedulers):
             parts.add("scheduler:{}".format(index), scheduler)
         if scaler is not None:

@@ -47,6 +47,7 @@ class StepGate:
         self._acted: Set[int] = set()  # optimizers whose step() was called in this micro-batch
         self._running = False  # within a real step: an optimizer may be made of others
         self._rates: List[Any] = []
+        self._groups = self._count_groups()
         for optimizer in self._optimizers:
             for part in (optimizer, *inner_optimizers(optimizer)):
                 self._wrap(part, optimizer)
@@ -75,6 +76,8 @@ class StepGate:
         """The body of the loop is over for this micro-batch; `abandoned`: by a break or an error."""
         assert self._micro is not None
         self._check_rates()
+        if self._count_groups() > self._groups:
+            self._steps.see("late-group")
         if not abandoned and not (self.guarded and not self._micro.last):
             idle = [type(each).__name__ for each in self._optimizers if id(each) not in self._acted]
             if idle and self._acted:
@@ -208,6 +211,9 @@ class StepGate:
         if first:
             self._steps.stepped(applied)
 
+    def _count_groups(self) -> int:
+        return sum(len(optimizer.param_groups) for optimizer in self._optimizers)
+
     def _present(self) -> List[Any]:
         groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
         return [_identity(group.get("lr")) for group in groups]
@@ -241,6 +247,22 @@ def inner_optimizers(optimizer: Any) -> List[Any]:
                     found.append(each)
                     waiting.append(each)
     return found
+
+
+class InnerOptimizer:
+    """In checkpoints: the state of an optimizer that another one makes its steps with. Groups that they share stay shared."""
+
+    def __init__(self, outer: Any, inner: Any) -> None:
+        self._outer, self._inner = outer, inner
+        self._shared = outer.param_groups is inner.param_groups
+
+    def state_dict(self) -> Any:
+        return self._inner.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self._inner.load_state_dict(state)
+        if self._shared:
+            self._inner.param_groups = self._outer.param_groups
 
 
 class ScheduleClock:

@@ -1,22 +1,42 @@
 """What the processes of the noise-scale tests run: a tiny model, real gloo groups, the real probe. Judges nothing."""
 
+import gc
 import json
 import os
+from collections.abc import Iterator
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from gpq_agent.train.batches import Configuration, Limits, Step, shape_step, starting
+from gpq_agent.train.environment import Environment
+from gpq_agent.train.gradients import Gradients
 from gpq_agent.train.noise_scale import NoiseScale
+from gpq_agent.train.passes import listen
 from gpq_agent.train.probe import GradientProbe
+from gpq_agent.train.reducing import Reducer
+from gpq_agent.train.sampler import Issued
+from gpq_agent.train.scaling import Adjustment
+from gpq_agent.train.session import Job
+from gpq_agent.train.stepping import StepGate
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import TensorDataset
 
 EXAMPLES = 1024
 STEPS = 2000
-VARIANTS = [(name, micro) for name in ("sgd", "adamw") for micro in (1, 2)]
+GROWTH = 250  # steps after which the loss scale of a trial doubles
+VARIANTS = [(name, micro, habits) for habits in (False, True) for name in ("sgd", "adamw") for micro in (1, 2)]
+
+
+def label(name: str, micro: int, habits: bool) -> str:
+    """What results of a variant are called."""
+    return f"{name}-{micro}-{'habits' if habits else 'bare'}"
 
 
 def data() -> tuple[torch.Tensor, torch.Tensor]:
@@ -72,40 +92,144 @@ def exact(net: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[float, floa
     return float(mean @ mean), float((gradients - mean).square().sum() / (EXAMPLES - 1))
 
 
-class Trial:
-    """One optimizer and number of micro-batches at fixed weights, examples drawn without replacement in each epoch."""
+class Told:
+    """What the gate asks of the engine, at the base batch; `seen` are the habits that it tells."""
 
-    def __init__(self, rank: int, replicas: int, name: str, micro: int) -> None:
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def adjustment(self, optimizer: Any) -> Adjustment:
+        return Adjustment(1.0, 1.0)
+
+    def stepped(self, applied: bool) -> None:
+        pass
+
+    def see(self, code: str, detail: str = "") -> None:
+        self.seen.append(code)
+
+    def mean_loss(self, loss: Any) -> Any:
+        raise AssertionError("no loop here has a closure")
+
+    def outside(self) -> None:
+        raise AssertionError("every step here is within the loop")
+
+
+class Loop:
+    """One training loop of this process, told of its micro-batches as the engine tells it; of passes it is told by torch."""
+
+    def __init__(
+        self, net: nn.Module, optimizer: torch.optim.Optimizer, scale: NoiseScale, rank: int = 0, replicas: int = 1
+    ) -> None:
+        self.net, self.optimizer, self.scale = net, optimizer, scale
+        self.rank, self.replicas = rank, replicas
+        self.model: Any = DistributedDataParallel(net) if replicas > 1 else net
+        self.probe = GradientProbe([optimizer], scale, replicas)
+        reducer = Reducer([self.model], self.probe, None, replicas) if replicas > 1 else None
+        self.gradients = Gradients([optimizer], self.probe, reducer)
+        self.told = Told()
+        self.gate = StepGate([optimizer], self.gradients, self.told)
+        listen(self.gradients)
+
+    def begin(self, step: Step) -> None:
+        """Before the first micro-batch of an optimiser step."""
+        self.probe.arm(
+            sampled=step.sampled, micro_batches=len(step.counts), examples=step.total, inverse=step.inverse or 1.0
+        )
+
+    def enter(self, step: Step, place: int) -> None:
+        """Before the forward pass of a micro-batch."""
+        self.gradients.enter(place, len(step.counts), step.weight(place, self.replicas))
+        self.gate.enter(Issued(step, place))
+
+    def leave(self, step: Step, place: int) -> None:
+        """After the body of the loop."""
+        self.gate.leave(abandoned=False)
+        self.gradients.leave(drop=False)
+        if place == len(step.counts) - 1:
+            self.probe.finish()
+
+    def micro_batches(self, step: Step) -> Iterator[int]:
+        """All of a step, one after the other."""
+        self.begin(step)
+        for place in range(len(step.counts)):
+            self.enter(step, place)
+            yield place
+            self.leave(step, place)
+
+
+class Trial:
+    """One optimizer and number of micro-batches at fixed weights, examples drawn without replacement in each epoch.
+
+    `habits`: the body scales its losses, unscales and clips with torch's own tools, and steps.
+    """
+
+    def __init__(self, rank: int, replicas: int, name: str, micro: int, habits: bool) -> None:
         net = model()
         optimizer = make_optimizer(name, net)
         train_a_little(net, optimizer)
         self.exact_sqr, self.exact_var = exact(net, optimizer)
-        self.rank, self.replicas, self.net = rank, replicas, net
-        self.wrapped: Any = DistributedDataParallel(net) if replicas > 1 else net
         self.scale = NoiseScale(32, EXAMPLES, window=10**12)
-        self.probe = GradientProbe(self.wrapped, optimizer, self.scale, replicas)
-        self.micro, self.batch = micro, 128 // replicas
+        self.loop = Loop(net, optimizer, self.scale, rank, replicas)
+        batch = 128 // replicas
         if replicas == 1:  # without accumulation the single replica splits its batch in two on sampled steps
-            self.micro, self.batch = 2 * micro, 64
-        self.total = self.batch * replicas * self.micro
+            micro, batch = 2 * micro, 64
+        self.total = batch * replicas * micro
+        limits = Limits(self.total, self.total, batch, replicas)
+        self.step = shape_step(0, 0, self.total, starting(limits), replicas, rank, sample=True, most=batch)
+        assert self.step.counts == [batch] * micro
         self.inputs, self.targets = data()
         self.generator = torch.Generator().manual_seed(11)
         self.order = torch.empty(0, dtype=torch.long)
+        # The loss scale grows while it is measured, as it does in a long run.
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=GROWTH) if habits else None
+        if self.scaler is not None:
+            self.loop.gate.wrap_scaler(self.scaler)
+        self.clipped = 0
+        self.kept = [(item, item.clone()) for item in self.changing()]
+
+    @property
+    def micro(self) -> int:
+        return len(self.step.counts)
+
+    def changing(self) -> list[torch.Tensor]:
+        """All that a step of the optimizer changes."""
+        optimizer = self.loop.optimizer
+        states = [value for each in optimizer.state.values() for value in each.values()]
+        return [item.detach() for item in self.loop.net.parameters()] + [
+            item for item in states if isinstance(item, torch.Tensor)
+        ]
 
     def begin(self) -> None:
         if len(self.order) < self.total:
             self.order = torch.randperm(EXAMPLES, generator=self.generator)
         self.taken, self.order = self.order[: self.total], self.order[self.total :]
-        self.probe.arm(sampled=True, micro_batches=self.micro, batch=self.batch)
+        if self.scaler is not None:
+            self.loop.probe.grad_scale = self.scaler.get_scale() if self.scaler._scale is None else self.scaler._scale
+        self.loop.begin(self.step)
 
-    def loss(self, index: int) -> torch.Tensor:
-        """The loss of this replica's part of micro-batch `index`."""
-        block = self.batch * self.replicas
-        part = self.taken[index * block : (index + 1) * block][self.rank :: self.replicas]
-        self.probe.weight = 1.0 / self.micro
-        if self.replicas > 1:
-            self.wrapped.require_backward_grad_sync = index == self.micro - 1
-        return loss_of(self.wrapped, self.inputs[part], self.targets[part])
+    def loss(self, place: int) -> torch.Tensor:
+        """The loss of this replica's part of micro-batch `place`."""
+        self.loop.enter(self.step, place)
+        own = self.taken[self.step.first :: self.step.stride]
+        start = sum(self.step.counts[:place])
+        part = own[start : start + self.step.counts[place]]
+        loss = loss_of(self.loop.model, self.inputs[part], self.targets[part])
+        return loss if self.scaler is None else self.scaler.scale(loss)
+
+    def close(self, place: int) -> None:
+        """What the body of the loop does after the backward pass."""
+        optimizer = self.loop.optimizer
+        if self.scaler is not None:
+            self.scaler.unscale_(optimizer)
+            norm = nn.utils.clip_grad_norm_(self.loop.net.parameters(), 1e-3)
+            self.clipped += int(norm > 1e-3)
+            self.scaler.step(optimizer)
+            self.scaler.update()
+            if place == self.micro - 1:
+                for item, before in self.kept:
+                    item.copy_(before)
+        optimizer.zero_grad()
+        self.loop.leave(self.step, place)
 
     def result(self) -> dict[str, float]:
         return {
@@ -113,6 +237,9 @@ class Trial:
             "var": self.scale.var / self.exact_var,
             "samples": self.scale.samples / (self.total * STEPS),
             "preconditioned": float(self.scale.preconditioned),
+            "clipped": self.clipped / STEPS,
+            "growth": self.scaler.get_scale() / 1024.0 if self.scaler is not None else 1.0,
+            "told": float(len(self.loop.told.seen)),
         }
 
 
@@ -122,20 +249,19 @@ def frozen(rank: int, replicas: int) -> dict[str, Any]:
     The models know nothing of one another, but go backwards together: waiting for the other replicas is most of the
     time of so small a step.
     """
-    trials = {f"{name}-{micro}": Trial(rank, replicas, name, micro) for name, micro in VARIANTS}
+    trials = {label(*variant): Trial(rank, replicas, *variant) for variant in VARIANTS}
     most = max(trial.micro for trial in trials.values())
     for step in range(STEPS):
         for trial in trials.values():
             trial.begin()
         for turn in range(most):
             running = [(trial, turn - most + trial.micro) for trial in trials.values() if turn >= most - trial.micro]
-            torch.stack([trial.loss(index) for trial, index in running]).sum().backward()
-            for trial, index in running:
-                trial.probe.after_backward(last=index == trial.micro - 1)
-        for trial in trials.values():
-            trial.net.zero_grad()
-            if step % 100 == 99:
-                trial.probe.collect()
+            torch.stack([trial.loss(place) for trial, place in running]).sum().backward()
+            for trial, place in running:
+                trial.close(place)
+        if step % 100 == 99:
+            for trial in trials.values():
+                trial.loop.probe.collect()
     return {name: trial.result() for name, trial in trials.items()}
 
 
@@ -149,7 +275,8 @@ def accuracy(rank: int, replicas: int, folder: str, port: int) -> None:
         results["behaviour"] = behaviour(rank, replicas)
     Path(folder, f"{rank}.json").write_text(json.dumps(results))
     if replicas > 1:
-        dist.destroy_process_group()
+        # An interpreter that winds down while a thread of gloo lets go of its last tensor is aborted.
+        os._exit(0)
 
 
 def join(rank: int, replicas: int, port: int) -> None:
@@ -166,20 +293,26 @@ def behaviour(rank: int, replicas: int) -> dict[str, Any]:
         "half": half_precision_ratio(rank),
         "broken": steps_left_after_overflow(rank),
         "scaled": loss_scale_ratio(rank),
+        "updated": loss_scale_ratio(rank, updated=True),
         "ready": ready_within_backward(rank),
-        "taken": notice_of_a_taken_hook(rank),
+        "twice": notice_of_two_passes(rank),
+        "taken": notice_of_a_taken_hook(rank, replicas),
     }
 
 
-def wrapped_probe() -> tuple[nn.Module, Any, GradientProbe]:
-    net = model()
-    wrapped = DistributedDataParallel(net)
-    probe = GradientProbe(wrapped, make_optimizer("sgd", net), NoiseScale(8, EXAMPLES), 2)
-    return net, wrapped, probe
+def loop_of_two(rank: int, dtype: torch.dtype = torch.float32) -> Loop:
+    net = model().to(dtype)
+    return Loop(net, make_optimizer("sgd", net), NoiseScale(8, EXAMPLES), rank, 2)
 
 
 def flat_gradient(net: nn.Module) -> torch.Tensor:
     return torch.cat([p.grad.reshape(-1).clone() for p in net.parameters() if p.grad is not None])
+
+
+def step_of(counts: list[int], total: int, *, sampled: bool, inverse: float = 0.0) -> Step:
+    """A step in which this replica has micro-batches of so many examples."""
+    shape = Configuration(0, max(counts), len(counts) - 1, total)
+    return Step(0, 0, total, counts, shape, sampled, inverse=inverse)
 
 
 def uneven_gradient_error(rank: int) -> float:
@@ -188,85 +321,118 @@ def uneven_gradient_error(rank: int) -> float:
     reference = model()
     loss_of(reference, inputs[:11], targets[:11]).backward()
     expected = flat_gradient(reference)
-    net, wrapped, probe = wrapped_probe()
-    probe.arm(sampled=False, micro_batches=2, batch=3)
-    for index, parts in enumerate([(slice(0, 3), slice(3, 6)), (slice(6, 9), slice(9, 11))]):
-        part = parts[rank]
-        probe.weight = (part.stop - part.start) * 2 / 11
-        wrapped.require_backward_grad_sync = index == 1
-        loss_of(wrapped, inputs[part], targets[part]).backward()
-        probe.after_backward(last=index == 1)
-    return float((flat_gradient(net) - expected).norm() / expected.norm())
+    loop = loop_of_two(rank)
+    parts = [(slice(0, 3), slice(6, 9)), (slice(3, 6), slice(9, 11))][rank]
+    for place in loop.micro_batches(step_of([part.stop - part.start for part in parts], 11, sampled=False)):
+        loss_of(loop.model, inputs[parts[place]], targets[parts[place]]).backward()
+    return float((flat_gradient(loop.net) - expected).norm() / expected.norm())
 
 
-def one_step(rank: int, wrapped: Any, probe: GradientProbe, factor: float = 1.0) -> None:
+def one_step(
+    loop: Loop, factor: float = 1.0, passes: int = 1, scale: torch.Tensor | None = None
+) -> tuple[float, float]:
+    """Over 64 examples a replica. Returns when its last backward pass began and ended. `scale` is doubled after it, as
+    GradScaler.update() does, in place."""
     inputs, targets = data()
-    dtype = next(wrapped.parameters()).dtype
-    probe.arm(sampled=True, micro_batches=1, batch=64)
-    part = slice(rank * 64, rank * 64 + 64)
-    (loss_of(wrapped, inputs[part].to(dtype), targets[part].to(dtype)) * factor).backward()
-    probe.after_backward(last=True)
-    wrapped.zero_grad()
+    dtype = next(loop.net.parameters()).dtype
+    part = slice(loop.rank * 64, loop.rank * 64 + 64)
+    for _ in loop.micro_batches(step_of([64], 128, sampled=True, inverse=1 / 64)):
+        for _ in range(passes):
+            loss = loss_of(loop.model, inputs[part].to(dtype), targets[part].to(dtype)) * factor
+            began = perf_counter()
+            loss.backward()
+            ended = perf_counter()
+        if scale is not None:
+            scale.mul_(2.0)
+        loop.net.zero_grad()
+    return began, ended
 
 
 def half_precision_ratio(rank: int) -> float:
     """The trace from gradients in bfloat16 over that in fp32: squares of bfloat16 would be off by far more."""
     traces = []
     for dtype in (torch.bfloat16, torch.float32):
-        net = model().to(dtype)
-        wrapped = DistributedDataParallel(net)
-        probe = GradientProbe(wrapped, make_optimizer("sgd", net), NoiseScale(8, EXAMPLES), 2)
-        one_step(rank, wrapped, probe)
-        probe.collect()
-        traces.append(probe.scale.var)
+        loop = loop_of_two(rank, dtype)
+        one_step(loop)
+        loop.probe.collect()
+        traces.append(loop.scale.var)
     return traces[0] / traces[1]
 
 
 def steps_left_after_overflow(rank: int) -> float:
     """Examples counted after one good step and one whose gradients are infinite in replica 1 alone."""
-    _, wrapped, probe = wrapped_probe()
-    one_step(rank, wrapped, probe)
-    one_step(rank, wrapped, probe, float("inf") if rank == 1 else 1.0)
-    probe.collect()
-    return probe.scale.samples / 128
+    loop = loop_of_two(rank)
+    one_step(loop)
+    one_step(loop, float("inf") if rank == 1 else 1.0)
+    loop.probe.collect()
+    return loop.scale.samples / 128
 
 
-def loss_scale_ratio(rank: int) -> float:
-    """The trace with a loss scale of 1024, given as a tensor, over that without."""
+def loss_scale_ratio(rank: int, *, updated: bool = False) -> float:
+    """The trace with a loss scale of 1024, given as a tensor, over that without; `updated`: it changes before the body of
+    the loop ends."""
     traces = []
     for factor in (1024.0, 1.0):
-        _, wrapped, probe = wrapped_probe()
-        probe.grad_scale = torch.tensor(factor)
-        one_step(rank, wrapped, probe, factor)
-        probe.collect()
-        traces.append(probe.scale.var)
+        loop = loop_of_two(rank)
+        scale = torch.tensor(factor)
+        loop.probe.grad_scale = scale
+        one_step(loop, factor, scale=scale if updated and factor > 1.0 else None)
+        loop.probe.collect()
+        traces.append(loop.scale.var)
     return traces[0] / traces[1]
 
 
 def ready_within_backward(rank: int) -> bool:
-    _, wrapped, probe = wrapped_probe()
-    before = perf_counter()
-    one_step(rank, wrapped, probe)
-    return before < probe.last_ready < perf_counter()
+    loop = loop_of_two(rank)
+    began, ended = one_step(loop)
+    return began < loop.probe.last_ready < ended
 
 
-def notice_of_a_taken_hook(rank: int) -> dict[str, Any]:
-    """What a model with its user's own hook gets: a notice, no estimate, and still the mean of its micro-batches."""
-    net = model()
-    wrapped = DistributedDataParallel(net)
-    wrapped.register_comm_hook(None, allreduce_hook)
-    probe = GradientProbe(wrapped, make_optimizer("sgd", net), NoiseScale(8, EXAMPLES), 2)
-    inputs, targets = data()
-    probe.arm(sampled=True, micro_batches=2, batch=4)
-    for index in range(2):
-        part = slice(index * 8 + rank * 4, index * 8 + rank * 4 + 4)
-        probe.weight = 0.5
-        wrapped.require_backward_grad_sync = index == 1
-        loss_of(wrapped, inputs[part], targets[part]).backward()
-        probe.after_backward(last=index == 1)
-    probe.collect()
-    reference = model()
-    loss_of(reference, inputs[:16], targets[:16]).backward()
-    expected = flat_gradient(reference)
-    error = float((flat_gradient(net) - expected).norm() / expected.norm())
-    return {"notice": probe.notice, "samples": probe.scale.samples, "error": error}
+def notice_of_two_passes(rank: int) -> dict[str, Any]:
+    """What a step of two passes in one piece gets: a notice and no estimate."""
+    loop = loop_of_two(rank)
+    one_step(loop)
+    one_step(loop, passes=2)
+    one_step(loop)
+    loop.probe.collect()
+    return {"notice": loop.probe.notice, "samples": loop.scale.samples}
+
+
+def notice_of_a_taken_hook(rank: int, replicas: int) -> dict[str, Any]:
+    """What a model with its user's own hook gets from a whole job: a line, no estimate, and still the mean of its
+    micro-batches, in one piece and in two."""
+    data_set = TensorDataset(*(item[:64] for item in data()))
+    expected = []
+    for start in range(0, 64, 16):
+        reference = model()
+        loss_of(reference, *data_set[start : start + 16]).backward()
+        expected.append(flat_gradient(reference))
+    del reference
+    errors, samples, said = [], 0, StringIO()
+    for local in (16, 4):
+        gc.collect()  # other models of this process would pass for copies that the script has forgotten
+        job = Job(Environment(rank=rank, replicas=replicas, launched=True), torch.device("cpu"), 0, {})
+        loader = job.loader(data_set, batch_size=16, max_batch_size=64, max_local_batch=local, shuffle=False)
+        wrapped = DistributedDataParallel(model())
+        wrapped.register_comm_hook(None, allreduce_hook)
+        optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.0)
+        with redirect_stderr(said):
+            job.prepare(wrapped, optimizer)
+            micros = 0
+            for _ in job.epochs(1):
+                for inputs, targets in loader:
+                    micros += 1
+                    loss_of(wrapped, inputs, targets).backward()
+                    if job.at_step:
+                        found, right = flat_gradient(wrapped), expected[job.step]
+                        errors.append(float((found - right).norm() / right.norm()))
+                    optimizer.step()
+                    optimizer.zero_grad()
+        assert micros == 4 * max(8 // local, 1)
+        engine = job._engine
+        assert engine._noise is not None
+        samples += engine._noise.samples
+        del job, loader, wrapped, optimizer, engine
+    lines = [said.getvalue()]  # rank 0 says it
+    dist.broadcast_object_list(lines)
+    return {"lines": lines[0].splitlines(), "samples": samples, "error": max(errors)}

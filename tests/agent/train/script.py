@@ -39,6 +39,8 @@ class Settings:
     sampler: str = ""  # one of SAMPLERS, or of BATCH_SAMPLERS
     drop_last: bool = False
     options: dict[str, Any] = field(default_factory=dict)  # of job.loader()
+    clip: float = 0.0  # norm at which torch's own clipping cuts gradients; 0: never
+    scaled: bool = False  # by torch's GradScaler
     norm: bool = False  # batch norm, which refuses a lone example
     lottery: str = ""  # a seed that each process draws for itself: "init", or "generator" of the loader
 
@@ -129,7 +131,8 @@ def train(job: gpq.Job, settings: Settings) -> None:
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=1000)
-    model, optimizer, scheduler = job.prepare(model, optimizer, scheduler, rule=settings.rule)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=50) if settings.scaled else None
+    model, optimizer, scheduler = job.prepare(model, optimizer, scheduler, rule=settings.rule, scaler=scaler)
     if job.rank == 0:
         restored = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "lr": scheduler.get_last_lr()}
         torch.save(restored, os.path.join(settings.out, f"restored.{job.attempt}.pt"))
@@ -144,9 +147,17 @@ def train(job: gpq.Job, settings: Settings) -> None:
                 pace = SLOW if 0 <= swift < micros else settings.pace
                 end = time.monotonic() + pace
                 loss = torch.nn.functional.mse_loss(model(x), y)
-                loss.backward()
+                (loss if scaler is None else scaler.scale(loss)).backward()
                 step = job.step
-                optimizer.step()
+                if scaler is not None:
+                    scaler.unscale_(optimizer)
+                if settings.clip:
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+                if scaler is not None:
+                    scaler.step(optimizer)
+                    scaler.update()
+                else:
+                    optimizer.step()
                 optimizer.zero_grad()
                 scheduler.step()
                 seen = index.tolist() if loader.counted else []

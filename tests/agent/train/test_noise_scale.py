@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch.multiprocessing
 from gpq_agent.train.noise_scale import NoiseScale
-from gpq_agent.train.probe import GradientProbe
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -222,15 +221,21 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("habits", [False, True], ids=["bare", "scaled and clipped"])
 @pytest.mark.parametrize("micro", [1, 2], ids=["plain", "accumulating"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("replicas", [1, 2, 4])
-def test_statistics_agree_with_per_example_gradients(replicas: int, optimizer: str, micro: int, measured: Any) -> None:
-    result = measured(replicas)[f"{optimizer}-{micro}"]
+def test_statistics_agree_with_per_example_gradients(
+    replicas: int, optimizer: str, micro: int, habits: bool, measured: Any
+) -> None:
+    result = measured(replicas)[probe_runs.label(optimizer, micro, habits)]
     assert result["var"] == pytest.approx(1.0, abs=0.05)
     assert result["sqr"] == pytest.approx(1.0, abs=0.10)
     assert result["samples"] == pytest.approx(1.0, abs=1e-3)
     assert result["preconditioned"] == (optimizer == "adamw")
+    assert result["told"] == 0
+    assert result["clipped"] == (1.0 if habits else 0.0), "every step of the one, no step of the other"
+    assert result["growth"] == (2.0 ** (probe_runs.STEPS // probe_runs.GROWTH) if habits else 1.0)
 
 
 @pytest.mark.timeout(600)
@@ -254,13 +259,21 @@ class TestTwoReplicas:
     def test_the_loss_scale_cancels_out(self, facts: dict[str, Any]) -> None:
         assert facts["scaled"] == pytest.approx(1.0, rel=1e-4)
 
+    def test_a_loss_scale_that_changes_before_the_step_is_over_does_not_count(self, facts: dict[str, Any]) -> None:
+        assert facts["updated"] == pytest.approx(1.0, rel=1e-4)
+
+    def test_two_passes_in_a_step_switch_the_probe_off_with_a_notice(self, facts: dict[str, Any]) -> None:
+        assert "more than one backward pass" in facts["twice"]["notice"]
+        assert facts["twice"]["samples"] == 128
+
     def test_the_last_bucket_is_ready_within_the_backward_pass(self, facts: dict[str, Any]) -> None:
         assert facts["ready"]
 
     def test_a_hook_of_the_user_switches_the_probe_off_and_keeps_the_gradient_right(
         self, facts: dict[str, Any]
     ) -> None:
-        assert "communication hook of its own" in facts["taken"]["notice"]
+        assert len(facts["taken"]["lines"]) == 2, "one in each of the two jobs"
+        assert all("communication hook of its own" in line for line in facts["taken"]["lines"])
         assert facts["taken"]["samples"] == 0
         assert facts["taken"]["error"] < 1e-5
 
@@ -268,20 +281,29 @@ class TestTwoReplicas:
 # -- one replica -------------------------------------------------------------------------------------------------------
 
 
-def single(net: nn.Module, optimizer: str = "sgd") -> GradientProbe:
-    return GradientProbe(net, probe_runs.make_optimizer(optimizer, net), NoiseScale(8, probe_runs.EXAMPLES), 1)
+def single(net: nn.Module, optimizer: str = "sgd") -> probe_runs.Loop:
+    return probe_runs.Loop(net, probe_runs.make_optimizer(optimizer, net), NoiseScale(8, probe_runs.EXAMPLES))
 
 
-def accumulate(net: nn.Module, probe: GradientProbe, parts: list[slice], *, sampled: bool, clip: bool = False) -> None:
+def accumulate(
+    loop: probe_runs.Loop,
+    parts: list[slice],
+    *,
+    sampled: bool,
+    clip: bool = False,
+    net: nn.Module | None = None,
+    passes: int = 1,
+) -> None:
+    """One step, a micro-batch of each part. `net`: the part of the model that is used."""
     inputs, targets = probe_runs.data()
-    total = sum(part.stop - part.start for part in parts)
-    probe.arm(sampled=sampled, micro_batches=len(parts), batch=total / len(parts))
-    for index, part in enumerate(parts):
-        probe.weight = (part.stop - part.start) / total
-        probe_runs.loss_of(net, inputs[part], targets[part]).backward()
-        if clip and index == len(parts) - 1:
-            nn.utils.clip_grad_norm_(net.parameters(), 1e-3)
-        probe.after_backward(last=index == len(parts) - 1)
+    counts = [part.stop - part.start for part in parts]
+    inverse = sum(1 / count for count in counts) / len(counts)
+    step = probe_runs.step_of(counts, sum(counts), sampled=sampled, inverse=inverse)
+    for place in loop.micro_batches(step):
+        for _ in range(passes):
+            probe_runs.loss_of(net or loop.net, inputs[parts[place]], targets[parts[place]]).backward()
+        if clip:
+            nn.utils.clip_grad_norm_(loop.net.parameters(), 1e-3)
 
 
 def whole(parts: list[slice]) -> torch.Tensor:
@@ -296,17 +318,16 @@ def whole(parts: list[slice]) -> torch.Tensor:
     "parts", [[slice(0, 8), slice(8, 16)], [slice(0, 9), slice(9, 17)], [slice(0, 3), slice(3, 4)]]
 )
 def test_split_batches_give_the_gradient_of_the_whole(parts: list[slice], sampled: bool) -> None:
-    net = probe_runs.model()
-    accumulate(net, single(net), parts, sampled=sampled)
-    torch.testing.assert_close(probe_runs.flat_gradient(net), whole(parts))
+    loop = single(probe_runs.model())
+    accumulate(loop, parts, sampled=sampled)
+    torch.testing.assert_close(probe_runs.flat_gradient(loop.net), whole(parts))
 
 
 @pytest.mark.parametrize("parts", [[slice(0, 10), slice(10, 16)], [slice(0, 8), slice(8, 16)]])
 def test_the_estimate_from_uneven_parts_solves_the_two_expectations(parts: list[slice]) -> None:
-    net = probe_runs.model()
-    probe = single(net)
-    accumulate(net, probe, parts, sampled=True)
-    probe.collect()
+    loop = single(probe_runs.model())
+    accumulate(loop, parts, sampled=True)
+    loop.probe.collect()
     inputs, targets = probe_runs.data()
     norms = []
     for part in parts:
@@ -316,89 +337,84 @@ def test_the_estimate_from_uneven_parts_solves_the_two_expectations(parts: list[
     sizes = [part.stop - part.start for part in parts]
     inverse = sum(1 / size for size in sizes) / 2
     mean = float(whole(parts).square().sum())
-    assert probe.scale.var == pytest.approx((sum(norms) / 2 - mean) / (inverse - 1 / 16), rel=1e-3)
-    assert probe.scale.samples == 16
+    assert loop.scale.var == pytest.approx((sum(norms) / 2 - mean) / (inverse - 1 / 16), rel=1e-3)
+    assert loop.scale.samples == 16
 
 
 def test_norms_are_taken_before_the_user_clips() -> None:
     variances = []
     for clip in (False, True):
-        net = probe_runs.model()
-        probe = single(net)
-        accumulate(net, probe, [slice(0, 8), slice(8, 16)], sampled=True, clip=clip)
-        probe.collect()
-        variances.append(probe.scale.var)
+        loop = single(probe_runs.model())
+        accumulate(loop, [slice(0, 8), slice(8, 16)], sampled=True, clip=clip)
+        loop.probe.collect()
+        variances.append(loop.scale.var)
     assert variances[0] == variances[1] > 0
 
 
 def test_clipping_acts_on_the_whole_weighted_gradient() -> None:
-    net = probe_runs.model()
-    accumulate(net, single(net), [slice(0, 8), slice(8, 16)], sampled=True, clip=True)
-    assert float(probe_runs.flat_gradient(net).norm()) == pytest.approx(1e-3, rel=1e-2)
+    parts = [slice(0, 8), slice(8, 16)]
+    loop = single(probe_runs.model())
+    accumulate(loop, parts, sampled=True, clip=True)
+    clipped, expected = probe_runs.flat_gradient(loop.net), whole(parts)
+    assert float(clipped.norm()) == pytest.approx(1e-3, rel=1e-2)
+    torch.testing.assert_close(clipped / clipped.norm(), expected / expected.norm())
 
 
 def test_steps_that_are_not_sampled_tell_nothing() -> None:
-    net = probe_runs.model()
-    probe = single(net)
-    accumulate(net, probe, [slice(0, 8), slice(8, 16)], sampled=False)
-    probe.collect()
-    assert probe.scale.samples == 0
+    loop = single(probe_runs.model())
+    accumulate(loop, [slice(0, 8), slice(8, 16)], sampled=False)
+    loop.probe.collect()
+    assert loop.scale.samples == 0
 
 
 def test_a_single_micro_batch_of_a_single_replica_tells_nothing() -> None:
-    net = probe_runs.model()
-    probe = single(net)
-    accumulate(net, probe, [slice(0, 8)], sampled=True)
-    probe.collect()
-    assert probe.scale.samples == 0
-    assert not probe.notice
+    loop = single(probe_runs.model())
+    accumulate(loop, [slice(0, 8)], sampled=True)
+    loop.probe.collect()
+    assert loop.scale.samples == 0
+    assert not loop.probe.notice
 
 
 def test_adam_is_not_measured_before_its_moments_are_ripe() -> None:
-    net = probe_runs.model()
-    probe = single(net, "adamw")
-    accumulate(net, probe, [slice(0, 8), slice(8, 16)], sampled=True)
-    probe.collect()
-    assert probe.scale.samples == 0
+    loop = single(probe_runs.model(), "adamw")
+    accumulate(loop, [slice(0, 8), slice(8, 16)], sampled=True)
+    loop.probe.collect()
+    assert loop.scale.samples == 0
 
 
 def test_a_parameter_without_a_gradient_switches_the_probe_off_with_a_notice() -> None:
     net = nn.ModuleDict({"used": probe_runs.model(), "idle": nn.Linear(2, 2)})
-    probe = single(net)
-    accumulate(net["used"], probe, [slice(0, 8), slice(8, 16)], sampled=True)
-    probe.collect()
-    assert "got no gradient" in probe.notice
-    assert probe.scale.samples == 0
+    loop = single(net)
+    accumulate(loop, [slice(0, 8), slice(8, 16)], sampled=True, net=net["used"])
+    loop.probe.collect()
+    assert "got no gradient" in loop.probe.notice
+    assert loop.scale.samples == 0
     torch.testing.assert_close(probe_runs.flat_gradient(net), whole([slice(0, 8), slice(8, 16)]))
 
 
 def test_an_unused_first_parameter_leaves_the_gradient_right() -> None:
     net = nn.ModuleDict({"idle": nn.Linear(2, 2), "used": probe_runs.model()})
-    probe = single(net)
-    accumulate(net["used"], probe, [slice(0, 9), slice(9, 12)], sampled=True)
-    assert "got no gradient" in probe.notice
+    loop = single(net)
+    accumulate(loop, [slice(0, 9), slice(9, 12)], sampled=True, net=net["used"])
+    assert "got no gradient" in loop.probe.notice
     torch.testing.assert_close(probe_runs.flat_gradient(net), whole([slice(0, 9), slice(9, 12)]))
 
 
 def test_sparse_gradients_switch_the_probe_off_with_a_notice() -> None:
     net = nn.EmbeddingBag(10, 3, sparse=True)
-    probe = GradientProbe(net, torch.optim.SGD(net.parameters(), lr=0.1), NoiseScale(8, 100), 1)
-    probe.arm(sampled=True, micro_batches=2, batch=2)
-    for index in range(2):
-        probe.weight = 0.5
+    loop = probe_runs.Loop(net, torch.optim.SGD(net.parameters(), lr=0.1), NoiseScale(8, 100))
+    for _ in loop.micro_batches(probe_runs.step_of([2, 2], 4, sampled=True, inverse=1 / 2)):
         net(torch.tensor([[1, 2], [3, 4]])).square().sum().backward()
-        probe.after_backward(last=index == 1)
-    assert "sparse" in probe.notice
+    assert "sparse" in loop.probe.notice
     assert net.weight.grad is not None
     assert net.weight.grad.is_sparse
 
 
 def test_two_backward_passes_in_a_step_switch_the_probe_off_with_a_notice() -> None:
-    net = probe_runs.model()
-    probe = single(net)
-    inputs, targets = probe_runs.data()
-    probe.arm(sampled=False, micro_batches=1, batch=8)
-    for _ in range(2):
-        probe_runs.loss_of(net, inputs[:8], targets[:8]).backward()
-    probe.after_backward(last=True)
-    assert "more than one backward pass" in probe.notice
+    parts = [slice(0, 8), slice(8, 16)]
+    loop = single(probe_runs.model())
+    accumulate(loop, parts, sampled=True, passes=2)
+    loop.probe.collect()
+    assert "more than one backward pass" in loop.probe.notice
+    assert loop.scale.samples == 0
+    torch.testing.assert_close(probe_runs.flat_gradient(loop.net), 2 * whole(parts))

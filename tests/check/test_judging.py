@@ -1,0 +1,136 @@
+"""Rows and their verdicts: what is told comes first, what is written badly is left out, what is kept is found again."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from gpq_agent import wire
+
+from gpq import paths
+from gpq.check import keeping
+from gpq.check.comparing import Judge
+from gpq.check.judging import habits, rows, worst
+from gpq.check.records import Facts, Run, Step, Told, read
+from gpq.check.running import Course
+from gpq.check.shapes import REFERENCE, compared
+from gpq.check.verdict import Verdict
+from gpq.views.verdict import lines
+
+SHAPES = compared(8)
+PASSES = Told(
+    "two-passes", ["accumulate", "split", "made up"], "the loop clears gradients between two passes", "none is needed"
+)
+RESIZE = Told("own-epochs", ["resize"], "the loop is outside job.epochs()", "for epoch in job.epochs(count):")
+
+
+def run(*told: Told, wrong: bool = False, epochs: int = 9) -> Run:
+    steps = {
+        number: Step(indices=[number, 7 + wrong], epoch=number // 4, epochs=epochs, rates=[[0.1]])
+        for number in range(9)
+    }
+    return Run(steps, Facts(loader=True, size=100, batch=8), ended=True, told={each.code: each for each in told})
+
+
+def judged(reference: Run, runs: list[Run], failed: str = "") -> dict[str, tuple[str, str]]:
+    courses = [Course(shape, Path("/nowhere"), failed=failed) for shape in SHAPES]
+    found = rows(Judge(reference, reference), list(zip(courses, runs, strict=True)), "", None)
+    return {row.shape: (row.verdict, row.habit.code if row.habit else "") for row in found}
+
+
+def test_a_shape_is_told_where_the_library_takes_the_freedom_away_that_it_needs() -> None:
+    verdicts = judged(run(PASSES), [run(wrong=True) for _ in SHAPES])
+    assert list(verdicts.values()) == [
+        ("told", "two-passes"),
+        ("told", "two-passes"),
+        ("differs", "samples"),
+        ("told", "two-passes"),
+        ("differs", "samples"),
+    ]
+    # Told in another shape alone, it was not told in time here.
+    verdicts = judged(run(), [run(PASSES, wrong=True), *(run(wrong=True) for _ in SHAPES[1:])])
+    assert list(verdicts.values())[:2] == [("told", "two-passes"), ("differs", "samples")]
+    # A shape that the job never gets may fail as it likes.
+    assert judged(run(PASSES, RESIZE), [run() for _ in SHAPES], failed="exit code 1") == {
+        shape.name: ("told", "own-epochs" if index in (2, 4) else "two-passes") for index, shape in enumerate(SHAPES)
+    }
+    assert judged(run(), [run() for _ in SHAPES], failed="exit code 1")["split"] == ("failed", "")
+    assert [each.freedoms for each in habits([run(PASSES), run(PASSES, RESIZE)])] == [
+        ["accumulate", "split"],
+        ["resize"],
+    ]
+
+
+def test_a_loop_outside_job_epochs_begins_anew() -> None:
+    verdicts = judged(run(epochs=0), [run(epochs=0) for _ in SHAPES])
+    assert list(verdicts.values()) == [("same", "")] * 4 + [("differs", "own-epochs")]
+
+
+def test_fewer_steps_than_the_reference_are_no_success() -> None:
+    short = run()
+    del short.steps[8]
+    assert judged(run(), [short, *(run() for _ in SHAPES[1:])])["accumulating"] == ("failed", "")
+
+
+def test_the_table_shows_what_was_told_and_what_gpq_does_without() -> None:
+    courses = [Course(shape, Path("/nowhere")) for shape in SHAPES]
+    found = rows(Judge(run(PASSES), run()), [(course, run()) for course in courses], "", None)
+    assert worst(found) == "told"
+    verdict = Verdict(
+        "/a/tr\x1bain.py", ["--x"], "d", "told", 8, 32, found, habits([run(PASSES)]), ["a note"], 3.2, "now"
+    )
+    text = "\n".join(lines(verdict, 200))
+    assert (
+        "accumulating; split; two replicas, accumulating: gpq says: the loop clears gradients between two passes"
+        in text
+    )
+    assert "till then gpq does without: accumulate, split" in text
+    assert "it takes from itself what it cannot do right. (3 s)" in text
+    assert "\x1b" not in text
+    assert all(len(line) <= 60 for line in lines(verdict, 60)[8:])
+
+
+def test_what_is_written_badly_is_left_out(tmp_path: Path) -> None:
+    step = wire.CheckStep(1, 1, 0, 9, [3, 1], False, [["loss", 1.5, 2]], [[0.1]], {"w": [1.0, 0.0, 2.0]}, {"n": None})
+    good = json.dumps(step._asdict())
+    other = json.dumps({**step._asdict(), "indices": [2], "tensors": {}, "metrics": [["loss", 2.5, 1]]})
+    (tmp_path / "1.0.jsonl").write_bytes(
+        b'{"facts":{"loader":true,"batch":4}}\n' + good.encode() + b'\n{"step":"x"}\n[]\n\xff\n{"step":2,"tens'
+    )
+    (tmp_path / "1.1.jsonl").write_text(other + "\n")
+    (tmp_path / "1").mkdir()
+    told = {"v": 1, "kind": "habit", "code": "c", "freedoms": ["split"]}
+    whole = {**told, "message": "m", "cure": "c", "more": 1}
+    (tmp_path / "1" / wire.REPORT).write_text(
+        f'{json.dumps(told)}\n{json.dumps(whole)}\n{{"kind":"notice","message":7}}\nx'
+    )
+    found = read(tmp_path, 2)
+    assert (found.last, found.ended, list(found.told), found.notices) == (1, False, ["c"], ["7"])
+    assert found.facts == Facts(loader=True, batch=4)
+    assert found.steps[1].indices == [1, 2, 3]
+    assert found.steps[1].metrics == {"loss": [(1.5, 2, 0), (2.5, 1, 1)]}
+    assert found.steps[1].tensors == {"w": [1.0, 0.0, 2.0]}
+    assert REFERENCE.order(REFERENCE.attempts[0], "/f", 8, 3).epoch_steps == 4
+
+
+def test_verdicts_are_kept_by_script_content_and_arguments_and_the_oldest_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPQ_HOME", str(tmp_path / "home"))
+    script = tmp_path / "train.py"
+    script.write_text("1")
+    assert keeping.kept(str(script), []) is None
+    place = keeping.place(str(script), ["a"], keeping.digest(str(script)))
+    keeping.keep(place, {"shapes": [{"shape": "split", "verdict": "differs"}, {"shape": "x", "verdict": "same"}, 3]})
+    assert keeping.against(keeping.kept(str(script), ["a"])) == ["split: differs"]
+    assert keeping.kept(str(script), ["b"]) is None
+    Path(place).write_text("[]")
+    assert keeping.kept(str(script), ["a"]) is None
+    for number in range(keeping.MOST):
+        keeping.keep(os.path.join(paths.verdicts(), f"{number}.json"), {})
+        os.utime(os.path.join(paths.verdicts(), f"{number}.json"), (number + 10**10, number + 10**10))
+    assert len(os.listdir(paths.verdicts())) == keeping.MOST
+    assert not os.path.exists(place)
+    assert keeping.against(None) == keeping.against({"shapes": 3}) == []
