@@ -110,7 +110,7 @@ class Gradients:
 
     # -- around a backward pass ----------------------------------------------------------------------------------------
 
-    def begin_pass(self) -> None:
+    def begin_pass(self, roots: Sequence[Any] = ()) -> None:
         if not self._open:
             return
         self.passes += 1

@@ -6,7 +6,7 @@ Works without a shared file system: replicas whose node lacks the chosen file ge
 import io
 import random
 import sys
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 import torch.distributed as dist
@@ -166,3 +166,23 @@ def reseed(seed: int, step: int, rank: int) -> None:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(value % 2**32)
+
+
+def generator_states() -> List[Tuple[Callable[[Any], Any], Any]]:
+    """Of every generator in use: how to set it, and to what."""
+    found: List[Tuple[Callable[[Any], Any], Any]] = [
+        (torch.set_rng_state, torch.get_rng_state()),
+        (random.setstate, random.getstate()),
+    ]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        found.append((torch.cuda.set_rng_state, torch.cuda.get_rng_state()))
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        found.append((numpy.random.set_state, numpy.random.get_state()))
+    return found
+
+
+def set_generators(states: List[Tuple[Callable[[Any], Any], Any]]) -> None:
+    """Put them back."""
+    for put, state in states:
+        put(state)

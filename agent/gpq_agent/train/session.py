@@ -22,7 +22,15 @@ from .loader import Loader, dataset_size
 from .noise_scale import NoiseScale
 from .own_saves import OwnSaves, files_below
 from .refusals import refuse_sharded
-from .restore import USER, choose_state, outside_parameters, reseed, unwrapped
+from .restore import (
+    USER,
+    choose_state,
+    generator_states,
+    outside_parameters,
+    reseed,
+    set_generators,
+    unwrapped,
+)  # fmt: skip
 from .sampler import GlobalSampler
 from .scaling import Rule, make_rule
 from .stepping import InnerOptimizer, ScheduleClock, StepGate, inner_optimizers
@@ -164,14 +172,14 @@ class Job:
         if self.replicas > 1 and not all(isinstance(each.wrapper, DistributedDataParallel) for each in pairs):
             raise GpqTrainError("the model is not wrapped for {} replicas".format(self.replicas), "use job.wrap(model)")
         measured = optimizers if measure is None else [measure]
+        if not optimizers or not all(any(each is one for one in optimizers) for each in measured):
+            raise GpqTrainError("job.prepare() needs an optimizer, and measure= one of those it was given")
         wrappers = [each.wrapper for each in pairs]
         if self._limits is None or self._noise is None:
             self._register([each.inner for each in pairs], optimizers, schedulers, scaler)
             self._restore()
             self._engine.attach_steps(wrappers, optimizers)
             return model, optimizer, scheduler
-        if not optimizers or not all(any(each is one for one in optimizers) for each in measured):
-            raise GpqTrainError("job.prepare() needs an optimizer, and measure= one of those it was given")
         rules = self._rules(rule, optimizers, warmup_steps)
         self._register([each.inner for each in pairs], optimizers, schedulers, scaler)
         self._restore()
@@ -237,8 +245,9 @@ class Job:
         """0 to count - 1, from where the checkpoint stands: a loop without job.loader(), with batches of its own.
 
         Every generator of random numbers is seeded alike on all replicas, by the step: draw the whole batch on each, and
-        let `share` take this replica's part. The batch is fixed; the job stops and goes on between two steps, on any number
-        of replicas. Call `prepare` first. Raises GpqTrainError.
+        let `share` take this replica's part. Draw nothing ahead of its step; what `job.eval()` draws does not count. The
+        batch is fixed; the job stops and goes on between two steps, on any number of replicas. Call `prepare` first.
+        Raises GpqTrainError.
         """
         if self._loader is not None:
             raise GpqTrainError("job.steps() is for loops without job.loader()", "use job.epochs()")
@@ -299,6 +308,8 @@ class Job:
     @contextmanager
     def eval(self) -> Iterator[None]:
         """No stop and no checkpoint inside; the time does not count as training."""
+        # What is drawn here is no part of a step, which all replicas are to draw alike.
+        kept = generator_states() if self._loader is None else []
         self._engine.evaluating += 1
         self._engine.pulse.phase("evaluating")
         self._engine.spoil()
@@ -308,6 +319,7 @@ class Job:
             self._engine.evaluation_failed = True
             raise
         finally:
+            set_generators(kept)
             self._engine.evaluating -= 1
             self._engine.pulse.phase("computing")
 

@@ -69,6 +69,11 @@ def same(first: Model, second: Model) -> bool:
     return all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in pairs)
 
 
+def prepared(this: Job) -> Any:
+    model = network()
+    return this.prepare(model, adam(model))
+
+
 def clear_first(model: Model, optimizer: Any, loss: Callable[[], torch.Tensor]) -> None:
     optimizer.zero_grad()
     loss().backward()
@@ -281,7 +286,11 @@ def test_what_is_logged_after_the_last_epoch_is_reported(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("misuse", "message"),
     [
-        (lambda this: this.prepare(network(), None), "before job.loader"),
+        (lambda this: this.prepare(network(), None), "needs an optimizer"),
+        (lambda this: [prepared(this), this.loader(Examples(4), batch_size=2)], "before job.loader"),
+        (lambda this: prepared(this) and prepared(this), "called twice"),
+        (lambda this: next(this.steps(3)), "before job.prepare"),
+        (lambda this: this.state("best", object()), "keeps numbers, texts and lists"),
         (lambda this: this.loader(Examples(4), batch_size=0), "batch_size must be at least 1, not 0"),
         (
             lambda this: this.loader(Examples(4), batch_size=8, max_batch_size=4),
