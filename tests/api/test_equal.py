@@ -46,6 +46,7 @@ WHY_NOT = {
     "config library": "for the shell, or the environment, of who runs a script without gpq",
     "config path": "whoever edits the file is a person",
     "config policies": "a list for the person who edits the file",
+    "check": "a proof of one script, for who wrote it; in CI `gpq check --json` and its exit code",
     "doctor": "its lines are for the person who mends what they name",
     "simulate": "an experiment: its files and figures are what it makes",
     "demo": "something to look at",
