@@ -159,11 +159,15 @@ class Reducer:
             else:
                 dense.append(parameter)
         for part in _chunks(dense):
-            gradients = [item.grad.detach() for item in part if item.grad is not None]
-            buffer = torch.cat([gradient.reshape(-1) for gradient in gradients])
-            dist.all_reduce(buffer, group=self._group)
-            for gradient, whole in zip(gradients, torch.split(buffer, [gradient.numel() for gradient in gradients])):
-                gradient.copy_(whole.view_as(gradient))
+            self._sum(part)
+
+    def _sum(self, parameters: List[Parameter]) -> None:
+        """Sum over replicas, in one buffer that is gone before the next one comes."""
+        gradients = [item.grad.detach() for item in parameters if item.grad is not None]
+        buffer = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        dist.all_reduce(buffer, group=self._group)
+        for gradient, whole in zip(gradients, torch.split(buffer, [gradient.numel() for gradient in gradients])):
+            gradient.copy_(whole.view_as(gradient))
 
     def _prepare(self, parameter: Parameter, mine: bool, waiting: Optional[torch.Tensor], weight: float) -> None:
         """What this replica adds to the mean of all, into `p.grad` itself: a copy would be one too many."""

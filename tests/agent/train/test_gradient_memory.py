@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from gpq_agent.train import reducing
 from gpq_agent.train.environment import Environment
 from gpq_agent.train.session import Job
 from torch import nn
@@ -20,8 +21,9 @@ from .driver import DEADLINE, FORKSERVER, free_port
 
 WIDTH = 128
 LAYERS = 16
-# Of a copy of the gradients, beside a copy: one layer's gradient is on its way at any time, twice where it is added.
-SLACK = 2.5 / LAYERS
+# Of a copy of the gradients, for what does not grow with the model: a layer's gradient on its way, the buffer that is reduced,
+# and the one before it, which a thread of gloo lets go of a little later.
+SLACK = 5 / LAYERS
 
 Clear = Callable[[nn.Module], None]
 CLEARS: dict[str, Clear] = {
@@ -140,6 +142,7 @@ def replica(rank: int, replicas: int, port: int, folder: str) -> None:
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
     dist.init_process_group("gloo", rank=rank, world_size=replicas)
+    reducing.CHUNK = WIDTH * (WIDTH + 1)  # what it reduces at once is of a fixed size: here that of a layer
     found = {
         f"{micro} {name} {'own' if unused else 'ddp'}": extra(clear, micro, unused=unused)
         for micro in (1, 2, 3)
