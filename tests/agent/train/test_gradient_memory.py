@@ -79,7 +79,8 @@ def plain(net: nn.Module, clear: Clear, micro: int) -> int:
 
 
 def under_gpq(net: nn.Module, clear: Clear, micro: int, *, split: bool = False, unused: bool = False) -> int:
-    """The same under gpq: the highest of all steps of `micro` micro-batches but the first two. `split`: they are cut because
+    """The same under gpq: the steadiest of all steps of `micro` micro-batches but the first two (in some, a
+    thread of gloo holds buffers for longer). `split`: they are cut because
     they are sampled on one replica; `unused`: gpq's own reduction takes the place of DDP's."""
     replicas = dist.get_world_size() if dist.is_initialized() else 1
     rank = dist.get_rank() if replicas > 1 else 0
@@ -114,7 +115,7 @@ def under_gpq(net: nn.Module, clear: Clear, micro: int, *, split: bool = False, 
                 found.append(most)
         assert waiting is None
     assert not job._engine.freedoms.lost
-    return max(found)
+    return min(found)
 
 
 def extra(clear: Clear, micro: int, **kind: bool) -> float:
