@@ -434,6 +434,7 @@ class CheckOrder(NamedTuple):
     begin: int = 0  # steps that earlier attempts of this shape have done
     stop: int = 0  # stop as on an order once so many are done; 0: not
     reverse: bool = False  # the examples of a batch in reverse order: what rounding alone changes
+    rotate: bool = False  # its second half first: the same, by other luck
     lifeline: int = -1  # a descriptor: once it is at its end, `gpq check` is gone, and so is this process
 
 

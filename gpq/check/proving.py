@@ -49,12 +49,13 @@ def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
     try:
         with interruptible(), Runner(_program(asked, home), home, asked.steps) as runner:
             deadline = begun + asked.seconds
-            shapes = (REFERENCE, ROUNDING, *compared(asked.steps))
+            shapes = (REFERENCE, *ROUNDING, *compared(asked.steps))
             courses = runner.run(shapes, deadline, ended)
             _whole(courses, asked)
-            reference, turned, *runs = [read(course.folder, len(course.shape.attempts)) for course in courses]
+            reference, *others = [read(course.folder, len(course.shape.attempts)) for course in courses]
+            turned, runs = others[: len(ROUNDING)], others[len(ROUNDING) :]
             _usable(reference, courses[0], asked)
-            judge = Judge(reference, turned)
+            judge = Judge(reference, *turned)
             reproducible = None
             if judge.mixed and not drawn(reference):
                 again = runner.run((AGAIN,), deadline, ended)
@@ -64,7 +65,7 @@ def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
             own = reference.facts is not None and not reference.facts.loader
             pairs = [
                 (course, run)
-                for course, run in zip(courses[2:], runs, strict=True)
+                for course, run in zip(courses[1 + len(ROUNDING) :], runs, strict=True)
                 if not own or _asked_for(course.shape)
             ]
             rows = judging.rows(judge, pairs, text, reproducible)
@@ -77,7 +78,7 @@ def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
             steps=reference.last or asked.steps,
             batch=facts.batch if facts else 0,
             shapes=rows,
-            habits=judging.habits([reference, turned, *runs]),
+            habits=judging.habits([reference, *turned, *runs]),
             notes=_notes(reference, rows, judge),
             seconds=round(time.monotonic() - begun, 1),
             at=datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),

@@ -26,6 +26,7 @@ class Shape:
     micros: int = 1
     sample: bool = False
     reverse: bool = False
+    rotate: bool = False
     freedoms: tuple[str, ...] = ()  # without any one of them the allocator never asks for this shape
 
     @property
@@ -48,12 +49,18 @@ class Shape:
             begin=attempt.begin,
             stop=attempt.stop,
             reverse=self.reverse,
+            rotate=self.rotate,
             lifeline=lifeline,
         )
 
 
 REFERENCE = Shape("one replica")
-ROUNDING = Shape("one replica, batches reversed", reverse=True)
+# By luck one tensor may come out too well in any one of them.
+ROUNDING = (
+    Shape("one replica, batches reversed", reverse=True),
+    Shape("one replica, halves of batches swapped", rotate=True),
+    Shape("one replica, halves of batches reversed", reverse=True, rotate=True),
+)
 AGAIN = Shape("one replica, again")
 
 

@@ -84,7 +84,7 @@ class Recorder:
 
     def sampler(self, data: Any, sampler: GlobalSampler) -> Any:
         """(data set, batch sampler) for a DataLoader, with which what an example is depends on nothing else."""
-        return SeededData(data), Placed(sampler, self.order.reverse)
+        return SeededData(data), Placed(sampler, self.order.reverse, self.order.rotate)
 
     def agreed(self) -> Proposal:
         """What rank 0 would propose, were it asked. Nothing is to be agreed on: the order is everybody's."""

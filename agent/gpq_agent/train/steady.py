@@ -115,16 +115,20 @@ class SeededData(Dataset):  # type: ignore[type-arg]
 
 
 class Placed:
-    """A batch sampler that says of which epoch the examples are; `reverse`: in each batch the last first."""
+    """A batch sampler that says of which epoch the examples are; `reverse`: in each batch the last first; `rotate`: its
+    second half first."""
 
-    def __init__(self, sampler: GlobalSampler, reverse: bool) -> None:
+    def __init__(self, sampler: GlobalSampler, reverse: bool, rotate: bool = False) -> None:
         self._sampler = sampler
         self._reverse = reverse
+        self._rotate = rotate
 
     def __iter__(self) -> Iterator[List[Tuple[int, int]]]:
         epoch = self._sampler.cursor.epoch
         for indices in self._sampler:
             places = [(epoch, index) for index in indices]
+            half = len(places) // 2 if self._rotate else 0
+            places = places[half:] + places[:half]
             yield places[::-1] if self._reverse else places
 
 
