@@ -101,6 +101,10 @@ class Agreement:
         dist.all_reduce(tensor, group=self._group)
         return [int(value) for value in tensor.tolist()]
 
+    def drain(self) -> None:
+        """Nothing is to be agreed on any more: wait for what is under way."""
+        self._wait()
+
     def _post(self) -> None:
         values = self._propose() if self._rank == 0 else Proposal()
         self._pending = torch.tensor(list(values), dtype=torch.int64)

@@ -23,7 +23,7 @@ from .sketch import MOST, Fingerprint, Sketcher, flattened, named_optimizer, nam
 from .steady import Placed, SeededData, copies, generators, moved, still, without_dropout
 from .stopping import STOP_ORDERED
 
-INTERNAL = ("cursor", "progress", "ledger", "noise")  # parts of a checkpoint that are gpq's own
+INTERNAL = ("cursor", "progress", "ledger", "noise", "trained")  # parts of a checkpoint that are gpq's own
 BATCH_NORM = torch.nn.modules.batchnorm._BatchNorm
 UNASKED = 4  # times the steps of the order, after which a loop that never asks gpq anything is ended
 

@@ -31,7 +31,7 @@ from .habits import ACCUMULATE, SPLIT
 from .leaving import again, leave
 from .ledger import Ledger
 from .noise_scale import NoiseScale
-from .normalising import Divisors
+from .normalising import Divisors, Reading
 from .passes import listen
 from .probe import GradientProbe
 from .progress import ProgressMeter
@@ -106,6 +106,8 @@ class Engine:
         self._asked: Optional[Configuration] = None  # before freedoms that are lost
         self._checked = False  # layers were looked at
         self._divisors = Divisors(LOSSES)
+        self._reading: Optional[Reading] = None  # of the pass that runs
+        self._between = False  # it runs after a step in the same body
         self._trial: Optional[Trial] = None
         self._trial_epoch = -1
         self._fingerprint: Optional[Fingerprint] = None
@@ -419,6 +421,7 @@ class Engine:
 
     def _stop(self, kind: int) -> None:
         self._count_examples()
+        self.freedoms.agree()  # what was seen, and not told yet
         saved = self.save("stop") if self.environment.rank == 0 else False
         if not self.agreement.confirm(saved):
             if self.store is None:
@@ -445,6 +448,7 @@ class Engine:
         self.publish()
         saved = self.save("end") if self.environment.rank == 0 and self.store is not None else True
         self.agreement.confirm(saved)
+        self.agreement.drain()
         self.done()
 
     def done(self) -> None:
@@ -717,18 +721,21 @@ class Engine:
     def begin_pass(self, roots: Sequence[Any]) -> None:
         if self._gradients is None or self._gate is None or self.evaluating:
             return
+        self._reading = None
         if self.micro is not None and self._divisors.wanted and not self._weighed:
             examples = self.micro.step.counts[self.micro.place]
-            if examples and self._divisors.differ(roots, examples):
-                self.see("token-loss")
-            if self._divisors.coupled:
-                self.see("batch-loss")
-        self._gate.passing()
+            self._reading = self._divisors.read(roots, examples) if examples else None
+        self._between = self._gate.acted
         self._gradients.begin_pass()
+        if self._reading is not None or self._between:
+            self._gradients.watch()
 
     def end_pass(self) -> None:
         if self._gradients is None or self._probe is None or self.evaluating:
             return
+        # What another model does in the body, a measurement say, is no part of the training.
+        if (self._reading is not None or self._between) and self._gradients.is_reached():
+            self._judge_pass()
         self._gradients.end_pass()
         if self.environment.replicas == 1 or not self._gradients.last:
             self._tail = ()  # nothing to wait for
@@ -736,6 +743,17 @@ class Engine:
             self._tail = None
         else:
             self._tail = (self._probe.last_ready, self._times.clock.mark())
+
+    def _judge_pass(self) -> None:
+        """A pass has reached parameters of ours."""
+        if self._between:
+            self.see("step-between")
+        if self._reading is None:
+            return
+        if self._divisors.differ(self._reading):
+            self.see("token-loss")
+        if self._reading.coupled:
+            self.see("batch-loss")
 
     def mean_loss(self, loss: Any) -> Any:
         """The mean over replicas of what a closure returned, by their examples."""

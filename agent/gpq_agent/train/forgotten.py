@@ -9,6 +9,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Set, Tuple
 
 import torch
 
+MOST_TENSORS = 100000  # a longer list is something else
 NEAR = 0.25  # of the squared norm of the weights
 MOST_WALKED = 10000  # objects of what was given that are followed
 
@@ -19,6 +20,10 @@ class Given(NamedTuple):
     models: Sequence[torch.nn.Module]
     optimizers: Sequence[Any]
     parts: Sequence[Any]
+
+
+KINDS = (torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler, torch.nn.Module, dict, list)
+_RELEVANT: Dict[type, bool] = {}  # a process has a million objects of a few thousand kinds
 
 
 class Copy(NamedTuple):
@@ -60,7 +65,9 @@ class Search:
         copies: Dict[int, Copy] = {}
         for item in gc.get_objects():
             kind = type(item)
-            if id(item) in known:
+            if kind not in _RELEVANT:
+                _RELEVANT[kind] = issubclass(kind, KINDS)
+            if not _RELEVANT[kind] or id(item) in known:
                 continue
             if issubclass(kind, torch.optim.lr_scheduler.LRScheduler):
                 if id(getattr(item, "optimizer", None)) in optimizers:
@@ -68,7 +75,7 @@ class Search:
             elif issubclass(kind, torch.amp.GradScaler):
                 if item.is_enabled() and getattr(item, "_scale", None) is not None:
                     found.setdefault("forgotten-scaler", kind.__name__)
-            elif issubclass(kind, (torch.nn.Module, dict)) or kind is list:
+            else:
                 tensors = _tensors(item)
                 if _is_copy(tensors, shapes, storages):
                     copies[id(item)] = copy = Copy(weakref.ref(tensors[0]), _value(tensors))
@@ -129,6 +136,8 @@ def _tensors(container: Any) -> List[torch.Tensor]:
     if isinstance(container, torch.nn.Module):
         return list(container.parameters())
     values = list(container.values()) if isinstance(container, dict) else container
+    if not values or len(values) > MOST_TENSORS or not isinstance(values[0], torch.Tensor):
+        return []
     return [item for item in values if type(item) in (torch.Tensor, torch.nn.Parameter)]
 
 

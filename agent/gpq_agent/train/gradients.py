@@ -35,6 +35,11 @@ class Gradients:
         self._held: Dict[Parameter, torch.Tensor] = {}  # of before the pass that runs, while it runs
         self._closed: Set[Parameter] = set()  # the optimizer of these has made its step in this micro-batch
         self._hidden: Set[Parameter] = set()  # passes of this micro-batch that only accumulates have reached them
+        self._unit = 1.0  # what the sums are multiples of: the weight of the first micro-batch
+        self._taken: Set[Parameter] = set()
+        self._lengths: List[int] = []
+        self._watched: Optional[Marks] = None
+        self._all: List[Parameter] = []
         self._zeros: Marks = {}  # gradients that were moved away in this step: zero, until the script changes them
         self._before: Marks = {}  # the pass that runs
         self._reaching: List[Parameter] = []  # what that pass may leave a gradient to
@@ -96,8 +101,7 @@ class Gradients:
     def scale(self, factor: float) -> None:
         """Multiply what is accumulated so far."""
         self._probe.scaled(factor)
-        if factor != 1.0 and self._sums:
-            torch._foreach_mul_(list(self._sums.values()), factor)
+        self._unit *= factor
 
     @property
     def in_pieces(self) -> bool:
@@ -106,7 +110,11 @@ class Gradients:
 
     def parameters(self) -> List[Parameter]:
         """Each parameter once."""
-        return list(dict.fromkeys(item for optimizer in self._optimizers for item in _of(optimizer)))
+        lengths = [len(group["params"]) for optimizer in self._optimizers for group in optimizer.param_groups]
+        if lengths != self._lengths:  # groups are added now and then, never taken away
+            self._lengths = lengths
+            self._all = list(dict.fromkeys(item for optimizer in self._optimizers for item in _of(optimizer)))
+        return self._all
 
     # -- around a backward pass ----------------------------------------------------------------------------------------
 
@@ -115,6 +123,8 @@ class Gradients:
             return
         self.passes += 1
         parameters = self.parameters()
+        # One optimizer, one pass so far: it is no question what the pass reaches.
+        simple = len(self._optimizers) == 1 and self.passes == 1
         if self.passes == 1:
             self._probe.weights += self.weight
         if self._place == 0:  # later nothing reaches what the step has accumulated
@@ -123,10 +133,26 @@ class Gradients:
         if self.in_pieces:
             self._make_room(parameters)
         if self._reducer is not None:
-            self._reducer.begin_pass(parameters, self._sums, self.weight, watch=self.in_pieces or self.passes > 1)
+            watch = self.passes > 1 or len(self._optimizers) > 1
+            self._reducer.begin_pass(parameters, self._sums, self._unit, self.weight, watch)
         self._reaching = parameters
-        if self.in_pieces and (self._reducer is None or not self.last):  # else the reducer does the same
+        self._before = {}
+        if self.in_pieces and not simple and (self._reducer is None or not self.last):  # else the reducer does the same
             self._before = {item: mark(item) for item in parameters}
+
+    def watch(self) -> None:
+        """After `begin_pass`: `is_reached` will be asked."""
+        self._watched = None
+        if self._open:
+            chosen = [item for each in self._optimizers for item in _some(_of(each))]
+            self._watched = {item: mark(item) for item in chosen}
+
+    def is_reached(self) -> bool:
+        """Has the pass that has just run reached any optimizer's parameters? Asked of a few of each; before `end_pass`."""
+        if not self._open or self._watched is None:
+            return False
+        gradients = [item for item in self._watched if item.grad is not None]
+        return any(item.grad is not None and not is_marked(item, self._watched) for item in gradients)
 
     def end_pass(self) -> None:
         if not self._open:
@@ -159,7 +185,7 @@ class Gradients:
             assert parameter.grad is not None
             parameter.grad.mul_(self.weight)
             if parameter in self._sums:
-                parameter.grad.add_(self._sums.pop(parameter))
+                parameter.grad.add_(self._sums.pop(parameter), alpha=self._unit)
         if self._reducer is not None:
             self._reducer.average(self.parameters())
 
@@ -190,26 +216,43 @@ class Gradients:
         if self._reducer is None:
             self._probe.pass_ended(self.weight, touched=touched)
         found = [item for item in touched if item not in self._closed]
+        if not self._sums:
+            self._unit = self.weight or 1.0
+        factor = self.weight / self._unit
         for parameter in found:
             if parameter in self._held:
-                self._sums[parameter] = self._held.pop(parameter)
+                self._sums[parameter] = self._held.pop(parameter).div_(self._unit)
         for parameter in [item for item in found if item.grad is not None and item.grad.is_sparse]:
             assert parameter.grad is not None
-            part = parameter.grad * self.weight
+            part = parameter.grad * factor
             self._sums[parameter] = self._sums[parameter] + part if parameter in self._sums else part
             parameter.grad = None
         dense = [item for item in found if item.grad is not None]
         known = [item for item in dense if item in self._sums]
         new = [item for item in dense if item not in self._sums]
         if known:
-            torch._foreach_add_([self._sums[item] for item in known], _gradients(known), alpha=self.weight)
-        if new:
-            self._sums.update(zip(new, torch._foreach_mul(_gradients(new), self.weight)))
+            torch._foreach_add_([self._sums[item] for item in known], _gradients(known), alpha=factor)
+        self._take(new, factor)
         cleared = [item for item in touched if item.grad is not None]
-        if cleared:
-            torch._foreach_zero_(_gradients(cleared))
+        rest = [item for item in cleared if item not in self._taken]
+        if rest:
+            torch._foreach_zero_(_gradients(rest))
+        self._taken.clear()
         self._zeros.update({item: mark(item) for item in cleared})
         self._hidden.update(touched)
+
+    def _take(self, parameters: List[Parameter], factor: float) -> None:
+        """The first gradients of a step become the sums as they are, where their weight is the unit: that is cheaper than a
+        copy. Not where they are parts of a bucket, which is filled again."""
+        whole = [item for item in parameters if factor == 1.0 and item.grad is not None and item.grad._base is None]
+        for parameter in whole:
+            assert parameter.grad is not None
+            self._sums[parameter] = parameter.grad.detach()
+            parameter.grad = torch.zeros_like(parameter.grad)
+        self._taken.update(whole)
+        copied = [item for item in parameters if item not in self._taken]
+        if copied:
+            self._sums.update(zip(copied, torch._foreach_mul(_gradients(copied), factor)))
 
     def _show(self, parameters: Iterable[Parameter]) -> None:
         """One replica, last micro-batch: the step is complete for the optimizers whose parameters the pass has reached."""
@@ -220,13 +263,16 @@ class Gradients:
             torch._foreach_mul_(gradients, self.weight)
         for parameter, waiting in self._waiting(set(touched)).items():
             if parameter.grad is None or waiting.is_sparse:
-                parameter.grad = waiting if parameter.grad is None else parameter.grad + waiting
+                share = waiting * self._unit
+                parameter.grad = share if parameter.grad is None else parameter.grad + share
             else:
-                parameter.grad.add_(waiting)
+                parameter.grad.detach().add_(waiting, alpha=self._unit)
         self._probe.step_ended()
 
     def _touched(self, parameters: Iterable[Parameter]) -> List[Parameter]:
         """What the pass has left a gradient to."""
+        if not self._before:
+            return [item for item in parameters if item.grad is not None]
         return [item for item in parameters if item.grad is not None and not is_marked(item, self._before)]
 
     def _waiting(self, touched: Set[Parameter]) -> Dict[Parameter, torch.Tensor]:
@@ -241,6 +287,12 @@ class Gradients:
 
 def _of(optimizer: Any) -> List[Parameter]:
     return [item for group in optimizer.param_groups for item in group["params"]]
+
+
+def _some(parameters: List[Parameter]) -> List[Parameter]:
+    """The first, the middle and the last that are trained."""
+    trained = [item for item in parameters if item.requires_grad]
+    return [trained[0], trained[len(trained) // 2], trained[-1]] if trained else []
 
 
 def _gradients(parameters: Iterable[Parameter]) -> List[torch.Tensor]:

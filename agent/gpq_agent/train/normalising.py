@@ -4,7 +4,7 @@ Reads what autograd keeps for its own use, by names that may change with torch: 
 for the device, so it is asked in the first micro-batches only.
 """
 
-from typing import Any, List, Optional, Sequence, Set, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import torch
 
@@ -87,13 +87,20 @@ def _has_weights(nodes: Sequence[Any]) -> bool:
     return False
 
 
+class Reading(NamedTuple):
+    """`divisors`: of the parts of the losses; `coupled`: they hold examples against each other."""
+
+    examples: int
+    divisors: List[float]
+    coupled: bool
+
+
 class Divisors:
     """Over the first micro-batches: is a loss divided by its examples, or by something that follows them?"""
 
     def __init__(self, looks: int) -> None:
         self._left = looks
         self._first: Optional[List[float]] = None
-        self.coupled = False  # the loss looked at last holds examples against each other
 
     @property
     def wanted(self) -> bool:
@@ -103,13 +110,17 @@ class Divisors:
         """Look at the next one too, however many there were: it is of another size."""
         self._left = max(self._left, 1)
 
-    def differ(self, roots: Sequence[Any], examples: int) -> bool:
-        """Take in the losses that are about to be differentiated, of so many examples. True: a part of them is divided by
-        something else than before, by example. That of a micro-batch then is no part of a mean over the whole step."""
-        self._left -= 1
+    def read(self, roots: Sequence[Any], examples: int) -> Reading:
+        """Of the losses that are about to be differentiated, of so many examples."""
         scalars = [item for item in roots if isinstance(item, torch.Tensor) and item.numel() == 1]
-        self.coupled = any(couples(item, examples) for item in scalars)
-        found = [value for item in scalars for value in divisors(item)]
+        coupled = any(couples(item, examples) for item in scalars)
+        return Reading(examples, [value for item in scalars for value in divisors(item)], coupled)
+
+    def differ(self, reading: Reading) -> bool:
+        """Take it in. True: a part of the losses is divided by something else than before, by example. That of a micro-batch
+        then is no part of a mean over the whole step."""
+        self._left -= 1
+        examples, found = reading.examples, reading.divisors
         if examples > 1 and 1.0 in found:  # a sum over examples that nothing divides
             return True
         ratios = [value / examples for value in found]

@@ -45,6 +45,7 @@ class Reducer:
         self.count = count
         self.probe = probe
         self.sums: Dict[Parameter, torch.Tensor] = {}
+        self.unit = 1.0
         self.weight = 1.0
         self.buckets = [_Buckets(model, self) for model in models]
         self._control = control
@@ -82,10 +83,11 @@ class Reducer:
             each.synchronise(not each.loose)
 
     def begin_pass(
-        self, parameters: List[Parameter], sums: Dict[Parameter, torch.Tensor], weight: float, watch: bool
+        self, parameters: List[Parameter], sums: Dict[Parameter, torch.Tensor], unit: float, weight: float, watch: bool
     ) -> None:
-        """`sums` are added to what the pass computes, which `weight` is a factor on. `watch`: what it reaches matters."""
-        self.sums, self.weight = sums, weight
+        """`sums`, times `unit`, are added to what the pass computes, which `weight` is a factor on. `watch`: what it
+        reaches matters."""
+        self.sums, self.unit, self.weight = sums, unit, weight
         self._parameters = parameters
         plain = len(self.buckets) == 1 and self.buckets[0].learnt and self.buckets[0].synchronising
         watch = watch or not plain or bool(self._outside())
@@ -171,7 +173,7 @@ class Reducer:
 
     def _prepare(self, parameter: Parameter, mine: bool, waiting: Optional[torch.Tensor], weight: float) -> None:
         """What this replica adds to the mean of all, into `p.grad` itself: a copy would be one too many."""
-        share = 1.0 / self.count
+        share = self.unit / self.count
         if not mine or parameter.grad is None:
             value = torch.zeros_like(parameter) if waiting is None else waiting.detach() * share
             if parameter.grad is None or parameter.grad.is_sparse or value.is_sparse:
@@ -288,7 +290,7 @@ class _Buckets:
             pairs = zip(bucket.gradients(), bucket.parameters())
             views = [(view, owner.sums[item]) for view, item in pairs if item in owner.sums]
             if views:  # at once: one call for each would cost more than all the sums
-                torch._foreach_add_([view for view, _ in views], [part for _, part in views], alpha=share)
+                torch._foreach_add_([view for view, _ in views], [part for _, part in views], alpha=share * owner.unit)
         measured = probe.bucket(self, buffer, bucket, share)
         # Not by dist.all_reduce: its checks and logging cost a tenth of a millisecond, and this runs once per bucket.
         work: Any = self.group.allreduce([buffer], self._options)

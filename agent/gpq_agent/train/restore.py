@@ -105,6 +105,24 @@ class Outside:
                 item.copy_(value)
 
 
+class Trained:
+    """In checkpoints: which parameters of the optimizers are trained. A loop that thaws some in one epoch does not say so
+    again in the next attempt."""
+
+    def __init__(self, optimizers: Iterable[Any]) -> None:
+        self._optimizers = list(optimizers)
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {"trained": [item.requires_grad for item in self._parameters()]}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        for item, trained in zip(self._parameters(), state["trained"]):
+            item.requires_grad_(bool(trained))
+
+    def _parameters(self) -> List[torch.nn.Parameter]:
+        return [item for each in self._optimizers for group in each.param_groups for item in group["params"]]
+
+
 def outside_parameters(models: Iterable[torch.nn.Module], optimizers: Iterable[Any]) -> Outside:
     """What the optimizers train that the models do not hold."""
     inside = {id(item) for model in models for item in model.parameters()}

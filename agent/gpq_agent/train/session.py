@@ -24,6 +24,7 @@ from .own_saves import OwnSaves, files_below
 from .refusals import refuse_sharded
 from .restore import (
     USER,
+    Trained,
     choose_state,
     generator_states,
     outside_parameters,
@@ -449,6 +450,7 @@ class Job:
         for name, found in (("model", models), ("optimizer", optimizers)):
             for index, part in enumerate(found):
                 parts.add("{}:{}".format(name, index) if index else name, part)
+        parts.add("trained", Trained(optimizers))
         outside = outside_parameters(models, optimizers)
         if outside:
             parts.add("outside", outside)
@@ -554,8 +556,8 @@ def init(*, seed: int = 0, checkpoint_dir: Optional[str] = None) -> Job:
         environment = environment._replace(checkpoint_dir=os.path.abspath(checkpoint_dir))
     problem = bind_cores(environment.cores)
     device = open_device(environment)
-    if open_group(environment, device) and device.type == "cuda":
-        atexit.register(close_group)  # NCCL complains otherwise
+    if open_group(environment, device):
+        atexit.register(close_group)  # NCCL complains otherwise, and threads of gloo may outlive the interpreter
     job = Job(environment, device, seed, os.environ)
     if problem:
         job._engine.notice(problem)

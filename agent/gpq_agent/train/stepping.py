@@ -67,11 +67,6 @@ class StepGate:
         if micro.place == 0:
             self.note_rates()
 
-    def passing(self) -> None:
-        """A backward pass begins."""
-        if self._acted and self._micro is not None and not self._running:
-            self._steps.see("step-between")
-
     def leave(self, *, abandoned: bool) -> None:
         """The body of the loop is over for this micro-batch; `abandoned`: by a break or an error."""
         assert self._micro is not None

@@ -1,5 +1,6 @@
 """The gradient of every step on several replicas is that of one process over the same examples, to rounding."""
 
+import gc
 import json
 import os
 from collections.abc import Iterator
@@ -75,8 +76,12 @@ def wrapped(mode: str, net: Net) -> nn.Module:
     return model
 
 
+ALLOWED = {"own-hook": {"comm-hook"}, "unused": set()}  # habits that a mode has
+
+
 def worst_error(rank: int, replicas: int, mode: str, batch: int, local: int, fixed: bool) -> float:
     """Largest relative error of a step's gradient over an epoch at frozen weights."""
+    gc.collect()  # what the job before this one has left is not this one's
     skip = mode == "unused"
     job = Job(Environment(rank=rank, replicas=replicas, launched=True), torch.device("cpu"), 0, {})
     loader = job.loader(data(), batch_size=batch, max_local_batch=local, fixed_batch=fixed)
@@ -113,6 +118,8 @@ def worst_error(rank: int, replicas: int, mode: str, batch: int, local: int, fix
                 start += micro.step.total
             optimizer.zero_grad()
     assert start == SIZE
+    known = set(job._engine.freedoms._known)
+    assert known <= ALLOWED.get(mode, set()), f"{mode}: {known} would keep steps in one piece"
     # Between steps a wrapped model reduces as ever, but for one whose reducer had to go.
     if isinstance(model, DistributedDataParallel):
         assert model.require_backward_grad_sync == hasattr(model, "reducer")
