@@ -292,7 +292,8 @@ def _never_fits(snapshot: Snapshot, job: Job, fewest: int) -> Explained | None:
 
 
 def _would_fit(snapshot: Snapshot, job: Job, *, answering_only: bool) -> bool:
-    """Were every GPU in use that is known, of all servers or of those that answer?"""
+    """Were every GPU in use that is known, of all servers or of those that answer, and had they what it needs there?"""
+    job = replace(job, spec=environments.unasked(job.spec))
     nodes = {
         name: replace(
             node,
