@@ -56,6 +56,7 @@ WATCHED_STEPS = 3  # of an attempt, after each of which replicas tell each other
 MEET_SECONDS = 15.0  # that replicas may be apart in a step that has no backward pass
 APART = 1e-6  # of the sum of the norms of all weights: replicas that are further apart do not train alike
 LOSSES = 8  # micro-batches of an attempt whose losses are looked at
+LOOK_SHARE = 200.0  # times what a look took, until the next one at the end of an epoch
 LOOKS = (1, 3)  # after so many steps: has something been forgotten?
 MOST_PENDING = 64  # steps of the loader that a loop may put into one of its own before a stop no longer waits for it
 
@@ -116,6 +117,7 @@ class Engine:
         self.training = False  # prepared: there is something to save
         self.steps_wanted = 0  # of a loop without a loader, 0 = not known
         self._steps_here = 0  # of this attempt
+        self._look_ended = self._look_seconds = 0.0
         self._looked = False
         self._pending = 0  # steps of the loader since the last real step
         self._weighed = False  # job.weigh() is used in the step in hand
@@ -329,8 +331,11 @@ class Engine:
     def _look_for_forgotten(self) -> None:
         assert self._search is not None
         assert self._gradients is not None
+        begin = time.perf_counter()
         for code, detail in self._search.look():
             self.see(code, detail)
+        self._look_ended = time.perf_counter()
+        self._look_seconds = self._look_ended - begin
         if has_hooks(self._gradients.parameters()):
             self.see("grad-hook")
 
@@ -407,7 +412,8 @@ class Engine:
         """The running epoch is over on every replica. Collective."""
         again()
         if self._search is not None:
-            self._look_for_forgotten()
+            if time.perf_counter() - self._look_ended > LOOK_SHARE * self._look_seconds:
+                self._look_for_forgotten()
             self._compare_replicas()
         if self.freedoms.agree() and self._gate is not None:
             self._reshape()

@@ -135,9 +135,12 @@ def _storages(given: Given) -> Set[int]:
 def _tensors(container: Any) -> List[torch.Tensor]:
     if isinstance(container, torch.nn.Module):
         return list(container.parameters())
-    values = list(container.values()) if isinstance(container, dict) else container
-    if not values or len(values) > MOST_TENSORS or not isinstance(values[0], torch.Tensor):
+    if not container or len(container) > MOST_TENSORS:
         return []
+    first = next(iter(container.values())) if isinstance(container, dict) else container[0]
+    if not isinstance(first, torch.Tensor):  # nearly always, so it is asked first
+        return []
+    values = list(container.values()) if isinstance(container, dict) else container
     return [item for item in values if type(item) in (torch.Tensor, torch.nn.Parameter)]
 
 

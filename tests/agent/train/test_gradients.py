@@ -129,6 +129,7 @@ def worst_error(rank: int, replicas: int, mode: str, batch: int, local: int, fix
 
 def replica(rank: int, replicas: int, port: int, folder: str) -> None:
     torch.set_num_threads(1)
+    gc.freeze()  # what was there before the first job need not be looked through after each
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
     dist.init_process_group("gloo", rank=rank, world_size=replicas)
     errors = {
