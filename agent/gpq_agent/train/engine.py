@@ -427,6 +427,8 @@ class Engine:
 
     def _stop(self, kind: int) -> None:
         self._count_examples()
+        if self._search is not None:
+            self._look_for_forgotten()
         self.freedoms.agree()  # what was seen, and not told yet
         saved = self.save("stop") if self.environment.rank == 0 else False
         if not self.agreement.confirm(saved):

@@ -258,9 +258,14 @@ class Gradients:
         """One replica, last micro-batch: the step is complete for the optimizers whose parameters the pass has reached."""
         touched = self._touched(parameters)
         self._probe.pass_ended(self.weight, touched=touched)
-        gradients = _gradients(touched)
-        if self.weight != 1.0 and gradients:
-            torch._foreach_mul_(gradients, self.weight)
+        if self.weight != 1.0:
+            for item in [item for item in touched if item.grad is not None and item.grad.is_sparse]:
+                item.grad = item.grad * self.weight if item.grad is not None else None
+            dense = [
+                item.detach() for item in (each.grad for each in touched) if item is not None and not item.is_sparse
+            ]
+            if dense:
+                torch._foreach_mul_(dense, self.weight)
         for parameter, waiting in self._waiting(set(touched)).items():
             if parameter.grad is None or waiting.is_sparse:
                 share = waiting * self._unit

@@ -229,8 +229,9 @@ class _Buckets:
 
     @property
     def accumulates(self) -> bool:
-        """Can DDP reduce what it did not see all of? Not where it looks for unused parameters, or for sparse gradients."""
-        return not self._finds_unused and not self._sparse
+        """Can DDP reduce what it did not see all of? Not where it looks for unused parameters, nor of gradients that are sparse
+        or complex, which are not in its buckets as they are."""
+        return not self._finds_unused and not self._sparse and not any(item.is_complex() for item in self.parameters)
 
     def synchronise(self, wanted: bool) -> None:
         """What no_sync() sets, without a block around the script's own code. Setting an attribute of a module is slow, so
