@@ -573,7 +573,7 @@ class Engine:
         self._trial = None
         if len(step.counts) > 1 and self._trial_epoch != step.epoch:
             self._divisors.again()
-            self._trial = Trial(self._gradients.parameters(), self.parts.of_the_script())
+            self._trial = Trial(self._gradients.parameters(), self.parts.of_the_script(), self._models)
         self._fingerprint = None
         if self._steps_here < WATCHED_STEPS:
             self._fingerprint = Fingerprint(self._gradients.parameters())
@@ -663,6 +663,9 @@ class Engine:
         self._trial_epoch = micro.step.epoch
         if trial.moved():
             self.see("hand-step")
+        buffer = trial.changed_buffer()
+        if buffer:
+            self.see("moving-buffer", buffer)
         changed = trial.changed_parts()
         if changed:
             self.see("state-in-pieces", ", ".join(changed))

@@ -141,6 +141,11 @@ HABITS: Dict[str, Entry] = {
         "an optimizer has parameters outside the wrapped models: replicas train them apart from each other",
         "put them into a module that job.wrap() is given",
     ),
+    "moving-buffer": Entry(
+        IN_PIECES,
+        "a buffer of the model ({}) changes in every forward pass, as in spectral norm",
+        "a layer whose buffers stay while it is evaluated",
+    ),
     "own-epochs": Entry(
         (RESIZE,),
         "the loop over the loader is outside job.epochs(), so it begins anew at epoch 0 after a restart",

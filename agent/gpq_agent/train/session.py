@@ -139,7 +139,8 @@ class Job:
         refuse_sharded(model)
         model = model.to(self.device)
         if sync_batch_norm:
-            if self.device.type != "cuda" and self.replicas > 1:
+            # Under gpq at once, not at the first restart on several CPU slots.
+            if self.device.type != "cuda" and (self.replicas > 1 or self._engine.environment.run_dir):
                 raise GpqTrainError("sync_batch_norm=True needs GPUs", "leave it out, or use layer or group norm")
             model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
         if self.replicas == 1:

@@ -14,8 +14,12 @@ Parameter = torch.nn.Parameter
 class Trial:
     """What was so before the first micro-batch: parameters, their gradients, and what the script has registered."""
 
-    def __init__(self, parameters: Sequence[Parameter], parts: Mapping[str, Any]) -> None:
+    def __init__(
+        self, parameters: Sequence[Parameter], parts: Mapping[str, Any], models: Iterable[torch.nn.Module] = ()
+    ) -> None:
         self._parameters = list(parameters)
+        self._buffers = {name: item for model in models for name, item in model.named_buffers() if item is not None}
+        self._kept = {name: item.detach().clone() for name, item in self._buffers.items()}
         self._values = [item.detach().clone() for item in self._parameters]
         # Cleared gradients need no copy: they are most often None, or zero.
         self._gradients = [None if item.grad is None else item.grad.detach().clone() for item in self._parameters]
@@ -25,6 +29,11 @@ class Trial:
     def moved(self) -> bool:
         """Has the script changed parameters? Waits for the device."""
         return any(not torch.equal(item.detach(), value) for item, value in zip(self._parameters, self._values))
+
+    def changed_buffer(self) -> str:
+        """Name of a buffer of the models that a forward pass has changed, "" if there is none. Waits for the device."""
+        changed = [name for name, item in self._buffers.items() if not torch.equal(item.detach(), self._kept[name])]
+        return changed[0] if changed else ""
 
     def changed_parts(self) -> List[str]:
         """Names of what was registered and is not as it was. Waits for the device."""
@@ -36,6 +45,8 @@ class Trial:
             for item, value, gradient in zip(self._parameters, self._values, self._gradients):
                 item.copy_(value)
                 item.grad = gradient
+            for name, buffer in self._buffers.items():
+                buffer.copy_(self._kept[name])
         for name, part in self._parts.items():
             part.load_state_dict(self._states[name])
 
