@@ -95,9 +95,9 @@ def sampler_weighted(gpq: Any, options: dict[str, Any]) -> Any:
     return _sampled(gpq, options, sampler=WeightedRandomSampler(WEIGHTS, SIZE))
 
 
-@habit()
+@habit(alone=True)
 def sampler_generator(gpq: Any, options: dict[str, Any]) -> Any:
-    """the same, with a generator of its own that goes on from epoch to epoch"""
+    """the same, with a generator of its own, which gpq seeds by epoch: held against one replica alone"""
     generator = torch.Generator().manual_seed(9)
     return _sampled(gpq, options, sampler=WeightedRandomSampler(WEIGHTS, SIZE, generator=generator))
 
