@@ -1,19 +1,22 @@
 """Overhead of the training library: the chargpt example's step in plain DistributedDataParallel against the same under gpq.
 
-Two replicas on the CPU of each, which take turns step by step, so that whatever else the machine does hits both. They are
-processes of their own: the library would take another training in its process for a part of the loop. The answer is the
-median ratio of paired steps. Sampled steps, agreements and reports come only now and then; the ratios over blocks of steps,
-which hold them all, are printed too, of wall time and of the CPU time of a replica. All figures are over several launches:
-where a process happens to lie in memory moves its ratio by half a per cent either way.
+Two replicas on the CPU of each, which take turns of a few steps, so that whatever else the machine does hits both, and a
+training finds the processor's caches as it has left them. They are processes of their own: the library would take another
+training in its process for a part of the loop. The answer is the median ratio of paired steps. Sampled steps, agreements
+and reports come only now and then; the ratios over blocks of steps, which hold them all, are printed too, of wall time and
+of the CPU time of a replica. All figures are over several launches: where a process happens to lie in memory moves its ratio
+by half a per cent either way.
 
 Steps in one piece, and steps that accumulate over micro-batches: by hand, with no_sync(), in the plain loop, and by gpq in
-the other, whose body is the same for both. Both loops clip with torch's own clip_grad_norm_.
+the other, whose body is the same for both. Clipping as the example has it, with job.clip_grad_norm_, which does nothing in
+micro-batches that only accumulate; and with torch's own, which a script brings along, and which runs in each of them.
 
-    python benchmarks/overhead.py            # exits 1 above two per cent of either
+    python benchmarks/overhead.py            # exits 1 above two per cent in any row
 """
 
 import argparse
 import importlib.util
+import itertools
 import json
 import os
 import socket
@@ -36,6 +39,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 ROOT = Path(__file__).resolve().parent.parent
 BAR = 0.02
 REPLICAS = 2
+CLIPS = {"job": "job.clip_grad_norm_", "torch": "torch's clip_grad_norm_"}
 EPOCHS = 1000  # never reached
 TURN_SECONDS = 300.0  # after which whoever waits for another takes it for dead
 
@@ -76,7 +80,9 @@ def plain(example: ModuleType, data: Any, options: argparse.Namespace, rank: int
             yield
 
 
-def adaptive(job: Any, example: ModuleType, data: Any, options: argparse.Namespace, micro: int) -> Iterator[None]:
+def adaptive(
+    job: Any, example: ModuleType, data: Any, options: argparse.Namespace, micro: int, clip: str
+) -> Iterator[None]:
     """The same under gpq, with everything switched on: the noise scale, reports, orders, checkpoints."""
     torch.manual_seed(0)
     loader = job.loader(
@@ -96,7 +102,10 @@ def adaptive(job: Any, example: ModuleType, data: Any, options: argparse.Namespa
             turns += 1
             loss = example.loss_of(model, text, following)
             loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            if clip == "job":
+                job.clip_grad_norm_(1.0)
+            else:
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
             scheduler.step()
@@ -111,7 +120,9 @@ def ratios(plain: list[float], other: list[float], block: int) -> list[float]:
     return sorted(sum(other[start : start + block]) / sum(plain[start : start + block]) for start in starts)
 
 
-def process(index: int, options: argparse.Namespace, folder: str, ports: list[int], turn: Any, micro: int) -> None:
+def process(
+    index: int, options: argparse.Namespace, folder: str, ports: list[int], turn: Any, micro: int, clip: str
+) -> None:
     """Replica index % REPLICAS of the plain loop or, beyond that, of gpq's. `turn`: a barrier for all of them."""
     torch.set_num_threads(1)
     under_gpq, rank = divmod(index, REPLICAS)
@@ -138,22 +149,25 @@ def process(index: int, options: argparse.Namespace, folder: str, ports: list[in
         import gpq_agent.train as gpq
 
         job = gpq.init()
-        steps = adaptive(job, example, data, options, micro)
+        steps = adaptive(job, example, data, options, micro, clip)
     else:
         os.sched_setaffinity(0, {own[rank]})
         torch.distributed.init_process_group("gloo")
         steps = plain(example, data, options, rank, micro)
     times: dict[str, list[float]] = {"wall": [], "cpu": []}
-    for number in range(options.warmup + options.steps):
+    unmeasured = options.warmup // options.turn
+    for number in range(unmeasured + options.steps // options.turn):
         for whose in (number % 2, 1 - number % 2):
             turn.wait(TURN_SECONDS)
             if whose != under_gpq:
                 continue
-            cpu, wall = time.process_time(), time.perf_counter()
-            next(steps)
-            times["wall"].append(time.perf_counter() - wall)
-            times["cpu"].append(time.process_time() - cpu)
-    result = {kind: values[options.warmup :] for kind, values in times.items()}
+            next(steps)  # after the other's turn: what it has left in the caches is no part of either
+            for _ in range(options.turn):
+                cpu, wall = time.process_time(), time.perf_counter()
+                next(steps)
+                times["wall"].append(time.perf_counter() - wall)
+                times["cpu"].append(time.process_time() - cpu)
+    result = {kind: values[unmeasured * options.turn :] for kind, values in times.items()}
     if under_gpq:
         lost = job._engine.freedoms.lost
         assert not lost, f"the loop is right, and yet it has lost {lost}"
@@ -165,7 +179,7 @@ def process(index: int, options: argparse.Namespace, folder: str, ports: list[in
     os._exit(0)  # both loops are in the middle of an epoch
 
 
-def launch(options: argparse.Namespace, micro: int) -> dict[str, Any]:
+def launch(options: argparse.Namespace, micro: int, clip: str) -> dict[str, Any]:
     """Times of both ways, [plain, gpq] by kind, in new processes."""
     ports = []
     with ExitStack() as held:
@@ -175,19 +189,20 @@ def launch(options: argparse.Namespace, micro: int) -> dict[str, Any]:
             ports.append(free.getsockname()[1])
     turn = torch.multiprocessing.get_context("spawn").Barrier(2 * REPLICAS)
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(process, (options, folder, ports, turn, micro), nprocs=2 * REPLICAS)
+        torch.multiprocessing.spawn(process, (options, folder, ports, turn, micro, clip), nprocs=2 * REPLICAS)
         results = [json.loads(Path(folder, f"result.{which}.json").read_text()) for which in range(2)]
     both: dict[str, Any] = {kind: [result[kind] for result in results] for kind in ("wall", "cpu")}
     return {**both, "noise_scale": results[1]["noise_scale"]}
 
 
-def measure(options: argparse.Namespace, micro: int) -> dict[str, Any]:
+def measure(options: argparse.Namespace, micro: int, clip: str) -> dict[str, Any]:
     """All figures of steps of `micro` micro-batches."""
-    runs = [launch(options, micro) for _ in range(options.launches)]
+    runs = [launch(options, micro, clip) for _ in range(options.launches)]
     wall, cpu = ([[t for run in runs for t in run[kind][way]] for way in (0, 1)] for kind in ("wall", "cpu"))
     blocks = ratios(*wall, options.block)
     return {
         "micro_batches": micro,
+        "clip": clip,
         "plain_seconds": statistics.median(wall[0]),
         "gpq_seconds": statistics.median(wall[1]),
         "overhead": statistics.median(ratios(*wall, 1)) - 1,
@@ -203,7 +218,8 @@ def measure(options: argparse.Namespace, micro: int) -> dict[str, Any]:
 def show(figures: dict[str, Any], options: argparse.Namespace) -> None:
     """For a reader."""
     micro = figures["micro_batches"]
-    print(f"steps of {micro} micro-batches, accumulated" if micro > 1 else "steps in one piece")
+    steps = f"steps of {micro} micro-batches, accumulated" if micro > 1 else "steps in one piece"
+    print(f"{steps}, clipped with {CLIPS[figures['clip']]}")
     print(f"  step, median: plain {1e3 * figures['plain_seconds']:.2f} ms, gpq {1e3 * figures['gpq_seconds']:.2f} ms")
     quartiles = [f"{value:+.2%}" for value in figures["overhead_by_block_quartiles"]]
     middle = f"median {figures['overhead_by_block']:+.2%}, quartiles {' and '.join(quartiles)}"
@@ -218,18 +234,20 @@ def main() -> int:
     parser.add_argument("--launches", type=int, default=6, help="times that all processes are started anew")
     parser.add_argument("--steps", type=int, default=400, help="steps of each kind in a launch")
     parser.add_argument("--warmup", type=int, default=100, help="steps that do not count")
+    parser.add_argument("--turn", type=int, default=10, help="steps in a row")
     parser.add_argument("--block", type=int, default=50, help="steps of a block")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument(
         "--micro-batches", type=int, nargs="+", default=[1, 2], help="of a step: one measurement for each"
     )
+    parser.add_argument("--clip", choices=CLIPS, nargs="+", default=list(CLIPS), help="one measurement for each")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rows = []
-    for micro in options.micro_batches:
-        rows.append(measure(options, micro))
+    for micro, clip in itertools.product(options.micro_batches, options.clip):
+        rows.append(measure(options, micro, clip))
         if not options.json:
             show(rows[-1], options)
     if options.json:

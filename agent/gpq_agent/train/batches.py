@@ -3,6 +3,7 @@
 Pure. Every replica computes the same answers from the same arguments, so nothing here is ever communicated.
 """
 
+from functools import lru_cache
 from typing import List, NamedTuple
 
 FEWEST = 2  # examples of a micro-batch: batch norm refuses one, and a lone one tells little
@@ -100,6 +101,12 @@ def ordered(limits: Limits, seq: int, atomic_batch: int, accum_steps: int) -> Co
     return Configuration(seq, atomic, total // block - 1, total)
 
 
+@lru_cache(maxsize=64)
+def _share(total: int, replicas: int, rank: int, bound: int, most: int) -> Share:
+    """`share_of`, whose answer is nearly always that of the step before. Its counts are not to be changed."""
+    return share_of(total, replicas, rank, bound, most)
+
+
 def split_evenly(count: int, parts: int) -> List[int]:
     """`parts` sizes that differ by at most one, with the sum `count`, the empty ones first."""
     small, larger = divmod(count, parts)
@@ -159,7 +166,7 @@ def shape_step(
     most = max(most, configuration.atomic_batch)
     bound = configuration.atomic_batch if configuration.accum_steps else most
     full = total == configuration.total
-    share = share_of(total, replicas, rank, bound, most)
+    share = _share(total, replicas, rank, bound, most)
     if not (sample and full):
         return Step(epoch, start, total, share.counts, configuration, False, full, share.first, share.stride)
     split = replicas * len(share.counts) == 1 and total >= 2 * FEWEST

@@ -257,7 +257,6 @@ class Gradients:
             self._add(touched, factor)
         else:
             self._take(touched, factor)
-        self._zeros.update((item, mark(item)) for item in touched if item.grad is not None)
         self._hidden.update(touched)
 
     def _add(self, touched: List[Parameter], factor: float) -> None:
@@ -272,7 +271,7 @@ class Gradients:
             torch._foreach_add_([self._sums[item] for item in known], _gradients(known), alpha=factor)
         cleared = known + [item for item in touched if item in self._closed and item.grad is not None]
         if cleared:
-            torch._foreach_zero_(_gradients(cleared))
+            self._clear(cleared)
         self._take([item for item in found if item not in self._sums], factor)
 
     def _add_sparse(self, parameters: List[Parameter], factor: float) -> None:
@@ -290,11 +289,16 @@ class Gradients:
         whole = [pair for pair in dense if factor == 1.0 and pair[1]._base is None]
         self._sums.update((item, part.detach() if part.requires_grad else part) for item, part in whole)
         for parameter, part in whole:
-            parameter.grad = torch.zeros_like(part)
+            parameter.grad = zeros = torch.zeros_like(part)
+            self._zeros[parameter] = (zeros, zeros._version)
         if len(whole) < len(dense):
             copied = [item for item, _ in dense if item not in self._sums]
             self._sums.update(zip(copied, torch._foreach_mul(_gradients(copied), factor)))
-            torch._foreach_zero_(_gradients(copied))
+            self._clear(copied)
+
+    def _clear(self, parameters: List[Parameter]) -> None:
+        torch._foreach_zero_(_gradients(parameters))
+        self._zeros.update((item, mark(item)) for item in parameters)
 
     def _show(self, parameters: Iterable[Parameter]) -> None:
         """One replica, last micro-batch: the step is complete for the optimizers whose parameters the pass has reached."""

@@ -117,7 +117,7 @@ class NoiseScale:
         """
         if total_batch < 1:
             raise ValueError("total_batch must be at least 1, got {}".format(total_batch))
-        if not self._weight:
+        if not self._weight or total_batch == self._base:
             return 1.0
         ratio = total_batch / self._base
         gain = (self.var / self._base + self.sqr) / (self.var / total_batch + self.sqr)

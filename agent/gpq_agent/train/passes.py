@@ -27,10 +27,10 @@ class _Passes:
         self.plain: Any = None
 
     def alive(self) -> List[Listener]:
-        found = [reference() for reference in self.listeners]
-        if None in found:
+        found = [listener for listener in [reference() for reference in self.listeners] if listener is not None]
+        if len(found) < len(self.listeners):
             self.listeners = [reference for reference in self.listeners if reference() is not None]
-        return [listener for listener in found if listener is not None]
+        return found
 
 
 _passes = _Passes()

@@ -56,6 +56,7 @@ class Reducer:
         self._synchronised = True
         self._group: Any = self.buckets[0].group if self.buckets else None
         self._inside: Optional[Set[Parameter]] = None
+        self._settled = False  # what the wrapped models reduce is known
         self._strangers: Dict[int, List[Parameter]] = {}  # by how many parameters there were
 
     @property
@@ -125,6 +126,10 @@ class Reducer:
         """Reduce what the hooks have not. `waiting`: the sums that belong to this pass; the hooks have added theirs."""
         if not self._synchronised:
             return
+        first = self.buckets[0] if len(self.buckets) == 1 else None
+        if self._marks is None and first is not None and first.complete:  # all of them, by its hook
+            first.finish()
+            return
         reduced: Set[Parameter] = set()
         left = []
         touched = self.touched() if self._marks is not None else None
@@ -150,10 +155,14 @@ class Reducer:
 
     def _outside(self) -> List[Parameter]:
         """What no wrapped model reduces, and may have a gradient now."""
+        known = self._strangers.get(len(self._parameters)) if self._settled else None
+        if known is not None and not known:
+            return known
         inside = self._inside
         if inside is None or any(not each.learnt for each in self.buckets):
             inside = self._inside = set().union(*(each.reached for each in self.buckets))
             self._strangers = {}
+            self._settled = all(each.learnt for each in self.buckets)
         if len(self._parameters) not in self._strangers:  # parameters are added, never taken away
             self._strangers[len(self._parameters)] = [item for item in self._parameters if item not in inside]
         return [item for item in self._strangers[len(self._parameters)] if item.requires_grad]
@@ -247,11 +256,10 @@ class _Buckets:
         return not self._finds_unused and not self._sparse and not any(item.is_complex() for item in self.parameters)
 
     def synchronise(self, wanted: bool) -> None:
-        """What no_sync() sets, without a block around the script's own code. Setting an attribute of a module is slow, so
-        only where it changes."""
+        """What no_sync() sets, without a block around the script's own code. Past the module's own way to set an attribute,
+        which looks for parameters first."""
         self.synchronising = wanted
-        if self.model.require_backward_grad_sync != wanted:
-            self.model.require_backward_grad_sync = wanted
+        self.model.__dict__["require_backward_grad_sync"] = wanted
 
     def begin_pass(self) -> None:
         self._works.clear()
@@ -322,10 +330,10 @@ class _Buckets:
     def _done(self, buffer: torch.Tensor) -> Any:
         """A future that has this tensor. Buckets stay where they are, so the last one is nearly always the same."""
         known = self._last_done
-        if known is None or known[0] != buffer.data_ptr() or known[1] != len(buffer):
+        if known is None or known[0] != buffer.data_ptr() or known[1] != buffer.numel():
             future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
             future.set_result(buffer)
-            known = self._last_done = (buffer.data_ptr(), len(buffer), future)
+            known = self._last_done = (buffer.data_ptr(), buffer.numel(), future)
         return known[2]
 
 

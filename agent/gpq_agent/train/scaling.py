@@ -92,6 +92,9 @@ def betas_power(optimizer: Any, *, total_batch: int, base_batch: int) -> float:
 @contextmanager
 def adjusted(optimizer: Any, adjustment: Adjustment) -> Iterator[None]:
     """For the length of a step the optimizer has these rates and betas; then those of before."""
+    if adjustment.rate == 1.0 and adjustment.betas == 1.0:
+        yield
+        return
     saved: List[Tuple[Dict[str, Any], str, Any, Optional[torch.Tensor]]] = []
     for group in optimizer.param_groups:
         rate = group.get("lr")

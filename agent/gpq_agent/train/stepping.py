@@ -210,8 +210,8 @@ class StepGate:
         return sum(len(optimizer.param_groups) for optimizer in self._optimizers)
 
     def _present(self) -> List[Any]:
-        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
-        return [_identity(group.get("lr")) for group in groups]
+        rates = [group.get("lr") for optimizer in self._optimizers for group in optimizer.param_groups]
+        return [_identity(rate) if isinstance(rate, torch.Tensor) else rate for rate in rates]
 
     def _check_rates(self) -> None:
         present = self._present()
@@ -222,9 +222,9 @@ class StepGate:
             self._rates = present
 
 
-def _identity(rate: Any) -> Any:
-    """Of a tensor its version: a look at its value would wait for the device."""
-    return (id(rate), rate._version) if isinstance(rate, torch.Tensor) else rate
+def _identity(rate: torch.Tensor) -> Tuple[int, int]:
+    """Its version: a look at its value would wait for the device."""
+    return (id(rate), rate._version)
 
 
 def inner_optimizers(optimizer: Any) -> List[Any]:
