@@ -130,7 +130,7 @@ def drop_last(gpq: Any, options: dict[str, Any]) -> Any:
     return _sampled(gpq, options, drop_last=True)
 
 
-@habit()
+@habit(stops=(9, 20))  # it can be seen once the loop has left an epoch
 def break_early(gpq: Any, options: dict[str, Any]) -> Any:
     """leaves every epoch after eight batches"""
     job, loader, model, optimizer = usual(gpq, options, adamw)

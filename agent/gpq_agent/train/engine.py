@@ -104,6 +104,7 @@ class Engine:
         self.freedoms = Freedoms(folder, self.agreement, environment.rank, self._tell_habit)
         self.in_epochs = False  # of job.epochs()
         self._renewed = False  # what the data loader has fetched ahead is of another shape than it should be
+        self._reshape_later = False  # at the next step
         self._asked: Optional[Configuration] = None  # before freedoms that are lost
         self._checked = False  # layers were looked at
         self._divisors = Divisors(LOSSES)
@@ -259,6 +260,8 @@ class Engine:
             return
         self._reopen()
         self._compare_notes()
+        if self._reshape_later:
+            self._reshape()
         if self.environment.checkpoint_dir:
             self._terminator.arm()
         self.pulse.beat(self.meter.steps, "arrived")
@@ -297,6 +300,7 @@ class Engine:
         """Freedoms are lost: the steps to come need none of them, and what was fetched ahead is fetched anew."""
         assert self._sampler is not None
         assert self._limits is not None
+        self._reshape_later = False
         if self._asked is None:
             self._asked = self._sampler.configuration
         self._sampler.configure(self.freedoms.allowed(self._asked, self._limits))
@@ -681,9 +685,12 @@ class Engine:
             self.see("grad-hook")
         if not self.freedoms.agree():
             return False
-        self._reshape()
         needed = {ACCUMULATE} if micro.step.configuration.accum_steps > 0 else {SPLIT}
-        return not needed.isdisjoint(self.freedoms.lost)
+        if needed.isdisjoint(self.freedoms.lost):
+            self._reshape_later = True  # this step may go on as it has begun
+            return False
+        self._reshape()
+        return True
 
     def weigh(self, amount: float) -> None:
         """The micro-batch in hand weighs so much instead of its examples. Collective in the last of a step."""
