@@ -240,12 +240,12 @@ def fill(folder: Path) -> Path:
 def test_a_full_disk_refuses_a_submission_and_takes_it_once_there_is_room(mounted: Path) -> None:
     gpq = Gpq(mounted)
     try:
-        assert gpq("submit", "--", "true", cwd=Path("/tmp")).returncode == 0
+        assert gpq("submit", "--", "true", cwd=Path("/")).returncode == 0
         assert gpq("wait", "1").returncode == 0
         filler = fill(mounted)
         number, accepted = 1, True
         while accepted:  # what pages the database has left may still take some
-            said = gpq("submit", "--hold", "--env", f"X={'x' * 20000}", "--", "true", cwd=Path("/tmp"))
+            said = gpq("submit", "--hold", "--env", f"X={'x' * 20000}", "--", "true", cwd=Path("/"))
             accepted = said.returncode == 0
             number += accepted
             assert number < 100
@@ -255,7 +255,7 @@ def test_a_full_disk_refuses_a_submission_and_takes_it_once_there_is_room(mounte
         filler.unlink()
 
         def accepted_again() -> bool:
-            said = gpq("submit", "--hold", "--", "true", cwd=Path("/tmp"))
+            said = gpq("submit", "--hold", "--", "true", cwd=Path("/"))
             return said.stdout.startswith(f"job {number + 1} submitted")
 
         wait_until(accepted_again, "the next submission gets the next number")
@@ -267,7 +267,7 @@ def test_a_full_disk_refuses_a_submission_and_takes_it_once_there_is_room(mounte
 
 def test_a_disk_that_is_full_from_the_start_starts_no_daemon(mounted: Path) -> None:
     filler = fill(mounted)
-    said = Gpq(mounted)("submit", "--", "true", cwd=Path("/tmp"))
+    said = Gpq(mounted)("submit", "--", "true", cwd=Path("/"))
     refused(said, 5, "full", str(mounted))
     filler.unlink()
     assert not (mounted / "gpq.db").exists()
@@ -280,10 +280,10 @@ def test_a_read_only_state_directory_is_refused_by_every_command(mounted: Path) 
     subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
     for argv in (["status"], ["submit", "--", "true"], ["daemon", "start"], ["top"]):
         for folder in (mounted / "s", mounted / "new"):
-            said = gpq(*argv, cwd=Path("/tmp"), GPQ_HOME=str(folder))
+            said = gpq(*argv, cwd=Path("/"), GPQ_HOME=str(folder))
             refused(said, 5, "cannot write in the state directory", str(folder), "Read-only file system", "GPQ_HOME")
     assert list((mounted / "s").iterdir()) == []
-    said = gpq("doctor", cwd=Path("/tmp"), GPQ_HOME=str(mounted / "s"))
+    said = gpq("doctor", cwd=Path("/"), GPQ_HOME=str(mounted / "s"))
     assert said.returncode == 1
     assert "fail  state" in said.stdout
 

@@ -52,6 +52,10 @@ class Step(NamedTuple):
         """K * n_local / n_total: summed over micro-batches and averaged over K replicas, a mean over the step."""
         return replicas * self.counts[index] / self.total
 
+    def is_even(self, replicas: int) -> bool:
+        """Have all replicas equally many examples? The same answer on each, unlike that of a weight of 1."""
+        return replicas == 1 or (self.stride == replicas and self.total % replicas == 0)
+
 
 class Share(NamedTuple):
     """What one replica has of a step: see Step."""

@@ -195,10 +195,17 @@ class Engine:
         self.freedoms.agree()
         self.training = True
 
-    def share_weight(self, weight: float) -> None:
-        """On the gradients of this replica until the next one."""
-        if self._shares is not None:
-            self._shares.weight = weight
+    def share_weight(self, weight: float, *, even: bool = True) -> None:
+        """On the gradients of this replica until the next one. `even`: it is 1 on every replica. Raises GpqTrainError where it
+        cannot be obeyed."""
+        if self._shares is None:
+            return
+        if self._shares.own_hooks and not even:
+            raise GpqTrainError(
+                "the model has a communication hook of its own, which averages unlike shares of a batch as if they were alike",
+                "leave the hook out, or draw batches that divide by the number of replicas",
+            )
+        self._shares.weight = weight
 
     def _share_strangers(self, wrapped: Sequence[DistributedDataParallel]) -> None:
         """Parameters outside the wrapped models begin as on rank 0, as those inside do."""
@@ -539,7 +546,8 @@ class Engine:
             # The tensor itself: get_scale() would wait for the GPU.
             scale = getattr(self._scaler, "_scale", None)
             self._probe.grad_scale = self._scaler.get_scale() if scale is None else scale
-        self._gradients.enter(micro.place, len(step.counts), step.weight(micro.place, replicas))
+        weight = step.weight(micro.place, replicas)
+        self._gradients.enter(micro.place, len(step.counts), weight, even=step.is_even(replicas))
         self._gate.enter(micro)
         if self.check is not None:
             self.check.entered(micro)
@@ -694,13 +702,13 @@ class Engine:
         self._amount += amount
         self._weighed_here = True
         if not micro.last:
-            self._gradients.weight = amount / self._unit
+            self._gradients.weigh(amount / self._unit)
             return
         whole = self.agreement.summed([self._amount])[0]
         if whole <= 0.0:
             raise GpqTrainError("job.weigh() was given 0 in every micro-batch of a step", "leave out such batches")
         self._gradients.scale(replicas * self._unit / whole)
-        self._gradients.weight = replicas * amount / whole
+        self._gradients.weigh(replicas * amount / whole)
 
     def spoil(self) -> None:
         """The step in hand holds something that is not training."""

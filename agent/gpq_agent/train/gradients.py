@@ -29,6 +29,7 @@ class Gradients:
         self._probe = probe
         self._reducer = reducer  # None: one replica
         self._open = False  # between enter and leave
+        self._even = True  # all replicas have equally much of the step
         self._place = 0
         self._micro_batches = 1
         self._sums: Dict[Parameter, torch.Tensor] = {}
@@ -36,7 +37,6 @@ class Gradients:
         self._closed: Set[Parameter] = set()  # the optimizer of these has made its step in this micro-batch
         self._hidden: Set[Parameter] = set()  # passes of this micro-batch that only accumulates have reached them
         self._unit = 1.0  # what the sums are multiples of: the weight of the first micro-batch
-        self._taken: Set[Parameter] = set()
         self._lengths: List[int] = []
         self._watched: Optional[Marks] = None
         self._all: List[Parameter] = []
@@ -52,8 +52,10 @@ class Gradients:
     def last(self) -> bool:
         return self._place == self._micro_batches - 1
 
-    def enter(self, place: int, micro_batches: int, weight: float) -> None:
-        """The script is about to be given micro-batch `place` of so many."""
+    def enter(self, place: int, micro_batches: int, weight: float, *, even: bool) -> None:
+        """The script is about to be given micro-batch `place` of so many. `even`: all replicas have equally much of the step;
+        the same on each."""
+        self._even = even
         self._place, self._micro_batches, self.weight = place, micro_batches, weight
         self._open = True
         self.passes = 0
@@ -64,7 +66,14 @@ class Gradients:
             self._sums.clear()
             self._zeros.clear()
         if self._reducer is not None:
-            self._reducer.enter(self.last, micro_batches, weight)
+            self._reducer.enter(self.last, accumulates=micro_batches > 1, even=even)
+
+    def weigh(self, weight: float) -> None:
+        """Another weight, before a pass of this micro-batch. In every step on every replica, or nowhere."""
+        self.weight = weight
+        self._even = False
+        if self._reducer is not None:
+            self._reducer.weigh()
 
     def leave(self, *, drop: bool) -> None:
         """The script is done with it. `drop`: the step will not happen: forget what it has accumulated."""
@@ -85,15 +94,20 @@ class Gradients:
 
     def used(self, optimizer: Any) -> None:
         """This optimizer has made a step of what is in `p.grad`."""
-        self.carried |= not self._tainted.isdisjoint(_of(optimizer))
-        self._tainted.difference_update(_of(optimizer))
-        found = next((item for item in _of(optimizer) if item.grad is not None), None)
-        if found is not None:
-            self._used[found] = mark(found)
+        if self._tainted:
+            self.carried |= not self._tainted.isdisjoint(_of(optimizer))
+            self._tainted.difference_update(_of(optimizer))
+        for group in optimizer.param_groups:
+            for item in group["params"]:
+                if item.grad is not None:
+                    self._used[item] = mark(item)
+                    return
 
     def _taint(self) -> None:
         """A pass has added to what a step was made of, and what the script has not cleared: if it is not cleared before the
         next step of that optimizer, it goes into two."""
+        if not self._used:
+            return
         for item in [item for item in self._used if not is_marked(item, self._used)]:
             self._used[item] = mark(item)
             self._tainted.add(item)
@@ -105,8 +119,8 @@ class Gradients:
 
     @property
     def in_pieces(self) -> bool:
-        """Is the step cut into micro-batches, or this replica's share not as large as the others'?"""
-        return self._micro_batches > 1 or self.weight != 1.0
+        """Is the step cut into micro-batches, or into unlike shares? The same on every replica."""
+        return self._micro_batches > 1 or not self._even
 
     def parameters(self) -> List[Parameter]:
         """Each parameter once."""
@@ -127,10 +141,12 @@ class Gradients:
         simple = len(self._optimizers) == 1 and self.passes == 1
         if self.passes == 1:
             self._probe.weights += self.weight
-        if self._place == 0:  # later nothing reaches what the step has accumulated
+        if self._place == 0 and self._used:  # later nothing reaches what the step has accumulated
             self._used = {item: known for item, known in self._used.items() if is_marked(item, self._used)}
             self._tainted.intersection_update(self._used)
-        if self.in_pieces:
+        if self.in_pieces and simple and self._may_bring_back():
+            self._bring_back(parameters)
+        elif self.in_pieces:
             self._make_room(parameters)
         if self._reducer is not None:
             watch = self.passes > 1 or len(self._optimizers) > 1
@@ -165,7 +181,7 @@ class Gradients:
         if not self.last:
             self._hide(self._reaching)
         elif self._reducer is not None:
-            self._reducer.end_pass(self._waiting(self._reducer.touched()))
+            self._reducer.end_pass(self._waiting(self._reducer.touched()) if self._sums else {})
         else:
             self._show(self._reaching)
         for parameter, held in self._held.items():
@@ -188,6 +204,25 @@ class Gradients:
                 parameter.grad.add_(self._sums.pop(parameter), alpha=self._unit)
         if self._reducer is not None:
             self._reducer.average(self.parameters())
+
+    def _may_bring_back(self) -> bool:
+        """May the pass add to the sums themselves? Where it reaches all that they are of, and nobody wants to know what it
+        has computed by itself."""
+        if not self._sums or self._closed or self.weight == 0.0 or self._probe.wants_parts:
+            return False
+        if any(part.is_sparse for part in self._sums.values()):
+            return False
+        reducer = self._reducer
+        return reducer is None or not self.last or (reducer.is_plain(self.parameters()) and not reducer.keeps_views)
+
+    def _bring_back(self, parameters: Iterable[Parameter]) -> None:
+        """Let the pass add to the sums, in `p.grad`, where nobody sees them meanwhile."""
+        sums, self._sums = self._sums, {}
+        self._zeros.clear()
+        if self._unit != self.weight:
+            torch._foreach_mul_(list(sums.values()), self._unit / self.weight)
+        for parameter in parameters:
+            parameter.grad = sums.get(parameter)
 
     def _make_room(self, parameters: Iterable[Parameter]) -> None:
         """So that after the pass `p.grad` holds what that pass computed, and nothing else."""
@@ -215,44 +250,51 @@ class Gradients:
         touched = self._touched(parameters)
         if self._reducer is None:
             self._probe.pass_ended(self.weight, touched=touched)
-        found = [item for item in touched if item not in self._closed]
         if not self._sums:
             self._unit = self.weight or 1.0
         factor = self.weight / self._unit
+        if self._sums or self._held or self._closed or factor != 1.0:
+            self._add(touched, factor)
+        else:
+            self._take(touched, factor)
+        self._zeros.update((item, mark(item)) for item in touched if item.grad is not None)
+        self._hidden.update(touched)
+
+    def _add(self, touched: List[Parameter], factor: float) -> None:
+        """Gradients to the sums that there are; zero is left."""
+        found = [item for item in touched if item not in self._closed]
         for parameter in found:
             if parameter in self._held:
                 self._sums[parameter] = self._held.pop(parameter).div_(self._unit)
-        for parameter in [item for item in found if item.grad is not None and item.grad.is_sparse]:
-            assert parameter.grad is not None
-            part = parameter.grad * factor
-            self._sums[parameter] = self._sums[parameter] + part if parameter in self._sums else part
-            parameter.grad = None
-        dense = [item for item in found if item.grad is not None]
-        known = [item for item in dense if item in self._sums]
-        new = [item for item in dense if item not in self._sums]
+        self._add_sparse(found, factor)
+        known = [item for item in found if item.grad is not None and item in self._sums]
         if known:
             torch._foreach_add_([self._sums[item] for item in known], _gradients(known), alpha=factor)
-        self._take(new, factor)
-        cleared = [item for item in touched if item.grad is not None]
-        rest = [item for item in cleared if item not in self._taken]
-        if rest:
-            torch._foreach_zero_(_gradients(rest))
-        self._taken.clear()
-        self._zeros.update({item: mark(item) for item in cleared})
-        self._hidden.update(touched)
+        cleared = known + [item for item in touched if item in self._closed and item.grad is not None]
+        if cleared:
+            torch._foreach_zero_(_gradients(cleared))
+        self._take([item for item in found if item not in self._sums], factor)
+
+    def _add_sparse(self, parameters: List[Parameter], factor: float) -> None:
+        for parameter in parameters:
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                part = parameter.grad * factor
+                self._sums[parameter] = self._sums[parameter] + part if parameter in self._sums else part
+                parameter.grad = None
 
     def _take(self, parameters: List[Parameter], factor: float) -> None:
         """The first gradients of a step become the sums as they are, where their weight is the unit: that is cheaper than a
         copy. Not where they are parts of a bucket, which is filled again."""
-        whole = [item for item in parameters if factor == 1.0 and item.grad is not None and item.grad._base is None]
-        for parameter in whole:
-            assert parameter.grad is not None
-            self._sums[parameter] = parameter.grad.detach()
-            parameter.grad = torch.zeros_like(parameter.grad)
-        self._taken.update(whole)
-        copied = [item for item in parameters if item not in self._taken]
-        if copied:
+        self._add_sparse(parameters, factor)
+        dense = [(item, item.grad) for item in parameters if item.grad is not None]
+        whole = [pair for pair in dense if factor == 1.0 and pair[1]._base is None]
+        self._sums.update((item, part.detach() if part.requires_grad else part) for item, part in whole)
+        for parameter, part in whole:
+            parameter.grad = torch.zeros_like(part)
+        if len(whole) < len(dense):
+            copied = [item for item, _ in dense if item not in self._sums]
             self._sums.update(zip(copied, torch._foreach_mul(_gradients(copied), factor)))
+            torch._foreach_zero_(_gradients(copied))
 
     def _show(self, parameters: Iterable[Parameter]) -> None:
         """One replica, last micro-batch: the step is complete for the optimizers whose parameters the pass has reached."""
@@ -266,7 +308,8 @@ class Gradients:
             ]
             if dense:
                 torch._foreach_mul_(dense, self.weight)
-        for parameter, waiting in self._waiting(set(touched)).items():
+        waits = self._waiting(set(touched)) if self._sums else {}
+        for parameter, waiting in waits.items():
             if parameter.grad is None or waiting.is_sparse:
                 share = waiting * self._unit
                 parameter.grad = share if parameter.grad is None else parameter.grad + share

@@ -91,6 +91,11 @@ class GradientProbe:
         # A GradScaler changes its own in place, in the body of the loop: before the step's norms are divided by it.
         self._grad_scale = value.detach().clone() if isinstance(value, torch.Tensor) else value
 
+    @property
+    def wants_parts(self) -> bool:
+        """Is the gradient of every pass by itself to be measured, in `p.grad`?"""
+        return self._sampled and self._replicas == 1
+
     def switch_off(self, reason: str) -> None:
         """Measure nothing more, and say why."""
         self.notice = "gradient noise is not measured: {}".format(reason)

@@ -4,10 +4,12 @@ That is what lies outside the wrapped models (parameters of a criterion), was un
 pass; and a second backward pass of one graph, which DDP passes over in silence.
 """
 
+import weakref
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.scatter_gather import scatter_kwargs
 
@@ -68,14 +70,21 @@ class Reducer:
 
     # -- around a micro-batch ------------------------------------------------------------------------------------------
 
-    def enter(self, last: bool, micro_batches: int, weight: float) -> None:
-        """`last`: gradients are reduced in this micro-batch, one of so many."""
+    def enter(self, last: bool, *, accumulates: bool, even: bool) -> None:
+        """`last`: gradients are reduced in this micro-batch; `accumulates`: it is not the only one; `even`: all replicas have
+        equally much of the step. The same on every replica."""
         self._synchronised = last
         for each in self.buckets:
             each.done = False
-            if micro_batches > 1 and not each.accumulates and not each.loose:
+            if accumulates and not each.accumulates and not each.loose:
                 each.loosen()
-            each.synchronise(last and not each.loose and (each.hooked or (micro_batches == 1 and weight == 1.0)))
+            each.synchronise(last and not each.loose and (each.hooked or (even and not accumulates)))
+
+    def weigh(self) -> None:
+        """Replicas weigh what is their own: a hook of the script's would average it as it is."""
+        for each in self.buckets:
+            if not each.hooked and not each.loose:
+                each.loosen()
 
     def leave(self) -> None:
         """Outside the loop over the loader a model is as the script made it, unless that has been seen not to work."""
@@ -89,11 +98,22 @@ class Reducer:
         reaches matters."""
         self.sums, self.unit, self.weight = sums, unit, weight
         self._parameters = parameters
-        plain = len(self.buckets) == 1 and self.buckets[0].learnt and self.buckets[0].synchronising
-        watch = watch or not plain or bool(self._outside())
-        self._marks = {item: mark(item) for item in parameters} if watch and self._synchronised else None
+        self._marks = None
+        if self._synchronised and (watch or not self.is_plain(parameters)):
+            self._marks = {item: mark(item) for item in parameters}
         for each in self.buckets:
             each.begin_pass()
+
+    @property
+    def keeps_views(self) -> bool:
+        """Are gradients, once reduced, parts of a bucket?"""
+        return any(each.views for each in self.buckets)
+
+    def is_plain(self, parameters: List[Parameter]) -> bool:
+        """Does the hook of one model reduce all of these, as far as is known?"""
+        self._parameters = parameters
+        first = self.buckets[0] if len(self.buckets) == 1 else None
+        return first is not None and first.learnt and first.synchronising and not self._outside()
 
     def touched(self) -> Set[Parameter]:
         """The parameters that the pass has left a gradient to."""
@@ -207,7 +227,7 @@ class _Buckets:
         self._works: List[Any] = []
         self._given: List[Parameter] = []
         self._sparse = any(getattr(each, "sparse", False) is True for each in model.module.modules())
-        self._views = bool(getattr(model, "gradient_as_bucket_view", False))
+        self.views = bool(getattr(model, "gradient_as_bucket_view", False))
         self._finds_unused = bool(getattr(model, "find_unused_parameters", False))
         self._last_done: Optional[Tuple[int, int, Any]] = None  # address and length of a bucket, future that has it
         self._device = self.parameters[0].device if self.parameters else torch.device("cpu")
@@ -215,17 +235,10 @@ class _Buckets:
         self._options = options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.AVG if self._averages else dist.ReduceOp.SUM  # type: ignore[assignment]
         try:
-            model.register_comm_hook(state=self, hook=_communicate)
+            model.register_comm_hook(state=_State(self), hook=_communicate)
             self.hooked = True
         except RuntimeError:
             pass  # it has one of its own, which the caller tells
-
-    def __deepcopy__(self, memo: Any) -> "_Buckets":
-        """A copy of the wrapped model, as for an average of its weights, has no hook of its own."""
-        return self
-
-    def __reduce__(self) -> Any:
-        return object, ()
 
     @property
     def accumulates(self) -> bool:
@@ -273,7 +286,7 @@ class _Buckets:
 
     def already(self) -> List[Parameter]:
         """Of a pass that is not complete: the parameters whose gradients are reduced all the same."""
-        return self._given if self._views else []
+        return self._given if self.views else []
 
     def bucket_ready(self, bucket: Any) -> Any:
         owner = self._owner
@@ -296,7 +309,7 @@ class _Buckets:
         # Not by dist.all_reduce: its checks and logging cost a tenth of a millisecond, and this runs once per bucket.
         work: Any = self.group.allreduce([buffer], self._options)
         self._works.append(work)
-        if self._views or not self.learnt:
+        if self.views or not self.learnt:
             self._given += bucket.parameters()
         if last and not buffer.is_cuda:
             # Nothing is left to compute meanwhile, and a wait here saves handing the result from thread to thread.
@@ -339,12 +352,30 @@ def averages(backend: str, device_type: str) -> bool:
     return device_type == "cuda" and not {"nccl", "cuda:nccl"}.isdisjoint(backend.split(","))
 
 
+class _State:
+    """What DDP keeps of a hook, where Python's garbage collector does not see it: so it does not keep the job alive."""
+
+    def __init__(self, buckets: _Buckets) -> None:
+        self.buckets = weakref.ref(buckets)
+        self.group = buckets.group
+
+    def __deepcopy__(self, memo: Any) -> "_State":
+        """A copy of the wrapped model, as for an average of its weights, has no hook of its own."""
+        return self
+
+    def __reduce__(self) -> Any:
+        return object, ()
+
+
 def _communicate(
-    state: _Buckets,
+    state: _State,
     bucket: dist.GradBucket,  # type: ignore[name-defined]  # torch names it only where c10d is built in
 ) -> torch.futures.Future[torch.Tensor]:
     # DDP insists on this name and on these annotations.
-    future: torch.futures.Future[torch.Tensor] = state.bucket_ready(bucket)
+    buckets = state.buckets()
+    if buckets is None:  # the model has outlived its job
+        return allreduce_hook(state.group, bucket)
+    future: torch.futures.Future[torch.Tensor] = buckets.bucket_ready(bucket)
     return future
 
 

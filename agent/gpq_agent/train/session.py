@@ -287,7 +287,7 @@ class Job:
                 "submit with --gpus 1-{}, or draw larger batches".format(size),
             )
         shares = [_rows(each, self.rank, self.replicas) for each in batch]
-        self._engine.share_weight(self.replicas * len(shares[0]) / size)
+        self._engine.share_weight(self.replicas * len(shares[0]) / size, even=size % self.replicas == 0)
         return shares[0] if len(shares) == 1 else tuple(shares)
 
     def clip_grad_norm_(self, max_norm: float) -> Optional[torch.Tensor]:

@@ -138,7 +138,8 @@ class Loop:
 
     def enter(self, step: Step, place: int) -> None:
         """Before the forward pass of a micro-batch."""
-        self.gradients.enter(place, len(step.counts), step.weight(place, self.replicas))
+        weight = step.weight(place, self.replicas)
+        self.gradients.enter(place, len(step.counts), weight, even=step.is_even(self.replicas))
         self.gate.enter(Issued(step, place))
 
     def leave(self, step: Step, place: int) -> None:

@@ -20,7 +20,10 @@ from torch.nn.parallel import DistributedDataParallel
 from .driver import DEADLINE, FORKSERVER, free_port
 
 SIZE = 47
-MODES = ("plain", "at-step", "compiled", "unused", "own-hook", "bucket-view", "scaler", "clip", "two-losses")
+MODES = (
+    "plain", "at-step", "compiled", "unused", "own-hook", "bucket-view", "scaler", "clip", "two-losses", "weighed",
+    "weighed-hook",
+)  # fmt: skip
 VARIANTS = (
     (47, 64),
     (11, 2),
@@ -71,12 +74,12 @@ def wrapped(mode: str, net: Net) -> nn.Module:
     if mode == "bucket-view":
         options["gradient_as_bucket_view"] = True
     model = DistributedDataParallel(net, **options)
-    if mode == "own-hook":
+    if mode in ("own-hook", "weighed-hook"):
         model.register_comm_hook(None, allreduce_hook)
     return model
 
 
-ALLOWED = {"own-hook": {"comm-hook"}, "unused": set()}  # habits that a mode has
+ALLOWED = {"own-hook": {"comm-hook"}, "weighed-hook": {"comm-hook"}}  # habits that a mode has
 
 
 def worst_error(rank: int, replicas: int, mode: str, batch: int, local: int, fixed: bool) -> float:
@@ -99,6 +102,8 @@ def worst_error(rank: int, replicas: int, mode: str, batch: int, local: int, fix
             if mode == "two-losses":
                 (0.25 * loss).backward()
                 loss = 0.75 * nn.functional.mse_loss(model(x), y)
+            if mode.startswith("weighed"):
+                job.weigh(2.5 * len(x))
             (scaler.scale(loss) if scaler else loss).backward()
             if mode == "clip":
                 job.clip_grad_norm_(1e6)
@@ -123,7 +128,7 @@ def worst_error(rank: int, replicas: int, mode: str, batch: int, local: int, fix
     # Between steps a wrapped model reduces as ever, but for one whose reducer had to go.
     if isinstance(model, DistributedDataParallel):
         assert model.require_backward_grad_sync == hasattr(model, "reducer")
-        assert hasattr(model, "reducer") or mode == "unused"
+        assert hasattr(model, "reducer") or mode in ("unused", "weighed-hook")
     return worst
 
 
