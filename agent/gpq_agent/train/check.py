@@ -94,6 +94,8 @@ class Recorder:
     # -- what happens --------------------------------------------------------------------------------------------------
 
     def entered(self, micro: Issued) -> None:
+        if micro.place == 0:
+            self._indices = []  # a step that is begun anew, cut otherwise, has none of what it was begun with
         self._micro = micro
         self._generators = generators()
 
@@ -127,17 +129,23 @@ class Recorder:
         self._write(engine)
         self._end(engine)
 
-    def _before_step(self, optimizer: Any, *_: Any) -> None:
+    def _before_step(self, optimizer: Any, args: Any = (), kwargs: Any = None) -> None:
         if all(optimizer is not each for each in self._optimizers):
             self._optimizers.append(optimizer)
         rates = [group.get("lr") for group in optimizer.param_groups]
         self._rates.append([float(rate) for rate in rates if rate is not None])
+        if not _has_closure(args, kwargs):
+            self._keep_gradients(optimizer)
+
+    def _keep_gradients(self, optimizer: Any) -> None:
         if self._rank == 0:
             for name, parameter in named_parameters(optimizer, self._names):
                 if parameter.grad is not None and parameter.grad.layout is torch.strided:
                     self._gradients["gradient of {}".format(name)] = self._sketch(parameter.grad)
 
-    def _after_step(self, *_: Any) -> None:
+    def _after_step(self, optimizer: Any, args: Any = (), kwargs: Any = None) -> None:
+        if _has_closure(args, kwargs):
+            self._keep_gradients(optimizer)  # what it found before was left by the step before, if there was one
         if self._micro is not None:
             return
         self._outside += 1
@@ -232,6 +240,12 @@ class Recorder:
         self._say({"end": self._count})
         engine.pulse.phase("ended")
         end_at_once(0)
+
+
+def _has_closure(args: Any, kwargs: Any) -> bool:
+    """Does an optimizer compute its gradients itself? `args` and `kwargs` as torch's hooks are given them: itself first."""
+    given = args[1] if len(args) > 1 else (kwargs or {}).get("closure")
+    return callable(given)
 
 
 def _follow(descriptor: int) -> None:
