@@ -21,6 +21,7 @@ from .leaving import end_at_once
 from .sampler import GlobalSampler, Issued
 from .sketch import MOST, Fingerprint, Sketcher, flattened, named_optimizer, named_parameters
 from .steady import Placed, SeededData, copies, generators, moved, still, without_dropout
+from .stepping import inner_optimizers
 from .stopping import STOP_ORDERED
 
 INTERNAL = ("cursor", "progress", "ledger", "noise", "trained")  # parts of a checkpoint that are gpq's own
@@ -216,12 +217,17 @@ class Recorder:
             plain = named_optimizer(part, names) if hasattr(part, "param_groups") else part.state_dict()
             found.update(flattened("" if name == "model" else name, plain))
         kept = [part for part in parts.values() if hasattr(part, "param_groups")]
+        # These also before their first step of this process: what is restored is compared.
+        for number, optimizer in enumerate(kept):
+            place = "outside the model, optimizer {}".format(number + 1) if number else "outside the model"
+            self._strange(found, place, optimizer, names)
+        within = [inner for each in kept for inner in inner_optimizers(each)]
+        for number, inner in enumerate(within):
+            found.update(flattened("inner optimizer {}".format(number + 1), named_optimizer(inner, names)))
         for number, optimizer in enumerate(self._optimizers):
-            if all(optimizer is not each for each in kept):
+            if all(optimizer is not each for each in (*kept, *within)):
                 name = "another optimizer ({} {})".format(type(optimizer).__name__, number + 1)
                 self._strange(found, name, optimizer, names)
-            elif any(id(each) not in names for group in optimizer.param_groups for each in group["params"]):
-                self._strange(found, "outside the model", optimizer, names)
         if self._count >= self.order.steps:
             for model in list(modules.values()):
                 for number, copy in enumerate(copies(model, dict(enumerate(modules.values())))):
