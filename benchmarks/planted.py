@@ -23,13 +23,14 @@ sys.path[:0] = [str(ROOT), str(ROOT / "agent")]
 os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])  # for the scripts
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from tests.habits.planted import PLANTED, faults, write  # noqa: E402
+from tests.habits.planted import GUESSED, PLANTED, STEPS, faults, write  # noqa: E402
 
 
-def checked(script: Path, home: Path) -> dict[str, Any]:
-    """The verdict on that script; {"error": line} where there is none."""
+def checked(name: str, home: Path) -> dict[str, Any]:
+    """The verdict on the script of that loop; {"error": line} where there is none."""
     environ = {**os.environ, "GPQ_HOME": str(home)}
-    command = [sys.executable, "-m", "gpq", "check", "--json", str(script)]
+    steps = str(STEPS.get(name, 8))
+    command = [sys.executable, "-m", "gpq", "check", "--json", "--steps", steps, str(write(name, home))]
     said = subprocess.run(command, env=environ, cwd=home, capture_output=True, text=True, check=False)
     try:
         found: dict[str, Any] = json.loads(said.stdout)
@@ -44,25 +45,27 @@ def row(name: str, verdict: dict[str, Any], seconds: float) -> tuple[str, bool]:
     rows = verdict.get("shapes", [])
     shapes = ", ".join(each["shape"] for each in rows if each["verdict"] != "same") or "none"
     told = ", ".join(habit["code"] for habit in verdict.get("habits", [])) or "none"
+    planted = ", ".join(PLANTED.get(name, GUESSED.get(name, ())[:1])) or "right"
     verdict_is = f"WRONG: {'; '.join(wrong)}" if wrong else "as it should be"
-    return f"| {name} | {PLANTED[name] or 'right'} | {told} | {shapes} | {verdict_is} | {seconds:.0f} |", bool(wrong)
+    return f"| {name} | {planted} | {told} | {shapes} | {verdict_is} | {seconds:.0f} |", bool(wrong)
 
 
 def main() -> int:
+    every = [*PLANTED, *GUESSED]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("habits", nargs="*", metavar="HABIT", help="some only, of: " + ", ".join(PLANTED))
+    parser.add_argument("habits", nargs="*", metavar="HABIT", help="some only, of: " + ", ".join(every))
     parser.add_argument("--out", type=Path, help="write the table there as well")
     arguments = parser.parse_args()
-    unknown = [name for name in arguments.habits if name not in PLANTED]
+    unknown = [name for name in arguments.habits if name not in every]
     if unknown:
         parser.error(f"no habit {unknown[0]} is planted: try --help")
     lines = ["| loop | habit | told | shapes that are not `same` | verdict | seconds |", "|---|---|---|---|---|---|"]
     sys.stdout.write("\n".join(lines) + "\n")
     wrongs = 0
     with tempfile.TemporaryDirectory(prefix="gpq-planted-") as folder:
-        for name in arguments.habits or PLANTED:
+        for name in arguments.habits or every:
             begun = time.monotonic()
-            verdict = checked(write(name, Path(folder)), Path(folder))
+            verdict = checked(name, Path(folder))
             line, wrong = row(name, verdict, time.monotonic() - begun)
             wrongs += wrong
             lines.append(line)
