@@ -1,4 +1,4 @@
-"""`gpq check` on scripts with one planted habit each: does every verdict name the shapes and the habit? About 15 minutes.
+"""`gpq check` on scripts with one planted habit each: does every verdict name the shapes and the habit? About 20 minutes.
 
     python benchmarks/planted.py             # exits 1 if a verdict is wrong; `lbfgs gan` checks these only, `--out FILE` keeps
 
