@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo demo-policies pictures test test-interpreters check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-daemon bench-exactness bench-noise bench-crowd bench-beside chaos chaos-daemon compare-recovery dst habits completions clean
+.PHONY: help demo demo-policies pictures test test-interpreters check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-daemon bench-exactness bench-noise bench-crowd bench-beside chaos chaos-daemon compare-recovery dst habits planted completions clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -129,6 +129,10 @@ endif
 # One cell with all that it said: .venv/bin/python -m tests.habits HABIT --shape SHAPE --verbose. ARGS="clip-adamw gan --explain".
 habits: $(VENV)/.dev  ## ordinary training loops in every shape, against plain PyTorch: make habits OUT=FILE ARGS=...; some minutes
 	PYTHONPATH=.:agent $(BIN)/python -m tests.habits $(if $(OUT),--out $(OUT)) $(ARGS)
+
+# Which are planted: tests/habits/planted.py. ARGS="lbfgs gan" checks these only.
+planted: $(VENV)/.dev  ## gpq check on scripts with one planted habit each: make planted OUT=FILE ARGS=...; 20 minutes
+	$(BIN)/python benchmarks/planted.py $(if $(OUT),--out $(OUT)) $(ARGS)
 
 clean:           ## remove the environment and what tools left behind
 	rm -rf $(VENV) $(VENV)-3.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

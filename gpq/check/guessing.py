@@ -84,6 +84,10 @@ WORDS = {
         "what was given to job.state() ({}) changes in every micro-batch, not once a step",
         "update it where job.at_step is true",
     ),
+    "replicas-apart": (
+        "replicas do not train alike: a scheduler ({}) is given something that this replica has computed of its own examples",
+        "a scheduler wants the same metric on all: one over all of the data, as a validation loss is",
+    ),
     "by-pass": (
         "the loop does something once a pass of its body that belongs once to a step, or its loss is no mean over examples",
         "do it where job.at_step is true; job.step counts the steps",
@@ -185,6 +189,13 @@ def _kept(case: Case) -> str:
     return "forgotten-copy" if names[0].startswith("copy ") else f"not-kept\n{_owner(names[0])}"
 
 
+def _scheduled(case: Case) -> str:
+    """Of several replicas a scheduler differs, and nothing that it could follow from."""
+    names = [each.what for each in case.finding.differences]
+    alone = bool(names) and all(name.startswith("scheduler:") for name in names)
+    return f"replicas-apart\n{names[0]}" if alone and case.shape.replicas > 1 else ""
+
+
 def _restart(case: Case) -> str:
     """The state differs as soon as it is restored."""
     begins = [attempt.begin for attempt in case.shape.attempts[1:]]
@@ -232,7 +243,7 @@ def _owner(name: str) -> str:
 
 
 RULES: tuple[Callable[[Case], str], ...] = (
-    _unseeded, _hand_accumulation, _samples, _rates, _random, _scaled, _batch_norm, _kept, _restart, _mixed,
+    _unseeded, _hand_accumulation, _samples, _rates, _random, _scaled, _batch_norm, _kept, _scheduled, _restart, _mixed,
     _lines, _by_pass,
 )  # fmt: skip
 

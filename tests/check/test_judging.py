@@ -68,6 +68,23 @@ def test_a_loop_outside_job_epochs_begins_anew() -> None:
     assert list(verdicts.values()) == [("same", "")] * 4 + [("differs", "own-epochs")]
 
 
+def test_a_scheduler_that_differs_alone_has_its_own_metric_on_every_replica() -> None:
+    reference, apart = run(), run()
+    for number, step in reference.steps.items():
+        step.numbers = {"scheduler:0.best": 1.0, "scheduler:0.num_bad_epochs": 0.0}
+        apart.steps[number].numbers = {
+            "scheduler:0.best": 1.0 if number < 4 else 0.5,
+            "scheduler:0.num_bad_epochs": 0.0,
+        }
+    verdicts = judged(reference, [apart for _ in SHAPES])
+    assert verdicts["two replicas"] == verdicts["two replicas, accumulating"] == ("differs", "replicas-apart")
+    assert verdicts["split"] == ("differs", "by-pass")
+    # Where what it could follow from differs too, it is no cause.
+    apart.steps[4].numbers["group 0.momentum"] = 0.3
+    reference.steps[4].numbers["group 0.momentum"] = 0.9
+    assert judged(reference, [apart for _ in SHAPES])["two replicas"] == ("differs", "by-pass")
+
+
 def test_fewer_steps_than_the_reference_are_no_success() -> None:
     short = run()
     del short.steps[8]

@@ -14,6 +14,7 @@ import pytest
 
 from tests import schemas
 from tests.cli.conftest import ROOT, Gpq
+from tests.habits import planted
 from tests.waiting import wait_until
 
 ACCUMULATING, SPLIT, TWO, BOTH, RESUMED = (
@@ -59,10 +60,10 @@ def scratch(gpq: Gpq, tmp_path: Path) -> Path:
     return folder
 
 
-def script(folder: Path, name: str = "train.py", **planted: str) -> Path:
+def script(folder: Path, name: str = "train.py", **habit: str) -> Path:
     """The loop with one habit planted, each in its place."""
     path = folder / name
-    path.write_text(SCRIPT.format(**{"epochs": "job.epochs(9)", "before": "", "loss": "", "after": "", **planted}))
+    path.write_text(SCRIPT.format(**{"epochs": "job.epochs(9)", "before": "", "loss": "", "after": "", **habit}))
     return path
 
 
@@ -94,7 +95,7 @@ def test_the_examples_train_the_same_in_every_shape(gpq: Gpq, scratch: Path, nam
 
 
 @pytest.mark.parametrize(
-    ("code", "planted", "shapes"),
+    ("code", "habit", "shapes"),
     [
         ("scaled-loss", {"loss": "loss = loss * (13 / len(x))"}, EVERY),
         ("random", {"before": "x = x + 0.1 * torch.randn_like(x)"}, EVERY),
@@ -104,10 +105,10 @@ def test_the_examples_train_the_same_in_every_shape(gpq: Gpq, scratch: Path, nam
     ],
 )  # fmt: skip
 def test_a_planted_habit_is_found_and_named(
-    gpq: Gpq, tmp_path: Path, code: str, planted: dict[str, str], shapes: set[str]
+    gpq: Gpq, tmp_path: Path, code: str, habit: dict[str, str], shapes: set[str]
 ) -> None:
     """None of these can a library mend: it can only tell."""
-    path = script(tmp_path, **planted)
+    path = script(tmp_path, **habit)
     said = gpq("check", "--json", "--timeout", "4m", str(path), "--anything", "1", timeout=280)
     found = json.loads(said.stdout)
     assert {shape for shape, row in rows(found).items() if row["verdict"] != "same"} >= shapes, found
@@ -128,6 +129,15 @@ def test_a_planted_habit_is_found_and_named(
     assert (other.returncode, "no verdict is kept" in other.stderr) == (4, True)
     path.write_text(path.read_text() + "\n")
     assert gpq("check", "--last", str(path), "--anything", "1").returncode == 4
+
+
+@pytest.mark.parametrize("name", ["lbfgs", "sam-class"])
+def test_a_habit_that_the_library_tells_is_named_in_the_shapes_that_it_takes(
+    gpq: Gpq, tmp_path: Path, name: str
+) -> None:
+    """Two of many: `benchmarks/planted.py` checks them all."""
+    found = checked(gpq, "--timeout", "4m", str(planted.write(name, tmp_path)), code=0)
+    assert planted.faults(name, found) == []
 
 
 def test_a_submission_says_what_a_kept_verdict_has_against_the_script(live: Gpq, tmp_path: Path) -> None:

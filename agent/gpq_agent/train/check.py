@@ -21,6 +21,7 @@ from .leaving import end_at_once
 from .sampler import GlobalSampler, Issued
 from .sketch import MOST, Fingerprint, Sketcher, flattened, named_optimizer, named_parameters
 from .steady import Placed, SeededData, copies, generators, moved, still, without_dropout
+from .stepping import inner_optimizers
 from .stopping import STOP_ORDERED
 
 INTERNAL = ("cursor", "progress", "ledger", "noise", "trained")  # parts of a checkpoint that are gpq's own
@@ -94,6 +95,8 @@ class Recorder:
     # -- what happens --------------------------------------------------------------------------------------------------
 
     def entered(self, micro: Issued) -> None:
+        if micro.place == 0:
+            self._indices = []  # a step that is begun anew, cut otherwise, has none of what it was begun with
         self._micro = micro
         self._generators = generators()
 
@@ -127,17 +130,23 @@ class Recorder:
         self._write(engine)
         self._end(engine)
 
-    def _before_step(self, optimizer: Any, *_: Any) -> None:
+    def _before_step(self, optimizer: Any, args: Any = (), kwargs: Any = None) -> None:
         if all(optimizer is not each for each in self._optimizers):
             self._optimizers.append(optimizer)
         rates = [group.get("lr") for group in optimizer.param_groups]
         self._rates.append([float(rate) for rate in rates if rate is not None])
+        if not _has_closure(args, kwargs):
+            self._keep_gradients(optimizer)
+
+    def _keep_gradients(self, optimizer: Any) -> None:
         if self._rank == 0:
             for name, parameter in named_parameters(optimizer, self._names):
                 if parameter.grad is not None and parameter.grad.layout is torch.strided:
                     self._gradients["gradient of {}".format(name)] = self._sketch(parameter.grad)
 
-    def _after_step(self, *_: Any) -> None:
+    def _after_step(self, optimizer: Any, args: Any = (), kwargs: Any = None) -> None:
+        if _has_closure(args, kwargs):
+            self._keep_gradients(optimizer)  # what it found before was left by the step before, if there was one
         if self._micro is not None:
             return
         self._outside += 1
@@ -208,12 +217,17 @@ class Recorder:
             plain = named_optimizer(part, names) if hasattr(part, "param_groups") else part.state_dict()
             found.update(flattened("" if name == "model" else name, plain))
         kept = [part for part in parts.values() if hasattr(part, "param_groups")]
+        # These also before their first step of this process: what is restored is compared.
+        for number, optimizer in enumerate(kept):
+            place = "outside the model, optimizer {}".format(number + 1) if number else "outside the model"
+            self._strange(found, place, optimizer, names)
+        within = [inner for each in kept for inner in inner_optimizers(each)]
+        for number, inner in enumerate(within):
+            found.update(flattened("inner optimizer {}".format(number + 1), named_optimizer(inner, names)))
         for number, optimizer in enumerate(self._optimizers):
-            if all(optimizer is not each for each in kept):
+            if all(optimizer is not each for each in (*kept, *within)):
                 name = "another optimizer ({} {})".format(type(optimizer).__name__, number + 1)
                 self._strange(found, name, optimizer, names)
-            elif any(id(each) not in names for group in optimizer.param_groups for each in group["params"]):
-                self._strange(found, "outside the model", optimizer, names)
         if self._count >= self.order.steps:
             for model in list(modules.values()):
                 for number, copy in enumerate(copies(model, dict(enumerate(modules.values())))):
@@ -232,6 +246,12 @@ class Recorder:
         self._say({"end": self._count})
         engine.pulse.phase("ended")
         end_at_once(0)
+
+
+def _has_closure(args: Any, kwargs: Any) -> bool:
+    """Does an optimizer compute its gradients itself? `args` and `kwargs` as torch's hooks are given them: itself first."""
+    given = args[1] if len(args) > 1 else (kwargs or {}).get("closure")
+    return callable(given)
 
 
 def _follow(descriptor: int) -> None:

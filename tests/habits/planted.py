@@ -1,0 +1,129 @@
+"""Habits as scripts of their own for `gpq check`, one in each: owns which, what the verdict must name, and the judge of it.
+
+The loops are those of the table of habits. A habit that the library tells takes away some freedoms: shapes that need one of
+those are told, by that habit's code, and all others come out the same. Where a loop is right, all shapes do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpq_agent.train.habits import HABITS
+
+from gpq.check.shapes import Shape, compared
+from gpq.check.verdict import DIFFERS, SAME, TOLD
+
+RESUMED = "stopped and resumed on another number"
+SCRIPT = """import gpq_agent.train as gpq
+import torch
+from tests.habits.catalogue import load
+
+habit = load()[{name!r}]
+torch.set_default_dtype(getattr(torch, habit.dtype))
+habit.loop(gpq, {{}})
+"""
+# Loop -> code of the habit that must be named, or of several that it has; none where all is right, and nothing may be told.
+PLANTED: dict[str, tuple[str, ...]] = {
+    "lbfgs": ("closure",),
+    "adam-closure": ("closure",),
+    "hand-step": ("hand-step",),
+    "hand-step-momentum": ("hand-step", "forgotten-copy"),
+    "gan": ("step-between",),
+    "sam-class": ("two-passes",),
+    "sam-by-hand": ("two-passes", "hand-step"),
+    "optimizer-not-given": ("other-optimizer",),
+    "scheduler-forgotten": ("forgotten-scheduler",),
+    "scaler-forgotten": ("forgotten-scaler",),
+    "ema-forgotten": ("forgotten-copy",),
+    "ema-dict": ("forgotten-copy",),
+    "ema-unguarded": ("state-in-pieces",),
+    "rate-own-counter": ("own-rate",),
+    "accumulation-by-hand": ("hand-accumulation",),
+    "zero-every-second": ("carried-gradient",),
+    "zero-never": ("carried-gradient",),
+    "autograd-grad": ("hand-gradient",),
+    "tokens": ("token-loss",),
+    "sum-loss": ("token-loss",),
+    "loss-in-batch": ("batch-loss",),
+    "unfreeze-group": ("late-group",),
+    "criterion-parameters": (),
+    "own-loader": ("own-loader",),
+    "range-epochs": ("own-epochs",),
+    "break-early": ("own-break",),
+    "hook-scale": ("grad-hook",),
+    "batch-norm": ("batch-norm",),
+    "spectral-norm": ("moving-buffer",),
+    "clip-adamw": (),
+    "clip-value": (),
+    "scaler-clip": (),
+    "edit-scale": (),
+    "zero-model-before": (),
+    "zero-model-after": (),
+    "one-cycle": (),
+    "cosine": (),
+    "warmup-lambda": (),
+    "two-optimizers": (),
+    "muon": (),
+    "lion": (),
+    "lamb": (),
+    "adafactor": (),
+    "tokens-weighed": (),
+    "two-passes": (),
+    "retain-graph": (),
+    "unfreeze-from": (),
+    "unused-found": (),
+    "checkpoint-reentrant-first": (),
+    "checkpoint-reentrant-last": (),
+    "tail-of-one": (),
+    "ema-guarded": (),
+    "evaluate": (),
+}
+# What no library sees at once, and a guess must name: loop -> (code, shapes that differ).
+GUESSED = {"plateau-training-loss": ("replicas-apart", ("two replicas", "two replicas, accumulating", RESUMED))}
+STEPS = {"break-early": 20}  # it leaves an epoch after eight batches
+
+
+def write(name: str, folder: Path) -> Path:
+    """The script of the loop `name`; what runs it must find this package."""
+    path = folder / f"{name}.py"
+    path.write_text(SCRIPT.format(name=name))
+    return path
+
+
+def faults(name: str, verdict: Mapping[str, Any]) -> list[str]:
+    """What is wrong in the answer of `gpq check --json`, a line each."""
+    rows = {row["shape"]: row for row in verdict["shapes"]}
+    if name in GUESSED:
+        return _misguessed(*GUESSED[name], rows)
+    codes = PLANTED[name]
+    told = {each["code"] for each in verdict["habits"]}
+    found = [f"{code} is not told" for code in codes if code not in told]
+    if not codes:
+        found += [f"{code} is told, and nothing is to be" for code in sorted(told)]
+    for shape in compared(verdict["steps"]):
+        seen, wanted = _seen(rows.get(shape.name)), _wanted(codes, shape)
+        if seen not in wanted:
+            found.append(f"{shape.name}: {seen}, not {' or '.join(wanted)}")
+    return found
+
+
+def _misguessed(code: str, shapes: tuple[str, ...], rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    named = {shape: row["habit"]["code"] for shape, row in rows.items() if row["verdict"] == DIFFERS and row["habit"]}
+    found = [f"{shape}: {_seen(rows.get(shape))}, not {DIFFERS} {code}" for shape in shapes if named.get(shape) != code]
+    right = [row for shape, row in rows.items() if shape not in shapes]
+    return found + [f"{row['shape']}: {_seen(row)}, not {SAME}" for row in right if row["verdict"] != SAME]
+
+
+def _wanted(codes: tuple[str, ...], shape: Shape) -> list[str]:
+    """What may stand in the row of that shape."""
+    needed = [f"{TOLD} {code}" for code in codes if set(HABITS[code].freedoms) & set(shape.freedoms)]
+    return needed or [SAME]
+
+
+def _seen(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return "no row"
+    habit = row["habit"]
+    return " ".join(filter(None, [row["verdict"], habit["code"] if habit else "", row["what"], row["problem"]]))
