@@ -57,6 +57,9 @@ class Picture(pyte.Screen):
         self.cursor.x, self.cursor.y = x, y
 
 
+PIECES_SECONDS = 0.05  # between two pieces of one picture, at most
+
+
 class Stream(pyte.ByteStream):
     csi = {**pyte.ByteStream.csi, "b": "repeat_last", "S": "scroll_up", "T": "scroll_down"}  # noqa: RUF012
     events = pyte.ByteStream.events | {"repeat_last", "scroll_up", "scroll_down"}
@@ -111,6 +114,14 @@ class Terminal:
         while not seen(self):
             alive = self.pump() and time.monotonic() < deadline
             assert alive or seen(self), f"never seen: {what}\n{self.text}"
+        self._take_in_the_rest()
+
+    def _take_in_the_rest(self) -> None:
+        """A picture comes in several pieces: the line that was waited for may be in the first of them."""
+        end = time.monotonic() + 10 * PIECES_SECONDS
+        while time.monotonic() < end and select.select([self._ours], [], [], PIECES_SECONDS)[0]:
+            if not self.pump():
+                return
 
     def shows(self, *words: str) -> None:
         """Wait until all of them are to be seen."""
@@ -131,7 +142,8 @@ class Terminal:
         return termios.tcgetattr(self._ours)
 
     def row(self, word: str) -> str:
-        return next(row for row in self.rows if word in row)
+        """The first with it; "" where there is none, or none yet."""
+        return next((row for row in self.rows if word in row), "")
 
     def highlighted(self) -> list[str]:
         """The rows that are drawn in reverse, or begin with the cursor."""
