@@ -41,7 +41,7 @@ from .reducing import Reducer
 from .report import Reporter
 from .restore import Parts
 from .sampler import SAMPLE_EVERY, GlobalSampler, Issued
-from .scaling import Adjustment, Rule, betas_power
+from .scaling import UNCHANGED, Adjustment, Rule, betas_power
 from .stepping import StepGate, inner_optimizers
 from .stopping import EXIT_CODES, STOP_ORDERED, STOP_SIGNAL, Terminator
 from .timing import StepClock, StepTimes
@@ -56,7 +56,7 @@ WATCHED_STEPS = 3  # of an attempt, after each of which replicas tell each other
 MEET_SECONDS = 15.0  # that replicas may be apart in a step that has no backward pass
 APART = 1e-6  # of the sum of the norms of all weights: replicas that are further apart do not train alike
 LOSSES = 8  # micro-batches of an attempt whose losses are looked at
-LOOK_SHARE = 200.0  # times what a look took, until the next one at the end of an epoch
+LOOK_SHARE = 1000.0  # times what a look took, until the next one at the end of an epoch
 LOOKS = (1, 3)  # after so many steps: has something been forgotten?
 MOST_PENDING = 64  # steps of the loader that a loop may put into one of its own before a stop no longer waits for it
 
@@ -793,10 +793,12 @@ class Engine:
         """What the step in hand makes of this optimizer's learning rate and betas."""
         assert self._limits is not None
         assert self.micro is not None
+        base, total = self._limits.base_batch, self.micro.step.total
+        if total == base and self._gain == 1.0 and self._rules[id(optimizer)].is_neutral:
+            return UNCHANGED
         betas = 1.0
         if self._scale_betas and not self._limits.fixed:
-            total = self.micro.step.total
-            betas = betas_power(optimizer, total_batch=total, base_batch=self._limits.base_batch)
+            betas = betas_power(optimizer, total_batch=total, base_batch=base)
         return Adjustment(self._rate_factor(optimizer), betas)
 
     def _rate_factor(self, optimizer: Any) -> float:

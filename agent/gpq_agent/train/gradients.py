@@ -5,12 +5,14 @@ not see: what it does to `p.grad` there is without effect, and no way of clearin
 are added, and reduced over replicas, before the call that ran the pass returns. Steps in one piece are left as they are.
 """
 
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Set
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 import torch
 
 from .probe import GradientProbe
-from .reducing import Marks, Parameter, Reducer, is_marked, mark
+from .reducing import Marks, Parameter, Reducer, is_as, is_marked, mark
+
+KEPT = 1 << 20  # elements of gradients up to which zeros are kept from step to step: for small models, whose steps are short
 
 
 class Gradients:
@@ -40,10 +42,13 @@ class Gradients:
         self._lengths: List[int] = []
         self._watched: Optional[Marks] = None
         self._all: List[Parameter] = []
+        self._small = True  # their gradients are
         self._zeros: Marks = {}  # gradients that were moved away in this step: zero, until the script changes them
+        self._spare: Marks = {}  # those of earlier steps: nobody else has them who changes them
         self._before: Marks = {}  # the pass that runs
         self._reaching: List[Parameter] = []  # what that pass may leave a gradient to
-        self._used: Marks = {}  # of one parameter of each optimizer, what its step was made of, while nothing clears it
+        # Of one parameter of each optimizer, what its step was made of, while nothing clears it.
+        self._used: Dict[int, Tuple[Parameter, Optional[torch.Tensor], int]] = {}
         self._tainted: Set[Parameter] = set()  # of those: a pass has added to it since
 
     # -- around a micro-batch ------------------------------------------------------------------------------------------
@@ -65,6 +70,8 @@ class Gradients:
         if place == 0:
             self._sums.clear()
             self._zeros.clear()
+            if micro_batches == 1:
+                self._spare.clear()
         if self._reducer is not None:
             self._reducer.enter(self.last, accumulates=micro_batches > 1, even=even)
 
@@ -100,17 +107,23 @@ class Gradients:
         for group in optimizer.param_groups:
             for item in group["params"]:
                 if item.grad is not None:
-                    self._used[item] = mark(item)
+                    self._used[id(item)] = (item, *mark(item))
                     return
 
     def _taint(self) -> None:
         """A pass has added to what a step was made of, and what the script has not cleared: if it is not cleared before the
         next step of that optimizer, it goes into two."""
-        if not self._used:
-            return
-        for item in [item for item in self._used if not is_marked(item, self._used)]:
-            self._used[item] = mark(item)
-            self._tainted.add(item)
+        for item, gradient, version in list(self._used.values()):
+            if not is_as(item, gradient, version):
+                self._used[id(item)] = (item, *mark(item))
+                self._tainted.add(item)
+
+    def _forget_cleared(self) -> None:
+        """The script has cleared, or changed, what a step was made of: it goes into no other."""
+        for item, gradient, version in list(self._used.values()):
+            if not is_as(item, gradient, version):
+                del self._used[id(item)]
+                self._tainted.discard(item)
 
     def scale(self, factor: float) -> None:
         """Multiply what is accumulated so far."""
@@ -128,6 +141,7 @@ class Gradients:
         if lengths != self._lengths:  # groups are added now and then, never taken away
             self._lengths = lengths
             self._all = list(dict.fromkeys(item for optimizer in self._optimizers for item in _of(optimizer)))
+            self._small = sum(item.numel() for item in self._all) <= KEPT
         return self._all
 
     # -- around a backward pass ----------------------------------------------------------------------------------------
@@ -142,11 +156,12 @@ class Gradients:
         if self.passes == 1:
             self._probe.weights += self.weight
         if self._place == 0 and self._used:  # later nothing reaches what the step has accumulated
-            self._used = {item: known for item, known in self._used.items() if is_marked(item, self._used)}
-            self._tainted.intersection_update(self._used)
+            self._forget_cleared()
         if self.in_pieces and simple and self._may_bring_back():
             self._bring_back(parameters)
         elif self.in_pieces:
+            if self._sums:
+                self._spare.clear()  # there are two copies already
             self._make_room(parameters)
         if self._reducer is not None:
             watch = self.passes > 1 or len(self._optimizers) > 1
@@ -285,16 +300,40 @@ class Gradients:
         """The first gradients of a step become the sums as they are, where their weight is the unit: that is cheaper than a
         copy. Not where they are parts of a bucket, which is filled again."""
         self._add_sparse(parameters, factor)
-        dense = [(item, item.grad) for item in parameters if item.grad is not None]
-        whole = [pair for pair in dense if factor == 1.0 and pair[1]._base is None]
-        self._sums.update((item, part.detach() if part.requires_grad else part) for item, part in whole)
-        for parameter, part in whole:
-            parameter.grad = zeros = torch.zeros_like(part)
-            self._zeros[parameter] = (zeros, zeros._version)
-        if len(whole) < len(dense):
-            copied = [item for item, _ in dense if item not in self._sums]
+        taken: List[Tuple[Parameter, torch.Tensor]] = []
+        copied: List[Parameter] = []
+        for item in parameters:
+            part = item.grad
+            if part is None:
+                continue
+            if factor == 1.0 and part._base is None:
+                taken.append((item, part.detach() if part.requires_grad else part))
+            else:
+                copied.append(item)
+        self._sums.update(taken)
+        self._leave_zeros(taken)
+        if copied:
             self._sums.update(zip(copied, torch._foreach_mul(_gradients(copied), factor)))
             self._clear(copied)
+
+    def _leave_zeros(self, taken: List[Tuple[Parameter, torch.Tensor]]) -> None:
+        """Zero in `p.grad`, in the place of these."""
+        again = []
+        left = []
+        for parameter, part in taken:
+            zeros, version = self._spare.get(parameter, (None, -1))
+            if zeros is None or zeros._version != version or zeros.shape != part.shape or zeros.dtype != part.dtype:
+                zeros = torch.zeros_like(part)
+            else:
+                again.append(zeros)
+            parameter.grad = zeros
+            left.append((parameter, zeros))
+        if again:  # whatever their versions say: there are ways past those
+            torch._foreach_zero_(again)
+        marks = {parameter: (zeros, zeros._version) for parameter, zeros in left}
+        self._zeros.update(marks)
+        if self._small:
+            self._spare.update(marks)
 
     def _clear(self, parameters: List[Parameter]) -> None:
         torch._foreach_zero_(_gradients(parameters))

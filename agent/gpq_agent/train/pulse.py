@@ -43,7 +43,10 @@ class Pulse:
 
     def phase(self, phase: str) -> None:
         """Another phase of the same step."""
-        self.beat(self._step, phase)
+        if self._map is not None:
+            _PHASE.pack_into(self._map, _PHASE_AT, _NUMBERS[phase])
 
 
 _NUMBERS = {phase: number for number, phase in enumerate(wire.PHASES)}
+_PHASE = struct.Struct("=q")
+_PHASE_AT = struct.calcsize(wire.PULSE[:3])  # after pid and step

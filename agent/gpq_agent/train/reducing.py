@@ -29,9 +29,13 @@ def mark(parameter: Parameter) -> Tuple[Optional[torch.Tensor], int]:
 
 def is_marked(parameter: Parameter, marks: Marks) -> bool:
     """Is `p.grad` as it was when it was marked?"""
-    known = marks.get(parameter, (None, -1))
+    return is_as(parameter, *marks.get(parameter, (None, -1)))
+
+
+def is_as(parameter: Parameter, known: Optional[torch.Tensor], version: int) -> bool:
+    """Is `p.grad` this tensor, at this version?"""
     gradient = parameter.grad
-    return gradient is known[0] and (gradient is None or gradient._version == known[1])
+    return gradient is known and (gradient is None or gradient._version == version)
 
 
 class Reducer:

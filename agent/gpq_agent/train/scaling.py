@@ -28,6 +28,11 @@ class Rule:
         """
         return self._formula(self, total_batch / self._base, gain, base_steps)
 
+    @property
+    def is_neutral(self) -> bool:
+        """Does it leave the rate as it is at the base batch, whatever the progress?"""
+        return self._warmup == 0.0
+
     def _legw(self, scale: float, base_steps: float) -> float:
         # You et al. 2019: sqrt scaling, and a linear warm-up that lasts as many epochs more as the batch is larger. In
         # steps at the base batch, which count examples, that is the base warm-up times the scale.
@@ -81,6 +86,9 @@ class Adjustment(NamedTuple):
 
     rate: float = 1.0
     betas: float = 1.0
+
+
+UNCHANGED = Adjustment()
 
 
 def betas_power(optimizer: Any, *, total_batch: int, base_batch: int) -> float:

@@ -106,6 +106,31 @@ def test_accumulated_training_ends_where_plain_training_ends(body: Callable[...,
     assert this.step == 15
 
 
+def test_gradients_are_zero_before_the_last_micro_batch_whatever_was_done_to_those_of_earlier_steps() -> None:
+    """Also by ways that leave no trace; and what a script has made of one of them for itself is left alone."""
+    data, this = Examples(96), job()
+    loader = this.loader(data, batch_size=24, max_local_batch=12, fixed_batch=True)
+    model = network()
+    model, optimizer, _ = this.prepare(model, adam(model))
+    weight = next(model.parameters())
+    own = None
+    for _ in this.epochs(2):
+        for x, y in loader:
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            if not this.at_step:
+                assert weight.grad is not None
+                assert all(not item.grad.any() for item in model.parameters() if item.grad is not None)
+                if own is None:
+                    own = weight.grad.detach()
+                    own.fill_(5.0)  # the memory of p.grad, which the script lets go of below
+                weight.grad.data.add_(1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+    assert own is not None
+    assert torch.equal(own, torch.full_like(own, 6.0))
+    assert same(model, plain(data, 24, 2))
+
+
 def test_splitting_sampled_batches_and_clipping_does_not_change_the_result() -> None:
     data, this = Examples(240), job()
     loader = this.loader(data, batch_size=24, max_local_batch=24)
