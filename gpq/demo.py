@@ -32,7 +32,7 @@ settle_seconds = 4.0
 restart_seconds = 6.0
 grace = 60.0
 """
-ALONE_SECONDS = 45.0  # at most this long the first job has both servers to itself, where it may grow
+ALONE_SECONDS = 90.0  # at most this long the first job has both servers to itself, where it may grow
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +187,10 @@ def play(here: Stage, draw: Callable[[TopView, str], None], *, timeout: float, p
     first, *others = CAST
     submit(here, first)
     waiting = list(others)
-    wanted = 1 if entry(here.policy).gang else len(SERVERS)  # GPUs that the first job has before the others come
     while True:
         view = connection.call(Top(), TopView)
-        rows = {job.id: job for job in view.jobs}
-        lead = rows.get(here.ids[first.name])
         alone = time.monotonic() - here.started
-        if waiting and (lead is None or lead.gpus >= wanted or alone > ALONE_SECONDS):
+        if waiting and (alone > ALONE_SECONDS or _is_grown(here, first)):
             submit(here, waiting.pop(0))
         cast = connection.call(Status([str(number) for number in here.ids.values()]), JobList)
         done = sum(job.ended_at is not None for job in cast.jobs)
@@ -204,6 +201,14 @@ def play(here: Stage, draw: Callable[[TopView, str], None], *, timeout: float, p
             kept = "--home DIR keeps its logs" if here.temporary else f"its logs are in {here.home}"
             raise TimedOut(f"the demo did not end within {timeout:.0f} s", f"give it longer: --timeout; {kept}")
         time.sleep(pause)
+
+
+def _is_grown(here: Stage, part: Part) -> bool:
+    """Has it got what it came for, so that the others may come? A growth that is only ordered may yet be taken back."""
+    [job] = connection.call(Status([str(here.ids[part.name])]), JobList).jobs
+    if job.ended_at is not None:
+        return True
+    return job.gpus > 0 if entry(here.policy).gang else job.resizes > 0
 
 
 def _act(here: Stage, waiting: list[Part], done: int) -> str:

@@ -81,7 +81,7 @@ def test_the_demonstration_keeps_all_its_promises(tmp_path: Path) -> None:
     try:
         done = run(sys.executable, "-m", "gpq", "demo", "--json", "--home", str(home), "--timeout", "9m", seconds=580)
         [result] = schemas.check("demo", done.stdout)
-        assert done.returncode == 0, (result, done.stderr)
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     finally:
         lock = home / "daemon.lock"
         if lock.exists():
