@@ -12,7 +12,9 @@ import torch
 from .probe import GradientProbe
 from .reducing import Marks, Parameter, Reducer, is_as, is_marked, mark
 
-KEPT = 1 << 20  # elements of gradients up to which zeros are kept from step to step: for small models, whose steps are short
+KEPT = (
+    1 << 20
+)  # elements of gradients up to which zeros are kept from step to step: for small models, whose steps are short
 
 
 class Gradients:
