@@ -41,7 +41,7 @@ test-interpreters:  ## the tests that need no PyTorch, on the other Pythons from
 	  test -x $(VENV)-$$version/bin/python || "$$python" -m venv $(VENV)-$$version || exit 1; \
 	  $(VENV)-$$version/bin/python -m pip install --quiet --upgrade pip || exit 1; \
 	  $(VENV)-$$version/bin/python -m pip install --quiet --editable . --group test || exit 1; \
-	  $(VENV)-$$version/bin/python -m pytest -q -n 2 $(WITHOUT_TORCH) || exit 1; \
+	  $(VENV)-$$version/bin/python -m pytest -q -n auto $(WITHOUT_TORCH) || exit 1; \
 	done
 
 WITHOUT_TORCH := tests/core tests/policies tests/control tests/sim tests/views tests/contract/test_stores.py tests/test_config.py tests/test_demo.py
