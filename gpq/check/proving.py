@@ -5,20 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 import gpq_agent
 import msgspec
+from gpq_agent import wire
 
 from gpq.check import judging, keeping
 from gpq.check.comparing import Judge
 from gpq.check.guessing import drawn
 from gpq.check.records import Run, read
+from gpq.check.restoring import Restored, remarks, restore
 from gpq.check.running import Course, Program, Runner, interruptible, last_lines
 from gpq.check.shapes import AGAIN, REFERENCE, ROUNDING, Shape, compared
 from gpq.check.verdict import DIFFERS, FAILED, ShapeView, Verdict
@@ -46,8 +49,9 @@ def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
     home = Path(tempfile.mkdtemp(prefix="gpq-check-"))
     rows: list[ShapeView] = []
     failed = True
+    restored = Restored()
     try:
-        with interruptible(), Runner(_program(asked, home), home, asked.steps) as runner:
+        with interruptible(), _restoring(home, restored), Runner(_program(asked, home), home, asked.steps) as runner:
             deadline = begun + asked.seconds
             shapes = (REFERENCE, *ROUNDING, *compared(asked.steps))
             courses = runner.run(shapes, deadline, ended)
@@ -79,7 +83,7 @@ def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
             batch=facts.batch if facts else 0,
             shapes=rows,
             habits=judging.habits([reference, *turned, *runs]),
-            notes=_notes(reference, rows, judge),
+            notes=[*_notes(reference, rows, judge), *remarks(restored, asked.cwd)],
             seconds=round(time.monotonic() - begun, 1),
             at=datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
         )
@@ -91,6 +95,21 @@ def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
         raise
     finally:
         _tidy(home, whole=not failed)
+
+
+@contextlib.contextmanager
+def _restoring(home: Path, restored: Restored) -> Iterator[None]:
+    """At the end, however it comes, the files that the script has overwritten are as before."""
+    try:
+        yield
+    finally:
+        found = restore(home)
+        restored.back += found.back
+        restored.new += found.new
+        restored.lost += found.lost
+        if sys.exc_info()[0] is not None:  # no verdict will say it
+            for each in found.lost:
+                sys.stderr.write(f"gpq: could not be put back: {each}\n")
 
 
 def _kept(verdict: Verdict, place: str) -> Verdict:
@@ -179,7 +198,7 @@ def _notes(reference: Run, rows: list[ShapeView], judge: Judge) -> list[str]:
 def _tidy(home: Path, *, whole: bool) -> None:
     """Checkpoints go at once; what the script printed stays where somebody was told of it."""
     with contextlib.suppress(OSError):
-        if whole:
+        if whole and not any((home / wire.CHECK_KEPT).glob("*.json")):  # a file that is not put back yet
             shutil.rmtree(home)
             return
         for folder in home.glob("*/checkpoints"):

@@ -50,9 +50,10 @@ def check(
     compared: `same`, `differs` (with the first step and tensor, and the probable habit of the loop), or `told`: the library
     says what stands against a shape, and gpq never runs the job in it.
 
-    It runs here, in the current folder, with checkpoints in a folder of its own; files that the script writes by itself are
-    written. An epoch is cut to a few batches, dropout is off, and augmentation is seeded by example. `gpq submit` says so
-    where the last verdict on a script was not good. Exit code 1 where a shape differs in silence, or fails.
+    It runs here, in the current folder, with checkpoints in a folder of its own. Files that the script overwrites by itself are
+    put back at the end; new ones stay, and are named. An epoch is cut to a few batches, dropout is off, and augmentation is
+    seeded by example. `gpq submit` says so where the last verdict on a script was not good. Exit code 1 where a shape differs
+    in silence, or fails.
 
     \b
     Example:

@@ -214,21 +214,30 @@ def test_what_cannot_be_checked_is_said_in_a_line(gpq: Gpq, tmp_path: Path) -> N
 
 
 def test_a_script_that_fails_on_two_replicas_alone_has_a_row_for_it(gpq: Gpq, tmp_path: Path) -> None:
-    path = script(tmp_path, before="assert job.rank == 0, 'planted'")
+    own = tmp_path / "log.csv"
+    own.write_text("of weeks")
+    writes = f"open({str(own)!r}, 'w').write('of the check')"
+    path = script(tmp_path, before=f"{writes}; assert job.rank == 0, 'planted'")
     found = checked(gpq, "--steps", "4", "--timeout", "4m", str(path), code=1)
     verdicts = {shape: row["verdict"] for shape, row in rows(found).items()}
     assert verdicts == {ACCUMULATING: "same", SPLIT: "same", TWO: "failed", BOTH: "failed", RESUMED: "failed"}
     row = rows(found)[TWO]
     assert "AssertionError: planted" in row["problem"]
     assert "planted" in Path(row["log"]).read_text()
+    assert own.read_text() == "of weeks"
+    assert f"the script overwrote {own}: put back as before the check" in found["notes"]
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nothing_of_it_outlives_the_command(gpq: Gpq, tmp_path: Path, how: signal.Signals) -> None:
+def test_nothing_of_it_outlives_the_command(gpq: Gpq, tmp_path: Path, scratch: Path, how: signal.Signals) -> None:
     """However it ends: its processes, and the workers of their loaders, write their ids when they are up."""
     pids = tmp_path / "pids"
     pids.mkdir()
-    endless = f"import os, time; open(os.path.join({str(pids)!r}, str(os.getpid())), 'w').close(); time.sleep(600)"
+    own = tmp_path / "best.pt"
+    own.write_text("of weeks")
+    write = f"open({str(own)!r}, 'w').write('of the check')"
+    tell = f"import os, time; open(os.path.join({str(pids)!r}, str(os.getpid())), 'w').close()"
+    endless = f"{write}; {tell}; time.sleep(600)"
     path = script(tmp_path, before=endless)
     with subprocess.Popen(
         [sys.executable, "-m", "gpq", "check", str(path)], env=gpq.environment, cwd=tmp_path, stderr=subprocess.PIPE
@@ -238,6 +247,11 @@ def test_nothing_of_it_outlives_the_command(gpq: Gpq, tmp_path: Path, how: signa
         process.wait(60)
     assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[how]
     wait_until(lambda: not any(map(alive, os.listdir(pids))), "their end")
+    if how != signal.SIGKILL:
+        assert own.read_text() == "of weeks"
+        return
+    copies = [each for each in scratch.glob("gpq-check-*/kept/*") if each.read_text() == "of weeks"]
+    assert len(copies) == 1
 
 
 def test_what_takes_too_long_is_ended_and_named(gpq: Gpq, tmp_path: Path) -> None:

@@ -92,8 +92,14 @@ Any other loop, fixed batch, saving by yourself
     job.done()                                     # once all is written: an exit with 0 is the end of the job
 """
 
+import os
+import sys
+
 from .errors import GpqTrainError
 from .leaving import StopTraining
+from .safekeeping import guard
 from .session import Job, init
+
+guard(os.environ, sys.addaudithook)  # before the script opens a file
 
 __all__ = ["GpqTrainError", "Job", "StopTraining", "init"]
