@@ -748,9 +748,10 @@ class Engine:
         if self._gradients is None or self._gate is None or self.evaluating:
             return
         self._reading = None
-        if self.micro is not None and self._divisors.wanted and not self._weighed:
+        if self.micro is not None and not self._weighed:
             examples = self.micro.step.counts[self.micro.place]
-            self._reading = self._divisors.read(roots, examples) if examples else None
+            if examples and self._divisors.wanted(examples):
+                self._reading = self._divisors.read(roots, examples)
         self._between = self._gate.acted
         self._gradients.begin_pass()
         if self._reading is not None or self._between:

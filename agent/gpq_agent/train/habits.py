@@ -38,8 +38,8 @@ HABITS: Dict[str, Entry] = {
     ),
     "batch-loss": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
-        "a loss holds the examples of a batch against each other, so a part of a batch has another loss",
-        "none for such a loss; its batch and its number of GPUs stay",
+        "a loss holds the examples of a batch against each other, or bends their sum (its root, a floor)",
+        "for a root or a floor: take it of each example; else none, batch and number of GPUs stay",
     ),
     "closure": Entry(
         AS_IT_IS,
