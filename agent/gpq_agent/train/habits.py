@@ -81,6 +81,21 @@ HABITS: Dict[str, Entry] = {
         "a hook on parameters changes or takes gradients while they are computed, before the batch is complete",
         "change gradients after backward(), before optimizer.step()",
     ),
+    "flow-hook": Entry(
+        (ACCUMULATE, SPLIT, RESIZE),
+        "a hook changes gradients inside the model, where they are those of the part of the batch in hand",
+        "change gradients after backward(), before optimizer.step()",
+    ),
+    "own-freezing": Entry(
+        (ACCUMULATE, SPLIT, RESIZE),
+        "parameters are frozen and trained in turns, by a count of the loop's own",
+        "decide by job.step, or by the epoch outside the loop over the loader",
+    ),
+    "own-next": Entry(
+        (ACCUMULATE, SPLIT, RESIZE),
+        "the loop takes batches with next(), so it counts micro-batches as steps, and all of an epoch after a restart",
+        "for batch in loader:",
+    ),
     "comm-hook": Entry(
         (SPLIT,),
         "the model has a communication hook of its own, so gradient noise is not measured on several replicas",
