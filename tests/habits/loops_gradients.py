@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import mse_loss
 
 from .catalogue import habit
-from .material import EPOCHS, adamw, usual
+from .material import EPOCHS, adamw, net, usual
 
 
 @habit(right=True)
@@ -79,5 +79,33 @@ def log_norms(gpq: Any, options: dict[str, Any]) -> Any:
             squares = sum(float(parameter.grad.norm() ** 2) for parameter in model.parameters())
             job.log(norm=squares**0.5)
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5 * squares**0.25)
+            optimizer.step()
+    return model
+
+
+@habit()
+def clamp_activations(gpq: Any, options: dict[str, Any]) -> Any:
+    """a hook on the outputs that clamps their gradients"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            found = model(x)
+            found.register_hook(lambda gradient: gradient.clamp(-0.02, 0.02))
+            mse_loss(found, y).backward()
+            optimizer.step()
+    return model
+
+
+@habit()
+def clamp_in_module(gpq: Any, options: dict[str, Any]) -> Any:
+    """a full backward hook on a module that clamps gradients"""
+    inner = net()
+    inner[2].register_full_backward_hook(lambda module, given, _: tuple(each.clamp(-0.005, 0.005) for each in given))
+    job, loader, model, optimizer = usual(gpq, options, adamw, inner)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            mse_loss(model(x), y).backward()
             optimizer.step()
     return model

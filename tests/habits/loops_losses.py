@@ -109,6 +109,43 @@ def loss_in_batch(gpq: Any, options: dict[str, Any]) -> Any:
     return model
 
 
+@habit()
+def loss_root(gpq: Any, options: dict[str, Any]) -> Any:
+    """the root of a mean square error"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            torch.sqrt(mse_loss(model(x), y) + 1e-6).backward()
+            optimizer.step()
+    return model
+
+
+@habit()
+def loss_variance(gpq: Any, options: dict[str, Any]) -> Any:
+    """a term of the standard deviation of outputs over the batch, as in VICReg"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            found = model(x)
+            (mse_loss(found, y) + 0.5 * (1 - found.std(dim=0)).relu().mean()).backward()
+            optimizer.step()
+    return model
+
+
+@habit()
+def sum_over_constant(gpq: Any, options: dict[str, Any]) -> Any:
+    """a loss summed over the batch and divided by the batch size of the script, also in the tail"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            ((model(x) - y).square().sum() / BATCH).backward()
+            optimizer.step()
+    return model
+
+
 def _normed(gpq: Any, options: dict[str, Any], size: int = 203, **wrapping: Any) -> Any:
     parts = net()
     inner = nn.Sequential(parts[0], nn.BatchNorm1d(16), parts[1:])

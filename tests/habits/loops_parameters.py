@@ -255,3 +255,18 @@ def spectral_norm(gpq: Any, options: dict[str, Any]) -> Any:
             mse_loss(model(x), y).backward()
             optimizer.step()
     return model
+
+
+@habit()
+def freeze_in_turns(gpq: Any, options: dict[str, Any]) -> Any:
+    """trains the first and the last layer in turns, batch by batch"""
+    inner = net()
+    job, loader, model, optimizer = usual(gpq, options, adamw, inner)
+    for _ in job.epochs(EPOCHS):
+        for index, (x, y) in enumerate(loader):
+            inner[0].requires_grad_(index % 2 == 0)
+            inner[4].requires_grad_(index % 2 == 1)
+            optimizer.zero_grad()
+            mse_loss(model(x), y).backward()
+            optimizer.step()
+    return model

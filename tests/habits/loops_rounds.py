@@ -204,3 +204,47 @@ def evaluate(gpq: Any, options: dict[str, Any]) -> Any:
 def evaluate_undeclared(gpq: Any, options: dict[str, Any]) -> Any:
     """evaluates every fifth step, without job.eval"""
     return _evaluated(gpq, options, declared=False)
+
+
+@habit()
+def next_of_endless(gpq: Any, options: dict[str, Any]) -> Any:
+    """39 times next() of an iterator that begins anew at its end, without epochs"""
+    _, loader, model, optimizer = usual(gpq, options, adamw)
+    batches = iter(loader)
+    for _ in range(39):
+        try:
+            x, y = next(batches)
+        except StopIteration:
+            batches = iter(loader)
+            x, y = next(batches)
+        optimizer.zero_grad()
+        mse_loss(model(x), y).backward()
+        optimizer.step()
+    return model
+
+
+@habit()
+def next_of_epoch(gpq: Any, options: dict[str, Any]) -> Any:
+    """len(loader) times next() of an iterator, in every epoch"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        batches = iter(loader)
+        for _ in range(len(loader)):
+            x, y = next(batches)
+            optimizer.zero_grad()
+            mse_loss(model(x), y).backward()
+            optimizer.step()
+    return model
+
+
+@habit(stops=(14, 18))  # it is refused in the second loop, before any stop
+def two_loops(gpq: Any, options: dict[str, Any]) -> Any:
+    """two loops over the loader in every epoch"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for factor in (1.0, 0.1):
+            for x, y in loader:
+                optimizer.zero_grad()
+                (factor * mse_loss(model(x), y)).backward()
+                optimizer.step()
+    return model

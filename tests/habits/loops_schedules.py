@@ -9,6 +9,8 @@ import torch
 from torch.nn.functional import mse_loss
 from torch.optim.lr_scheduler import (
     CosineAnnealingLR,
+    CosineAnnealingWarmRestarts,
+    ExponentialLR,
     LambdaLR,
     LinearLR,
     OneCycleLR,
@@ -103,6 +105,40 @@ def scheduler_forgotten(gpq: Any, options: dict[str, Any]) -> Any:
 def scheduler_forgotten_per_epoch(gpq: Any, options: dict[str, Any]) -> Any:
     """a StepLR after each epoch that prepare was never given"""
     return _scheduled(gpq, options, lambda o, n: StepLR(o, 1, 0.5), per_epoch=True, given=False)
+
+
+def _counted(gpq: Any, options: dict[str, Any], make: Any, advance: Any) -> Any:
+    job = gpq.init()
+    loader = job.loader(Examples(), batch_size=BATCH, **options)
+    model = job.wrap(net())
+    optimizer = sgd(model.parameters())
+    model, optimizer, schedule = job.prepare(model, optimizer, make(optimizer))
+    for epoch in job.epochs(EPOCHS):
+        for index, (x, y) in enumerate(loader):
+            optimizer.zero_grad()
+            mse_loss(model(x), y).backward()
+            optimizer.step()
+            advance(schedule, epoch, index, len(loader))
+    return {"model": model, "rate": optimizer.param_groups[0]["lr"]}
+
+
+@habit()
+def restarts_by_place(gpq: Any, options: dict[str, Any]) -> Any:
+    """CosineAnnealingWarmRestarts.step(epoch + index / len(loader)), as its documentation shows"""
+    return _counted(
+        gpq, options, lambda o: CosineAnnealingWarmRestarts(o, 1), lambda s, epoch, index, n: s.step(epoch + index / n)
+    )
+
+
+@habit(stops=(6, 18))
+def schedule_every_fourth(gpq: Any, options: dict[str, Any]) -> Any:
+    """a schedule that is stepped after every fourth batch"""
+
+    def advance(schedule: Any, epoch: int, index: int, steps: int) -> None:
+        if index % 4 == 0:
+            schedule.step()
+
+    return _counted(gpq, options, lambda o: ExponentialLR(o, 0.8), advance)
 
 
 def _plateau(gpq: Any, options: dict[str, Any], own: bool) -> Any:

@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gpq_agent import wire
 
-from . import check
+from . import activations, check
 from .agreement import Agreement, Proposal
 from .batches import Configuration, Limits, ordered
 from .checkpoint import CheckpointStore, MemoryRecord
@@ -103,12 +103,18 @@ class Engine:
         self._scaler: Any = None
         self.freedoms = Freedoms(folder, self.agreement, environment.rank, self._tell_habit)
         self.in_epochs = False  # of job.epochs()
+        self.epoch = 0  # that it has given last
         self._renewed = False  # what the data loader has fetched ahead is of another shape than it should be
         self._reshape_later = False  # at the next step
         self._asked: Optional[Configuration] = None  # before freedoms that are lost
         self._checked = False  # layers were looked at
         self._divisors = Divisors(LOSSES)
         self._reading: Optional[Reading] = None  # of the pass that runs
+        self._trained: Tuple[int, List[bool]] = (
+            -1,
+            [],
+        )  # epoch, and which parameters were trained at the end of a body
+        self._changes: Optional[activations.Changes] = None
         self._between = False  # it runs after a step in the same body
         self._trial: Optional[Trial] = None
         self._trial_epoch = -1
@@ -170,6 +176,7 @@ class Engine:
         self._search = Search(Given(list(models), self._optimizers, self.parts.held()))
         self._watch_optimizers()
         listen(self)
+        self._changes = activations.listen()
         self.freedoms.recall()
         if reducer is not None:
             self._share_strangers(wrapped)
@@ -347,8 +354,14 @@ class Engine:
             self.see(code, detail)
         self._look_ended = time.perf_counter()
         self._look_seconds = self._look_ended - begin
+        self._see_hooks()
+
+    def _see_hooks(self) -> None:
+        assert self._gradients is not None
         if has_hooks(self._gradients.parameters()):
             self.see("grad-hook")
+        if activations.has_module_hooks(self._models):
+            self.see("flow-hook")
 
     def _propose(self) -> Proposal:
         order = self._control.order if self._control is not None else None
@@ -610,6 +623,7 @@ class Engine:
         if abandoned and not self._gate.counted:
             self.see("own-break")
         acted, guarded = self._gate.acted, self._gate.guarded
+        self._see_freezing(micro.step.epoch)
         if micro.last and not abandoned and self.environment.replicas > 1 and not self._gradients.passes:
             self._meet_others()
         if not acted or self.evaluating:
@@ -638,6 +652,16 @@ class Engine:
         if micro.last:
             self._end_step(acted)
         return False
+
+    def _see_freezing(self, epoch: int) -> None:
+        """Within an epoch, a loop freezes and thaws by a count of its own, unless it asks for job.step."""
+        assert self._gate is not None
+        assert self._gradients is not None
+        before, known = self._trained
+        trained = [item.requires_grad for item in self._gradients.parameters()]
+        self._trained = (epoch, trained)
+        if before == epoch and known != trained[: len(known)] and not self._gate.counted:
+            self.see("own-freezing")
 
     def _meet_others(self) -> None:
         """No backward pass in a step: the other replicas have had none either, or wait in theirs for this one for ever."""
@@ -681,8 +705,7 @@ class Engine:
         changed = trial.changed_parts()
         if changed:
             self.see("state-in-pieces", ", ".join(changed))
-        if has_hooks(self._gradients.parameters()):
-            self.see("grad-hook")
+        self._see_hooks()
         if not self.freedoms.agree():
             return False
         needed = {ACCUMULATE} if micro.step.configuration.accum_steps > 0 else {SPLIT}
@@ -738,19 +761,24 @@ class Engine:
         if self.in_epochs:
             self.see("own-loader")
 
-    def pass_over_data(self) -> bool:
-        """The script begins a loop over the loader. Returns whether job.epochs() counts the epochs."""
+    def pass_over_data(self, *, by_next: bool) -> Optional[int]:
+        """The script begins a loop over the loader, or asks for batches `by_next`. Returns the epoch of job.epochs(), None if
+        that does not count them."""
+        if by_next:
+            self.see("own-next")
         if not self.in_epochs:
             self.see("own-epochs")
-        return self.in_epochs
+            return None
+        return self.epoch
 
     def begin_pass(self, roots: Sequence[Any]) -> None:
         if self._gradients is None or self._gate is None or self.evaluating:
             return
         self._reading = None
-        if self.micro is not None and self._divisors.wanted and not self._weighed:
+        if self.micro is not None and not self._weighed:
             examples = self.micro.step.counts[self.micro.place]
-            self._reading = self._divisors.read(roots, examples) if examples else None
+            if examples and self._divisors.wanted(examples):
+                self._reading = self._divisors.read(roots, examples)
         self._between = self._gate.acted
         self._gradients.begin_pass()
         if self._reading is not None or self._between:
@@ -762,6 +790,8 @@ class Engine:
         # What another model does in the body, a measurement say, is no part of the training.
         if (self._reading is not None or self._between) and self._gradients.is_reached():
             self._judge_pass()
+        if self._changes is not None and self._changes.changed:
+            self.see("flow-hook")
         self._gradients.end_pass()
         if self.environment.replicas == 1 or not self._gradients.last:
             self._tail = ()  # nothing to wait for

@@ -38,8 +38,8 @@ HABITS: Dict[str, Entry] = {
     ),
     "batch-loss": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
-        "a loss holds the examples of a batch against each other, so a part of a batch has another loss",
-        "none for such a loss; its batch and its number of GPUs stay",
+        "a loss holds the examples of a batch against each other, or bends their sum (its root, a floor)",
+        "for a root or a floor: take it of each example; else none, batch and number of GPUs stay",
     ),
     "closure": Entry(
         AS_IT_IS,
@@ -80,6 +80,21 @@ HABITS: Dict[str, Entry] = {
         (ACCUMULATE, SPLIT, RESIZE),
         "a hook on parameters changes or takes gradients while they are computed, before the batch is complete",
         "change gradients after backward(), before optimizer.step()",
+    ),
+    "flow-hook": Entry(
+        (ACCUMULATE, SPLIT, RESIZE),
+        "a hook changes gradients inside the model, where they are those of the part of the batch in hand",
+        "change gradients after backward(), before optimizer.step()",
+    ),
+    "own-freezing": Entry(
+        (ACCUMULATE, SPLIT, RESIZE),
+        "parameters are frozen and trained in turns, by a count of the loop's own",
+        "decide by job.step, or by the epoch outside the loop over the loader",
+    ),
+    "own-next": Entry(
+        (ACCUMULATE, SPLIT, RESIZE),
+        "the loop takes batches with next(), so it counts micro-batches as steps, and all of an epoch after a restart",
+        "for batch in loader:",
     ),
     "comm-hook": Entry(
         (SPLIT,),

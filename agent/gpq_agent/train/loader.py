@@ -1,5 +1,8 @@
 """What a script iterates over: an ordinary DataLoader fed by the global cursor, with the engine around it."""
 
+import dis
+import inspect
+import sys
 from typing import Any, Iterator, Optional, Protocol
 
 import torch
@@ -37,8 +40,9 @@ class Boundaries(Protocol):
     def renewed(self) -> bool:
         """Must what was fetched ahead be fetched anew, from the cursor? True once each time."""
 
-    def pass_over_data(self) -> bool:
-        """The script begins a loop over the loader. Returns whether job.epochs() counts the epochs."""
+    def pass_over_data(self, *, by_next: bool) -> Optional[int]:
+        """The script begins a loop over the loader, or asks for batches `by_next`. Returns the epoch of job.epochs(), None if
+        that does not count them."""
 
 
 class Loader:
@@ -94,9 +98,15 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         sampler = self.sampler
-        counted = self._session.pass_over_data()
+        epoch = self._session.pass_over_data(by_next=_is_called_by_next(sys._getframe(1)))
+        over = sampler.cursor.consumed >= sampler.size
+        if over and epoch is not None and sampler.cursor.epoch >= epoch:
+            raise GpqTrainError(
+                "a second loop over the loader in one epoch of job.epochs()",
+                "one loop in each of job.epochs(2 * count); a DataLoader of its own for what is no training",
+            )
         # A loop without job.epochs() begins the next epoch, also where it has left the last one early.
-        if sampler.cursor.consumed >= sampler.size or (self._left and not counted):
+        if over or (self._left and epoch is None):
             sampler.seek(sampler.cursor.epoch + 1)
         self._left = False
         self._session.boundary()
@@ -130,6 +140,17 @@ class Loader:
         if self._workers is not None:
             epoch, consumed = self.sampler.cursor
             self._workers.manual_seed(stable_seed(self._seed, epoch, consumed, self.sampler.rank))
+
+
+def _is_called_by_next(frame: Any) -> bool:
+    """Is it next() that asks? A for loop asks for all of them, also through enumerate(), tqdm() and their like."""
+    while frame is not None:
+        code = frame.f_code
+        if not code.co_flags & inspect.CO_GENERATOR and code.co_name != "__next__":
+            doing: str = dis.opname[code.co_code[frame.f_lasti]]
+            return doing.startswith("CALL")
+        frame = frame.f_back  # it only passes batches on: who asks that?
+    return False
 
 
 def dataset_size(dataset: Any) -> int:

@@ -8,18 +8,17 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import torch
 
+from .coupling import couples, node_name
+
 MOST_NODES = 200
 TOLERANCE = 1e-6
-# Losses with a reduction of their own: 1 is a mean, 2 a sum.
-REDUCED = (
-    "NllLossBackward", "NllLoss2DBackward", "MseLossBackward", "SmoothL1LossBackward", "HuberLossBackward",
-    "BinaryCrossEntropyBackward", "BinaryCrossEntropyWithLogitsBackward", "SoftMarginLossBackward",
-)  # fmt: skip
+MOST_SIZES = 8
+PRODUCTS = ("DotBackward", "MmBackward", "MvBackward", "BmmBackward")  # a weighted sum, where one number comes out
 ON_WEIGHTS = ("PowBackward", "AbsBackward", "MulBackward", "SumBackward", "MeanBackward", "SqrtBackward")
 THROUGH = (
     "AddBackward", "SubBackward", "RsubBackward", "NegBackward", "ToCopyBackward", "CloneBackward", "ViewBackward",
     "UnsafeViewBackward", "SqueezeBackward", "UnsqueezeBackward", "ReshapeAliasBackward", "AliasBackward",
-    "StackBackward", "CatBackward", "WhereBackward",
+    "StackBackward", "CatBackward", "WhereBackward", "PermuteBackward",
 )  # fmt: skip
 
 
@@ -32,17 +31,17 @@ def divisors(loss: torch.Tensor) -> List[float]:
         if not waiting:
             break
         node, factor = waiting.pop()
-        name = _name(node)
+        name = node_name(node)
         if name in ("MeanBackward", "SumBackward") and _of_scalars(node):
             waiting += [(child, factor) for child, _ in node.next_functions]
         elif name in ("MeanBackward", "SumBackward") and _of_parameters(node):
             continue  # a penalty on weights, the same for every part of a batch
         elif name == "MeanBackward":
             _note(found, _elements(node))
-        elif name == "SumBackward":
+        elif name in ("SumBackward", "NansumBackward", *PRODUCTS):
             _note(found, factor)
-        elif name in REDUCED:
-            _note(found, _reduced(node, name, factor))
+        elif hasattr(node, "_saved_reduction"):
+            _note(found, _reduced(node, factor))
         elif name in ("DivBackward", "MulBackward"):
             other = _other(node)
             inner = factor * (other if name == "DivBackward" else 1.0 / other) if other else factor
@@ -50,41 +49,6 @@ def divisors(loss: torch.Tensor) -> List[float]:
         elif name in THROUGH:
             waiting += [(child, factor) for child, _ in node.next_functions]
     return found
-
-
-def couples(loss: torch.Tensor, examples: int) -> bool:
-    """Does the loss hold every example of the batch against every other, as contrastive ones do? Seen by a product of two
-    computed matrices that is examples x examples, or by distances."""
-    waiting: List[Any] = [loss.grad_fn]
-    seen: Set[Any] = set()
-    while waiting and len(seen) < MOST_NODES:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        name = _name(node)
-        inner = [child for child, _ in node.next_functions]
-        if name == "CdistBackward" or (name == "MmBackward" and _is_square(node, examples) and not _has_weights(inner)):
-            return True
-        waiting += inner
-    return False
-
-
-def _is_square(node: Any, examples: int) -> bool:
-    left, right = getattr(node, "_saved_self", None), getattr(node, "_saved_mat2", None)
-    if left is None or right is None:
-        return False
-    return bool(left.shape[0] == examples and right.shape[1] == examples and examples > 1)
-
-
-def _has_weights(nodes: Sequence[Any]) -> bool:
-    """Is one of them a parameter, or one turned round?"""
-    for node in nodes:
-        while _name(node) in ("TBackward", "TransposeBackward"):
-            node = node.next_functions[0][0]
-        if node is None or _name(node) == "AccumulateGrad":
-            return True
-    return False
 
 
 class Reading(NamedTuple):
@@ -101,10 +65,11 @@ class Divisors:
     def __init__(self, looks: int) -> None:
         self._left = looks
         self._first: Optional[List[float]] = None
+        self._sizes: Set[int] = set()  # of the micro-batches that were looked at
 
-    @property
-    def wanted(self) -> bool:
-        return self._left > 0
+    def wanted(self, examples: int) -> bool:
+        """Is a look at a micro-batch of so many worth its while? One of another size, as the tail, tells most."""
+        return self._left > 0 or (examples not in self._sizes and len(self._sizes) < MOST_SIZES)
 
     def again(self) -> None:
         """Look at the next one too, however many there were: it is of another size."""
@@ -121,6 +86,7 @@ class Divisors:
         then is no part of a mean over the whole step."""
         self._left -= 1
         examples, found = reading.examples, reading.divisors
+        self._sizes.add(examples)
         if examples > 1 and 1.0 in found:  # a sum over examples that nothing divides
             return True
         ratios = [value / examples for value in found]
@@ -130,18 +96,13 @@ class Divisors:
         return any(abs(one - other) > TOLERANCE * abs(other) for one, other in zip(ratios, self._first))
 
 
-def _name(node: Any) -> str:
-    """``MulBackward0``, without the number of its overload."""
-    return type(node).__name__.rstrip("0123456789") if node is not None else ""
-
-
 def _note(found: List[float], value: Optional[float]) -> None:
     if value is not None:
         found.append(value)
 
 
 def _of_scalars(node: Any) -> bool:
-    return any(_name(child) in ("StackBackward", "CatBackward") for child, _ in node.next_functions)
+    return any(node_name(child) in ("StackBackward", "CatBackward") for child, _ in node.next_functions)
 
 
 def _of_parameters(node: Any) -> bool:
@@ -151,7 +112,7 @@ def _of_parameters(node: Any) -> bool:
         if not waiting:
             return True
         child = waiting.pop()
-        if _name(child) not in ("AccumulateGrad", *ON_WEIGHTS):
+        if node_name(child) not in ("AccumulateGrad", *ON_WEIGHTS):
             return False
         waiting += [inner for inner, _ in child.next_functions if inner is not None]
     return False
@@ -172,7 +133,8 @@ def _elements(node: Any) -> Optional[float]:
     return product
 
 
-def _reduced(node: Any, name: str, factor: float) -> Optional[float]:
+def _reduced(node: Any, factor: float) -> Optional[float]:
+    """Of a loss with a reduction of its own: 1 is a mean, 2 a sum."""
     reduction = getattr(node, "_saved_reduction", None)
     if reduction == 2:
         return factor

@@ -230,7 +230,7 @@ class Job:
         self._engine.meter.epochs = count
         self._engine.in_epochs = True
         while sampler.cursor.epoch < count:
-            epoch = sampler.cursor.epoch
+            epoch = self._engine.epoch = sampler.cursor.epoch
             try:
                 yield epoch
             except GeneratorExit:

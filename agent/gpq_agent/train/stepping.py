@@ -47,6 +47,8 @@ class StepGate:
         self._acted: Set[int] = set()  # optimizers whose step() was called in this micro-batch
         self._running = False  # within a real step: an optimizer may be made of others
         self._rates: List[Any] = []
+        self._scheduled = False  # a scheduler was called in this micro-batch
+        self._without_schedule = False  # and in some other of this attempt it was not
         self._groups = self._count_groups()
         for optimizer in self._optimizers:
             for part in (optimizer, *inner_optimizers(optimizer)):
@@ -71,6 +73,7 @@ class StepGate:
         """The body of the loop is over for this micro-batch; `abandoned`: by a break or an error."""
         assert self._micro is not None
         self._check_rates()
+        self._check_schedules(abandoned)
         if self._count_groups() > self._groups:
             self._steps.see("late-group")
         if not abandoned and not (self.guarded and not self._micro.last):
@@ -116,10 +119,14 @@ class StepGate:
         """
         plain = type(scheduler)
         gate = self
+        measures = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
 
         def step(self: Any, *args: Any, **kwargs: Any) -> None:
             micro = gate._micro
-            if micro is None:
+            placed = bool(args or kwargs) and not measures  # step(epoch + index / len(loader))
+            if micro is not None:
+                gate._called(by_count=placed)
+            if micro is None or (placed and micro.last):
                 plain.step(self, *args, **kwargs)
             elif micro.last:
                 if not gate._acted:  # called before the optimizer's step: for the step to come
@@ -205,6 +212,21 @@ class StepGate:
         self._acted.add(id(optimizer))
         if first:
             self._steps.stepped(applied)
+
+    def _called(self, *, by_count: bool = False) -> None:
+        """A scheduler, in the loop; `by_count`: it was told where to be."""
+        self._scheduled = True
+        if by_count and not self.counted:
+            self._steps.see("own-rate")
+
+    def _check_schedules(self, abandoned: bool) -> None:
+        """A scheduler that is called in some passes of the loop only is called by a count of them."""
+        asked = self.guarded or self.counted
+        if self._scheduled and self._without_schedule and not asked:
+            self._steps.see("own-rate")
+        if not self._scheduled and not abandoned and not asked:
+            self._without_schedule = True
+        self._scheduled = False
 
     def _count_groups(self) -> int:
         return sum(len(optimizer.param_groups) for optimizer in self._optimizers)
