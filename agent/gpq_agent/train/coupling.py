@@ -30,7 +30,7 @@ ELEMENTWISE = ("AddBackward", "SubBackward", "RsubBackward", "MulBackward", "Div
 OF_WEIGHTS = (
     *LINEAR, "MulBackward", "DivBackward", "PowBackward", "AbsBackward", "SqrtBackward", "ExpBackward", "LogBackward",
     "SoftplusBackward", "SigmoidBackward", "SoftmaxBackward", "NormBackward", "LinalgVectorNormBackward", "ClampBackward",
-    "ReciprocalBackward", "MmBackward",
+    "ClampMinBackward", "ClampMaxBackward", "ReciprocalBackward", "MmBackward",
 )  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def _judge(node: Any, inner: List[_Part], examples: int) -> Optional[_Part]:
         return NOTHING
     if not any(part.data for part in inner) and name in OF_WEIGHTS and not _other_is_data(node):
         return NOTHING
-    if name == "CdistBackward" or (inner and _pairs(node, name, inner, examples)):
+    if inner and _pairs(node, name, inner, examples):
         return None
     summed = any(part.summed for part in inner)
     over = (name in SUMS or name in BENT_SUMS) and _over_examples(node, examples)
@@ -115,6 +115,8 @@ def _pairs(node: Any, name: str, inner: List[_Part], examples: int) -> bool:
     """Does the node make something of every example with every other, or a product of the batch with itself?"""
     if examples < 2 or not all(part.data for part in inner):
         return False
+    if name == "CdistBackward":
+        return all(saved.shape[-2] == examples for saved in (node._saved_x1, node._saved_x2))
     made = _places(_shape(node, 0), examples)
     given = max(_places(_shape(child, at), examples) for child, at in node.next_functions if child is not None)
     if name == "MmBackward" and len(inner) > 1:
@@ -142,7 +144,11 @@ def _over_examples(node: Any, examples: int) -> bool:
     dims = [dims] if isinstance(dims, int) else list(dims)
     # Saved as unsigned where they are many: -1 is the largest number.
     first = not dims or any(dim in (0, -len(shape)) or dim - 2**64 == -len(shape) for dim in dims)
-    return first and examples > 1 and shape[0] % examples == 0
+    if not first or examples < 2:
+        return False
+    # Several rows of an example may be put together there. Sequences have their examples behind the time.
+    behind = len(shape) > 2 and shape[1] == examples
+    return shape[0] % examples == 0 and not behind
 
 
 def _shape(node: Any, at: int) -> Tuple[int, ...]:

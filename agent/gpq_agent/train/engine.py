@@ -110,10 +110,7 @@ class Engine:
         self._checked = False  # layers were looked at
         self._divisors = Divisors(LOSSES)
         self._reading: Optional[Reading] = None  # of the pass that runs
-        self._trained: Tuple[int, List[bool]] = (
-            -1,
-            [],
-        )  # epoch, and which parameters were trained at the end of a body
+        self._trained: Tuple[int, List[bool]] = (-1, [])  # epoch, and which parameters are, at the end of a body
         self._changes: Optional[activations.Changes] = None
         self._between = False  # it runs after a step in the same body
         self._trial: Optional[Trial] = None

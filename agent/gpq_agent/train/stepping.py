@@ -47,6 +47,7 @@ class StepGate:
         self._acted: Set[int] = set()  # optimizers whose step() was called in this micro-batch
         self._running = False  # within a real step: an optimizer may be made of others
         self._rates: List[Any] = []
+        self._left_out = False  # a GradScaler made no step of this micro-batch
         self._scheduled = False  # a scheduler was called in this micro-batch
         self._without_schedule = False  # and in some other of this attempt it was not
         self._groups = self._count_groups()
@@ -97,6 +98,7 @@ class StepGate:
                 return None
             result = step(optimizer, *args, **kwargs)
             if id(optimizer) not in self._acted:  # infinite gradients: the scaler left the optimizer alone
+                self._left_out = True
                 self._done(optimizer, applied=False)
             return result
 
@@ -224,9 +226,10 @@ class StepGate:
         asked = self.guarded or self.counted
         if self._scheduled and self._without_schedule and not asked:
             self._steps.see("own-rate")
-        if not self._scheduled and not abandoned and not asked:
+        # A step that a scaler leaves out is none for a schedule either, in many loops.
+        if not self._scheduled and not self._left_out and not abandoned and not asked:
             self._without_schedule = True
-        self._scheduled = False
+        self._scheduled = self._left_out = False
 
     def _count_groups(self) -> int:
         return sum(len(optimizer.param_groups) for optimizer in self._optimizers)

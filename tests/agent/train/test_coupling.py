@@ -93,6 +93,14 @@ MEANS: dict[str, Any] = {
     "variational": lambda b: b.mse - 0.5 * (1 + b.out - b.out.pow(2) - b.out.exp()).sum(1).mean(),
     "floor of each": lambda b: functional.mse_loss(b.one, b.y, reduction="none").clamp(min=0.1).mean(),
     "several": lambda b: torch.stack([b.mse, b.out.abs().mean()]).sum(),
+    "prototypes": lambda b: torch.cdist(b.out, b.model[2].weight[:, :4]).min(1).values.mean(),
+    "angles to classes": lambda b: functional.cross_entropy(
+        functional.linear(functional.normalize(b.model[:4](b.x)), functional.normalize(b.model[2].weight)), b.classes
+    ),
+    "mean over time, which comes first": lambda b: functional.mse_loss(
+        torch.stack([b.out] * 2 * b.examples).mean(0).tanh()[:, :1], b.y
+    ),
+    "as many places as examples": lambda b: torch.stack([b.out] * b.examples).mean(0).tanh().square().mean(),
     "by feature": lambda b: (b.out.square().mean(0) * torch.tensor([1.0, 2.0, 3.0, 4.0])).sum(),
     "gradient penalty": _penalty,
 }

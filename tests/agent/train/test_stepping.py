@@ -229,6 +229,31 @@ def test_a_loss_scaler_unscales_once_per_step_and_skips_steps_that_are_not_finit
     assert same(model, expected)
 
 
+def test_a_schedule_that_leaves_out_the_steps_that_a_scaler_leaves_out_is_no_habit() -> None:
+    """The usual guard against torch's warning; a schedule that is called by a count of batches is one."""
+    for by_count in (False, True):
+        this = job()
+        loader = this.loader(Examples(60), batch_size=10, fixed_batch=True)
+        model = network()
+        optimizer = adam(model)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 100)
+        scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+        model, optimizer, schedule = this.prepare(model, optimizer, schedule, scaler=scaler)
+        count = 0
+        for _ in this.epochs(1):
+            for x, y in loader:
+                count += 1
+                loss = torch.nn.functional.mse_loss(model(x), y)
+                scaler.scale(loss * (float("inf") if count in (1, 4) else 1.0)).backward()
+                before = scaler.get_scale()
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+                if (count % 2 == 0) if by_count else scaler.get_scale() >= before:
+                    schedule.step()
+        assert ("own-rate" in this._engine.freedoms._known) == by_count
+
+
 def test_leaving_the_loop_early_leaves_an_ordinary_optimizer_behind() -> None:
     this = job()
     loader = this.loader(Examples(50), batch_size=10, max_local_batch=5)
