@@ -19,7 +19,8 @@ from gpq.cli.frame import HELP, Color, ColorChoice, frame
 from gpq.errors import NotFound, UsageError
 
 MOST_STEPS = 1000
-PASSED_ON = ("HOME", "USER", "LOGNAME", "XDG_CONFIG_HOME")  # a job has these from the server that it runs on
+# A job has these from the server that it runs on.
+PASSED_ON = ("HOME", "USER", "LOGNAME", "XDG_CONFIG_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
 app = frame()
 WORDS = typer.Argument(metavar="SCRIPT [ARG]...", help="The training script and its arguments.")
