@@ -104,7 +104,7 @@ def test_the_table_shows_what_was_told_and_what_gpq_does_without() -> None:
         in text
     )
     assert "until then gpq leaves out: accumulate (a step in several micro-batches), split (a step" in text
-    assert "it takes from itself what it cannot do right. (3 s)" in text
+    assert "it leaves out what it cannot do right. (3 s)" in text
     assert "\x1b" not in text
     assert all(len(line) <= 60 for line in lines(verdict, 60)[8:])
 

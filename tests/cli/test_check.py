@@ -191,7 +191,7 @@ def test_what_cannot_be_checked_is_said_in_a_line(gpq: Gpq, tmp_path: Path, scra
     said = gpq("check", str(broken), timeout=280)
     assert (said.returncode, said.stdout) == (1, "")
     assert "failed in one replica alone, with exit code 1" in said.stderr
-    assert "\n  RuntimeError: ('planted', 0)\n" in said.stderr
+    assert "\n  [rank0]: RuntimeError: ('planted', 0)\n" in said.stderr
     assert "\\x0a" not in said.stderr
     log = Path(said.stderr.rpartition("printed: ")[2].strip())
     assert "planted" in log.read_text()
