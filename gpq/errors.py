@@ -1,4 +1,5 @@
-"""Every error that a user can meet. What is so goes in `message` (one line), what to do about it in `hint`.
+"""Every error that a user can meet. What is so goes in `message` (one line), what to do about it in `hint`, and lines of
+another program's that explain it in `quoted`.
 
     GpqError              1   something failed
     |-- NodeSilent        1   a server cannot be asked now; asked later it may answer
@@ -15,16 +16,20 @@ Anything else that escapes is a bug and shows its traceback. Whatever is raised 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class GpqError(Exception):
-    """`message` says what is so, `hint` what to do; `code` is the exit status of the command."""
+    """`message` says what is so, `hint` what to do; `code` is the exit status of the command. `quoted`: what another program
+    printed, a line each, to be shown as lines."""
 
     code = 1
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", quoted: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.quoted = tuple(quoted)
 
 
 class NodeSilent(GpqError):

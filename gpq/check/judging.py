@@ -80,8 +80,9 @@ def _view(told: Told) -> FoundHabit:
 
 
 def _failed(judge: Judge, course: Course, problem: str) -> ShapeView:
+    log = course.log or str(course.log_of(0))
     cause = batch_norm(judge.reference) if course.shape.cut and course.failed else None
-    return ShapeView(course.shape.name, FAILED, None, None, "", cause, [], problem[:500], course.log)
+    return ShapeView(course.shape.name, FAILED, None, None, "", cause, [], problem[:500], log)
 
 
 def _what(finding: Finding) -> str:

@@ -17,13 +17,13 @@ import gpq_agent
 import msgspec
 from gpq_agent import wire
 
-from gpq.check import judging, keeping
+from gpq.check import gpus, judging, keeping
 from gpq.check.comparing import Judge
 from gpq.check.guessing import drawn
 from gpq.check.records import Run, read
 from gpq.check.restoring import Restored, remarks, restore
 from gpq.check.running import Course, Program, Runner, interruptible, last_lines
-from gpq.check.shapes import AGAIN, REFERENCE, ROUNDING, Shape, compared
+from gpq.check.shapes import AGAIN, REFERENCE, REPLICAS, ROUNDING, Shape, compared
 from gpq.check.verdict import DIFFERS, FAILED, ShapeView, Verdict
 from gpq.errors import GpqError, TimedOut
 
@@ -45,10 +45,12 @@ class Asked:
 def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
     """Run it in every shape; `ended` hears the name of each that is over. Raises GpqError where the script fails alone."""
     begun = time.monotonic()
+    if asked.gpu:
+        gpus.need(REPLICAS, asked.python, asked.environ, asked.cwd)
     content = keeping.digest(asked.script)
     home = Path(tempfile.mkdtemp(prefix="gpq-check-"))
     rows: list[ShapeView] = []
-    failed = True
+    named = False
     restored = Restored()
     try:
         with interruptible(), _restoring(home, restored), Runner(_program(asked, home), home, asked.steps) as runner:
@@ -87,14 +89,13 @@ def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
             seconds=round(time.monotonic() - begun, 1),
             at=datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
         )
-        failed = verdict.verdict == FAILED
+        named = verdict.verdict == FAILED
         return _kept(verdict, keeping.place(asked.script, list(asked.arguments), content))
     except GpqError as error:
-        if not isinstance(error, TimedOut) and error.code != 1:
-            failed = False  # Ctrl-C: nobody will look
+        named = any(str(home) in text for text in (error.message, error.hint, *error.quoted))
         raise
     finally:
-        _tidy(home, whole=not failed)
+        _tidy(home, whole=not named)
 
 
 @contextlib.contextmanager
@@ -152,14 +153,20 @@ def _whole(courses: list[Course], asked: Asked) -> None:
     first = courses[0]
     if first.failed:
         raise GpqError(
-            f"the script failed in one replica alone, with {first.failed}:\n" + "\n".join(last_lines(first.log)),
+            f"the script failed in one replica alone, with {first.failed}:",
             f"all that it printed: {first.log}",
+            last_lines(first.log),
         )
     late = [course.shape.name for course in courses if not course.over]
     if late:
+        done = [course.shape.name for course in courses if course.over and not course.failed]
+        failed = [
+            f"{course.shape.name} failed with {course.failed}: {course.log}" for course in courses if course.failed
+        ]
         raise TimedOut(
-            f"not done after {asked.seconds:.0f} s: {', '.join(late)}; what they printed: {first.folder.parent}",
+            f"not done after {asked.seconds:.0f} s: {'; '.join(late)}; what they printed: {first.folder.parent}",
             f"a longer --timeout, fewer --steps (now {asked.steps}), or arguments that make the script smaller",
+            [*failed, *([f"done: {'; '.join(done)}"] if done else [])],
         )
 
 

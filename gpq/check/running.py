@@ -53,6 +53,10 @@ class Course:
     over: bool = False
     tries: int = 1
 
+    def log_of(self, rank: int) -> Path:
+        """What a replica of the attempt that runs, or ran last, printed."""
+        return self.folder / f"{self.attempt + 1}.{rank}.log"
+
 
 class Runner:
     """A context: at its end everything that it started is gone."""
@@ -114,7 +118,7 @@ class Runner:
         port = _free_port()
         for rank in range(attempt.replicas):
             environ = {**self._program.environ, **self._environ(course, attempt, rank, port)}
-            course.processes.append(self._launched(environ, _log(course, rank)))
+            course.processes.append(self._launched(environ, course.log_of(rank)))
 
     def _launched(self, environ: dict[str, str], path: Path) -> subprocess.Popen[bytes]:
         with open(path, "wb") as log:
@@ -174,17 +178,13 @@ class Runner:
             course.over = course.attempt + 1 == len(course.shape.attempts)
 
     def _fail(self, course: Course, how: str, rank: int) -> None:
-        course.failed, course.log, course.over = how, str(_log(course, rank)), True
+        course.failed, course.log, course.over = how, str(course.log_of(rank)), True
         self._close(course)
 
     def _close(self, course: Course) -> None:
         for process in course.processes:
             _end(process)
         course.processes.clear()
-
-
-def _log(course: Course, rank: int) -> Path:
-    return course.folder / f"{course.attempt + 1}.{rank}.log"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -208,7 +208,7 @@ def _free_port() -> int:
 
 def _taken(course: Course, rank: int) -> bool:
     """Was the port somebody else's by then?"""
-    return any("EADDRINUSE" in line for line in last_lines(str(_log(course, rank))))
+    return any("EADDRINUSE" in line for line in last_lines(str(course.log_of(rank))))
 
 
 def last_lines(path: str) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gpq_agent import wire
 
 MICROS = 3  # uneven parts, where the batch is no multiple of it
+REPLICAS = 2  # of the largest shape
 LEAST_STEPS = 4  # an epoch's end, a stop and a restart are to be seen
 
 
@@ -67,13 +68,13 @@ AGAIN = Shape("one replica, again")
 def resumed(steps: int) -> Shape:
     """Stopped in the midst of an epoch, on to two replicas, stopped in the midst of the next, and back to one."""
     first, second = steps * 3 // 8 or 1, steps * 3 // 4
-    attempts = (Attempt(1, 0, first), Attempt(2, first, second), Attempt(1, second))
+    attempts = (Attempt(1, 0, first), Attempt(REPLICAS, first, second), Attempt(1, second))
     return Shape("stopped and resumed on another number", attempts, freedoms=("resize",))
 
 
 def compared(steps: int) -> tuple[Shape, ...]:
     """Those that are held against the reference, in the order of the table."""
-    two = (Attempt(2),)
+    two = (Attempt(REPLICAS),)
     return (
         Shape("accumulating", micros=MICROS, freedoms=("accumulate",)),
         Shape("split", sample=True, freedoms=("split",)),

@@ -15,11 +15,12 @@ from gpq.check.proving import Asked, prove
 from gpq.check.shapes import LEAST_STEPS
 from gpq.check.verdict import DIFFERS, FAILED, Verdict
 from gpq.cli import environment, output, values
-from gpq.cli.frame import HELP, Color, ColorChoice, Json, frame
+from gpq.cli.frame import HELP, Color, ColorChoice, frame
 from gpq.errors import NotFound, UsageError
 
 MOST_STEPS = 1000
-PASSED_ON = ("HOME", "USER", "LOGNAME", "XDG_CONFIG_HOME")  # a job has these from the server that it runs on
+# A job has these from the server that it runs on.
+PASSED_ON = ("HOME", "USER", "LOGNAME", "XDG_CONFIG_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
 app = frame()
 WORDS = typer.Argument(metavar="SCRIPT [ARG]...", help="The training script and its arguments.")
@@ -28,8 +29,10 @@ TIMEOUT = typer.Option("--timeout", metavar="DURATION", help="Give up after this
 PYTHON = typer.Option(
     "--python", metavar="PATH", help="Interpreter. [default: of the active environment, else gpq's own]"
 )
-GPU = typer.Option("--gpu", help="On two GPUs of this machine; else on its CPUs.")
+GPU = typer.Option("--gpu", help="On two GPUs of this machine, refused where there are fewer; else on its CPUs.")
 LAST = typer.Option("--last", help="Only print the verdict that is kept for the script as it is, with these arguments.")
+
+JSON = typer.Option("--json", help="Print JSON only.")
 
 
 @app.command(context_settings={**HELP, "allow_interspersed_args": False})
@@ -41,7 +44,7 @@ def check(
     gpu: Annotated[bool, GPU] = False,
     last: Annotated[bool, LAST] = False,
     color: Color = ColorChoice.auto,
-    json: Json = False,
+    json: Annotated[bool, JSON] = False,
 ) -> int:
     """Prove on your own script that gpq does not change what it trains: a few steps in every shape, held against one replica.
 

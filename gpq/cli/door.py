@@ -140,9 +140,12 @@ def report(error: GpqError, *, as_json: bool) -> int:
     if as_json:
         from gpq.client.quick import encode
 
-        sys.stdout.write(encode({"error": error.message, "hint": error.hint}) + "\n")
+        said = "\n".join([error.message, *error.quoted])
+        sys.stdout.write(encode({"error": said, "hint": error.hint}) + "\n")
         return error.code
     sys.stderr.write(f"gpq: {safe(error.message)}\n")
+    for line in error.quoted:
+        sys.stderr.write(f"  {safe(line)}\n")
     if error.hint:
         sys.stderr.write(f"hint: {safe(error.hint)}\n")
     return error.code

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 
 class ColorChoice(str, Enum):
@@ -43,9 +43,22 @@ def default_to(name: str, *, alone: bool = False) -> type[TyperGroup]:
     return Group
 
 
+class Command(TyperCommand):
+    """Its usage line has the arguments as they are written here; typer puts braces or brackets around those that have some."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        arguments = [each for each in self.params if each.param_type_name == "argument"]
+        return [str(self.options_metavar), *(str(each.metavar or each.name) for each in arguments)]
+
+
+class Frame(typer.Typer):
+    def command(self, name: str | None = None, **options: Any) -> Any:
+        return super().command(name, **{"cls": Command, **options})
+
+
 def frame(group: type[TyperGroup] | None = None) -> typer.Typer:
     """A typer app that prints plain help and leaves errors to the door."""
-    return typer.Typer(
+    return Frame(
         cls=group,
         add_completion=False,
         rich_markup_mode=None,

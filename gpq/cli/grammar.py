@@ -301,10 +301,10 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--steps": ("Optimizer steps in each shape, 4 or more.", "any"),
             "--timeout": ("Give up after this long, with exit code 124.", "any"),
             "--python": ("Interpreter.", "files"),
-            "--gpu": ("On two GPUs of this machine; else on its CPUs.", ""),
+            "--gpu": ("On two GPUs of this machine, refused where there are fewer; else on its CPUs.", ""),
             "--last": ("Only print the verdict that is kept for the script as it is, with these arguments.", ""),
             "--color": ("auto: on a terminal, unless NO_COLOR is set.", "auto|always|never"),
-            "--json": ("Print JSON only, as the daemon answered.", ""),
+            "--json": ("Print JSON only.", ""),
         },
     ),
     "doctor": (

@@ -119,7 +119,7 @@ def _options(found: Any) -> Iterator[str]:
 
 def _with_default(each: Any) -> str:
     help = " ".join((each.help or "").split())
-    default = each.default
+    default = getattr(each.default, "value", each.default)  # of a choice
     shown = each.show_default is not False and not each.is_flag and default not in (None, "", [], ())
     return f"{help} [default: {default}]" if shown and "[default" not in help else help
 

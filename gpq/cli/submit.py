@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
 
 from gpq.cli import asking, queueing, sbatch, wishes
-from gpq.cli.frame import HELP, Json, frame
+from gpq.cli.frame import HELP, Command, Json, frame
 
 app = frame()
 
 
-class Submission(TyperCommand):
+class Submission(Command):
     """Takes flags of sbatch out, and remembers whether the words stood after `--`: typer itself drops it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -8,6 +8,7 @@ from signal import Signals
 from gpq.core import events as facts
 from gpq.core.conditions import place_of
 from gpq.core.files import size
+from gpq.core.lifecycle import is_doubtful
 from gpq.core.models import BatchOrder, Exit, Job, JobState, Placement
 from gpq.core.units import Seconds
 from gpq.rpc.messages import EventView
@@ -148,6 +149,8 @@ def _news_line(event: facts.Event) -> str:
         case facts.Failed():
             return f"failed: {exit_line(event.exit)}"
         case facts.Stopped():
+            if is_doubtful(event.exit):  # its note says what follows
+                return f"attempt over: {exit_line(event.exit)}"
             said = "attempt failed, queued again" if event.failed else "attempt over, queued again"
             return f"{said}: {exit_line(event.exit)}"
         case facts.Cancelled():

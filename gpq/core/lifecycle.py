@@ -26,7 +26,7 @@ from gpq.core.models import Config, Exit, Job, JobState, Level, StopReason
 from gpq.core.units import Seconds
 
 MOST_DOUBLINGS = 8  # of the wait after a failure
-STATEMENTS = "--done-file PATH, job.done() or a checkpoint at its last step would"
+STATEMENTS = "it can say so with --done-file PATH, job.done() or a checkpoint at its last step"
 
 _ENDS: Mapping[type, JobState] = {
     Succeeded: JobState.COMPLETED,
@@ -164,7 +164,11 @@ def _told(end: Exit, job: Job) -> Exit:
     said = ""
     if is_doubtful(end) and job.stop is not StopReason.CANCEL:
         so = "its time limit was over" if job.stop is StopReason.TIME else "it is queued again"
-        said = f"exit 0 after a stop order, and nothing says that it had finished, so {so}; {STATEMENTS}"
+        said = "exit 0 after a stop order, and nothing says that it had finished"
+        if job.spec.done_file:
+            said = f"{said} (gpq saw nothing written to its done file {job.spec.done_file}), so {so}"
+        else:
+            said = f"{said}, so {so}; {STATEMENTS}"
     elif _is_well(end) and end.asked and end.finished:
         said = f"it had finished when it was asked to stop: {end.evidence}"
     return replace(end, note="; ".join(part for part in (said, end.note) if part))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 
 from gpq.check.verdict import DIFFERS, FAILED, SAME, TOLD, FoundHabit, ShapeView, Verdict
+from gpq.core.habits import MEANING
 from gpq.views.plain import safe, wrapped
 
 SAID = {
     SAME: "gpq does not change what this script trains.",
-    TOLD: "gpq does not change what this script trains: it takes from itself what it cannot do right.",
+    TOLD: "gpq does not change what this script trains; it leaves out what it cannot do right.",
     DIFFERS: "gpq would change what this script trains.",
     FAILED: "the script fails in a shape that gpq might run it in.",
 }
@@ -28,7 +29,9 @@ def lines(found: Verdict, limit: int, bar: str = "█") -> list[str]:
         text += _row(each, size, limit)
     text.append("")
     for habit in {each.habit.message: each.habit for each in found.shapes if each.habit}.values():
-        text += _habit(habit, [each for each in found.shapes if each.habit == habit], limit)
+        rows = [each for each in found.shapes if each.habit == habit]
+        where = "every shape" if len(rows) == len(found.shapes) else "; ".join(each.shape for each in rows)
+        text += _habit(habit, where, rows[0].verdict == TOLD, limit)
     for note in found.notes:
         text += wrapped(safe(note), limit, "note: ", "      ")
     return [*text, *wrapped(f"{SAID[found.verdict]} ({found.seconds:.0f} s)", limit, "", "")]
@@ -45,12 +48,12 @@ def _row(each: ShapeView, size: int, limit: int) -> list[str]:
     return text
 
 
-def _habit(habit: FoundHabit, rows: list[ShapeView], limit: int) -> list[str]:
+def _habit(habit: FoundHabit, where: str, told: bool, limit: int) -> list[str]:
     """What stands against which shapes. Told, or guessed."""
-    told = rows[0].verdict == TOLD
     said = f"gpq says: {habit.message}" if told else f"probably {habit.message}"
-    text = wrapped(safe(f"{'; '.join(each.shape for each in rows)}: {said}"), limit, "", "  ")
+    text = wrapped(safe(f"{where}: {said}"), limit, "", "  ")
     text += wrapped(safe(f"cure: {habit.cure}"), limit, "  ", "        ")
     if told:
-        text += wrapped(f"till then gpq does without: {', '.join(habit.freedoms)}", limit, "  ", "  ")
+        lost = [f"{each} ({MEANING[each]})" if each in MEANING else each for each in habit.freedoms]
+        text += wrapped(safe(f"until then gpq leaves out: {', '.join(lost)}"), limit, "  ", "  ")
     return [*text, ""]

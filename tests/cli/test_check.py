@@ -22,17 +22,19 @@ ACCUMULATING, SPLIT, TWO, BOTH, RESUMED = (
 )  # fmt: skip
 EVERY = {ACCUMULATING, SPLIT, TWO, BOTH, RESUMED}
 SCRIPT = """
+import warnings
 import gpq_agent.train as gpq
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+warnings.filterwarnings("error", message="Converting a tensor with requires_grad")
 generator = torch.Generator().manual_seed(5)
 inputs = torch.randn(240, 6, generator=generator)
 data = TensorDataset(inputs, (inputs @ torch.randn(6, 3, generator=generator)).argmax(1))
 job = gpq.init()
 loader = job.loader(data, batch_size=13, max_batch_size=52)
-net = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 3))
+net = nn.Sequential(nn.Linear(6, 16), {layer}, nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 3))
 model = job.wrap(net)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 model, optimizer, _ = job.prepare(model, optimizer)
@@ -63,7 +65,11 @@ def scratch(gpq: Gpq, tmp_path: Path) -> Path:
 def script(folder: Path, name: str = "train.py", **habit: str) -> Path:
     """The loop with one habit planted, each in its place."""
     path = folder / name
-    path.write_text(SCRIPT.format(**{"epochs": "job.epochs(9)", "before": "", "loss": "", "after": "", **habit}))
+    path.write_text(
+        SCRIPT.format(
+            **{"epochs": "job.epochs(9)", "layer": "nn.Identity()", "before": "", "loss": "", "after": "", **habit}
+        )
+    )
     return path
 
 
@@ -180,24 +186,30 @@ for step in range(job.start_step, 500):
     assert {shape: row["verdict"] for shape, row in rows(found).items()} == {TWO: "same", RESUMED: "differs"}
 
 
-def test_what_cannot_be_checked_is_said_in_a_line(gpq: Gpq, tmp_path: Path) -> None:
+def test_what_cannot_be_checked_is_said_in_a_line(gpq: Gpq, tmp_path: Path, scratch: Path) -> None:
     broken = script(tmp_path, "broken.py", before="raise RuntimeError('planted', epoch)")
     said = gpq("check", str(broken), timeout=280)
     assert (said.returncode, said.stdout) == (1, "")
     assert "failed in one replica alone, with exit code 1" in said.stderr
-    assert "RuntimeError: ('planted', 0)" in said.stderr
+    assert "\n  [rank0]: RuntimeError: ('planted', 0)\n" in said.stderr
+    assert "\\x0a" not in said.stderr
     log = Path(said.stderr.rpartition("printed: ")[2].strip())
     assert "planted" in log.read_text()
     assert not list(log.parents[1].glob("*/checkpoints"))
 
     (tmp_path / "plain.py").write_text("print('nothing of gpq')\n")
+    told = [said.stderr]
     said = gpq("check", str(tmp_path / "plain.py"))
+    told.append(said.stderr)
     assert (said.returncode, "made no step under gpq's library" in said.stderr) == (1, True)
 
     (tmp_path / "python").write_text("no program")
     (tmp_path / "python").chmod(0o755)
     said = gpq("check", "--python", str(tmp_path / "python"), str(broken))
     assert (said.returncode, "python cannot be started here" in said.stderr) == (1, True)
+    folders = [str(folder) for folder in scratch.glob("gpq-check-*")]
+    assert len(folders) == 2
+    assert all(any(folder in text for text in told) for folder in folders), "one is left for each that was told of it"
 
     for argv, code, words in (
         (["none.py"], 2, "no such file"),
@@ -247,6 +259,7 @@ def test_nothing_of_it_outlives_the_command(gpq: Gpq, tmp_path: Path, scratch: P
         process.wait(60)
     assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[how]
     wait_until(lambda: not any(map(alive, os.listdir(pids))), "their end")
+    assert bool(list(scratch.glob("gpq-check-*"))) == (how is signal.SIGKILL)
     if how != signal.SIGKILL:
         assert own.read_text() == "of weeks"
         return
@@ -254,9 +267,36 @@ def test_nothing_of_it_outlives_the_command(gpq: Gpq, tmp_path: Path, scratch: P
     assert len(copies) == 1
 
 
-def test_what_takes_too_long_is_ended_and_named(gpq: Gpq, tmp_path: Path) -> None:
+def test_what_takes_too_long_is_ended_and_named(gpq: Gpq, tmp_path: Path, scratch: Path) -> None:
     path = script(tmp_path, before="import time; time.sleep(600)")
     said = gpq("check", "--timeout", "2s", str(path))
     assert said.returncode == 124
-    assert "not done after 2 s: one replica, " in said.stderr
+    assert "not done after 2 s: one replica; one replica, batches reversed; " in said.stderr
     assert "a longer --timeout" in said.stderr
+    (folder,) = scratch.glob("gpq-check-*")
+    assert f"what they printed: {folder}\n" in said.stderr
+
+
+def test_a_layer_has_one_name_in_all_shapes(gpq: Gpq, tmp_path: Path) -> None:
+    """DistributedDataParallel's is another, of its own."""
+    path = script(tmp_path, layer="nn.BatchNorm1d(16)")
+    found = checked(gpq, "--steps", "4", "--timeout", "4m", str(path), code=0)
+    assert {shape: row["verdict"] for shape, row in rows(found).items()} == dict.fromkeys(EVERY, "told")
+    (message,) = {row["habit"]["message"] for row in found["shapes"]}
+    assert message.startswith("batch norm (1) takes")
+    said = gpq("check", "--last", str(path)).stdout
+    assert f"every shape: gpq says: {message}" in said
+    assert "until then gpq leaves out: accumulate (a step in several micro-batches), split (" in said
+
+
+def test_gpus_that_are_not_there_are_refused(gpq: Gpq, tmp_path: Path, scratch: Path) -> None:
+    gpq.environ["CUDA_VISIBLE_DEVICES"] = ""
+    said = gpq("check", "--gpu", str(script(tmp_path)))
+    assert (said.returncode, said.stdout) == (5, "")
+    assert "--gpu needs 2 GPUs, and torch sees 0 GPUs here" in said.stderr
+    assert not list(scratch.glob("gpq-check-*"))
+
+    (tmp_path / "torch.py").write_text("raise ImportError('planted')")
+    gpq.environ["PYTHONPATH"] = str(tmp_path)
+    said = gpq("check", "--gpu", str(script(tmp_path)))
+    assert (said.returncode, "cannot say how many GPUs there are: ImportError: planted" in said.stderr) == (1, True)

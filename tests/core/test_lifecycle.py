@@ -132,6 +132,13 @@ def test_every_cell_of_stop_reason_statement_and_code(
     assert note.endswith("its done file was written") == (code == 0 and said and asked != "")
 
 
+def test_a_job_with_a_done_file_is_told_that_it_was_not_written_and_not_to_name_one() -> None:
+    event = ended(Exit(0, asked="signal"), stop=StopReason.PREEMPT, level=Level.SIGNAL, done_file="out/done")
+    assert isinstance(event, facts.Stopped)
+    assert "saw nothing written to its done file out/done" in event.exit.note
+    assert "--done-file" not in event.exit.note
+
+
 def test_an_older_agents_record_of_an_end_after_a_stop_says_nothing_and_is_queued_again() -> None:
     record = {"job": 1, "attempt": 1, "code": 0, "signal": None, "stopped": False, "asked": "signal"}
     assert type(ended(exit_of(record, lost=False), stop=StopReason.PREEMPT, level=Level.SIGNAL)) is facts.Stopped

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
+from typing import Any
 
 import pytest
 
@@ -22,6 +24,19 @@ def test_there_is_a_page_for_each_command_and_no_other() -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_the_pages_are_fresh(name: str) -> None:
     assert (ROOT / "gpq" / "man" / name).read_text() == PAGES[name], "python -m gpq.cli.reference --write"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_default_is_what_one_would_type(name: str) -> None:
+    assert re.findall(r"\[default: [A-Z]\w*\.\w+\]", PAGES[name]) == []
+
+
+@pytest.mark.parametrize(("path", "found"), [pytest.param(*each, id=each[0]) for each in reference.leaves()])
+def test_a_usage_line_has_the_arguments_as_they_are_written(path: str, found: Any) -> None:
+    """typer puts braces around `JOB...`."""
+    written = [str(each.metavar or each.name) for each in found.params if each.param_type_name == "argument"]
+    with found.make_context(f"gpq {path}", [], resilient_parsing=True) as context:
+        assert found.collect_usage_pieces(context) == ["[OPTIONS]", *written]
 
 
 @pytest.mark.parametrize("name", PAGES)

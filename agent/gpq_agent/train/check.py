@@ -113,7 +113,8 @@ class Recorder:
         for name, value in values.items():
             if not isinstance(value, torch.Tensor) or value.numel() == 1:
                 try:
-                    self._metrics.append([str(name), float(value), weight])
+                    plain = value.detach() if isinstance(value, torch.Tensor) else value
+                    self._metrics.append([str(name), float(plain), weight])
                 except (TypeError, ValueError, OverflowError, RuntimeError):
                     continue  # the library itself complains, and better
 

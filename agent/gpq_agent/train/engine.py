@@ -39,7 +39,7 @@ from .publish import Publisher, declaration
 from .pulse import Pulse
 from .reducing import Reducer
 from .report import Reporter
-from .restore import Parts
+from .restore import Parts, unwrapped
 from .sampler import SAMPLE_EVERY, GlobalSampler, Issued
 from .scaling import UNCHANGED, Adjustment, Rule, betas_power
 from .stepping import StepGate, inner_optimizers
@@ -570,7 +570,7 @@ class Engine:
     def _is_cut_wrongly(self, micro: Issued) -> bool:
         """Look at the layers of the models, once they are as they are trained. Collective."""
         self._checked = True
-        name, everywhere = batch_norms(self._models)
+        name, everywhere = batch_norms(unwrapped(each).inner for each in self._models)
         if name is not None:
             self.see("sync-batch-norm" if everywhere else "batch-norm", name)
         if not self.freedoms.agree():
