@@ -45,18 +45,23 @@ def data() -> torch.utils.data.TensorDataset:
     return torch.utils.data.TensorDataset(torch.randn(96, WIDTH, generator=generator), torch.randn(96, 1))
 
 
-def peak(run: Callable[[], None]) -> int:
-    """Bytes that torch's allocator had given out at most while `run` ran, beyond those before."""
-    gc.collect()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        run()
-    events = [each for each in seen.profiler.kineto_results.events() if each.name() == "[memory]"]
-    assert events, "the profiler tells no allocations"
-    live = most = 0
-    for each in sorted(events, key=lambda event: event.start_ns()):
-        live += each.nbytes()
-        most = max(most, live)
-    return most
+class Peak:
+    """Bytes that torch's allocator has given out at most between `begin` and `end`, beyond those before."""
+
+    def begin(self) -> None:
+        gc.collect()
+        self._seen = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+        self._seen.__enter__()
+
+    def end(self) -> int:
+        self._seen.__exit__(None, None, None)
+        events = [each for each in self._seen.profiler.kineto_results.events() if each.name() == "[memory]"]
+        assert events, "the profiler tells no allocations"
+        live = most = 0
+        for each in sorted(events, key=lambda event: event.start_ns()):
+            live += each.nbytes()
+            most = max(most, live)
+        return most
 
 
 def plain(net: nn.Module, clear: Clear, micro: int) -> int:
@@ -75,7 +80,10 @@ def plain(net: nn.Module, clear: Clear, micro: int) -> int:
 
     step()
     step()
-    return peak(step)
+    peak = Peak()
+    peak.begin()
+    step()
+    return peak.end()
 
 
 def under_gpq(net: nn.Module, clear: Clear, micro: int, *, split: bool = False, unused: bool = False) -> int:
@@ -91,31 +99,25 @@ def under_gpq(net: nn.Module, clear: Clear, micro: int, *, split: bool = False, 
     model: Any = DistributedDataParallel(net, find_unused_parameters=unused) if replicas > 1 else net
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     job.prepare(model, optimizer)
-    found = []
-    micros = 0
+    found = []  # (micro-batches, bytes) of each step
+    peak, micros, pieces, running = Peak(), 0, 0, False
     for _ in job.epochs(1):
-        batches = iter(loader)
-        waiting = next(batches)  # gpq tidies up when the loop comes for the next batch: a part of the step
-
-        def step(batches: Any = batches) -> None:
-            nonlocal micros, waiting
-            micros, over = 0, False
-            while not over:
-                micros += 1
-                x, y = waiting
-                nn.functional.mse_loss(model(x), y).backward()
-                optimizer.step()
-                clear(net)
-                over = job.at_step
-                waiting = next(batches, None)
-
-        for number in range(len(data()) // total):
-            most = peak(step)
-            if number > 1 and micros == micro:
-                found.append(most)
-        assert waiting is None
+        for x, y in loader:
+            if micros == 0:
+                if running:  # gpq tidies up when the loop comes for the next batch: a part of the step
+                    found.append((pieces, peak.end()))
+                running = True
+                peak.begin()
+            micros += 1
+            nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+            clear(net)
+            if job.at_step:
+                pieces, micros = micros, 0
+        found.append((pieces, peak.end()))
+    assert len(found) == len(data()) // total
     assert not job._engine.freedoms.lost
-    return min(found)
+    return min(most for pieces, most in found[2:] if pieces == micro)
 
 
 def extra(clear: Clear, micro: int, **kind: bool) -> float:
