@@ -146,7 +146,8 @@ def _is_called_by_next(frame: Any) -> bool:
     """Is it next() that asks? A for loop asks for all of them, also through enumerate(), tqdm() and their like."""
     while frame is not None:
         code = frame.f_code
-        if not code.co_flags & inspect.CO_GENERATOR and code.co_name != "__next__":
+        passes_on = code.co_flags & inspect.CO_GENERATOR and "backward" not in code.co_names
+        if not passes_on and code.co_name != "__next__":
             doing: str = dis.opname[code.co_code[frame.f_lasti]]
             return doing.startswith("CALL")
         frame = frame.f_back  # it only passes batches on: who asks that?

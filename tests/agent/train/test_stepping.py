@@ -254,6 +254,38 @@ def test_a_schedule_that_leaves_out_the_steps_that_a_scaler_leaves_out_is_no_hab
         assert ("own-rate" in this._engine.freedoms._known) == by_count
 
 
+def test_a_generator_that_trains_is_a_loop_and_one_that_passes_batches_on_is_as_whoever_asks_it() -> None:
+    def training(this: Job, loader: Any) -> Any:
+        model, optimizer, _ = prepared(this)
+        for _ in this.epochs(1):
+            for x, y in loader:
+                torch.nn.functional.mse_loss(model(x), y).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                yield this.step
+
+    def passing(loader: Any) -> Any:
+        for batch in loader:
+            yield batch
+
+    this = job()
+    steps = training(this, this.loader(Examples(40), batch_size=10))
+    assert next(steps) == 1
+    assert "own-next" not in this._engine.freedoms._known
+    for by_next in (False, True):
+        that = job()
+        loader = that.loader(Examples(40), batch_size=10)
+        prepared(that)
+        for _ in that.epochs(1):
+            if by_next:
+                next(passing(loader))
+            else:
+                for _batch in passing(loader):
+                    break
+            break
+        assert ("own-next" in that._engine.freedoms._known) == by_next
+
+
 def test_leaving_the_loop_early_leaves_an_ordinary_optimizer_behind() -> None:
     this = job()
     loader = this.loader(Examples(50), batch_size=10, max_local_batch=5)
