@@ -58,6 +58,7 @@ APART = 1e-6  # of the sum of the norms of all weights: replicas that are furthe
 LOSSES = 8  # micro-batches of an attempt whose losses are looked at
 LOOK_SHARE = 1000.0  # times what a look took, until the next one at the end of an epoch
 LOOKS = (1, 3)  # after so many steps: has something been forgotten?
+OFTEN, SELDOM = 100, 10  # which parameters are trained is looked at in so many steps, then in one of so many
 MOST_PENDING = 64  # steps of the loader that a loop may put into one of its own before a stop no longer waits for it
 
 
@@ -654,6 +655,8 @@ class Engine:
         """Within an epoch, a loop freezes and thaws by a count of its own, unless it asks for job.step."""
         assert self._gate is not None
         assert self._gradients is not None
+        if self._steps_here > OFTEN and self._steps_here % SELDOM:
+            return
         before, known = self._trained
         trained = [item.requires_grad for item in self._gradients.parameters()]
         self._trained = (epoch, trained)

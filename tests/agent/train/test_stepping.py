@@ -265,8 +265,8 @@ def test_a_generator_that_trains_is_a_loop_and_one_that_passes_batches_on_is_as_
                 yield this.step
 
     def passing(loader: Any) -> Any:
-        for batch in loader:
-            yield batch
+        for x, y in loader:
+            yield x, y
 
     this = job()
     steps = training(this, this.loader(Examples(40), batch_size=10))
