@@ -1,6 +1,7 @@
 """The loop body of one replica, in this process: optimizer, schedulers, clipping and loss scaling act once per step."""
 
 import copy
+import gc
 import signal
 import sys
 from collections.abc import Callable
@@ -265,13 +266,15 @@ def test_a_generator_that_trains_is_a_loop_and_one_that_passes_batches_on_is_as_
                 yield this.step
 
     def passing(loader: Any) -> Any:
-        for x, y in loader:
-            yield x, y
+        for batch in loader:
+            kept = batch
+            yield kept
 
     this = job()
     steps = training(this, this.loader(Examples(40), batch_size=10))
     assert next(steps) == 1
     assert "own-next" not in this._engine.freedoms._known
+    steps.close()  # its model would be a copy of those of the tests to come
     for by_next in (False, True):
         that = job()
         loader = that.loader(Examples(40), batch_size=10)
@@ -284,6 +287,8 @@ def test_a_generator_that_trains_is_a_loop_and_one_that_passes_batches_on_is_as_
                     break
             break
         assert ("own-next" in that._engine.freedoms._known) == by_next
+    del this, steps, that, loader
+    gc.collect()
 
 
 def test_leaving_the_loop_early_leaves_an_ordinary_optimizer_behind() -> None:
