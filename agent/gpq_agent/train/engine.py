@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import weakref
-from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -24,6 +24,7 @@ from .checkpoint import CheckpointStore, MemoryRecord
 from .control import ControlReader
 from .environment import Environment, seconds_since_launch
 from .errors import GpqTrainError
+from .following import Following, tensors_within
 from .forgotten import Given, Search
 from .freedoms import Freedoms, line
 from .gradients import Gradients
@@ -113,6 +114,7 @@ class Engine:
         self._reading: Optional[Reading] = None  # of the pass that runs
         self._trained: Tuple[int, List[bool]] = (-1, [])  # epoch, and which parameters are, at the end of a body
         self._changes: Optional[activations.Changes] = None
+        self._following: Optional[Following] = None  # of the first bodies
         self._between = False  # it runs after a step in the same body
         self._trial: Optional[Trial] = None
         self._trial_epoch = -1
@@ -175,6 +177,7 @@ class Engine:
         self._watch_optimizers()
         listen(self)
         self._changes = activations.listen()
+        self._following = self._follow(self._gradients.parameters, optimizers)
         self.freedoms.recall()
         if reducer is not None:
             self._share_strangers(wrapped)
@@ -200,6 +203,22 @@ class Engine:
             self.see("outside-parameters")
         self.freedoms.agree()
         self.training = True
+        listen(self)
+        parameters = list(dict.fromkeys(item for group in groups for item in group["params"]))
+        self._following = self._follow(lambda: parameters, optimizers)
+
+    @contextlib.contextmanager
+    def following(self) -> Iterator[None]:
+        """Around a step of a loop without a loader: what it keeps by itself, it does not have after a restart. Its numbers may
+        follow the step that it is given."""
+        if self._following is None:
+            yield
+            return
+        self._following.begin()
+        try:
+            yield
+        finally:
+            self._end_following(excused=True)
 
     def share_weight(self, weight: float, *, even: bool = True) -> None:
         """On the gradients of this replica until the next one. `even`: it is 1 on every replica. Raises GpqTrainError where it
@@ -234,6 +253,17 @@ class Engine:
 
         handle = register_optimizer_step_pre_hook(stepping)
         weakref.finalize(self, handle.remove)
+
+    def _is_no_part_of_the_loop(self) -> bool:
+        """What runs now: an evaluation, or an optimizer's own step."""
+        return self.evaluating > 0 or (self._gate is not None and self._gate.stepping)
+
+    def _follow(self, trained: Callable[[], List[Any]], optimizers: Sequence[Any]) -> Following:
+        def held() -> List[torch.Tensor]:
+            rates = [group.get("lr") for optimizer in optimizers for group in optimizer.param_groups]
+            return tensors_within([*self.parts.held(), *rates])
+
+        return Following(self._is_no_part_of_the_loop, held, trained)
 
     def _tell_habit(self, habit: wire.Habit) -> None:
         sys.stderr.write("gpq: {}\n".format(line(habit)))
@@ -290,7 +320,7 @@ class Engine:
         self._applied = max(self._applied, agreed.seq)
         self.stopping = agreed.stop
         if agreed.report:
-            if self.freedoms.agree():
+            if self.freedoms.agree() and self._gate is not None:
                 self._reshape()
             self.publish()
         if agreed.report > 1:
@@ -566,6 +596,8 @@ class Engine:
         self._gate.enter(micro)
         if self.check is not None:
             self.check.entered(micro)
+        if self._following is not None:
+            self._following.begin()
         return True
 
     def _is_cut_wrongly(self, micro: Issued) -> bool:
@@ -616,6 +648,8 @@ class Engine:
         assert self._gate is not None
         assert self._gradients is not None
         assert self._probe is not None
+        if self._following is not None:
+            self._end_following(excused=self._gate.counted or self._weighed_here)
         if abandoned and not self.evaluation_failed:
             self._abandoned = micro
         if abandoned and not self._gate.counted:
@@ -641,6 +675,8 @@ class Engine:
             self._gradients.leave(drop=True)
             self._trial.undo()
             self._trial = None
+            if self._following is not None:
+                self._following.forget()
             return True
         self._trial = None
         self._gradients.leave(drop=abandoned)
@@ -650,6 +686,16 @@ class Engine:
         if micro.last:
             self._end_step(acted)
         return False
+
+    def _end_following(self, *, excused: bool) -> None:
+        assert self._following is not None
+        found = self._following.end(excused=excused)
+        if found.tensor:
+            self.see("own-tensor")
+        if found.number:
+            self.see("own-number")
+        if self._following.over:
+            self._following = None
 
     def _see_freezing(self, epoch: int) -> None:
         """Within an epoch, a loop freezes and thaws by a count of its own, unless it asks for job.step."""
@@ -772,6 +818,8 @@ class Engine:
         return self.epoch
 
     def begin_pass(self, roots: Sequence[Any]) -> None:
+        if self._following is not None:
+            self._following.before_backward(roots)
         if self._gradients is None or self._gate is None or self.evaluating:
             return
         self._reading = None
@@ -785,20 +833,24 @@ class Engine:
             self._gradients.watch()
 
     def end_pass(self) -> None:
-        if self._gradients is None or self._probe is None or self.evaluating:
-            return
+        if self._gradients is not None and self._probe is not None and not self.evaluating:
+            self._end_pass(self._gradients, self._probe)
+        if self._following is not None:
+            self._following.after_backward()
+
+    def _end_pass(self, gradients: Gradients, probe: GradientProbe) -> None:
         # What another model does in the body, a measurement say, is no part of the training.
-        if (self._reading is not None or self._between) and self._gradients.is_reached():
+        if (self._reading is not None or self._between) and gradients.is_reached():
             self._judge_pass()
         if self._changes is not None and self._changes.changed:
             self.see("flow-hook")
-        self._gradients.end_pass()
-        if self.environment.replicas == 1 or not self._gradients.last:
+        gradients.end_pass()
+        if self.environment.replicas == 1 or not gradients.last:
             self._tail = ()  # nothing to wait for
-        elif self._probe.last_ready is None:
+        elif probe.last_ready is None:
             self._tail = None
         else:
-            self._tail = (self._probe.last_ready, self._times.clock.mark())
+            self._tail = (probe.last_ready, self._times.clock.mark())
 
     def _judge_pass(self) -> None:
         """A pass has reached parameters of ours."""

@@ -91,6 +91,16 @@ HABITS: Dict[str, Entry] = {
         "parameters are frozen and trained in turns, by a count of the loop's own",
         "decide by job.step, or by the epoch outside the loop over the loader",
     ),
+    "own-tensor": Entry(
+        (ACCUMULATE, SPLIT, RESIZE),
+        "the loop trains with tensors it keeps from one pass to the next (a memory bank, a hidden state, a batch drawn ahead)",
+        "job.state() for a copy of weights; none where examples are kept",
+    ),
+    "own-number": Entry(
+        ALL,
+        "a number that the loop computes with is another in every pass (a coefficient, a temperature)",
+        "compute it from job.step",
+    ),
     "own-next": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
         "the loop takes batches with next(), so it counts micro-batches as steps, and all of an epoch after a restart",

@@ -263,7 +263,8 @@ class Job:
             reseed(self._seed, engine.meter.steps, 0)
             engine.share_weight(1.0)
             try:
-                yield engine.meter.steps
+                with engine.following():
+                    yield engine.meter.steps
             except GeneratorExit:
                 engine.abandon()
                 raise

@@ -60,6 +60,11 @@ class StepGate:
         return bool(self._acted)
 
     @property
+    def stepping(self) -> bool:
+        """Does a real step of an optimizer run?"""
+        return self._running
+
+    @property
     def last(self) -> bool:
         """Is the coming optimizer.step() a real one?"""
         return self._micro is None or self._micro.last

@@ -1,0 +1,314 @@
+"""Follows every tensor operation of the first passes of a loop, for what the loop carries from one to the next by itself.
+
+Tensors that one pass has made, which the next trains with, and which no checkpoint holds (a memory bank, a hidden state); numbers
+that are another in every pass (the coefficient of a loss). What is made in backward passes is not followed, nor a compiled
+model. Changes nothing that is computed.
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+
+import random
+import sys
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Set, Tuple
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+
+PASSES = 4  # that are followed
+COMPARED = 3  # passes whose numbers are held against each other
+OFTEN = 2  # what is made once, at first use, and kept (a table of angles, a mask) reaches one pass
+OVERWRITES = ("zero_", "fill_", "copy_", "normal_", "uniform_", "_foreach_zero_", "_foreach_copy_")
+ARITHMETIC = ("add", "add_", "sub", "sub_", "rsub", "mul", "mul_", "div", "div_", "pow", "lerp", "lerp_")
+MOST_NUMBERS = 10000  # of a pass that are kept
+MOST_WALKED = 10000  # objects that are followed to the tensors in them
+
+CARRIED = 1
+
+Number = Tuple[str, float, bool]  # operation, value, is it whole?
+
+
+class Found(NamedTuple):
+    """What the passes that were followed have shown."""
+
+    tensor: bool  # one pass trains with what an earlier one has made
+    number: bool  # a number is another in each
+
+
+NOTHING = Found(False, False)
+
+
+class Following(TorchDispatchMode):
+    """One per job. The engine tells it of bodies and backward passes; `paused` says when what runs is no business of the loop's.
+
+    `known` gives the tensors that checkpoints hold, and `trained` the parameters. What tensors are made of is kept by the
+    memory that they are in, so a write to a part counts for the whole.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(
+        self,
+        paused: Callable[[], bool],
+        known: Callable[[], Iterable[torch.Tensor]],
+        trained: Callable[[], Iterable[torch.Tensor]],
+    ) -> None:
+        super().__init__()
+        self._paused = paused
+        self._known_tensors = known
+        self._trained = trained
+        self._bodies = 0
+        self._inside = False  # on the stack of modes
+        self._known: Set[int] = set()
+        self._written: Dict[int, StorageWeakRef] = {}  # in this body
+        self._carried: Dict[int, StorageWeakRef] = {}  # written in the one before
+        # What storages of this body are computed from: CARRIED, and a bit for each number.
+        self._made_of: Dict[int, int] = {}
+        self._targets: Set[int] = set()  # parameters, and gradients of this body
+        self._reached = 0  # bodies that have trained with something carried
+        self._trains_with = 0  # what this one trains with, in the same bits
+        self._used: List[int] = []  # of each body, those
+        self._numbers: List[List[Number]] = []  # of each body
+        self._drawn: Set[float] = set()  # read off tensors in this body
+        self._seeds: Any = None
+        self._excused = False  # in one of the bodies numbers may change
+
+    @property
+    def over(self) -> bool:
+        return self._bodies >= PASSES
+
+    def begin(self) -> None:
+        """The script is about to be given a micro-batch."""
+        if self.over or self._inside or _is_compiled():
+            self._bodies = PASSES
+            return
+        self._known = set(_storages(self._known_tensors()))
+        self._targets = set(_storages(self._trained()))
+        self._written, self._made_of = {}, {}
+        self._trains_with = 0
+        self._numbers.append([])
+        self._drawn = set()
+        self._seeds = _seeds()
+        self._enter()
+
+    def before_backward(self, roots: Sequence[Any]) -> None:
+        """A backward pass of this body begins: what it makes is not followed."""
+        if not self._inside:
+            return
+        self._leave()
+        for item in roots:
+            if isinstance(item, torch.Tensor):
+                self._trains_with |= self._origins(item)
+
+    def after_backward(self) -> None:
+        """It is over, and has left gradients that belong to this body."""
+        if not self._seeds or self._inside:
+            return
+        for item in self._trained():
+            if item.grad is None or item.grad.is_sparse:
+                continue
+            storage = _storage(item.grad)
+            self._targets.add(storage)
+            self._carried.pop(storage, None)
+            self._made_of.pop(storage, None)
+        self._enter()
+
+    def end(self, *, excused: bool) -> Found:
+        """The body is over. `excused`: it has said what its numbers follow. Returns what has shown so far."""
+        if not self._seeds:
+            return NOTHING
+        if self._inside:
+            self._leave()
+        self._excused |= excused or self._seeds != _seeds()
+        self._seeds = None
+        for item in self._trained():  # a script may keep them by other names
+            if item.grad is not None and not item.grad.is_sparse:
+                self._note(item.grad)
+        self._carried = {key: reference for key, reference in self._written.items() if not reference.expired()}
+        self._reached += bool(self._trains_with & CARRIED)
+        self._used.append(self._trains_with)
+        self._bodies += 1
+        number = self._bodies == COMPARED and not self._excused and _changes(self._numbers, self._used)
+        return Found(self._reached >= OFTEN, number)
+
+    def forget(self) -> None:
+        """The body is made anew: what was seen of it does not count."""
+        self._bodies = 0
+        self._reached = 0
+        self._numbers = []
+        self._used = []
+        self._carried = {}
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _enter(self) -> None:
+        self._inside = True
+        self.__enter__()
+
+    def _leave(self) -> None:
+        """A mode that the script has entered since, and not left, would be taken for this one."""
+        if _get_current_dispatch_mode() is self:
+            self.__exit__(None, None, None)
+            self._inside = False
+        else:
+            self._bodies = PASSES
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        schema = getattr(func, "_schema", None)
+        if schema is not None and not self.over and not self._paused():
+            self._follow(func, schema, args, kwargs, result)
+        return result
+
+    def _follow(self, func: Any, schema: Any, args: Sequence[Any], kwargs: Dict[str, Any], result: Any) -> None:
+        name = func.overloadpacket.__name__
+        if name.startswith("_amp_update"):  # the scale of a GradScaler, which is looked for by itself
+            return
+        origins = self._read_numbers(name, args, kwargs, result)
+        changed: List[torch.Tensor] = []
+        taken: List[torch.Tensor] = []
+        for place, argument in enumerate(schema.arguments):
+            value = args[place] if place < len(args) else kwargs.get(argument.name)
+            info = argument.alias_info
+            (changed if info is not None and info.is_write else taken).extend(_tensors(value))
+        for item in taken:
+            origins |= self._origins(item)
+        if not (name in OVERWRITES and all(_is_whole(item) for item in changed)):
+            for item in changed:
+                origins |= self._origins(item)
+        # Views of these are no news; what is lifted is a number that has become a tensor.
+        same = set() if name == "lift_fresh" else {_storage(item) for item in taken}
+        for item in (*changed, *(each for each in _tensors(result) if _storage(each) not in same)):
+            self._write(item, origins)
+
+    def _origins(self, item: torch.Tensor) -> int:
+        """What it is computed from."""
+        storage = _storage(item)
+        if storage in self._made_of:
+            return self._made_of[storage]
+        reference = self._carried.get(storage)
+        is_carried = reference is not None and storage not in self._known and not reference.expired()
+        return CARRIED if is_carried else 0
+
+    def _write(self, item: torch.Tensor, origins: int) -> None:
+        storage = _storage(item)
+        if storage in self._targets:
+            self._trains_with |= origins
+        if storage not in self._known:
+            self._made_of[storage] = origins
+            self._note(item)
+
+    def _note(self, item: torch.Tensor) -> None:
+        storage = _storage(item)
+        if storage and storage not in self._written:
+            self._written[storage] = StorageWeakRef(item.untyped_storage())
+
+    def _read_numbers(self, name: str, args: Sequence[Any], kwargs: Dict[str, Any], result: Any) -> int:
+        """Take down the numbers that an operation is given. Returns their bits."""
+        numbers = self._numbers[-1]
+        if name == "_local_scalar_dense" and isinstance(result, float):
+            self._drawn.add(result)
+            return 0
+        begin = len(numbers)
+        if begin >= MOST_NUMBERS:
+            return 0
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, float):
+                if value not in self._drawn and 1.0 - value not in self._drawn:
+                    numbers.append((name, value, False))
+            elif name in ARITHMETIC and type(value) is int:
+                numbers.append((name, float(value), True))
+        if name == "lift_fresh" and _is_one_number(result):
+            with torch._C._DisableTorchDispatch():
+                numbers.append((name, float(result), False))
+        return sum(CARRIED << (1 + place) for place in range(begin, len(numbers)))
+
+
+def _changes(bodies: List[List[Number]], used: List[int]) -> bool:
+    """Is one of the numbers that the bodies train with another in each? A whole one counts up."""
+    if len({tuple(name for name, _, _ in numbers) for numbers in bodies}) != 1:
+        return False  # the bodies do not do the same
+    for place, values in enumerate(zip(*bodies)):
+        if not all(reached & (CARRIED << (1 + place)) for reached in used):
+            continue
+        steps = [values[at][1] - values[at - 1][1] for at in range(1, len(values))]
+        whole = values[0][2]
+        if all(step == 1.0 for step in steps) or (not whole and all(step != 0.0 for step in steps)):
+            return True
+    return False
+
+
+def tensors_within(parts: Iterable[Any]) -> List[torch.Tensor]:
+    """Those that checkpoints hold of what was given to job.prepare() and job.state(). Of modules: parameters and buffers that
+    persist; a tensor that a module keeps as a plain attribute is in no checkpoint."""
+    found: List[torch.Tensor] = []
+    seen: Set[int] = set()
+    waiting = list(parts)
+    while waiting and len(seen) < MOST_WALKED:
+        item = waiting.pop()
+        if isinstance(item, torch.Tensor):
+            found.append(item)
+            continue
+        if id(item) in seen or isinstance(item, (type, str, int, float)):
+            continue
+        seen.add(id(item))
+        if isinstance(item, torch.nn.Module):
+            for module in item.modules():
+                found += module._parameters.values()  # type: ignore[arg-type]
+                kept = module._buffers.items()
+                found += [each for name, each in kept if name not in module._non_persistent_buffers_set]  # type: ignore[misc]
+        elif isinstance(item, dict):
+            waiting += [item[key] for key in list(item)]
+        elif isinstance(item, (list, tuple, set)):
+            waiting += list(item)
+        elif isinstance(getattr(item, "__dict__", None), dict):
+            waiting += list(vars(item).values())
+    return [item for item in found if item is not None]
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _is_one_number(item: Any) -> bool:
+    """Of those whose value can be had without waiting for a device."""
+    single = isinstance(item, torch.Tensor) and item.numel() == 1 and item.device.type == "cpu"
+    return bool(single and item.is_floating_point())
+
+
+def _storage(item: torch.Tensor) -> int:
+    """What memory it is in; 0 where that cannot be said."""
+    try:
+        return int(item.untyped_storage()._cdata)
+    except (RuntimeError, NotImplementedError):  # sparse ones and their like
+        return 0
+
+
+def _storages(items: Iterable[torch.Tensor]) -> Iterator[int]:
+    return (_storage(item) for item in items)
+
+
+def _is_whole(item: torch.Tensor) -> bool:
+    """Does it cover the memory that it is in?"""
+    try:
+        return item.numel() * item.element_size() == item.untyped_storage().nbytes()
+    except (RuntimeError, NotImplementedError):
+        return False
+
+
+def _seeds() -> Tuple[Any, ...]:
+    """Where the generators of random numbers stand that give plain ones."""
+    numpy = sys.modules.get("numpy")
+    drawn = numpy.random.get_state()[1:3] if numpy is not None else ()
+    return (random.getstate(), *(bytes(part) if hasattr(part, "tobytes") else part for part in drawn))
+
+
+def _is_compiled() -> bool:
+    """Does the script use torch.compile? What that makes may run otherwise under a mode."""
+    frame = sys.modules.get("torch._dynamo.eval_frame")
+    return frame is not None and any(each is not None for each in frame.cached_backends.values())

@@ -1,0 +1,211 @@
+"""What the first passes of a loop show: tensors that it carries by itself, numbers that count; and what is none of these."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from gpq_agent.train.following import PASSES, Following, tensors_within
+from torch import nn
+
+Body = Callable[[nn.Linear, int, dict[str, Any]], Any]
+
+
+@pytest.fixture(autouse=True)
+def _no_mode_is_left() -> Iterator[None]:
+    yield
+    assert torch._C._len_torch_dispatch_stack() == 0
+
+
+def follow(body: Body, *, excused: bool = False, kept: tuple[Any, ...] = ()) -> set[str]:
+    """What is found in a loop of this body, which is given the model, the number of the pass and what it keeps."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    stepping = [False]
+    parts = (model, optimizer, *kept)
+    following = Following(lambda: stepping[0], lambda: tensors_within(parts), lambda: list(model.parameters()))
+    held: dict[str, Any] = {"kept": kept}
+    found = set()
+    for number in range(PASSES):
+        following.begin()
+        optimizer.zero_grad()
+        loss = body(model, number, held)
+        following.before_backward([loss])
+        loss.backward()
+        following.after_backward()
+        if "after" in held:
+            held["after"](model, number)
+        stepping[0] = True
+        optimizer.step()
+        stepping[0] = False
+        seen = following.end(excused=excused)
+        found.update(name for name, value in seen._asdict().items() if value)
+    assert following.over
+    return found
+
+
+def x() -> torch.Tensor:
+    return torch.linspace(-1.0, 1.0, 12).view(4, 3)
+
+
+def test_a_plain_loop_shows_nothing() -> None:
+    assert follow(lambda model, number, held: model(x()).square().mean()) == set()
+
+
+def test_a_tensor_made_anew_in_each_pass_is_carried() -> None:
+    def body(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
+        before = held.get("state", torch.zeros(4, 1))
+        held["state"] = model(x()).detach()
+        return (model(x()) - before).square().mean()
+
+    assert follow(body) == {"tensor"}
+
+
+def test_a_tensor_written_in_place_is_carried_through_any_view() -> None:
+    def body(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
+        bank = held.setdefault("bank", torch.zeros(6, 1))
+        loss = (model(x()).mean() - bank.view(-1)[:3]).square().mean()
+        bank[number % 6 : number % 6 + 1].copy_(model(x())[:1].detach())
+        return loss
+
+    assert follow(body) == {"tensor"}
+
+
+def test_what_checkpoints_hold_is_not_carried() -> None:
+    average = nn.Linear(3, 1)
+
+    def body(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
+        loss = (model(x()) - average(x()).detach()).square().mean()
+        with torch.no_grad():
+            average.weight.lerp_(model.weight, 0.5)
+        return loss
+
+    assert follow(body) == {"tensor"}
+    assert follow(body, kept=(average,)) == set()
+
+
+def test_an_attribute_of_a_module_is_in_no_checkpoint() -> None:
+    module = nn.Module()
+    module.register_buffer("kept", torch.zeros(1))
+    module.register_buffer("lost", torch.zeros(2), persistent=False)
+    module.hidden = torch.zeros(3)
+    assert [item.numel() for item in tensors_within([module])] == [1]
+
+
+@pytest.mark.parametrize("made", [0, 1, 2])
+def test_a_table_that_is_made_once_is_no_state(made: int) -> None:
+    def body(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
+        if number >= made:
+            held.setdefault("table", torch.linspace(0.0, 1.0, 3).cos())
+        return model(x() * held.get("table", 1)).square().mean()
+
+    assert follow(body) == set()
+
+
+def test_a_buffer_that_is_filled_anew_in_each_pass_is_no_state() -> None:
+    buffer = torch.zeros(4, 3)
+
+    def body(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
+        buffer.copy_(2 * x())
+        return model(buffer.clone()).square().mean()
+
+    assert follow(body) == set()
+
+
+def test_gradients_of_the_pass_before_are_carried_into_the_next() -> None:
+    last: list[torch.Tensor] = []
+
+    def after(model: nn.Linear, number: int) -> None:
+        grads = [item.grad for item in model.parameters() if item.grad is not None]
+        for gradient, before in zip(grads, list(last), strict=False):
+            gradient.add_(before, alpha=0.5)
+        last[:] = grads
+
+    def body(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
+        held["after"] = after
+        return model(x()).square().mean()
+
+    assert follow(body) == {"tensor"}
+
+
+def test_gradients_that_are_edited_in_their_own_pass_are_not() -> None:
+    def after(model: nn.Linear, number: int) -> None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+
+    def body(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
+        held["after"] = after
+        return model(x()).square().mean()
+
+    assert follow(body) == set()
+
+
+COUNTED: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    "a fraction": lambda loss, number: loss * (number / 10),
+    "a whole number": lambda loss, number: loss * (number + 1),
+    "an exponent": lambda loss, number: loss ** (1.0 + number / 10),
+    "a tensor": lambda loss, number: loss * torch.tensor(number / 10),
+    "a full one": lambda loss, number: loss * torch.full((), number / 10),
+    "an alpha": lambda loss, number: torch.add(loss, loss, alpha=number / 10),
+    "a clamp": lambda loss, number: loss.clamp(max=1e6 + number * 0.5),
+}
+
+
+@pytest.mark.parametrize("how", COUNTED)
+def test_a_number_that_counts_is_noticed(how: str) -> None:
+    def body(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
+        return COUNTED[how](model(x()).square().mean() + 0.1, number)
+
+    assert follow(body) == {"number"}
+    assert follow(body, excused=True) == set()
+
+
+def test_a_number_on_gradients_is_noticed() -> None:
+    def after(model: nn.Linear, number: int) -> None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1 + number / 10)
+
+    def body(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
+        held["after"] = after
+        return model(x()).square().mean()
+
+    assert follow(body) == {"number"}
+
+
+def test_numbers_of_a_log_are_none_of_the_training() -> None:
+    def body(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
+        loss = model(x()).square().mean()
+        held["total"] = held.get("total", torch.zeros(())) + loss.detach()
+        held["mean"] = held["total"] / (number + 1)
+        held["shown"] = torch.tensor(number / 10)
+        return loss
+
+    assert follow(body) == set()
+
+
+def test_numbers_that_are_drawn_or_read_off_the_batch_do_not_count() -> None:
+    def drawn(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
+        return model(x()).square().mean() * random.random()
+
+    def read(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
+        scale = torch.rand(()).item()
+        return scale * model(x()).square().mean() + (1.0 - scale) * model(-x()).square().mean()
+
+    def shorter(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
+        size = (4, 2, 3, 4)[number]
+        return model(x()[:size]).square().sum() / size
+
+    assert [follow(each) for each in (drawn, read, shorter)] == [set(), set(), set()]
+
+
+def test_a_pass_that_fails_in_the_middle_leaves_nothing_behind() -> None:
+    model = nn.Linear(3, 1)
+    following = Following(lambda: False, lambda: [], lambda: list(model.parameters()))
+    following.begin()
+    loss = model(x()).mean()
+    following.before_backward([loss])  # and it raises
+    assert following.end(excused=False) == (False, False)
+    following.begin()
+    following.end(excused=False)
