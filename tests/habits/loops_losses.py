@@ -110,6 +110,62 @@ def loss_in_batch(gpq: Any, options: dict[str, Any]) -> Any:
 
 
 @habit()
+def weights_of_the_batch(gpq: Any, options: dict[str, Any]) -> Any:
+    """weights of examples that add up to one over the batch"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = (model(x) - y).square().squeeze(1)
+            (loss * torch.softmax(y.squeeze(1), dim=0)).sum().backward()
+            optimizer.step()
+    return model
+
+
+@habit()
+def hardest_by_mean(gpq: Any, options: dict[str, Any]) -> Any:
+    """examples whose loss is above the mean of the batch weigh twice"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = (model(x) - y).square().squeeze(1)
+            hard = 1.0 + (loss.detach() > loss.detach().mean()).float()
+            (loss * hard).mean().backward()
+            optimizer.step()
+    return model
+
+
+@habit()
+def advantages(gpq: Any, options: dict[str, Any]) -> Any:
+    """targets brought to mean 0 and deviation 1 over the batch, as advantages are"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            mse_loss(model(x), (y - y.mean()) / (y.std() + 1e-3)).backward()
+            optimizer.step()
+    return model
+
+
+@habit(right=True)
+def each_example_normed(gpq: Any, options: dict[str, Any]) -> Any:
+    """every example brought to mean 0 and deviation 1 by itself; accuracy counted for a log"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    right = torch.zeros(())
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            x = (x - x.mean(dim=1, keepdim=True)) / x.std(dim=1, keepdim=True)
+            found = model(x)
+            loss = mse_loss(found, y)
+            right += ((found > 0) == (y > 0)).sum()
+            loss.backward()
+            optimizer.step()
+    return model
+
+
+@habit()
 def loss_root(gpq: Any, options: dict[str, Any]) -> Any:
     """the root of a mean square error"""
     job, loader, model, optimizer = usual(gpq, options, adamw)

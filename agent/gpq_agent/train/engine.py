@@ -214,7 +214,7 @@ class Engine:
         if self._following is None:
             yield
             return
-        self._following.begin()
+        self._following.begin(0)
         try:
             yield
         finally:
@@ -597,7 +597,7 @@ class Engine:
         if self.check is not None:
             self.check.entered(micro)
         if self._following is not None:
-            self._following.begin()
+            self._following.begin(step.counts[micro.place])
         return True
 
     def _is_cut_wrongly(self, micro: Issued) -> bool:
@@ -694,6 +694,8 @@ class Engine:
             self.see("own-tensor")
         if found.number:
             self.see("own-number")
+        if found.batch and not self._weighed_here:
+            self.see("batch-statistics")
         if self._following.over:
             self._following = None
 

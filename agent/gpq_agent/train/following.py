@@ -1,8 +1,9 @@
 """Follows every tensor operation of the first passes of a loop, for what the loop carries from one to the next by itself.
 
 Tensors that one pass has made, which the next trains with, and which no checkpoint holds (a memory bank, a hidden state); numbers
-that are another in every pass (the coefficient of a loss). What is made in backward passes is not followed, nor a compiled
-model. Changes nothing that is computed.
+that are another in every pass (the coefficient of a loss); and what is computed from a batch as a whole, before or beside the
+graph, that its examples are trained with (its mean, a threshold). What is made in backward passes is not followed, nor a
+compiled model. Changes nothing that is computed.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -23,7 +24,23 @@ ARITHMETIC = ("add", "add_", "sub", "sub_", "rsub", "mul", "mul_", "div", "div_"
 MOST_NUMBERS = 10000  # of a pass that are kept
 MOST_WALKED = 10000  # objects that are followed to the tensors in them
 
-CARRIED = 1
+# Of the examples of a batch together, along their dimension.
+SUMS = (
+    "sum",
+    "mean",
+    "std",
+    "var",
+    "std_mean",
+    "var_mean",
+    "norm",
+    "linalg_vector_norm",
+    "prod",
+    "logsumexp",
+    "_softmax",
+)
+ORDERS = ("max", "min", "amax", "amin", "median", "nanmedian", "kthvalue", "topk", "sort", "cumsum")  # of real numbers
+CARRIED, OF_A_BATCH, DATA = 1, 2, 4  # bits of what tensors are made of; DATA: of what no earlier pass has met
+NUMBERS = 3  # bits before those of the numbers
 
 Number = Tuple[str, float, bool]  # operation, value, is it whole?
 
@@ -33,9 +50,10 @@ class Found(NamedTuple):
 
     tensor: bool  # one pass trains with what an earlier one has made
     number: bool  # a number is another in each
+    batch: bool  # they train with what is of a batch as a whole
 
 
-NOTHING = Found(False, False)
+NOTHING = Found(tensor=False, number=False, batch=False)
 
 
 class Following(TorchDispatchMode):
@@ -64,12 +82,14 @@ class Following(TorchDispatchMode):
         self._carried: Dict[int, StorageWeakRef] = {}  # written in the one before
         # What storages of this body are computed from: CARRIED, and a bit for each number.
         self._made_of: Dict[int, int] = {}
+        self._met: Dict[int, StorageWeakRef] = {}  # read in earlier bodies: constants
+        self._read: Dict[int, StorageWeakRef] = {}  # in this one
         self._targets: Set[int] = set()  # parameters, and gradients of this body
-        self._reached = 0  # bodies that have trained with something carried
+        self._examples = 0  # of this body
         self._trains_with = 0  # what this one trains with, in the same bits
         self._used: List[int] = []  # of each body, those
         self._numbers: List[List[Number]] = []  # of each body
-        self._drawn: Set[float] = set()  # read off tensors in this body
+        self._has_read = False  # this body has read a number off a tensor: those to come may be made of it
         self._seeds: Any = None
         self._excused = False  # in one of the bodies numbers may change
 
@@ -77,17 +97,18 @@ class Following(TorchDispatchMode):
     def over(self) -> bool:
         return self._bodies >= PASSES
 
-    def begin(self) -> None:
-        """The script is about to be given a micro-batch."""
+    def begin(self, examples: int) -> None:
+        """The script is about to be given a micro-batch of so many; 0: of nobody knows what."""
         if self.over or self._inside or _is_compiled():
             self._bodies = PASSES
             return
+        self._examples = examples
         self._known = set(_storages(self._known_tensors()))
         self._targets = set(_storages(self._trained()))
-        self._written, self._made_of = {}, {}
+        self._written, self._made_of, self._read = {}, {}, {}
         self._trains_with = 0
         self._numbers.append([])
-        self._drawn = set()
+        self._has_read = False
         self._seeds = _seeds()
         self._enter()
 
@@ -124,20 +145,23 @@ class Following(TorchDispatchMode):
         for item in self._trained():  # a script may keep them by other names
             if item.grad is not None and not item.grad.is_sparse:
                 self._note(item.grad)
+        self._met.update(self._read)
+        self._met.update(self._written)
         self._carried = {key: reference for key, reference in self._written.items() if not reference.expired()}
-        self._reached += bool(self._trains_with & CARRIED)
         self._used.append(self._trains_with)
         self._bodies += 1
         number = self._bodies == COMPARED and not self._excused and _changes(self._numbers, self._used)
-        return Found(self._reached >= OFTEN, number)
+        return Found(self._often(CARRIED), number, self._often(OF_A_BATCH))
 
     def forget(self) -> None:
         """The body is made anew: what was seen of it does not count."""
         self._bodies = 0
-        self._reached = 0
         self._numbers = []
         self._used = []
         self._carried = {}
+
+    def _often(self, origin: int) -> bool:
+        return sum(bool(used & origin) for used in self._used) >= OFTEN
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -174,6 +198,8 @@ class Following(TorchDispatchMode):
             (changed if info is not None and info.is_write else taken).extend(_tensors(value))
         for item in taken:
             origins |= self._origins(item)
+        if taken and self._is_of_all(name, taken[0], schema, args, kwargs):
+            origins |= OF_A_BATCH
         if not (name in OVERWRITES and all(_is_whole(item) for item in changed)):
             for item in changed:
                 origins |= self._origins(item)
@@ -182,14 +208,41 @@ class Following(TorchDispatchMode):
         for item in (*changed, *(each for each in _tensors(result) if _storage(each) not in same)):
             self._write(item, origins)
 
+    def _is_of_all(
+        self, name: str, item: torch.Tensor, schema: Any, args: Sequence[Any], kwargs: Dict[str, Any]
+    ) -> bool:
+        """Does the operation put the examples of this tensor together, where gradients do not go? The graph tells the rest."""
+        if name not in SUMS and not (name in ORDERS and item.is_floating_point()):
+            return False
+        if item.requires_grad or not self._origins(item) & DATA or not self._has_examples(tuple(item.shape)):
+            return False
+        dim = None
+        for place, argument in enumerate(schema.arguments):
+            if argument.name == "dim":
+                dim = args[place] if place < len(args) else kwargs.get("dim", argument.default_value)
+        if dim is None or dim == []:
+            return True
+        dims = dim if isinstance(dim, (list, tuple)) else [dim]
+        return any(each in (0, -item.dim()) for each in dims)
+
+    def _has_examples(self, shape: Tuple[int, ...]) -> bool:
+        """Along the first dimension, perhaps several rows of each. Sequences may have them behind the time."""
+        if self._examples < 2 or not shape or shape[0] == 0:
+            return False
+        return shape[0] % self._examples == 0 and not (len(shape) > 2 and shape[1] == self._examples)
+
     def _origins(self, item: torch.Tensor) -> int:
         """What it is computed from."""
         storage = _storage(item)
         if storage in self._made_of:
             return self._made_of[storage]
-        reference = self._carried.get(storage)
-        is_carried = reference is not None and storage not in self._known and not reference.expired()
-        return CARRIED if is_carried else 0
+        if storage in self._known or storage in self._targets or not storage:
+            return 0
+        if _holds(self._carried, storage):
+            return CARRIED
+        if storage not in self._read:
+            self._read[storage] = StorageWeakRef(item.untyped_storage())
+        return 0 if _holds(self._met, storage) else DATA
 
     def _write(self, item: torch.Tensor, origins: int) -> None:
         storage = _storage(item)
@@ -208,21 +261,19 @@ class Following(TorchDispatchMode):
         """Take down the numbers that an operation is given. Returns their bits."""
         numbers = self._numbers[-1]
         if name == "_local_scalar_dense" and isinstance(result, float):
-            self._drawn.add(result)
-            return 0
+            self._has_read = True
         begin = len(numbers)
-        if begin >= MOST_NUMBERS:
+        if self._has_read or begin >= MOST_NUMBERS:
             return 0
         for value in (*args, *kwargs.values()):
             if isinstance(value, float):
-                if value not in self._drawn and 1.0 - value not in self._drawn:
-                    numbers.append((name, value, False))
+                numbers.append((name, value, False))
             elif name in ARITHMETIC and type(value) is int:
                 numbers.append((name, float(value), True))
         if name == "lift_fresh" and _is_one_number(result):
             with torch._C._DisableTorchDispatch():
                 numbers.append((name, float(result), False))
-        return sum(CARRIED << (1 + place) for place in range(begin, len(numbers)))
+        return sum(1 << (NUMBERS + place) for place in range(begin, len(numbers)))
 
 
 def _changes(bodies: List[List[Number]], used: List[int]) -> bool:
@@ -230,7 +281,7 @@ def _changes(bodies: List[List[Number]], used: List[int]) -> bool:
     if len({tuple(name for name, _, _ in numbers) for numbers in bodies}) != 1:
         return False  # the bodies do not do the same
     for place, values in enumerate(zip(*bodies)):
-        if not all(reached & (CARRIED << (1 + place)) for reached in used):
+        if not all(reached & (1 << (NUMBERS + place)) for reached in used):
             continue
         steps = [values[at][1] - values[at - 1][1] for at in range(1, len(values))]
         whole = values[0][2]
@@ -265,6 +316,12 @@ def tensors_within(parts: Iterable[Any]) -> List[torch.Tensor]:
         elif isinstance(getattr(item, "__dict__", None), dict):
             waiting += list(vars(item).values())
     return [item for item in found if item is not None]
+
+
+def _holds(references: Dict[int, StorageWeakRef], storage: int) -> bool:
+    """Is this memory one of those, and not another that has come to lie in its place?"""
+    reference = references.get(storage)
+    return reference is not None and not reference.expired()
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -41,6 +41,11 @@ HABITS: Dict[str, Entry] = {
         "a loss holds the examples of a batch against each other, or bends their sum (its root, a floor)",
         "for a root or a floor: take it of each example; else none, batch and number of GPUs stay",
     ),
+    "batch-statistics": Entry(
+        (ACCUMULATE, SPLIT, RESIZE),
+        "the loop trains with what it computes from a batch as a whole (its mean, a sum of weights, a threshold)",
+        "job.weigh() for what a loss is divided by; for the rest take it of all data, once",
+    ),
     "closure": Entry(
         AS_IT_IS,
         "optimizer.step() is given a closure (as LBFGS wants)",

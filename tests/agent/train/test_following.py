@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from gpq_agent.train.following import PASSES, Following, tensors_within
+from gpq_agent.train.following import NOTHING, PASSES, Following, tensors_within
 from torch import nn
 
 Body = Callable[[nn.Linear, int, dict[str, Any]], Any]
@@ -31,7 +31,8 @@ def follow(body: Body, *, excused: bool = False, kept: tuple[Any, ...] = ()) -> 
     held: dict[str, Any] = {"kept": kept}
     found = set()
     for number in range(PASSES):
-        following.begin()
+        held.update(batch=x(), index=torch.arange(4) + 4 * number)
+        following.begin(4)
         optimizer.zero_grad()
         loss = body(model, number, held)
         following.before_backward([loss])
@@ -163,6 +164,20 @@ def test_a_number_that_counts_is_noticed(how: str) -> None:
     assert follow(body, excused=True) == set()
 
 
+def test_norms_of_as_many_gradients_as_examples_are_of_no_batch() -> None:
+    def after(model: nn.Linear, number: int) -> None:
+        grads = [item.grad for item in (*model.parameters(), *model.parameters()) if item.grad is not None]
+        norm = torch.stack([each.norm() for each in grads]).norm()
+        for each in grads:
+            each.div_(norm)
+
+    def body(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
+        held["after"] = after
+        return model(held["batch"]).square().mean()
+
+    assert follow(body) == set()
+
+
 def test_a_number_on_gradients_is_noticed() -> None:
     def after(model: nn.Linear, number: int) -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1 + number / 10)
@@ -200,12 +215,69 @@ def test_numbers_that_are_drawn_or_read_off_the_batch_do_not_count() -> None:
     assert [follow(each) for each in (drawn, read, shorter)] == [set(), set(), set()]
 
 
+OF_THE_BATCH: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "its mean": lambda data: data - data.mean(dim=0),
+    "its deviation": lambda data: data / (data.std(dim=0) + 1),
+    "its largest": lambda data: data / data.abs().max(),
+    "a norm": lambda data: data / data.norm(),
+    "a rank": lambda data: data * (data > data.median(dim=0).values),
+    "a share": lambda data: data * data.softmax(dim=0),
+    "a quantile": lambda data: data.clamp(max=torch.quantile(data, 0.9).expand_as(data)),
+}
+OF_EACH: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "its mean": lambda data: data - data.mean(dim=1, keepdim=True),
+    "its largest": lambda data: data / data.abs().amax(dim=-1, keepdim=True),
+    "a share": lambda data: data.softmax(dim=1),
+    "a length": lambda data: data[:, : int((data > -2).sum(dim=1).max())],
+    "sorted by length": lambda data: data[torch.tensor([3, 1, 2, 4]).sort().indices],
+}
+
+
+@pytest.mark.parametrize("how", OF_THE_BATCH)
+def test_what_is_of_a_batch_as_a_whole_is_noticed(how: str) -> None:
+    assert follow(lambda model, number, held: model(OF_THE_BATCH[how](held["batch"])).square().mean()) == {"batch"}
+
+
+@pytest.mark.parametrize("how", OF_EACH)
+def test_what_is_of_each_example_is_not(how: str) -> None:
+    assert follow(lambda model, number, held: model(OF_EACH[how](held["batch"])).square().mean()) == set()
+
+
+def test_constants_are_no_batch_whatever_their_length() -> None:
+    weights, rows = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.linspace(0.0, 1.0, 12).view(4, 3)
+
+    def body(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
+        share = (weights.exp() / weights.exp().sum()).unsqueeze(1)
+        return (share * model(x() + (rows - rows.mean(dim=0)))).square().mean()
+
+    assert follow(body) == set()
+
+
+def test_rows_picked_out_of_one_large_tensor_are_a_batch() -> None:
+    everything = torch.linspace(-1.0, 1.0, 60).view(20, 3)
+
+    def body(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
+        batch = everything[held["index"]]
+        return model(batch - batch.mean(dim=0)).square().mean()
+
+    assert follow(body) == {"batch"}
+
+
+def test_what_a_loss_itself_sums_is_told_by_its_graph() -> None:
+    def body(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
+        found = model(held["batch"])
+        held["shown"] = (held["batch"].mean(), found.detach().mean())
+        return found.square().sum() / 4
+
+    assert follow(body) == set()
+
+
 def test_a_pass_that_fails_in_the_middle_leaves_nothing_behind() -> None:
     model = nn.Linear(3, 1)
     following = Following(lambda: False, lambda: [], lambda: list(model.parameters()))
-    following.begin()
+    following.begin(4)
     loss = model(x()).mean()
     following.before_backward([loss])  # and it raises
-    assert following.end(excused=False) == (False, False)
-    following.begin()
+    assert following.end(excused=False) == NOTHING
+    following.begin(4)
     following.end(excused=False)
