@@ -10,7 +10,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 
 from .catalogue import habit
 from .material import EPOCHS, Examples, adamw, net, sgd, usual
-from .own_optimizers import Lamb, Lion, RelativeAdafactor
+from .own_optimizers import Lamb, Lion, Polyak, RelativeAdafactor
 from .shapes import BATCH
 
 
@@ -301,4 +301,72 @@ def optimizer_in_backward(gpq: Any, options: dict[str, Any]) -> Any:
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
             mse_loss(model(x), y).backward()
+    return model
+
+
+@habit()
+def polyak(gpq: Any, options: dict[str, Any]) -> Any:
+    """an optimizer whose step is given the loss, and takes its rate from it"""
+    job, loader, model, optimizer = usual(gpq, options, Polyak)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step(loss=loss)
+    return model
+
+
+@habit()
+def decay_counted(gpq: Any, options: dict[str, Any]) -> Any:
+    """a weight decay that grows by a count of passes"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    count = 0
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            for group in optimizer.param_groups:
+                group["weight_decay"] = min(1.0, 0.05 * count)
+            optimizer.zero_grad()
+            mse_loss(model(x), y).backward()
+            optimizer.step()
+            count += 1
+    return model
+
+
+@habit()
+def momentum_counted(gpq: Any, options: dict[str, Any]) -> Any:
+    """a momentum that grows by a count of passes"""
+    job, loader, model, optimizer = usual(gpq, options, sgd)
+    for _ in job.epochs(EPOCHS):
+        for count, (x, y) in enumerate(loader):
+            optimizer.param_groups[0]["momentum"] = 0.5 + min(0.4, 0.05 * count)
+            optimizer.zero_grad()
+            mse_loss(model(x), y).backward()
+            optimizer.step()
+    return model
+
+
+@habit(right=True)
+def decay_of_the_step(gpq: Any, options: dict[str, Any]) -> Any:
+    """a weight decay that grows by job.step"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.param_groups[0]["weight_decay"] = min(1.0, 0.05 * job.step)
+            optimizer.zero_grad()
+            mse_loss(model(x), y).backward()
+            optimizer.step()
+    return model
+
+
+@habit(right=True)
+def decay_of_the_epoch(gpq: Any, options: dict[str, Any]) -> Any:
+    """another weight decay and momentum in each epoch, set at its head"""
+    job, loader, model, optimizer = usual(gpq, options, sgd)
+    for epoch in job.epochs(EPOCHS):
+        optimizer.param_groups[0].update(weight_decay=0.1 * epoch, momentum=0.5 + 0.1 * epoch)
+        for x, y in loader:
+            optimizer.zero_grad()
+            mse_loss(model(x), y).backward()
+            optimizer.step()
     return model

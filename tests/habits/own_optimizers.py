@@ -142,3 +142,20 @@ class Lookahead:
                 for parameter, own in zip(group["params"], slow, strict=True):
                     own.lerp_(parameter, self.alpha)
                     parameter.copy_(own)
+
+
+class Polyak(Optimizer):
+    """Loizou et al. 2021: the rate of a step follows from the loss that it is given."""
+
+    def __init__(self, parameters: Any, most: float = 0.3) -> None:
+        super().__init__(parameters, {"lr": most})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None, loss: Any = None) -> Any:
+        every = [item for group in self.param_groups for item in group["params"] if item.grad is not None]
+        square = float(sum(item.grad.square().sum() for item in every))
+        for group in self.param_groups:
+            rate = min(float(loss) / (square + 1e-8), group["lr"])
+            for item in group["params"]:
+                if item.grad is not None:
+                    item.add_(item.grad, alpha=-rate)

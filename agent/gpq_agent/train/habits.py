@@ -51,6 +51,11 @@ HABITS: Dict[str, Entry] = {
         "optimizer.step() is given a closure (as LBFGS wants)",
         "an optimizer without a closure gives them back",
     ),
+    "step-value": Entry(
+        (ACCUMULATE, SPLIT, RESIZE),
+        "optimizer.step() is given something (the loss, say), which is that of the part of the batch in hand",
+        "an optimizer that takes its step from gradients alone",
+    ),
     "hand-step": Entry(
         AS_IT_IS,
         "the loop changes parameters outside optimizer.step()",
@@ -128,7 +133,7 @@ HABITS: Dict[str, Entry] = {
     ),
     "own-rate": Entry(
         ALL,
-        "the loop sets the learning rate by a count of its own",
+        "the loop sets the learning rate, or another setting of an optimizer, by a count of its own",
         "compute it from job.step, or give a scheduler to job.prepare()",
     ),
     "forgotten-scheduler": Entry(

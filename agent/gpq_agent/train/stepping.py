@@ -14,6 +14,8 @@ from .gradients import Gradients
 from .sampler import Issued
 from .scaling import Adjustment, adjusted
 
+PLAIN = (float, int, bool, str, type(None))
+
 
 class Steps(Protocol):
     """What the gate asks of the engine, and tells it."""
@@ -148,7 +150,7 @@ class StepGate:
         scheduler.__class__ = type(plain.__name__, (plain,), {"step": step, "__module__": plain.__module__})
 
     def note_rates(self) -> None:
-        """The learning rates are as they should be."""
+        """The learning rates, and other settings of the optimizers, are as they should be."""
         self._rates = self._present()
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -171,6 +173,8 @@ class StepGate:
                 self._steps.see("closure")
             else:
                 self._require_pass()
+                if any(isinstance(value, (torch.Tensor, float)) for value in (*args, *kwargs.values())):
+                    self._steps.see("step-value")
             if not self._micro.last:
                 if id(optimizer) in self._acted:
                     self._steps.see("two-passes")
@@ -183,6 +187,7 @@ class StepGate:
                     result = step(*args, **kwargs)
             finally:
                 self._running = False
+            self.note_rates()  # some optimizers write down there what they have found
             self._done(optimizer, applied=True)
             return result
 
@@ -240,8 +245,14 @@ class StepGate:
         return sum(len(optimizer.param_groups) for optimizer in self._optimizers)
 
     def _present(self) -> List[Any]:
-        rates = [group.get("lr") for optimizer in self._optimizers for group in optimizer.param_groups]
-        return [_identity(rate) if isinstance(rate, torch.Tensor) else rate for rate in rates]
+        """Every setting of every group: a momentum or a weight decay may follow a count too."""
+        return [
+            value if type(value) in PLAIN else _identity(value)
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
+            for name, value in group.items()
+            if name != "params"
+        ]
 
     def _check_rates(self) -> None:
         present = self._present()
@@ -252,9 +263,13 @@ class StepGate:
             self._rates = present
 
 
-def _identity(rate: torch.Tensor) -> Tuple[int, int]:
-    """Its version: a look at its value would wait for the device."""
-    return (id(rate), rate._version)
+def _identity(value: Any) -> Any:
+    """Of a tensor its version: a look at its value would wait for the device."""
+    if isinstance(value, torch.Tensor):
+        return (id(value), value._version)
+    if isinstance(value, tuple):
+        return tuple(each if type(each) in PLAIN else _identity(each) for each in value)
+    return id(value)
 
 
 def inner_optimizers(optimizer: Any) -> List[Any]:
