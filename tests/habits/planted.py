@@ -53,6 +53,12 @@ PLANTED: dict[str, tuple[str, ...]] = {
     "range-epochs": ("own-epochs",),
     "break-early": ("own-break",),
     "hook-scale": ("grad-hook",),
+    "bank-refilled": ("own-tensor",),
+    "hidden-state": ("own-tensor",),
+    "coefficient-counted": ("own-number",),
+    "decay-counted": ("own-rate",),
+    "advantages": ("batch-statistics",),
+    "polyak": ("step-value",),
     "batch-norm": ("batch-norm",),
     "spectral-norm": ("moving-buffer",),
     "clip-adamw": (),
@@ -79,6 +85,10 @@ PLANTED: dict[str, tuple[str, ...]] = {
     "tail-of-one": (),
     "ema-guarded": (),
     "evaluate": (),
+    "coefficient-of-the-step": (),
+    "teacher-registered": (),
+    "table-made-once": (),
+    "each-example-normed": (),
 }
 # What no library sees at once, and a guess must name: loop -> (code, shapes that differ).
 GUESSED = {"plateau-training-loss": ("replicas-apart", ("two replicas", "two replicas, accumulating", RESUMED))}
