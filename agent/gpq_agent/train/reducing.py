@@ -23,7 +23,10 @@ Marks = Dict[Parameter, Tuple[Optional[torch.Tensor], int]]
 
 def mark(parameter: Parameter) -> Tuple[Optional[torch.Tensor], int]:
     """What is in `p.grad`, so that any change to it can be seen: the tensor and its version."""
-    gradient = parameter.grad
+    return mark_of(parameter.grad)
+
+
+def mark_of(gradient: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], int]:
     return (None, -1) if gradient is None else (gradient, gradient._version)
 
 
