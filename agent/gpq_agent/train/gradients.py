@@ -149,6 +149,12 @@ class Gradients:
             self._small = sum(item.numel() for item in self._all) <= KEPT
         return self._all
 
+    def has_left_zero(self, parameters: Sequence[Parameter]) -> bool:
+        """Is all that these have in `p.grad` zero, left there in this step, and has nobody changed it?"""
+        if not self._open or self.last or not self._zeros:
+            return False
+        return all(is_marked(item, self._zeros) for item in parameters)
+
     # -- around a backward pass ----------------------------------------------------------------------------------------
 
     def begin_pass(self, roots: Sequence[Any] = ()) -> None:
