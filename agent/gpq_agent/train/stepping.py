@@ -12,7 +12,7 @@ import torch
 
 from .gradients import Gradients
 from .sampler import Issued
-from .scaling import Adjustment, adjusted
+from .scaling import UNCHANGED, Adjustment, adjusted
 
 
 class Steps(Protocol):
@@ -175,8 +175,12 @@ class StepGate:
                 return loss
             self._running = True
             try:
-                with adjusted(optimizer, self._steps.adjustment(optimizer)):
+                adjustment = self._steps.adjustment(optimizer)
+                if adjustment is UNCHANGED:
                     result = step(*args, **kwargs)
+                else:
+                    with adjusted(optimizer, adjustment):
+                        result = step(*args, **kwargs)
             finally:
                 self._running = False
             self._done(optimizer, applied=True)
@@ -254,7 +258,9 @@ class StepGate:
 
     def _present(self) -> List[Any]:
         rates = [group.get("lr") for optimizer in self._optimizers for group in optimizer.param_groups]
-        return [_identity(rate) if isinstance(rate, torch.Tensor) else rate for rate in rates]
+        return [
+            rate if type(rate) is float or not isinstance(rate, torch.Tensor) else _identity(rate) for rate in rates
+        ]
 
     def _check_rates(self) -> None:
         present = self._present()

@@ -55,6 +55,6 @@ class Zeros:
             sizes = [parts[item].numel() for item in members]
             piece = torch.zeros(sum(sizes), dtype=dtype, device=device)
             self._pieces.append(piece)
-            for parameter, zeros in zip(members, piece.split(sizes)):
+            for parameter, zeros in zip(members, torch.split(piece, sizes)):
                 made[parameter] = zeros.view(parts[parameter].shape).data
         self._marks = {parameter: mark_of(made[parameter]) for parameter in parts}
