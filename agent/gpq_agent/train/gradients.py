@@ -41,6 +41,9 @@ class Gradients:
         self._held: Dict[Parameter, torch.Tensor] = {}  # of before the pass that runs, while it runs
         self._closed: Set[Parameter] = set()  # the optimizer of these has made its step in this micro-batch
         self._hidden: Set[Parameter] = set()  # passes of this micro-batch that only accumulates have reached them
+        # Of both, what is not in those sets yet: only a further pass of the same micro-batch wants to know.
+        self._closing: List[Any] = []
+        self._hiding: List[Parameter] = []
         self._unit = 1.0  # what the sums are multiples of: the weight of the first micro-batch
         self._lengths: List[int] = []
         self._watched: Optional[Marks] = None
@@ -71,6 +74,8 @@ class Gradients:
         self.changed_between = False
         self._closed.clear()
         self._hidden.clear()
+        self._closing.clear()
+        self._hiding = []
         if place == 0:
             self._sums.clear()
             self._zeros.clear()
@@ -102,7 +107,15 @@ class Gradients:
     def close(self, optimizer: Any) -> None:
         """The script has called this optimizer's step in a micro-batch that only accumulates: what further passes leave to
         its parameters here would have been cleared before its next step."""
-        self._closed.update(_of(optimizer))
+        self._closing.append(optimizer)
+
+    def _catch_up(self) -> None:
+        """There is a further pass in this micro-batch: note what those before it have left."""
+        for optimizer in self._closing:
+            self._closed.update(_of(optimizer))
+        self._closing.clear()
+        self._hidden.update(self._hiding)
+        self._hiding = []
 
     def used(self, optimizer: Any) -> None:
         """This optimizer has made a step of what is in `p.grad`."""
@@ -153,7 +166,14 @@ class Gradients:
         """Is all that these have in `p.grad` zero, left there in this step, and has nobody changed it?"""
         if not self._open or self.last or not self._zeros:
             return False
-        return all(is_marked(item, self._zeros) for item in parameters)
+        for item in parameters:
+            gradient = item.grad
+            if gradient is None:
+                continue
+            zeros, version = self._zeros.get(item, (None, -1))
+            if gradient is not zeros or gradient._version != version:
+                return False
+        return True
 
     # -- around a backward pass ----------------------------------------------------------------------------------------
 
@@ -161,6 +181,7 @@ class Gradients:
         if not self._open:
             return
         self.passes += 1
+        self._catch_up()
         parameters = self.parameters()
         # One optimizer, one pass so far: it is no question what the pass reaches.
         simple = len(self._optimizers) == 1 and self.passes == 1
@@ -218,6 +239,7 @@ class Gradients:
     def adopt(self) -> None:
         """Gradients that came without a backward pass (`p.grad = ...`): treat what is there as that of one."""
         self.passes += 1
+        self._catch_up()
         self._before = {}
         parameters = [item for item in self.parameters() if item.grad is not None]
         if not self.last:
@@ -284,7 +306,7 @@ class Gradients:
             self._add(touched, factor)
         else:
             self._take(touched, factor)
-        self._hidden.update(touched)
+        self._hiding += touched
 
     def _add(self, touched: List[Parameter], factor: float) -> None:
         """Gradients to the sums that there are; zero is left."""
