@@ -10,7 +10,8 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 import torch
 
 from .probe import GradientProbe
-from .reducing import Marks, Parameter, Reducer, is_as, is_marked, mark
+from .reducing import Marks, Parameter, Reducer, is_as, is_marked, mark, mark_of
+from .zeros import Zeros
 
 KEPT = (
     1 << 20
@@ -40,13 +41,17 @@ class Gradients:
         self._held: Dict[Parameter, torch.Tensor] = {}  # of before the pass that runs, while it runs
         self._closed: Set[Parameter] = set()  # the optimizer of these has made its step in this micro-batch
         self._hidden: Set[Parameter] = set()  # passes of this micro-batch that only accumulates have reached them
+        # Of both, what is not in those sets yet: only a further pass of the same micro-batch wants to know.
+        self._closing: List[Any] = []
+        self._hiding: List[Parameter] = []
         self._unit = 1.0  # what the sums are multiples of: the weight of the first micro-batch
         self._lengths: List[int] = []
         self._watched: Optional[Marks] = None
         self._all: List[Parameter] = []
         self._small = True  # their gradients are
         self._zeros: Marks = {}  # gradients that were moved away in this step: zero, until the script changes them
-        self._spare: Marks = {}  # those of earlier steps: nobody else has them who changes them
+        self._spare = Zeros()  # those of earlier steps
+        self._sparse = False  # some of the sums are
         self._before: Marks = {}  # the pass that runs
         self._reaching: List[Parameter] = []  # what that pass may leave a gradient to
         # Of one parameter of each optimizer, what its step was made of, while nothing clears it.
@@ -69,11 +74,14 @@ class Gradients:
         self.changed_between = False
         self._closed.clear()
         self._hidden.clear()
+        self._closing.clear()
+        self._hiding = []
         if place == 0:
             self._sums.clear()
             self._zeros.clear()
+            self._sparse = False
             if micro_batches == 1:
-                self._spare.clear()
+                self._spare.forget()
         if self._reducer is not None:
             self._reducer.enter(self.last, accumulates=micro_batches > 1, even=even)
 
@@ -99,7 +107,15 @@ class Gradients:
     def close(self, optimizer: Any) -> None:
         """The script has called this optimizer's step in a micro-batch that only accumulates: what further passes leave to
         its parameters here would have been cleared before its next step."""
-        self._closed.update(_of(optimizer))
+        self._closing.append(optimizer)
+
+    def _catch_up(self) -> None:
+        """There is a further pass in this micro-batch: note what those before it have left."""
+        for optimizer in self._closing:
+            self._closed.update(_of(optimizer))
+        self._closing.clear()
+        self._hidden.update(self._hiding)
+        self._hiding = []
 
     def used(self, optimizer: Any) -> None:
         """This optimizer has made a step of what is in `p.grad`."""
@@ -146,12 +162,26 @@ class Gradients:
             self._small = sum(item.numel() for item in self._all) <= KEPT
         return self._all
 
+    def has_left_zero(self, parameters: Sequence[Parameter]) -> bool:
+        """Is all that these have in `p.grad` zero, left there in this step, and has nobody changed it?"""
+        if not self._open or self.last or not self._zeros:
+            return False
+        for item in parameters:
+            gradient = item.grad
+            if gradient is None:
+                continue
+            zeros, version = self._zeros.get(item, (None, -1))
+            if gradient is not zeros or gradient._version != version:
+                return False
+        return True
+
     # -- around a backward pass ----------------------------------------------------------------------------------------
 
     def begin_pass(self, roots: Sequence[Any] = ()) -> None:
         if not self._open:
             return
         self.passes += 1
+        self._catch_up()
         parameters = self.parameters()
         # One optimizer, one pass so far: it is no question what the pass reaches.
         simple = len(self._optimizers) == 1 and self.passes == 1
@@ -159,11 +189,11 @@ class Gradients:
             self._probe.weights += self.weight
         if self._place == 0 and self._used:  # later nothing reaches what the step has accumulated
             self._forget_cleared()
-        if self.in_pieces and simple and self._may_bring_back():
+        if self.in_pieces and simple and self._may_bring_back(parameters):
             self._bring_back(parameters)
         elif self.in_pieces:
             if self._sums:
-                self._spare.clear()  # there are two copies already
+                self._spare.forget()  # there are two copies already
             self._make_room(parameters)
         if self._reducer is not None:
             watch = self.passes > 1 or len(self._optimizers) > 1
@@ -209,6 +239,7 @@ class Gradients:
     def adopt(self) -> None:
         """Gradients that came without a backward pass (`p.grad = ...`): treat what is there as that of one."""
         self.passes += 1
+        self._catch_up()
         self._before = {}
         parameters = [item for item in self.parameters() if item.grad is not None]
         if not self.last:
@@ -222,15 +253,13 @@ class Gradients:
         if self._reducer is not None:
             self._reducer.average(self.parameters())
 
-    def _may_bring_back(self) -> bool:
+    def _may_bring_back(self, parameters: List[Parameter]) -> bool:
         """May the pass add to the sums themselves? Where it reaches all that they are of, and nobody wants to know what it
         has computed by itself."""
-        if not self._sums or self._closed or self.weight == 0.0 or self._probe.wants_parts:
-            return False
-        if any(part.is_sparse for part in self._sums.values()):
+        if not self._sums or self._sparse or self._closed or self.weight == 0.0 or self._probe.wants_parts:
             return False
         reducer = self._reducer
-        return reducer is None or not self.last or (reducer.is_plain(self.parameters()) and not reducer.keeps_views)
+        return reducer is None or not self.last or (reducer.is_plain(parameters) and not reducer.keeps_views)
 
     def _bring_back(self, parameters: Iterable[Parameter]) -> None:
         """Let the pass add to the sums, in `p.grad`, where nobody sees them meanwhile."""
@@ -243,6 +272,9 @@ class Gradients:
 
     def _make_room(self, parameters: Iterable[Parameter]) -> None:
         """So that after the pass `p.grad` holds what that pass computed, and nothing else."""
+        if not self._hidden and all(item.grad is None for item in parameters):  # as the first pass of a step finds it
+            self._zeros.clear()
+            return
         later = self.passes > 1
         for parameter in parameters:
             gradient = parameter.grad
@@ -274,7 +306,7 @@ class Gradients:
             self._add(touched, factor)
         else:
             self._take(touched, factor)
-        self._hidden.update(touched)
+        self._hiding += touched
 
     def _add(self, touched: List[Parameter], factor: float) -> None:
         """Gradients to the sums that there are; zero is left."""
@@ -296,46 +328,40 @@ class Gradients:
             if parameter.grad is not None and parameter.grad.is_sparse:
                 part = parameter.grad * factor
                 self._sums[parameter] = self._sums[parameter] + part if parameter in self._sums else part
+                self._sparse = True
                 parameter.grad = None
 
     def _take(self, parameters: List[Parameter], factor: float) -> None:
         """The first gradients of a step become the sums as they are, where their weight is the unit: that is cheaper than a
         copy. Not where they are parts of a bucket, which is filled again."""
-        self._add_sparse(parameters, factor)
-        taken: List[Tuple[Parameter, torch.Tensor]] = []
-        copied: List[Parameter] = []
-        for item in parameters:
-            part = item.grad
-            if part is None:
-                continue
-            if factor == 1.0 and part._base is None:
-                taken.append((item, part.detach() if part.requires_grad else part))
-            else:
-                copied.append(item)
+        gradients = [(item, item.grad) for item in parameters]
+        taken = {
+            item: part.detach() if part.requires_grad else part
+            for item, part in gradients
+            if factor == 1.0 and part is not None and part._base is None and not part.is_sparse
+        }
         self._sums.update(taken)
         self._leave_zeros(taken)
+        if len(taken) == len(parameters):
+            return
+        others = [item for item in parameters if item not in taken]
+        self._add_sparse(others, factor)
+        copied = [item for item in others if item.grad is not None]
         if copied:
             self._sums.update(zip(copied, torch._foreach_mul(_gradients(copied), factor)))
             self._clear(copied)
 
-    def _leave_zeros(self, taken: List[Tuple[Parameter, torch.Tensor]]) -> None:
+    def _leave_zeros(self, taken: Dict[Parameter, torch.Tensor]) -> None:
         """Zero in `p.grad`, in the place of these."""
-        again = []
-        left = []
-        for parameter, part in taken:
-            zeros, version = self._spare.get(parameter, (None, -1))
-            if zeros is None or zeros._version != version or zeros.shape != part.shape or zeros.dtype != part.dtype:
-                zeros = torch.zeros_like(part)
-            else:
-                again.append(zeros)
-            parameter.grad = zeros
-            left.append((parameter, zeros))
-        if again:  # whatever their versions say: there are ways past those
-            torch._foreach_zero_(again)
-        marks = {parameter: (zeros, zeros._version) for parameter, zeros in left}
-        self._zeros.update(marks)
+        if not taken:
+            return
         if self._small:
-            self._spare.update(marks)
+            marks = self._spare.like(taken)
+        else:
+            marks = {parameter: mark_of(torch.zeros_like(part)) for parameter, part in taken.items()}
+        for parameter, (zeros, _) in marks.items():
+            parameter.grad = zeros
+        self._zeros.update(marks)
 
     def _clear(self, parameters: List[Parameter]) -> None:
         torch._foreach_zero_(_gradients(parameters))

@@ -23,7 +23,10 @@ Marks = Dict[Parameter, Tuple[Optional[torch.Tensor], int]]
 
 def mark(parameter: Parameter) -> Tuple[Optional[torch.Tensor], int]:
     """What is in `p.grad`, so that any change to it can be seen: the tensor and its version."""
-    gradient = parameter.grad
+    return mark_of(parameter.grad)
+
+
+def mark_of(gradient: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], int]:
     return (None, -1) if gradient is None else (gradient, gradient._version)
 
 
@@ -239,9 +242,12 @@ class _Buckets:
         self._owner = owner
         self._works: List[Any] = []
         self._given: List[Parameter] = []
-        self._sparse = any(getattr(each, "sparse", False) is True for each in model.module.modules())
         self.views = bool(getattr(model, "gradient_as_bucket_view", False))
-        self._finds_unused = bool(getattr(model, "find_unused_parameters", False))
+        # Can DDP reduce what it did not see all of? Not where it looks for unused parameters, nor of gradients that are sparse
+        # or complex, which are not in its buckets as they are.
+        sparse = any(getattr(each, "sparse", False) is True for each in model.module.modules())
+        finds_unused = bool(getattr(model, "find_unused_parameters", False))
+        self.accumulates = not (finds_unused or sparse or any(item.is_complex() for item in self.parameters))
         self._last_done: Optional[Tuple[int, int, Any]] = None  # address and length of a bucket, future that has it
         self._device = self.parameters[0].device if self.parameters else torch.device("cpu")
         self._averages = averages(dist.get_backend(self.group), self._device.type)
@@ -252,12 +258,6 @@ class _Buckets:
             self.hooked = True
         except RuntimeError:
             pass  # it has one of its own, which the caller tells
-
-    @property
-    def accumulates(self) -> bool:
-        """Can DDP reduce what it did not see all of? Not where it looks for unused parameters, nor of gradients that are sparse
-        or complex, which are not in its buckets as they are."""
-        return not self._finds_unused and not self._sparse and not any(item.is_complex() for item in self.parameters)
 
     def synchronise(self, wanted: bool) -> None:
         """What no_sync() sets, without a block around the script's own code. Past the module's own way to set an attribute,

@@ -12,7 +12,7 @@ import torch
 
 from .gradients import Gradients
 from .sampler import Issued
-from .scaling import Adjustment, adjusted
+from .scaling import UNCHANGED, Adjustment, adjusted
 
 PLAIN = (float, int, bool, str, type(None))
 
@@ -56,6 +56,7 @@ class StepGate:
         for optimizer in self._optimizers:
             for part in (optimizer, *inner_optimizers(optimizer)):
                 self._wrap(part, optimizer)
+                self._wrap_clearing(part)
 
     @property
     def acted(self) -> bool:
@@ -183,8 +184,12 @@ class StepGate:
                 return loss
             self._running = True
             try:
-                with adjusted(optimizer, self._steps.adjustment(optimizer)):
+                adjustment = self._steps.adjustment(optimizer)
+                if adjustment is UNCHANGED:
                     result = step(*args, **kwargs)
+                else:
+                    with adjusted(optimizer, adjustment):
+                        result = step(*args, **kwargs)
             finally:
                 self._running = False
             self.note_rates()  # some optimizers write down there what they have found
@@ -193,6 +198,23 @@ class StepGate:
 
         # On the instance, as torch's own schedulers do, which want a method; the class and other optimizers stay untouched.
         part.__dict__.update(step=types.MethodType(gated_step, part))
+
+    def _wrap_clearing(self, part: Any) -> None:
+        """torch's own zero_grad() does the same more slowly, with a mark for profilers: plain PyTorch would not call it where
+        a step only accumulates."""
+        if "zero_grad" in vars(part) or type(part).zero_grad is not torch.optim.Optimizer.zero_grad:
+            return
+        plain = part.zero_grad
+
+        def zero_grad(this: Any, set_to_none: bool = True) -> None:
+            if self.last or not set_to_none:
+                plain(set_to_none)
+                return
+            for group in this.param_groups:
+                for item in group["params"]:
+                    item.grad = None
+
+        part.__dict__.update(zero_grad=types.MethodType(functools.wraps(plain)(zero_grad), part))
 
     def _with_closure(self, args: Any, kwargs: Any) -> Tuple[Any, Any, Optional[Callable[[], Any]]]:
         """A closure that returns the mean loss over replicas: a line search must go the same way on all of them."""

@@ -132,6 +132,34 @@ def test_gradients_are_zero_before_the_last_micro_batch_whatever_was_done_to_tho
     assert same(model, plain(data, 24, 2))
 
 
+def test_torch_clips_and_the_optimizer_clears_zeros_where_a_step_only_accumulates_as_they_would_by_themselves() -> None:
+    data, this = Examples(96), job()
+    loader = this.loader(data, batch_size=24, max_local_batch=12, fixed_batch=True)
+    model = network()
+    model, optimizer, _ = this.prepare(model, adam(model))
+    weight = next(model.parameters())
+    for number, _ in enumerate(this.epochs(4)):
+        for x, y in loader:
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            if not this.at_step and number == 1:
+                assert weight.grad is not None
+                weight.grad.add_(1.0)
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            assert norm.dtype == weight.dtype
+            assert norm.shape == ()
+            assert bool(norm) == (this.at_step or number == 1)
+            assert torch.nn.utils.clip_grad_norm_(torch.nn.Parameter(torch.ones(2)), max_norm=1.0) == 0.0
+            optimizer.step()
+            if not this.at_step and number == 2:
+                optimizer.zero_grad(set_to_none=False)
+                assert weight.grad is not None
+                assert not weight.grad.any()
+            else:
+                optimizer.zero_grad()
+                assert weight.grad is None
+    assert same(model, plain(data, 24, 4, clip=0.1))
+
+
 def test_splitting_sampled_batches_and_clipping_does_not_change_the_result() -> None:
     data, this = Examples(240), job()
     loader = this.loader(data, batch_size=24, max_local_batch=24)
