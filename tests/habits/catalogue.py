@@ -19,6 +19,7 @@ GROUPS = (
     "parameters",
     "losses",
     "rounds",
+    "early",
 )
 
 

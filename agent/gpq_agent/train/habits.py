@@ -146,6 +146,16 @@ HABITS: Dict[str, Entry] = {
         "the loop leaves the loader before its end, by a count of its own",
         "decide by job.step when to leave",
     ),
+    "own-zip": Entry(
+        (ACCUMULATE, SPLIT, RESIZE),
+        "the loop takes something else beside each batch, by zip() or map(), which counts micro-batches and begins anew",
+        "one data set that gives both to job.loader()",
+    ),
+    "epoch-head": Entry(
+        (RESIZE,),
+        "the loop changes {} at the head of an epoch, and does so again when it goes on in the midst of one",
+        "do it only if job.progress.samples == 0; what the epoch needs of it, keep by job.state()",
+    ),
     "late-group": Entry(
         (RESIZE,),
         "a group of parameters is added to an optimizer while it trains: a new attempt begins without it",

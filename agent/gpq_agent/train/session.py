@@ -230,7 +230,8 @@ class Job:
         self._engine.meter.epochs = count
         self._engine.in_epochs = True
         while sampler.cursor.epoch < count:
-            epoch = self._engine.epoch = sampler.cursor.epoch
+            epoch = sampler.cursor.epoch
+            self._engine.begin_epoch(epoch)
             try:
                 yield epoch
             except GeneratorExit:
@@ -338,6 +339,8 @@ class Job:
         """Optimizer steps so far, over all attempts."""
         if self._gate is not None:
             self._gate.counted = True
+        if self._engine.meter.steps == 0:  # what is done at the very beginning only
+            self._engine.place_asked()
         return self._engine.meter.steps
 
     @property
@@ -347,7 +350,8 @@ class Job:
 
     @property
     def progress(self) -> wire.Progress:
-        """Where the job is."""
+        """Where the job is. At the head of an epoch, `samples` is 0 but for an attempt that begins in the midst of it."""
+        self._engine.place_asked()
         return self._engine.progress()
 
     # -- for any other loop: scripts that save by themselves -----------------------------------------------------------
