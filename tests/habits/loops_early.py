@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, Dataset
 
 from .catalogue import habit
-from .material import EPOCHS, SIZE, Examples, adamw, net, sgd, usual
+from .material import EPOCHS, SIZE, Examples, adamw, net, usual
 from .shapes import BATCH
 
 # -- what stands between the loop and the loader -----------------------------------------------------------------------
@@ -97,16 +97,14 @@ def zip_counts(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def map_moves(gpq: Any, options: dict[str, Any]) -> Any:
-    """map(move to the device, loader), through a generator, enumerated"""
+    """map over the loader, through a generator, enumerated"""
 
     def passed_on(batches: Any) -> Any:
-        for batch in batches:
-            yield batch
+        yield from batches
 
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
-        moved = map(lambda batch: [each.to(job.device) for each in batch], passed_on(loader))
-        for _, (x, y) in enumerate(moved):
+        for _, (x, y) in enumerate(map(list, passed_on(loader))):
             _train(model, optimizer, [(x, y)])
     return model
 
@@ -124,7 +122,7 @@ def _with_others(gpq: Any, options: dict[str, Any], around: Any) -> Any:
 @habit()
 def zip_other_loader(gpq: Any, options: dict[str, Any]) -> Any:
     """zip(loader, cycle(other loader)): labelled and unlabelled batches"""
-    return _with_others(gpq, options, lambda one, other: zip(one, itertools.cycle(other)))  # noqa: B905
+    return _with_others(gpq, options, lambda one, other: zip(one, itertools.cycle(other)))
 
 
 @habit()
@@ -261,6 +259,56 @@ def head_cured(gpq: Any, options: dict[str, Any]) -> Any:
 
 
 @habit()
+def head_halves_rate(gpq: Any, options: dict[str, Any]) -> Any:
+    """group["lr"] *= 0.5 at the head of every epoch"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for group in optimizer.param_groups:
+            group["lr"] *= 0.5
+        _train(model, optimizer, loader)
+    return model
+
+
+@habit()
+def head_copies_model(gpq: Any, options: dict[str, Any]) -> Any:
+    """a teacher that is a copy of the model at the head of the epoch"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        teacher = copy.deepcopy(model)
+        for x, y in loader:
+            optimizer.zero_grad()
+            with torch.no_grad():
+                wanted = teacher(-x)
+            found = model(x)
+            (mse_loss(found, y) + mse_loss(found, wanted)).backward()
+            optimizer.step()
+    return model
+
+
+@habit(right=True)
+def head_copy_cured(gpq: Any, options: dict[str, Any]) -> Any:
+    """the teacher in job.state, filled if job.progress.samples == 0: the cure; a copy to look at after the epoch"""
+    job = gpq.init()
+    loader = job.loader(Examples(), batch_size=BATCH, **options)
+    inner = net()
+    model = job.wrap(inner)
+    optimizer = adamw(model.parameters())
+    model, optimizer, _ = job.prepare(model, optimizer)
+    teacher = job.state(copy.deepcopy(inner).requires_grad_(False))
+    for _ in job.epochs(EPOCHS):
+        if job.progress.samples == 0:
+            teacher.load_state_dict(inner.state_dict())
+        for x, y in loader:
+            optimizer.zero_grad()
+            with torch.no_grad():
+                wanted = teacher(-x)
+            found = model(x)
+            (mse_loss(found, y) + mse_loss(found, wanted)).backward()
+            optimizer.step()
+    return model
+
+
+@habit()
 def head_first_epoch(gpq: Any, options: dict[str, Any]) -> Any:
     """weights are made at the head of the first epoch"""
     return _headed(gpq, options, lambda job, epoch, model, *_: epoch or _add_noise(model, 3))
@@ -301,3 +349,225 @@ def head_places_schedule(gpq: Any, options: dict[str, Any]) -> Any:
     return _headed(
         gpq, options, lambda job, epoch, model, o, schedule: schedule.step(epoch), lambda o: StepLR(o, 1, 0.5)
     )
+
+
+# -- leaving job.epochs() ----------------------------------------------------------------------------------------------
+
+LONG = 7  # epochs; all of these loops leave after three
+PATIENCE = 2
+
+
+class Stopper:
+    """Early stopping as scripts have it: the first epoch is the best here, whatever the loss."""
+
+    def __init__(self) -> None:
+        self.best, self.bad, self.stop = 1e9, 0, False
+
+    def __call__(self, found: float) -> bool:
+        if found < self.best:
+            self.best, self.bad = found, 0
+        else:
+            self.bad += 1
+            if self.bad >= PATIENCE:
+                self.stop = True
+        return self.stop
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+
+def _score(model: Any, epoch: int) -> float:
+    """Of the first epoch the best."""
+    data = Examples()
+    with torch.no_grad():
+        return float(mse_loss(model(data.x), data.y)) + 0.5 * epoch
+
+
+@habit()
+def patience(gpq: Any, options: dict[str, Any]) -> Any:
+    """early stopping by two variables of the loop"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    best, bad = 1e9, 0
+    for epoch in job.epochs(LONG):
+        _train(model, optimizer, loader)
+        found = _score(model, epoch)
+        if found < best:
+            best = found
+            bad = 0
+        else:
+            bad += 1
+            if bad >= PATIENCE:
+                break
+    return model
+
+
+@habit(right=True)
+def patience_kept(gpq: Any, options: dict[str, Any]) -> Any:
+    """the same, with both in job.state: the cure"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    best, bad = job.state("best", 1e9), job.state("bad", 0)
+    for epoch in job.epochs(LONG):
+        _train(model, optimizer, loader)
+        found = _score(model, epoch)
+        if found < best:
+            best, bad = found, 0
+        else:
+            bad += 1
+        job.state("best", best)
+        job.state("bad", bad)
+        if bad >= PATIENCE:
+            break
+    return model
+
+
+@habit()
+def patience_object(gpq: Any, options: dict[str, Any]) -> Any:
+    """if stopper(loss): break"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    stopper = Stopper()
+    for epoch in job.epochs(LONG):
+        _train(model, optimizer, loader)
+        if stopper(_score(model, epoch)):
+            break
+    return model
+
+
+@habit()
+def patience_attribute(gpq: Any, options: dict[str, Any]) -> Any:
+    """stopper(loss), and if stopper.stop: return, over a generator that passes epochs on"""
+
+    def bar(epochs: Any) -> Any:
+        for epoch in epochs:  # noqa: UP028
+            yield epoch
+
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    stopper = Stopper()
+    for epoch in bar(job.epochs(LONG)):
+        _train(model, optimizer, loader)
+        stopper(_score(model, epoch))
+        if stopper.stop:
+            return model
+    return model
+
+
+@habit(right=True)
+def patience_object_kept(gpq: Any, options: dict[str, Any]) -> Any:
+    """if stopper(loss): break, with stopper in job.state: the cure"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    stopper = job.state(Stopper())
+    for epoch in job.epochs(LONG):
+        _train(model, optimizer, loader)
+        stop = stopper(_score(model, epoch))
+        if stop:
+            break
+    return model
+
+
+@habit()
+def patience_trainer(gpq: Any, options: dict[str, Any]) -> Any:
+    """a trainer that counts in itself"""
+
+    class Trainer:
+        def __init__(self) -> None:
+            self.job, self.loader, self.model, self.optimizer = usual(gpq, options, adamw)
+            self.best, self.bad = 1e9, 0
+
+        def validate(self, epoch: int) -> None:
+            found = _score(self.model, epoch)
+            self.bad = 0 if found < self.best else self.bad + 1
+            self.best = min(self.best, found)
+
+        def fit(self) -> Any:
+            for epoch in self.job.epochs(LONG):
+                _train(self.model, self.optimizer, self.loader)
+                self.validate(epoch)
+                if self.bad >= PATIENCE:
+                    break
+            return self.model
+
+    return Trainer().fit()
+
+
+@habit()
+def patience_history(gpq: Any, options: dict[str, Any]) -> Any:
+    """leaves when the last two of a list of losses are no better than the one before"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    history: list[float] = []
+    for epoch in job.epochs(LONG):
+        _train(model, optimizer, loader)
+        history.append(_score(model, epoch))
+        if len(history) > PATIENCE and min(history[-PATIENCE:]) > history[-PATIENCE - 1]:
+            break
+    return model
+
+
+@habit()
+def epochs_numbered(gpq: Any, options: dict[str, Any]) -> Any:
+    """leaves by the number that enumerate() gives to epochs"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for number, _ in enumerate(job.epochs(LONG)):
+        _train(model, optimizer, loader)
+        if number == 2:
+            break
+    return model
+
+
+@habit()
+def steps_counted(gpq: Any, options: dict[str, Any]) -> Any:
+    """leaves all loops after 30 batches, by a count of its own"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    steps = 0
+    for _ in job.epochs(LONG):
+        for batch in loader:
+            _train(model, optimizer, [batch])
+            steps += 1
+            if steps >= 30:
+                break
+        if steps >= 30:
+            break
+    return model
+
+
+@habit(right=True)
+def leaves_by_facts(gpq: Any, options: dict[str, Any]) -> Any:
+    """leaves by the epoch, a loss of this epoch, job.step, a list's last item; a count that is an option, and off"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    limit: int | None = None
+    bad, losses, done = 0, [], False
+    try:
+        for epoch in job.epochs(LONG):
+            if epoch == 6:
+                break
+            total = 0.0
+            _train(model, optimizer, loader)
+            with torch.no_grad():
+                for x, y in DataLoader(Examples(), BATCH):
+                    total += float(mse_loss(model(x), y))
+            losses.append(total)
+            bad += total > 1.0
+            if (limit is not None and bad > limit) or losses[-1] < 0.001 or total < 0.001:
+                break
+            if job.step >= 39:
+                done = True
+            if done:
+                break
+    finally:
+        model.eval()
+    return model
+
+
+@habit()
+def best_forgotten(gpq: Any, options: dict[str, Any]) -> Any:
+    """a best value that only the loop knows: a line tells of it, and no freedom is taken"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    best = 1e9
+    for epoch in job.epochs(EPOCHS):
+        _train(model, optimizer, loader)
+        found = _score(model, epoch)
+        if found < best:
+            best = found
+            job.log(best=best)
+    return model

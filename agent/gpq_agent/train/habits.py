@@ -146,6 +146,11 @@ HABITS: Dict[str, Entry] = {
         "the loop leaves the loader before its end, by a count of its own",
         "decide by job.step when to leave",
     ),
+    "own-end": Entry(
+        (RESIZE,),
+        "the loop may leave job.epochs() by what it alone knows ({}), which begins anew after a restart",
+        'bad = job.state("bad", 0) before the loop, job.state("bad", bad) where it changes; job.state(object) for an object',
+    ),
     "own-zip": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
         "the loop takes something else beside each batch, by zip() or map(), which counts micro-batches and begins anew",
@@ -153,7 +158,7 @@ HABITS: Dict[str, Entry] = {
     ),
     "epoch-head": Entry(
         (RESIZE,),
-        "the loop changes {} at the head of an epoch, and does so again when it goes on in the midst of one",
+        "what the loop does at the head of an epoch ({}) is done again when it goes on in the midst of one",
         "do it only if job.progress.samples == 0; what the epoch needs of it, keep by job.state()",
     ),
     "late-group": Entry(

@@ -42,16 +42,16 @@ class Head:
         self._next = now + SHARE * (now - begin)
 
     def changed(self) -> str:
-        """What the head has changed, without asking where the epoch stands; "" if nothing. Waits for the device."""
+        """What the head has done, without asking where the epoch stands; "" if nothing. Waits for the device."""
         weights, state = self._weights, self._state
         self._weights = self._state = None
         if weights is None or state is None or self.asked:
             return ""
         if not weights.equals(self._fingerprint_weights()):
-            return "weights"
+            return "changes weights"
         if not state.equals(self._fingerprint_state()):
-            return "the state of an optimizer"
-        return "the place of a schedule" if self._gate.scheduled_outside > self._scheduled else ""
+            return "changes the state of an optimizer"
+        return "steps a schedule" if self._gate.scheduled_outside > self._scheduled else ""
 
     def _fingerprint_weights(self) -> Fingerprint:
         found: List[torch.Tensor] = []

@@ -99,5 +99,5 @@ def _stop(piece: Any) -> Any:
 
 
 def _names(test: Any) -> Tuple[str, ...]:
-    code = getattr(test, "__code__", None) or getattr(getattr(type(test), "__call__", None), "__code__", None)
+    code = getattr(test, "__code__", None) or getattr(type(test).__dict__.get("__call__"), "__code__", None)
     return tuple(code.co_names) if code is not None else ()
