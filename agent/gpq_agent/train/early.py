@@ -140,18 +140,9 @@ class _Reader:
         if isinstance(test, ast.BoolOp):
             parts = [self._never(each) for each in test.values]
             return any(parts) if isinstance(test.op, ast.And) else all(parts)
-        if reads(test) & (self._changed | self._body.called) or any(
-            not isinstance(each, (ast.expr, ast.expr_context, ast.cmpop, ast.unaryop)) or isinstance(each, ast.Call)
-            for each in ast.walk(test)
-        ):
+        if reads(test) & (self._changed | self._body.called):
             return False
-        if not isinstance(test, (ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.Compare, ast.UnaryOp)):
-            return False
-        values = {name: self._loop.value(name) for name in reads(test)}
-        whole = {
-            name: value for name, value in values.items() if isinstance(value, (bool, int, float, str, type(None)))
-        }
-        return _evaluate(test, whole) is False
+        return _evaluate(test, self._loop.value) is False
 
     def _open(self, test: Any) -> List[Any]:
         """The parts of a test that are not ruled out by an option that is off."""
@@ -325,24 +316,31 @@ COMPARE: Dict[type, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
-def _evaluate(node: Any, values: Dict[str, Any]) -> Any:
+def _evaluate(node: Any, value_of: Callable[[str], Any]) -> Any:
     """A test of plain values: true or false, None if it cannot be told."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        found = _evaluate(node.operand, values)
+        found = _evaluate(node.operand, value_of)
         return None if found is None else not found
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in COMPARE:
-        sides = [_plain(each, values) for each in (node.left, node.comparators[0])]
-        return None if UNKNOWN in sides else bool(COMPARE[type(node.ops[0])](*sides))
-    value = _plain(node, values)
+        one, other = _plain(node.left, value_of), _plain(node.comparators[0], value_of)
+        if one is UNKNOWN or other is UNKNOWN:
+            return None
+        try:
+            return bool(COMPARE[type(node.ops[0])](one, other))
+        except TypeError:  # the script asks first whether there is a number
+            return None
+    value = _plain(node, value_of)
     return None if value is UNKNOWN else bool(value)
 
 
-def _plain(node: Any, values: Dict[str, Any]) -> Any:
+def _plain(node: Any, value_of: Callable[[str], Any]) -> Any:
+    """A number, a text or None; UNKNOWN for anything else."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
         return -node.operand.value  # type: ignore[operator]
-    return values.get(name_of(node), UNKNOWN)
+    value = value_of(name_of(node)) if name_of(node) else UNKNOWN
+    return value if isinstance(value, (bool, int, float, str, type(None))) else UNKNOWN
 
 
 def _once(names: Iterable[str]) -> List[str]:

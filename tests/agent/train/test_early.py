@@ -131,6 +131,18 @@ LEAVING = {
         """,
         ["before"],
     ),
+    "beside an option that has no value": (
+        """
+        bad = 0
+        for epoch in job.epochs(2):
+            bad += 1
+            if args.limit is not None and args.limit > 3 and bad > args.limit:
+                break
+            if args.patience > 0 and bad > args.patience:
+                break
+        """,
+        ["bad"],
+    ),
     "in a dictionary": (
         """
         state = {"best": 0.0, "bad": 0}
@@ -488,7 +500,7 @@ def doubled(model: torch.nn.Module) -> None:
             lambda job, epoch, model, optimizer, _: setattr(optimizer, "state", defaultdict(dict)),
             "changes the state of an optimizer",
         ),
-        (lambda job, epoch, model, optimizer, schedule: schedule.step(), "steps a schedule"),
+        (lambda job, epoch, model, optimizer, schedule: epoch and schedule.step(), "steps a schedule"),
         (lambda job, epoch, model, optimizer, _: doubled(model) if job.step > 0 else None, "changes weights"),
     ],
 )
