@@ -174,7 +174,7 @@ class _Reader:
             return self._watch(name_of(test.value), "", test.attr)
         if isinstance(test, ast.Compare):
             sides = [each for each in (test.left, *test.comparators) if isinstance(each, ast.Attribute)]
-            counts = [each for each in sides if type(self._loop.value(name_of(each) or "None")) is int]
+            counts = [each for each in sides if type(self._loop.value(name_of(each))) is int]
             return [watch for each in counts for watch in self._watch(name_of(each.value), "", each.attr)]
         return []
 
@@ -298,7 +298,7 @@ def _self_name(loop: Loop) -> str:
 def _plain_attributes(item: Any, only: Tuple[str, ...]) -> Dict[str, Any]:
     """Numbers, texts and lengths of lists that an object holds."""
     found = {}
-    for name, value in getattr(item, "__dict__", {}).items():
+    for name, value in list(getattr(item, "__dict__", {}).items()):  # other threads may write there
         if only and name not in only:
             continue
         if isinstance(value, (bool, int, float, str, type(None))):

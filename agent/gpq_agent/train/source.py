@@ -4,9 +4,12 @@ Reads only: where there is no source, or it does not fit the running code, there
 """
 
 import ast
+import gc
 import inspect
 import linecache
-from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Set
+import sys
+from collections import ChainMap
+from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 UNKNOWN: Any = object()
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -17,16 +20,16 @@ Names = FrozenSet[str]
 
 
 class Loop(NamedTuple):
-    """`scope`: the function or module that it is in; `tree`: the whole file; `frame`: where its names live."""
+    """`scope`: the function or module that it is in; `tree`: the whole file; `names`: what is known there, and what it is."""
 
     node: ast.For
     scope: Any
     tree: ast.Module
-    frame: Any
+    names: Mapping[str, Any]
 
     def value(self, name: str) -> Any:
         """What this name is now; UNKNOWN if there is none, or only a property would tell."""
-        return _value(ast.parse(name, mode="eval").body, self.frame)
+        return _value(ast.parse(name, mode="eval").body, self.names) if name else UNKNOWN
 
     def owners(self, name: str) -> List[Any]:
         """The objects that `a` and `a.b` of `a.b.c` are now."""
@@ -34,7 +37,7 @@ class Loop(NamedTuple):
         found = []
         while isinstance(node, (ast.Attribute, ast.Subscript)):
             node = node.value
-            found.append(_value(node, self.frame))
+            found.append(_value(node, self.names))
         return [each for each in found if each is not UNKNOWN]
 
 
@@ -61,17 +64,31 @@ def _loop_at(frame: Any) -> Optional[Loop]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return None
-    best: Optional[Loop] = None
+    best: Optional[Tuple[Any, Any]] = None
     waiting: List[Any] = [(tree, tree)]
     while waiting:
         node, scope = waiting.pop()
         if isinstance(node, ast.For) and node.lineno <= frame.f_lineno <= (node.iter.end_lineno or 0):
             name = scope.name if isinstance(scope, FUNCTIONS) else "<module>"
-            if name == frame.f_code.co_name and (best is None or node.lineno >= best.node.lineno):
-                best = Loop(node, scope, tree, frame)
+            if name == frame.f_code.co_name and (best is None or node.lineno >= best[0].lineno):
+                best = (node, scope)
         inside = node if isinstance(node, FUNCTIONS) else scope
         waiting += [(child, inside) for child in ast.iter_child_nodes(node)]
-    return best
+    return None if best is None else Loop(best[0], best[1], tree, ChainMap(_locals(frame), frame.f_globals))
+
+
+def _locals(frame: Any) -> Dict[str, Any]:
+    """A function's names. Before Python 3.13 the dictionary that a frame gives is the one that `locals()` gave to the script:
+    it is left as it was, and holds on to nothing."""
+    if sys.version_info >= (3, 13) or not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        return dict(frame.f_locals)
+    before = [(each, dict(each)) for each in gc.get_referents(frame) if type(each) is dict]
+    shared = frame.f_locals
+    found = dict(shared)
+    kept = next((copied for each, copied in before if each is shared), {})
+    shared.clear()
+    shared.update(kept)
+    return found
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
@@ -112,13 +129,10 @@ def targets(node: Any) -> List[str]:
     return [name_of(node)] if name_of(node) else []
 
 
-def _value(node: Any, frame: Any) -> Any:
+def _value(node: Any, names: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Name):
-        for names in (frame.f_locals, frame.f_globals):
-            if node.id in names:
-                return names[node.id]
-        return UNKNOWN
-    base = _value(node.value, frame)
+        return names.get(node.id, UNKNOWN)
+    base = _value(node.value, names)
     if base is UNKNOWN:
         return UNKNOWN
     if isinstance(node, ast.Attribute):

@@ -31,6 +31,7 @@ class FakeJob:
         self.found = early.NOTHING
         self.parts: list[Any] = []
         self.told: list[str] = []
+        self.settings: dict[str, Any] = {}
 
     def epochs(self, count: int) -> Iterator[int]:
         self.found = early.look(sys._getframe(1), self.parts)
@@ -374,6 +375,24 @@ def test_where_there_is_no_source_nothing_is_said() -> None:
     source = "bad = 0\nfor epoch in job.epochs(2):\n    bad += 1\n    if bad > 1: break"
     exec(compile(source, "<nowhere>", "exec"), {"job": this, "__name__": "script"})
     assert this.found == early.NOTHING
+
+
+def test_what_a_script_took_from_locals_stays_as_it_was() -> None:
+    this = run(
+        """
+        def train(rate=0.1):
+            settings = locals()
+            bad = 0
+            for epoch in job.epochs(2):
+                bad += 1
+                if bad > 5:
+                    break
+            job.settings = settings
+        train()
+        """
+    )
+    assert this.found.leaving == ["bad"]
+    assert "bad" not in this.settings
 
 
 def known(this: Job) -> dict[str, str]:
