@@ -20,6 +20,7 @@ GROUPS = (
     "losses",
     "rounds",
     "kept",
+    "early",
 )
 
 

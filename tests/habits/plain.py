@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from gpq_agent import wire
 from gpq_agent.train.sampler import permutation
 from torch.utils.data import DataLoader
 
@@ -102,6 +103,12 @@ class PlainJob:
         for epoch in range(count):
             self._loader.epoch = epoch
             yield epoch
+
+    @property
+    def progress(self) -> wire.Progress:
+        """As it is at the head of an epoch."""
+        assert self._loader is not None
+        return wire.Progress(self._loader.epoch, 0, 0, self.step, float(self.step), 0.0)
 
     @contextmanager
     def eval(self) -> Iterator[None]:

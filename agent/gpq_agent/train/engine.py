@@ -29,6 +29,7 @@ from .forgotten import Given, Search
 from .freedoms import Freedoms, line
 from .gradients import Gradients
 from .habits import ACCUMULATE, SPLIT
+from .heads import Head
 from .leaving import again, leave
 from .ledger import Ledger
 from .noise_scale import NoiseScale
@@ -120,6 +121,7 @@ class Engine:
         self._trial_epoch = -1
         self._fingerprint: Optional[Fingerprint] = None
         self._search: Optional[Search] = None
+        self._head: Optional[Head] = None
         self._shares: Optional[Reducer] = None  # of a loop without a loader
         self.training = False  # prepared: there is something to save
         self.steps_wanted = 0  # of a loop without a loader, 0 = not known
@@ -173,6 +175,7 @@ class Engine:
         reducer = Reducer(wrapped, self._probe, self.group, replicas) if replicas > 1 else None
         self._gradients = Gradients(optimizers, self._probe, reducer)
         self._gate = StepGate(optimizers, self._gradients, self)
+        self._head = Head(self._models, self._optimizers, self._gate)
         self._search = Search(Given(list(models), self._optimizers, self.parts.held()))
         self._watch_optimizers()
         listen(self)
@@ -460,6 +463,17 @@ class Engine:
         if self._sampler is not None:
             totals = self.agreement.total(self.ledger.counted())
             self.ledger.compare(totals, self._sampler.order(), self._sampler.cursor.consumed)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """job.epochs() is about to give this one."""
+        self.epoch = epoch
+        if self._head is not None and self._sampler is not None:
+            self._head.begin(whole=self._sampler.cursor.consumed == 0)
+
+    def place_asked(self) -> None:
+        """The script has asked how far it is in the epoch: what it does at the head of one, it does by that."""
+        if self._head is not None:
+            self._head.asked = True
 
     def close_epoch(self) -> None:
         """The running epoch is over on every replica. Collective."""
@@ -818,6 +832,9 @@ class Engine:
         if not self.in_epochs:
             self.see("own-epochs")
             return None
+        changed = self._head.changed() if self._head is not None else ""
+        if changed:
+            self.see("epoch-head", changed)
         return self.epoch
 
     def begin_pass(self, roots: Sequence[Any]) -> None:

@@ -166,6 +166,21 @@ HABITS: Dict[str, Entry] = {
         "the loop leaves the loader before its end, by a count of its own",
         "decide by job.step when to leave",
     ),
+    "own-end": Entry(
+        (RESIZE,),
+        "the loop may leave job.epochs() by what it alone knows ({}), which begins anew after a restart",
+        'bad = job.state("bad", 0) before the loop, job.state("bad", bad) where it changes; job.state(object) for an object',
+    ),
+    "own-zip": Entry(
+        (ACCUMULATE, SPLIT, RESIZE),
+        "the loop takes something else beside each batch, by zip() or map(), which counts micro-batches and begins anew",
+        "one data set that gives both to job.loader()",
+    ),
+    "epoch-head": Entry(
+        (RESIZE,),
+        "what the loop does at the head of an epoch ({}) is done again when it goes on in the midst of one",
+        "do it only if job.progress.samples == 0; what the epoch needs of it, keep by job.state()",
+    ),
     "late-group": Entry(
         (RESIZE,),
         "a group of parameters is added to an optimizer while it trains: a new attempt begins without it",

@@ -3,12 +3,13 @@
 import dis
 import inspect
 import sys
-from typing import Any, Iterator, Optional, Protocol
+import weakref
+from typing import Any, Iterator, List, Optional, Protocol
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from . import check
+from . import check, holders
 from .errors import GpqTrainError
 from .sampler import GlobalSampler, Issued, stable_seed
 
@@ -40,6 +41,9 @@ class Boundaries(Protocol):
     def renewed(self) -> bool:
         """Must what was fetched ahead be fetched anew, from the cursor? True once each time."""
 
+    def see(self, code: str, detail: str = "") -> None:
+        """The loop has a habit."""
+
     def pass_over_data(self, *, by_next: bool) -> Optional[int]:
         """The script begins a loop over the loader, or asks for batches `by_next`. Returns the epoch of job.epochs(), None if
         that does not count them."""
@@ -66,6 +70,7 @@ class Loader:
         self.sampler = sampler
         self.counted = 0
         self._left = False  # the script has left the loop over it early
+        self._looked = False  # at who takes the batches, in this attempt
         self._session = session
         # Not the script's own generator: what is drawn from it must not depend on how often a job was stopped.
         self._workers = None if generator is None else torch.Generator()
@@ -97,8 +102,19 @@ class Loader:
         return self.steps_per_epoch
 
     def __iter__(self) -> Iterator[Any]:
+        this: List[Any] = []
+        batches = self._batches(this)
+        this.append(weakref.ref(batches))
+        return batches
+
+    def _batches(self, this: List[Any]) -> Iterator[Any]:
+        """`this`: of this generator a weak reference, once it runs."""
         sampler = self.sampler
         epoch = self._session.pass_over_data(by_next=_is_called_by_next(sys._getframe(1)))
+        if not self._looked:
+            self._looked = True
+            for code, detail in holders.look(this[0](), sys._getframe(1), self.steps_per_epoch):
+                self._session.see(code, detail)
         over = sampler.cursor.consumed >= sampler.size
         if over and epoch is not None and sampler.cursor.epoch >= epoch:
             raise GpqTrainError(

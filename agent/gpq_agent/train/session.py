@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import sys
 import time
 import weakref
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gpq_agent import wire
 
+from . import early
 from .batches import Limits, starting
 from .engine import Engine
 from .environment import Environment, bind_cores, close_group, open_device, open_group, read_environment
@@ -229,13 +231,16 @@ class Job:
         sampler = self._loader.sampler
         self._engine.meter.epochs = count
         self._engine.in_epochs = True
+        watched = self._look_at_loop(sys._getframe(1))
         while sampler.cursor.epoch < count:
-            epoch = self._engine.epoch = sampler.cursor.epoch
+            epoch = sampler.cursor.epoch
+            self._engine.begin_epoch(epoch)
             try:
                 yield epoch
             except GeneratorExit:
                 self._engine.abandon()
                 raise
+            watched = self._watch(watched)
             self._engine.close_epoch()
             if sampler.cursor.epoch == epoch:
                 sampler.seek(epoch + 1)
@@ -339,6 +344,8 @@ class Job:
         """Optimizer steps so far, over all attempts."""
         if self._gate is not None:
             self._gate.counted = True
+        if self._engine.meter.steps == 0:  # what is done at the very beginning only
+            self._engine.place_asked()
         return self._engine.meter.steps
 
     @property
@@ -348,7 +355,8 @@ class Job:
 
     @property
     def progress(self) -> wire.Progress:
-        """Where the job is."""
+        """Where the job is. At the head of an epoch, `samples` is 0 but for an attempt that begins in the midst of it."""
+        self._engine.place_asked()
         return self._engine.progress()
 
     # -- for any other loop: scripts that save by themselves -----------------------------------------------------------
@@ -417,6 +425,36 @@ class Job:
         self._engine.done()
 
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _look_at_loop(self, frame: Any) -> List[early.Watch]:
+        """What of the loop over job.epochs() a restart would forget. Returns the objects that may end it, to be watched."""
+        engine = self._engine
+        found = early.look(frame, engine.parts.held())
+        if found.leaving:
+            engine.see("own-end", ", ".join(found.leaving))
+        if found.counting:
+            engine.see("own-break")
+        if found.head:
+            engine.see("epoch-head", found.head)
+        if found.best and engine.environment.checkpoint_dir:
+            name = found.best[0]
+            engine.notice(
+                "the best value so far ({}) begins anew after a restart, so that a worse model may take the place of the best: "
+                "{} = job.state({!r}, ...) before the loop, job.state({!r}, {}) where it changes".format(
+                    ", ".join(found.best), name, name, name, name
+                )
+            )
+        return found.watched
+
+    def _watch(self, watched: List[early.Watch]) -> List[early.Watch]:
+        """Those that have not changed in the epoch that is over; those that have are told, unless checkpoints hold them."""
+        waiting = []
+        for each in watched:
+            if not each.changed():
+                waiting.append(each)
+            elif not any(part is each.item for part in self._engine.parts.held()):
+                self._engine.see("own-end", each.name)
+        return waiting
 
     def _bounded(self, limits: Limits) -> Limits:
         memory = self._engine.memory

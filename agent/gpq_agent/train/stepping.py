@@ -51,6 +51,9 @@ class StepGate:
         self._rates: List[Any] = []
         self._left_out = False  # a GradScaler made no step of this micro-batch
         self._scheduled = False  # a scheduler was called in this micro-batch
+        self.scheduled_outside = (
+            0  # calls of schedulers outside the loop over the loader, but for those told their place
+        )
         self._without_schedule = False  # and in some other of this attempt it was not
         self._groups = self._count_groups()
         for optimizer in self._optimizers:
@@ -136,6 +139,8 @@ class StepGate:
             placed = bool(args or kwargs) and not measures  # step(epoch + index / len(loader))
             if micro is not None:
                 gate._called(by_count=placed)
+            elif not placed:
+                gate.scheduled_outside += 1
             if micro is None or (placed and micro.last):
                 plain.step(self, *args, **kwargs)
             elif micro.last:

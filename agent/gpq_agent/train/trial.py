@@ -67,6 +67,10 @@ class Fingerprint:
         """Waits for the device."""
         return not torch.equal(self._norms, self._take())
 
+    def equals(self, other: "Fingerprint") -> bool:
+        """Of other tensors perhaps, as many and in the same order."""
+        return torch.equal(self._norms.nan_to_num(), other._norms.nan_to_num())
+
     def _take(self) -> torch.Tensor:
         if not self._parameters:
             return torch.zeros(0)
