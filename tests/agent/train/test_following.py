@@ -11,6 +11,8 @@ import torch
 from gpq_agent.train.following import NOTHING, PASSES, Following, tensors_within
 from torch import nn
 
+from .test_stepping import job, prepared
+
 Body = Callable[[nn.Linear, int, dict[str, Any]], Any]
 
 
@@ -281,3 +283,35 @@ def test_a_pass_that_fails_in_the_middle_leaves_nothing_behind() -> None:
     assert following.end(excused=False) == NOTHING
     following.begin(4)
     following.end(excused=False)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_batch_drawn_ahead_of_its_step_is_told_in_loops_without_a_loader(ahead: bool) -> None:
+    this = job()
+    model, optimizer, _ = prepared(this)
+
+    def draw() -> torch.Tensor:
+        return torch.randn(4, 5) * 1.5
+
+    batch = draw()
+    for step in this.steps(6):
+        if not ahead:
+            batch = draw()
+        for group in optimizer.param_groups:
+            group["lr"] = 0.01 / (step + 1)
+        optimizer.zero_grad()
+        (model(this.share(batch)).square().mean() * (1.0 + step / 10)).backward()
+        optimizer.step()
+        if ahead:
+            batch = draw()
+    this._engine.freedoms.agree()
+    assert set(this._engine.freedoms._known) == ({"own-tensor"} if ahead else set())
+
+
+def test_leaving_a_loop_in_the_middle_follows_nothing_more() -> None:
+    this = job()
+    model, _, _ = prepared(this)
+    for _ in this.steps(6):
+        model(torch.ones(2, 5)).mean().backward()
+        break
+    assert torch._C._len_torch_dispatch_stack() == 0
