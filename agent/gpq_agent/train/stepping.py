@@ -151,7 +151,8 @@ class StepGate:
                 for _ in range(clock.due()):
                     if end is None or self.last_epoch < end:
                         plain.step(self, *args, **kwargs)
-            gate.note_rates()
+            if micro is None or micro.last:
+                gate.note_rates()
 
         scheduler.__class__ = type(plain.__name__, (plain,), {"step": step, "__module__": plain.__module__})
 
@@ -164,6 +165,8 @@ class StepGate:
     def _wrap(self, part: Any, optimizer: Any) -> None:
         """`part` makes the steps of `optimizer`, or is it."""
         step = part.step
+        # Some write down there what they have found; torch's own do not.
+        writes_settings = not type(part).__module__.startswith("torch.optim.")
 
         @functools.wraps(step)
         def gated_step(_: Any, *args: Any, **kwargs: Any) -> Any:
@@ -173,7 +176,8 @@ class StepGate:
                 return step(*args, **kwargs)
             if self._running:
                 return step(*args, **kwargs)
-            self._check_rates()
+            if self._micro.last:  # else no step is made, and what stands there at the end of the body counts
+                self._check_rates()
             args, kwargs, closure = self._with_closure(args, kwargs)
             if closure is not None:
                 self._steps.see("closure")
@@ -197,7 +201,8 @@ class StepGate:
                         result = step(*args, **kwargs)
             finally:
                 self._running = False
-            self.note_rates()  # some optimizers write down there what they have found
+            if writes_settings:
+                self.note_rates()
             self._done(optimizer, applied=True)
             return result
 
