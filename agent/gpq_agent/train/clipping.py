@@ -49,6 +49,8 @@ def _around(plain: Any) -> Any:
 
 
 def _is_zero(parameters: List[Parameter]) -> bool:
+    if torch._C._len_torch_dispatch_stack():  # somebody wants to see all that is computed
+        return False
     owners = [owner for owner in (each() for each in _owners) if owner is not None]
     return any(owner.has_left_zero(parameters) for owner in owners)
 

@@ -266,7 +266,7 @@ class Following(TorchDispatchMode):
         if self._has_read or begin >= MOST_NUMBERS:
             return 0
         for value in (*args, *kwargs.values()):
-            if isinstance(value, float):
+            if isinstance(value, float) and value == value:
                 numbers.append((name, value, False))
             elif name in ARITHMETIC and type(value) is int:
                 numbers.append((name, float(value), True))
@@ -283,9 +283,10 @@ def _changes(bodies: List[List[Number]], used: List[int]) -> bool:
     for place, values in enumerate(zip(*bodies)):
         if not all(reached & (1 << (NUMBERS + place)) for reached in used):
             continue
-        steps = [values[at][1] - values[at - 1][1] for at in range(1, len(values))]
-        whole = values[0][2]
-        if all(step == 1.0 for step in steps) or (not whole and all(step != 0.0 for step in steps)):
+        found = [value for _, value, _ in values]
+        pairs = [(found[at - 1], found[at]) for at in range(1, len(found))]
+        counts = all(later == earlier + 1.0 for earlier, later in pairs) if values[0][2] else True
+        if counts and all(later != earlier for earlier, later in pairs):
             return True
     return False
 

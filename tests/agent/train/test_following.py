@@ -202,6 +202,15 @@ def test_numbers_of_a_log_are_none_of_the_training() -> None:
     assert follow(body) == set()
 
 
+@pytest.mark.parametrize("number", [float("-inf"), float("inf"), float("nan"), 0.0, 1e30])
+def test_a_number_that_stays_is_none_whatever_it_is(number: float) -> None:
+    def body(model: nn.Linear, count: int, held: dict[str, Any]) -> Any:
+        scores = model(held["batch"]).squeeze(1).masked_fill(torch.tensor([True, False, False, False]), number)
+        return scores[1:].square().mean() + 0 * scores.nan_to_num(0, 0, 0).mean()
+
+    assert follow(body) == set()
+
+
 def test_numbers_that_are_drawn_or_read_off_the_batch_do_not_count() -> None:
     def drawn(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
         return model(x()).square().mean() * random.random()
