@@ -38,7 +38,7 @@ SUMS = (
     "logsumexp",
     "_softmax",
 )
-ORDERS = ("max", "min", "amax", "amin", "median", "nanmedian", "kthvalue", "topk", "sort", "cumsum")  # of real numbers
+ORDERS = ("max", "min", "amax", "amin", "median", "nanmedian", "kthvalue", "topk", "sort", "cumsum")
 CARRIED, OF_A_BATCH, DATA = 1, 2, 4  # bits of what tensors are made of; DATA: of what no earlier pass has met
 NUMBERS = 3  # bits before those of the numbers
 
@@ -196,8 +196,10 @@ class Following(TorchDispatchMode):
             value = args[place] if place < len(args) else kwargs.get(argument.name)
             info = argument.alias_info
             (changed if info is not None and info.is_write else taken).extend(_tensors(value))
-        for item in taken:
-            origins |= self._origins(item)
+        divided = name in ("div", "div_") and len(taken) == 2 and taken[0].requires_grad and taken[1].numel() == 1
+        for place, item in enumerate(taken):
+            # By what a loss is divided the graph tells, and whether that is alike for each part of a batch.
+            origins |= self._origins(item) & (~OF_A_BATCH if divided and place == 1 else -1)
         if taken and self._is_of_all(name, taken[0], schema, args, kwargs):
             origins |= OF_A_BATCH
         if not (name in OVERWRITES and all(_is_whole(item) for item in changed)):
@@ -212,7 +214,9 @@ class Following(TorchDispatchMode):
         self, name: str, item: torch.Tensor, schema: Any, args: Sequence[Any], kwargs: Dict[str, Any]
     ) -> bool:
         """Does the operation put the examples of this tensor together, where gradients do not go? The graph tells the rest."""
-        if name not in SUMS and not (name in ORDERS and item.is_floating_point()):
+        if name not in SUMS and name not in ORDERS:
+            return False
+        if not item.is_floating_point():  # counts and lengths: what is divided by these the graph tells
             return False
         if item.requires_grad or not self._origins(item) & DATA or not self._has_examples(tuple(item.shape)):
             return False

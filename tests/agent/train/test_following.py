@@ -274,6 +274,18 @@ def test_rows_picked_out_of_one_large_tensor_are_a_batch() -> None:
     assert follow(body) == {"batch"}
 
 
+def test_by_what_a_loss_is_divided_its_graph_tells() -> None:
+    def body(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
+        mask = (held["batch"][:, 0] > -0.5).float()
+        return (mask * model(held["batch"]).square().squeeze(1)).sum() / mask.sum()
+
+    def smoothed(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
+        scores = torch.cat([model(held["batch"]), -model(held["batch"])], dim=1)
+        return nn.functional.cross_entropy(scores, held["index"] % 2, label_smoothing=0.1)
+
+    assert [follow(body), follow(smoothed)] == [set(), set()]
+
+
 def test_what_a_loss_itself_sums_is_told_by_its_graph() -> None:
     def body(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
         found = model(held["batch"])
