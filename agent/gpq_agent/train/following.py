@@ -371,6 +371,8 @@ def _seeds() -> Tuple[Any, ...]:
 
 
 def _is_compiled() -> bool:
-    """Does the script use torch.compile? What that makes may run otherwise under a mode."""
+    """Does the script use torch.compile, or what is made for it? That may run otherwise under a mode, or not at all."""
+    if "torch.nn.attention.flex_attention" in sys.modules:
+        return True
     frame = sys.modules.get("torch._dynamo.eval_frame")
-    return frame is not None and any(each is not None for each in frame.cached_backends.values())
+    return any(each is not None for each in getattr(frame, "cached_backends", {}).values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -336,3 +337,14 @@ def test_leaving_a_loop_in_the_middle_follows_nothing_more() -> None:
         model(torch.ones(2, 5)).mean().backward()
         break
     assert torch._C._len_torch_dispatch_stack() == 0
+
+
+def test_a_compiled_model_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def body(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
+        return model(x()).square().mean() * (number / 10)
+
+    frames = importlib.import_module("torch._dynamo.eval_frame")
+    monkeypatch.setattr(frames, "cached_backends", {})
+    assert follow(body) == {"number"}
+    monkeypatch.setattr(frames, "cached_backends", {1: "eager"})
+    assert follow(body) == set()
