@@ -240,6 +240,36 @@ def clip_by_history(gpq: Any, options: dict[str, Any]) -> Any:
     return model
 
 
+@habit()
+def noise_of_its_own(gpq: Any, options: dict[str, Any]) -> Any:
+    """noise on inputs, from a generator of the script's own"""
+    job, loader, model, optimizer = usual(gpq, options, sgd)
+    generator = torch.Generator().manual_seed(3)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            noise = torch.randn(x.shape, generator=generator, dtype=x.dtype)
+            mse_loss(model(x + 0.3 * noise), y).backward()
+            optimizer.step()
+    return model
+
+
+@habit()
+def gradient_noise_of_its_own(gpq: Any, options: dict[str, Any]) -> Any:
+    """noise on gradients, from a generator of the script's own"""
+    job, loader, model, optimizer = usual(gpq, options, sgd)
+    generator = torch.Generator().manual_seed(3)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            mse_loss(model(x), y).backward()
+            for item in model.parameters():
+                assert item.grad is not None
+                item.grad.add_(0.05 * torch.randn(item.shape, generator=generator, dtype=item.dtype))
+            optimizer.step()
+    return model
+
+
 @habit(right=True)
 def coefficient_of_the_step(gpq: Any, options: dict[str, Any]) -> Any:
     """a penalty that grows by job.step"""

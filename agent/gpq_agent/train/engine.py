@@ -709,6 +709,8 @@ class Engine:
             self.see("own-tensor")
         if found.number:
             self.see("own-number")
+        if found.generator:
+            self.see("own-generator")
         if found.batch and not self._weighed_here:
             self.see("batch-statistics")
         if self._following.over:

@@ -39,8 +39,9 @@ SUMS = (
     "_softmax",
 )
 ORDERS = ("max", "min", "amax", "amin", "median", "nanmedian", "kthvalue", "topk", "sort", "cumsum")
-CARRIED, OF_A_BATCH, DATA = 1, 2, 4  # bits of what tensors are made of; DATA: of what no earlier pass has met
-NUMBERS = 3  # bits before those of the numbers
+# Bits of what tensors are made of. DATA: of what no earlier pass has met; DRAWN: by a generator of the script's own.
+CARRIED, OF_A_BATCH, DATA, DRAWN = 1, 2, 4, 8
+NUMBERS = 4  # bits before those of the numbers
 
 Number = Tuple[str, float, bool]  # operation, value, is it whole?
 
@@ -51,9 +52,10 @@ class Found(NamedTuple):
     tensor: bool  # one pass trains with what an earlier one has made
     number: bool  # a number is another in each
     batch: bool  # they train with what is of a batch as a whole
+    generator: bool  # they train with what a generator of the script's own has drawn
 
 
-NOTHING = Found(tensor=False, number=False, batch=False)
+NOTHING = Found(tensor=False, number=False, batch=False, generator=False)
 
 
 class Following(TorchDispatchMode):
@@ -151,7 +153,7 @@ class Following(TorchDispatchMode):
         self._used.append(self._trains_with)
         self._bodies += 1
         number = self._bodies == COMPARED and not self._excused and _changes(self._numbers, self._used)
-        return Found(self._often(CARRIED), number, self._often(OF_A_BATCH))
+        return Found(self._often(CARRIED), number, self._often(OF_A_BATCH), self._often(DRAWN))
 
     def forget(self) -> None:
         """The body is made anew: what was seen of it does not count."""
@@ -200,6 +202,8 @@ class Following(TorchDispatchMode):
         for place, item in enumerate(taken):
             # By what a loss is divided the graph tells, and whether that is alike for each part of a batch.
             origins |= self._origins(item) & (~OF_A_BATCH if divided and place == 1 else -1)
+        if any(isinstance(value, torch.Generator) and not _is_torchs(value) for value in (*args, *kwargs.values())):
+            origins |= DRAWN
         if taken and self._is_of_all(name, taken[0], schema, args, kwargs):
             origins |= OF_A_BATCH
         if not (name in OVERWRITES and all(_is_whole(item) for item in changed)):
@@ -368,6 +372,12 @@ def _seeds() -> Tuple[Any, ...]:
     numpy = sys.modules.get("numpy")
     drawn = numpy.random.get_state()[1:3] if numpy is not None else ()
     return (random.getstate(), *(bytes(part) if hasattr(part, "tobytes") else part for part in drawn))
+
+
+def _is_torchs(generator: torch.Generator) -> bool:
+    """One of those that draw where none is given: gpq seeds them by the step."""
+    ours = (torch.default_generator, *getattr(torch.cuda, "default_generators", ()))
+    return any(generator._cdata == each._cdata for each in ours)
 
 
 def _is_compiled() -> bool:

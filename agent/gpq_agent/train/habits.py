@@ -111,6 +111,11 @@ HABITS: Dict[str, Entry] = {
         "a number that the loop computes with is another in every pass (a coefficient, a temperature)",
         "compute it from job.step",
     ),
+    "own-generator": Entry(
+        (ACCUMULATE, SPLIT, RESIZE),
+        "the loop draws random numbers from a generator of its own, which counts passes and begins anew after a restart",
+        "leave generator= out: torch's own is seeded by the step",
+    ),
     "own-next": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
         "the loop takes batches with next(), so it counts micro-batches as steps, and all of an epoch after a restart",

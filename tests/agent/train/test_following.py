@@ -212,6 +212,17 @@ def test_a_number_that_stays_is_none_whatever_it_is(number: float) -> None:
     assert follow(body) == set()
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_random_numbers_of_a_generator_of_its_own_are_noticed(own: bool) -> None:
+    generator = torch.Generator().manual_seed(0) if own else torch.default_generator
+
+    def body(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
+        held["shown"] = torch.randn(3, generator=torch.Generator())
+        return model(held["batch"] + torch.randn(4, 3, generator=generator)).square().mean()
+
+    assert follow(body) == ({"generator"} if own else set())
+
+
 def test_numbers_that_are_drawn_or_read_off_the_batch_do_not_count() -> None:
     def drawn(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
         return model(x()).square().mean() * random.random()
