@@ -377,7 +377,7 @@ def _seeds() -> Tuple[Any, ...]:
 def _is_torchs(generator: torch.Generator) -> bool:
     """One of those that draw where none is given: gpq seeds them by the step."""
     ours = (torch.default_generator, *getattr(torch.cuda, "default_generators", ()))
-    return any(generator._cdata == each._cdata for each in ours)
+    return any(getattr(generator, "_cdata", 0) == getattr(each, "_cdata", 1) for each in ours)
 
 
 def _is_compiled() -> bool:
