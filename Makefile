@@ -21,15 +21,12 @@ demo-policies: $(VENV)/.train  ## the demo under every policy, one line each: a 
 	  else failed="$$failed $$policy"; echo "$$policy: FAILED"; echo "$$said" | tail -n 12; fi; \
 	done; test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
 
-# What a test starts wants a core too.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print(3 if (os.cpu_count() or 1) > 3 else 2)')
-
 test: $(VENV)/.dev  ## everything that CI runs: lint, types, import contracts, tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n 2
 
 # Without PyTorch, so nothing that trains; a version that this machine does not have is named.
 VERSIONS ?= 3.10 3.12 3.13

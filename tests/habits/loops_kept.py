@@ -270,6 +270,103 @@ def gradient_noise_of_its_own(gpq: Any, options: dict[str, Any]) -> Any:
     return model
 
 
+@habit()
+def loss_by_index(gpq: Any, options: dict[str, Any]) -> Any:
+    """a penalty in every fifth batch, by the index of enumerate()"""
+    job, loader, model, optimizer = usual(gpq, options, sgd)
+    for _ in job.epochs(EPOCHS):
+        for index, (x, y) in enumerate(loader):
+            optimizer.zero_grad()
+            found = model(x)
+            loss = mse_loss(found, y)
+            if index % 5 == 0:
+                loss = loss + 0.5 * found.square().mean()
+            loss.backward()
+            optimizer.step()
+    return model
+
+
+@habit()
+def loss_later(gpq: Any, options: dict[str, Any]) -> Any:
+    """a second loss from the ninth pass on, by a count"""
+    job, loader, model, optimizer = usual(gpq, options, sgd)
+    count = 0
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            found = model(x)
+            loss = mse_loss(found, y)
+            if count >= 8:
+                loss = loss + 0.3 * found.abs().mean()
+            loss.backward()
+            optimizer.step()
+            count += 1
+    return model
+
+
+@habit()
+def loss_at_the_end(gpq: Any, options: dict[str, Any]) -> Any:
+    """another loss in the last batch of an epoch"""
+    job, loader, model, optimizer = usual(gpq, options, sgd)
+    for _ in job.epochs(EPOCHS):
+        for index, (x, y) in enumerate(loader):
+            optimizer.zero_grad()
+            found = model(x)
+            loss = mse_loss(found, y)
+            if index == len(loader) - 1:
+                loss = loss + 2 * found.square().mean()
+            loss.backward()
+            optimizer.step()
+    return model
+
+
+@habit()
+def mixed_with_neighbours(gpq: Any, options: dict[str, Any]) -> Any:
+    """every example mixed with the one before it in the batch"""
+    job, loader, model, optimizer = usual(gpq, options, sgd)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            x, y = 0.7 * x + 0.3 * x.roll(1, 0), 0.7 * y + 0.3 * y.roll(1, 0)
+            mse_loss(model(x), y).backward()
+            optimizer.step()
+    return model
+
+
+@habit()
+def losses_added_up(gpq: Any, options: dict[str, Any]) -> Any:
+    """adds up the losses of four batches, then one backward pass"""
+    job, loader, model, optimizer = usual(gpq, options, sgd)
+    total, count = torch.zeros(()), 0
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            total = total + mse_loss(model(x), y)
+            count += 1
+            if count % 4 == 0:
+                optimizer.zero_grad()
+                (total / 4).backward()
+                optimizer.step()
+                total = torch.zeros(())
+    return model
+
+
+@habit(right=True)
+def index_shown(gpq: Any, options: dict[str, Any]) -> Any:
+    """shows the loss every fifth batch, as the tutorial does: loss, current = loss.item(), ..."""
+    job, loader, model, optimizer = usual(gpq, options, sgd)
+    shown = []
+    for _ in job.epochs(EPOCHS):
+        for index, (x, y) in enumerate(loader):
+            loss = mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if index % 5 == 0:
+                loss, current = loss.item(), (index + 1) * len(x)
+                shown.append((loss, current))
+    return model
+
+
 @habit(right=True)
 def coefficient_of_the_step(gpq: Any, options: dict[str, Any]) -> Any:
     """a penalty that grows by job.step"""

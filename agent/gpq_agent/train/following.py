@@ -39,6 +39,7 @@ SUMS = (
     "_softmax",
 )
 ORDERS = ("max", "min", "amax", "amin", "median", "nanmedian", "kthvalue", "topk", "sort", "cumsum")
+TURNS = ("roll", "flip")  # examples meet others of their batch
 # Bits of what tensors are made of. DATA: of what no earlier pass has met; DRAWN: by a generator of the script's own.
 CARRIED, OF_A_BATCH, DATA, DRAWN = 1, 2, 4, 8
 NUMBERS = 4  # bits before those of the numbers
@@ -79,6 +80,7 @@ class Following(TorchDispatchMode):
         self._trained = trained
         self._bodies = 0
         self._inside = False  # on the stack of modes
+        self._holds: List[StorageWeakRef] = []  # so that no other memory comes to bear the number of one that is let go
         self._known: Set[int] = set()
         self._written: Dict[int, StorageWeakRef] = {}  # in this body
         self._carried: Dict[int, StorageWeakRef] = {}  # written in the one before
@@ -105,8 +107,9 @@ class Following(TorchDispatchMode):
             self._bodies = PASSES
             return
         self._examples = examples
-        self._known = set(_storages(self._known_tensors()))
-        self._targets = set(_storages(self._trained()))
+        self._holds = []
+        self._known = {self._hold(item) for item in self._known_tensors()}
+        self._targets = {self._hold(item) for item in self._trained()}
         self._written, self._made_of, self._read = {}, {}, {}
         self._trains_with = 0
         self._numbers.append([])
@@ -130,7 +133,7 @@ class Following(TorchDispatchMode):
         for item in self._trained():
             if item.grad is None or item.grad.is_sparse:
                 continue
-            storage = _storage(item.grad)
+            storage = self._hold(item.grad)
             self._targets.add(storage)
             self._carried.pop(storage, None)
             self._made_of.pop(storage, None)
@@ -218,6 +221,10 @@ class Following(TorchDispatchMode):
         self, name: str, item: torch.Tensor, schema: Any, args: Sequence[Any], kwargs: Dict[str, Any]
     ) -> bool:
         """Does the operation put the examples of this tensor together, where gradients do not go? The graph tells the rest."""
+        if name in TURNS:
+            turned = args[-1] if len(args) > 1 else kwargs.get("dims")
+            first = isinstance(turned, (list, tuple)) and any(dim in (0, -item.dim()) for dim in turned)
+            return first and item.dim() > 0 and item.shape[0] == self._examples > 1 and bool(self._origins(item) & DATA)
         if name not in SUMS and name not in ORDERS:
             return False
         if not item.is_floating_point():  # counts and lengths: what is divided by these the graph tells
@@ -259,6 +266,12 @@ class Following(TorchDispatchMode):
         if storage not in self._known:
             self._made_of[storage] = origins
             self._note(item)
+
+    def _hold(self, item: torch.Tensor) -> int:
+        storage = _storage(item)
+        if storage:
+            self._holds.append(StorageWeakRef(item.untyped_storage()))
+        return storage
 
     def _note(self, item: torch.Tensor) -> None:
         storage = _storage(item)
@@ -353,10 +366,6 @@ def _storage(item: torch.Tensor) -> int:
         return int(item.untyped_storage()._cdata)
     except (RuntimeError, NotImplementedError):  # sparse ones and their like
         return 0
-
-
-def _storages(items: Iterable[torch.Tensor]) -> Iterator[int]:
-    return (_storage(item) for item in items)
 
 
 def _is_whole(item: torch.Tensor) -> bool:

@@ -111,6 +111,11 @@ HABITS: Dict[str, Entry] = {
         "a number that the loop computes with is another in every pass (a coefficient, a temperature)",
         "compute it from job.step",
     ),
+    "own-count": Entry(
+        ALL,
+        "what the loop trains hangs on a count of its own ({}), which counts micro-batches and begins anew after a restart",
+        "count by job.step",
+    ),
     "own-generator": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
         "the loop draws random numbers from a generator of its own, which counts passes and begins anew after a restart",

@@ -9,7 +9,7 @@ from typing import Any, Iterator, List, Optional, Protocol
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from . import check, holders
+from . import check, counted, holders
 from .errors import GpqTrainError
 from .sampler import GlobalSampler, Issued, stable_seed
 
@@ -115,6 +115,9 @@ class Loader:
             self._looked = True
             for code, detail in holders.look(this[0](), sys._getframe(1), self.steps_per_epoch):
                 self._session.see(code, detail)
+            count = counted.look(sys._getframe(1))
+            if count:
+                self._session.see("own-count", count)
         over = sampler.cursor.consumed >= sampler.size
         if over and epoch is not None and sampler.cursor.epoch >= epoch:
             raise GpqTrainError(

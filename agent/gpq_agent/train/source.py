@@ -151,12 +151,15 @@ def _index(node: Any) -> Any:
 
 
 class Change(NamedTuple):
-    """`reads`: what the new value is made of, with the tests above it in the loop. `inside`: loops within the loop."""
+    """`reads`: what the new value is made of, with the tests above it in the loop. `inside`: loops within the loop. `counts`:
+    it is the old one and a number."""
 
     name: str
     reads: Names
     constant: bool
     inside: List[ast.For]
+    line: int
+    counts: bool
 
 
 class Leave(NamedTuple):
@@ -181,6 +184,7 @@ class Body:
         self._perhaps = set(self._sure)
         self._tests: List[Any] = []
         self._inside: List[ast.For] = []
+        self._line = loop.lineno
         self._own = True  # would a break end the loop?
         self._anew: Set[str] = set()  # of the objects, those that are told to begin anew
         self._walk(loop.body)
@@ -191,6 +195,7 @@ class Body:
             self._step(each)
 
     def _step(self, node: Any) -> None:
+        self._line = node.lineno
         if isinstance(node, SCOPES):
             return
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
@@ -261,11 +266,12 @@ class Body:
                 self.calls[name] = value
 
     def _change(self, name: str, found: Names, *, constant: bool) -> None:
+        counts = found == {name}
         if name in found and name not in self._sure:
             self.carried.add(name)
         for test in self._tests:
             found |= reads(test)
-        self.changes.append(Change(name, found, constant, list(self._inside)))
+        self.changes.append(Change(name, found, constant, list(self._inside), self._line, counts))
         self._perhaps.add(name)
 
     def _read(self, node: Any) -> None:

@@ -40,15 +40,20 @@ class Trial:
         return [name for name, part in self._parts.items() if not alike(part.state_dict(), self._states[name])]
 
     def undo(self) -> None:
-        """Put everything back."""
+        """Put everything back. What has not changed is not written to: a graph that the script keeps may need it as it is."""
         with torch.no_grad():
             for item, value, gradient in zip(self._parameters, self._values, self._gradients):
-                item.copy_(value)
+                _put_back(item, value)
                 item.grad = gradient
             for name, buffer in self._buffers.items():
-                buffer.copy_(self._kept[name])
+                _put_back(buffer, self._kept[name])
         for name, part in self._parts.items():
             part.load_state_dict(self._states[name])
+
+
+def _put_back(item: torch.Tensor, value: torch.Tensor) -> None:
+    if not torch.equal(item.detach(), value):
+        item.copy_(value)
 
 
 class Fingerprint:

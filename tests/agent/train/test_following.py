@@ -46,6 +46,8 @@ def follow(body: Body, *, excused: bool = False, kept: tuple[Any, ...] = ()) -> 
         stepping[0] = True
         optimizer.step()
         stepping[0] = False
+        if "last" in held:
+            held["last"](model)
         seen = following.end(excused=excused)
         found.update(name for name, value in seen._asdict().items() if value)
     assert following.over
@@ -134,6 +136,21 @@ def test_gradients_of_the_pass_before_are_carried_into_the_next() -> None:
         return model(x()).square().mean()
 
     assert follow(body) == {"tensor"}
+
+
+def test_memory_that_is_let_go_and_given_out_again_is_another() -> None:
+    sums = [torch.zeros(()) for _ in range(500)]
+
+    def last(model: nn.Linear) -> None:
+        model.zero_grad()
+        for place, before in enumerate(list(sums)):  # they come to lie where the gradients were
+            sums[place] = before + 1.0
+
+    def body(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
+        held["last"] = last
+        return model(x()).square().mean()
+
+    assert follow(body) == set()
 
 
 def test_gradients_that_are_edited_in_their_own_pass_are_not() -> None:
@@ -245,12 +262,15 @@ OF_THE_BATCH: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "a norm": lambda data: data / data.norm(),
     "a rank": lambda data: data * (data > data.median(dim=0).values),
     "a share": lambda data: data * data.softmax(dim=0),
+    "its neighbour": lambda data: data + 0.5 * data.roll(1, dims=0),
+    "its opposite": lambda data: data * data.flip(0),
     "a quantile": lambda data: data.clamp(max=torch.quantile(data, 0.9).expand_as(data)),
 }
 OF_EACH: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "its mean": lambda data: data - data.mean(dim=1, keepdim=True),
     "its largest": lambda data: data / data.abs().amax(dim=-1, keepdim=True),
     "a share": lambda data: data.softmax(dim=1),
+    "its mirror image": lambda data: data + data.flip(1) + data.roll(1, -1),
     "a length": lambda data: data[:, : int((data > -2).sum(dim=1).max())],
     "sorted by length": lambda data: data[torch.tensor([3, 1, 2, 4]).sort().indices],
 }
