@@ -22,6 +22,7 @@ OFTEN = 2  # what is made once, at first use, and kept (a table of angles, a mas
 OVERWRITES = ("zero_", "fill_", "copy_", "normal_", "uniform_", "_foreach_zero_", "_foreach_copy_")
 ARITHMETIC = ("add", "add_", "sub", "sub_", "rsub", "mul", "mul_", "div", "div_", "pow", "lerp", "lerp_")
 MOST_NUMBERS = 10000  # of a pass that are kept
+CLOSE = 1e-9  # of a number, for being the same
 MOST_WALKED = 10000  # objects that are followed to the tensors in them
 
 # Of the examples of a batch together, along their dimension.
@@ -92,6 +93,9 @@ class Following(TorchDispatchMode):
         self._examples = 0  # of this body
         self._trains_with = 0  # what this one trains with, in the same bits
         self._used: List[int] = []  # of each body, those
+        self._sizes: List[int] = []  # and its examples
+        # By its number: the first body that drew from it, itself (so that no other comes to bear its number), its seed.
+        self._generators: Dict[int, Tuple[int, torch.Generator, int]] = {}
         self._numbers: List[List[Number]] = []  # of each body
         self._has_read = False  # this body has read a number off a tensor: those to come may be made of it
         self._seeds: Any = None
@@ -154,15 +158,16 @@ class Following(TorchDispatchMode):
         self._met.update(self._written)
         self._carried = {key: reference for key, reference in self._written.items() if not reference.expired()}
         self._used.append(self._trains_with)
+        self._sizes.append(self._examples)
         self._bodies += 1
-        number = self._bodies == COMPARED and not self._excused and _changes(self._numbers, self._used)
+        number = self._bodies == COMPARED and not self._excused and _changes(self._numbers, self._used, self._sizes)
         return Found(self._often(CARRIED), number, self._often(OF_A_BATCH), self._often(DRAWN))
 
     def forget(self) -> None:
         """The body is made anew: what was seen of it does not count."""
         self._bodies = 0
         self._numbers = []
-        self._used = []
+        self._used, self._sizes = [], []
         self._carried = {}
 
     def _often(self, origin: int) -> bool:
@@ -205,8 +210,9 @@ class Following(TorchDispatchMode):
         for place, item in enumerate(taken):
             # By what a loss is divided the graph tells, and whether that is alike for each part of a batch.
             origins |= self._origins(item) & (~OF_A_BATCH if divided and place == 1 else -1)
-        if any(isinstance(value, torch.Generator) and not _is_torchs(value) for value in (*args, *kwargs.values())):
-            origins |= DRAWN
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.Generator) and self._is_kept(value):
+                origins |= DRAWN
         if taken and self._is_of_all(name, taken[0], schema, args, kwargs):
             origins |= OF_A_BATCH
         if not (name in OVERWRITES and all(_is_whole(item) for item in changed)):
@@ -245,6 +251,15 @@ class Following(TorchDispatchMode):
         if self._examples < 2 or not shape or shape[0] == 0:
             return False
         return shape[0] % self._examples == 0 and not (len(shape) > 2 and shape[1] == self._examples)
+
+    def _is_kept(self, generator: torch.Generator) -> bool:
+        """Has an earlier body drawn from it, and has nobody seeded it since? torch's own are seeded by the step."""
+        if _is_torchs(generator):
+            return False
+        number, seed = getattr(generator, "_cdata", 0), generator.initial_seed()
+        body, _, known = self._generators.setdefault(number, (self._bodies, generator, seed))
+        self._generators[number] = (body, generator, seed)
+        return body < self._bodies and known == seed
 
     def _origins(self, item: torch.Tensor) -> int:
         """What it is computed from."""
@@ -297,7 +312,7 @@ class Following(TorchDispatchMode):
         return sum(1 << (NUMBERS + place) for place in range(begin, len(numbers)))
 
 
-def _changes(bodies: List[List[Number]], used: List[int]) -> bool:
+def _changes(bodies: List[List[Number]], used: List[int], sizes: List[int]) -> bool:
     """Is one of the numbers that the bodies train with another in each? A whole one counts up."""
     if len({tuple(name for name, _, _ in numbers) for numbers in bodies}) != 1:
         return False  # the bodies do not do the same
@@ -305,11 +320,21 @@ def _changes(bodies: List[List[Number]], used: List[int]) -> bool:
         if not all(reached & (1 << (NUMBERS + place)) for reached in used):
             continue
         found = [value for _, value, _ in values]
+        if _follows(found, sizes):
+            continue
         pairs = [(found[at - 1], found[at]) for at in range(1, len(found))]
         counts = all(later == earlier + 1.0 for earlier, later in pairs) if values[0][2] else True
         if counts and all(later != earlier for earlier, later in pairs):
             return True
     return False
+
+
+def _follows(numbers: List[float], sizes: List[int]) -> bool:
+    """Are they made of the lengths of the batches?"""
+    if 0 in sizes:
+        return False
+    ratios = [[number * size, number / size] for number, size in zip(numbers, sizes)]
+    return any(all(abs(each - few[0]) <= CLOSE * abs(few[0]) for each in few) for few in zip(*ratios))
 
 
 def tensors_within(parts: Iterable[Any]) -> List[torch.Tensor]:

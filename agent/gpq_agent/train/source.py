@@ -185,6 +185,7 @@ class Body:
         self._tests: List[Any] = []
         self._inside: List[ast.For] = []
         self._line = loop.lineno
+        self._is_count = False  # the statement in hand counts
         self._own = True  # would a break end the loop?
         self._anew: Set[str] = set()  # of the objects, those that are told to begin anew
         self._walk(loop.body)
@@ -196,6 +197,7 @@ class Body:
 
     def _step(self, node: Any) -> None:
         self._line = node.lineno
+        self._is_count = isinstance(node, (ast.Assign, ast.AugAssign)) and _adds_number(node.value)
         if isinstance(node, SCOPES):
             return
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
@@ -266,7 +268,7 @@ class Body:
                 self.calls[name] = value
 
     def _change(self, name: str, found: Names, *, constant: bool) -> None:
-        counts = found == {name}
+        counts = self._is_count and found == {name}
         if name in found and name not in self._sure:
             self.carried.add(name)
         for test in self._tests:
@@ -294,6 +296,13 @@ class Body:
             elif method in MUTATORS:
                 given = [*each.args, *[keyword.value for keyword in each.keywords]]
                 self._change(name, frozenset({name}.union(*(reads(item) for item in given))), constant=False)
+
+
+def _adds_number(value: Any) -> bool:
+    """Is it a number, or a sum with one?"""
+    if isinstance(value, ast.BinOp):
+        return isinstance(value.op, (ast.Add, ast.Sub)) and any(map(_adds_number, (value.left, value.right)))
+    return isinstance(value, ast.Constant) and isinstance(value.value, (int, float))
 
 
 def _is_exit(node: Any) -> bool:

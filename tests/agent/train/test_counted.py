@@ -97,6 +97,15 @@ for x in loader:
     count += 1
 mean = total / count
 """,
+    "a scaler": """
+for x in loader:
+    optimizer.zero_grad()
+    loss = criterion(model(x))
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    model.add(1)
+""",
     "no count": """
 for x in loader:
     loss = criterion(model(x))

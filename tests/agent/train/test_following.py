@@ -240,6 +240,18 @@ def test_random_numbers_of_a_generator_of_its_own_are_noticed(own: bool) -> None
     assert follow(body) == ({"generator"} if own else set())
 
 
+def test_a_generator_that_is_made_or_seeded_in_each_pass_is_none_of_its_own() -> None:
+    kept = torch.Generator()
+
+    def body(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
+        new = torch.Generator().manual_seed(number)
+        kept.manual_seed(number)
+        noise = torch.randn(4, 3, generator=new) + torch.randn(4, 3, generator=kept)
+        return model(held["batch"] + noise).square().mean()
+
+    assert follow(body) == set()
+
+
 def test_numbers_that_are_drawn_or_read_off_the_batch_do_not_count() -> None:
     def drawn(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
         return model(x()).square().mean() * random.random()
