@@ -237,10 +237,11 @@ def test_a_loss_scaler_unscales_once_per_step_and_skips_steps_that_are_not_finit
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     model, optimizer, _ = this.prepare(model, adam(model), scaler=scaler)
     before = copy.deepcopy(model)
+    factors = iter([float("inf")])
     for _ in this.epochs(1):
         for number, (x, y) in enumerate(loader):
             loss = torch.nn.functional.mse_loss(model(x), y)
-            scaler.scale(loss * float("inf") if number == 0 else loss).backward()
+            scaler.scale(loss * next(factors, 1.0)).backward()
             scaler.unscale_(optimizer)
             scaler.step(optimizer)
             scaler.update()
