@@ -3,8 +3,10 @@
 Refuses nothing: with an empty environment it describes one replica that nobody manages.
 """
 
+import contextlib
 import os
 import sys
+import threading
 import time
 from datetime import timedelta
 from typing import List, Mapping, NamedTuple, Optional
@@ -18,6 +20,8 @@ from .leaving import is_leaving
 
 # Until the first step a peer may still be importing or building its model; NCCL's own default is far shorter.
 GROUP_TIMEOUT = timedelta(minutes=30)
+REST_SECONDS = 10.0  # threads that spin for ever do not hold up the end for longer
+_THREADS = "/proc/self/task"
 
 
 class Environment(NamedTuple):
@@ -94,6 +98,37 @@ def close_group() -> None:
     """
     if dist.is_initialized() and not hasattr(sys, "last_type") and not is_leaving():
         dist.destroy_process_group()
+
+
+def let_threads_rest(patience: float = REST_SECONDS) -> None:
+    """At exit: wait, at most so many seconds, until no thread but Python's own has anything to do.
+
+    The workers of gloo let go of tensors and callbacks some time after a collective has returned, and need the interpreter
+    for it. One that comes when the interpreter is being torn down aborts the process: a training that is complete would end
+    with SIGABRT. Linux only: elsewhere nothing tells which threads run.
+    """
+    deadline = time.monotonic() + patience
+    calm = 0
+    while calm < 2 and time.monotonic() < deadline:
+        time.sleep(0.001)  # whoever waits for the interpreter gets it here
+        calm = 0 if _running_threads() else calm + 1
+
+
+def _running_threads() -> bool:
+    """Is one of those that Python has not started on a core, or waiting for one?"""
+    own = {str(thread.native_id) for thread in threading.enumerate()} | {str(os.getpid())}
+    with contextlib.suppress(OSError):
+        return any(_state_of(name) in ("R", "D") for name in os.listdir(_THREADS) if name not in own)
+    return False
+
+
+def _state_of(thread: str) -> str:
+    """As proc(5) has it; "" for one that is gone."""
+    try:
+        with open("{}/{}/stat".format(_THREADS, thread), encoding="utf-8", errors="replace") as stream:
+            return stream.read().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
 
 
 def seconds_since_launch() -> float:

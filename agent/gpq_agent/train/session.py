@@ -16,7 +16,15 @@ from gpq_agent import wire
 from . import early
 from .batches import Limits, starting
 from .engine import Engine
-from .environment import Environment, bind_cores, close_group, open_device, open_group, read_environment
+from .environment import (
+    Environment,
+    bind_cores,
+    close_group,
+    let_threads_rest,
+    open_device,
+    open_group,
+    read_environment,
+)
 from .errors import GpqTrainError
 from .intake import Intake
 from .leaving import again
@@ -596,6 +604,8 @@ def init(*, seed: int = 0, checkpoint_dir: Optional[str] = None) -> Job:
         environment = environment._replace(checkpoint_dir=os.path.abspath(checkpoint_dir))
     problem = bind_cores(environment.cores)
     device = open_device(environment)
+    if environment.replicas > 1:
+        atexit.register(let_threads_rest)
     if open_group(environment, device):
         atexit.register(close_group)  # NCCL complains otherwise, and threads of gloo may outlive the interpreter
     job = Job(environment, device, seed, os.environ)

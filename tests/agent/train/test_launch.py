@@ -118,6 +118,46 @@ def test_the_group_is_closed_at_the_end_but_not_awaited_after_an_error(tmp_path:
     assert done.stdout.splitlines()[-1] == group, done.stderr
 
 
+BUSY = """
+import atexit, hashlib, os, sys, time
+import torch
+import torch.distributed as dist
+from gpq_agent.train.environment import let_threads_rest
+
+if sys.argv[2] == "rests":
+    atexit.register(let_threads_rest)
+store, ended = sys.argv[1], sys.argv[1] + ".ended"
+child = os.fork()
+dist.init_process_group("gloo", init_method="file://" + store, rank=0 if child else 1, world_size=2)
+dist.barrier()
+if child:
+    while not os.path.exists(ended):  # the other's work waits for this one: so its callback runs in a worker
+        time.sleep(0.01)
+    dist.broadcast(torch.ones(1), src=0)
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0)
+
+begun = []
+
+def late(future):
+    begun.append(True)
+    hashlib.pbkdf2_hmac("sha256", b"as a worker", b"that is late", 3_000_000)  # a second, without the interpreter
+
+future = dist.broadcast(torch.ones(1), src=0, async_op=True).get_future().then(late)
+open(ended, "w").close()
+while not begun:
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize(("way", "code"), [("rests", 0), ("hurries", 1)])
+def test_a_late_worker_of_gloo_does_not_abort_a_training_that_is_over(tmp_path: Path, way: str, code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BUSY, str(tmp_path / "store"), way],
+        env=environment(), capture_output=True, text=True, timeout=DEADLINE, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+
+
 def test_a_script_that_runs_alone_prints_nothing_of_ours(training: Training) -> None:
     job = training(epochs=2)
     command = [sys.executable, "-m", "tests.agent.train.script", job.text]
