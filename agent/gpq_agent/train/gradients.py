@@ -9,6 +9,7 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 import torch
 
+from . import bulk
 from .probe import GradientProbe
 from .reducing import Marks, Parameter, Reducer, is_as, is_marked, mark, mark_of
 from .zeros import Zeros
@@ -35,9 +36,12 @@ class Gradients:
         self._reducer = reducer  # None: one replica
         self._open = False  # between enter and leave
         self._even = True  # all replicas have equally much of the step
+        self.last = True  # of its step: the micro-batch in hand
         self._place = 0
         self._micro_batches = 1
         self._sums: Dict[Parameter, torch.Tensor] = {}
+        # Instead of those: of all parameters, as the one pass so far has left them. What most loops need, and no more.
+        self._whole: List[torch.Tensor] = []
         self._held: Dict[Parameter, torch.Tensor] = {}  # of before the pass that runs, while it runs
         self._closed: Set[Parameter] = set()  # the optimizer of these has made its step in this micro-batch
         self._hidden: Set[Parameter] = set()  # passes of this micro-batch that only accumulates have reached them
@@ -60,15 +64,12 @@ class Gradients:
 
     # -- around a micro-batch ------------------------------------------------------------------------------------------
 
-    @property
-    def last(self) -> bool:
-        return self._place == self._micro_batches - 1
-
     def enter(self, place: int, micro_batches: int, weight: float, *, even: bool) -> None:
         """The script is about to be given micro-batch `place` of so many. `even`: all replicas have equally much of the step;
         the same on each."""
         self._even = even
         self._place, self._micro_batches, self.weight = place, micro_batches, weight
+        self.last = place == micro_batches - 1
         self._open = True
         self.passes = 0
         self.changed_between = False
@@ -77,7 +78,7 @@ class Gradients:
         self._closing.clear()
         self._hiding = []
         if place == 0:
-            self._sums.clear()
+            self._drop_sums()
             self._zeros.clear()
             self._sparse = False
             if micro_batches == 1:
@@ -95,14 +96,23 @@ class Gradients:
     def leave(self, *, drop: bool) -> None:
         """The script is done with it. `drop`: the step will not happen: forget what it has accumulated."""
         self._open = False
-        if self.last or drop:
-            self._sums.clear()
         self._held.clear()
         self._before.clear()
         if self.last or drop:
+            self._drop_sums()
             self._zeros.clear()
         if self._reducer is not None:
             self._reducer.leave()
+
+    def _drop_sums(self) -> None:
+        self._sums.clear()
+        self._whole = []
+
+    def _spread(self) -> None:
+        """The sums one by one: they will not be added to as a whole."""
+        if self._whole:
+            self._sums = dict(zip(self.parameters(), self._whole))
+            self._whole = []
 
     def close(self, optimizer: Any) -> None:
         """The script has called this optimizer's step in a micro-batch that only accumulates: what further passes leave to
@@ -166,6 +176,8 @@ class Gradients:
         """Is all that these have in `p.grad` zero, left there in this step, and has nobody changed it?"""
         if not self._open or self.last or not self._zeros:
             return False
+        if self._spare.are_in(parameters):
+            return True
         for item in parameters:
             gradient = item.grad
             if gradient is None:
@@ -189,9 +201,11 @@ class Gradients:
             self._probe.weights += self.weight
         if self._place == 0 and self._used:  # later nothing reaches what the step has accumulated
             self._forget_cleared()
-        if self.in_pieces and simple and self._may_bring_back(parameters):
+        in_pieces = self.in_pieces
+        if in_pieces and simple and self._may_bring_back(parameters):
             self._bring_back(parameters)
-        elif self.in_pieces:
+        elif in_pieces:
+            self._spread()
             if self._sums:
                 self._spare.forget()  # there are two copies already
             self._make_room(parameters)
@@ -200,7 +214,7 @@ class Gradients:
             self._reducer.begin_pass(parameters, self._sums, self._unit, self.weight, watch)
         self._reaching = parameters
         self._before = {}
-        if self.in_pieces and not simple and (self._reducer is None or not self.last):  # else the reducer does the same
+        if in_pieces and not simple and (self._reducer is None or not self.last):  # else the reducer does the same
             self._before = {item: mark(item) for item in parameters}
 
     def watch(self) -> None:
@@ -240,6 +254,7 @@ class Gradients:
         """Gradients that came without a backward pass (`p.grad = ...`): treat what is there as that of one."""
         self.passes += 1
         self._catch_up()
+        self._spread()
         self._before = {}
         parameters = [item for item in self.parameters() if item.grad is not None]
         if not self.last:
@@ -256,23 +271,24 @@ class Gradients:
     def _may_bring_back(self, parameters: List[Parameter]) -> bool:
         """May the pass add to the sums themselves? Where it reaches all that they are of, and nobody wants to know what it
         has computed by itself."""
-        if not self._sums or self._sparse or self._closed or self.weight == 0.0 or self._probe.wants_parts:
+        if not (self._whole or self._sums) or self._sparse or self._closed:
+            return False
+        if self.weight == 0.0 or self._probe.wants_parts:
             return False
         reducer = self._reducer
         return reducer is None or not self.last or (reducer.is_plain(parameters) and not reducer.keeps_views)
 
-    def _bring_back(self, parameters: Iterable[Parameter]) -> None:
+    def _bring_back(self, parameters: List[Parameter]) -> None:
         """Let the pass add to the sums, in `p.grad`, where nobody sees them meanwhile."""
-        sums, self._sums = self._sums, {}
-        self._zeros.clear()
         if self._unit != self.weight:
-            torch._foreach_mul_(list(sums.values()), self._unit / self.weight)
-        for parameter in parameters:
-            parameter.grad = sums.get(parameter)
+            torch._foreach_mul_(self._whole or list(self._sums.values()), self._unit / self.weight)
+        bulk.put(parameters, self._whole or [self._sums.get(parameter) for parameter in parameters])
+        self._drop_sums()
+        self._zeros.clear()
 
-    def _make_room(self, parameters: Iterable[Parameter]) -> None:
+    def _make_room(self, parameters: List[Parameter]) -> None:
         """So that after the pass `p.grad` holds what that pass computed, and nothing else."""
-        if not self._hidden and all(item.grad is None for item in parameters):  # as the first pass of a step finds it
+        if not self._hidden and not bulk.has_any(bulk.gradients_of(parameters)):  # as the first pass of a step finds it
             self._zeros.clear()
             return
         later = self.passes > 1
@@ -294,8 +310,11 @@ class Gradients:
         """Has an earlier pass of this micro-batch left something to it that no step has taken yet?"""
         return not self.last and parameter in self._hidden and parameter not in self._closed
 
-    def _hide(self, parameters: Iterable[Parameter]) -> None:
+    def _hide(self, parameters: List[Parameter]) -> None:
         """Move the gradients of this pass into the sums."""
+        if self._hide_whole(parameters):
+            return
+        self._spread()
         touched = self._touched(parameters)
         if self._reducer is None:
             self._probe.pass_ended(self.weight, touched=touched)
@@ -307,6 +326,22 @@ class Gradients:
         else:
             self._take(touched, factor)
         self._hiding += touched
+
+    def _hide_whole(self, parameters: List[Parameter]) -> bool:
+        """Where they are the first of the step, and of all parameters: the same, all at once. False: not done."""
+        if self._sums or self._whole or self._held or self._closed or self._before or not self._small:
+            return False
+        gradients = bulk.complete(bulk.gradients_of(parameters))
+        if self.weight == 0.0 or gradients is None or not bulk.are_plain(gradients):
+            return False
+        if self._reducer is None:
+            self._probe.pass_ended(self.weight, touched=parameters)
+        self._unit = self.weight
+        self._whole = gradients
+        bulk.put(parameters, self._spare.like(parameters, gradients))
+        self._zeros = dict(self._spare.marks)
+        self._hiding += parameters
+        return True
 
     def _add(self, touched: List[Parameter], factor: float) -> None:
         """Gradients to the sums that there are; zero is left."""
@@ -356,12 +391,11 @@ class Gradients:
         if not taken:
             return
         if self._small:
-            marks = self._spare.like(taken)
+            zeros = self._spare.like(list(taken), list(taken.values()))
         else:
-            marks = {parameter: mark_of(torch.zeros_like(part)) for parameter, part in taken.items()}
-        for parameter, (zeros, _) in marks.items():
-            parameter.grad = zeros
-        self._zeros.update(marks)
+            zeros = [torch.zeros_like(part) for part in taken.values()]
+        bulk.put(list(taken), zeros)
+        self._zeros.update((parameter, mark_of(zero)) for parameter, zero in zip(taken, zeros))
 
     def _clear(self, parameters: List[Parameter]) -> None:
         torch._foreach_zero_(_gradients(parameters))

@@ -34,11 +34,8 @@ class Issued(NamedTuple):
 
     step: Step
     place: int
+    last: bool
     indices: List[int] = []  # examples that count, in order
-
-    @property
-    def last(self) -> bool:
-        return self.place == len(self.step.counts) - 1
 
 
 class GlobalSampler:
@@ -187,9 +184,10 @@ class GlobalSampler:
                 begun, ahead = at, order[at : at + max(step.total, AHEAD)].tolist()
             place = at - begun
             begin, stride = place + step.first, step.stride
+            last = len(step.counts) - 1
             for index, count in enumerate(step.counts):
                 indices = ahead[begin : begin + count * stride : stride]
-                self._issued.append(Issued(step, index, indices))
+                self._issued.append(Issued(step, index, index == last, indices))
                 # An empty micro-batch still has to take part in the all-reduce: repeat examples, with weight zero.
                 yield indices or ahead[place : place + min(FEWEST, most, step.total)]
                 begin += count * stride

@@ -10,11 +10,11 @@ from typing import Any, Callable, List, Optional, Protocol, Sequence, Set, Tuple
 
 import torch
 
+from . import bulk
 from .gradients import Gradients
 from .sampler import Issued
 from .scaling import UNCHANGED, Adjustment, adjusted
-
-PLAIN = (float, int, bool, str, type(None))
+from .settings import Settings
 
 
 class Steps(Protocol):
@@ -48,7 +48,7 @@ class StepGate:
         self._micro: Optional[Issued] = None
         self._acted: Set[int] = set()  # optimizers whose step() was called in this micro-batch
         self._running = False  # within a real step: an optimizer may be made of others
-        self._rates: List[Any] = []
+        self._settings = Settings(self._optimizers)
         self._left_out = False  # a GradScaler made no step of this micro-batch
         self._scheduled = False  # a scheduler was called in this micro-batch
         self.scheduled_outside = (
@@ -158,7 +158,7 @@ class StepGate:
 
     def note_rates(self) -> None:
         """The learning rates, and other settings of the optimizers, are as they should be."""
-        self._rates = self._present()
+        self._settings.note()
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -221,8 +221,7 @@ class StepGate:
                 plain(set_to_none)
                 return
             for group in this.param_groups:
-                for item in group["params"]:
-                    item.grad = None
+                bulk.clear(group["params"])
 
         part.__dict__.update(zero_grad=types.MethodType(functools.wraps(plain)(zero_grad), part))
 
@@ -276,32 +275,12 @@ class StepGate:
     def _count_groups(self) -> int:
         return sum(len(optimizer.param_groups) for optimizer in self._optimizers)
 
-    def _present(self) -> List[Any]:
-        """Every setting of every group: a momentum or a weight decay may follow a count too."""
-        return [
-            value if type(value) in PLAIN else _identity(value)
-            for optimizer in self._optimizers
-            for group in optimizer.param_groups
-            for name, value in group.items()
-            if name != "params"
-        ]
-
     def _check_rates(self) -> None:
-        present = self._present()
-        if present[: len(self._rates)] != self._rates:
+        if self._settings.changed():
             middle = self._micro is not None and self._micro.place > 0
             if middle or not self.counted:
                 self._steps.see("own-rate")
-            self._rates = present
-
-
-def _identity(value: Any) -> Any:
-    """Of a tensor its version: a look at its value would wait for the device."""
-    if isinstance(value, torch.Tensor):
-        return (id(value), value._version)
-    if isinstance(value, tuple):
-        return tuple(each if type(each) in PLAIN else _identity(each) for each in value)
-    return id(value)
+            self._settings.note()
 
 
 def inner_optimizers(optimizer: Any) -> List[Any]:

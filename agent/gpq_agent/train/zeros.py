@@ -3,11 +3,11 @@
 Nobody else has them who changes them: where one has been changed, by whatever alias of it, all are made anew.
 """
 
-from operator import is_
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Sequence
 
 import torch
 
+from .bulk import are_same, gradients_of, kinds_of, versions_of
 from .reducing import Marks, Parameter, mark_of
 
 
@@ -16,45 +16,54 @@ class Zeros:
     does not touch."""
 
     def __init__(self) -> None:
-        self._marks: Marks = {}
+        self.marks: Marks = {}  # of each parameter its zero, and the version of that
+        self._parameters: List[Parameter] = []
+        self._zeros: List[torch.Tensor] = []  # of each
+        self._versions: List[int] = []
+        self._kinds: List[Any] = []
         self._pieces: List[torch.Tensor] = []
 
     def forget(self) -> None:
         """Let go of them."""
-        self._marks, self._pieces = {}, []
+        self.__init__()  # type: ignore[misc]
 
-    def like(self, parts: Dict[Parameter, torch.Tensor]) -> Marks:
+    def like(self, parameters: Sequence[Parameter], parts: Sequence[torch.Tensor]) -> List[torch.Tensor]:
         """For each parameter a zero that is like its part."""
-        if not self._fit(parts):
-            self._make(parts)
-            return self._marks
-        for piece in self._pieces:  # whatever the versions say: there are ways past those
-            piece.zero_()
-        return self._marks
+        if self._fit(parameters, parts):
+            for piece in self._pieces:  # whatever the versions say: there are ways past those
+                piece.zero_()
+        else:
+            self._make(parameters, parts)
+        return self._zeros
 
-    def _fit(self, parts: Dict[Parameter, torch.Tensor]) -> bool:
+    def are_in(self, parameters: Sequence[Parameter]) -> bool:
+        """Do just these parameters have them in `p.grad`, in their order, and has nobody changed one?"""
+        return are_same(gradients_of(parameters), self._zeros) and versions_of(self._zeros) == self._versions
+
+    def _fit(self, parameters: Sequence[Parameter], parts: Sequence[torch.Tensor]) -> bool:
         """Are they for these parameters, and has nobody changed one?"""
-        if len(parts) != len(self._marks) or not all(map(is_, parts, self._marks)):
+        if not are_same(parameters, self._parameters):
             return False
-        return all(
-            zeros is not None and zeros._version == version and zeros.shape == part.shape and zeros.dtype == part.dtype
-            for (zeros, version), part in zip(self._marks.values(), parts.values())
-        )
+        return versions_of(self._zeros) == self._versions and kinds_of(parts) == self._kinds
 
-    def _make(self, parts: Dict[Parameter, torch.Tensor]) -> None:
+    def _make(self, parameters: Sequence[Parameter], parts: Sequence[torch.Tensor]) -> None:
         self.forget()
-        kinds: Dict[Any, List[Parameter]] = {}
-        made: Dict[Parameter, torch.Tensor] = {}
-        for parameter, part in parts.items():
+        kinds: Dict[Any, List[int]] = {}
+        made: Dict[int, torch.Tensor] = {}
+        for place, part in enumerate(parts):
             if part.is_contiguous():
-                kinds.setdefault((part.dtype, part.device), []).append(parameter)
+                kinds.setdefault((part.dtype, part.device), []).append(place)
             else:
                 self._pieces.append(torch.zeros_like(part))
-                made[parameter] = self._pieces[-1].data
+                made[place] = self._pieces[-1].data
         for (dtype, device), members in kinds.items():
-            sizes = [parts[item].numel() for item in members]
+            sizes = [parts[place].numel() for place in members]
             piece = torch.zeros(sum(sizes), dtype=dtype, device=device)
             self._pieces.append(piece)
-            for parameter, zeros in zip(members, torch.split(piece, sizes)):
-                made[parameter] = zeros.view(parts[parameter].shape).data
-        self._marks = {parameter: mark_of(made[parameter]) for parameter in parts}
+            for place, zeros in zip(members, torch.split(piece, sizes)):
+                made[place] = zeros.view(parts[place].shape).data
+        self._parameters = list(parameters)
+        self._zeros = [made[place] for place in range(len(parts))]
+        self._versions = versions_of(self._zeros)
+        self._kinds = kinds_of(parts)
+        self.marks = {parameter: mark_of(zero) for parameter, zero in zip(parameters, self._zeros)}

@@ -140,7 +140,7 @@ class Loop:
         """Before the forward pass of a micro-batch."""
         weight = step.weight(place, self.replicas)
         self.gradients.enter(place, len(step.counts), weight, even=step.is_even(self.replicas))
-        self.gate.enter(Issued(step, place))
+        self.gate.enter(Issued(step, place, place == len(step.counts) - 1))
 
     def leave(self, step: Step, place: int) -> None:
         """After the body of the loop."""
