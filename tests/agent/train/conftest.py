@@ -1,6 +1,5 @@
 """Training jobs of this folder's tests: every process that one starts is gone when its test ends."""
 
-import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,3 @@ def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
     yield make
     for job in jobs:
         job.close()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_leftovers() -> None:
-    """Jobs of another file, which nothing but the garbage collector ends: a search for what a script has forgotten would
-    find their scalers and models."""
-    gc.collect()
