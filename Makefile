@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo demo-policies pictures test test-interpreters check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-daemon bench-exactness bench-noise bench-crowd bench-beside chaos chaos-daemon compare-recovery dst habits planted completions clean
+.PHONY: help demo demo-policies pictures test test-interpreters check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-daemon bench-exactness bench-noise bench-crowd bench-beside chaos chaos-daemon compare-recovery dst habits planted completions clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -99,6 +99,9 @@ bench-daemon: $(VENV)/.dev  ## memory and start of a daemon with 10,000 finished
 
 bench-overhead: $(VENV)/.dev  ## the training library against plain DDP
 	$(BIN)/python benchmarks/overhead.py
+
+bench-instructions: $(VENV)/.dev  ## the same, counted in instructions of Python's interpreter
+	$(BIN)/python benchmarks/instructions.py
 
 bench-exactness: $(VENV)/.dev  ## samples and losses over ten forced resizes
 	$(BIN)/python benchmarks/exactness.py
