@@ -49,7 +49,11 @@ class _Group:
         return True
 
     def changed(self, group: Any) -> bool:
-        if list(map(group.get, self._plain)) != self._values:
+        values = list(map(group.get, self._plain))
+        # A tensor is not compared: that would wait for the device, and some have no answer.
+        if list(map(type, values)) != self._types and not all(map(_is_plain, values)):
+            return True
+        if values != self._values:
             return True
         return len(group) != self._size or self._identify(group) != self._identities
 

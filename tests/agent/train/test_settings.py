@@ -1,0 +1,107 @@
+"""Whatever an optimizer is set to: a change is seen, whatever kind of value it is, and no change is seen where there is none."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from gpq_agent.train.settings import Settings
+
+
+def adam(**settings: Any) -> torch.optim.Optimizer:
+    weights = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+    groups = [{"params": weights[:1]}, {"params": weights[1:], "lr": 0.5}]
+    return torch.optim.AdamW(groups, **settings)
+
+
+def multiplied(group: dict[str, Any]) -> None:
+    group["lr"] *= 0.5
+
+
+def becomes_a_tensor(group: dict[str, Any]) -> None:
+    group["lr"] = torch.tensor(0.25)
+
+
+def other_betas(group: dict[str, Any]) -> None:
+    group["betas"] = (0.5, 0.9)
+
+
+def switched(group: dict[str, Any]) -> None:
+    group["amsgrad"] = True
+
+
+def none_any_more(group: dict[str, Any]) -> None:
+    group["foreach"] = False
+
+
+def new_setting(group: dict[str, Any]) -> None:
+    group["warm"] = 3
+
+
+def one_less(group: dict[str, Any]) -> None:
+    del group["maximize"]
+
+
+CHANGES = [multiplied, becomes_a_tensor, other_betas, switched, none_any_more, new_setting, one_less]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_change_of_any_group_is_seen_until_it_is_noted(change: Callable[[Any], None], place: int) -> None:
+    optimizer = adam()
+    settings = Settings([adam(), optimizer])
+    assert not settings.changed(), "nothing was noted yet"
+    settings.note()
+    assert not settings.changed()
+    change(optimizer.param_groups[place])
+    assert settings.changed()
+    settings.note()
+    assert not settings.changed()
+    multiplied(optimizer.param_groups[place])
+    assert settings.changed()
+
+
+def test_a_tensor_is_known_by_its_version_also_within_a_tuple() -> None:
+    rate, beta = torch.tensor(0.1), torch.tensor(0.9)
+    optimizer = adam()
+    optimizer.param_groups[0].update(lr=rate, betas=(beta, 0.99))
+    settings = Settings([optimizer])
+    for tensor in (rate, beta):
+        settings.note()
+        assert not settings.changed()
+        tensor.mul_(0.5)
+        assert settings.changed()
+    settings.note()
+    optimizer.param_groups[0]["betas"] = (beta, 0.99)
+    assert not settings.changed(), "the same tensor in another tuple"
+
+
+def test_a_setting_of_many_numbers_is_compared_without_a_traceback() -> None:
+    optimizer = adam()
+    settings = Settings([optimizer])
+    settings.note()
+    optimizer.param_groups[0]["weight_decay"] = torch.ones(3)
+    assert settings.changed()
+    settings.note()
+    assert not settings.changed()
+
+
+def test_the_same_number_of_another_type_is_no_change() -> None:
+    optimizer = adam(weight_decay=0.0)
+    settings = Settings([optimizer])
+    settings.note()
+    optimizer.param_groups[0]["weight_decay"] = 0
+    assert not settings.changed()
+
+
+def test_a_group_that_is_added_is_no_change_and_one_that_is_gone_is() -> None:
+    optimizer = adam()
+    settings = Settings([optimizer])
+    settings.note()
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+    assert not settings.changed()
+    settings.note()
+    multiplied(optimizer.param_groups[2])
+    assert settings.changed()
+    optimizer.param_groups.pop()
+    assert settings.changed()
