@@ -25,7 +25,9 @@ class Zeros:
 
     def forget(self) -> None:
         """Let go of them."""
-        self.__init__()  # type: ignore[misc]
+        self.marks = {}
+        for kept in (self._parameters, self._zeros, self._versions, self._kinds, self._pieces):
+            kept.clear()
 
     def like(self, parameters: Sequence[Parameter], parts: Sequence[torch.Tensor]) -> List[torch.Tensor]:
         """For each parameter a zero that is like its part."""
