@@ -202,6 +202,8 @@ class Gradients:
         if self._place == 0 and self._used:  # later nothing reaches what the step has accumulated
             self._forget_cleared()
         in_pieces = self.in_pieces
+        if len(self._whole) != len(parameters):  # some were added in the middle of a step
+            self._spread()
         if in_pieces and simple and self._may_bring_back(parameters):
             self._bring_back(parameters)
         elif in_pieces:
