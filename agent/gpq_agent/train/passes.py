@@ -27,10 +27,11 @@ class _Passes:
         self.plain: Any = None
 
     def alive(self) -> List[Listener]:
-        found = [listener for listener in [reference() for reference in self.listeners] if listener is not None]
-        if len(found) < len(self.listeners):
+        found = [reference() for reference in self.listeners]
+        if None in found:
             self.listeners = [reference for reference in self.listeners if reference() is not None]
-        return found
+            found = [listener for listener in found if listener is not None]
+        return found  # type: ignore[return-value]
 
 
 _passes = _Passes()

@@ -105,3 +105,16 @@ def test_a_group_that_is_added_is_no_change_and_one_that_is_gone_is() -> None:
     assert settings.changed()
     optimizer.param_groups.pop()
     assert settings.changed()
+
+
+def test_a_rate_that_is_a_tensor_is_seen_to_change_also_by_a_way_that_leaves_no_trace() -> None:
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))], lr=torch.tensor(0.5), foreach=False)
+    settings = Settings([optimizer])
+    settings.note()
+    assert not settings.changed()
+    optimizer.param_groups[0]["lr"].data.mul_(0.5)
+    assert settings.changed()
+    settings.note()
+    assert not settings.changed()
+    optimizer.param_groups[0]["lr"].mul_(0.5)
+    assert settings.changed()
