@@ -1,12 +1,15 @@
 """torch's own clip_grad_norm_() where a step only accumulates: of zeros that the library has left it finds the norm at once.
 
-A loop that accumulates by hand does not call it there, so all of it is overhead. A script that has got hold of the function
-before the job was prepared calls that one, with the same result.
+A loop that accumulates by hand does not call it there, so all of it is overhead; even a walk through the model for
+`model.parameters()`, which is left out: the parameters are those of the latest real step. A script that has got hold of the
+function before the job was prepared calls that one, with the same result.
 """
 
 import functools
+import inspect
+import types
 import weakref
-from typing import Any, Iterable, List, Optional, Protocol
+from typing import Any, Iterable, List, MutableMapping, Optional, Protocol, Sequence, Tuple
 
 import torch
 from torch.nn.utils import clip_grad
@@ -17,11 +20,13 @@ from .reducing import Parameter
 class Owner(Protocol):
     """Who knows what is in `p.grad`. Held weakly."""
 
-    def has_left_zero(self, parameters: List[Parameter]) -> bool:
+    def has_left_zero(self, parameters: Sequence[Parameter]) -> bool:
         """Is all that is there a zero that the library has left, and that nobody has changed?"""
 
 
 _owners: List["weakref.ref[Owner]"] = []
+# Of each module what was found there last. Tuples: a list of tensors would look like a copy of weights.
+_walked: MutableMapping[torch.nn.Module, Tuple[Parameter, ...]] = weakref.WeakKeyDictionary()
 
 
 def listen(owner: Owner) -> None:
@@ -39,8 +44,15 @@ def _around(plain: Any) -> Any:
         parameters: Any, max_norm: float, norm_type: float = 2.0, *arguments: Any, **named: Any
     ) -> torch.Tensor:
         if not isinstance(parameters, torch.Tensor):
+            usual = float(norm_type) > 0.0
+            module = _walks(parameters)
+            known = _walked.get(module, ()) if module is not None else ()
+            if known and usual and _is_zero(known):
+                return _zero_of(known)
             parameters = list(parameters)
-            if float(norm_type) > 0.0 and _is_zero(parameters):
+            if module is not None:
+                _walked[module] = tuple(parameters)
+            if usual and _is_zero(parameters):
                 return _zero_of(parameters)
         result: torch.Tensor = plain(parameters, max_norm, norm_type, *arguments, **named)
         return result
@@ -48,7 +60,18 @@ def _around(plain: Any) -> Any:
     return clip_grad_norm_
 
 
-def _is_zero(parameters: List[Parameter]) -> bool:
+def _walks(parameters: Any) -> Optional[torch.nn.Module]:
+    """The module of which this is `module.parameters()`, nothing taken from it yet; None: it is something else."""
+    if type(parameters) is not types.GeneratorType or parameters.gi_code is not torch.nn.Module.parameters.__code__:
+        return None
+    frame = parameters.gi_frame
+    if frame is None or inspect.getgeneratorstate(parameters) != inspect.GEN_CREATED:
+        return None
+    module: torch.nn.Module = frame.f_locals["self"]
+    return module if frame.f_locals["recurse"] is True else None
+
+
+def _is_zero(parameters: Sequence[Parameter]) -> bool:
     if torch._C._len_torch_dispatch_stack():  # somebody wants to see all that is computed
         return False
     owners = [owner for owner in (each() for each in _owners) if owner is not None]
