@@ -107,3 +107,72 @@ def zero_every_second(gpq: Any, options: dict[str, Any]) -> Any:
             if index % 2:
                 optimizer.zero_grad()
     return model
+
+
+@habit(right=True)
+def zero_data_before(gpq: Any, options: dict[str, Any]) -> Any:
+    """p.grad.data.zero_() before backward, as old code clears"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.data.zero_()
+            mse_loss(model(x), y).backward()
+            optimizer.step()
+    return model
+
+
+@habit(right=True)
+def zero_data_after(gpq: Any, options: dict[str, Any]) -> Any:
+    """p.grad.data.zero_() after the step"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            mse_loss(model(x), y).backward()
+            optimizer.step()
+            for parameter in model.parameters():
+                parameter.grad.data.zero_()
+    return model
+
+
+@habit(right=True)
+def zero_detached(gpq: Any, options: dict[str, Any]) -> Any:
+    """p.grad.detach_() and p.grad.zero_(), as zero_grad() once did it"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.detach_()
+                    parameter.grad.zero_()
+            mse_loss(model(x), y).backward()
+            optimizer.step()
+    return model
+
+
+@habit(right=True)
+def zero_data_at_step(gpq: Any, options: dict[str, Any]) -> Any:
+    """p.grad.data.zero_() after a step that job.at_step tells of"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            mse_loss(model(x), y).backward()
+            if job.at_step:
+                optimizer.step()
+                for parameter in model.parameters():
+                    parameter.grad.data.zero_()
+    return model
+
+
+@habit(right=True)
+def zero_numpy(gpq: Any, options: dict[str, Any]) -> Any:
+    """fills gradients with zeros through numpy"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            mse_loss(model(x), y).backward()
+            optimizer.step()
+            for parameter in model.parameters():
+                parameter.grad.numpy().fill(0.0)
+    return model

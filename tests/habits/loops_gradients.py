@@ -41,6 +41,63 @@ def edit_decay(gpq: Any, options: dict[str, Any]) -> Any:
 
 
 @habit(right=True)
+def edit_decay_data(gpq: Any, options: dict[str, Any]) -> Any:
+    """own weight decay as old code writes it: p.grad.data.add_(0.05 * p.data)"""
+    job, loader, model, optimizer = usual(gpq, options)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            mse_loss(model(x), y).backward()
+            for parameter in model.parameters():
+                parameter.grad.data.add_(0.05 * parameter.data)
+            optimizer.step()
+    return model
+
+
+@habit(right=True)
+def edit_decay_data_zero_after(gpq: Any, options: dict[str, Any]) -> Any:
+    """the same with momentum, gradients set to zero after the step"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            mse_loss(model(x), y).backward()
+            for parameter in model.parameters():
+                parameter.grad.data.add_(0.05 * parameter.data)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+    return model
+
+
+@habit(right=True)
+def edit_decay_data_at_step(gpq: Any, options: dict[str, Any]) -> Any:
+    """the same in every pass of the loop, cleared where job.at_step says so"""
+    job, loader, model, optimizer = usual(gpq, options)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            mse_loss(model(x), y).backward()
+            for parameter in model.parameters():
+                parameter.grad.data.add_(0.05 * parameter.data)
+            if job.at_step:
+                optimizer.step()
+                optimizer.zero_grad()
+    return model
+
+
+@habit(right=True)
+def edit_numpy(gpq: Any, options: dict[str, Any]) -> Any:
+    """adds to gradients through numpy, which torch does not see"""
+    job, loader, model, optimizer = usual(gpq, options)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            mse_loss(model(x), y).backward()
+            for parameter in model.parameters():
+                parameter.grad.numpy()[...] += 0.05 * parameter.detach().numpy()
+            optimizer.step()
+            model.zero_grad()
+    return model
+
+
+@habit(right=True)
 def edit_scale(gpq: Any, options: dict[str, Any]) -> Any:
     """scales the gradient of each layer by its own norm, in place"""
     job, loader, model, optimizer = usual(gpq, options)

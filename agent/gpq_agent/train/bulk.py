@@ -14,9 +14,6 @@ Gradient = Optional[torch.Tensor]
 
 _grad: Callable[[Any], Gradient] = attrgetter("grad")
 _version = attrgetter("_version")
-_shape = attrgetter("shape")
-_dtype = attrgetter("dtype")
-_device = attrgetter("device")
 _base = attrgetter("_base")
 _is_sparse = attrgetter("is_sparse")
 _requires_grad = attrgetter("requires_grad")
@@ -55,11 +52,6 @@ def are_same(these: Sequence[Any], those: Sequence[Any]) -> bool:
 def versions_of(tensors: Sequence[torch.Tensor]) -> List[int]:
     """How often each has been changed in place."""
     return list(map(_version, tensors))
-
-
-def kinds_of(tensors: Sequence[torch.Tensor]) -> List[Any]:
-    """The shapes, types and devices of all."""
-    return [*map(_shape, tensors), *map(_dtype, tensors), *map(_device, tensors)]
 
 
 def are_plain(gradients: Sequence[torch.Tensor]) -> bool:

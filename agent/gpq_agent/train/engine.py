@@ -176,7 +176,7 @@ class Engine:
         self._gradients = Gradients(optimizers, self._probe, reducer)
         self._gate = StepGate(optimizers, self._gradients, self)
         self._head = Head(self._models, self._optimizers, self._gate)
-        self._search = Search(Given(list(models), self._optimizers, self.parts.held()))
+        self._search = Search(Given(list(models), self._optimizers, self.parts.held(), self._gradients.held))
         self._watch_optimizers()
         listen(self)
         clipping.listen(self._gradients)
@@ -272,6 +272,10 @@ class Engine:
     def _tell_habit(self, habit: wire.Habit) -> None:
         sys.stderr.write("gpq: {}\n".format(line(habit)))
         self.report.send("habit", habit._asdict())
+
+    def parameters(self) -> List[Any]:
+        """Of all optimizers that were prepared, each once."""
+        return self._gradients.parameters() if self._gradients is not None else []
 
     def notice(self, message: str) -> None:
         """A line for the user: in the log, and up."""

@@ -5,7 +5,7 @@ Looks once through the objects of the process, after the first steps. Refuses no
 
 import gc
 import weakref
-from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Sequence, Set, Tuple
 
 import torch
 
@@ -15,11 +15,13 @@ MOST_WALKED = 10000  # objects of what was given that are followed
 
 
 class Given(NamedTuple):
-    """What the script has given. `parts`: everything that checkpoints hold."""
+    """What the script has given. `parts`: everything that checkpoints hold; `gradients`: what the library itself keeps of those
+    between two steps."""
 
     models: Sequence[torch.nn.Module]
     optimizers: Sequence[Any]
     parts: Sequence[Any]
+    gradients: Callable[[], Sequence[torch.Tensor]] = list
 
 
 KINDS = (torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler, torch.nn.Module, dict, list)
@@ -120,7 +122,7 @@ def _shapes(model: torch.nn.Module) -> List[Tuple[int, ...]]:
 
 def _storages(given: Given) -> Set[int]:
     """Of parameters, buffers, gradients and the state of optimizers: lists of these are no copies."""
-    held: List[Any] = []
+    held: List[Any] = [*given.gradients()]
     for model in given.models:
         held += [*model.parameters(), *model.buffers()]
     for optimizer in given.optimizers:

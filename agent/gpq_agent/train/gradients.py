@@ -11,8 +11,8 @@ import torch
 
 from . import bulk
 from .probe import GradientProbe
-from .reducing import Marks, Parameter, Reducer, is_as, is_marked, mark, mark_of
-from .zeros import Zeros
+from .reducing import Marks, Parameter, Reducer, is_as, is_marked, mark
+from .zeros import Zeros, is_zero
 
 KEPT = (
     1 << 20
@@ -34,11 +34,10 @@ class Gradients:
         self._optimizers = list(optimizers)
         self._probe = probe
         self._reducer = reducer  # None: one replica
+        self.in_pieces = False  # the step is cut into micro-batches, or into unlike shares: the same on every replica
         self._open = False  # between enter and leave
-        self._even = True  # all replicas have equally much of the step
         self.last = True  # of its step: the micro-batch in hand
         self._place = 0
-        self._micro_batches = 1
         self._sums: Dict[Parameter, torch.Tensor] = {}
         # Instead of those: of all parameters, as the one pass so far has left them. What most loops need, and no more.
         self._whole: List[torch.Tensor] = []
@@ -67,8 +66,8 @@ class Gradients:
     def enter(self, place: int, micro_batches: int, weight: float, *, even: bool) -> None:
         """The script is about to be given micro-batch `place` of so many. `even`: all replicas have equally much of the step;
         the same on each."""
-        self._even = even
-        self._place, self._micro_batches, self.weight = place, micro_batches, weight
+        self._place, self.weight = place, weight
+        self.in_pieces = micro_batches > 1 or not even
         self.last = place == micro_batches - 1
         self._open = True
         self.passes = 0
@@ -89,7 +88,7 @@ class Gradients:
     def weigh(self, weight: float) -> None:
         """Another weight, before a pass of this micro-batch. In every step on every replica, or nowhere."""
         self.weight = weight
-        self._even = False
+        self.in_pieces = True
         if self._reducer is not None:
             self._reducer.weigh()
 
@@ -149,19 +148,22 @@ class Gradients:
     def _forget_cleared(self) -> None:
         """The script has cleared, or changed, what a step was made of: it goes into no other."""
         for item, gradient, version in list(self._used.values()):
-            if not is_as(item, gradient, version):
+            if not is_as(item, gradient, version) or self._is_cleared_unseen(item):
                 del self._used[id(item)]
                 self._tainted.discard(item)
+
+    def _is_cleared_unseen(self, parameter: Parameter) -> bool:
+        """Is what its optimizer has made a step of zero, though no version says so: `p.grad.data.zero_()`? Waits for the
+        device."""
+        if self.carried or parameter.grad is None or not is_zero([parameter.grad.detach()]):
+            return False  # told already, or nothing is cleared: there is nothing to look for
+        own = next(each for each in self._optimizers if any(item is parameter for item in _of(each)))
+        return is_zero(_gradients(_of(own)))
 
     def scale(self, factor: float) -> None:
         """Multiply what is accumulated so far."""
         self._probe.scaled(factor)
         self._unit *= factor
-
-    @property
-    def in_pieces(self) -> bool:
-        """Is the step cut into micro-batches, or into unlike shares? The same on every replica."""
-        return self._micro_batches > 1 or not self._even
 
     def parameters(self) -> List[Parameter]:
         """Each parameter once."""
@@ -187,13 +189,18 @@ class Gradients:
                 return False
         return True
 
+    def held(self) -> List[torch.Tensor]:
+        """What is kept here of gradients."""
+        return [*self._whole, *self._sums.values(), *self._spare.all()]
+
     # -- around a backward pass ----------------------------------------------------------------------------------------
 
     def begin_pass(self, roots: Sequence[Any] = ()) -> None:
         if not self._open:
             return
         self.passes += 1
-        self._catch_up()
+        if self._closing or self._hiding:
+            self._catch_up()
         parameters = self.parameters()
         # One optimizer, one pass so far: it is no question what the pass reaches.
         simple = len(self._optimizers) == 1 and self.passes == 1
@@ -202,15 +209,8 @@ class Gradients:
         if self._place == 0 and self._used:  # later nothing reaches what the step has accumulated
             self._forget_cleared()
         in_pieces = self.in_pieces
-        if len(self._whole) != len(parameters):  # some were added in the middle of a step
-            self._spread()
-        if in_pieces and simple and self._may_bring_back(parameters):
-            self._bring_back(parameters)
-        elif in_pieces:
-            self._spread()
-            if self._sums:
-                self._spare.forget()  # there are two copies already
-            self._make_room(parameters)
+        if in_pieces:
+            self._clear_the_way(parameters, simple)
         if self._reducer is not None:
             watch = self.passes > 1 or len(self._optimizers) > 1
             self._reducer.begin_pass(parameters, self._sums, self._unit, self.weight, watch)
@@ -218,6 +218,18 @@ class Gradients:
         self._before = {}
         if in_pieces and not simple and (self._reducer is None or not self.last):  # else the reducer does the same
             self._before = {item: mark(item) for item in parameters}
+
+    def _clear_the_way(self, parameters: List[Parameter], simple: bool) -> None:
+        """So that the pass can tell what it computes from what there is, or adds to all that there is."""
+        if len(self._whole) != len(parameters):  # some were added in the middle of a step
+            self._spread()
+        if simple and self._may_bring_back(parameters):
+            self._bring_back(parameters)
+            return
+        self._spread()
+        if self._sums:
+            self._spare.forget()  # there are two copies already
+        self._make_room(parameters)
 
     def watch(self) -> None:
         """After `begin_pass`: `is_reached` will be asked."""
@@ -304,7 +316,9 @@ class Gradients:
                 # What was there before the pass is a part of the step, unless the script clears it yet.
                 self._held[parameter] = gradient.clone() if gradient._base is not None else gradient
                 parameter.grad = None
-            elif not is_marked(parameter, self._zeros):
+            elif is_marked(parameter, self._zeros):
+                gradient.data.zero_()  # whatever its version says: there are ways past it
+            else:
                 self.changed_between |= hidden
                 gradient.detach().zero_()
 
@@ -340,7 +354,7 @@ class Gradients:
             self._probe.pass_ended(self.weight, touched=parameters)
         self._unit = self.weight
         self._whole = gradients
-        bulk.put(parameters, self._spare.like(parameters, gradients))
+        self._spare.put(parameters, gradients)
         self._zeros = dict(self._spare.marks)
         self._hiding += parameters
         return True
@@ -392,12 +406,12 @@ class Gradients:
         """Zero in `p.grad`, in the place of these."""
         if not taken:
             return
+        parameters, parts = list(taken), list(taken.values())
         if self._small:
-            zeros = self._spare.like(list(taken), list(taken.values()))
+            self._spare.put(parameters, parts)
         else:
-            zeros = [torch.zeros_like(part) for part in taken.values()]
-        bulk.put(list(taken), zeros)
-        self._zeros.update((parameter, mark_of(zero)) for parameter, zero in zip(taken, zeros))
+            bulk.put(parameters, list(map(torch.zeros_like, parts)))
+        self._zeros.update((item, mark(item)) for item in parameters)
 
     def _clear(self, parameters: List[Parameter]) -> None:
         torch._foreach_zero_(_gradients(parameters))

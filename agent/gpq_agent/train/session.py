@@ -72,7 +72,6 @@ class Job:
         self._limits: Optional[Limits] = None
         self._loader: Optional[Loader] = None
         self._gate: Optional[StepGate] = None
-        self._optimizers: List[Any] = []
         self._registered = 0
         self._values: Dict[str, Value] = {}
         self._state: Optional[Dict[str, Any]] = None  # of the checkpoint, once it was read
@@ -195,7 +194,6 @@ class Job:
         rules = self._rules(rule, optimizers, warmup_steps)
         self._register([each.inner for each in pairs], optimizers, schedulers, scaler)
         self._restore()
-        self._optimizers = optimizers
         self._gate = self._engine.attach_training(
             wrappers, optimizers, rules, scaler, measured=measured, scale_betas=scale_betas
         )
@@ -310,9 +308,7 @@ class Job:
             raise GpqTrainError("job.clip_grad_norm_() was called before job.prepare()")
         if not self._gate.last:
             return None
-        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
-        parameters = [item for group in groups for item in group["params"]]
-        return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+        return torch.nn.utils.clip_grad_norm_(self._engine.parameters(), max_norm)
 
     def log(self, **values: Any) -> None:
         """Report numbers (or tensors of one element) by name; the newest of each goes up with the statistics.

@@ -3,11 +3,12 @@
 Nobody else has them who changes them: where one has been changed, by whatever alias of it, all are made anew.
 """
 
+import contextlib
 from typing import Any, Dict, List, Sequence
 
 import torch
 
-from .bulk import are_same, gradients_of, kinds_of, versions_of
+from .bulk import are_same, gradients_of, put, versions_of
 from .reducing import Marks, Parameter, mark_of
 
 
@@ -20,33 +21,32 @@ class Zeros:
         self._parameters: List[Parameter] = []
         self._zeros: List[torch.Tensor] = []  # of each
         self._versions: List[int] = []
-        self._kinds: List[Any] = []
         self._pieces: List[torch.Tensor] = []
 
     def forget(self) -> None:
         """Let go of them."""
         self.marks = {}
-        for kept in (self._parameters, self._zeros, self._versions, self._kinds, self._pieces):
+        for kept in (self._parameters, self._zeros, self._versions, self._pieces):
             kept.clear()
 
-    def like(self, parameters: Sequence[Parameter], parts: Sequence[torch.Tensor]) -> List[torch.Tensor]:
-        """For each parameter a zero that is like its part."""
-        if self._fit(parameters, parts):
+    def put(self, parameters: Sequence[Parameter], parts: Sequence[torch.Tensor]) -> None:
+        """Into `p.grad` of each a zero that is like its part."""
+        if are_same(parameters, self._parameters) and versions_of(self._zeros) == self._versions:
             for piece in self._pieces:  # whatever the versions say: there are ways past those
                 piece.zero_()
-        else:
-            self._make(parameters, parts)
-        return self._zeros
+            with contextlib.suppress(RuntimeError):  # a parameter is of another type, or elsewhere, by now
+                put(parameters, self._zeros)
+                return
+        self._make(parameters, parts)
+        put(parameters, self._zeros)
+
+    def all(self) -> List[torch.Tensor]:
+        """Those that there are."""
+        return list(self._zeros)
 
     def are_in(self, parameters: Sequence[Parameter]) -> bool:
         """Do just these parameters have them in `p.grad`, in their order, and has nobody changed one?"""
         return are_same(gradients_of(parameters), self._zeros) and versions_of(self._zeros) == self._versions
-
-    def _fit(self, parameters: Sequence[Parameter], parts: Sequence[torch.Tensor]) -> bool:
-        """Are they for these parameters, and has nobody changed one?"""
-        if not are_same(parameters, self._parameters):
-            return False
-        return versions_of(self._zeros) == self._versions and kinds_of(parts) == self._kinds
 
     def _make(self, parameters: Sequence[Parameter], parts: Sequence[torch.Tensor]) -> None:
         self.forget()
@@ -67,5 +67,13 @@ class Zeros:
         self._parameters = list(parameters)
         self._zeros = [made[place] for place in range(len(parts))]
         self._versions = versions_of(self._zeros)
-        self._kinds = kinds_of(parts)
         self.marks = {parameter: mark_of(zero) for parameter, zero in zip(parameters, self._zeros)}
+
+
+def is_zero(tensors: Sequence[torch.Tensor]) -> bool:
+    """Are all of them, everywhere? Waits for the devices, once for each."""
+    values = [each._values() if each.is_sparse else each for each in tensors]
+    found: Dict[torch.device, List[torch.Tensor]] = {}
+    for norm in torch._foreach_norm([each for each in values if each.numel()], float("inf")):
+        found.setdefault(norm.device, []).append(norm != 0)
+    return not any(bool(torch.stack(each).any()) for each in found.values())
