@@ -185,6 +185,8 @@ def judge(
             verdict = TOLD if first else LATE
         if not first and heard(runs[: runs.index(failed[0])])[1] & set(shape.needs):
             verdict = TOLD  # so nobody would have started that attempt
+        if first and freedoms & set(shape.needs):
+            verdict = TOLD  # nor will anybody start it so again
         return verdict, math.inf, "", (*said, *lines)
     if any(None in run.codes for run in runs):
         return HANG, math.inf, "", said

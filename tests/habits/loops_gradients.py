@@ -166,3 +166,66 @@ def clamp_in_module(gpq: Any, options: dict[str, Any]) -> Any:
             mse_loss(model(x), y).backward()
             optimizer.step()
     return model
+
+
+@habit()
+def norm_inverse(gpq: Any, options: dict[str, Any]) -> Any:
+    """divides gradients by their norm as a number, which is zero in a part of a batch"""
+    job, loader, model, optimizer = usual(gpq, options)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            mse_loss(model(x), y).backward()
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+            scale = 0.1 / norm.item()
+            for parameter in model.parameters():
+                parameter.grad.mul_(scale)
+            optimizer.step()
+    return model
+
+
+@habit(right=True)
+def scaled_by_hand(gpq: Any, options: dict[str, Any]) -> Any:
+    """a loss scaled by hand: (loss * 1024).backward(), p.grad /= 1024"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            (mse_loss(model(x), y) * 1024).backward()
+            for parameter in model.parameters():
+                parameter.grad /= 1024
+            optimizer.step()
+    return model
+
+
+@habit(right=True)
+def taken_and_put_back(gpq: Any, options: dict[str, Any]) -> Any:
+    """takes copies of gradients, clears them, and puts back the half of each"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            mse_loss(model(x), y).backward()
+            taken = [parameter.grad.clone() for parameter in model.parameters()]
+            optimizer.zero_grad()
+            for parameter, gradient in zip(model.parameters(), taken, strict=True):
+                parameter.grad = 0.5 * gradient
+            optimizer.step()
+            optimizer.zero_grad()
+    return model
+
+
+@habit(right=True)
+def flat_clip(gpq: Any, options: dict[str, Any]) -> Any:
+    """puts gradients into one vector, clips that, and copies it back"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            mse_loss(model(x), y).backward()
+            flat = torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()])
+            flat = flat / max(1.0, float(flat.norm()) / 0.3)
+            sizes = [parameter.numel() for parameter in model.parameters()]
+            for parameter, part in zip(model.parameters(), flat.split(sizes), strict=True):
+                parameter.grad.copy_(part.view_as(parameter))
+            optimizer.step()
+    return model

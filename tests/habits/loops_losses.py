@@ -247,3 +247,145 @@ def tail_of_one(gpq: Any, options: dict[str, Any]) -> Any:
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.3)
             optimizer.step()
     return model
+
+
+@habit()
+def weight_by_gradients(gpq: Any, options: dict[str, Any]) -> Any:
+    """a second loss weighed by a ratio of norms of gradients, as in a VQGAN"""
+    job, loader, model, optimizer = usual(gpq, options)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            found, last = model(x), list(model.parameters())[-2]
+            one, other = mse_loss(found, y), found.square().mean()
+            first = torch.autograd.grad(one, last, retain_graph=True)[0]
+            second = torch.autograd.grad(other, last, retain_graph=True)[0]
+            weight = (first.norm() / (second.norm() + 1e-4)).clamp(0, 10).detach()
+            (one + 0.1 * weight * other).backward()
+            optimizer.step()
+    return model
+
+
+@habit()
+def first_ten(gpq: Any, options: dict[str, Any]) -> Any:
+    """trains on the first ten examples of every batch"""
+    job, loader, model, optimizer = usual(gpq, options)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            mse_loss(model(x[:10]), y[:10]).backward()
+            optimizer.step()
+    return model
+
+
+@habit()
+def halves_mixed(gpq: Any, options: dict[str, Any]) -> Any:
+    """the first half of a batch mixed with the second"""
+    job, loader, model, optimizer = usual(gpq, options)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            half = len(x) // 2
+            x = 0.7 * x[:half] + 0.3 * x[half : 2 * half]
+            y = 0.7 * y[:half] + 0.3 * y[half : 2 * half]
+            mse_loss(model(x), y).backward()
+            optimizer.step()
+    return model
+
+
+@habit(right=True)
+def in_chunks(gpq: Any, options: dict[str, Any]) -> Any:
+    """the losses of chunks of a batch, added up by their examples; the first rows are shown"""
+    job, loader, model, optimizer = usual(gpq, options)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = sum(
+                mse_loss(model(a), b, reduction="sum") for a, b in zip(x.split(3), y.split(3), strict=True)
+            ) / len(x)
+            loss.backward()
+            job.log(first=x[:4].mean().item(), of=float(y[0]))
+            optimizer.step()
+    return model
+
+
+@habit()
+def hardest_four(gpq: Any, options: dict[str, Any]) -> Any:
+    """trains on the four hardest examples of every batch"""
+    job, loader, model, optimizer = usual(gpq, options)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            losses = (model(x) - y).square().mean(dim=1)
+            losses.topk(4).values.mean().backward()
+            optimizer.step()
+    return model
+
+
+@habit()
+def masked_mean(gpq: Any, options: dict[str, Any]) -> Any:
+    """a mean over the examples that a mask picks"""
+    job, loader, model, optimizer = usual(gpq, options)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            losses = (model(x) - y).square().mean(dim=1)
+            mask = (x.mean(dim=1) > 0).to(losses.dtype)
+            ((losses * mask).sum() / mask.sum().clamp(min=1)).backward()
+            optimizer.step()
+    return model
+
+
+@habit()
+def class_weights(gpq: Any, options: dict[str, Any]) -> Any:
+    """a cross-entropy with weights of classes: a weighted mean over the batch"""
+    job, loader, model, optimizer = usual(gpq, options)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            found = model(x)
+            weight = torch.tensor([1.0, 5.0], dtype=found.dtype)
+            cross_entropy(torch.cat([found, -found], dim=1), (y[:, 0] > 0).long(), weight=weight).backward()
+            optimizer.step()
+    return model
+
+
+@habit()
+def ignored_classes(gpq: Any, options: dict[str, Any]) -> Any:
+    """a cross-entropy that ignores some targets"""
+    job, loader, model, optimizer = usual(gpq, options)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            found = model(x)
+            target = (y[:, 0] > 0).long().masked_fill(x[:, 0] > 0.5, -100)
+            cross_entropy(torch.cat([found, -found], dim=1), target).backward()
+            optimizer.step()
+    return model
+
+
+@habit()
+def pairs_compared(gpq: Any, options: dict[str, Any]) -> Any:
+    """every second example held against the one before it, as in a ranking"""
+    job, loader, model, optimizer = usual(gpq, options)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            found, even = model(x), len(x) // 2 * 2
+            mse_loss(found[:even:2] - found[1:even:2], y[:even:2] - y[1:even:2]).backward()
+            optimizer.step()
+    return model
+
+
+@habit()
+def pairs_of_passes(gpq: Any, options: dict[str, Any]) -> Any:
+    """every second example against the one before it, a pass through the model each"""
+    job, loader, model, optimizer = usual(gpq, options)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            even = len(x) // 2 * 2
+            one, other = model(x[:even:2]), model(x[1:even:2])
+            (mse_loss(one, y[:even:2]) + 0.3 * mse_loss(one, other)).backward()
+            optimizer.step()
+    return model

@@ -250,3 +250,117 @@ def compiled(gpq: Any, options: dict[str, Any]) -> Any:
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.3)
             optimizer.step()
     return model
+
+
+@habit(right=True)
+def backward_twice_the_loss(gpq: Any, options: dict[str, Any]) -> Any:
+    """loss.backward(gradient=2): twice the loss"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = mse_loss(model(x), y)
+            loss.backward(gradient=2 * torch.ones_like(loss))
+            optimizer.step()
+    return model
+
+
+@habit(right=True)
+def backward_of_both(gpq: Any, options: dict[str, Any]) -> Any:
+    """torch.autograd.backward([one, other])"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            found = model(x)
+            torch.autograd.backward([mse_loss(found, y), 0.1 * found.square().mean()])
+            optimizer.step()
+    return model
+
+
+@habit(right=True)
+def backward_vector_mean(gpq: Any, options: dict[str, Any]) -> Any:
+    """a loss per example, and backward(1 / len) of them"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            losses = (model(x) - y).square().mean(dim=1)
+            losses.backward(torch.ones_like(losses) / len(losses))
+            optimizer.step()
+    return model
+
+
+@habit()
+def backward_vector_sum(gpq: Any, options: dict[str, Any]) -> Any:
+    """a loss per example, and backward(1) of them: their sum"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            losses = (model(x) - y).square().mean(dim=1)
+            losses.backward(torch.ones_like(losses))
+            optimizer.step()
+    return model
+
+
+@habit()
+def backward_own_share(gpq: Any, options: dict[str, Any]) -> Any:
+    """a mean, and backward(len(x) / 16): a share of the batch by hand"""
+    job, loader, model, optimizer = usual(gpq, options)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = mse_loss(model(x), y)
+            loss.backward(gradient=torch.full_like(loss, len(x) / 16))
+            optimizer.step()
+    return model
+
+
+@habit(right=True)
+def input_attack(gpq: Any, options: dict[str, Any]) -> Any:
+    """adversarial training: the sign of the gradient by the input, from torch.autograd.grad"""
+    job, loader, model, optimizer = usual(gpq, options)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            x = x.clone().requires_grad_()
+            gradient = torch.autograd.grad(mse_loss(model(x), y), x)[0]
+            x = (x + 0.05 * gradient.sign()).detach()
+            optimizer.zero_grad()
+            mse_loss(model(x), y).backward()
+            optimizer.step()
+    return model
+
+
+@habit()
+def input_attack_backward(gpq: Any, options: dict[str, Any]) -> Any:
+    """the same by backward() and x.grad, gradients cleared after it"""
+    job, loader, model, optimizer = usual(gpq, options)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            x = x.clone().requires_grad_()
+            mse_loss(model(x), y).backward()
+            x = (x + 0.05 * x.grad.sign()).detach()
+            optimizer.zero_grad()
+            mse_loss(model(x), y).backward()
+            optimizer.step()
+    return model
+
+
+@habit()
+def projected_gradients(gpq: Any, options: dict[str, Any]) -> Any:
+    """two losses, their gradients from torch.autograd.grad, one projected on the other (PCGrad)"""
+    job, loader, model, optimizer = usual(gpq, options)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            parameters = list(model.parameters())
+            found = model(x)
+            one = torch.autograd.grad(mse_loss(found, y), parameters, retain_graph=True)
+            other = torch.autograd.grad(found.square().mean(), parameters)
+            dot = sum((a * b).sum() for a, b in zip(one, other, strict=True))
+            square = sum((b * b).sum() for b in other)
+            share = min(float(dot / square), 0.0)
+            for parameter, a, b in zip(parameters, one, other, strict=True):
+                parameter.grad = a - share * b + 0.1 * b
+            optimizer.step()
+    return model

@@ -45,7 +45,7 @@ from .restore import Parts, unwrapped
 from .sampler import SAMPLE_EVERY, GlobalSampler, Issued
 from .scaling import UNCHANGED, Adjustment, Rule, betas_power
 from .stepping import StepGate, inner_optimizers
-from .stopping import EXIT_CODES, STOP_ORDERED, STOP_SIGNAL, Terminator
+from .stopping import EXIT_CODES, STOP_ORDERED, STOP_SIGNAL, Terminator, is_out_of_memory
 from .timing import StepClock, StepTimes
 from .trial import Fingerprint, Trial, batch_norms, has_hooks
 
@@ -126,6 +126,7 @@ class Engine:
         self.training = False  # prepared: there is something to save
         self.steps_wanted = 0  # of a loop without a loader, 0 = not known
         self._steps_here = 0  # of this attempt
+        self._cut = False  # one of those was made in pieces, to its end
         self._look_ended = self._look_seconds = 0.0
         self._looked = False
         self._pending = 0  # steps of the loader since the last real step
@@ -571,11 +572,28 @@ class Engine:
         if self._finished:
             self.publisher.metrics(self.meter.steps)
 
-    def out_of_memory(self) -> None:
-        """The script is about to end because an allocation failed: let the next attempt ask for less."""
+    def failed(self, error: BaseException) -> None:
+        """This error is about to end the script."""
         # The traceback may or may not keep the loop alive, and with it the micro-batch in hand.
-        failed = self._abandoned or (None if self.evaluation_failed else self.micro)
-        if self.memory is None or failed is None:
+        micro = self._abandoned or (None if self.evaluation_failed else self.micro)
+        if micro is None:
+            return
+        if is_out_of_memory(error):
+            self._out_of_memory(micro)
+        elif isinstance(error, Exception) and not isinstance(error, GpqTrainError):
+            self._failed_in_part(micro, error)
+
+    def _failed_in_part(self, micro: Issued, error: Exception) -> None:
+        """The first step in pieces: it is likely that the loop cannot do with a part of a batch."""
+        if len(micro.step.counts) > 1 and not self._cut:
+            share = "{} with {} of {} examples".format(
+                type(error).__name__, micro.step.counts[micro.place], micro.step.total
+            )
+            self.freedoms.alone("part-error", share)
+
+    def _out_of_memory(self, failed: Issued) -> None:
+        """An allocation failed: let the next attempt ask for less."""
+        if self.memory is None:
             return
         tried = max(failed.step.counts)
         bound = self.memory.failed(tried)
@@ -616,7 +634,7 @@ class Engine:
         if self.check is not None:
             self.check.entered(micro)
         if self._following is not None:
-            self._following.begin(step.counts[micro.place])
+            self._following.begin(step.counts[micro.place], step.total)
         return True
 
     def _is_cut_wrongly(self, micro: Issued) -> bool:
@@ -703,6 +721,7 @@ class Engine:
             self.check.left(micro)
         self.ledger.hand_out(micro.indices)
         if micro.last:
+            self._cut = self._cut or micro.place > 0
             self._end_step(acted)
         return False
 
@@ -843,16 +862,16 @@ class Engine:
             self.see("epoch-head", changed)
         return self.epoch
 
-    def begin_pass(self, roots: Sequence[Any]) -> None:
+    def begin_pass(self, roots: Sequence[Any], given: Sequence[Any]) -> None:
         if self._following is not None:
-            self._following.before_backward(roots)
+            self._following.before_backward([*roots, *given])
         if self._gradients is None or self._gate is None or self.evaluating:
             return
         self._reading = None
         if self.micro is not None and not self._weighed:
             examples = self.micro.step.counts[self.micro.place]
             if examples and self._divisors.wanted(examples):
-                self._reading = self._divisors.read(roots, examples)
+                self._reading = self._divisors.read(roots, given, examples)
         self._between = self._gate.acted
         self._gradients.begin_pass()
         if self._reading is not None or self._between:

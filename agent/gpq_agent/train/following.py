@@ -16,6 +16,8 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
+from .rows import Rows
+
 PASSES = 4  # that are followed
 COMPARED = 3  # passes whose numbers are held against each other
 OFTEN = 2  # what is made once, at first use, and kept (a table of angles, a mask) reaches one pass
@@ -42,8 +44,8 @@ SUMS = (
 ORDERS = ("max", "min", "amax", "amin", "median", "nanmedian", "kthvalue", "topk", "sort", "cumsum")
 TURNS = ("roll", "flip")  # examples meet others of their batch
 # Bits of what tensors are made of. DATA: of what no earlier pass has met; DRAWN: by a generator of the script's own.
-CARRIED, OF_A_BATCH, DATA, DRAWN = 1, 2, 4, 8
-NUMBERS = 4  # bits before those of the numbers
+CARRIED, OF_A_BATCH, DATA, DRAWN, PART = 1, 2, 4, 8, 16  # PART: of examples picked by their places
+NUMBERS = 5  # bits before those of the numbers
 
 Number = Tuple[str, float, bool]  # operation, value, is it whole?
 
@@ -91,6 +93,8 @@ class Following(TorchDispatchMode):
         self._read: Dict[int, StorageWeakRef] = {}  # in this one
         self._targets: Set[int] = set()  # parameters, and gradients of this body
         self._examples = 0  # of this body
+        self._rows = Rows(0, 0)  # of this body
+        self._shapes: Set[Tuple[int, ...]] = set()  # of parameters
         self._trains_with = 0  # what this one trains with, in the same bits
         self._used: List[int] = []  # of each body, those
         self._sizes: List[int] = []  # and its examples
@@ -105,8 +109,8 @@ class Following(TorchDispatchMode):
     def over(self) -> bool:
         return self._bodies >= PASSES
 
-    def begin(self, examples: int) -> None:
-        """The script is about to be given a micro-batch of so many; 0: of nobody knows what."""
+    def begin(self, examples: int, whole: int = 0) -> None:
+        """The script is about to be given a micro-batch of so many, of a step of `whole`; 0: of nobody knows what."""
         if self.over or self._inside or _is_compiled():
             self._bodies = PASSES
             return
@@ -114,6 +118,8 @@ class Following(TorchDispatchMode):
         self._holds = []
         self._known = {self._hold(item) for item in self._known_tensors()}
         self._targets = {self._hold(item) for item in self._trained()}
+        self._shapes = {tuple(item.shape) for item in self._trained()}
+        self._rows = Rows(examples, whole)
         self._written, self._made_of, self._read = {}, {}, {}
         self._trains_with = 0
         self._numbers.append([])
@@ -157,6 +163,9 @@ class Following(TorchDispatchMode):
         self._met.update(self._read)
         self._met.update(self._written)
         self._carried = {key: reference for key, reference in self._written.items() if not reference.expired()}
+        if self._trains_with & PART and self._rows.left_out:
+            self._trains_with |= OF_A_BATCH
+        self._rows = Rows(0, 0)
         self._used.append(self._trains_with)
         self._sizes.append(self._examples)
         self._bodies += 1
@@ -215,6 +224,15 @@ class Following(TorchDispatchMode):
                 origins |= DRAWN
         if taken and self._is_of_all(name, taken[0], schema, args, kwargs):
             origins |= OF_A_BATCH
+        if origins & DATA and _is_backward() and any(self._is_of_parameters(item) for item in _tensors(result)):
+            origins |= OF_A_BATCH  # a gradient that torch.autograd.grad() returns: summed over the batch
+        if name == "slice":
+            self._rows.sliced(_storage(taken[0]), result, *args[:4])
+        picks = [] if _is_view(schema) else self._rows.read([_storage(item) for item in taken], taken)
+        if any(pick is not None for pick in picks):
+            origins |= PART
+        if self._rows.mixes(name, picks):
+            origins |= OF_A_BATCH
         if not (name in OVERWRITES and all(_is_whole(item) for item in changed)):
             for item in changed:
                 origins |= self._origins(item)
@@ -222,6 +240,7 @@ class Following(TorchDispatchMode):
         same = set() if name == "lift_fresh" else {_storage(item) for item in taken}
         for item in (*changed, *(each for each in _tensors(result) if _storage(each) not in same)):
             self._write(item, origins)
+            self._rows.made(_storage(item), item, picks)
 
     def _is_of_all(
         self, name: str, item: torch.Tensor, schema: Any, args: Sequence[Any], kwargs: Dict[str, Any]
@@ -245,6 +264,14 @@ class Following(TorchDispatchMode):
             return True
         dims = dim if isinstance(dim, (list, tuple)) else [dim]
         return any(each in (0, -item.dim()) for each in dims)
+
+    def _is_of_parameters(self, item: torch.Tensor) -> bool:
+        shape = tuple(item.shape)
+        return shape in self._shapes and not self._has_examples(shape)
+
+    def _note_rows(self, item: torch.Tensor) -> None:
+        if item.dim() and item.shape[0] == self._examples and self._has_examples(tuple(item.shape)):
+            self._rows.note(_storage(item), item)
 
     def _has_examples(self, shape: Tuple[int, ...]) -> bool:
         """Along the first dimension, perhaps several rows of each. Sequences may have them behind the time."""
@@ -272,7 +299,10 @@ class Following(TorchDispatchMode):
             return CARRIED
         if storage not in self._read:
             self._read[storage] = StorageWeakRef(item.untyped_storage())
-        return 0 if _holds(self._met, storage) else DATA
+        if _holds(self._met, storage):
+            return 0
+        self._note_rows(item)
+        return DATA
 
     def _write(self, item: torch.Tensor, origins: int) -> None:
         storage = _storage(item)
@@ -281,6 +311,8 @@ class Following(TorchDispatchMode):
         if storage not in self._known:
             self._made_of[storage] = origins
             self._note(item)
+            if origins & DATA:
+                self._note_rows(item)
 
     def _hold(self, item: torch.Tensor) -> int:
         storage = _storage(item)
@@ -391,6 +423,18 @@ def _storage(item: torch.Tensor) -> int:
         return int(item.untyped_storage()._cdata)
     except (RuntimeError, NotImplementedError):  # sparse ones and their like
         return 0
+
+
+def _is_view(schema: Any) -> bool:
+    """Does the operation read nothing?"""
+    aliases = [each.alias_info for each in schema.returns]
+    return any(alias is not None and not alias.is_write for alias in aliases)
+
+
+def _is_backward() -> bool:
+    """Does a backward pass run?"""
+    current = getattr(torch._C, "_current_graph_task_id", None)
+    return current is not None and current() != -1
 
 
 def _is_whole(item: torch.Tensor) -> bool:

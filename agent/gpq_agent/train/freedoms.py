@@ -71,6 +71,14 @@ class Freedoms:
                 self.say(code)
         return bool(agreed)
 
+    def alone(self, code: str, detail: str) -> None:
+        """This replica is about to end, by this habit: nobody can be asked any more. For the next attempt."""
+        if code not in self._known:
+            self._known[code] = detail
+            self.lost.update(HABITS[code].freedoms)
+            self._write()
+            self.say(code)
+
     def say(self, code: str) -> None:
         """A line for the user, and up."""
         if code in self._told:

@@ -43,8 +43,14 @@ HABITS: Dict[str, Entry] = {
     ),
     "batch-statistics": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
-        "the loop trains with what it computes from a batch as a whole (its mean, a sum of weights, a threshold)",
+        "the loop trains with what it computes from a batch as a whole (its mean, a sum of weights, a threshold, a gradient), "
+        "or picks examples by their places in it",
         "job.weigh() for what a loss is divided by; for the rest take it of all data, once",
+    ),
+    "part-error": Entry(
+        IN_PIECES,
+        "the loop fails in a part of a batch ({}), where gradients are zero until the last part",
+        "a loop that can do with few examples, and with gradients of zero",
     ),
     "closure": Entry(
         AS_IT_IS,

@@ -75,11 +75,25 @@ class Divisors:
         """Look at the next one too, however many there were: it is of another size."""
         self._left = max(self._left, 1)
 
-    def read(self, roots: Sequence[Any], examples: int) -> Reading:
-        """Of the losses that are about to be differentiated, of so many examples."""
-        scalars = [item for item in roots if isinstance(item, torch.Tensor) and item.numel() == 1]
-        coupled = any(couples(item, examples) for item in scalars)
-        return Reading(examples, [value for item in scalars for value in divisors(item)], coupled)
+    def read(self, roots: Sequence[Any], given: Sequence[Any], examples: int) -> Reading:
+        """Of the losses that are about to be differentiated, of so many examples. `given`: the gradient of each, or None."""
+        found: List[float] = []
+        coupled = False
+        for root, gradient in zip(roots, given):
+            if not isinstance(root, torch.Tensor):
+                continue
+            coupled = coupled or couples(root, examples)
+            factor = _alike(gradient)
+            if root.numel() > 1:  # a sum over its elements
+                found += [1.0 / factor] if factor else []
+                continue
+            own = divisors(root)
+            found += own
+            if factor and 1.0 in own:
+                found = [1.0 / factor if value == 1.0 else value for value in found]
+            elif factor:
+                found.append(factor * examples)  # the same, by example, where it is a number
+        return Reading(examples, found, coupled)
 
     def differ(self, reading: Reading) -> bool:
         """Take it in. True: a part of the losses is divided by something else than before, by example. That of a micro-batch
@@ -94,6 +108,14 @@ class Divisors:
             self._first = ratios
             return False
         return any(abs(one - other) > TOLERANCE * abs(other) for one, other in zip(ratios, self._first))
+
+
+def _alike(gradient: Any) -> Optional[float]:
+    """What all elements of it are; None: they differ, or there is none."""
+    if not isinstance(gradient, torch.Tensor) or gradient.is_sparse or not gradient.numel():
+        return None
+    first = float(gradient.detach().reshape(-1)[0].real)
+    return first if bool((gradient.detach() == first).all()) else None
 
 
 def _note(found: List[float], value: Optional[float]) -> None:

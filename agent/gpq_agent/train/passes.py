@@ -13,8 +13,8 @@ import torch
 class Listener(Protocol):
     """Who wants to know. Held weakly."""
 
-    def begin_pass(self, roots: Sequence[Any]) -> None:
-        """A backward pass is about to run, from these tensors."""
+    def begin_pass(self, roots: Sequence[Any], given: Sequence[Any]) -> None:
+        """A backward pass is about to run, from these tensors. `given`: the gradient of each, None where it is 1."""
 
     def end_pass(self) -> None:
         """It has run: gradients are in place. Not called after one that failed."""
@@ -54,10 +54,11 @@ def _around(plain: Any) -> Any:
             return
         _passes.running = True
         try:
-            roots = args[0] if args else kwargs.get("tensors")
+            roots = _several(args[0] if args else kwargs.get("tensors"))
+            given = _several(args[1] if len(args) > 1 else kwargs.get("grad_tensors"))
             listeners = _passes.alive()
             for listener in listeners:
-                listener.begin_pass(roots if isinstance(roots, (list, tuple)) else [roots])
+                listener.begin_pass(roots, given if len(given) == len(roots) else [None] * len(roots))
             plain(*args, **kwargs)
         finally:
             _passes.running = False
@@ -65,3 +66,7 @@ def _around(plain: Any) -> Any:
             listener.end_pass()
 
     return backward
+
+
+def _several(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else [value]

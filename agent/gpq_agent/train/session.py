@@ -45,7 +45,7 @@ from .restore import (
 from .sampler import GlobalSampler
 from .scaling import Rule, make_rule
 from .stepping import InnerOptimizer, ScheduleClock, StepGate, inner_optimizers
-from .stopping import STOP_ORDERED, on_out_of_memory
+from .stopping import STOP_ORDERED, on_error
 
 
 class Job:
@@ -77,7 +77,7 @@ class Job:
         self._state: Optional[Dict[str, Any]] = None  # of the checkpoint, once it was read
         self._is_read = False
         if environment.checkpoint_dir:
-            on_out_of_memory(self._engine.out_of_memory)
+            on_error(self._engine.failed)
 
     # -- set-up --------------------------------------------------------------------------------------------------------
 

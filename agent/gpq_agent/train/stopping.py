@@ -48,13 +48,12 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in text for words in OUT_OF_MEMORY)
 
 
-def on_out_of_memory(act: Callable[[], None]) -> None:
-    """Call `act` when an allocation failure ends the script, before its traceback is shown as usual."""
+def on_error(act: Callable[[BaseException], None]) -> None:
+    """Call `act` with the error that ends the script, before its traceback is shown as usual."""
     previous = sys.excepthook
 
     def hook(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
-        if is_out_of_memory(error):
-            act()
+        act(error)
         previous(kind, error, trace)
 
     sys.excepthook = hook

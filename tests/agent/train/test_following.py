@@ -23,8 +23,9 @@ def _no_mode_is_left() -> Iterator[None]:
     assert torch._C._len_torch_dispatch_stack() == 0
 
 
-def follow(body: Body, *, excused: bool = False, kept: tuple[Any, ...] = ()) -> set[str]:
-    """What is found in a loop of this body, which is given the model, the number of the pass and what it keeps."""
+def follow(body: Body, *, excused: bool = False, kept: tuple[Any, ...] = (), whole: int = 4) -> set[str]:
+    """What is found in a loop of this body, which is given the model, the number of the pass and what it keeps. `whole`:
+    examples of a step."""
     torch.manual_seed(0)
     model = nn.Linear(3, 1)
     optimizer = torch.optim.Adam(model.parameters())
@@ -35,7 +36,7 @@ def follow(body: Body, *, excused: bool = False, kept: tuple[Any, ...] = ()) -> 
     found = set()
     for number in range(PASSES):
         held.update(batch=x(), index=torch.arange(4) + 4 * number)
-        following.begin(4)
+        following.begin(4, whole)
         optimizer.zero_grad()
         loss = body(model, number, held)
         following.before_backward([loss])
@@ -276,6 +277,11 @@ OF_THE_BATCH: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "a share": lambda data: data * data.softmax(dim=0),
     "its neighbour": lambda data: data + 0.5 * data.roll(1, dims=0),
     "its opposite": lambda data: data * data.flip(0),
+    "the first of it": lambda data: data[:2],
+    "all but the last": lambda data: data.exp()[:-1] * 2,
+    "every second": lambda data: data[::2].exp(),
+    "pairs of it": lambda data: data[::2] - data[1::2],
+    "halves of it": lambda data: 0.7 * data[:2].sin() + 0.3 * data[2:].exp(),
     "a quantile": lambda data: data.clamp(max=torch.quantile(data, 0.9).expand_as(data)),
 }
 OF_EACH: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -284,6 +290,12 @@ OF_EACH: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "a share": lambda data: data.softmax(dim=1),
     "its mirror image": lambda data: data + data.flip(1) + data.roll(1, -1),
     "a length": lambda data: data[:, : int((data > -2).sum(dim=1).max())],
+    "chunks": lambda data: torch.cat([part.exp() for part in data.split(3)]),
+    "chunks one by one": lambda data: torch.stack([data[place : place + 1].sin().squeeze(0) for place in range(4)]),
+    "columns": lambda data: data[:, :2].exp() @ torch.ones(2, 3) - data[:, 1:] @ torch.ones(2, 3),
+    "as many as there are": lambda data: data.cos()[: len(data)],
+    "the first of it shown": lambda data: data * data[:2].mean().item() ** 0,
+    "turned": lambda data: data.t()[:2].t() @ torch.ones(2, 3),
     "sorted by length": lambda data: data[torch.tensor([3, 1, 2, 4]).sort().indices],
 }
 
@@ -296,6 +308,25 @@ def test_what_is_of_a_batch_as_a_whole_is_noticed(how: str) -> None:
 @pytest.mark.parametrize("how", OF_EACH)
 def test_what_is_of_each_example_is_not(how: str) -> None:
     assert follow(lambda model, number, held: model(OF_EACH[how](held["batch"])).square().mean()) == set()
+
+
+@pytest.mark.parametrize("by", ["weights", "batch"])
+def test_a_gradient_by_weights_is_of_a_batch_as_a_whole_and_one_by_the_batch_is_not(by: str) -> None:
+    def body(model: nn.Linear, number: int, held: dict[str, Any]) -> Any:
+        data = held["batch"].requires_grad_()
+        loss = model(data).square().mean()
+        (gradient,) = torch.autograd.grad(loss, model.weight if by == "weights" else data, retain_graph=True)
+        if by == "weights":
+            return loss * gradient.norm()
+        return loss + model(data + 0.1 * gradient.sign()).square().mean()
+
+    assert follow(body) == ({"batch"} if by == "weights" else set())
+
+
+def test_rows_that_are_fewer_here_and_more_in_the_whole_step_are_picked() -> None:
+    assert follow(lambda model, number, held: model(held["batch"][:6]).square().mean(), whole=8) == {"batch"}
+    assert follow(lambda model, number, held: model(held["batch"][:6]).square().mean(), whole=6) == set()
+    assert follow(lambda model, number, held: model(held["batch"][:99]).square().mean(), whole=8) == set()
 
 
 def test_constants_are_no_batch_whatever_their_length() -> None:

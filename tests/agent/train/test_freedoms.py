@@ -1,0 +1,53 @@
+"""What a replica has seen alone, as it ends, is there for the next attempt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gpq_agent.train as gpq
+import pytest
+import torch
+from gpq_agent import wire
+from gpq_agent.train.agreement import Agreement, Proposal
+from gpq_agent.train.freedoms import Freedoms
+
+from .test_stepping import Examples, job, prepared
+
+
+def freedoms(folder: Path, said: list[wire.Habit]) -> Freedoms:
+    return Freedoms(str(folder), Agreement(None, 0, Proposal), 0, said.append)
+
+
+def test_a_habit_that_ends_a_replica_is_told_once_and_obeyed_by_the_next_attempt(tmp_path: Path) -> None:
+    (tmp_path / "gpq").mkdir()
+    said: list[wire.Habit] = []
+    first = freedoms(tmp_path, said)
+    first.recall()
+    first.alone("part-error", "ValueError with 2 of 16 examples")
+    first.alone("part-error", "again")
+    assert [habit.code for habit in said] == ["part-error"]
+    assert "ValueError with 2 of 16 examples" in said[0].message
+    later = freedoms(tmp_path, said)
+    later.recall()
+    assert later.lost == {"accumulate", "split"} == first.lost
+
+
+@pytest.mark.parametrize("cut", [True, False], ids=["in pieces", "whole"])
+def test_an_error_is_one_of_a_part_of_a_batch_in_the_first_step_in_pieces_alone(cut: bool) -> None:
+    this = job()
+    loader = this.loader(Examples(96), batch_size=24, max_local_batch=12 if cut else None, fixed_batch=True)
+    model, optimizer, _ = prepared(this)
+    engine, found = this._engine, []
+    for _ in this.epochs(1):
+        for x, y in loader:
+            engine.failed(gpq.GpqTrainError("of the library"))
+            assert not engine.freedoms.lost
+            engine.failed(IndexError("of the loop"))
+            found.append(set(engine.freedoms.lost))
+            engine.freedoms.lost.clear()
+            engine.freedoms._known.clear()
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    both = {"accumulate", "split"}
+    assert found == ([both, both] + 6 * [set()] if cut else 4 * [set()])
