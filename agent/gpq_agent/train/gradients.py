@@ -195,7 +195,7 @@ class Gradients:
 
     # -- around a backward pass ----------------------------------------------------------------------------------------
 
-    def begin_pass(self, roots: Sequence[Any] = ()) -> None:
+    def begin_pass(self, roots: Sequence[Any] = (), given: Sequence[Any] = ()) -> None:
         if not self._open:
             return
         self.passes += 1
