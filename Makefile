@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo demo-policies pictures test test-interpreters check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-daemon bench-exactness bench-noise bench-crowd bench-beside chaos chaos-daemon compare-recovery dst habits planted completions clean
+.PHONY: help demo demo-policies pictures test test-long test-interpreters bars prove lint check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-daemon bench-exactness bench-noise bench-crowd bench-beside chaos chaos-daemon compare-recovery dst habits planted completions clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -21,37 +21,56 @@ demo-policies: $(VENV)/.train  ## the demo under every policy, one line each: a 
 	  else failed="$$failed $$policy"; echo "$$policy: FAILED"; echo "$$said" | tail -n 12; fi; \
 	done; test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
 
-test: $(VENV)/.dev  ## everything that CI runs: lint, types, import contracts, tests
+# What each of these runs, and how a test is written that never fails by luck: gpq/README.md, "Tests".
+test: $(VENV)/.dev  ## lint, types, import contracts, every test but the long ones; ten minutes
+	$(BIN)/python -m compileall -q gpq agent tests
+	$(BIN)/python -m tests.tiers test
+
+test-long: $(VENV)/.dev  ## everything, as before a release: all tests, bars, Pythons and more generated examples; an hour
+	GPQ_EXAMPLES=many $(BIN)/python -m tests.tiers long
+	$(MAKE) bars
+	$(MAKE) test-interpreters FULL=1
+	$(MAKE) dst SEEDS=3000
+
+check: $(VENV)/.dev   ## what to run at each save: lint, types, import contracts, the models' tests with few examples
+	@$(MAKE) -s lint
+	GPQ_EXAMPLES=few $(BIN)/python -m pytest -q -n 2 tests/core tests/policies tests/control tests/views
+
+lint: $(VENV)/.dev  ## lint, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n 2
+
+# Beside other tests a bar in seconds is noted and only demanded six times as wide.
+bars: $(VENV)/.dev  ## the tests with bars in seconds, one at a time, each bar as it was asked; 12 minutes
+	GPQ_BARS=1 $(BIN)/python -m pytest -q -n 0 $(BARS)
+
+BARS := tests/lab tests/chaos tests/e2e/test_no_waiting.py tests/e2e/test_server_faults.py tests/daemon/test_ssh_nodes.py
+
+prove: $(VENV)/.dev  ## run groups of long tests whole, and note in tests/proven.json which sources they prove: make prove GROUPS="habits"
+	$(BIN)/python -m tests.tiers prove $(GROUPS)
 
 # Without PyTorch, so nothing that trains; a version that this machine does not have is named.
 VERSIONS ?= 3.10 3.12 3.13
+# What differs between Pythons: argparse and typer, dataclasses, tomli, asyncio, typing. All that needs no PyTorch with FULL=1.
+WITHOUT_TORCH := tests/core tests/policies tests/control tests/sim tests/views tests/contract/test_stores.py tests/test_config.py tests/test_demo.py
+DIFFERS := tests/core tests/policies tests/contract/test_codec.py tests/test_config.py tests/test_decoding.py tests/cli/test_errors.py
+INTERPRETED = $(if $(FULL),$(WITHOUT_TORCH),$(DIFFERS))
 
-test-interpreters:  ## the tests that need no PyTorch, on the other Pythons from 3.10 up that are found
+test-interpreters:  ## tests on the other Pythons from 3.10 up that this machine has; all that need no PyTorch with FULL=1
 	@pyenv=$${PYENV_ROOT:-$$(eval echo "~$$(id -un)")/.pyenv}; \
 	for version in $(VERSIONS); do \
-	  python=$$(for found in python$$version "$$pyenv"/versions/$$version.*/bin/python; do \
-	    "$$found" -c 'import sys; print(sys.executable)' 2>/dev/null && break; done); \
+	  python=$$(for candidate in python$$version "$$pyenv"/versions/$$version.*/bin/python; do \
+	    "$$candidate" -c 'import sys; print(sys.executable)' 2>/dev/null && break; done); \
 	  if test -z "$$python"; then echo "no Python $$version here"; continue; fi; \
 	  echo "Python $$version: $$python"; \
 	  test -x $(VENV)-$$version/bin/python || "$$python" -m venv $(VENV)-$$version || exit 1; \
 	  $(VENV)-$$version/bin/python -m pip install --quiet --upgrade pip || exit 1; \
 	  $(VENV)-$$version/bin/python -m pip install --quiet --editable . --group test || exit 1; \
-	  $(VENV)-$$version/bin/python -m pytest -q -n auto $(WITHOUT_TORCH) || exit 1; \
+	  $(VENV)-$$version/bin/python -W error -m tests.imports || exit 1; \
+	  GPQ_EXAMPLES=$(if $(FULL),some,few) $(VENV)-$$version/bin/python -m pytest -q -n 2 $(INTERPRETED) || exit 1; \
 	done
-
-WITHOUT_TORCH := tests/core tests/policies tests/control tests/sim tests/views tests/contract/test_stores.py tests/test_config.py tests/test_demo.py
-
-check: $(VENV)/.dev   ## the quick part: lint, types, import contracts, the core's tests
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q tests/core tests/policies
 
 format: $(VENV)/.dev  ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .
@@ -138,7 +157,7 @@ planted: $(VENV)/.dev  ## gpq check on scripts with one planted habit each: make
 	$(BIN)/python benchmarks/planted.py $(if $(OUT),--out $(OUT)) $(ARGS)
 
 clean:           ## remove the environment and what tools left behind
-	rm -rf $(VENV) $(VENV)-3.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-3.* .reports .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # -- environments: made once, made anew when what they are made from changes -------------------------------------------
 

@@ -1,23 +1,33 @@
-"""What holds for every test: in CI nothing is skipped. What needs root or a package fails there when it is missing."""
+"""What holds for every test, whoever starts it and however."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Generator
-
 import pytest
 
+from tests import dispositions, examples
 from tests.figures import Figures, listed
 
+# Hooks: pytest finds them by their names here.
+from tests.tiers.reporting import pytest_runtest_logreport, pytest_runtest_makereport, pytest_runtest_protocol
+from tests.tiers.selection import (
+    pytest_addoption,
+    pytest_collection_finish,
+    pytest_collection_modifyitems,
+    pytest_ignore_collect,
+)
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
-    if report.skipped and os.environ.get("CI") == "true":
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
-        report.outcome = "failed"
-        report.longrepr = f"skipped, which is a failure in CI: {reason}"
-    return report
+__all__ = [
+    "pytest_addoption",
+    "pytest_collection_finish",
+    "pytest_collection_modifyitems",
+    "pytest_ignore_collect",
+    "pytest_runtest_logreport",
+    "pytest_runtest_makereport",
+    "pytest_runtest_protocol",
+]
+
+dispositions.restore()
+examples.load_profile()
 
 
 @pytest.fixture

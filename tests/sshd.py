@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 SSHD = "/usr/sbin/sshd"
@@ -39,7 +40,7 @@ class Sshd:
         self.host_key = folder / "host_key"
         self.directives = list(directives)
         self.environment = [f"HOME={self.home}", *environment]
-        self.port = _free_port()
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         for path in (self.key, self.host_key):
             _make_key(path)
@@ -185,9 +186,3 @@ def _title(pid: int) -> str:
 
 def _make_key(path: Path) -> None:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

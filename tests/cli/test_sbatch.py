@@ -16,6 +16,7 @@ from gpq.errors import UsageError
 from gpq.rpc import messages
 from tests.cli.conftest import Gpq
 from tests.cli.served import Made
+from tests.examples import examples
 
 TYPICAL = """\
 #!/bin/bash
@@ -246,7 +247,7 @@ LINES = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(["#!/bin/sh\n", ""]),
     st.sampled_from(["SBATCH", "GPQ"]),

@@ -21,6 +21,7 @@ from gpq.core.units import DeviceId, JobId, NodeId
 from gpq.errors import StoreFailed
 from gpq.store.sqlite import SqliteStore
 from tests.contract.test_stores import spec
+from tests.examples import examples
 
 ENDS: dict[str, type[Succeeded] | type[Failed]] = {"ok": Succeeded, "fail": Failed}
 PLACE = Placement(((NodeId("a"), (DeviceId("a-0"),)),))
@@ -183,4 +184,4 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStoreMachine = StoreMachine.TestCase
-TestStoreMachine.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestStoreMachine.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpq.core.assignment import GAP, Option, cheapest
+from tests.examples import examples
 
 Rows = list[list[Option]]
 
@@ -34,7 +35,7 @@ def problems(draw: st.DrawFn) -> tuple[Rows, dict[str, int]]:
 
 
 @given(problems())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_no_assignment_is_cheaper(problem: tuple[Rows, dict[str, int]]) -> None:
     rows, capacity = problem
     idle = [1.1 + 0.1 * j for j in range(len(rows))]

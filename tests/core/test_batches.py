@@ -23,6 +23,7 @@ from gpq.core.batches import (
 )
 from gpq.core.profile import Declared
 from tests.core.test_goodput import PARAMS, drawn_limits, params_of, shapes, stats_of
+from tests.examples import examples
 
 
 @st.composite
@@ -36,7 +37,7 @@ def questions_of(draw: st.DrawFn) -> Question:
 
 
 @given(st.lists(questions_of(), max_size=40))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_a_question_among_many_has_the_answer_that_it_has_alone(questions: list[Question]) -> None:
     together = goodput_tables(questions)
     assert len(together) == len(questions)
@@ -55,7 +56,7 @@ def test_predicted_times_are_multiplied_by_the_factor() -> None:
 
 
 @given(params_of, stats_of, drawn_limits(), shapes)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_the_chosen_batch_is_within_the_limits_and_no_candidate_is_better(
     params: gp.ThroughputParams, stats: gp.GradientStats | None, limits: BatchLimits, shape: tuple[int, int]
 ) -> None:
@@ -76,7 +77,7 @@ def test_the_chosen_batch_is_within_the_limits_and_no_candidate_is_better(
 
 
 @given(params_of, stats_of, drawn_limits())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_the_table_equals_single_answers_and_the_formulas(
     params: gp.ThroughputParams, stats: gp.GradientStats | None, limits: BatchLimits
 ) -> None:

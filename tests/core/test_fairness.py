@@ -15,6 +15,7 @@ from gpq.core.models import Placement, Shape, Snapshot
 from gpq.core.profile import Noise, Profile, ProfileRow, Progress
 from gpq.core.units import JobId
 from tests.builders import DECLARED, PARAMS, job, node, on, running, snapshot, spec
+from tests.examples import examples
 
 CURVE = [(1.0, 10.0), (2.0, 18.0), (4.0, 30.0)]
 
@@ -155,7 +156,7 @@ def crowds(draw: st.DrawFn) -> Snapshot:
 
 
 @given(crowds())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_speedup_is_only_told_where_it_was_measured_and_never_of_who_has_its_share_or_less(here: Snapshot) -> None:
     mine = here.jobs[JobId(1)]
     found = fairness.fairness_by_job(here)[JobId(1)]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gpq.core import goodput as gp
 from gpq.core.fitting import fit, fit_many
 from gpq.core.profile import ProfileRow
+from tests.examples import examples
 
 SHAPES = [(1, 1), (1, 2), (1, 3), (1, 4), (1, 8), (2, 2), (2, 4), (2, 8), (3, 6), (4, 4), (4, 16), (8, 8), (8, 32)]
 UNSEEN = [(1, 6), (2, 6), (6, 12), (12, 48), (16, 64)]
@@ -160,7 +161,7 @@ row = st.integers(1, 64).flatmap(
 
 
 @given(st.lists(row, min_size=1, max_size=30))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_any_rows_give_finite_parameters_of_a_physical_model(rows: list[ProfileRow]) -> None:
     fitted = fit(rows)
     assert fitted is not None
@@ -171,7 +172,7 @@ def test_any_rows_give_finite_parameters_of_a_physical_model(rows: list[ProfileR
 
 
 @given(st.floats(1e-3, 1e3), st.integers(0, 100))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_the_unit_of_time_does_not_matter(unit: float, seed: int) -> None:
     rows = rows_of(TRUE[0], [(1, 1), (1, 2), (1, 4), (2, 2), (2, 8), (4, 4)], [8, 64], 0.05, seed)
     scaled = [

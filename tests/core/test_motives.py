@@ -20,6 +20,7 @@ from gpq.core.shapes import is_fixed
 from gpq.core.units import JobId, NodeId
 from gpq.policies.registry import policy
 from tests.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
+from tests.examples import examples
 
 
 def measured(scale: float = 0.9, up_to: int = 3) -> Profile:
@@ -171,7 +172,7 @@ def clusters(draw: st.DrawFn) -> Snapshot:
 
 
 @given(clusters())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_of_any_round_each_motive_agrees_with_what_was_decided(here: Snapshot) -> None:
     made = decide(here, [], policy(here.config.policy), allocate=True).round
     assert made is not None
@@ -212,7 +213,7 @@ NUMBERS: dict[str, Callable[[Snapshot, Job], int]] = {
 
 
 @given(clusters())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_each_number_in_an_explanation_is_that_of_the_placement(here: Snapshot) -> None:
     held = {device for each in here.jobs.values() if each.placement for device in each.placement.devices}
     usable = {

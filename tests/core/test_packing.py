@@ -17,6 +17,7 @@ from gpq.core.shapes import is_fixed, node_counts, shape_now, supply
 from gpq.core.shapes import packed as packed_shape
 from gpq.core.units import JobId
 from tests.builders import black_box, job, node, on, running, snapshot, spec
+from tests.examples import examples
 
 
 def packed(here: Snapshot, wanted: dict[int, Shape], *, loose: bool = False) -> dict[int, tuple[tuple[str, int], ...]]:
@@ -106,7 +107,7 @@ def full_houses(draw: st.DrawFn) -> tuple[Snapshot, dict[int, Shape]]:
 
 
 @given(full_houses())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_powers_of_two_and_whole_nodes_always_find_room(house: tuple[Snapshot, dict[int, Shape]]) -> None:
     here, wanted = house
     found = packed(here, wanted)

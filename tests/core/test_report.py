@@ -17,6 +17,7 @@ from gpq.core.models import BatchOrder, Exit, JobState, Placement, Snapshot, Sto
 from gpq.core.report import BY, Figures, Report, over_time, quantile, report
 from gpq.core.units import JobId, NodeId
 from tests.builders import black_box, node, on, snapshot, spec
+from tests.examples import examples
 
 A, B = NodeId("a"), NodeId("b")
 NOW = 1000.0
@@ -188,7 +189,7 @@ def life(state: Snapshot, draw: random.Random, number: int, user: str) -> tuple[
     return state, journal
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 10**6), st.lists(st.floats(1.0, 2000.0), max_size=4))
 def test_sums_are_the_same_however_they_are_taken_and_are_what_the_jobs_say(seed: int, cuts: list[float]) -> None:
     draw = random.Random(seed)

@@ -33,6 +33,7 @@ from gpq.policies.registry import POLICIES
 from gpq.sim.programs import Program
 from gpq.sim.world import SimWorld
 from tests.builders import black_box, brief, command, job, node, on, program, running, snapshot, spec
+from tests.examples import examples
 
 
 def simulate(
@@ -77,7 +78,7 @@ def workloads(draw: st.DrawFn) -> list[Program]:
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(programs=workloads())
 def test_every_job_that_fits_completes_and_no_rule_is_broken(name: str, programs: list[Program]) -> None:
     ended, journal = simulate(SimWorld(programs, [node("a", 4), node("b", 2)]), brief(name))

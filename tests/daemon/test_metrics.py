@@ -36,6 +36,7 @@ from gpq.rpc.messages import (
     Wait,
 )
 from tests.daemon.daemons import ROOT, Daemon, daemon
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 FAKE = ROOT / "tests" / "fakes" / "nvml"
@@ -59,12 +60,6 @@ with open(os.path.join(os.environ["GPQ_RUN_DIR"], "report.jsonl"), "a") as repor
         report.write(json.dumps({"v": 1, "time": time.time(), **line}) + "\\n")
 time.sleep(600)
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def fetch(url: str, accept: str = "") -> tuple[str, str]:

@@ -6,7 +6,6 @@ import json
 import math
 import multiprocessing
 import re
-import socket
 import threading
 import time
 from multiprocessing import connection
@@ -16,15 +15,18 @@ from typing import Any, NamedTuple
 import torch
 from gpq_agent import wire
 
+from tests.ports import free_port
+from tests.promises import demand_no_crash
+
 from .catalogue import Habit
 from .replica import run_replica
 from .shapes import SHAPES, Shape
 
-DEADLINE = 30.0  # seconds of an attempt
+DEADLINE = 120.0  # seconds of an attempt; a busy machine may need most of it
 SMALL = 1e-3  # what is smaller is held against this: a learning rate at the end of its schedule
-PARTING = 5.0  # seconds that the others have after the first replica failed
+PARTING = 20.0  # seconds that the others have after the first replica failed
 FORKSERVER = multiprocessing.get_context("forkserver")
-FORKSERVER.set_forkserver_preload(["torch", "torch._dynamo", "gpq_agent.train", "tests.habits.preload"])
+FORKSERVER.set_forkserver_preload(["torch", "torch._dynamo", "gpq_agent.train", "tests.habits.preload", "tests.frozen"])
 # A process that one thread waits for must not be asked for its exit code by another, as starting one does.
 PROCESSES = threading.Lock()
 WORDS = {
@@ -115,7 +117,7 @@ def attempt(
     """Run `replicas` processes to their end. Number 0: plain PyTorch."""
     run_dir = folder / f"attempt-{number}"
     run_dir.mkdir(parents=True)
-    port = str(_free_port())
+    port = str(free_port())
     processes = []
     for rank in range(replicas):
         environment = {}
@@ -140,6 +142,7 @@ def attempt(
         for process in processes:
             process.start()
     codes = _wait(processes)
+    demand_no_crash(codes)
     return Run(codes, run_dir, (run_dir / wire.STOPPED).exists() and codes == [0] * replicas)
 
 
@@ -242,9 +245,3 @@ def heard(runs: list[Run]) -> tuple[tuple[str, ...], set[str]]:
 
 def _read(path: Path) -> str:
     return path.read_text(errors="replace") if path.exists() else ""
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -16,6 +16,7 @@ from gpq.core.shapes import is_fixed, shape_on
 from gpq.core.units import JobId
 from gpq.policies.gavel import ROUND, Gavel, GavelFtf, GavelMakespan, GavelMaxMin
 from tests.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
+from tests.examples import examples
 from tests.policies.test_sia import FAST, KNOWN, SLOW, labs, profile, rows
 
 EVERY = [Gavel, GavelMaxMin, GavelFtf, GavelMakespan]
@@ -127,7 +128,7 @@ def test_the_job_that_ends_last_is_hurried() -> None:
 
 
 @given(labs())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_whatever_the_lab_and_the_objective_gangs_are_placed_and_fixed_jobs_keep_theirs(here: Snapshot) -> None:
     for kind in EVERY:
         found = kind().allocate(here)

@@ -18,6 +18,7 @@ from gpq.core.shapes import feasible, is_fixed, supply
 from gpq.core.units import JobId
 from gpq.policies.goodput import Goodput
 from tests.builders import DECLARED, PARAMS, black_box, job, node, on, running, snapshot, spec
+from tests.examples import examples
 
 GOOD = PARAMS  # scales well
 POOR = gp.ThroughputParams(0.02, 0.001, 2.0, 0.5, 0.5, 0.2, 1.0)  # synchronising takes far longer than computing,
@@ -323,7 +324,7 @@ def labs(draw: st.DrawFn) -> Snapshot:
 
 
 @given(labs())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_whatever_the_lab_shapes_are_feasible_placed_and_kept_where_they_must_be(here: Snapshot) -> None:
     allocation = Goodput().allocate(here)
     assert dict(allocation) == dict(Goodput().allocate(here))

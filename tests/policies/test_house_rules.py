@@ -32,6 +32,7 @@ from gpq.core.shapes import gpu_range, is_fixed, shape_on, usable
 from gpq.core.units import DeviceId, JobId, NodeId
 from gpq.policies.registry import POLICIES, policy
 from tests.builders import DECLARED, PARAMS, brief, job, node, snapshot, spec
+from tests.examples import examples
 
 NAMES = sorted(name for name, entry in POLICIES.items() if find_spec(entry.module) is not None)
 NOW = 10_000.0
@@ -45,7 +46,7 @@ LOSSES = tuple(LossPoint(100.0 * i, 1.0 / (1 + i)) for i in range(8))
 
 on_every_policy = pytest.mark.parametrize("name", NAMES)
 drawn = settings(
-    max_examples=40,
+    max_examples=examples(40),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -18,6 +18,7 @@ from gpq.core.shapes import is_fixed, shape_on
 from gpq.core.units import JobId
 from gpq.policies.sia import Sia, restart_factor
 from tests.builders import DECLARED, PARAMS, black_box, job, node, on, running, snapshot, spec
+from tests.examples import examples
 
 FAST, SLOW = "A100", "T4"
 
@@ -164,7 +165,7 @@ def labs(draw: st.DrawFn) -> Snapshot:
 
 
 @given(labs())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_whatever_the_lab_every_shape_is_placed_on_one_type_and_fixed_jobs_keep_theirs(here: Snapshot) -> None:
     found = Sia().allocate(here)
     assert dict(found) == dict(Sia().allocate(here))

@@ -15,14 +15,9 @@ from gpq_agent.node.meeting import Apart, Met
 from gpq_agent.node.verdict import Verdict, verdict
 
 from tests.agent.node.harness import NodeAgent, sweep
+from tests.ports import free_port
 
 NOBODY = "255.255.255.255"  # no connection leads there, and that is known at once
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def order(rank: int, port: int, masters: list[str], count: int = 2, **more: object) -> wire.StartOrder:

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.agent.node.harness import NodeAgent, interpreters, wait_until
+from tests.examples import examples
 
 
 def test_the_greeting_says_who_it_is(node: NodeAgent) -> None:
@@ -230,7 +231,7 @@ def test_every_interpreter_from_3_8_up_starts_reports_and_stops(agent: Callable[
     assert node.close() == 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     lines=st.lists(st.binary(max_size=60).map(lambda line: line.replace(b"\n", b"")), max_size=30),
     rest=st.binary(max_size=20).map(lambda line: line.replace(b"\n", b"")),

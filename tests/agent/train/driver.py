@@ -6,7 +6,6 @@ Replicas are forked from one server process that has imported torch once, so an 
 import json
 import multiprocessing
 import os
-import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -16,11 +15,16 @@ from typing import Any
 
 from gpq_agent import wire
 
+from tests.ports import free_port
+from tests.promises import demand_no_crash
+
 from .script import Settings
 
 DEADLINE = 120.0  # seconds; a busy machine may need most of it
 FORKSERVER = multiprocessing.get_context("forkserver")
-FORKSERVER.set_forkserver_preload(["torch", "torch._dynamo", "gpq_agent.train", "tests.agent.train.driver"])
+FORKSERVER.set_forkserver_preload(
+    ["torch", "torch._dynamo", "gpq_agent.train", "tests.agent.train.driver", "tests.frozen"]
+)
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> Any:
@@ -32,12 +36,6 @@ def wait_until(condition: Callable[[], Any], what: str) -> Any:
             return value
         time.sleep(0.01)
     raise AssertionError(f"waited {DEADLINE} s in vain: {what}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def run_replica(environment: Mapping[str, str], text: str) -> None:
@@ -126,7 +124,9 @@ class Attempt:
         """Exit codes, by rank, once all replicas have ended."""
         for process in self.processes:
             process.join(DEADLINE)
-        return [process.exitcode for process in self.processes]
+        codes = [process.exitcode for process in self.processes]
+        demand_no_crash(codes)
+        return codes
 
     def stop(self, **fields: Any) -> list[int | None]:
         self.order(stop=True, **fields)

@@ -17,7 +17,9 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from .driver import DEADLINE, FORKSERVER, free_port
+from tests.ports import free_port
+
+from .driver import DEADLINE, FORKSERVER
 
 SIZE = 47
 MODES = (

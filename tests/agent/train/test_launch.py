@@ -11,7 +11,9 @@ import gpq_agent
 import pytest
 from gpq_agent import wire
 
-from .driver import DEADLINE, TrainingJob, free_port, wait_until
+from tests.ports import free_port
+
+from .driver import DEADLINE, TrainingJob, wait_until
 
 ROOTS = [str(Path(__file__).parents[3]), str(Path(gpq_agent.__file__).parents[1])]
 Training = Callable[..., TrainingJob]

@@ -2,7 +2,6 @@
 
 import json
 import math
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests.agent.train import probe_runs
+from tests.ports import free_port
 
 positive = st.floats(min_value=1e-6, max_value=1e6)
 
@@ -208,10 +208,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Any:
     def of(replicas: int) -> dict[str, Any]:
         if replicas not in results:
             folder = tmp_path_factory.mktemp("probe")
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                port = probe.getsockname()[1]
-            torch.multiprocessing.spawn(probe_runs.accuracy, (replicas, str(folder), port), nprocs=replicas)
+            torch.multiprocessing.spawn(probe_runs.accuracy, (replicas, str(folder), free_port()), nprocs=replicas)
             ranks = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(replicas)]
             assert all(rank == ranks[0] for rank in ranks), "replicas must know the same statistics"
             results[replicas] = ranks[0]

@@ -24,6 +24,8 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
+from tests.examples import examples
+
 
 class OwnEpochs:
     """Shuffles by the epoch that it was told."""
@@ -234,7 +236,7 @@ class Attempt:
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(size=st.integers(1, 60), base=st.integers(1, 12), history=phases)
 def test_any_history_of_an_own_sampler_trains_what_it_yields_epoch_by_epoch(
     name: str, size: int, base: int, history: list[Any]
@@ -264,7 +266,7 @@ def test_any_history_of_an_own_sampler_trains_what_it_yields_epoch_by_epoch(
 
 
 @pytest.mark.parametrize("name", BATCHED)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(size=st.integers(12, 60), local=st.integers(1, 20), history=phases)
 def test_the_batches_of_a_batch_sampler_are_the_steps_on_any_number_of_replicas(
     name: str, size: int, local: int, history: list[Any]

@@ -16,8 +16,8 @@ from gpq_agent.train.session import Job
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from tests.agent.train.driver import free_port
 from tests.agent.train.script import Examples
+from tests.ports import free_port
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,9 @@ from gpq_agent.train import engine
 from gpq_agent.train.control import ControlReader
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from .driver import DEADLINE, FORKSERVER, free_port
+from tests.ports import free_port
+
+from .driver import DEADLINE, FORKSERVER
 
 FOLDER = Path(__file__).parent / "scripts"
 REPLICAS = (1, 2, 1, 2)

@@ -1,0 +1,47 @@
+"""TCP ports for tests: below those that the kernel hands out, and this process's alone.
+
+A port from `bind(0)` may go to anybody's connection between its return and its use. These may not: a hundred
+ports from 10,000 belong to whoever holds the lock of their file, in any run of tests on this machine.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+FIRST, LAST = 10_000, 19_900  # below the ephemeral range, and below gpq's own from 20,000
+SHARE = 100
+
+
+@cache
+def _ports() -> Iterator[int]:
+    """The ports of this process, over and over. The lock of its share lasts as long as it does."""
+    folder = Path(tempfile.gettempdir(), f"gpq-test-ports-{os.getuid()}")
+    folder.mkdir(exist_ok=True)
+    for first in range(FIRST, LAST, SHARE):
+        lock = os.open(folder / str(first), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            continue
+        return itertools.cycle(range(first, first + SHARE))
+    raise RuntimeError(f"no share of ports is left in {folder}: too many runs of tests at once")
+
+
+def free_port(address: str = "127.0.0.1") -> int:
+    """A port on which nothing listens. Its number does not come again before 99 others."""
+    for port in itertools.islice(_ports(), SHARE):
+        with socket.socket() as probe:
+            try:
+                probe.bind((address, port))
+            except OSError:
+                continue
+        return port
+    raise RuntimeError("all ports of this process are in use")

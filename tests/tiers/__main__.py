@@ -1,0 +1,84 @@
+"""Runs a tier: `python -m tests.tiers test` or `long`, `prove [GROUP...]`, `stale`."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from .again import environment, settle
+from .groups import GROUPS, ROOT, stale, write_proofs
+
+REPORTS = ROOT / ".reports"
+FAILED = 1  # pytest's exit code when tests failed; others are errors
+PHASES = {
+    "system": ["-n", "8", "--dist", "worksteal"],  # mostly waits
+    "torch": ["-n", "3", "--dist", "loadgroup"],  # mostly computes
+}
+
+
+def run_tier(tier: str, limit: float) -> bool:
+    """Lint beside the tests, the two parts one after the other, then failed tests once more. Green?"""
+    shutil.rmtree(REPORTS, ignore_errors=True)
+    REPORTS.mkdir()
+    names = ", ".join(stale()) or "none"
+    print(f"groups that run whole, for their sources changed: {names}", flush=True)
+    end = time.monotonic() + limit
+    with Path(REPORTS, "lint.txt").open("w+") as output:
+        lint = subprocess.Popen(["make", "-s", "lint"], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+        errors = [part for part in PHASES if not run_part(part, tier, end)]
+        if lint.wait():
+            errors.append("lint")
+            output.seek(0)
+            print(output.read())
+    green = settle(REPORTS / "failures")
+    for name in errors:
+        print(f"RED {name}: see above")
+    return green and not errors
+
+
+def run_part(part: str, tier: str, end: float) -> bool:
+    """False where pytest came to no verdict on the tests. Failed tests are on the list."""
+    options = ["--tier", tier, "--part", part, f"--junitxml={REPORTS}/{part}.xml", "--durations=20"]
+    command = [sys.executable, "-m", "pytest", *PHASES[part], *options]
+    begin = time.monotonic()
+    tests = subprocess.Popen(command, cwd=ROOT, env=environment(REPORTS / "failures"))
+    try:
+        code = tests.wait(max(end - begin, 1.0))
+    except subprocess.TimeoutExpired:
+        tests.send_signal(signal.SIGINT)  # pytest prints its summary
+        code = tests.wait()
+    print(f"{part}: {time.monotonic() - begin:.0f} s", flush=True)
+    return code in (0, FAILED)
+
+
+def prove(names: list[str]) -> bool:
+    """Run groups whole. Those of a green run are proven: commit `tests/proven.json`."""
+    chosen = [group for group in GROUPS if group.name in names or not names]
+    digests = {group.name: group.digest() for group in chosen}
+    places = [place for group in chosen for place in group.tests]
+    command = [sys.executable, "-m", "pytest", "-q", *PHASES["torch"], *places]
+    if subprocess.run(command, cwd=ROOT, check=False).returncode:
+        return False
+    write_proofs(digests)
+    return True
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.tiers", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for tier in ("test", "long"):
+        verbs.add_parser(tier).add_argument("--minutes", type=float, default=150.0)
+    verbs.add_parser("prove").add_argument("groups", nargs="*", choices=[group.name for group in GROUPS])
+    arguments = parser.parse_args()
+    if arguments.verb == "prove":
+        return int(not prove(arguments.groups))
+    return int(not run_tier(arguments.verb, 60 * arguments.minutes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

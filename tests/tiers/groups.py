@@ -1,0 +1,93 @@
+"""Groups of tests that cost minutes, and the sources that they prove. Owns what is proven.
+
+A group whose sources are those of its last green run is proven: a tenth of it runs, another tenth after each
+commit. A group whose sources changed runs whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PROOFS = ROOT / "tests" / "proven.json"
+PARTS = 10  # a proven group runs one of them
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """`tests` and `sources`: files and folders, from the root of the repository."""
+
+    name: str
+    tests: tuple[str, ...]
+    sources: tuple[str, ...]
+
+    def has(self, path: str) -> bool:
+        """Is the test file `path` one of the group?"""
+        return any(path == place or path.startswith(f"{place}/") for place in self.tests)
+
+    def digest(self, root: Path = ROOT) -> str:
+        """SHA-256 of the names and contents of all tests and sources."""
+        total = hashlib.sha256()
+        for path in sorted({path for place in (*self.tests, *self.sources) for path in _files(root / place)}):
+            total.update(f"{path.relative_to(root)}\n".encode() + hashlib.sha256(path.read_bytes()).digest())
+        return total.hexdigest()
+
+
+def _files(place: Path) -> Iterator[Path]:
+    if place.is_file():
+        yield place
+    else:
+        yield from (path for path in place.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+
+
+LIBRARY = ("agent/gpq_agent/train", "agent/gpq_agent/wire.py", "constraints.txt")
+MODELS = ("gpq/core", "gpq/policies", "constraints.txt")
+GROUPS = (
+    Group("habits", ("tests/habits",), LIBRARY),
+    Group("probes", ("tests/agent/train/test_noise_scale.py",), LIBRARY),
+    Group(
+        "checks",
+        ("tests/check", "tests/cli/test_check.py"),
+        (*LIBRARY, "gpq/check", "gpq/cli/check.py", "tests/habits"),
+    ),
+    Group(
+        "simulation",
+        ("tests/sim", "tests/dst"),
+        (*MODELS, "gpq/sim", "gpq/control", "gpq/daemon", "agent/gpq_agent/node"),
+    ),
+    Group("policies", ("tests/core", "tests/policies"), MODELS),
+)
+
+
+def proofs() -> dict[str, str]:
+    """Digest of each group at its last green run."""
+    content: dict[str, str] = json.loads(PROOFS.read_text())
+    return content
+
+
+def stale() -> list[str]:
+    """Names of the groups that must run whole."""
+    proven = proofs()
+    return [group.name for group in GROUPS if group.digest() != proven.get(group.name)]
+
+
+def write_proofs(digests: dict[str, str]) -> None:
+    PROOFS.write_text(json.dumps({**proofs(), **digests}, indent=2, sort_keys=True) + "\n")
+
+
+def turn() -> int:
+    """Which tenth runs: the number of commits, so each commit has the next one. 0 where there is no repository."""
+    command = ["git", "rev-list", "--count", "HEAD"]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return int(answer.stdout) if answer.returncode == 0 else 0
+
+
+def drawn(name: str, number: int) -> bool:
+    """Is the test `name` in the tenth of turn `number`?"""
+    return zlib.crc32(name.encode()) % PARTS == number % PARTS

@@ -1,0 +1,87 @@
+"""Hooks of pytest that write failures down the moment they happen. Owns the format of the list of failures."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import re
+import sys
+import warnings
+from collections.abc import Generator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.promises import CRASHES, BrokenPromise
+
+LIST = "GPQ_TEST_FAILURES"  # names the file
+PROMISE = "promise"
+FAILED = pytest.StashKey[bool]()
+# Of a process that no test driver started: a job of a daemon, a worker of pytest itself.
+CRASH = re.compile(r"\b(" + "|".join(name.name for name in sorted(CRASHES)) + r")\b|worker 'gw\d+' crashed")
+
+
+class Failure(NamedTuple):
+    """`promise`: the promise that was seen broken, "" for none. `text`: the traceback."""
+
+    test: str
+    promise: str
+    message: str
+    text: str
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In CI nothing is skipped. What needs root or a package fails there when it is missing."""
+    report = yield
+    if report.skipped and os.environ.get("CI") == "true":
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"skipped, which is a failure in CI: {reason}"
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    if report.failed and call.excinfo is not None and call.excinfo.errisinstance(BrokenPromise):
+        report.user_properties.append((PROMISE, str(call.excinfo.value)))
+    return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Print a failure at once, and keep it: a run that is cut later prints no summary."""
+    if not report.failed or "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    failure = _failure(report)
+    os.write(1, f"\n==== FAILED {failure.test}\n{failure.text}\n".encode())
+    path = os.environ.get(LIST)
+    if path:
+        with Path(path).open("a") as stream:
+            stream.write(json.dumps(failure._asdict()) + "\n")
+
+
+def _failure(report: pytest.TestReport) -> Failure:
+    text = report.longreprtext
+    lines = [line for line in text.splitlines() if line.startswith("E ")] or text.splitlines() or [""]
+    crash = CRASH.search(text)
+    promise = next((str(value) for name, value in report.user_properties if name == PROMISE), "")
+    return Failure(report.nodeid, promise or (crash.group() if crash else ""), lines[0][1:].strip(), text)
+
+
+def failures(path: Path) -> list[Failure]:
+    """All failures of a run, in their order. A test that fails in its body and its clean-up is there twice."""
+    if not path.exists():
+        return []
+    return [Failure(**json.loads(line)) for line in path.read_text().splitlines()]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """What a failed test leaves behind must not fail the next one, as a warning from its garbage would."""
+    answer = yield
+    if item.stash.get(FAILED, False):
+        sys.last_value = sys.last_traceback = sys.last_exc = None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            gc.collect()
+    return answer

@@ -1,0 +1,77 @@
+"""Hooks of pytest that choose what a run is of: a part of the files, and in the everyday tier less than all tests."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from .groups import GROUPS, ROOT, drawn, stale, turn
+
+# What trains, or imports torch by itself. All other tests mostly wait, so many of them run side by side.
+TRAINS = (
+    "tests/agent/train",
+    "tests/check",
+    "tests/cli/test_check.py",
+    "tests/cli/test_library.py",
+    "tests/docs/test_examples.py",
+    "tests/docs/test_habits.py",
+    "tests/e2e/test_endings.py",
+    "tests/e2e/test_multi_node.py",
+    "tests/e2e/test_policies.py",
+    "tests/e2e/test_training.py",
+    "tests/habits",
+    "tests/lab/test_multi_node.py",
+    "tests/lab/test_training.py",
+    "tests/test_demo.py",
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    options = parser.getgroup("tiers")
+    options.addoption(
+        "--tier", choices=["test", "long"], default="long",
+        help="test: a tenth of the long tests and of each proven group; long: everything (the default)",
+    )  # fmt: skip
+    options.addoption(
+        "--part", choices=["system", "torch", "all"], default="all",
+        help="system: the files that need no torch; torch: those that do; all (the default)",
+    )  # fmt: skip
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files of the other part are not even imported."""
+    part = config.getoption("--part")
+    if part == "all" or not collection_path.is_relative_to(ROOT):
+        return None
+    path = str(collection_path.relative_to(ROOT))
+    trains = any(path == place or path.startswith(f"{place}/") for place in TRAINS)
+    if part == "system":
+        return trains or None
+    return None if trains or collection_path.is_dir() else True
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Drop what is not this turn's. The choice is the same in every worker."""
+    if config.getoption("--tier") == "long":
+        return
+    whole, number = stale(), turn()
+    dropped = [item for item in items if not _runs(item, whole, number)]
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        gone = set(dropped)
+        items[:] = [item for item in items if item not in gone]
+
+
+def _runs(item: pytest.Item, whole: list[str], number: int) -> bool:
+    path = item.nodeid.partition("::")[0]
+    group = next((group.name for group in GROUPS if group.has(path)), None)
+    if group is not None:
+        return group in whole or drawn(item.nodeid, number)
+    return item.get_closest_marker("long") is None or drawn(item.nodeid, number)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if session.config.getoption("--part") == "system" and "torch" in sys.modules:
+        raise pytest.UsageError("a test outside TRAINS (tests/tiers/selection.py) imports torch")
