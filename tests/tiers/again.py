@@ -35,8 +35,8 @@ def environment(path: Path) -> dict[str, str]:
     return {**os.environ, LIST: str(path)}
 
 
-def settle(path: Path) -> bool:
-    """Try again what the list `path` names, print the outcome. Green?"""
+def settle(path: Path, root: Path = ROOT) -> bool:
+    """Try again what the list `path` names, in the repository `root`, and print the outcome. Green?"""
     listed = failures(path)
     second = path.with_suffix(".again")
     second.unlink(missing_ok=True)
@@ -46,7 +46,7 @@ def settle(path: Path) -> bool:
         sys.stdout.write(f"\nonce more, alone: {', '.join(names)}\n")
         sys.stdout.flush()
         command = [sys.executable, "-m", "pytest", "-q", "-n", "0", *names]
-        ended = subprocess.run(command, cwd=ROOT, env=environment(second), check=False)
+        ended = subprocess.run(command, cwd=root, env=environment(second), check=False)
         again = failures(second)
         if ended.returncode and not again:
             again = [Failure(name, "", "", "") for name in names]

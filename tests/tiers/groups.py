@@ -47,21 +47,14 @@ def _files(place: Path) -> Iterator[Path]:
 
 
 LIBRARY = ("agent/gpq_agent/train", "agent/gpq_agent/wire.py", "constraints.txt")
-MODELS = ("gpq/core", "gpq/policies", "constraints.txt")
+MODELS = ("gpq/core", "gpq/policies", "gpq/config.py", "constraints.txt")
+DAEMON = ("gpq/connectors", "gpq/control", "gpq/daemon", "gpq/rpc", "gpq/store", "agent/gpq_agent/node")
 GROUPS = (
     Group("habits", ("tests/habits",), LIBRARY),
     Group("probes", ("tests/agent/train/test_noise_scale.py",), LIBRARY),
-    Group(
-        "checks",
-        ("tests/check", "tests/cli/test_check.py"),
-        (*LIBRARY, "gpq/check", "gpq/cli/check.py", "tests/habits"),
-    ),
-    Group(
-        "simulation",
-        ("tests/sim", "tests/dst"),
-        (*MODELS, "gpq/sim", "gpq/control", "gpq/daemon", "agent/gpq_agent/node"),
-    ),
-    Group("policies", ("tests/core", "tests/policies"), MODELS),
+    Group("checks", ("tests/check", "tests/cli/test_check.py"), (*LIBRARY, "gpq/check", "gpq/cli/check.py")),
+    Group("simulation", ("tests/sim", "tests/dst"), (*MODELS, *DAEMON, "gpq/sim", "gpq/cli/simulate.py")),
+    Group("policies", ("tests/core", "tests/policies"), (*MODELS, "gpq/control")),
 )
 
 
