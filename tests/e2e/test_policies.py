@@ -24,7 +24,11 @@ def status(daemon: Daemon) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+EVERYDAY = ("goodput", "fifo")
+CASES = [policy if policy in EVERYDAY else pytest.param(policy, marks=pytest.mark.long) for policy in POLICIES]
+
+
+@pytest.mark.parametrize("policy", CASES)
 def test_jobs_come_to_their_ends_under(policy: str) -> None:
     with Daemon(slots=2, policy=policy, interval=1.0, settle_seconds=0.5) as daemon:
         assert status(daemon)["policy"] == policy

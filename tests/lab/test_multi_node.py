@@ -52,6 +52,7 @@ def pair() -> Iterator[Lab]:
         yield lab
 
 
+@pytest.mark.long
 def test_three_and_one_over_gloo(pair: Lab, figures: Figures) -> None:
     for server in pair:
         # As docker leaves it: the same address everywhere, first in the alphabet, and no way to anywhere.

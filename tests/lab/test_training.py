@@ -55,6 +55,7 @@ def counts(detail: JobDetail) -> list[int]:
     return sorted((len(part.devices) for part in detail.job.placement), reverse=True)
 
 
+@pytest.mark.long
 def test_a_model_is_trained_over_servers_that_share_nothing(servers: Lab, figures: Figures) -> None:
     for server in servers:
         (server.home / "train.py").write_text(PACED)
