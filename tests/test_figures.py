@@ -1,0 +1,70 @@
+"""Bars: those on time are wider beside other tests, all others are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.chaos.runs import Measured
+from tests.figures import SLACK, Figures
+
+Demand = Callable[[float, float, str], None]  # reached, asked, unit
+
+
+@pytest.fixture
+def figures(request: pytest.FixtureRequest) -> Figures:
+    """Of a test that never runs: what is made up here is not listed at the end."""
+    return Figures(pytest.Function.from_parent(request.node.parent, name="made_up", callobj=lambda: None))
+
+
+@pytest.fixture(params=["at_most", "all"])
+def demand(request: pytest.FixtureRequest, figures: Figures) -> Demand:
+    """Both ways to a bar."""
+
+    def at_most(reached: float, asked: float, unit: str) -> None:
+        figures.at_most("made up", reached, asked, unit)
+
+    def of_all(reached: float, asked: float, unit: str) -> None:
+        figures.all([Measured("made up", reached, at_most=asked, unit=unit)])
+
+    return at_most if request.param == "at_most" else of_all
+
+
+@pytest.mark.parametrize("unit", ["s", "ms"])
+def test_a_bar_on_time_is_noted_as_it_is_asked_and_demanded_wider(
+    demand: Demand, unit: str, figures: Figures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GPQ_BARS", raising=False)
+    demand(5.0 * SLACK, 5.0, unit)
+    [(_, noted)] = figures.item.user_properties
+    assert str(noted).strip() == f"made up: 30 {unit} (asked: at most 5)"
+    with pytest.raises(AssertionError, match=r"made up: 30\.1"):
+        demand(5.0 * SLACK + 0.1, 5.0, unit)
+    with pytest.raises(AssertionError, match=r"made up: 0\.001"):
+        demand(0.001, 0.0, unit)
+
+
+@pytest.mark.parametrize("unit", ["s", "ms"])
+def test_alone_it_is_demanded_as_it_is_asked(demand: Demand, unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPQ_BARS", "1")
+    demand(5.0, 5.0, unit)
+    with pytest.raises(AssertionError, match=r"made up: 5\.1"):
+        demand(5.1, 5.0, unit)
+
+
+@pytest.mark.parametrize("bars", ["", "1"])
+@pytest.mark.parametrize("unit", ["", "MB", "%"])
+def test_other_bars_are_as_they_are(demand: Demand, unit: str, bars: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPQ_BARS", bars)
+    demand(5, 5, unit)
+    with pytest.raises(AssertionError, match="made up: 6"):
+        demand(6, 5, unit)
+
+
+@pytest.mark.parametrize("bars", ["", "1"])
+def test_at_least_is_no_matter_of_speed(figures: Figures, bars: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So long a fault lasts: a slow machine makes it longer, if anything."""
+    monkeypatch.setenv("GPQ_BARS", bars)
+    with pytest.raises(AssertionError, match="made up"):
+        figures.all([Measured("made up", 4.9, at_least=5.0, unit="s")])
