@@ -93,7 +93,7 @@ class Life:
         except (OSError, GpqError) as error:
             assert self.daemon.process is not None
             try:
-                self.daemon.process.wait(5.0)
+                self.daemon.process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 raise AssertionError(f"{step}: it lives, and answered {error!r}") from error
             self.deaths.append(step)

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from gpq.daemon.connectors import daemon_id
@@ -19,7 +19,7 @@ from tests.lab.lab import Lab
 from tests.lab.server import USER, Server
 from tests.waiting import wait_until
 
-LEASE = 4.0
+LEASE = 10.0
 TOGETHER = 3  # jobs on each server
 STARTS = "echo run >>ran-$GPQ_JOB_ID; while ! test -e go; do sleep 0.1; done; exit 7"
 # Says when it lives, by the clock of the boot (which servers of a laboratory share); what TERM does not end writes on.
@@ -201,7 +201,8 @@ def agent_kills(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measu
             killed = wait_until(lambda: agents(server), "an agent")
             began = time.monotonic()
             for pid in killed:
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it was being replaced by itself
+                    os.kill(pid, signal.SIGKILL)
             wait_until(lambda killed=killed: set(agents(server)) - set(killed), "another agent")  # type: ignore[misc]
             longest = max(longest, time.monotonic() - began)
             wait_until(lambda began=began: daemon.node("srv-a").seen_seconds < time.monotonic() - began, "it was heard")  # type: ignore[misc]

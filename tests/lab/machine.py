@@ -11,7 +11,7 @@ from unittest import SkipTest
 
 from tests.pythons import pythons
 
-PATIENCE = 30.0  # seconds that a command on this machine may take
+PATIENCE = 60.0  # seconds that a command on this machine may take
 NEEDED = {
     "ip": "iproute2",
     "tc": "iproute2",

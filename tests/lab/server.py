@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -250,7 +251,8 @@ class Server:
         listener = 0 if sessions else int(self.inside("cat", "/run/sshd.pid"))
         for pid in self.processes("sshd"):
             if listener in (0, self.pid_inside(pid)):
-                os.kill(pid, number)
+                with contextlib.suppress(ProcessLookupError):  # of a login that was about to end
+                    os.kill(pid, number)
 
     @staticmethod
     def pid_inside(pid: int) -> int:

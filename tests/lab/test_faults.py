@@ -11,7 +11,7 @@ import pytest
 from tests.figures import Figures
 from tests.lab.lab import Lab
 from tests.lab.probes import KEEPALIVE, LOUD, datagram_out, datagrams_in, reaches, session
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 DETECTED = 10.0  # seconds until a keepalive of 2 s x 3 has noticed a dead link; 6.9 to 8.6 were measured
 
@@ -27,7 +27,7 @@ def test_keepalive_notices_every_way_of_silence_and_the_job_lives_on(lab: Lab, f
         for fault in faults.values():
             fault()
         for name, ssh in sessions.items():
-            assert ssh.wait(DETECTED + 5) == 255
+            assert ssh.wait(PATIENCE) == 255
             took = time.monotonic() - began
             figures.at_most(f"a keepalive of 2 s x 3 notices {faults[name].__name__}", took, DETECTED)
             assert ssh.stderr is not None
@@ -74,7 +74,7 @@ def test_rejected_is_reset_at_once(lab: Lab, figures: Figures) -> None:
     with session(lab, "srv-a", LOUD) as ssh:
         lab["srv-a"].link.reject()
         began = time.monotonic()
-        ssh.communicate(timeout=5)
+        ssh.communicate(timeout=PATIENCE)
         figures.at_most("a reset ends a session", time.monotonic() - began, 5.0)
         assert ssh.returncode == 255
     with pytest.raises(ConnectionRefusedError):
@@ -94,7 +94,7 @@ def test_slow_is_slow_each_way_and_only_until_it_is_not(lab: Lab, figures: Figur
     again = seconds()
     figures.note("133 kB over ssh", f"{fast:.2f} s, at 512 kbit/s {slow:.2f} s, then {again:.2f} s")
     assert slow > 2.0  # 1.06 Mbit at 512 kbit/s
-    assert max(fast, again) < slow / 2
+    figures.at_most("the slower one of the two without a limit", max(fast, again), slow / 2)
 
 
 # -- sshd
@@ -122,12 +122,12 @@ def test_open_sessions_may_stay_when_the_listener_is_killed(lab: Lab) -> None:
     server = lab["srv-a"]
     with session(lab, "srv-a", LOUD) as ssh:
         server.kill_sshd(sessions=False)
-        wait_until(lambda: not reaches(server), "nobody listens", 5.0)
+        wait_until(lambda: not reaches(server), "nobody listens")
         assert ssh.poll() is None
         server.start_sshd()
         assert lab.ssh("srv-a", "true").returncode == 0
         server.kill_sshd()
-        ssh.communicate(timeout=5)
+        ssh.communicate(timeout=PATIENCE)
         assert ssh.returncode == 255
     server.start_sshd()
     assert lab.ssh("srv-a", "true").returncode == 0

@@ -82,7 +82,7 @@ def test_who_follows_a_log_of_a_healthy_server_does_not_notice_that_another_hang
             before = gathered(follower)
             lab[hung].freeze_sshd()
             began = time.time()
-            unknown = took(lambda: daemon.node(hung).state != "up", "the frozen one is unknown", 30.0)
+            unknown = took(lambda: daemon.node(hung).state != "up", "the frozen one is unknown")
             gathered(follower)
             during = follower.delays(began)  # all of it: before it is noticed, as it is, while it is tried again
         lab[hung].thaw_sshd()

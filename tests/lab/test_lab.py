@@ -17,7 +17,7 @@ from tests.lab.lab import Lab, sweep
 from tests.lab.machine import run, started
 from tests.lab.probes import KEEPALIVE, reaches, session
 from tests.lab.server import ROOT, Server
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 # -- servers
 
@@ -50,7 +50,8 @@ def test_servers_reach_each_other_by_name(lab: Lab) -> None:
 def test_a_reboot_keeps_the_disk_and_nothing_else(lab: Lab, figures: Figures) -> None:
     server = lab["srv-b"]
     before = server.boot_id
-    with session(lab, "srv-b", "touch ~/kept /tmp/lost; setsid sleep 1000 & echo here; wait", **KEEPALIVE) as ssh:
+    patient = {**KEEPALIVE, "ServerAliveCountMax": 30}  # it is told, or waits a minute
+    with session(lab, "srv-b", "touch ~/kept /tmp/lost; setsid sleep 1000 & echo here; wait", **patient) as ssh:
         inside = server.processes()
         server.power_off()
         assert all(started(pid) is None for pid in inside)
@@ -58,7 +59,7 @@ def test_a_reboot_keeps_the_disk_and_nothing_else(lab: Lab, figures: Figures) ->
         assert ssh.poll() is None  # nobody has told it
         server.boot()
         began = time.monotonic()
-        ssh.communicate(timeout=10)
+        ssh.communicate(timeout=PATIENCE)
         assert ssh.returncode == 255
         figures.at_most("an old ssh learns of a reboot", time.monotonic() - began, 8.0)
     said = lab.ssh("srv-b", "cat /proc/sys/kernel/random/boot_id; ls ~; ls /tmp").stdout.split()
@@ -81,7 +82,7 @@ def test_a_pid_can_be_had_again(lab: Lab) -> None:
         server.as_pid(31_000, "sleep", "1000")
         [again] = [pid for pid in server.processes("sleep") if server.pid_inside(pid) == 31_000]
         server.inside("kill", "-9", "31000")
-        wait_until(lambda pid=again: started(pid) is None, "it is gone", 5.0)  # type: ignore[misc]
+        wait_until(lambda pid=again: started(pid) is None, "it is gone")  # type: ignore[misc]
 
 
 # -- labs
@@ -136,7 +137,7 @@ def test_what_a_killed_lab_left_is_taken_by_the_next() -> None:
         assert owner.stdout is not None
         folder, *inits = owner.stdout.readline().split()
         owner.send_signal(signal.SIGKILL)
-    wait_until(lambda: all(started(int(pid)) is None for pid in inits), "its servers died with it", 10.0)
+    wait_until(lambda: all(started(int(pid)) is None for pid in inits), "its servers died with it")
     assert os.path.exists(folder)
     sweep()
     assert not os.path.exists(folder)

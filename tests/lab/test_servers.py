@@ -62,7 +62,7 @@ def test_silence_of_every_kind_changes_the_node_and_never_the_job(lab: Lab, figu
                     silent.setdefault(node.name, time.monotonic() - began)
             return len(silent) == len(faults)
 
-        wait_until(all_silent, "all are unknown", 2 * UNKNOWN)
+        wait_until(all_silent, "all are unknown")
         for name, fault in faults.items():
             figures.at_most(f"unknown after {fault.__name__}", silent[name], UNKNOWN)
         for job, name in jobs.items():
@@ -167,7 +167,7 @@ def test_a_frozen_sshd_delays_nobody_else(lab: Lab, figures: Figures) -> None:
         before = latencies()
         lab["srv-a"].freeze_sshd()
         during = latencies()
-        wait_until(lambda: daemon.node("srv-a").state != "up", "the frozen one is unknown", UNKNOWN)
+        wait_until(lambda: daemon.node("srv-a").state != "up", "the frozen one is unknown")
         during = sorted(during + latencies())
         figures.note("median of a log's latency on another server", f"{statistics.median(before) * 1000:.1f} ms")
         slowest = during[int(0.99 * len(during))]
@@ -192,10 +192,10 @@ def test_an_order_that_hung_in_an_old_connection_is_not_obeyed(lab: Lab, figures
         for job in (stale, cancelled):
             daemon.until(job, "starting")  # the order to start it is in a connection that nobody reads
         daemon.call(Cancel([str(cancelled)], wait=0.0), CancelResult)
-        wait_until(lambda: daemon.node("srv-a").state != "up", "unknown", 2 * UNKNOWN)
+        wait_until(lambda: daemon.node("srv-a").state != "up", "unknown")
         time.sleep(10.0)  # until the order is older than an order may be
         server.link.undrop()
-        daemon.up(patience=40.0)
+        daemon.up()
         ended = daemon.ended(stale, cancelled)
         assert ended[stale] == ("completed", 0)
         assert ended[cancelled][0] == "cancelled"
