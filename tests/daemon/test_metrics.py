@@ -36,6 +36,7 @@ from gpq.rpc.messages import (
     Wait,
 )
 from tests.daemon.daemons import ROOT, Daemon, daemon
+from tests.figures import Figures
 from tests.ports import free_port
 from tests.waiting import wait_until
 
@@ -215,13 +216,13 @@ def test_open_metrics_is_spoken_to_who_asks_for_it(lab: Lab) -> None:
         fetch(lab.url + "/../passwd")
 
 
-def test_scrapers_that_hang_or_crowd_hinder_nobody(lab: Lab) -> None:
+def test_scrapers_that_hang_or_crowd_hinder_nobody(lab: Lab, figures: Figures) -> None:
     port = int(lab.url.rsplit(":", 1)[1].partition("/")[0])
     idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(2 * MOST_OPEN)]
+    over = threading.Event()
     try:
         for number, one in enumerate(idle):
             one.sendall(b"GET /metrics HTTP/1.0\r\n" + (b"\r\n" if number % 2 else b"X: "))  # no reader, no end
-        over = threading.Event()
         crowd = [threading.Thread(target=_hammer, args=(lab.url, over)) for _ in range(4)]
         for one in crowd:
             one.start()
@@ -229,13 +230,14 @@ def test_scrapers_that_hang_or_crowd_hinder_nobody(lab: Lab) -> None:
         job = lab.served.submit("true", name="quick")
         assert lab.served.call(Status([str(job)]), JobList).jobs[0].state == "pending"
         assert lab.served.call(Cancel([str(job)]), CancelResult).cancelled == [job]
-        assert time.monotonic() - began < 10  # a connection that hangs is cut only then
-        over.set()
-        for one in crowd:
-            one.join()
+        # A connection that hangs is cut only after 10 s.
+        figures.at_most("three requests while scrapers hang and crowd", time.monotonic() - began, 10.0)
     finally:
+        over.set()
         for one in idle:
             one.close()
+    for one in crowd:
+        one.join()
     assert wait_until(lambda: _tried(lab.url), "a scraper is served again")
 
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gpq_agent.node.locks import common_folder
 
 from gpq.rpc.messages import (
     Cancel,
@@ -52,14 +51,18 @@ sys.exit(75)
 
 
 class Desk:
-    """A server with two GPUs of a driver that is made up, and whoever works on it."""
+    """A server with two GPUs of a driver that is made up, and whoever works on it. Its locks are its own: other tests of
+    this machine neither see them nor ask for it."""
 
     def __init__(self, folder: Path) -> None:
+        self.locks = folder / "locks"
+        self.locks.mkdir()
         self.names = [f"GPU-{uuid.uuid4()}" for _ in range(2)]
         self.state = folder / "nvml.json"
         self.python = folder / "python"
         self.python.write_text(
-            f'#!/bin/sh\nFAKE_NVML_STATE={self.state} PYTHONPATH="{FAKE}:$PYTHONPATH" exec {sys.executable} "$@"\n'
+            f'#!/bin/sh\ncase "$*" in "-m gpq_agent.node "*) set -- "$@" --locks {self.locks};; esac\n'
+            f'FAKE_NVML_STATE={self.state} PYTHONPATH="{FAKE}:$PYTHONPATH" exec {sys.executable} "$@"\n'
         )
         self.python.chmod(0o755)
         self.work({})
@@ -76,12 +79,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(tmp_path)
-    yield made
-    for name in made.names:
-        for path in Path(common_folder()).glob(f"gpq-{name}.*"):
-            path.unlink()
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
 
 
 @pytest.fixture
@@ -156,20 +155,20 @@ def test_a_command_that_could_not_leave_waits_for_another_server(
 
 def test_an_owner_asks_for_the_server_and_gives_it_back(desk: Desk, tmp_path: Path) -> None:
     me = subprocess.check_output(["id", "-un"], text=True).strip()
-    marks = set(Path(common_folder()).glob("gpq-yield.*"))
     with daemon(tmp_path / "home", config(desk, me)) as served:
         served.wait_for_nodes()
         wait_until(lambda: set(gpus(served)) == set(desk.names), "its GPUs are known")
         asked = served.call(Errand("desk", "yield", {"seconds": 60.0}, 30.0), ErrandResult)
         try:
             assert asked.answer["user"] == me
+            assert list(desk.locks.glob("gpq-yield.*"))
             held = wait_until(lambda: served.call(Nodes(), NodeList).reservations, "the daemon heeds it")
             assert [(each.user, each.by) for each in held] == [(me, "its owner")]
         finally:
             ended = served.call(Errand("desk", "yield", {}, 30.0), ErrandResult)
         assert ended.answer == {"user": me, "wanted": True}
         wait_until(lambda: not served.call(Nodes(), NodeList).reservations, "and that it is over")
-    assert set(Path(common_folder()).glob("gpq-yield.*")) == marks
+    assert not list(desk.locks.glob("gpq-yield.*"))
 
 
 def test_a_gpu_that_its_job_does_not_use_is_named(desk: Desk, tmp_path: Path) -> None:

@@ -153,9 +153,10 @@ def test_requeue_of_an_ended_job_submits_a_copy_and_says_so(served: Daemon) -> N
 
 def test_a_job_that_checkpoints_on_a_signal_can_be_requeued_while_it_runs(served: Daemon, tmp_path: Path) -> None:
     mark = tmp_path / "second"
-    script = f"test -e {mark} && exit 0; trap 'touch {mark}; exit 75' USR1; while :; do sleep 0.1; done"
+    up = tmp_path / "up"
+    script = f"test -e {mark} && exit 0; trap 'touch {mark}; exit 75' USR1; touch {up}; while :; do sleep 0.1; done"
     job = served.submit("sh", "-c", script, level="signal", signal="USR1")
-    wait_until(lambda: row(served, job).state == "running", "it runs")
+    wait_until(lambda: up.exists() and row(served, job).state == "running", "it runs, and its trap is set")
     assert served.call(Requeue([str(job)]), Changed).jobs == [job]
     [ended] = served.call(Wait([str(job)], wait=60), JobList).jobs
     assert (ended.state, ended.attempt, ended.restarts) == ("completed", 2, 1)
