@@ -20,11 +20,15 @@ def spool(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def agent(spool: Path) -> Iterator[Callable[..., NodeAgent]]:
-    """Starts agents on the spool."""
+def agent(spool: Path, tmp_path: Path) -> Iterator[Callable[..., NodeAgent]]:
+    """Starts agents on the spool, with a folder of locks that no other test's agent looks into."""
     running: list[NodeAgent] = []
+    locks = tmp_path / "own-locks"
+    locks.mkdir()
 
     def begin(*options: str, **fields: Any) -> NodeAgent:
+        if "--locks" not in options:
+            options = (*options, "--locks", str(locks))
         running.append(NodeAgent(spool, *options, **fields))
         return running[-1]
 

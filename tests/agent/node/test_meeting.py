@@ -65,10 +65,10 @@ def test_who_is_not_reached_is_told_with_every_address_that_was_tried() -> None:
 
 
 def test_who_does_not_come_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting, "KNOCK", 0.3)
+    monkeypatch.setattr(meeting, "KNOCK", 1.0)
     port = free_port()
     # Of another attempt of the same number, from another database: not one of us.
-    found = all_meet(order(0, port, ["127.0.0.1"]), order(1, port, ["127.0.0.1"], store="t"), patience=0.5)
+    found = all_meet(order(0, port, ["127.0.0.1"]), order(1, port, ["127.0.0.1"], store="t"), patience=1.0)
     for one, said in zip(
         found, ("no word at port [0-9]+ of a from b", "127.0.0.1: somebody else answers there"), strict=True
     ):

@@ -13,6 +13,8 @@ from gpq_agent.train.batches import Configuration
 from gpq_agent.train.pulse import Pulse
 from gpq_agent.train.timing import WARM_UP, StepClock, StepTimes
 
+from tests.figures import Figures
+
 
 def test_the_node_reads_what_the_replica_writes(tmp_path: Path) -> None:
     first, third = Pulse(str(tmp_path), 0), Pulse(str(tmp_path), 10)
@@ -25,7 +27,8 @@ def test_the_node_reads_what_the_replica_writes(tmp_path: Path) -> None:
     first.phase("arrived")  # not a step: its age goes on
     third.beat(7, "computing")
     ages = [one.age for one in pulses(str(tmp_path))]
-    assert ages[0] >= 0.2 > ages[1]
+    assert ages[0] >= 0.2
+    assert ages[0] > ages[1] + 0.1, "tenths of a second; the third one's step began that much later"
 
 
 def test_what_makes_no_sense_is_left_out_and_without_a_folder_nothing_is_written(tmp_path: Path) -> None:
@@ -39,7 +42,7 @@ def test_what_makes_no_sense_is_left_out_and_without_a_folder_nothing_is_written
     assert pulses(str(tmp_path / "nowhere")) == []
 
 
-def test_a_beat_costs_microseconds(tmp_path: Path) -> None:
+def test_a_beat_costs_microseconds(tmp_path: Path, figures: Figures) -> None:
     pulse = Pulse(str(tmp_path), 0)
     best = 1.0
     for _ in range(20):
@@ -48,7 +51,7 @@ def test_a_beat_costs_microseconds(tmp_path: Path) -> None:
             pulse.beat(step, "computing")
             pulse.phase("arrived")
         best = min(best, (time.perf_counter() - begin) / 100)
-    assert best < 50e-6, "two writes a step"
+    figures.at_most("two writes of a step", best * 1e3, 0.05, "ms")
 
 
 class Clock(StepClock):
