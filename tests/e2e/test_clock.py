@@ -75,8 +75,8 @@ def gated(daemon: Daemon, name: str, code: int, **more: object) -> int:
 
 @pytest.mark.row("32")
 def test_a_clock_that_is_set_by_an_hour_or_a_day_changes_no_job(stepped: Stepped, figures: Figures) -> None:
-    limited = gated(stepped, "limited", 3, time_limit=120.0)
-    leased = gated(stepped, "leased", 4, requeue_on_lost=20.0)
+    limited = gated(stepped, "limited", 3, time_limit=600.0)
+    leased = gated(stepped, "leased", 4, requeue_on_lost=600.0)
     plain = gated(stepped, "plain", 5, grace=1.0)
     held = gated(stepped, "held", 6)
     stepped.call(Hold([str(held)]), Changed)
@@ -130,7 +130,7 @@ def test_a_machine_that_slept_finds_its_jobs_and_runs_none_twice_at_once(servers
     everything = [daemon, *daemon.children(), *attempt_of(servers, "a"), *attempt_of(servers, "b")]
     with _asleep(everything):
         asleep = servers.alive(1)[-1]
-        wait_until(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) > asleep + 3 * LEASE, "it slept long enough")
+        wait_until(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) > asleep + LEASE + 5.0, "it slept long enough")
     wait_until(lambda: servers.alive(2), "the job with a lease lives again")
     overlap = max(0.0, servers.alive(1)[-1] - servers.alive(2)[0])
     figures.at_most("overlap of two attempts after a sleep", overlap, 0.0)

@@ -22,6 +22,7 @@ from gpq.errors import GpqError, UsageError
 from gpq.rpc.messages import Cancel, CancelResult, DaemonInfo, Info, LogChunk, Logs
 from tests.cli.conftest import Gpq
 from tests.e2e.harness import Daemon
+from tests.figures import Figures
 from tests.hostile import (
     HUGE,
     LARGE,
@@ -41,7 +42,7 @@ from tests.hostile import (
     thief,
 )
 from tests.sshd import Sshd
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -306,7 +307,7 @@ def frames(count: int) -> Iterator[bytes]:
 
 def test_5000_random_frames_each_get_an_answer(daemon: Daemon) -> None:
     with socket.socket(socket.AF_UNIX) as stream:
-        stream.settimeout(20)
+        stream.settimeout(PATIENCE)
         stream.connect(str(daemon.home / "gpq.sock"))
         reader = stream.makefile("rb")
         for frame in frames(5000):
@@ -316,7 +317,7 @@ def test_5000_random_frames_each_get_an_answer(daemon: Daemon) -> None:
     lives(daemon)
 
 
-def test_100_slow_connections_hold_nobody_up_for_long(daemon: Daemon) -> None:
+def test_100_slow_connections_hold_nobody_up_for_long(daemon: Daemon, figures: Figures) -> None:
     with contextlib.ExitStack() as stack:
         began = time.monotonic()
         for number in range(100):
@@ -324,7 +325,7 @@ def test_100_slow_connections_hold_nobody_up_for_long(daemon: Daemon) -> None:
             stream.connect(str(daemon.home / "gpq.sock"))
             stream.sendall(b'{"v":1,"op":"' if number % 2 else b"\0")
         lives(daemon)
-        assert time.monotonic() - began < 20
+        figures.at_most("a job beside 100 slow connections", time.monotonic() - began, 20.0)
     lives(daemon)
 
 

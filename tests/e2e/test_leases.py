@@ -16,9 +16,10 @@ import pytest
 
 from gpq.rpc.messages import Cancel, CancelResult
 from tests.e2e.harness import Daemon
+from tests.figures import Figures
 from tests.waiting import PATIENCE, wait_until
 
-LEASE = 3.0
+LEASE = 10.0
 # Each attempt writes when it lives, by the clock of the boot; what TERM does not end writes on until its KILL.
 LIVING = """
 import os, signal, time
@@ -80,18 +81,18 @@ def living(servers: Servers, **more: object) -> int:
 def test_a_job_on_a_server_that_was_cut_off_ends_itself_before_it_starts_elsewhere(servers: Servers) -> None:
     job = living(servers, requeue_on_lost=LEASE)
     first = place(servers, job)
-    wait_until(lambda: servers.alive(1)[-1] > servers.alive(1)[0] + 2 * LEASE, "its lease is renewed")
+    wait_until(lambda: servers.alive(1)[-1] > servers.alive(1)[0] + LEASE + 2.0, "its lease is renewed")
     servers.cut(first)
     wait_until(lambda: servers.alive(2), "it lives elsewhere")
     assert servers.alive(2)[0] > servers.alive(1)[-1]
     found = servers.detail(job)
     assert {part.node for part in found.job.placement} == {"a", "b"} - {first}
     assert [one.outcome for one in found.attempts][:1] == ["stopped"]
-    assert any(f"ended by its lease: no contact with {first} for 3 s" in line for line in found.notices)
+    assert any(f"ended by its lease: no contact with {first} for {LEASE:g} s" in line for line in found.notices)
     servers.heal(first)
     wait_until(
         lambda: any(
-            one.kind == "Exited" and one.attempt == 1 and "no contact for 3 s" in one.text
+            one.kind == "Exited" and one.attempt == 1 and f"no contact for {LEASE:g} s" in one.text
             for one in servers.detail(job).history
         ),
         "its end on the first server is recorded",
@@ -151,7 +152,7 @@ def test_a_daemon_that_is_frozen_longer_than_the_lease_finds_its_job_ended_and_s
     assert servers.ended(job, free) == {job: ("completed", 0), free: ("failed", 4)}
 
 
-def test_a_server_that_slept_through_its_lease_ends_its_job_as_it_wakes(servers: Servers) -> None:
+def test_a_server_that_slept_through_its_lease_ends_its_job_as_it_wakes(servers: Servers, figures: Figures) -> None:
     job = living(servers, requeue_on_lost=LEASE)
     first = place(servers, job)
     wait_until(lambda: len(attempt_of(servers, first)) >= 2, "shim and job")
@@ -165,8 +166,8 @@ def test_a_server_that_slept_through_its_lease_ends_its_job_as_it_wakes(servers:
     for one in everything:
         one.resume()
     wait_until(lambda: not attempt_of(servers, first), "it is ended")
-    late = [at for at in servers.alive(1) if at > last]
-    assert not late or late[-1] - late[0] < 5.0  # until the next look at the clock; the machine is busy
+    late = [at for at in servers.alive(1) if at > last] or [last]
+    figures.at_most("a job goes on after a sleep, until the next look at the clock", late[-1] - late[0], 5.0)
     (servers.work / "go").touch()
     assert servers.ended(job) == {job: ("completed", 0)}
 
@@ -218,7 +219,7 @@ def test_after_a_reboot_what_checkpoints_goes_on_and_a_black_box_fails_with_the_
 
 
 def test_a_daemon_that_is_killed_and_back_in_time_keeps_the_lease(servers: Servers) -> None:
-    job = living(servers, requeue_on_lost=20.0)
+    job = living(servers, requeue_on_lost=60.0)
     place(servers, job)
     servers.kill()
     servers.start()

@@ -73,13 +73,14 @@ def test_a_slow_checkpoint_has_its_grace_and_who_ignores_term_is_killed_after_it
         never = daemon.submit(sys.executable, "slow.py", "600", **options)
         wait_until((daemon.work / "ready-1").exists, "it is ready")
         (daemon.work / "asked").unlink()
+        began = time.monotonic()
         daemon.call(Hold([str(never)]), Changed)
         wait_until((daemon.work / "asked").exists, "it was asked")
         asked = float((daemon.work / "asked").read_text().split()[0])
         daemon.until(never, "held")
-        took = time.monotonic() - asked
-        figures.at_most("from the order to KILL, with a grace of 6 s and 5 s for TERM", took, 6.0 + 5.0 + 4.0)
-        assert took >= 6.0 + 5.0 - 0.5, took
+        over = time.monotonic()
+        figures.at_most("from the order to KILL, with a grace of 6 s and 5 s for TERM", over - asked, 6.0 + 5.0 + 4.0)
+        assert over - began >= 6.0 + 5.0
         assert any("after it was asked to stop" in line for line in daemon.detail(never).notices)
         assert attempt_pids(daemon, never) == []
 
@@ -102,7 +103,7 @@ def test_what_cannot_be_killed_is_stuck_keeps_its_slot_and_hinders_nobody(figure
             daemon.ended(other)
             longest = max(longest, time.monotonic() - asked)
             others.append(daemon.detail(other).job)
-            assert time.monotonic() - began < 90.0, row
+            assert time.monotonic() - began < 180.0, row
         figures.at_most("from the cancel to `stuck`", time.monotonic() - began, 60.0)
         figures.at_most(f"the longest of {len(others)} other jobs meanwhile", longest, 10.0)
         assert {other.exit_status for other in others} == {3}
@@ -161,7 +162,8 @@ def test_a_daemon_with_64_descriptors_refuses_a_crowd_and_recovers(figures: Figu
         crowd = []
         try:
             crowd.extend(Connection(str(daemon.home / "gpq.sock")) for _ in range(100))
-            time.sleep(1.0)  # its listener meets the limit
+            served = psutil.Process(daemon.process.pid)
+            wait_until(lambda: served.num_fds() >= 60, "its listener meets the limit")
             assert daemon.process.poll() is None
         finally:
             for connection in crowd:
