@@ -5,7 +5,7 @@ Looks once through the objects of the process, after the first steps. Refuses no
 
 import gc
 import weakref
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import torch
 
@@ -42,9 +42,16 @@ class Search:
         self._given = given
         self._copies: Dict[int, Copy] = {}
         self._looked = False
+        self._scheduler: Optional[str] = None
 
     def scheduler(self) -> str:
-        """The class of a scheduler of one of the optimizers that was not given; "" if there is none."""
+        """The class of a scheduler of one of the optimizers that was not given; "" if there is none. Searched for once: what
+        sets rates is there when it first does, and a walk through all objects takes longer than many a step."""
+        if self._scheduler is None:
+            self._scheduler = self._unknown_scheduler()
+        return self._scheduler
+
+    def _unknown_scheduler(self) -> str:
         known = _reachable(self._given.parts)
         optimizers = {id(each) for each in self._given.optimizers}
         for item in gc.get_objects():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import gpq_agent.train as gpq
@@ -51,3 +52,34 @@ def test_an_error_is_one_of_a_part_of_a_batch_in_the_first_step_in_pieces_alone(
             optimizer.zero_grad()
     both = {"accumulate", "split"}
     assert found == ([both, both] + 6 * [set()] if cut else 4 * [set()])
+
+
+@pytest.mark.parametrize("by_schedule", [True, False], ids=["a forgotten scheduler", "by hand"])
+def test_who_sets_the_rate_is_searched_for_once(by_schedule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search walks through all objects of the process: 0.1 s in each step of a training that goes on so for days."""
+    walks = 0
+    objects = gc.get_objects
+
+    def counted() -> list[object]:
+        nonlocal walks
+        walks += 1
+        return objects()
+
+    monkeypatch.setattr(gc, "get_objects", counted)
+    this = job()
+    loader = this.loader(Examples(120), batch_size=4, fixed_batch=True)
+    model, optimizer, _ = prepared(this)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99) if by_schedule else None
+    walked = []
+    for _ in this.epochs(1):
+        for x, y in loader:
+            walked.append(walks)
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if schedule is not None:
+                schedule.step()
+            else:
+                optimizer.param_groups[0]["lr"] *= 0.99
+    assert {"forgotten-scheduler" if by_schedule else "own-rate"} <= set(this._engine.freedoms._known)
+    assert walked[0] < walked[5] == walked[-1]
