@@ -255,10 +255,8 @@ def _read_line(connection: socket.socket, rest: bytes) -> tuple[bytes | None, by
         if len(buffer) > MAX_LINE:
             return bytes(buffer), b""
         searched = len(buffer)
-        patience = left(until)
-        if patience <= 0:
-            return None, b""
-        connection.settimeout(patience)
+        # Too late, what lies in the socket still counts: it may be us who stood still.
+        connection.settimeout(left(until))
         piece = connection.recv(65536)
         if not piece:
             return None, b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 
 from gpq.client.connection import Connection
+from gpq.daemon import server
 from gpq.daemon.server import MAX_PER_USER, Peer, Server
 from gpq.rpc import codec
 from gpq.rpc.messages import Complete, Hold, JobList, Request, Status, Words
@@ -79,3 +81,24 @@ def test_a_look_waits_for_no_turn_and_all_others_have_theirs(desk: Desk, path: s
             with one:  # whose end is the next one's turn
                 assert codec.decode_answer(one._read_line(), JobList).total >= MAX_PER_USER
     assert desk.waiting == MAX_PER_USER + more
+
+
+def test_a_request_that_lies_in_the_socket_is_served_however_late_and_one_without_end_is_not(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "LINE_SECONDS", 0.0)  # after its first piece each request is late
+    whole = codec.encode_request(Complete("jobs", "x" * 100_000))
+    with tempfile.TemporaryDirectory(prefix="gpq-") as folder:
+        path = str(Path(folder) / "sock")
+        served = Server(path, desk.handle)
+        try:
+            with socket.socket(socket.AF_UNIX) as client:
+                client.settimeout(PATIENCE)
+                client.connect(path)
+                client.sendall(whole)
+                served.start()
+                assert codec.decode_answer(client.recv(1 << 16), Words) == Words([])
+                client.sendall(whole[:100])
+                assert client.recv(1 << 16) == b""
+        finally:
+            served.close()
