@@ -16,6 +16,7 @@ from gpq_agent.node.spool import SpoolError
 PATIENCE = 4.0  # seconds; the daemon takes an agent that says nothing for 11 s as silent
 AGAIN_AFTER = 10.0  # seconds for which a place that did not answer is not asked again
 SHORT_PATIENCE = 1.0  # seconds, then: does it answer by now?
+LOOKS = 4  # in all that time
 
 _silent: Dict[str, float] = {}  # when it did not answer
 _left: List[int] = []  # children that the kernel has not let go yet
@@ -42,7 +43,7 @@ def check(place: str, question: Callable[[], None], longest: float = PATIENCE) -
         _answer(writing, question)
     os.close(writing)
     try:
-        ready, _, _ = select.select([reading], [], [], patience)
+        ready = _is_ready(reading, patience)
         said = os.read(reading, 1 << 16) if ready else b""
     finally:
         os.close(reading)
@@ -53,6 +54,12 @@ def check(place: str, question: Callable[[], None], longest: float = PATIENCE) -
         raise no_answer(place)
     os.waitpid(pid, 0)
     _conclude(said, place)
+
+
+def _is_ready(reading: int, patience: float) -> bool:
+    """Is there an answer within `patience` seconds? They are counted by looks that found nothing: a machine that stood still
+    in one of them has time for an answer in the others."""
+    return any(select.select([reading], [], [], patience / LOOKS)[0] for _ in range(LOOKS))
 
 
 def _answer(writing: int, question: Callable[[], None]) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from gpq_agent.node import patiently
@@ -68,3 +70,24 @@ def test_a_child_that_is_killed_says_nothing_and_nothing_is_taken_for_good() -> 
     with pytest.raises(SpoolError, match="ended too soon") as refusal:
         patiently.check("/d", lambda: os.kill(os.getpid(), 9))
     assert refusal.value.kind == "busy"
+
+
+def test_a_machine_that_stood_still_is_not_the_fault_of_a_file_system(tmp_path: Path) -> None:
+    """The handler of a signal keeps this process from its first look for as long as it has patience."""
+    patience, awake = 1.0, tmp_path / "awake"
+
+    def stand_still(number: int, frame: object) -> None:
+        time.sleep(patience)
+        awake.touch()
+
+    def question() -> None:
+        os.kill(os.getppid(), signal.SIGUSR1)
+        while not awake.exists():
+            time.sleep(0.01)
+
+    before = signal.signal(signal.SIGUSR1, stand_still)
+    try:
+        patiently.check("/e", question, patience)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert awake.exists()
