@@ -131,9 +131,11 @@ class Conversation:
             self._backoff = FIRST_BACKOFF
         wait = self._backoff
         self._outage.failed(reason, wait)
-        # An agent that ended and is back at once is no news; one that does not come back is.
+        # An agent that ended and is back at once is no news; one that does not come back is. Where it was heard of on this
+        # very line, long ago by the clock, it may be us who stood still: the next try tells.
         silent = self._clock.elapsed() - self.heard_at
-        if not self._observer.is_up or silent > 0.9 * SILENCE:
+        ended = reason != NO_ANSWER and self.heard_at >= self._tried_at
+        if not self._observer.is_up or (silent > 0.9 * SILENCE and not ended):
             self._tell(self._observer.silent(reason, silent))
         is_hopeful = not refused and silent < HOPEFUL
         self._backoff = min(wait * 2, HOPEFUL_BACKOFF if is_hopeful else LAST_BACKOFF)

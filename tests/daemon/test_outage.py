@@ -6,14 +6,27 @@ import logging
 
 import pytest
 
-from gpq.core.events import Event
-from gpq.core.units import NodeId
+from gpq.core.events import Event, NodeSilent
+from gpq.core.units import NodeId, Seconds
 from gpq.daemon.clock import Clock
-from gpq.daemon.conversation import Conversation
-from gpq.daemon.link import Done, Reply
+from gpq.daemon.conversation import SILENCE, Conversation
+from gpq.daemon.link import NO_ANSWER, Done, Reply
 from tests.builders import snapshot
 
 REFUSES = "a refuses connections"
+HELLO = {
+    "ok": True, "version": 1, "library": "/lib", "boot_id": "b", "time": 1.0, "stamp": 1.0, "attempts": (),
+    "devices": (), "digest": "",
+}  # fmt: skip
+
+
+class SleepyClock(Clock):
+    """Of a machine that slept for `slept` seconds."""
+
+    slept = 0.0
+
+    def elapsed(self) -> Seconds:
+        return super().elapsed() + self.slept
 
 
 def answers(reply: Reply, talk: Conversation) -> None:
@@ -50,13 +63,30 @@ def test_an_outage_is_told_at_doubling_distances_and_each_new_reason_at_once(
     assert tries == [4, 8, 16, 32, 41, 64, 128, 256, 512, 1024]
     assert lines[7] == "a: there is no way to a; that was try 41, the next in 2.0 s"
     caplog.clear()
-    hello = {
-        "ok": True, "version": 1, "library": "/lib", "boot_id": "b", "time": 1.0, "stamp": 1.0, "attempts": (),
-        "devices": (), "digest": "",
-    }  # fmt: skip
-    answers(hello, talk)
+    answers(HELLO, talk)
     talk.over("no answer")
     assert [record.getMessage() for record in caplog.records] == [
         "a: answers again, after 1041 tries",
         "a: no answer; next try in 2.0 s",
     ]
+
+
+def test_an_agent_that_ended_while_this_machine_slept_is_no_news_until_none_takes_its_place() -> None:
+    clock, told = SleepyClock(), list[Event]()
+    talk = Conversation(NodeId("a"), library="/lib", gpus=(), clock=clock, inbox=told.extend, view=snapshot)
+
+    def silences() -> list[str]:
+        return [event.reason for event in told if isinstance(event, NodeSilent)]
+
+    for _ in range(2):
+        answers(HELLO, talk)
+        clock.slept += 2 * SILENCE
+        talk.over("the node agent ended")
+        assert silences() == []
+    talk.attempt()
+    talk.over(REFUSES)
+    assert silences() == [REFUSES]
+    answers(HELLO, talk)
+    clock.slept += 2 * SILENCE
+    talk.over(NO_ANSWER)
+    assert silences() == [REFUSES, NO_ANSWER]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpq.daemon.conversation import SILENCE
-from gpq.daemon.link import Done, LinkLost
+from gpq.daemon.link import NO_ANSWER, Done, LinkLost
 from tests.dst.schedule import Run, Schedule
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Pipe:
                 return
             rest = self.heard_at + SILENCE - self.schedule.now
             if rest <= 1e-6:
-                self._lost(f"no answer for {SILENCE:.0f} s")
+                self._lost(NO_ANSWER)
             else:
                 self.schedule.after(rest, self._look)
 
