@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.chaos.runs import Measured, number
+from tests.promises import BrokenPromise
 
 FIGURE = "figure"
 TIMES = ("s", "ms")  # units
@@ -40,7 +41,8 @@ class Figures:
 
     def exactly(self, what: str, reached: object, asked: object) -> None:
         self.note(what, f"{reached} (asked: {asked})")
-        assert reached == asked, f"{what}: {reached}, asked: {asked}"
+        if reached != asked:
+            raise _error(asked)(f"{what}: {reached}, asked: {asked}")
 
     def all(self, measured: Iterable[Measured]) -> None:
         """What a run of `tests.chaos` gave: all of it recorded, then demanded."""
@@ -52,9 +54,14 @@ class Figures:
             )
         for each in found:
             bar = None if each.at_most is None else demanded(each.at_most, each.unit)
-            assert replace(each, at_most=bar).good, (
-                f"{each.what}: {each.reached} {each.unit}, asked: {each.asked}; {each.why}"
-            )
+            if not replace(each, at_most=bar).good:
+                text = f"{each.what}: {each.reached} {each.unit}, asked: {each.asked}; {each.why}"
+                raise _error(each.at_most)(text)
+
+
+def _error(asked: object) -> type[AssertionError]:
+    """Where none is asked for (lost, double, violations) and there is one, a promise is broken."""
+    return BrokenPromise if asked in (0, []) else AssertionError
 
 
 def _text(number: float) -> str:
