@@ -49,10 +49,9 @@ def _files(place: Path) -> Iterator[Path]:
 LIBRARY = ("agent/gpq_agent/train", "agent/gpq_agent/wire.py", "constraints.txt")
 MODELS = ("gpq/core", "gpq/policies", "gpq/config.py", "constraints.txt")
 DAEMON = ("gpq/connectors", "gpq/control", "gpq/daemon", "gpq/rpc", "gpq/store", "agent/gpq_agent/node")
-PROBES = tuple(f"tests/agent/train/test_{name}.py" for name in ("noise_scale", "resize", "scripts"))
 GROUPS = (
     Group("habits", ("tests/habits",), LIBRARY),
-    Group("probes", PROBES, LIBRARY),
+    Group("library", ("tests/agent/train",), LIBRARY),
     Group("checks", ("tests/check", "tests/cli/test_check.py"), (*LIBRARY, "gpq/check", "gpq/cli/check.py")),
     Group("simulation", ("tests/sim", "tests/dst"), (*MODELS, *DAEMON, "gpq/sim", "gpq/cli/simulate.py")),
     Group("policies", ("tests/core", "tests/policies"), (*MODELS, "gpq/control")),
