@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gpq import pace
 from gpq.errors import GpqError, Refused
 
 NOISE = 64 << 10  # bytes that login scripts may print before
-LOGIN_PATIENCE = 60.0  # seconds without a byte until the shell is there: ssh itself gives up on a dead way before
-PATIENCE = 30.0  # seconds without a byte after that
 LOOK = 0.25  # seconds between two calls of `waiting`
 
 
@@ -43,7 +42,7 @@ class Handshake:
                     f"{self._host}: the login scripts print more than {NOISE >> 10} KiB",
                     "let .bashrc (.cshrc, config.fish) print nothing where it is not interactive",
                 )
-            heard += self._read(1 << 12, LOGIN_PATIENCE)
+            heard += self._read(1 << 12, pace.LOGIN_PATIENCE)
             self.noise = heard[-NOISE:]
         self.seconds = time.monotonic() - self._began
 
@@ -60,7 +59,7 @@ class Handshake:
         poller = select.poll()
         poller.register(self._sink, select.POLLOUT)
         while rest:
-            self._poll(poller, PATIENCE)
+            self._poll(poller, pace.SHELL_PATIENCE)
             try:
                 rest = rest[os.write(self._sink, rest[: 1 << 14]) :]
             except BlockingIOError:
@@ -104,7 +103,7 @@ class Handshake:
     def _line(self) -> bytes:
         line = b""
         while not line.endswith(b"\n") and len(line) <= NOISE:
-            line += self._read(1, PATIENCE)
+            line += self._read(1, pace.SHELL_PATIENCE)
         return line
 
     def _read(self, size: int, patience: float) -> bytes:

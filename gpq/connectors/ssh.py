@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from gpq import pace
 from gpq.config import HOST
 from gpq.connectors import ssh_words
 from gpq.connectors.base import Channel
@@ -54,10 +55,8 @@ FIXED = (
     "-o", "EscapeChar=none",
     "-o", "LogLevel=ERROR",
 )  # fmt: skip
-ALIVE = ("-o", "ServerAliveInterval=3", "-o", "ServerAliveCountMax=3")
+ALIVE = ("-o", f"ServerAliveInterval={pace.KEEPALIVE}", "-o", "ServerAliveCountMax=3")
 
-FIRST_TIMEOUT = 15  # seconds for TCP and the exchange of keys, until it is known how long they take
-LEAST_TIMEOUT = 5  # a lost SYN is sent again after 1 and 3 s; whoever waits longer comes back too late after a cut
 MOST_COMPLAINTS = 1 << 20  # bytes of the file, before it begins anew
 CLOSE_PATIENCE = 0.5  # seconds that ssh has to end after its input was closed; a dead link would hold it for ever
 
@@ -137,7 +136,7 @@ class SshConnector:
         self.errors = errors
         self._bundle = bundle
         self._python = python
-        self._timeout = FIRST_TIMEOUT
+        self._timeout = pace.FIRST_TIMEOUT
         self.shipped = 0  # how often the agent had to be sent
 
     def put(self, content: bytes, path: str) -> None:
@@ -157,7 +156,7 @@ class SshConnector:
         talk = Handshake(channel.reader.fileno(), channel.writer.fileno(), target.host, waiting)
         try:
             talk.expect_shell(READY)
-            self._timeout = max(LEAST_TIMEOUT, min(3 * int(talk.seconds + 1), FIRST_TIMEOUT))
+            self._timeout = max(pace.LEAST_TIMEOUT, min(3 * int(talk.seconds + 1), pace.FIRST_TIMEOUT))
             word = secrets.token_hex(16)
             source = self._bundle.bootstrap.encode("utf-8").hex().encode("ascii")
             talk.say(self._python.encode("utf-8") + b"\n" + source + b"\n")

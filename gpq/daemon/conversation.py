@@ -11,6 +11,7 @@ from typing import Any
 
 from gpq_agent import wire
 
+from gpq import pace
 from gpq.core import environments
 from gpq.core.actions import Action, Forget, Launch, OfAttempt, Prepare, Retune, Stop
 from gpq.core.events import EnvironmentSeen, Event, NodeSeen, StartRefused
@@ -29,16 +30,11 @@ from gpq.daemon.reign import UNNAMED, Reign
 log = logging.getLogger(__name__)
 
 OWNER_LOOK: Seconds = 2.0  # between two looks at the GPUs of a server that is somebody's
-WATCH: Seconds = 3.0  # a watch answers after this long even without news, or in this part of the shortest lease
-LEASE_SHARE = 0.25
-SILENCE: Seconds = 11.0  # three answers missed, and some; the agent itself may wait 10 s for the GPU driver
+LEASE_SHARE = 0.25  # of the shortest lease, after which a watch answers at the latest
 REPEAT: Mapping[type[OfAttempt], Seconds] = {Launch: 5.0, Stop: 30.0, Retune: 60.0, Forget: 30.0}  # while of no effect
 REFUSED_PATIENCE: Seconds = 10.0  # a start refused for a passing reason is tried again this long
 REMEMBER: Seconds = 120.0  # longer than any of the above
 SHELL_CODES = {"not-found": 127, "not-executable": 126}  # of refusals
-FIRST_BACKOFF, LAST_BACKOFF = 0.1, 30.0
-# So soon after an answer, or our own start, the longest one: a node shall be back within 5 s.
-HOPEFUL, HOPEFUL_BACKOFF = 600.0, 2.0
 
 Send = Callable[[str, Mapping[str, Any], Done], None]  # as Link.send
 
@@ -91,7 +87,7 @@ class Conversation:
         self._refusals: dict[Key, StartRefused] = {}  # for good; not told while another start may be under way
         self._told_refused: set[Key] = set()
         self._lacks: dict[Key, EnvironmentSeen] = {}  # told with the refusal, after it
-        self._backoff = FIRST_BACKOFF
+        self._backoff = pace.FIRST_BACKOFF
         self._outage = Outage(node)
         self._forgone: frozenset[Key] = frozenset()  # written by the thread of the leases alone
 
@@ -121,24 +117,24 @@ class Conversation:
     def waiting(self) -> None:
         """A connection is still being made."""
         silent = self._clock.elapsed() - self.heard_at
-        if self._observer.is_up and silent > SILENCE:
+        if self._observer.is_up and silent > pace.SILENCE:
             self._tell(self._observer.silent(NO_ANSWER, silent))
 
     def over(self, reason: str, *, refused: bool = False) -> Seconds:
         """The connection, or the try, came to its end. Seconds to wait at most before the next; longer where the node refused
         us, which takes a person to change."""
-        if self.heard_at - self._tried_at > LAST_BACKOFF:
-            self._backoff = FIRST_BACKOFF
+        if self.heard_at - self._tried_at > pace.LAST_BACKOFF:
+            self._backoff = pace.FIRST_BACKOFF
         wait = self._backoff
         self._outage.failed(reason, wait)
         # An agent that ended and is back at once is no news; one that does not come back is. Where it was heard of on this
         # very line, long ago by the clock, it may be us who stood still: the next try tells.
         silent = self._clock.elapsed() - self.heard_at
         ended = reason != NO_ANSWER and self.heard_at >= self._tried_at
-        if not self._observer.is_up or (silent > 0.9 * SILENCE and not ended):
+        if not self._observer.is_up or (silent > 0.9 * pace.SILENCE and not ended):
             self._tell(self._observer.silent(reason, silent))
-        is_hopeful = not refused and silent < HOPEFUL
-        self._backoff = min(wait * 2, HOPEFUL_BACKOFF if is_hopeful else LAST_BACKOFF)
+        is_hopeful = not refused and silent < pace.HOPEFUL
+        self._backoff = min(wait * 2, pace.HOPEFUL_BACKOFF if is_hopeful else pace.LAST_BACKOFF)
         return wait
 
     # -- orders --------------------------------------------------------------------------------------------------------
@@ -329,8 +325,8 @@ class Conversation:
             self._heal(send, known, snapshot)
         self.line = send
         self._outage.over()
-        leases = (job.spec.requeue_on_lost * LEASE_SHARE or WATCH for job in expected(snapshot, self.node))
-        patience = 0.0 if more else min([WATCH, *leases])
+        leases = (job.spec.requeue_on_lost * LEASE_SHARE or pace.WATCH for job in expected(snapshot, self.node))
+        patience = 0.0 if more else min([pace.WATCH, *leases])
         self._watch(send, reply["digest"], patience, self._report.get("stamp") if holds else None)
 
     def _start_possible(self, key: Key) -> bool:

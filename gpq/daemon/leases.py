@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
+from gpq import pace
 from gpq.core.events import Event, NodeSilent
 from gpq.core.healing import nodes_of
 from gpq.core.leases import given_up
@@ -17,7 +18,6 @@ from gpq.daemon.observing import Key
 
 LOOK: Seconds = 1.0
 ABSENCE: Seconds = 5.0  # between two looks: this daemon was stopped, or its machine slept
-LISTENING: Seconds = 15.0  # after an absence, the nodes' own news are waited for
 
 
 class LeaseWatch:
@@ -66,7 +66,7 @@ class LeaseWatch:
         """The ends that are certain by now. A node that nobody connects to any more is silent since this daemon's start."""
         counted, snapshot = self._counted(), self._view()
         if counted - self._looked_at > ABSENCE:
-            self._not_before = counted + LISTENING
+            self._not_before = counted + pace.LISTENING
         self._looked_at = counted
         if counted < self._not_before:
             return []

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from gpq_agent import wire
 
+from gpq import pace
 from gpq.connectors.base import Channel
 from gpq.core.units import Seconds
 
@@ -24,7 +25,6 @@ log = logging.getLogger(__name__)
 Reply = Mapping[str, Any]
 Done = Callable[[Reply], None]
 
-POLL: Seconds = 1.0
 NO_ANSWER = "nothing comes from it"  # for how long is seen where it is shown
 MAX_LINE = 64 << 20  # bytes; a longer line is no agent's
 CHUNK = 1 << 16
@@ -104,9 +104,9 @@ class Link:
         pieces: list[bytes] = []
         size = missed = 0
         while not self._lost:
-            if not poller.poll(POLL * 1000):
+            if not poller.poll(pace.POLL * 1000):
                 missed += 1
-                if missed * POLL >= silence:
+                if missed * pace.POLL >= silence:
                     raise LinkLost(NO_ANSWER)
                 continue
             missed = 0

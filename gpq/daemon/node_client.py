@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, NoReturn
 
+from gpq import pace
 from gpq.connectors.base import Connector
 from gpq.core.actions import Action, Launch
 from gpq.core.events import Event
@@ -20,7 +21,7 @@ from gpq.core.models import Snapshot
 from gpq.core.nodes import FIRST_CONTACT
 from gpq.core.units import NodeId, Seconds
 from gpq.daemon.clock import Clock
-from gpq.daemon.conversation import SILENCE, Conversation, Send
+from gpq.daemon.conversation import Conversation, Send
 from gpq.daemon.link import Link, LinkLost, Reply
 from gpq.daemon.observing import Key
 from gpq.daemon.reign import UNNAMED, Reign
@@ -170,7 +171,7 @@ class NodeClient:
             link.end("the daemon is ending")
         try:
             self._conversation.begin(link.send)
-            link.serve(SILENCE)
+            link.serve(pace.SILENCE)
         except BaseException as error:
             self._conversation.cut()
             link.close(str(error))

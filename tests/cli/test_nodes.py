@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from gpq import pace
 from gpq.cli import config_file, host_keys, meeting, output, ssh_hosts
 from gpq.cli.adding import Wanted, add, check, picked
 from gpq.cli.meeting import Findings
 from gpq.config import parse
-from gpq.connectors import handshake
 from gpq.errors import GpqError, NotFound, Refused, UsageError
 from tests.cli.conftest import Gpq
 from tests.sshd import Sshd
@@ -192,7 +192,7 @@ def test_a_login_that_hangs_is_waited_for_once_and_said(
     monkeypatch.setenv("GPQ_CONFIG", str(tmp_path / "config.toml"))
     monkeypatch.setenv("GPQ_HOME", str(tmp_path / "gpq"))
     monkeypatch.setattr(host_keys, "PATIENCE", 30.0)
-    monkeypatch.setattr(handshake, "LOGIN_PATIENCE", 1.0)
+    monkeypatch.setattr(pace, "LOGIN_PATIENCE", 1.0)
     monkeypatch.setattr(meeting, "REMARK_AFTER", 0.1)
     with Sshd(tmp_path / "sshd", directives=["ForceCommand sleep 60"]) as hung:
         wanted = Wanted(hung.name, "", [], 1, "", 0, "", str(hung.config))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from gpq_agent import wire
 
+from gpq import pace
 from gpq.config import NodeConfig
 from gpq.core.actions import Launch
 from gpq.core.events import Exited, NodeSeen, NodeSilent, Started
@@ -20,7 +21,7 @@ from gpq.core.nodes import DeviceState
 from gpq.core.units import DeviceId, JobId, NodeId
 from gpq.daemon.clock import Clock, elapsed
 from gpq.daemon.launching import start_order
-from gpq.daemon.leases import ABSENCE, LISTENING, LeaseWatch
+from gpq.daemon.leases import ABSENCE, LeaseWatch
 from gpq.daemon.observing import Observer
 from gpq.daemon.reign import Reign
 from gpq.daemon.world import LiveWorld
@@ -102,7 +103,7 @@ def test_a_node_that_is_heard_of_renews() -> None:
 def test_after_an_absence_of_its_own_the_daemon_listens_first() -> None:
     given = Given(leased())
     assert given.pass_(7200.0, step=7200.0) == []  # it was stopped, or its machine slept
-    assert given.pass_(LISTENING - 1.0) == []
+    assert given.pass_(pace.LISTENING - 1.0) == []
     assert given.pass_(2.0)
     assert ABSENCE > 1.0
 

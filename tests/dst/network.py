@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpq.daemon.conversation import SILENCE
 from gpq.daemon.link import NO_ANSWER, Done, LinkLost
+from gpq.pace import SILENCE
 from tests.dst.schedule import Run, Schedule
 
 if TYPE_CHECKING:
