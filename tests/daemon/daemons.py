@@ -23,6 +23,10 @@ from tests.waiting import wait_until
 ROOT = Path(__file__).parents[2]
 R = TypeVar("R", bound=msgspec.Struct)
 
+# Of a daemon whose silence (2.2 s) or back-off (6 s at most) a test waits for. Beside load, an agent may be silent for so
+# long though it lives: a test that asserts that it was not keeps the pace of users, 1.0.
+QUICK = 0.2
+
 CONFIG = """\
 policy = "fifo"
 interval = 5.0
@@ -34,8 +38,9 @@ slots = 2
 class Daemon:
     """One state directory, and the daemon that serves it at the moment."""
 
-    def __init__(self, home: Path, config: str = CONFIG) -> None:
+    def __init__(self, home: Path, config: str = CONFIG, pace: float = 1.0) -> None:
         self.home = home
+        self.pace = pace
         self.home.mkdir(parents=True, exist_ok=True)
         self.config = home.parent / f"{home.name}.toml"
         self.config.write_text(config)
@@ -47,6 +52,7 @@ class Daemon:
             **os.environ,
             "GPQ_HOME": str(self.home),
             "GPQ_CONFIG": str(self.config),
+            "GPQ_TEST_PACE": str(self.pace),
             "PYTHONPATH": f"{ROOT}:{ROOT / 'agent'}",
         }
 
@@ -118,9 +124,9 @@ class Daemon:
 
 
 @contextmanager
-def daemon(home: Path, config: str = CONFIG) -> Iterator[Daemon]:
+def daemon(home: Path, config: str = CONFIG, pace: float = 1.0) -> Iterator[Daemon]:
     """A daemon that serves; it and its jobs are gone afterwards."""
-    made = Daemon(home, config)
+    made = Daemon(home, config, pace)
     try:
         yield made.start()
     finally:

@@ -50,9 +50,14 @@ class Daemon:
     """`with Daemon(slots=2) as daemon`: started on entry; at the end its jobs are cancelled, it ends, its folder goes."""
 
     def __init__(
-        self, *, slots: int = 2, nodes: Mapping[str, int | Mapping[str, object]] | None = None, **settings: object
+        self,
+        *,
+        slots: int = 2,
+        nodes: Mapping[str, int | Mapping[str, object]] | None = None,
+        pace: float = 1.0,
+        **settings: object,
     ) -> None:
-        """`nodes`: the slots of each, or all that config.toml says of it."""
+        """`nodes`: the slots of each, or all that config.toml says of it. `pace`: of its patience with them."""
         # Not under pytest's folder: the path of a socket may have 107 bytes.
         self.home = Path(tempfile.mkdtemp(prefix="gpq-"))
         self.work = self.home / "work"
@@ -64,6 +69,7 @@ class Daemon:
         self.config = self.home / "config.toml"
         self.config.write_text("\n".join(lines) + "\n")
         self.source = ROOT  # of the gpq that is started
+        self.pace = pace
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Daemon:
@@ -95,7 +101,7 @@ class Daemon:
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("GPQ_")}
         own = {"PYTHONPATH": f"{self.source}:{self.source / 'agent'}", "GPQ_HOME": str(self.home)}
-        return {**kept, **own, "GPQ_CONFIG": str(self.config)}
+        return {**kept, **own, "GPQ_CONFIG": str(self.config), "GPQ_TEST_PACE": str(self.pace)}
 
     def spawn(self) -> int:
         """Start it without waiting; the descriptor on which it will say that it serves."""

@@ -22,13 +22,14 @@ HOME = f"/home/{USER}"
 class LabDaemon(Daemon):
     """`slots`: of each server that is a node."""
 
-    def __init__(self, lab: Lab, slots: dict[str, int], **settings: object) -> None:
+    def __init__(self, lab: Lab, slots: dict[str, int], *, pace: float = 1.0, **settings: object) -> None:
         ssh = ["ssh", "-F", str(lab.ssh_config)]
         self.lab = lab
         super().__init__(
             nodes={
                 name: {"connector": "ssh", "host": name, "ssh": ssh, "slots": count} for name, count in slots.items()
             },
+            pace=pace,
             **settings,
         )
 
