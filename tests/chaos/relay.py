@@ -76,11 +76,13 @@ class Relay:
             "late": [self.late], "twice": [0.0, 0.0], "twice later": [0.0, soon], "behind": [soon], "plain": [0.0],
         }[kind]  # fmt: skip
         for wait in moments:
+            self.note("held", "")
             heapq.heappush(self.waiting, (now + wait, next(self.numbers), line))
 
     def deliver(self) -> None:
         while self.waiting and self.waiting[0][0] <= time.monotonic():
             self.send(heapq.heappop(self.waiting)[2])
+            self.note("delivered", "")
 
     def send(self, line: bytes) -> None:
         assert self.agent.stdin is not None

@@ -14,6 +14,7 @@ import psutil
 import pytest
 from gpq_agent import wire
 
+from gpq import pace
 from gpq.config import NodeConfig
 from gpq.core.actions import Forget, Launch, Stop
 from gpq.core.events import Event, Exited, Launched, NodeSeen, NodeSilent, Profiled, Started, StartRefused, Submitted
@@ -27,6 +28,7 @@ from gpq.ports import World
 from gpq.sim.programs import Program
 from gpq.sim.world import SimWorld
 from tests import builders
+from tests.daemon.daemons import QUICK
 from tests.waiting import PATIENCE, pid_in, wait_until
 
 NODE = NodeId("a")
@@ -103,6 +105,13 @@ def live(home: Path) -> Iterator[LiveWorld]:
     world.start()
     yield world
     world.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The world that is made after this calls a node silent five times as soon."""
+    for name in ("SILENCE", "POLL", "WATCH"):
+        monkeypatch.setattr(pace, name, getattr(pace, name) * QUICK)
 
 
 @pytest.fixture
@@ -237,7 +246,9 @@ def test_a_killed_agent_is_replaced_and_its_job_does_not_notice(loop: Loop, home
     assert not loop.has(NodeSilent)
 
 
-def test_a_frozen_agent_is_silence_and_silence_ends_no_job(loop: Loop, home: Path, tmp_path: Path) -> None:
+def test_a_frozen_agent_is_silence_and_silence_ends_no_job(
+    impatient: None, loop: Loop, home: Path, tmp_path: Path
+) -> None:
     order = loop.launch(shell("while [ ! -e go ]; do sleep 0.05; done; exit 3", tmp_path))
     loop.until(lambda: loop.has(Started), "it runs")
     agent = agent_of(home)

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ from gpq.rpc.messages import (
     Reloaded,
     Show,
 )
-from tests.daemon.daemons import Daemon, daemon
+from tests.daemon.daemons import QUICK, Daemon, daemon
 from tests.figures import Figures
 from tests.sshd import Sshd, clients
 from tests.waiting import pid_in, wait_until
@@ -36,10 +37,7 @@ from tests.waiting import pid_in, wait_until
 UNKNOWN_WITHIN = 15.0  # seconds after a server hangs
 BACK_WITHIN = 5.0  # seconds after it goes on
 
-COUNT = """
-echo $$ > pid; i=0; while [ $i -lt {} ]; do echo line $i; i=$((i+1)); sleep 0.05; done
-while [ ! -e go ]; do sleep 0.05; done; test ! -e "$STOP"
-"""
+COUNT = "echo $$ > pid; i=0; while [ ! -e go ]; do echo line $i; i=$((i+1)); sleep 0.05; done; echo $i > count"
 
 
 @pytest.fixture
@@ -48,10 +46,24 @@ def server(tmp_path: Path) -> Iterator[Sshd]:
         yield running
 
 
+@contextmanager
+def serving(server: Sshd, folder: Path, pace: float) -> Iterator[Daemon]:
+    config = f'policy = "fifo"\ninterval = 5.0\n[nodes.far]\n{server.toml()}'
+    with daemon(folder / "home", config, pace) as running:
+        running.wait_for_nodes()
+        yield running
+
+
 @pytest.fixture
 def served(server: Sshd, tmp_path: Path) -> Iterator[Daemon]:
-    with daemon(tmp_path / "home", f'policy = "fifo"\ninterval = 5.0\n[nodes.far]\n{server.toml()}') as running:
-        running.wait_for_nodes()
+    with serving(server, tmp_path, 1.0) as running:
+        yield running
+
+
+@pytest.fixture
+def impatient(server: Sshd, tmp_path: Path) -> Iterator[Daemon]:
+    """For tests that wait for its silence or its back-off."""
+    with serving(server, tmp_path, QUICK) as running:
         yield running
 
 
@@ -83,16 +95,20 @@ def kill(ssh: int) -> None:
         os.kill(ssh, signal.SIGKILL)
 
 
-def counting(served: Daemon, work: Path, lines: int) -> int:
-    """Ends once there is a file `go`."""
-    script = f"cd {work}; {COUNT.format(lines)}"
-    return served.submit("sh", "-c", script, max_gpus=1)
+def counting(served: Daemon, work: Path) -> int:
+    """A job that writes a line now and then until there is a file `go`, and then how many."""
+    return served.submit("sh", "-c", f"cd {work}; {COUNT}", max_gpus=1)
+
+
+def counted(work: Path) -> str:
+    """What it has written."""
+    return "".join(f"line {number}\n" for number in range(int((work / "count").read_text())))
 
 
 def test_a_job_outlives_kill_9_of_the_connection_and_of_the_daemon(
     served: Daemon, server: Sshd, tmp_path: Path
 ) -> None:
-    job = counting(served, tmp_path, 160)
+    job = counting(served, tmp_path)
     pid = pid_in(tmp_path / "pid")
     seen: set[int] = set()
     for _ in range(3):
@@ -102,46 +118,49 @@ def test_a_job_outlives_kill_9_of_the_connection_and_of_the_daemon(
     served.kill()
     wait_until(lambda: not clients(server.config), "ssh ends with its daemon")
     served.start()
+    served.wait_for_nodes()
     os.kill(pid, 0)
     (tmp_path / "go").touch()
     found = ended(served, job)
     assert (found.job.state, found.job.exit_status, found.job.attempt) == ("completed", 0, 1)
-    assert log(served, job) == "".join(f"line {number}\n" for number in range(160))
+    assert log(served, job) == counted(tmp_path)
     assert len(list((server.home / ".gpq" / "agent").iterdir())) == 1
 
 
 def test_a_server_that_hangs_is_silent_soon_and_back_at_once_with_its_job_untouched(
-    served: Daemon, server: Sshd, tmp_path: Path, figures: Figures
+    impatient: Daemon, server: Sshd, tmp_path: Path, figures: Figures
 ) -> None:
-    job = counting(served, tmp_path, 600)
+    job = counting(impatient, tmp_path)
     pid = pid_in(tmp_path / "pid")
-    wait_until(lambda: detail(served, job).job.state == "running", "the job runs")
+    wait_until(lambda: detail(impatient, job).job.state == "running", "the job runs")
     server.signal(signal.SIGSTOP)
     began = time.monotonic()
-    wait_until(lambda: node(served).state == "unreachable", "the node is unreachable")
+    wait_until(lambda: node(impatient).state == "unreachable", "the node is unreachable")
     figures.at_most("unreachable after its sshd was stopped", time.monotonic() - began, UNKNOWN_WITHIN)
-    assert detail(served, job).job.state == "running"
+    assert detail(impatient, job).job.state == "running"
     server.signal(signal.SIGCONT)
     began = time.monotonic()
-    wait_until(lambda: node(served).state == "up", "the node is up")
+    wait_until(lambda: node(impatient).state == "up", "the node is up")
     figures.at_most("up after its sshd goes on", time.monotonic() - began, BACK_WITHIN)
     os.kill(pid, 0)
     (tmp_path / "go").touch()
-    found = ended(served, job)
+    found = ended(impatient, job)
     assert (found.job.exit_status, found.job.attempt) == (0, 1)
-    assert log(served, job) == "".join(f"line {number}\n" for number in range(600))
+    assert log(impatient, job) == counted(tmp_path)
 
 
-def test_why_a_server_is_not_there_is_said_and_it_comes_back_by_itself(served: Daemon, server: Sshd) -> None:
+def test_why_a_server_is_not_there_is_said_and_it_comes_back_by_itself(impatient: Daemon, server: Sshd) -> None:
     known = server.known_hosts.read_text()
     server.stop()
     server.change_host_key()
     server.start()
     kill(client(server))
-    wait_until(lambda: "another host key than the one that is known" in node(served).reason, "the host key is refused")
+    wait_until(
+        lambda: "another host key than the one that is known" in node(impatient).reason, "the host key is refused"
+    )
     assert server.known_hosts.read_text() == known
     server.know()
-    wait_until(lambda: node(served).state == "up", "the node is up")
+    wait_until(lambda: node(impatient).state == "up", "the node is up")
 
 
 def test_nodes_come_and_go_while_the_daemon_runs_and_none_goes_with_its_job(
@@ -154,7 +173,7 @@ def test_nodes_come_and_go_while_the_daemon_runs_and_none_goes_with_its_job(
     wait_until(lambda: served.info().nodes == {"far": "up", "near": "up"}, "both are up")
     assert not served.info().config_changed
     assert clients(server.config) == [ssh]
-    job = counting(served, tmp_path, 100_000)
+    job = counting(served, tmp_path)
     [part] = wait_until(lambda: detail(served, job).job.placement, "the job has a place")
     other = "near" if part.node == "far" else "far"
     tables = {"far": server.toml(), "near": "slots = 1\n"}

@@ -6,6 +6,7 @@ import re
 import time
 
 from gpq.rpc.messages import Drain, Drained, JobView, Undrain
+from tests.daemon.daemons import QUICK
 from tests.figures import Figures
 from tests.lab.daemons import LabDaemon
 from tests.lab.lab import Lab
@@ -37,7 +38,7 @@ while at < {SAMPLES}:
 
 
 def test_a_checkpoint_follows_its_job_though_the_link_is_cut_as_it_is_sent(lab: Lab, figures: Figures) -> None:
-    with LabDaemon(lab, {"srv-a": 1, "srv-b": 1}) as daemon:
+    with LabDaemon(lab, {"srv-a": 1, "srv-b": 1}, pace=QUICK) as daemon:
         daemon.up()
 
         def row(job: int) -> JobView:
