@@ -46,4 +46,6 @@ LEAST_TIMEOUT = _whole(5, least=5)  # a lost SYN is sent again after 1 and 3 s; 
 LOGIN_PATIENCE = 60.0 * FACTOR  # without a byte until the shell is there: ssh itself gives up on a dead way before
 SHELL_PATIENCE = 30.0 * FACTOR  # without a byte after that
 
+# All of them.
+FIRST_NEWS = 10.0 * FACTOR  # after the start, or of silence: who needs to know what they say waits for so long
 LISTENING = 15.0 * FACTOR  # after the daemon's own absence, the nodes' own news are waited for

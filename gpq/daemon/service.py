@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 import gpq
-from gpq import outward, paths
+from gpq import outward, pace, paths
 from gpq.control import (
     accounts,
     after,
@@ -44,7 +44,7 @@ from gpq.daemon.deadlines import deadline, left
 from gpq.daemon.fleet import Fleet
 from gpq.daemon.logs import LogReader, Tail
 from gpq.daemon.server import Peer
-from gpq.daemon.submitting import NODES_PATIENCE, Submitting, settled
+from gpq.daemon.submitting import Submitting, settled
 from gpq.errors import GpqError, NotFound, UsageError
 from gpq.ports import History
 from gpq.rpc import messages
@@ -190,7 +190,7 @@ class Service:
         told = dict.fromkeys((name for name in names if name in snapshot.jobs), "")
         for name in told:
             silent = silence(snapshot, snapshot.jobs[name], now)
-            if silent is not None and silent.seconds >= NODES_PATIENCE and snapshot.nodes.keys() >= set(silent.nodes):
+            if silent is not None and silent.seconds >= pace.FIRST_NEWS and snapshot.nodes.keys() >= set(silent.nodes):
                 told[name] = str(silent)
         return told
 

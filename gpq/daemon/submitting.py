@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gpq import config, outward, paths
+from gpq import config, outward, pace, paths
 from gpq.control import after, arrays, details, requests
 from gpq.control.answers import Reader
 from gpq.control.controller import Controller
@@ -26,7 +26,6 @@ from gpq.errors import Refused
 from gpq.ports import History
 from gpq.rpc import messages
 
-NODES_PATIENCE = 10.0  # after the start: how long a demanding job waits for the servers to say what they have
 ENDING_PATIENCE = 10.0  # until a job that has left the snapshot is in the history
 
 T = TypeVar("T")
@@ -110,7 +109,7 @@ class Submitting:
         with controller.changed:
             controller.changed.wait_for(
                 lambda: requests.nodes_known(controller.snapshot, self._configured()),
-                timeout=left(self._born + NODES_PATIENCE),
+                timeout=left(self._born + pace.FIRST_NEWS),
             )
 
     def _dry_run(self, request: messages.Submit, spec: JobSpec) -> messages.DryRun:
