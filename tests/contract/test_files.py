@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from gpq.core.units import DeviceId, JobId, NodeId
 from gpq.daemon import staging, transfer
 from gpq.daemon.world import LiveWorld
 from tests.contract.test_worlds import Loop, shell
+from tests.processes import running_children
 from tests.waiting import wait_until
 
 A, B = NodeId("a"), NodeId("b")
@@ -81,9 +83,7 @@ def state(tmp_path: Path, node: NodeId, job: JobId) -> bytes:
 
 
 def agent_of(home: Path, node: NodeId) -> psutil.Process:
-    own = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-    [found] = [child for child in own if str(home / "nodes" / node) in child.cmdline()]
-    return found
+    return wait_until(lambda: running_children(os.getpid(), str(home / "nodes" / node)), "an agent runs")[0]
 
 
 def signalled(command: str, cwd: Path, **more: object) -> JobSpec:

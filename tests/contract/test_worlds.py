@@ -29,6 +29,7 @@ from gpq.sim.programs import Program
 from gpq.sim.world import SimWorld
 from tests import builders
 from tests.daemon.daemons import QUICK
+from tests.processes import kill, running_children
 from tests.waiting import PATIENCE, pid_in, wait_until
 
 NODE = NodeId("a")
@@ -123,12 +124,7 @@ def loop(live: LiveWorld) -> Loop:
 
 def agent_of(home: Path) -> psutil.Process:
     """The node agent that is our child."""
-
-    def look() -> list[psutil.Process]:
-        own = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-        return [child for child in own if str(home / "nodes") in " ".join(child.cmdline())]
-
-    return wait_until(look, "an agent runs")[0]
+    return wait_until(lambda: running_children(os.getpid(), str(home / "nodes")), "an agent runs")[0]
 
 
 # -- every world -------------------------------------------------------------------------------------------------------
@@ -323,7 +319,7 @@ def test_an_attempt_that_ran_and_is_nowhere_to_be_found_is_lost(loop: Loop, home
     loop.until(lambda: loop.has(Started), "it runs")
     agent_of(home).suspend()
     for shim in [one for one in psutil.process_iter() if _is_of(one, home, order)]:
-        shim.kill()
+        kill(shim)
     shutil.rmtree(home / "nodes" / "a" / "attempts" / wire.attempt_key(order.job, 1))
     agent_of(home).kill()
     loop.until(lambda: loop.has(Exited), "its end is told")

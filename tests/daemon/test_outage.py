@@ -9,8 +9,9 @@ import pytest
 from gpq.core.events import Event, NodeSilent
 from gpq.core.units import NodeId, Seconds
 from gpq.daemon.clock import Clock
-from gpq.daemon.conversation import SILENCE, Conversation
+from gpq.daemon.conversation import Conversation
 from gpq.daemon.link import NO_ANSWER, Done, Reply
+from gpq.pace import SILENCE
 from tests.builders import snapshot
 
 REFUSES = "a refuses connections"

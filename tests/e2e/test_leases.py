@@ -18,6 +18,7 @@ from gpq.rpc.messages import Cancel, CancelResult
 from tests.daemon.daemons import QUICK
 from tests.e2e.harness import Daemon
 from tests.figures import Figures
+from tests.processes import kill, running_children
 from tests.waiting import PATIENCE, wait_until
 
 LEASE = 10.0
@@ -48,9 +49,8 @@ class Servers(Daemon):
     def cut(self, name: str) -> None:
         (self.home / f"cut-{name}").touch()
         assert self.process is not None
-        for child in psutil.Process(self.process.pid).children():
-            if str(self.home / "nodes" / name) in child.cmdline():
-                child.kill()
+        for agent in running_children(self.process.pid, str(self.home / "nodes" / name)):
+            kill(agent)
 
     def heal(self, name: str) -> None:
         (self.home / f"cut-{name}").unlink()

@@ -19,6 +19,7 @@ from tests.cgroup import freeze, group, lacking
 from tests.e2e.harness import ROOT, Daemon
 from tests.figures import Figures
 from tests.fuse import Served, served
+from tests.processes import running_children
 from tests.waiting import wait_until
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system needs root")
@@ -50,12 +51,8 @@ def _variable(process: psutil.Process, name: str) -> str:
 
 def agent_of(daemon: Daemon) -> psutil.Process:
     assert daemon.process is not None
-
-    def look() -> psutil.Process | None:
-        children = psutil.Process(daemon.process.pid).children()  # type: ignore[union-attr]
-        return next((one for one in children if "gpq_agent.node" in one.cmdline()), None)
-
-    return wait_until(look, "a node agent")
+    pid = daemon.process.pid
+    return wait_until(lambda: running_children(pid, "gpq_agent.node"), "a node agent")[0]
 
 
 @pytest.mark.row("28")

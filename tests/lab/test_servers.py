@@ -198,13 +198,8 @@ def test_an_order_that_hung_in_an_old_connection_is_not_obeyed(lab: Lab, figures
             daemon.until(job, "starting")  # the order to start it is in a connection that nobody reads
         ordered = time.monotonic()
         daemon.call(Cancel([str(cancelled)], wait=0.0), CancelResult)
-<<<<<<< HEAD
-        wait_until(lambda: daemon.node("srv-a").state != "up", "unknown")
-        time.sleep(10.0)  # until the order is older than an order may be
-=======
         wait_until(lambda: daemon.node("srv-a").state != "up", "unknown", 2 * UNKNOWN)
         wait_until(lambda: time.monotonic() > ordered + wire.START_EXPIRY, "the order is older than an order may be")
->>>>>>> b709f6e (Tests of silence and back-off do not wait as long as users do, jobs of tests end when they are told to)
         server.link.undrop()
         daemon.up()
         ended = daemon.ended(stale, cancelled)
