@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +24,19 @@ def wait_until(look: Callable[[], T], what: str, patience: float = PATIENCE) -> 
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {patience:.0f} s: {what}; last seen: {seen!r}")
         time.sleep(0.02)
+
+
+def state(stat: Path) -> str:
+    """Of a process or a thread, from its `stat` in /proc: R runs or is about to, S sleeps, Z has ended."""
+    return stat.read_text().rpartition(")")[2].split()[0]
+
+
+def asks(pid: int) -> bool:
+    """Has the process a socket open, and sleeps? Then it waits for the daemon's answer."""
+    with contextlib.suppress(OSError):  # one was closed while we looked
+        links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+        return any(link.startswith("socket:") for link in links) and state(Path(f"/proc/{pid}/stat")) == "S"
+    return False
 
 
 def pid_in(path: Path) -> int:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import re
 import signal
 import subprocess
@@ -21,7 +19,7 @@ import gpq as api
 from gpq.client import daemon_control
 from tests.cli.conftest import ROOT, Gpq
 from tests.e2e.harness import Daemon
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import PATIENCE, asks, wait_until
 
 
 @pytest.fixture
@@ -189,17 +187,11 @@ def test_ctrl_c_ends_the_waiting_and_not_the_job(live: Gpq, home: Path) -> None:
     )
     assert waiting.stdout is not None
     assert waiting.stdout.readline() == "1\n"
-    wait_until(lambda: _connected(waiting.pid), "it waits for the daemon")
+    wait_until(lambda: asks(waiting.pid), "it waits for the daemon")
     wait_until(lambda: '"running"' in live("status", "1", "--json").stdout, "the job runs")
     waiting.send_signal(signal.SIGINT)
     assert waiting.communicate(timeout=PATIENCE) == ("running\n", "")
     assert waiting.returncode == 0
-
-
-def _connected(pid: int) -> bool:
-    with contextlib.suppress(FileNotFoundError):  # one was closed while we looked
-        return any(os.readlink(link).startswith("socket:") for link in Path(f"/proc/{pid}/fd").iterdir())
-    return False
 
 
 def test_the_example_of_the_readme_runs(live: Gpq, home: Path) -> None:

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pyte
 
+from tests.waiting import state
+
 PATIENCE = 60.0
 
 
@@ -57,7 +59,8 @@ class Picture(pyte.Screen):
         self.cursor.x, self.cursor.y = x, y
 
 
-PIECES_SECONDS = 0.05  # between two pieces of one picture, at most
+PIECES_SECONDS = 0.05  # between two pieces of one picture, at most, while nobody draws
+RESTLESS_SECONDS = 10.0  # that a picture may take which never comes to rest
 
 
 class Stream(pyte.ByteStream):
@@ -117,11 +120,22 @@ class Terminal:
         self._take_in_the_rest()
 
     def _take_in_the_rest(self) -> None:
-        """A picture comes in several pieces: the line that was waited for may be in the first of them."""
-        end = time.monotonic() + 10 * PIECES_SECONDS
-        while time.monotonic() < end and select.select([self._ours], [], [], PIECES_SECONDS)[0]:
-            if not self.pump():
+        """A picture comes in several pieces: the line that was waited for may be in the first of them. It is whole once no
+        more comes and whoever draws it sleeps: who is only kept from drawing does not."""
+        end = time.monotonic() + RESTLESS_SECONDS
+        while time.monotonic() < end:
+            if not select.select([self._ours], [], [], PIECES_SECONDS)[0]:
+                if self._sleeps():
+                    return
+            elif not self.pump():
                 return
+
+    def _sleeps(self) -> bool:
+        """Does every thread of what is in the foreground wait for something?"""
+        with contextlib.suppress(OSError):  # it has ended, or a thread of it
+            threads = Path(f"/proc/{os.tcgetpgrp(self._ours)}/task").iterdir()
+            return all(state(thread / "stat") not in "RD" for thread in threads)
+        return True
 
     def shows(self, *words: str) -> None:
         """Wait until all of them are to be seen."""
@@ -180,4 +194,4 @@ class Terminal:
 
 def stopped(pid: int) -> bool:
     """By Ctrl-Z?"""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return state(Path(f"/proc/{pid}/stat")) == "T"

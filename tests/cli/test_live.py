@@ -16,7 +16,7 @@ import pytest
 from gpq.client.connection import TRIES
 from gpq.policies.registry import POLICIES
 from tests.cli.conftest import FIFO, Gpq
-from tests.waiting import wait_until
+from tests.waiting import asks, wait_until
 
 
 def ok(gpq: Gpq, *argv: str, **environ: str) -> str:
@@ -52,19 +52,10 @@ def test_wait_gives_up_with_124_and_ctrl_c_with_130(live: Gpq) -> None:
     assert "job 1 did not end within 1 s" in said.stderr
     command = [sys.executable, "-m", "gpq", "wait", "1"]
     waiting = subprocess.Popen(command, env=live.environment, stderr=subprocess.PIPE, text=True)
-    until = time.monotonic() + 60
-    while b"gpq" not in Path(f"/proc/{waiting.pid}/cmdline").read_bytes() or not _connected(waiting.pid):
-        assert time.monotonic() < until
+    wait_until(lambda: asks(waiting.pid), "it waits")
     waiting.send_signal(signal.SIGINT)
     assert waiting.communicate(timeout=60)[1] == "note: the jobs stay queued or run on: `gpq cancel` stops them\n"
     assert waiting.returncode == 130
-
-
-def _connected(pid: int) -> bool:
-    """Has the process a socket open? Then it waits for the daemon's answer."""
-    with contextlib.suppress(FileNotFoundError):  # one was closed while we looked
-        return any(os.readlink(link).startswith("socket:") for link in Path(f"/proc/{pid}/fd").iterdir())
-    return False
 
 
 def test_cancel_returns_when_no_process_is_left(live: Gpq, home: Path) -> None:
@@ -99,6 +90,8 @@ def test_what_waits_goes_on_with_the_next_daemon_when_one_is_killed(live: Gpq, h
     wait_until((home / "up").exists, "the second job is up")
     cancelling = begin(live, "cancel", "@")
     wait_until((home / "asked").exists, "it was asked to end")
+    for process in (submitted, waiting):
+        wait_until(lambda process=process: asks(process.pid), "it waits")  # type: ignore[misc]
     os.kill(daemon, signal.SIGKILL)
     (home / "go").touch()
     for process, code, said in (
@@ -118,7 +111,7 @@ def test_what_waits_ends_with_the_error_of_a_daemon_that_cannot_start(gpq: Gpq, 
         ok(gpq, "submit", "--", "sleep", "1000")
         daemon = json.loads(ok(gpq, "daemon", "status", "--json"))["pid"]
         waiting = begin(gpq, "wait", "1")
-        wait_until(lambda: _connected(waiting.pid), "it waits")
+        wait_until(lambda: asks(waiting.pid), "it waits")
         (home / "config.toml").write_text("grace = soon\n")
         os.kill(daemon, signal.SIGKILL)
         assert "config.toml: Invalid value" in waiting.communicate(timeout=60)[1]
@@ -133,7 +126,7 @@ def test_ctrl_c_ends_the_waiting_and_not_the_job_and_says_so(live: Gpq) -> None:
     waiting = begin(live, "submit", "--wait", "--", "sleep", "1000")
     assert waiting.stdout is not None
     assert waiting.stdout.readline() == "job 1 submitted\n"
-    wait_until(lambda: _connected(waiting.pid), "it waits")
+    wait_until(lambda: asks(waiting.pid), "it waits")
     wait_for_state(live, "1", "running")
     waiting.send_signal(signal.SIGINT)
     said = waiting.communicate(timeout=60)[1]

@@ -455,9 +455,15 @@ def test_without_other_processes_a_signal_is_one_line_too(tmp_path: Path) -> Non
     tiny(tmp_path / "traces", steps=10**9)
     workload(tmp_path / "w.csv")
     code = (
-        "import os, signal, sys, threading\n"
+        "import os, signal, sys, threading, time\n"
         "from gpq.cli import door\n"
-        "threading.Timer(5.0, os.kill, (os.getpid(), signal.SIGTERM)).start()\n"
+        "def simulates(frame):\n"
+        "    here = frame.f_globals['__name__'], frame.f_code.co_name\n"
+        "    return here == ('gpq.sim.replay', 'replay') or frame.f_back is not None and simulates(frame.f_back)\n"
+        "def end():\n"
+        "    while not simulates(sys._current_frames()[threading.main_thread().ident]): time.sleep(0.05)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "threading.Thread(target=end, daemon=True).start()\n"
         "sys.exit(door.run(sys.argv[1:]))"
     )
     environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}:{ROOT}/agent", "GPQ_HOME": str(tmp_path)}
