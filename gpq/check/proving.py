@@ -40,6 +40,7 @@ class Asked:
     steps: int
     seconds: float  # for all of it
     gpu: bool = False
+    isolated: bool = False  # a fresh interpreter for every replica
 
 
 def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
@@ -85,7 +86,7 @@ def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
             batch=facts.batch if facts else 0,
             shapes=rows,
             habits=judging.habits([reference, *turned, *runs]),
-            notes=[*_notes(reference, rows, judge), *remarks(restored, asked.cwd)],
+            notes=[*_notes(reference, rows, judge), *runner.remarks, *remarks(restored, asked.cwd)],
             seconds=round(time.monotonic() - begun, 1),
             at=datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
         )
@@ -136,7 +137,7 @@ def _program(asked: Asked, home: Path) -> Program:
     environ.setdefault("PYTHONUNBUFFERED", "1")
     environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // THREADS)))
     environ["WANDB_MODE"] = "disabled"  # a check is no experiment
-    return Program((asked.python, asked.script, *asked.arguments), asked.cwd, environ, asked.gpu)
+    return Program(asked.python, asked.script, asked.arguments, asked.cwd, environ, asked.gpu, asked.isolated)
 
 
 def _library(home: Path) -> str:

@@ -1,6 +1,8 @@
 """Runs the script in its shapes, side by side as far as there are cores; no process of it outlives the command.
 
 Each replica is a session of its own, ended as a whole, and holds a line to this process: at its end it ends itself.
+The reference is an interpreter of its own. The others are forks of another one: what hangs on the hash seed, which
+every interpreter draws, still differs from the reference, as it would from one attempt of a job to the next.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,7 +22,8 @@ from pathlib import Path
 
 from gpq_agent import wire
 
-from gpq.check.shapes import Attempt, Shape
+from gpq.check.fork_server import Fork, ForkServer, ServerLost
+from gpq.check.shapes import REFERENCE, Attempt, Shape
 from gpq.errors import GpqError, Interrupted
 
 LOOPBACK = "127.0.0.1"
@@ -29,15 +33,20 @@ POLL_SECONDS = 0.02
 LAST_LINES = 12
 MOST_OF_A_LOG = 1 << 16  # bytes of its end that are looked at
 
+Process = subprocess.Popen[bytes] | Fork
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is run: `command` is complete, interpreter included; `environ` all of its environment but the shape's."""
+    """What is run. `environ`: all of its environment but the shape's; `isolated`: every replica in a fresh interpreter."""
 
-    command: tuple[str, ...]
+    python: str
+    script: str
+    arguments: tuple[str, ...]
     cwd: str
     environ: Mapping[str, str]
     gpu: bool = False
+    isolated: bool = False
 
 
 @dataclass
@@ -47,7 +56,7 @@ class Course:
     shape: Shape
     folder: Path
     attempt: int = -1
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    processes: list[Process] = field(default_factory=list)
     failed: str = ""  # why it did not come to its end
     log: str = ""  # of the process that failed
     over: bool = False
@@ -59,18 +68,29 @@ class Course:
 
 
 class Runner:
-    """A context: at its end everything that it started is gone."""
+    """A context: at its end everything that it started is gone. `remarks`: what the user is to know of the way that it ran."""
 
     def __init__(self, program: Program, folder: Path, steps: int) -> None:
         self._program, self._folder, self._steps = program, folder, steps
+        self._environ = dict(program.environ)
+        if not program.gpu:
+            self._environ |= {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
         self._courses: list[Course] = []
+        self._server: ForkServer | None = None
+        self.remarks: list[str] = []
         self._lifeline, self._held = os.pipe()
 
     def __enter__(self) -> Runner:
+        program = self._program
+        if program.script.endswith(".py") and not program.isolated:
+            log = self._folder / "fork-server.log"
+            self._server = ForkServer(program.python, program.script, program.cwd, self._environ, self._lifeline, log)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+        if self._server is not None:
+            self._server.close()
         os.close(self._held)
         os.close(self._lifeline)
 
@@ -81,11 +101,12 @@ class Runner:
         self._courses += courses
         cores = max(2, len(os.sched_getaffinity(0)))
         while not all(course.over for course in courses) and time.monotonic() < deadline:
-            busy = sum(len(course.processes) for course in courses if not course.over)
+            self._look_at_server()
+            busy = sum(len(course.processes) for course in courses if not course.over) + self._is_waiting()
             for course in sorted(courses, key=lambda each: -len(each.shape.attempts)):  # the longest way first
                 if not course.over and not course.processes:
                     needed = course.shape.attempts[course.attempt + 1].replicas
-                    if busy + needed <= cores:
+                    if busy + needed <= cores and (course.shape is REFERENCE or not self._is_waiting()):
                         busy += needed
                         self._start(course)
             for course in courses:
@@ -108,8 +129,31 @@ class Runner:
 
     def _prepared(self, shape: Shape) -> Path:
         folder = self._folder / shape.name.replace(" ", "-").replace(",", "")
-        (folder / "checkpoints").mkdir(parents=True)
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         return folder
+
+    def _is_waiting(self) -> bool:
+        """Does the server still import?"""
+        return self._server is not None and not self._server.ready
+
+    def _look_at_server(self) -> None:
+        """If it is lost, what it has forked begins anew, without it."""
+        if self._server is None:
+            return
+        self._server.listen()
+        if self._server.lost:
+            for course in self._courses:
+                if any(isinstance(process, Fork) for process in course.processes):
+                    self._begin_anew(course)
+            self._server.close()
+            self.remarks = [f"slower, for want of a fork server: {self._server.lost}"]
+            self._server = None
+
+    def _begin_anew(self, course: Course) -> None:
+        self._close(course)
+        shutil.rmtree(course.folder, ignore_errors=True)
+        self._prepared(course.shape)
+        course.attempt, course.tries = -1, 1
 
     def _start(self, course: Course) -> None:
         course.attempt += 1
@@ -117,15 +161,23 @@ class Runner:
         (course.folder / str(course.attempt + 1)).mkdir(exist_ok=True)
         port = _free_port()
         for rank in range(attempt.replicas):
-            environ = {**self._program.environ, **self._environ(course, attempt, rank, port)}
-            course.processes.append(self._launched(environ, course.log_of(rank)))
+            own = self._own_environ(course, attempt, rank, port)
+            if self._server is None or course.shape is REFERENCE:
+                course.processes.append(self._launched({**self._environ, **own}, course.log_of(rank)))
+                continue
+            try:
+                course.processes.append(self._server.fork(self._program.arguments, own, course.log_of(rank)))
+            except ServerLost:
+                self._begin_anew(course)
+                break
 
     def _launched(self, environ: dict[str, str], path: Path) -> subprocess.Popen[bytes]:
+        program = self._program
         with open(path, "wb") as log:
             try:
                 return subprocess.Popen(
-                    self._program.command,
-                    cwd=self._program.cwd,
+                    [program.python, program.script, *program.arguments],
+                    cwd=program.cwd,
                     env=environ,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -134,10 +186,11 @@ class Runner:
                     pass_fds=(self._lifeline,),
                 )
             except OSError as error:
-                problem = f"{self._program.command[0]} cannot be started here: {error.strerror}"
+                problem = f"{program.python} cannot be started here: {error.strerror}"
                 raise GpqError(problem, "--python PATH names an interpreter of this machine") from None
 
-    def _environ(self, course: Course, attempt: Attempt, rank: int, port: int) -> dict[str, str]:
+    def _own_environ(self, course: Course, attempt: Attempt, rank: int, port: int) -> dict[str, str]:
+        """What a replica has beyond the others."""
         order = course.shape.order(attempt, str(course.folder), self._steps, self._lifeline)
         number = course.attempt + 1
         environ = {
@@ -157,9 +210,6 @@ class Runner:
         }
         if number > 1:
             environ[wire.ENV_RESUME] = "1"
-        if not self._program.gpu:
-            environ["CUDA_VISIBLE_DEVICES"] = ""
-            environ["GLOO_SOCKET_IFNAME"] = "lo"
         return environ
 
     def _look(self, course: Course) -> None:
@@ -187,7 +237,7 @@ class Runner:
         course.processes.clear()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: Process) -> None:
     """Its whole session: loader workers, and whatever the script has started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -30,6 +30,10 @@ PYTHON = typer.Option(
     "--python", metavar="PATH", help="Interpreter. [default: of the active environment, else gpq's own]"
 )
 GPU = typer.Option("--gpu", help="On two GPUs of this machine, refused where there are fewer; else on its CPUs.")
+ISOLATED = typer.Option(
+    "--isolated",
+    help="A fresh interpreter for every replica, slower: where the script sets variables that torch reads.",
+)
 LAST = typer.Option("--last", help="Only print the verdict that is kept for the script as it is, with these arguments.")
 
 JSON = typer.Option("--json", help="Print JSON only.")
@@ -42,6 +46,7 @@ def check(
     timeout: Annotated[str, TIMEOUT] = "5m",
     python: Annotated[str, PYTHON] = "",
     gpu: Annotated[bool, GPU] = False,
+    isolated: Annotated[bool, ISOLATED] = False,
     last: Annotated[bool, LAST] = False,
     color: Color = ColorChoice.auto,
     json: Annotated[bool, JSON] = False,
@@ -75,7 +80,7 @@ def check(
         environ = environment.kept(dict(os.environ), {})
         environ |= {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         interpreter = environment.interpreter(python, dict(os.environ))
-        asked = Asked(script, tuple(arguments), interpreter, environ, os.getcwd(), steps, seconds, gpu)
+        asked = Asked(script, tuple(arguments), interpreter, environ, os.getcwd(), steps, seconds, gpu, isolated)
         with _progress(quiet=json) as ended:
             found = prove(asked, ended)
     if json:

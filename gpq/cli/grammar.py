@@ -302,6 +302,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--timeout": ("Give up after this long, with exit code 124.", "any"),
             "--python": ("Interpreter.", "files"),
             "--gpu": ("On two GPUs of this machine, refused where there are fewer; else on its CPUs.", ""),
+            "--isolated": ("A fresh interpreter for every replica, slower: where the script sets variables that torch reads.", ""),
             "--last": ("Only print the verdict that is kept for the script as it is, with these arguments.", ""),
             "--color": ("auto: on a terminal, unless NO_COLOR is set.", "auto|always|never"),
             "--json": ("Print JSON only.", ""),

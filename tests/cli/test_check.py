@@ -108,6 +108,8 @@ def test_the_examples_train_the_same_in_every_shape(gpq: Gpq, scratch: Path, nam
         # The library may come to see this one by itself, and tell.
         ("own-rate", {"after": "optimizer.param_groups[0]['lr'] = 0.01 * 0.9**passes"}, {ACCUMULATING, SPLIT, BOTH, RESUMED}),
         ("own-epochs", {"epochs": "range(9)"}, {RESUMED}),
+        # A set of words has another order in each interpreter.
+        ("not-reproducible", {"before": "x = x[:, [list(set('abcdef')).index(each) for each in 'aabbcd']]"}, EVERY),
     ],
 )  # fmt: skip
 def test_a_planted_habit_is_found_and_named(
@@ -265,6 +267,26 @@ def test_nothing_of_it_outlives_the_command(gpq: Gpq, tmp_path: Path, scratch: P
         return
     copies = [each for each in scratch.glob("gpq-check-*/kept/*") if each.read_text() == "of weeks"]
     assert len(copies) == 1
+
+
+def test_fresh_interpreters_come_to_the_same(gpq: Gpq, tmp_path: Path) -> None:
+    """So does a check whose fork server dies: what it has forked by then begins anew."""
+    kill = """
+        import os
+        if "two-replicas-accumulating" in os.environ["GPQ_CHECK"]:
+            with open(f"/proc/{os.getppid()}/cmdline") as cmdline:
+                if "gpq_agent.train.fork_server" in cmdline.read():
+                    os.kill(os.getppid(), 9)
+    """
+    path = script(tmp_path, epochs="range(9)", after=kill)
+    tables = []
+    for argv in ([], ["--isolated"]):
+        found = checked(gpq, "--timeout", "4m", *argv, str(path), code=0)
+        tables.append([(row["shape"], row["verdict"], row["step"], row["habit"]) for row in found["shapes"]])
+        lost = [note for note in found["notes"] if "fork server" in note]
+        assert lost == ([] if argv else ["slower, for want of a fork server: it ended with signal 9"])
+    assert tables[0] == tables[1]
+    assert {shape for shape, verdict, *_ in tables[0] if verdict != "same"} == {RESUMED}
 
 
 def test_what_takes_too_long_is_ended_and_named(gpq: Gpq, tmp_path: Path, scratch: Path) -> None:

@@ -1,0 +1,153 @@
+"""The other end of `gpq_agent.train.fork_server`: a replica that is forked costs no import of torch.
+
+Whatever goes wrong with the server is no error of the check: `lost` says what, and its replicas are void.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+PATIENCE = 120.0  # seconds for its imports, and for any answer
+POLL_SECONDS = 0.01
+PARTING = 5.0  # seconds in which a server that is told to end has to
+PROGRAM = """\
+import sys
+if sys.path[0] == "":
+    sys.path[0] = sys.argv[3]  # as the script has it, before anything else is imported
+from gpq_agent.train.fork_server import main
+main()
+"""
+
+
+class ServerLost(Exception):
+    """Its replicas may be running, or not."""
+
+
+class Fork:
+    """A replica, as subprocess.Popen has one."""
+
+    def __init__(self, server: ForkServer, pid: int) -> None:
+        self._server = server
+        self.pid = pid
+
+    def poll(self) -> int | None:
+        self._server.listen()
+        return self._server.codes.get(self.pid)
+
+    def wait(self) -> None:
+        """For a process that was killed."""
+        while self.poll() is None and not (self._server.lost and _is_gone(self.pid)):
+            time.sleep(POLL_SECONDS)
+
+
+class ForkServer:
+    """`ready`: its imports are done; `lost`: why it cannot be used, "" while it can; `codes`: how replicas ended, by id."""
+
+    def __init__(
+        self, python: str, script: str, cwd: str, environ: Mapping[str, str], lifeline: int, log: Path
+    ) -> None:
+        self.ready, self.lost = False, ""
+        self.codes: dict[int, int] = {}
+        self._script, self._log = script, log
+        self._forked: list[int] = []
+        self._heard = b""
+        self._begun = time.monotonic()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel, other = socket.socketpair()
+        folder = os.path.dirname(os.path.realpath(script))
+        with other, open(log, "wb") as output:
+            try:
+                self._process = subprocess.Popen(
+                    [python, "-c", PROGRAM, script, str(other.fileno()), folder],
+                    cwd=cwd,
+                    env=dict(environ),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    pass_fds=(lifeline, other.fileno()),
+                )
+            except OSError as error:
+                self.lost = f"{python} cannot be started: {error.strerror}"
+
+    def fork(self, arguments: Sequence[str], environ: Mapping[str, str], log: Path) -> Fork:
+        """A replica. `environ`: what it has beyond the server's. Raises ServerLost."""
+        request = {"arguments": list(arguments), "environ": dict(environ), "log": str(log)}
+        with contextlib.suppress(OSError):  # then there is no answer either
+            self._channel.sendall(json.dumps(request).encode() + b"\n")
+        self._forked.clear()
+        deadline = time.monotonic() + PATIENCE
+        while not self._forked:
+            self.listen(PATIENCE)
+            if time.monotonic() > deadline:
+                self._lose(f"it gave no answer for {PATIENCE:.0f} s")
+            if self.lost:
+                raise ServerLost
+        return Fork(self, self._forked.pop())
+
+    def listen(self, seconds: float = 0.0) -> None:
+        """Take in what it has said; wait for a word at most so long."""
+        while not self.lost and select.select([self._channel], [], [], seconds)[0]:
+            seconds = 0.0
+            try:
+                data = self._channel.recv(1 << 16)
+            except OSError:
+                data = b""
+            if not data:
+                self._lose(self._how_it_ended())
+            *lines, self._heard = (self._heard + data).split(b"\n")
+            for line in lines:
+                self._hear(*json.loads(line))
+        if not self.ready and not self.lost and time.monotonic() > self._begun + PATIENCE:
+            self._lose(f"it was not ready after {PATIENCE:.0f} s")
+
+    def close(self) -> None:
+        """It ends what it has forked, and itself."""
+        self._channel.close()
+        if self._process is not None:
+            if self.ready:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(PARTING)
+            self._process.kill()
+            self._process.wait()
+
+    def _hear(self, word: str, *rest: object) -> None:
+        if word == "ready":
+            self.ready = True
+        elif word == "refused":
+            self._lose(str(rest[0]))
+        elif word == "forked" and isinstance(rest[0], int):
+            self._forked.append(rest[0])
+        elif word == "ended" and isinstance(rest[0], int) and isinstance(rest[1], int):
+            self.codes[rest[0]] = rest[1]
+
+    def _lose(self, why: str) -> None:
+        self.lost = why
+        if self._process is not None:
+            self._process.kill()
+
+    def _how_it_ended(self) -> str:
+        """With its last line."""
+        assert self._process is not None
+        code = self._process.wait()
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        lines = self._log.read_text("utf-8", "replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return f"it ended with {how}{last and f' ({last[:200]})'}"
+
+
+def _is_gone(pid: int) -> bool:
+    """Nobody but its parent can wait for a process."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state in ("Z", "X")
