@@ -127,8 +127,9 @@ class Conversation:
             self._backoff = pace.FIRST_BACKOFF
         wait = self._backoff
         self._outage.failed(reason, wait)
-        # An agent that ended and is back at once is no news; one that does not come back is. Where it was heard of on this
-        # very line, long ago by the clock, it may be us who stood still: the next try tells.
+        # An agent that ended and is back at once is no news; one that does not come back is. Where
+        # it was heard of on this very line, long ago by the clock, it may be us who stood still:
+        # the next try tells.
         silent = self._clock.elapsed() - self.heard_at
         ended = reason != NO_ANSWER and self.heard_at >= self._tried_at
         if not self._observer.is_up or (silent > 0.9 * pace.SILENCE and not ended):

@@ -57,8 +57,8 @@ def check(place: str, question: Callable[[], None], longest: float = PATIENCE) -
 
 
 def _is_ready(reading: int, patience: float) -> bool:
-    """Is there an answer within `patience` seconds? They are counted by looks that found nothing: a machine that stood still
-    in one of them has time for an answer in the others."""
+    """Is there an answer within `patience` seconds? They are counted by looks that found nothing:
+    a machine that stood still in one of them has time for an answer in the others."""
     return any(select.select([reading], [], [], patience / LOOKS)[0] for _ in range(LOOKS))
 
 

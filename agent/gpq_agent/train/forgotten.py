@@ -45,8 +45,10 @@ class Search:
         self._scheduler: Optional[str] = None
 
     def scheduler(self) -> str:
-        """The class of a scheduler of one of the optimizers that was not given; "" if there is none. Searched for once: what
-        sets rates is there when it first does, and a walk through all objects takes longer than many a step."""
+        """The class of a scheduler of one of the optimizers that was not given; "" if there is none.
+
+        Searched for once: what sets rates is there when it first does, and a walk through all
+        objects takes longer than many a step."""
         if self._scheduler is None:
             self._scheduler = self._unknown_scheduler()
         return self._scheduler

@@ -73,7 +73,7 @@ def test_a_child_that_is_killed_says_nothing_and_nothing_is_taken_for_good() -> 
 
 
 def test_a_machine_that_stood_still_is_not_the_fault_of_a_file_system(tmp_path: Path) -> None:
-    """The handler of a signal keeps this process from its first look for as long as it has patience."""
+    """The handler of a signal outlasts the patience, in the first look."""
     patience, awake = 1.0, tmp_path / "awake"
 
     def stand_still(number: int, frame: object) -> None:

@@ -47,8 +47,10 @@ def data(size: int) -> torch.utils.data.TensorDataset:
 
 
 class Recording:
-    """Of what torch's allocator gives out and takes back, from enter to exit, by one profiler a process: to start and stop it
-    while threads of gloo allocate has killed processes. Peaks are known after the exit."""
+    """What torch's allocator gives out and takes back, from enter to exit. Peaks are known after that.
+
+    One for the whole process: a replica whose profiler was started and stopped at each step, beside
+    the threads of gloo, died of SIGSEGV once."""
 
     def __init__(self) -> None:
         self._profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
@@ -121,8 +123,10 @@ def plain(recording: Recording, clear: Clear, micro: int) -> str:
 def under_gpq(
     recording: Recording, clear: Clear, micro: int, *, split: bool = False, unused: bool = False
 ) -> list[str]:
-    """The same under gpq: all steps of `micro` micro-batches but the first two. `split`: they are cut because
-    they are sampled on one replica; `unused`: gpq's own reduction takes the place of DDP's."""
+    """The same under gpq: all steps of `micro` micro-batches but the first two.
+
+    `split`: they are cut because they are sampled on one replica. `unused`: gpq's own reduction
+    takes the place of DDP's."""
     replicas = dist.get_world_size() if dist.is_initialized() else 1
     rank = dist.get_rank() if replicas > 1 else 0
     job = Job(Environment(rank=rank, replicas=replicas, launched=replicas > 1), torch.device("cpu"), 0, {})
