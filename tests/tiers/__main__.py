@@ -12,6 +12,7 @@ from pathlib import Path
 
 from .again import environment, settle
 from .groups import GROUPS, ROOT, stale, write_proofs
+from .reporting import failures
 
 REPORTS = ROOT / ".reports"
 FAILED = 1  # pytest's exit code when tests failed; others are errors
@@ -25,8 +26,9 @@ def run_tier(tier: str, limit: float) -> bool:
     """Lint beside the tests, the two parts one after the other, then failed tests once more. Green?"""
     shutil.rmtree(REPORTS, ignore_errors=True)
     REPORTS.mkdir()
-    names = ", ".join(stale()) or "none"
-    print(f"groups that run whole, for their sources changed: {names}", flush=True)
+    changed = stale()
+    digests = {group.name: group.digest() for group in GROUPS if group.name in changed}
+    print(f"groups that run whole, for their sources changed: {', '.join(changed) or 'none'}", flush=True)
     end = time.monotonic() + limit
     with Path(REPORTS, "lint.txt").open("w+") as output:
         lint = subprocess.Popen(["make", "-s", "lint"], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
@@ -35,6 +37,8 @@ def run_tier(tier: str, limit: float) -> bool:
             errors.append("lint")
             output.seek(0)
             print(output.read())
+    if not errors:
+        note_proofs(digests, REPORTS / "failures")
     green = settle(REPORTS / "failures")
     for name in errors:
         print(f"RED {name}: see above")
@@ -54,6 +58,15 @@ def run_part(part: str, tier: str, end: float) -> bool:
         code = tests.wait()
     print(f"{part}: {time.monotonic() - begin:.0f} s", flush=True)
     return code in (0, FAILED)
+
+
+def note_proofs(digests: dict[str, str], path: Path) -> None:
+    """Groups that ran whole, none of whose tests is on the list `path`, are proven."""
+    failed = [failure.test.partition("::")[0] for failure in failures(path)]
+    sound = [group.name for group in GROUPS if group.name in digests and not any(map(group.has, failed))]
+    if sound:
+        write_proofs({name: digests[name] for name in sound})
+        print(f"proven, commit tests/proven.json: {', '.join(sound)}")
 
 
 def prove(names: list[str]) -> bool:
