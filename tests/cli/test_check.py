@@ -286,7 +286,7 @@ def test_fresh_interpreters_come_to_the_same(gpq: Gpq, tmp_path: Path) -> None:
         lost = [note for note in found["notes"] if "fork server" in note]
         assert lost == ([] if argv else ["slower, for want of a fork server: it ended with signal 9"])
     assert tables[0] == tables[1]
-    assert {shape for shape, verdict, *_ in tables[0] if verdict != "same"} == {RESUMED}
+    assert {shape for shape, verdict, *_ in tables[0] if verdict != "same"} == {TWO, BOTH, RESUMED}
 
 
 def test_what_takes_too_long_is_ended_and_named(gpq: Gpq, tmp_path: Path, scratch: Path) -> None:
