@@ -18,6 +18,7 @@ from gpq.rpc.messages import Request
 R = TypeVar("R", bound=msgspec.Struct)
 
 RETRY_SECONDS = 5.0
+SLICE_SECONDS = 0.25
 ANSWER_SECONDS = 60.0  # beyond what the request itself waits for
 TRIES = 5  # of one request, while daemon after daemon goes away over it
 PAUSE_SECONDS = 0.5  # between two of them
@@ -44,11 +45,11 @@ class Connection:
     def call(self, request: Request, kind: type[R]) -> R:
         """The result. Raises the daemon's GpqError, or DaemonUnreachable when it does not answer."""
         line = codec.encode_request(request)
-        self._socket.settimeout(ANSWER_SECONDS + float(getattr(request, "wait", 0.0)))
+        self._socket.settimeout(ANSWER_SECONDS)
         try:
             with contextlib.suppress(BrokenPipeError):  # it may have said why before it hung up
                 self._socket.sendall(line)
-            answer = self._read_line()
+            answer = self._read_line(ANSWER_SECONDS + float(getattr(request, "wait", 0.0)))
         except TimeoutError:
             raise DaemonUnreachable("the daemon does not answer", "`gpq daemon logs` may say why") from None
         except OSError as error:
@@ -64,15 +65,26 @@ class Connection:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _read_line(self) -> bytes:
+    def _read_line(self, seconds: float = ANSWER_SECONDS) -> bytes:
+        until = time.monotonic() + seconds
         pieces = [self._rest]
         while b"\n" not in pieces[-1]:
-            piece = self._socket.recv(262_144)
+            piece = self._receive(until)
             if not piece:
                 raise HungUp("the daemon hung up before it answered", "try again; what it did is durable")
             pieces.append(piece)
         line, _, self._rest = b"".join(pieces).partition(b"\n")
         return line
+
+    def _receive(self, until: float) -> bytes:
+        """The next piece. In slices: a Ctrl-C just before the system call is only noticed after it."""
+        while True:
+            self._socket.settimeout(SLICE_SECONDS)
+            try:
+                return self._socket.recv(262_144)
+            except TimeoutError:
+                if time.monotonic() > until:
+                    raise
 
 
 def connect(*, start: bool = True) -> Connection:
