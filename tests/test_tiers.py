@@ -54,6 +54,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "test_planted.py").write_text(PLANTED)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # the planted run is no worker of this one
     return tmp_path
 
 
