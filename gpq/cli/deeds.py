@@ -87,7 +87,7 @@ class Deeds:
         self._queue.put(order)
 
     def _run(self) -> None:
-        with Lasting(lambda text: None) as daemon:
+        with Lasting(lambda text: None, quiet=True) as daemon:
             while True:
                 request, kind, told = self._queue.get()
                 try:

@@ -72,7 +72,7 @@ class Feed(Generic[T]):
 
     def _run(self) -> None:
         try:
-            with Lasting(lambda text: None) as daemon:  # the picture tells of it itself
+            with Lasting(lambda text: None, quiet=True) as daemon:  # the picture tells of it itself
                 if self._waits_first:
                     self._pause(self._interval)
                 while not self._closed:

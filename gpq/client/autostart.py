@@ -21,13 +21,13 @@ START_SECONDS = 60.0
 QUIET_SECONDS = 2.0  # from which on a start is told of, where somebody watches
 
 
-def ensure_daemon(*options: str) -> bool:
-    """Return once a daemon serves; True when this call started it, with `options`. Raises the daemon's own error, e.g.
-    Refused."""
+def ensure_daemon(*options: str, quiet: bool = False) -> bool:
+    """Return once a daemon serves; True when this call started it, with `options`. `quiet`: write nothing to the terminal,
+    which shows a picture. Raises the daemon's own error, e.g. Refused."""
     with _starting():
         if serves():
             return False
-        _start(options)
+        _start(options, quiet)
         return True
 
 
@@ -65,7 +65,7 @@ def _not_through_links(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
-def _start(options: Sequence[str] = ()) -> None:
+def _start(options: Sequence[str], quiet: bool) -> None:
     """Run the daemon in its own session; it says on a pipe that it serves, or why it cannot."""
     if os.environ.get("GPQ_MARK"):
         # It would belong to the job's process tree, and be ended with it.
@@ -90,7 +90,8 @@ def _start(options: Sequence[str] = ()) -> None:
         os.close(told)
     telling = threading.Timer(QUIET_SECONDS, _tell)
     telling.daemon = True
-    telling.start()
+    if not quiet:
+        telling.start()
     try:
         child.wait()  # it forked; what serves is its child, and nobody's here
         said = _read_all(ready, START_SECONDS)

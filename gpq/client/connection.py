@@ -87,7 +87,7 @@ class Connection:
                     raise
 
 
-def connect(*, start: bool = True) -> Connection:
+def connect(*, start: bool = True, quiet: bool = False) -> Connection:
     """A connection to the daemon, which is started when none runs (and `start`). Raises DaemonUnreachable."""
     until = time.monotonic() + RETRY_SECONDS
     late = False
@@ -103,7 +103,7 @@ def connect(*, start: bool = True) -> Connection:
         if start:
             from gpq.client.autostart import ensure_daemon  # its imports cost more than a whole request
 
-            ensure_daemon()
+            ensure_daemon(quiet=quiet)
         elif isinstance(refused, (FileNotFoundError, ConnectionRefusedError)):
             raise DaemonUnreachable("no daemon runs", "`gpq daemon start` starts one")
         late = time.monotonic() > until  # one more look: a start that took longer may have come to its end
@@ -125,10 +125,11 @@ def call(request: Request, kind: type[R], *, start: bool = True) -> R:
 
 class Lasting:
     """A connection that outlives daemons, for requests that may be asked twice: when one goes away, the next one is started
-    and asked the same, for what is left of the request's `wait`. `told` hears of it, once for each request."""
+    and asked the same, for what is left of the request's `wait`. `told` hears of it, once for each request. `quiet`: nothing else
+    is written, for the terminal shows a picture."""
 
-    def __init__(self, told: Callable[[str], None]) -> None:
-        self._told = told
+    def __init__(self, told: Callable[[str], None], *, quiet: bool = False) -> None:
+        self._told, self._quiet = told, quiet
         self._connection: Connection | None = None
 
     def call(self, request: Request, kind: type[R]) -> R:
@@ -139,7 +140,7 @@ class Lasting:
         while True:
             try:
                 if self._connection is None:
-                    self._connection = connect()
+                    self._connection = connect(quiet=self._quiet)
                 return self._connection.call(request, kind)
             except HungUp as error:
                 self.close()
