@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
-from gpq.cli import reference, schemas
+from gpq.cli import door, reference, schemas
 from gpq.cli.commands import COMMANDS
 from gpq.cli.scripts import SCRIPTS
 from tests.cli.conftest import ROOT
@@ -18,11 +15,17 @@ LEAVES = [path for path, _ in reference.leaves()]
 MADE = ["README.md", "gpq/cli/grammar.py", *(f"completions/gpq.{each}" for each in SCRIPTS), *schemas.files()]
 
 
+@pytest.fixture(scope="module")
+def documents() -> dict[str, str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        return reference.documents()
+
+
 @pytest.mark.parametrize("path", MADE)
-def test_what_is_made_from_the_commands_is_fresh(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
+def test_what_is_made_from_the_commands_is_fresh(path: str, documents: dict[str, str]) -> None:
     assert reference.BEGIN in (ROOT / "README.md").read_text()
-    assert reference.documents()[path] == (ROOT / path).read_text(), "python -m gpq.cli.reference --write"
+    assert documents[path] == (ROOT / path).read_text(), "python -m gpq.cli.reference --write"
 
 
 def test_the_table_names_every_command() -> None:
@@ -39,14 +42,14 @@ def test_every_command_has_help_with_an_example_of_itself() -> None:
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, "daemon start", "config show"])
-def test_help_fits_eighty_columns_and_says_its_usage(name: str) -> None:
-    said = subprocess.run(
-        [sys.executable, "-m", "gpq", *name.split(), "--help"],
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}:{ROOT}/agent", "COLUMNS": "80", "LANG": "C.UTF-8"},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert f"gpq {name}" in said.stdout
-    paragraphs = said.stdout.partition("Example:")
+def test_help_fits_eighty_columns_and_says_its_usage(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert door.run([*name.split(), "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert f"gpq {name}" in shown
+    paragraphs = shown.partition("Example:")
     assert max(map(len, paragraphs[0].splitlines())) <= 80
 
 
