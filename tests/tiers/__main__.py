@@ -18,7 +18,7 @@ REPORTS = ROOT / ".reports"
 FAILED = 1  # pytest's exit code when tests failed; others are errors
 PHASES = {
     "system": ["-n", "8", "--dist", "worksteal"],  # mostly waits
-    "torch": ["-n", "3", "--dist", "loadgroup"],  # mostly computes
+    "torch": ["-n", "3", "--dist", "worksteal"],  # mostly computes
 }
 
 

@@ -200,79 +200,46 @@ def test_a_broken_state_is_refused_and_changes_nothing(broken: dict[str, Any]) -
 # -- against exact statistics, in real replicas ------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Results by number of replicas, from one start of that many processes each."""
-    results: dict[int, dict[str, Any]] = {}
-
-    def of(replicas: int) -> dict[str, Any]:
-        if replicas not in results:
-            folder = tmp_path_factory.mktemp("probe")
-            torch.multiprocessing.spawn(probe_runs.accuracy, (replicas, str(folder), free_port()), nprocs=replicas)
-            ranks = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(replicas)]
-            assert all(rank == ranks[0] for rank in ranks), "replicas must know the same statistics"
-            results[replicas] = ranks[0]
-        return results[replicas]
-
-    return of
-
-
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("habits", [False, True], ids=["bare", "scaled and clipped"])
-@pytest.mark.parametrize("micro", [1, 2], ids=["plain", "accumulating"])
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("replicas", [1, 2, 4])
-def test_statistics_agree_with_per_example_gradients(
-    replicas: int, optimizer: str, micro: int, habits: bool, measured: Any
-) -> None:
-    result = measured(replicas)[probe_runs.label(optimizer, micro, habits)]
-    assert result["var"] == pytest.approx(1.0, abs=0.05)
-    assert result["sqr"] == pytest.approx(1.0, abs=0.10)
-    assert result["samples"] == pytest.approx(1.0, abs=1e-3)
-    assert result["preconditioned"] == (optimizer == "adamw")
-    assert result["told"] == 0
-    assert result["clipped"] == (1.0 if habits else 0.0), "every step of the one, no step of the other"
-    assert result["growth"] == (2.0 ** (probe_runs.STEPS // probe_runs.GROWTH) if habits else 1.0)
+def test_statistics_agree_with_per_example_gradients(replicas: int, tmp_path: Path) -> None:
+    """Of both optimizers, plain and accumulating, bare as well as scaled and clipped; of two replicas, facts about the hook."""
+    torch.multiprocessing.spawn(probe_runs.accuracy, (replicas, str(tmp_path), free_port()), nprocs=replicas)
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(replicas)]
+    assert all(rank == ranks[0] for rank in ranks), "replicas must know the same statistics"
+    cases = [(name, micro, habits) for name in ("sgd", "adamw") for micro in (1, 2) for habits in (False, True)]
+    wanted = {probe_runs.label(*case): statistics(*case) for case in cases}
+    assert {label: {key: ranks[0][label][key] for key in wanted[label]} for label in wanted} == wanted
+    if replicas == 2:
+        check_hook(ranks[0]["behaviour"])
 
 
-@pytest.mark.timeout(600)
-class TestTwoReplicas:
-    """Facts about the hook, from the processes that measured the accuracy with two replicas."""
+def statistics(optimizer: str, micro: int, habits: bool) -> dict[str, Any]:
+    """`clipped`: every step of the one, no step of the other."""
+    return {
+        "var": pytest.approx(1.0, abs=0.05),
+        "sqr": pytest.approx(1.0, abs=0.10),
+        "samples": pytest.approx(1.0, abs=1e-3),
+        "preconditioned": optimizer == "adamw",
+        "told": 0,
+        "clipped": 1.0 if habits else 0.0,
+        "growth": 2.0 ** (probe_runs.STEPS // probe_runs.GROWTH) if habits else 1.0,
+    }
 
-    @pytest.fixture
-    def facts(self, measured: Any) -> dict[str, Any]:
-        facts: dict[str, Any] = measured(2)["behaviour"]
-        return facts
 
-    def test_weights_make_the_gradient_of_uneven_parts_exact(self, facts: dict[str, Any]) -> None:
-        assert facts["uneven"] < 1e-5
-
-    def test_half_precision_gradients_are_summed_in_single_precision(self, facts: dict[str, Any]) -> None:
-        assert facts["half"] == pytest.approx(1.0, abs=0.1)
-
-    def test_a_step_that_overflowed_in_one_replica_is_left_out(self, facts: dict[str, Any]) -> None:
-        assert facts["broken"] == pytest.approx(1.0, abs=0.01)
-
-    def test_the_loss_scale_cancels_out(self, facts: dict[str, Any]) -> None:
-        assert facts["scaled"] == pytest.approx(1.0, rel=1e-4)
-
-    def test_a_loss_scale_that_changes_before_the_step_is_over_does_not_count(self, facts: dict[str, Any]) -> None:
-        assert facts["updated"] == pytest.approx(1.0, rel=1e-4)
-
-    def test_two_passes_in_a_step_switch_the_probe_off_with_a_notice(self, facts: dict[str, Any]) -> None:
-        assert "more than one backward pass" in facts["twice"]["notice"]
-        assert facts["twice"]["samples"] == 128
-
-    def test_the_last_bucket_is_ready_within_the_backward_pass(self, facts: dict[str, Any]) -> None:
-        assert facts["ready"]
-
-    def test_a_hook_of_the_user_switches_the_probe_off_and_keeps_the_gradient_right(
-        self, facts: dict[str, Any]
-    ) -> None:
-        assert len(facts["taken"]["lines"]) == 2, "one in each of the two jobs"
-        assert all("communication hook of its own" in line for line in facts["taken"]["lines"])
-        assert facts["taken"]["samples"] == 0
-        assert facts["taken"]["error"] < 1e-5
+def check_hook(facts: dict[str, Any]) -> None:
+    assert facts["uneven"] < 1e-5, "weights make the gradient of uneven parts exact"
+    assert facts["half"] == pytest.approx(1.0, abs=0.1), "half precision is summed in single precision"
+    assert facts["broken"] == pytest.approx(1.0, abs=0.01), "a step that overflowed in one replica is left out"
+    assert facts["scaled"] == pytest.approx(1.0, rel=1e-4), "the loss scale cancels out"
+    assert facts["updated"] == pytest.approx(1.0, rel=1e-4), "one that changes before the step is over does not count"
+    assert "more than one backward pass" in facts["twice"]["notice"], "two passes in a step switch the probe off"
+    assert facts["twice"]["samples"] == 128
+    assert facts["ready"], "the last bucket is ready within the backward pass"
+    assert len(facts["taken"]["lines"]) == 2, "a hook of the user switches it off: one line in each of the two jobs"
+    assert all("communication hook of its own" in line for line in facts["taken"]["lines"])
+    assert facts["taken"]["samples"] == 0
+    assert facts["taken"]["error"] < 1e-5, "and its gradient stays right"
 
 
 # -- one replica -------------------------------------------------------------------------------------------------------
