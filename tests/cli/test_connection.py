@@ -22,7 +22,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_daemon_that_starts_later_than_the_patience_is_still_used(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
 
-        def start() -> bool:
+        def start(quiet: bool) -> bool:
             listener.bind(path)
             listener.listen()
             return True
@@ -33,7 +33,7 @@ def test_a_daemon_that_starts_later_than_the_patience_is_still_used(path: str, m
 
 def test_one_that_never_listens_is_told(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[bool] = []
-    monkeypatch.setattr(autostart, "ensure_daemon", lambda: started.append(True))
+    monkeypatch.setattr(autostart, "ensure_daemon", lambda quiet: started.append(True))
     with pytest.raises(DaemonUnreachable, match="cannot be reached"):
         connection.connect()
     assert started == [True]

@@ -458,7 +458,7 @@ def test_without_other_processes_a_signal_is_one_line_too(tmp_path: Path) -> Non
         "import os, signal, sys, threading, time\n"
         "from gpq.cli import door\n"
         "def simulates(frame):\n"
-        "    here = frame.f_globals['__name__'], frame.f_code.co_name\n"
+        "    here = frame.f_globals.get('__name__'), frame.f_code.co_name\n"
         "    return here == ('gpq.sim.replay', 'replay') or frame.f_back is not None and simulates(frame.f_back)\n"
         "def end():\n"
         "    while not simulates(sys._current_frames()[threading.main_thread().ident]): time.sleep(0.05)\n"
