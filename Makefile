@@ -21,10 +21,13 @@ demo-policies: $(VENV)/.train  ## the demo under every policy, one line each: a 
 	  else failed="$$failed $$policy"; echo "$$policy: FAILED"; echo "$$said" | tail -n 12; fi; \
 	done; test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
 
+# After so many minutes a run ends, and says what failed until then.
+MINUTES ?= 150
+
 # What each of these runs, and how a test is written that never fails by luck: gpq/README.md, "Tests".
 test: $(VENV)/.dev  ## lint, types, import contracts, every test but the long ones; ten minutes
 	$(BIN)/python -m compileall -q gpq agent tests
-	$(BIN)/python -m tests.tiers test
+	$(BIN)/python -m tests.tiers test --minutes $(MINUTES)
 
 test-long: $(VENV)/.dev  ## everything, as before a release: all tests, bars, Pythons and more generated examples; an hour
 	GPQ_EXAMPLES=many $(BIN)/python -m tests.tiers long
