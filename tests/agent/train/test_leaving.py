@@ -78,7 +78,7 @@ for turn in range(3):
         train()
         print("trained to the end", flush=True)
     except BaseException as error:
-        print("met", type(error).__name__, flush=True)
+        print(f"met {type(error).__name__}", flush=True)  # in one piece: the other replica writes there too
 print("goes on", flush=True)
 sys.exit(7)
 """
