@@ -13,7 +13,7 @@ import pytest
 
 from tests.tiers.again import environment, judge, settle
 from tests.tiers.groups import GROUPS, PARTS, ROOT, drawn
-from tests.tiers.reporting import Failure
+from tests.tiers.reporting import LIST, Failure
 
 CONFTEST = """\
 from tests.dispositions import restore
@@ -54,7 +54,8 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "test_planted.py").write_text(PLANTED)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # the planted run is no worker of this one
+    for name in ("PYTEST_XDIST_WORKER", LIST):  # the planted run is no part of this one
+        monkeypatch.delenv(name, raising=False)
     return tmp_path
 
 
