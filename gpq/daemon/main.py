@@ -12,6 +12,7 @@ import logging
 import logging.handlers
 import os
 import resource
+import select
 import signal
 import sys
 import threading
@@ -19,7 +20,6 @@ import time
 import zlib
 from collections.abc import Iterator, Sequence
 from io import TextIOWrapper
-from queue import Empty, SimpleQueue
 
 import gpq
 from gpq import config, daemon, outward, paths
@@ -244,22 +244,23 @@ def _serve_metrics(where: str, service: Service, policy: str, stack: contextlib.
 
 
 class Ending:
-    """Set from any thread and from handlers of signals. Such a handler may interrupt a wait at any point; an Event's
-    `set` would then wait for ever for the lock that its `wait` holds, and the daemon not end."""
+    """Set from any thread and by signals. Its wait looks at a pipe: a signal that comes between Python's last look for
+    one and the system call writes to it, and so ends the call, which the signal alone would not."""
 
     def __init__(self) -> None:
-        self._told: SimpleQueue[None] = SimpleQueue()  # its `put` may interrupt its `get`
+        self._read, self.descriptor = os.pipe()  # the latter for `signal.set_wakeup_fd`
+        os.set_blocking(self._read, False)
+        os.set_blocking(self.descriptor, False)
+        self._pipe = select.poll()
+        self._pipe.register(self._read, select.POLLIN)
 
     def set(self) -> None:
-        self._told.put(None)
+        with contextlib.suppress(BlockingIOError):  # full, so set already
+            os.write(self.descriptor, b"\0")
 
     def wait(self, timeout: float) -> bool:
-        """Was it set? Seconds; each call of `set` ends one wait."""
-        try:
-            self._told.get(timeout=timeout)
-        except Empty:
-            return False
-        return True
+        """Was it set? Seconds. Such a wait takes all that was set before it."""
+        return bool(self._pipe.poll(timeout * 1000.0)) and bool(os.read(self._read, 1 << 16))
 
 
 class _Loop(threading.Thread):
@@ -308,12 +309,14 @@ def _back_up(store: SqliteStore) -> None:
 @contextlib.contextmanager
 def ended_by_signals(ending: Ending) -> Iterator[None]:
     """SIGTERM and SIGINT end the daemon cleanly."""
-    before = {each: signal.signal(each, lambda *_: ending.set()) for each in (signal.SIGTERM, signal.SIGINT)}
+    before_descriptor = signal.set_wakeup_fd(ending.descriptor, warn_on_full_buffer=False)
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(before_descriptor)
 
 
 def _first_id() -> int:

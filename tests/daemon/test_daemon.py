@@ -365,6 +365,23 @@ print(heard)
     assert int(done.stdout) > 100
 
 
+def test_a_signal_between_the_look_for_signals_and_the_wait_for_the_end_is_heard() -> None:
+    # The kernel gives the signal to the other thread, so that it does not end the system call of the first one.
+    code = """
+import os, signal, threading, time
+from gpq.daemon.main import Ending, ended_by_signals
+
+ending = Ending()
+with ended_by_signals(ending):
+    threading.Thread(target=time.sleep, args=(30.0,), daemon=True).start()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    os.kill(os.getpid(), signal.SIGTERM)
+    print(ending.wait(20.0))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
 # -- crashes -----------------------------------------------------------------------------------------------------------
 
 
