@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import schemas
+from tests import commands, schemas
 from tests.cli.served import Made, job, serving
 
 ROOT = Path(__file__).parents[2]
@@ -43,13 +43,9 @@ class Gpq:
     def __call__(
         self, *argv: str, timeout: float = 120, cwd: Path | None = None, **environ: str
     ) -> subprocess.CompletedProcess[str]:
-        said = subprocess.run(
-            [sys.executable, "-m", "gpq", *argv],
-            capture_output=True, text=True, timeout=timeout, env={**self.environment, **environ}, cwd=cwd or self.home,
-            stdin=subprocess.DEVNULL, check=False,
-        )  # fmt: skip
-        schemas.check_call(argv, said.stdout)
-        return said
+        done = commands.run(argv, {**self.environment, **environ}, cwd=cwd or self.home, timeout=timeout)
+        schemas.check_call(argv, done.stdout)
+        return done
 
 
 @pytest.fixture

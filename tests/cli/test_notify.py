@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import commands
 from tests.cli.conftest import ROOT
 from tests.webhook import webhook
 
@@ -28,10 +28,7 @@ def gpq(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
         "LANG": "C.UTF-8",
     }
     environment["GPQ_CONFIG"] = str(config)
-    command = [sys.executable, "-m", "gpq", *words]
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=60, cwd=config.parent
-    )
+    return commands.run(words, environment, cwd=config.parent)
 
 
 def test_targets_are_listed_and_tried(config: Path) -> None:

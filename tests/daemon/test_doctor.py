@@ -12,6 +12,7 @@ import pytest
 
 from gpq.errors import NotFound, UsageError
 from gpq.rpc.messages import Errand, ErrandResult, Kept, Measured
+from tests import commands
 from tests.daemon.daemons import Daemon, daemon
 
 CONFIG = """\
@@ -31,8 +32,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 def doctor(served: Daemon, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gpq", "doctor", *arguments]
-    return subprocess.run(command, env=served.environment, capture_output=True, text=True, timeout=240, check=False)
+    return commands.run(["doctor", *arguments], served.environment, timeout=240)
 
 
 def test_two_servers_are_checked_and_what_lies_between_them(served: Daemon) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 from gpq.rpc.messages import Explanation, JobList, NodeList, Nodes, Status, Wait, Why
+from tests import commands
 from tests.daemon.daemons import Daemon, daemon
 from tests.waiting import wait_until
 
@@ -22,8 +22,7 @@ slots = 1
 
 
 def gpq(served: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gpq", *words]
-    return subprocess.run(command, env=served.environment, capture_output=True, text=True, timeout=60, check=False)
+    return commands.run(words, served.environment)
 
 
 def states(served: Daemon) -> dict[str, tuple[str, str]]:

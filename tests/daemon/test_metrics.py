@@ -35,6 +35,7 @@ from gpq.rpc.messages import (
     Submitted,
     Wait,
 )
+from tests import commands
 from tests.daemon.daemons import ROOT, Daemon, daemon
 from tests.figures import Figures
 from tests.ports import free_port
@@ -254,8 +255,7 @@ def _tried(url: str) -> bool:
 
 
 def gpq(served: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gpq", *words]
-    return subprocess.run(command, env=served.environment, capture_output=True, text=True, check=False, timeout=60)
+    return commands.run(words, served.environment)
 
 
 def test_a_port_in_use_is_told_and_the_daemon_goes_on(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from gpq.daemon.notifier import Notifier
 from gpq.errors import NodeSilent, UsageError
 from gpq.rpc.messages import Cancel, CancelResult, JobDetail, JobList, Show, Status, Wait
 from gpq.store.sqlite import SqliteStore
+from tests import commands
 from tests.builders import job, on, spec
 from tests.daemon.daemons import Daemon, daemon
 from tests.figures import Figures
@@ -40,8 +41,7 @@ def config(*targets: str, **services: Webhook) -> str:
 
 
 def gpq(served: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gpq", *words]
-    return subprocess.run(command, env=served.environment, capture_output=True, text=True, check=False, timeout=60)
+    return commands.run(words, served.environment)
 
 
 def waiting(home: Path) -> set[str]:

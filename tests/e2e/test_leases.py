@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import psutil
 import pytest
 
 from gpq.rpc.messages import Cancel, CancelResult
+from tests import commands
 from tests.daemon.daemons import QUICK
 from tests.e2e.harness import Daemon
 from tests.figures import Figures
@@ -123,8 +123,7 @@ def test_a_job_without_a_lease_is_unknown_keeps_its_gpu_and_its_cancel_waits_for
     assert answer.remaining == [job]
     assert "does not answer" in answer.waiting[job]
     environment = {**os.environ, "GPQ_HOME": str(servers.home), "GPQ_CONFIG": str(servers.home / "config.toml")}
-    command = [sys.executable, "-m", "gpq", "cancel", str(job)]
-    said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    said = commands.run(["cancel", str(job)], environment, timeout=PATIENCE)
     assert said.returncode == 1
     assert "the order waits for its server (unknown since" in said.stderr
     assert len(servers.alive(1)) > before

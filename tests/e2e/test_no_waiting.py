@@ -7,8 +7,6 @@ But for `gpq logs` of a job whose log lies there, until the server is known to b
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +14,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from tests import commands
 from tests.e2e.harness import Daemon
 from tests.figures import Figures
 from tests.waiting import wait_until
@@ -102,9 +101,9 @@ def _measure(daemon: Daemon, figures: Figures, when: str, lines: list[str]) -> N
     took = {}
     for line in lines:
         began = time.monotonic()
-        argv = [sys.executable, "-m", "gpq", *("" if word == "''" else word for word in line.split())]
-        done = subprocess.run(argv, env=daemon.environment(), stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+        argv = ["" if word == "''" else word for word in line.split()]
+        done = commands.run(argv, daemon.environment(), timeout=60.0)
         took[line] = time.monotonic() - began
-        assert done.returncode in (0, 1), f"{line}: {done.returncode}: {done.stderr.decode()}"
+        assert done.returncode in (0, 1), f"{line}: {done.returncode}: {done.stderr}"
     for line, seconds in took.items():
         figures.at_most(f"{when}: gpq {line}", seconds, BAR)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
 from gpq.policies.registry import POLICIES
+from tests import commands
 from tests.e2e.harness import ROOT, Daemon
 from tests.e2e.test_training import LONG, train, visited
 from tests.waiting import wait_until
@@ -18,10 +17,8 @@ from tests.waiting import wait_until
 def status(daemon: Daemon) -> dict[str, object]:
     """What `gpq daemon status` says of it."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'agent'}", "GPQ_HOME": str(daemon.home)}
-    command = [sys.executable, "-m", "gpq", "daemon", "status", "--json"]
-    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
-    found: dict[str, object] = json.loads(said.stdout)
-    return found
+    answer: dict[str, object] = json.loads(commands.run(["daemon", "status", "--json"], environment).stdout)
+    return answer
 
 
 EVERYDAY = ("goodput", "fifo")
