@@ -54,8 +54,9 @@ BARS := tests/lab tests/chaos tests/e2e/test_no_waiting.py tests/e2e/test_server
 prove: $(VENV)/.dev  ## run groups of long tests whole, and note in tests/proven.json which sources they prove: make prove GROUPS="habits"
 	$(BIN)/python -m tests.tiers prove $(GROUPS)
 
-# Without PyTorch, so nothing that trains; a version that this machine does not have is named.
-VERSIONS ?= 3.10 3.12 3.13
+# Without PyTorch, so nothing that trains; a version that this machine does not have is named. What the oldest and the
+# newest take, those between them take.
+VERSIONS ?= $(if $(FULL),3.10 3.12 3.13,3.10 3.13)
 # What differs between Pythons: argparse and typer, dataclasses, tomli, asyncio, typing. All that needs no PyTorch with FULL=1.
 WITHOUT_TORCH := tests/core tests/policies tests/control tests/sim tests/views tests/contract/test_stores.py tests/test_config.py tests/test_demo.py
 DIFFERS := tests/core tests/policies tests/contract/test_codec.py tests/test_config.py tests/test_decoding.py tests/cli/test_errors.py

@@ -203,13 +203,13 @@ def test_a_broken_state_is_refused_and_changes_nothing(broken: dict[str, Any]) -
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("replicas", [1, 2, 4])
 def test_statistics_agree_with_per_example_gradients(replicas: int, tmp_path: Path) -> None:
-    """Of both optimizers, plain and accumulating, bare as well as scaled and clipped; of two replicas, facts about the hook."""
+    """Of both optimizers, plain and accumulating, bare as well as scaled and clipped. Of four replicas, two of these eight.
+    Of two, facts about the hook."""
     torch.multiprocessing.spawn(probe_runs.accuracy, (replicas, str(tmp_path), free_port()), nprocs=replicas)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(replicas)]
     assert all(rank == ranks[0] for rank in ranks), "replicas must know the same statistics"
-    cases = [(name, micro, habits) for name in ("sgd", "adamw") for micro in (1, 2) for habits in (False, True)]
-    wanted = {probe_runs.label(*case): statistics(*case) for case in cases}
-    assert {label: {key: ranks[0][label][key] for key in wanted[label]} for label in wanted} == wanted
+    expected = {probe_runs.label(*case): statistics(*case) for case in probe_runs.variants(replicas)}
+    assert {label: {key: ranks[0][label][key] for key in row} for label, row in expected.items()} == expected
     if replicas == 2:
         check_hook(ranks[0]["behaviour"])
 
