@@ -51,7 +51,8 @@ def run(
     early = tuple(sorted(pair for pair in environment.items() if pair[0].startswith(EARLY)))
     channel = socket.socket(socket.AF_UNIX)
     channel.connect(_server(os.getpid(), early))
-    request = json.dumps({"argv": argv, "environ": dict(environment), "cwd": str(cwd or os.getcwd())}).encode()
+    words = {"argv": argv, "environ": dict(environment), "cwd": str(cwd or os.getcwd()), "umask": _umask()}
+    request = json.dumps(words).encode()
     out, out_child = os.pipe()
     err, err_child = os.pipe()
     with channel, open(out, "rb") as output, open(err, "rb") as errors, open(os.devnull, "rb") as nothing:
@@ -68,6 +69,12 @@ def run(
             raise subprocess.TimeoutExpired(argv, timeout)
         status = int(lines.readline())
     return subprocess.CompletedProcess(list(argv), os.waitstatus_to_exitcode(status), *texts)
+
+
+def _umask() -> int:
+    """Of this process; to ask for it by `os.umask` would be to change it under other threads."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("Umask:")[2].split()[0], 8)
 
 
 def _read(output: io.BufferedReader, errors: io.BufferedReader, deadline: float) -> tuple[str, str] | None:
@@ -182,6 +189,7 @@ def _become(request: _Request) -> None:
     os.environ.clear()
     os.environ.update(request.words["environ"])
     os.chdir(request.words["cwd"])
+    os.umask(request.words["umask"])
     time.tzset()
     sys.path[0] = request.words["cwd"]
     sys.argv[1:] = request.words["argv"]
