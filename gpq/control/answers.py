@@ -43,6 +43,7 @@ class Reader:
     _indices: dict[tuple[NodeId, DeviceId], int] = field(default_factory=dict)
     _headlines: dict[object, str] = field(default_factory=dict)
     _gated: Mapping[JobId, str] = field(default_factory=dict)
+    _brought: dict[JobId, Staging | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._gated = closed(replace(self.snapshot, now=self.now))
@@ -175,8 +176,12 @@ class Reader:
         return found
 
     def brought(self, job: Job) -> Staging | None:
-        """What is on its way to where the job is being started."""
-        return self.staging(job.id) if job.state is JobState.STARTING and job.wish is not Wish.CANCEL else None
+        """What is on its way to where the job is being started. One look an answer, so that all of it agrees."""
+        if job.state is not JobState.STARTING or job.wish is Wish.CANCEL:
+            return None
+        if job.id not in self._brought:
+            self._brought[job.id] = self.staging(job.id)
+        return self._brought[job.id]
 
     @property
     def allocation(self) -> Mapping[JobId, Shape] | None:
