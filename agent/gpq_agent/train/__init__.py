@@ -36,7 +36,7 @@ What changes and what does not
       averages, in examples, stays. False keeps them.
     * What a loop does that is not safe in pieces, on other replicas or with another batch takes just that away, says so in
       one line, and keeps it for this job: see "Your loop under gpq" in README.md.
-    * To measure the gradient noise, a single replica splits one step in twenty into two micro-batches (early on, more);
+    * To measure the gradient noise, a single replica splits one step in a hundred into two micro-batches (early on, more);
       the step has the same examples and gradient. `fixed_batch=True` measures nothing.
     * A `scheduler.step()` in the loop advances by the gain of the step, in steps at the base batch; one after the loop
       counts once. The scheduler sees the base learning rate only.

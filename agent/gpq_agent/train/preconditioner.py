@@ -1,6 +1,6 @@
 """What Adam divides gradients by, as weights for gradient statistics. It never writes the optimizer's state."""
 
-from typing import Any, Iterable, List, Sequence
+from typing import Any, Iterable, List, Sequence, Tuple
 
 import torch
 
@@ -26,7 +26,6 @@ class Preconditioner:
         self._parameters = list(parameters)
         self._ripe = False
         self._eps = torch.zeros(())
-        self._corrections: List[Any] = []
         self._by_parameter: Any = {}
 
     def ripe(self) -> bool:
@@ -41,29 +40,39 @@ class Preconditioner:
         total: Any = None
         coordinates, eps = 0, 0.0
         for group in self._optimizer.param_groups:
-            beta2 = group["betas"][1]
             eps = max(eps, float(group["eps"]))
-            for parameter in group["params"]:
-                state = self._optimizer.state.get(parameter, {})
-                if "exp_avg_sq" not in state:
-                    continue
-                moment = state["max_exp_avg_sq"] if group.get("amsgrad") else state["exp_avg_sq"]
-                correction = 1.0 - beta2 ** state["step"]  # a tensor where the step is one: no transfer to the host
-                if isinstance(correction, torch.Tensor) and not correction.is_cuda:
-                    correction = float(correction)
-                self._by_parameter[parameter] = (moment, correction)
-                share = moment.sum(dtype=torch.float32) / correction
-                total = share if total is None else total + share
-                coordinates += moment.numel()
+            states = {item: self._optimizer.state.get(item, {}) for item in group["params"]}
+            states = {item: state for item, state in states.items() if "exp_avg_sq" in state}
+            if not states:
+                continue
+            name = "max_exp_avg_sq" if group.get("amsgrad") else "exp_avg_sq"
+            moments = [state[name] for state in states.values()]
+            shares = torch.stack([moment.sum(dtype=torch.float32) for moment in moments])
+            roots, share = _corrected([state["step"] for state in states.values()], group["betas"][1], shares)
+            self._by_parameter.update(zip(states, zip(moments, roots)))
+            total = share if total is None else total + share
+            coordinates += sum(moment.numel() for moment in moments)
         if coordinates:
             self._eps = (FLOOR * (total / coordinates).sqrt()).clamp(min=eps)
         return coordinates
 
-    def of(self, parameter: torch.nn.Parameter) -> torch.Tensor:
-        """Weights of one parameter, fp32, of its shape; zero where the optimizer does not update it."""
-        weights = torch.empty_like(parameter, dtype=torch.float32, requires_grad=False)
-        self._roots(parameter, weights)
-        return weights.add_(self._eps).reciprocal_()
+    def of(self, parameters: Sequence[torch.nn.Parameter]) -> List[torch.Tensor]:
+        """Weights of each, fp32, of its shape; zero where the optimizer does not update it.
+
+        All of them in each operation: one by one, a model's hundred tensors take a GPU longer than its whole step.
+        """
+        rows = [self._by_parameter.get(item, (None, 1.0)) for item in parameters]
+        moments, roots = [row[0] for row in rows], [row[1] for row in rows]
+        if any(moment is None or moment.dtype != torch.float32 for moment in moments):
+            weights = [torch.empty_like(item, dtype=torch.float32, requires_grad=False) for item in parameters]
+            for parameter, weight in zip(parameters, weights):
+                self._roots(parameter, weight)
+        else:
+            weights = list(torch._foreach_sqrt(moments))
+            torch._foreach_mul_(weights, roots)
+        torch._foreach_add_(weights, [self._eps] * len(weights))
+        torch._foreach_reciprocal_(weights)
+        return weights
 
     def fill(self, buffer: torch.Tensor, views: Sequence[torch.Tensor], parameters: Sequence[Any]) -> torch.Tensor:
         """Weights for a flat bucket, fp32: `views` are the gradients of `parameters` inside `buffer`."""
@@ -75,7 +84,7 @@ class Preconditioner:
         return weights.add_(self._eps).reciprocal_()
 
     def _roots(self, parameter: torch.nn.Parameter, out: torch.Tensor) -> None:
-        moment, correction = self._by_parameter.get(parameter, (None, 1.0))
+        moment, root = self._by_parameter.get(parameter, (None, 1.0))
         if moment is None:
             out.fill_(float("inf"))  # its reciprocal is the weight: zero
             return
@@ -84,7 +93,7 @@ class Preconditioner:
         else:
             out.copy_(moment)
             out.sqrt_()
-        out.mul_(correction**-0.5)
+        out.mul_(root)
 
     def _states(self) -> List[Any]:
         # One state is enough to tell; the first parameter that has one is asked.
@@ -93,3 +102,13 @@ class Preconditioner:
             if "step" in state:
                 return [state]
         return []
+
+
+def _corrected(steps: List[Any], beta: float, shares: torch.Tensor) -> Tuple[List[Any], torch.Tensor]:
+    """(factor on the root of each second moment, sum of all corrected moments). Steps on the GPU stay there."""
+    if isinstance(steps[0], torch.Tensor) and steps[0].is_cuda:
+        corrections = 1.0 - beta ** torch.stack(steps)
+        return list(corrections.rsqrt().unbind()), (shares / corrections).sum()
+    numbers = [1.0 - beta ** float(step) for step in steps]
+    parts = torch._foreach_div(list(shares.unbind()), numbers)
+    return [number**-0.5 for number in numbers], torch.stack(list(parts)).sum()

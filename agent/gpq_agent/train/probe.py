@@ -4,7 +4,7 @@ It measures only: what gradients are made of, which steps are sampled and what f
 """
 
 from time import perf_counter
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -12,6 +12,9 @@ import torch.distributed as dist
 from .noise_scale import NoiseScale
 from .preconditioner import Preconditioner, is_adam
 from .timing import StepClock
+
+HALF = (torch.float16, torch.bfloat16)
+CHUNK = 1 << 24  # elements of gradients that are weighed at once
 
 
 class GradientProbe:
@@ -198,16 +201,17 @@ class GradientProbe:
 
     def _norm(self, *, total: bool) -> torch.Tensor:
         result = torch.zeros((), dtype=self._dtype, device=self._device)
-        weigh = 0.0 if total or self._norms else 1.0  # the sum of the weights is wanted once
-        for index, parameter in enumerate(self._parameters):
-            if parameter.grad is None:
+        weigh = not total and not self._norms  # the sum of the weights is wanted once
+        for index, chunk in enumerate(_chunks([item for item in self._parameters if item.grad is not None])):
+            gradients = [item.grad.detach() for item in chunk if item.grad is not None]
+            if self._adam is None:
+                result += squares(gradients, self._dtype)
                 continue
-            weights = None
-            if self._adam is not None:
-                weights = self._adam.of(parameter)
-                if weigh:
-                    self._slots[2, index] = weights.sum()
-            result += _squared(parameter.grad, weights)
+            weights = self._adam.of(chunk)
+            if weigh:
+                self._slots[2, index] = torch.stack([item.sum() for item in weights]).sum()
+            torch._foreach_mul_(weights, gradients)
+            result += squares(weights, self._dtype)
         return result
 
     # -- both ----------------------------------------------------------------------------------------------------------
@@ -241,11 +245,36 @@ class GradientProbe:
         self._sums[key] = self._sums[key] + entry if key in self._sums else entry
 
 
+def _chunks(parameters: List[torch.nn.Parameter]) -> Iterator[List[torch.nn.Parameter]]:
+    """Of so few elements that a copy of their gradients is nothing beside the model, or of one parameter."""
+    chunk: List[torch.nn.Parameter] = []
+    room = CHUNK
+    for parameter in parameters:
+        if chunk and parameter.numel() > room:
+            yield chunk
+            chunk, room = [], CHUNK
+        chunk.append(parameter)
+        room -= parameter.numel()
+    if chunk:
+        yield chunk
+
+
+def squares(tensors: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    """Sum of the squares of all elements, a number of `dtype` on their device.
+
+    On a GPU all tensors in one operation. On the CPU torch.dot, which sums in blocks: twenty times more exact than a norm in
+    the same precision, and as fast.
+    """
+    wide = [item.float() if item.dtype in HALF else item for item in tensors]
+    if wide[0].is_cuda:
+        return torch.stack(list(torch._foreach_norm(wide))).to(dtype).square().sum()
+    flat = [item.reshape(-1) for item in wide]
+    return torch.stack([torch.dot(item, item) for item in flat]).sum(dtype=dtype)
+
+
 def _squared(gradient: torch.Tensor, weights: Optional[torch.Tensor]) -> torch.Tensor:
-    # torch.dot sums in blocks: on CPUs twenty times more exact than a norm in the same precision, and as fast.
     flat = gradient.detach().reshape(-1)
-    if flat.dtype in (torch.float16, torch.bfloat16):
-        flat = flat.float()
     if weights is not None:
+        flat = flat.float() if flat.dtype in HALF else flat
         flat = flat * weights.reshape(-1)
-    return torch.dot(flat, flat)
+    return squares([flat], torch.float32)

@@ -19,6 +19,9 @@ from .order import stable_seed as stable_seed
 SAMPLE_EVERY = 20
 AHEAD = 4096  # examples of the order that are converted at once
 EARLY_SAMPLES = 20  # so many first, one step in two, while the window is empty
+# One replica splits the batch of a sampled step, and on a GPU that waits for its host such a step takes twice as long. With
+# each EARLY_SAMPLES more it samples more rarely, at last so many times.
+MOST_RARELY = 5
 MOST_KEPT = 1 << 22  # indices of a script's own order that a checkpoint holds
 
 
@@ -204,8 +207,17 @@ class GlobalSampler:
         self._steps_issued += 1
         if not self.sample_every:
             return False
-        every = 2 if self._samples_issued < EARLY_SAMPLES else self.sample_every
-        return self._steps_issued % every == 0
+        return self._steps_issued % self._interval() == 0
+
+    def _interval(self) -> int:
+        """Steps from one sample to the next. By what was issued alone, never by time: a script that is run twice takes the same
+        steps twice."""
+        samples = self._samples_issued
+        if samples < EARLY_SAMPLES:
+            return 2
+        if self._replicas > 1:
+            return self.sample_every
+        return self.sample_every * min(samples // EARLY_SAMPLES, MOST_RARELY)
 
     # -- orders --------------------------------------------------------------------------------------------------------
 

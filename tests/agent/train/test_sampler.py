@@ -315,3 +315,14 @@ def test_a_data_set_of_another_size_is_refused() -> None:
 def test_an_empty_data_set_is_refused() -> None:
     with pytest.raises(GpqTrainError, match="empty"):
         GlobalSampler(0, starting(limits(1)), replicas=1, rank=0, seed=0, shuffle=True)
+
+
+@pytest.mark.parametrize(("replicas", "last"), [(1, 10), (2, 50)])
+def test_one_replica_samples_more_and_more_rarely(replicas: int, last: int) -> None:
+    """To it a sampled step costs a second pass. Of 6,000 steps, those of the last 1,000."""
+    bounds = Limits(8, 8, 8, replicas)
+    attempt = Replicas(8 * 6000, bounds, 0, 20, None)
+    attempt.run(6000, [], {})
+    sampled = [step.sampled for step in attempt.steps]
+    assert sum(sampled[:40]) == 20
+    assert sum(sampled[-1000:]) == last
