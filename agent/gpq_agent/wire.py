@@ -501,3 +501,26 @@ def read_json(path: str) -> Optional[Dict[str, Any]]:
             return decode(stream.read())
     except FileNotFoundError:
         return None
+
+
+# -- `gpq doctor --gpu` -------------------------------------------------------------------------------------------------
+
+# Parts of the report, in order: section, and seconds that it may take. One errand each, so none above two minutes.
+GPU_PARTS: Dict[str, Tuple[str, float]] = {
+    "driver": ("A", 100.0),
+    "holder": ("A", 50.0),
+    "kernels": ("B", 75.0),
+    "training": ("B", 115.0),
+    "restart": ("B", 115.0),
+    "replicas": ("C", 60.0),
+}
+GPU_VERDICTS = ("PASS", "FAIL", "SKIP")
+
+
+class GpuLine(NamedTuple):
+    """One check. `figure`: what was measured, or why it was not."""
+
+    name: str
+    verdict: str  # one of GPU_VERDICTS
+    figure: str
+    seconds: float = 0.0  # that the check took
