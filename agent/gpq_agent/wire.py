@@ -505,15 +505,38 @@ def read_json(path: str) -> Optional[Dict[str, Any]]:
 
 # -- `gpq doctor --gpu` -------------------------------------------------------------------------------------------------
 
-# Parts of the report, in order: section, and seconds that it may take. One errand each, so none above two minutes.
-GPU_PARTS: Dict[str, Tuple[str, float]] = {
-    "driver": ("A", 100.0),
-    "holder": ("A", 50.0),
-    "kernels": ("B", 75.0),
-    "training": ("B", 115.0),
-    "restart": ("B", 115.0),
-    "replicas": ("C", 60.0),
-}
+
+class GpuPart(NamedTuple):
+    """Checks that one errand makes, in order, so within two minutes. `limit`: seconds."""
+
+    section: str
+    limit: float
+    names: Tuple[str, ...]
+
+
+# A is of the driver, B of one replica, C of several.
+GPU_PARTS: Dict[str, GpuPart] = {
+    "driver": GpuPart(
+        "A",
+        100.0,
+        (
+            "versions", "architectures", "looks by NVML", "looks by nvidia-smi", "same answers", "persistence", "idle memory",
+            "MIG", "compute mode", "ECC", "remapped rows", "MPS", "graphics",
+        ),
+    ),
+    "holder": GpuPart("A", 60.0, ("process seen", "process gone")),
+    "kernels": GpuPart("B", 75.0, ("matrix product", "wrong names", "events")),
+    "training": GpuPart(
+        "B",
+        115.0,
+        (
+            "waits, SGD", "waits, AdamW", "waits, GradScaler", "gradients", "noise scale", "memory of samples",
+            "out of memory",
+        ),
+    ),
+    "restart": GpuPart("B", 115.0, ("resume", "restart phases", "overhead")),
+    "replicas": GpuPart("C", 60.0, ("gradients of two",)),
+}  # fmt: skip
 GPU_VERDICTS = ("PASS", "FAIL", "SKIP")
 
 

@@ -9,7 +9,7 @@ import torch
 import gpq_agent.train as gpq
 from gpq_agent.train.timing import StepClock
 
-from .processes import CPU, CheckFailed, CheckSkipped, Child, device_environ
+from .processes import CPU, CheckFailed, Child, device_environ
 from .trainings import enter
 
 NO_GPU = "GPU-00000000-0000-0000-0000-000000000000"
@@ -28,7 +28,7 @@ def product(_: Any, device: str) -> str:
         properties = torch.cuda.get_device_properties(job.device)
         name = "{}, compute capability {}.{}".format(properties.name, properties.major, properties.minor)
         uuid = str(getattr(properties, "uuid", ""))
-        if uuid and device.startswith("GPU-") and uuid not in device:
+        if len(uuid) == len(NO_GPU) - len("GPU-") and device.startswith("GPU-") and uuid not in device:
             raise CheckFailed("CUDA opened {} instead".format(uuid))
     torch.backends.cuda.matmul.allow_tf32 = False
     generator = torch.Generator().manual_seed(1)
@@ -112,11 +112,6 @@ def events(tell: Any, devices: List[str]) -> str:
     if abs(marks / wall - 1.0) > CLOCKS:
         raise CheckFailed(figure)
     return figure
-
-
-def one_gpu_only(_: Any, devices: List[str]) -> str:
-    """Stands where a check over several GPUs has fewer."""
-    raise CheckSkipped("{} free GPU here, two are needed".format(len(devices)))
 
 
 def short(device: str) -> str:

@@ -15,6 +15,7 @@ TURNS = 20
 WARM_UP = 3  # turns: beyond the steps in which gpq follows the loop, and samples every second one
 START = 60.0  # seconds until both are warm
 TURN = 30.0
+TOKENS = 64
 
 
 class Size(NamedTuple):
@@ -32,9 +33,11 @@ SMALL = Size(2, 32, 16, 8, 5)
 
 
 class Texts(torch.utils.data.Dataset[Any]):
+    """Random tokens."""
+
     def __init__(self, size: Size) -> None:
         generator = torch.Generator().manual_seed(2)
-        self.rows = torch.randn(size.batch * 64, size.length, size.width, generator=generator)
+        self.rows = torch.randint(TOKENS, (size.batch * 64, size.length), generator=generator)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -46,7 +49,11 @@ class Texts(torch.utils.data.Dataset[Any]):
 def transformer(size: Size) -> torch.nn.Module:
     torch.manual_seed(4)
     layer = torch.nn.TransformerEncoderLayer(size.width, 8, 4 * size.width, dropout=0.0, batch_first=True)
-    return torch.nn.TransformerEncoder(layer, size.layers, enable_nested_tensor=False)
+    return torch.nn.Sequential(
+        torch.nn.Embedding(TOKENS, size.width),
+        torch.nn.TransformerEncoder(layer, size.layers, enable_nested_tensor=False),
+        torch.nn.Linear(size.width, TOKENS),
+    )
 
 
 def _optimizer(model: torch.nn.Module, device: torch.device) -> Any:
@@ -75,7 +82,7 @@ class Turns:
 
 def _loss(model: Any, rows: Any, device: torch.device) -> Any:
     with torch.autocast(device.type, dtype=torch.bfloat16):
-        return (model(rows) - rows).float().pow(2).mean()
+        return torch.nn.functional.cross_entropy(model(rows).flatten(0, 1), rows.flatten())
 
 
 def _plain(size: Size, done: Turns) -> None:
