@@ -42,6 +42,11 @@ def sampled_steps(tell: Any, devices: List[str]) -> str:
         torch.cuda.reset_peak_memory_stats()
 
     training.run(WARM_UP + STEPS, note)
+    return judged(peaks, gradients)
+
+
+def judged(peaks: Dict[bool, int], gradients: int) -> str:
+    """`peaks`: bytes, of steps that were sampled and of others; `gradients`: bytes of all of them."""
     if len(peaks) < 2:
         raise CheckFailed("no step was sampled, or all were")
     extra = peaks[True] - peaks[False]

@@ -16,7 +16,7 @@ OPEN = 50.0  # seconds
 def _replica(_: Any, environ: Dict[str, str], most: int) -> Dict[str, Any]:
     enter(CPU)
     os.environ.update(environ)
-    training = Training(Plan(batch=48, most=most))
+    training = Training(Plan(batch=50, most=most))
     kept = Recorded(training.optimizer)
     steps: List[List[Pass]] = []
     training.run(12, steps.append)
@@ -36,7 +36,7 @@ def gradients(tell: Any, devices: List[str]) -> str:
     if len(devices) < 2:
         raise CheckSkipped("needs two free GPUs, {} is here".format(len(devices)))
     figures = []
-    for name, most in (("whole", 24), ("accumulated", 8)):
+    for name, most in (("whole", 25), ("accumulated", 9)):
         port = str(_port())
         common = dict(device_environ(*devices[:2]), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1")
         children = [

@@ -29,7 +29,7 @@ class Size(NamedTuple):
 
 
 GPU = Size(8, 512, 256, 32, 20)  # 25 million weights, as in the first run on a GPU
-SMALL = Size(2, 32, 16, 8, 5)
+SMALL = Size(1, 32, 8, 4, 4)
 
 
 class Texts(torch.utils.data.Dataset[Any]):

@@ -23,7 +23,7 @@ BY_DESIGN = {
 }
 GRADIENTS = 1e-4  # of single precision, over a few dozen examples
 NOISE = 0.02
-NOISE_STEPS = 150
+NOISE_STEPS = 100
 
 
 @contextlib.contextmanager
@@ -156,7 +156,7 @@ def _gradients(_: Any, device: str, weighed: bool, most: int) -> Dict[str, Any]:
     training = Training(Plan(batch=50, most=most, weighed=weighed))
     kept = Recorded(training.optimizer)
     steps: List[List[Pass]] = []
-    training.run(25, steps.append)
+    training.run(15, steps.append)
     pieces = max(len(step) for step in steps)
     worst = max(
         difference(training, [index for one in step for index in one.indices], row)
