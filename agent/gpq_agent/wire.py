@@ -518,7 +518,7 @@ class GpuPart(NamedTuple):
 GPU_PARTS: Dict[str, GpuPart] = {
     "driver": GpuPart(
         "A",
-        100.0,
+        112.0,
         (
             "versions", "architectures", "looks by NVML", "looks by nvidia-smi", "same answers", "persistence", "idle memory",
             "MIG", "compute mode", "ECC", "remapped rows", "MPS", "graphics",

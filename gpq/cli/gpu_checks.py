@@ -57,13 +57,13 @@ def report(names: Sequence[str], python: str, show: Callable[[str], None]) -> li
             return _parts(name, lambda part, limit: _there(name, part, pythons[name], limit), show)
 
         with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
-            return [check for found in pool.map(of_server, pythons) for check in found]
+            return [check for checks in pool.map(of_server, pythons) for check in checks]
     finally:
         show("")
 
 
 def _parts(node: str, run: Part, show: Callable[[str], None]) -> list[GpuCheck]:
-    """All parts in order; what would be beyond LONGEST is skipped."""
+    """All parts in order. What would be beyond LONGEST is skipped."""
     begin = time.monotonic()
     checks: list[GpuCheck] = []
     for name, part in wire.GPU_PARTS.items():
@@ -90,16 +90,16 @@ def _here(part: str, python: str, limit: float) -> list[wire.GpuLine]:
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
     )  # fmt: skip
     try:
-        said, errors = process.communicate(json.dumps(order), timeout=limit + MARGIN)
+        output, errors = process.communicate(json.dumps(order), timeout=limit + MARGIN)
         ending = (errors.strip().splitlines() or ["it said nothing"])[-1]
         ending = f"exit {process.returncode}: {ending}"
     except subprocess.TimeoutExpired:
         _kill(process)
-        said, ending = process.communicate()[0], f"no answer within {limit + MARGIN:.0f} s"
+        output, ending = process.communicate()[0], f"no answer within {limit + MARGIN:.0f} s"
     except BaseException:
         _kill(process)
         raise
-    rows = [json.loads(line[len("gpq:") :]) for line in said.splitlines() if line.startswith("gpq:")]
+    rows = [json.loads(line[len("gpq:") :]) for line in output.splitlines() if line.startswith("gpq:")]
     return complete(part, rows, ending)
 
 
@@ -131,6 +131,6 @@ def _there(node: str, part: str, python: str, limit: float) -> list[wire.GpuLine
 
 def complete(part: str, rows: Sequence[Mapping[str, Any]], ending: str) -> list[wire.GpuLine]:
     """A line for each check of the part: FAIL with `ending` where none was told."""
-    known = {row["name"]: wire.GpuLine(**row) for row in rows}
+    by_name = {row["name"]: wire.GpuLine(**row) for row in rows}
     names = wire.GPU_PARTS[part].names
-    return [known.get(line.name, line) for line in alike(names, "FAIL", ending)]
+    return [by_name.get(line.name, line) for line in alike(names, "FAIL", ending)]

@@ -34,9 +34,9 @@ def doctor(environ: dict[str, str], *options: str) -> subprocess.CompletedProces
 
 
 def test_without_a_gpu_each_line_is_skipped_with_the_reason(environ: dict[str, str]) -> None:
-    said = doctor({**environ, "X_COUNT": "0"}, "--json")
-    report = json.loads(said.stdout)
-    assert (said.returncode, said.stderr) == (0, "")
+    done = doctor({**environ, "X_COUNT": "0"}, "--json")
+    report = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (0, "")
     assert [check["name"] for check in report["checks"]] == NAMES
     assert {check["verdict"] for check in report["checks"]} == {"SKIP"}
     assert all(check["figure"] for check in report["checks"])
@@ -44,9 +44,9 @@ def test_without_a_gpu_each_line_is_skipped_with_the_reason(environ: dict[str, s
 
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="the GPUs of the stub are none that CUDA could open")
 def test_gpus_that_cuda_cannot_open_are_fails_and_the_report_goes_on(environ: dict[str, str]) -> None:
-    said = doctor(environ, "--json")
-    checks = {check["name"]: check for check in json.loads(said.stdout)["checks"]}
-    assert (said.returncode, said.stderr, list(checks)) == (1, "", NAMES)
+    done = doctor(environ, "--json")
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert (done.returncode, done.stderr, list(checks)) == (1, "", NAMES)
     passed = {name for name, check in checks.items() if check["verdict"] == "PASS"}
     assert {"looks by NVML", "persistence", "ECC", "MIG"} <= passed
     assert passed & set(wire.GPU_PARTS["training"].names) == set(), "nothing was trained on the CPU instead"

@@ -46,7 +46,7 @@ def sampled_steps(tell: Any, devices: List[str]) -> str:
 
 
 def judged(peaks: Dict[bool, int], gradients: int) -> str:
-    """`peaks`: bytes, of steps that were sampled and of others; `gradients`: bytes of all of them."""
+    """`peaks`: bytes, of steps that were sampled and of others. `gradients`: bytes of all of them. Raises CheckFailed."""
     if len(peaks) < 2:
         raise CheckFailed("no step was sampled, or all were")
     extra = peaks[True] - peaks[False]
@@ -63,32 +63,32 @@ def _starved(_: Any, device: str, folder: str) -> str:
     training = Training(Plan(), folder)
     if training.device.type == "cuda":
         torch.cuda.set_per_process_memory_fraction(FRACTION, training.device)
-        wanted = int(torch.cuda.get_device_properties(training.device).total_memory * 2 * FRACTION)
+        amount = int(torch.cuda.get_device_properties(training.device).total_memory * 2 * FRACTION)
     else:
-        wanted = 1 << 50
+        amount = 1 << 50
     count = itertools.count(1)
 
     def ask(_: List[Pass]) -> None:
         if next(count) == FAIL_IN:
-            torch.empty(wanted, dtype=torch.uint8, device=training.device)
+            torch.empty(amount, dtype=torch.uint8, device=training.device)
 
     try:
         training.run(2 * FAIL_IN, ask)
     except (RuntimeError, MemoryError) as error:
-        said = io.StringIO()
-        with contextlib.redirect_stderr(said):
+        output = io.StringIO()
+        with contextlib.redirect_stderr(output):
             sys.excepthook(type(error), error, error.__traceback__)
         if not is_out_of_memory(error):
             raise CheckFailed("not recognised: {}".format(str(error).splitlines()[0])) from error
-        return said.getvalue()
-    raise CheckFailed("{} bytes were given to a process that may have half of them".format(wanted))
+        return output.getvalue()
+    raise CheckFailed("{} bytes were given to a process that may have half of them".format(amount))
 
 
 def out_of_memory(tell: Any, devices: List[str]) -> str:
     """A step that asks for more than there is: gpq must see it, say so, and remember a smaller bound for the next attempt."""
     with tempfile.TemporaryDirectory() as folder:
-        said = Child(_starved, devices[0], folder).next(60.0)
-        notice = next((line for line in said.splitlines() if line.startswith("gpq: out of memory")), "")
+        output = Child(_starved, devices[0], folder).next(60.0)
+        notice = next((line for line in output.splitlines() if line.startswith("gpq: out of memory")), "")
         if not notice:
             raise CheckFailed("recognised, but nothing was said of it")
         bound = MemoryRecord(os.path.join(folder)).bound()

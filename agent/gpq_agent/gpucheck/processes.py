@@ -30,7 +30,7 @@ class CheckSkipped(Exception):
 
 
 class Child:
-    """One fork. It runs `work(tell, *arguments)`; each `tell(value)` is a line here, and so is what it returns."""
+    """One fork. It runs `work(tell, *arguments)`. Each `tell(value)` is a line here, and so is what it returns."""
 
     def __init__(self, work: Callable[..., Any], *arguments: Any, environ: Optional[Dict[str, str]] = None) -> None:
         self._log = os.memfd_create("gpq")  # what it prints, for its last words
@@ -81,7 +81,7 @@ class Child:
         return self.wait(patience)
 
     def wait(self, patience: float) -> Optional[int]:
-        """Its exit code, None where it lives on for so many seconds; then it is killed."""
+        """Its exit code, None where it lives on for so many seconds: then it is killed."""
         deadline = time.monotonic() + patience
         while self.code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -96,7 +96,7 @@ class Child:
                 time.sleep(0.01)
         return self.code
 
-    def said(self) -> str:
+    def output(self) -> str:
         """All that it has printed."""
         return os.pread(self._log, MOST_SAID, 0).decode("utf-8", "replace")
 
@@ -105,7 +105,7 @@ class Child:
         return "killed by signal {}".format(-code) if code < 0 else "exit {}".format(code)
 
     def _words(self, before: str) -> str:
-        lines = [line.strip() for line in self.said().splitlines() if line.strip()]
+        lines = [line.strip() for line in self.output().splitlines() if line.strip()]
         return before + lines[-1][:LAST_LINE] if lines else ""
 
 

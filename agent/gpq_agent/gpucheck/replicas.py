@@ -42,11 +42,11 @@ def gradients(tell: Any, devices: List[str]) -> str:
         children = [
             Child(_replica, dict(common, MASTER_PORT=port, RANK=rank, LOCAL_RANK=rank), most) for rank in ("0", "1")
         ]
-        told, _ = [child.next(OPEN) for child in children]
-        figures.append("{} {:.0e}".format(name, told["worst"]))
-        if not told["worst"] < GRADIENTS:
+        answer, _ = [child.next(OPEN) for child in children]
+        figures.append("{} {:.0e}".format(name, answer["worst"]))
+        if not answer["worst"] < GRADIENTS:
             raise CheckFailed("off by {}".format("; ".join(figures)))
-    return "largest relative difference, by {}: {}".format(told["backend"], ", ".join(figures))
+    return "largest relative difference, by {}: {}".format(answer["backend"], ", ".join(figures))
 
 
 def _port() -> int:

@@ -1,4 +1,4 @@
-"""A training that is stopped, killed and resumed; and what a restart takes, phase by phase."""
+"""A training that is stopped, killed and resumed, and what a restart takes, phase by phase."""
 
 import os
 import signal
@@ -46,7 +46,7 @@ sys.stdout.write("gpq:" + json.dumps(rows) + "\\n")
 
 
 def _attempt(tell: Any, device: str, folder: str, pause_at: int) -> Dict[str, Any]:
-    """Trains to the end; after `pause_at` steps of this attempt it tells how far it is and waits for a word."""
+    """Trains to the end. After `pause_at` steps of this attempt it tells how far it is and waits for a word."""
     enter(device)
     training = Training(Plan(batch=BATCH, most=BATCH, largest=BATCH), folder or None)
     seen: List[int] = []
@@ -81,7 +81,7 @@ def resume(tell: Any, devices: List[str]) -> str:
         undisturbed = whole.next(PATIENCE)
     if undisturbed["seen"] != EPOCHS * EXAMPLES or not 0 < end["seen"] < undisturbed["seen"]:
         raise CheckFailed("after the kill {} of {} examples were seen".format(end["seen"], undisturbed["seen"]))
-    got, exact = (torch.tensor(each["weights"], dtype=torch.float64) for each in (end, undisturbed))
+    got, exact = (torch.tensor(one["weights"], dtype=torch.float64) for one in (end, undisturbed))
     off = float((got - exact).norm() / exact.norm())
     figure = "stopped after {} examples, killed, {} of {} to the end; weights differ by {:.0e}".format(
         done, end["seen"], undisturbed["seen"], off
@@ -94,14 +94,14 @@ def resume(tell: Any, devices: List[str]) -> str:
 def phases(tell: Any, devices: List[str]) -> str:
     """Of a fresh interpreter, in seconds."""
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-c", PHASES, devices[0]], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, timeout=PATIENCE, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise CheckFailed("no first step within {:g} s".format(PATIENCE)) from None
-    line = told.stdout.decode("utf-8", "replace").rpartition("gpq:")[2].strip()
-    if told.returncode != 0 or not line:
-        last = (told.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]
-        raise CheckFailed("exit {}: {}".format(told.returncode, last))
+    line = done.stdout.decode("utf-8", "replace").rpartition("gpq:")[2].strip()
+    if done.returncode != 0 or not line:
+        last = (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]
+        raise CheckFailed("exit {}: {}".format(done.returncode, last))
     return line.strip("{}").replace('"', "").replace(",", " s,") + " s"

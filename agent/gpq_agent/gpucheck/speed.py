@@ -19,7 +19,7 @@ TOKENS = 64
 
 
 class Size(NamedTuple):
-    """Of the transformer and its data; `steps`: of one turn."""
+    """Of the transformer and its data. `steps`: of one turn."""
 
     layers: int
     width: int
@@ -132,7 +132,7 @@ def _wait() -> None:
 
 
 def overhead(tell: Any, devices: List[str]) -> str:
-    """The ratio of the medians over turns. Both are alive all the time; one of them computes."""
+    """The ratio of the medians over turns. Both are alive all the time, and one of them computes."""
     runners = [Child(_runner, devices[0], under_gpq) for under_gpq in (False, True)]
     for runner in runners:
         runner.next(START)
@@ -143,7 +143,7 @@ def overhead(tell: Any, devices: List[str]) -> str:
             taken[which].append(float(runners[which].next(TURN)))
     for runner in runners:
         runner.end()
-    plain, other = (statistics.median(each) for each in taken)
+    plain, other = (statistics.median(row) for row in taken)
     ratios = sorted(second / first for first, second in zip(*taken))
     return "{:.3f} times plain PyTorch ({:.2f} ms against {:.2f} ms a step; quarters of turns {:.3f} to {:.3f})".format(
         other / plain, 1e3 * other, 1e3 * plain, ratios[TURNS // 4], ratios[3 * TURNS // 4]

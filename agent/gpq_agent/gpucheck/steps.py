@@ -37,7 +37,7 @@ def recorded(device: torch.device) -> Iterator[List[List[str]]]:
 
     def show(message: Any, *_: Any, **__: Any) -> None:
         if SYNCHRONISING in str(message):
-            frames = [each for each in traceback.extract_stack()[:-1] if not each.filename.endswith("/warnings.py")]
+            frames = [frame for frame in traceback.extract_stack()[:-1] if not frame.filename.endswith("/warnings.py")]
             own = [frame.name for frame in frames if "gpq_agent/train/" in frame.filename]
             stacks.append([*own, frames[-1].name])
 
@@ -136,7 +136,7 @@ class Recorded:
 
 
 def difference(training: Training, indices: List[int], row: Tuple[Any, Any]) -> float:
-    """Of the recorded gradient from plain PyTorch's for these examples at these weights, relative; double precision."""
+    """Of the recorded gradient from plain PyTorch's for these examples at these weights, relative, in double precision."""
     gradients, weights = row
     model = torch.nn.Sequential(*(type(part)(*_sizes(part)) for part in training.layers)).double()
     torch.nn.utils.vector_to_parameters(weights, model.parameters())
@@ -169,11 +169,11 @@ def gradients(tell: Any, devices: List[str]) -> str:
     """Steps in one piece, split for sampling, in uneven micro-batches, and weighed by job.weigh, against plain PyTorch."""
     figures = []
     for name, weighed, most in (("split", False, 50), ("accumulated", False, 16), ("weighed", True, 16)):
-        found = Child(_gradients, devices[0], weighed, most).next(60.0)
-        if found["pieces"] < 2:
+        result = Child(_gradients, devices[0], weighed, most).next(60.0)
+        if result["pieces"] < 2:
             raise CheckFailed("{}: no step was made in pieces, so nothing was tried".format(name))
-        figures.append("{} {:.0e}".format(name, found["worst"]))
-        if not found["worst"] < GRADIENTS:
+        figures.append("{} {:.0e}".format(name, result["worst"]))
+        if not result["worst"] < GRADIENTS:
             raise CheckFailed("off by {}".format("; ".join(figures)))
     return "largest relative difference: {}".format(", ".join(figures))
 

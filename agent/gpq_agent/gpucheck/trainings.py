@@ -31,14 +31,14 @@ class Examples(torch.utils.data.Dataset[Any]):
 
 
 class Plan(NamedTuple):
-    """What a training is like. `optimizer`: sgd, adamw; `amp`: float16 with a GradScaler; `weighed`: by job.weigh."""
+    """What a training is like. `optimizer`: sgd or adamw. `amp`: float16 with a GradScaler. `weighed`: by job.weigh."""
 
     optimizer: str = "sgd"
     amp: bool = False
     weighed: bool = False
     batch: int = 48
     most: int = 48  # examples at once
-    largest: int = 192  # batch that gpq may choose; `batch`: it never changes it
+    largest: int = 192  # batch that gpq may choose
     width: int = 64
     rate: float = 1e-3
     clip: bool = False
@@ -60,8 +60,8 @@ def losses(model: Any, x: Any, y: Any) -> Any:
 
 def loss_of(model: Any, x: Any, y: Any, weight: Any, weighed: bool) -> Any:
     """The mean over the examples, or over what they weigh."""
-    each = losses(model, x, y)
-    return (each * weight).sum() / weight.sum() if weighed else each.mean()
+    values = losses(model, x, y)
+    return (values * weight).sum() / weight.sum() if weighed else values.mean()
 
 
 def optimizer_of(plan: Plan, model: torch.nn.Module, device: torch.device) -> Any:

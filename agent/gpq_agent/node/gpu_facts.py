@@ -64,7 +64,7 @@ def of_gpu(nvml: Any, index: int) -> Dict[str, Fact]:
 
 
 def everything() -> Dict[str, Any]:
-    """{"error"} where NVML cannot be asked at all; "absent" where there is nothing to ask."""
+    """{"error"} where NVML cannot be asked at all, "absent" where there is nothing to ask."""
     nvml = gpus.load_nvml()
     if nvml is None:
         return {"absent": "{} has no nvidia-ml-py: gpq asks nvidia-smi here".format(sys.executable)}

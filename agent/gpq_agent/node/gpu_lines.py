@@ -68,7 +68,7 @@ def over_gpus(name: str, gpus: List[Facts], judge: Callable[[Facts], Judgement])
             text = str(error)
         texts.setdefault(text, []).append(str(number))
     figure = "; ".join("GPU {}: {}".format(", ".join(numbers), text) for text, numbers in texts.items())
-    return GpuLine(name, next(each for each in ("FAIL", "PASS", "SKIP") if each in verdicts), figure)
+    return GpuLine(name, next(one for one in ("FAIL", "PASS", "SKIP") if one in verdicts), figure)
 
 
 def _persistence(gpu: Facts) -> Judgement:
@@ -162,9 +162,9 @@ def architectures(facts: Facts, torch: Facts) -> GpuLine:
 
 
 def runs_on(architectures: List[str], major: int, minor: int) -> bool:
-    """sm_86 runs on 8.6 and 8.9, compute_80 on all from 8.0 on; a letter at the end binds to one generation."""
-    for each in architectures:
-        kind, _, text = each.partition("_")
+    """sm_86 runs on 8.6 and 8.9, compute_80 on all from 8.0 on. A letter at the end binds to one generation."""
+    for one in architectures:
+        kind, _, text = one.partition("_")
         digits = "".join(sign for sign in text if sign.isdigit())
         if not digits:
             continue

@@ -1,4 +1,4 @@
-"""Ten looks at the GPUs as the agent looks, by NVML and by nvidia-smi; and a process that holds memory, which they must name.
+"""Ten looks at the GPUs as the agent looks, by NVML and by nvidia-smi, and a process that holds memory, which they must name.
 
 `python -m gpq_agent.node.gpu_looks nvml` (or `smi`) prints one look.
 """
@@ -17,8 +17,8 @@ from gpq_agent.wire import GpuLine
 
 LOOKS = 10
 SLOW = 3.0  # seconds, of which the slowest look of ten may not take more
-ENOUGH = 30.0  # seconds, after which no further look is begun
-LOOK_LIMIT = 20.0
+ENOUGH = 20.0  # seconds, after which no further look is begun
+LOOK_LIMIT = 12.0
 HELD_MIB = 2048
 SEEN_WITHIN = 2  # looks
 GONE_WITHIN = 10.0  # seconds
@@ -61,10 +61,10 @@ def look(way: str) -> Look:
     except ValueError:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
         return Look(seconds, error="exit {}: {}".format(done.returncode, lines[-1]))
-    found = [gpus.RawGpu(*each) for each in answer["gpus"]]
+    seen = [gpus.RawGpu(*one) for one in answer["gpus"]]
     error = answer["error"] or ("a GPU is lost" if answer["lost"] else "")
-    sick = [one.problem for one in found if one.problem]
-    return Look(seconds, found, error or "; ".join(sick))
+    sick = [one.problem for one in seen if one.problem]
+    return Look(seconds, seen, error or "; ".join(sick))
 
 
 def environment() -> Dict[str, str]:
@@ -111,9 +111,9 @@ def both() -> List[GpuLine]:
 
 def same(looks: List[Look]) -> GpuLine:
     """Of one way each."""
-    if len(looks) < 2 or not all(each.devices for each in looks):
+    if len(looks) < 2 or not all(one.devices for one in looks):
         return GpuLine("same answers", "SKIP", "there are not two ways to ask here")
-    first, second = ({gpu.uuid: gpu for gpu in each.devices} for each in looks)
+    first, second = ({gpu.uuid: gpu for gpu in one.devices} for one in looks)
     differences = [
         "{} is seen by {} alone".format(uuid, "NVML" if uuid in first else "nvidia-smi")
         for uuid in sorted(first.keys() ^ second.keys())
@@ -168,12 +168,12 @@ def _first_line(process: "subprocess.Popen[bytes]") -> bytes:
 
 def _last_words(process: "subprocess.Popen[bytes]") -> str:
     process.kill()
-    _, said = process.communicate()
-    return (said.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]
+    _, errors = process.communicate()
+    return (errors.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]
 
 
 def _memory(pid: int, uuid: str, seen: Look) -> int:
-    """MiB that this look gives the process on this GPU; -1 where it does not name it."""
+    """MiB that this look gives the process on this GPU, -1 where it does not name it."""
     return max((dict(gpu.processes).get(pid, -1) for gpu in seen.devices if gpu.uuid == uuid), default=-1)
 
 
@@ -205,8 +205,8 @@ def _gone(pid: int, uuid: str, seen_by: Callable[[str], Look]) -> GpuLine:
 
 
 def main() -> None:
-    found = gpus.probe_smi() if sys.argv[1] == "smi" else gpus.probe(gpus.load_nvml())
-    sys.stdout.write(json.dumps({"gpus": found.gpus, "error": found.error, "lost": found.lost}) + "\n")
+    seen = gpus.probe_smi() if sys.argv[1] == "smi" else gpus.probe(gpus.load_nvml())
+    sys.stdout.write(json.dumps({"gpus": seen.gpus, "error": seen.error, "lost": seen.lost}) + "\n")
 
 
 if __name__ == "__main__":

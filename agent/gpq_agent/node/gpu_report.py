@@ -20,7 +20,7 @@ from gpq_agent.node import checkup, gpu_facts, gpu_lines, gpu_looks, locks, proc
 from gpq_agent.node.spool import SpoolError
 
 FACTS_LIMIT = 20.0  # seconds
-TORCH_LIMIT = 40.0
+TORCH_LIMIT = 25.0
 MARGIN = 4.0  # seconds that a part ends before its limit, so that its lines are told
 IN_USE = 0.05  # of a GPU's memory that may be, of one that nobody is seen on: drivers keep some for themselves
 NO_TORCH = "No module named 'torch'"
@@ -38,7 +38,7 @@ print("gpq:" + json.dumps({"python": platform.python_version(), "torch": str(tor
 
 
 class Free(NamedTuple):
-    """GPUs that nobody uses, with their locks held; where there are none, `why`."""
+    """GPUs that nobody uses, with their locks held. Where there are none, `why`."""
 
     uuids: List[str]
     held: List[int]
@@ -46,11 +46,11 @@ class Free(NamedTuple):
 
 
 def lines(part: str, python: str, env: Dict[str, str]) -> List[wire.GpuLine]:
-    """One line for each check of the part, in order. `python`: interpreter of scripts; `env`: of the jobs."""
+    """One line for each check of the part, in order. `python`: interpreter of scripts. `env`: of the jobs."""
     made = _driver(python, env) if part == "driver" else _on_free_gpus(part, python, env)
-    known = {line.name: line for line in made}
+    by_name = {line.name: line for line in made}
     nothing = wire.GpuLine("", "FAIL", "nothing was told of it")
-    return [known.get(name, nothing._replace(name=name)) for name in wire.GPU_PARTS[part].names]
+    return [by_name.get(name, nothing._replace(name=name)) for name in wire.GPU_PARTS[part].names]
 
 
 def all_alike(part: str, verdict: str, figure: str) -> List[wire.GpuLine]:
@@ -66,15 +66,15 @@ def _driver(python: str, env: Dict[str, str]) -> List[wire.GpuLine]:
 
 def mps_servers() -> List[int]:
     """Pids of the processes of NVIDIA's multi-process service."""
-    found = []
+    pids = []
     for entry in os.listdir("/proc"):
         try:
             with open("/proc/{}/comm".format(entry), encoding="utf-8", errors="replace") as stream:
                 if entry.isdigit() and stream.read().startswith("nvidia-cuda-mps"):
-                    found.append(int(entry))
+                    pids.append(int(entry))
         except OSError:
             continue
-    return found
+    return pids
 
 
 def free_gpus(seen: gpu_looks.Look) -> Free:
@@ -130,15 +130,15 @@ def library() -> str:
 
 
 def trained(part: str, python: str, env: Dict[str, str], devices: List[str]) -> List[wire.GpuLine]:
-    """The lines of `gpq_agent.gpucheck`; a FAIL for each check that it ended before, with its last words."""
+    """The lines of `gpq_agent.gpucheck`, and a FAIL for each check that it ended before, with its last words."""
     parent = os.getpid()
     begin = time.monotonic()
     limit = wire.GPU_PARTS[part].limit - MARGIN
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as output:
         try:
             process = subprocess.Popen(
                 [python, "-m", "gpq_agent.gpucheck", part, *devices], env=env, cwd="/", stdin=subprocess.DEVNULL,
-                stdout=said, stderr=subprocess.PIPE, preexec_fn=lambda: procs.die_with_parent(parent),
+                stdout=output, stderr=subprocess.PIPE, preexec_fn=lambda: procs.die_with_parent(parent),
             )  # fmt: skip
         except OSError as error:
             return all_alike(part, "FAIL", "{} cannot be run: {}".format(python, error.strerror))
@@ -150,8 +150,8 @@ def trained(part: str, python: str, env: Dict[str, str], devices: List[str]) -> 
             process.kill()
             process.communicate()
             ending = "not done within {:.0f} s of this part".format(time.monotonic() - begin)
-        said.seek(0)
-        made = parsed(said.read().decode("utf-8", "replace").splitlines())
+        output.seek(0)
+        made = parsed(output.read().decode("utf-8", "replace").splitlines())
     names = {line.name for line in made}
     rest = [line for line in all_alike(part, "FAIL", ending) if line.name not in names]
     return _skipped_without_torch([*made, *rest])

@@ -120,7 +120,7 @@ def test_which_kernels_run_on_which_gpu(architecture: str, able: bool) -> None:
 
 
 def smi_sees(monkeypatch: pytest.MonkeyPatch, path: Path, **differently: object) -> None:
-    """nvidia-smi tells of the same two GPUs; the first one is different."""
+    """nvidia-smi tells of the same two GPUs, and the first one is different."""
     gpu = {"name": "Stub", "total_mib": 81920, "used_mib": 1, "processes": []}
     path.write_text(json.dumps({"gpus": [{"uuid": FIRST, **gpu, **differently}, {"uuid": SECOND, **gpu}]}))
     monkeypatch.setenv("FAKE_NVML_STATE", str(path))

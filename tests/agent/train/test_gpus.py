@@ -95,7 +95,7 @@ def test_fewer_gpus_than_replicas_are_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     launched = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "x", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
-    known = read_environment({**launched, wire.ENV_DEVICES: f"{GPU},{OTHER}"})
-    assert (known.local_replicas, known.gpus) == (2, (GPU, OTHER))
+    launch = read_environment({**launched, wire.ENV_DEVICES: f"{GPU},{OTHER}"})
+    assert (launch.local_replicas, launch.gpus) == (2, (GPU, OTHER))
     with pytest.raises(GpqTrainError, match="2 replicas run on this server, and torch sees 1 of its GPUs"):
-        open_device(known)
+        open_device(launch)
