@@ -46,7 +46,7 @@ def planted() -> Lines:
 
 def test_every_check_that_is_announced_is_there() -> None:
     announced = {part: facts.names for part, facts in wire.GPU_PARTS.items() if part in checks.CHECKS}
-    assert announced == {part: tuple(part) for part, part in checks.CHECKS.items()}
+    assert announced == {part: tuple(names) for part, names in checks.CHECKS.items()}
     assert set(wire.GPU_PARTS) - set(checks.CHECKS) == {"driver", "holder"}, "these need no torch of their own"
     assert all(part.limit < 120 for part in wire.GPU_PARTS.values()), "an errand takes two minutes at most"
 
