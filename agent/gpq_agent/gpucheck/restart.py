@@ -65,7 +65,7 @@ def _attempt(tell: Any, device: str, folder: str, pause_at: int) -> Dict[str, An
 def resume(tell: Any, devices: List[str]) -> str:
     """Stopped by SIGTERM, resumed, killed, resumed from the same checkpoint: the end is that of a run that nobody disturbed."""
     with tempfile.TemporaryDirectory() as folder:
-        whole = Child(_attempt, devices[0], "", -1)
+        undisturbed = Child(_attempt, devices[0], "", -1).next(PATIENCE)
         first = Child(_attempt, devices[0], folder, STOP_AT)
         done = first.next(PATIENCE)
         os.kill(first.pid, signal.SIGTERM)
@@ -78,7 +78,6 @@ def resume(tell: Any, devices: List[str]) -> str:
         second.end(signal.SIGKILL)
         third = Child(_attempt, devices[0], folder, -1)
         end = third.next(PATIENCE)
-        undisturbed = whole.next(PATIENCE)
     if undisturbed["seen"] != EPOCHS * EXAMPLES or not 0 < end["seen"] < undisturbed["seen"]:
         raise CheckFailed("after the kill {} of {} examples were seen".format(end["seen"], undisturbed["seen"]))
     got, exact = (torch.tensor(one["weights"], dtype=torch.float64) for one in (end, undisturbed))
