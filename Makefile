@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo demo-policies pictures test test-long test-interpreters bars prove lint check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-daemon bench-exactness bench-noise bench-crowd bench-beside chaos chaos-daemon compare-recovery dst habits planted completions clean
+.PHONY: help demo demo-policies pictures test test-long test-interpreters bars prove lint check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-daemon bench-exactness bench-noise bench-crowd bench-beside gpu-check chaos chaos-daemon compare-recovery dst habits planted completions clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -131,6 +131,11 @@ bench-exactness: $(VENV)/.dev  ## samples and losses over ten forced resizes
 
 bench-noise: $(VENV)/.dev  ## the noise scale against exact per-sample statistics
 	$(BIN)/python benchmarks/noise_scale.py
+
+# Paste what it prints into an issue. NODES="gpu1 gpu2": servers instead of this machine; SCRIPTS: the interpreter that has torch.
+gpu-check:  ## what this machine's GPUs do under gpq, to be pasted into an issue: make gpu-check PYTHON=python3; 3 minutes
+	@echo "gpq $$(git rev-parse --short HEAD 2>/dev/null), $$(uname -sr)"
+	@PYTHONPATH=.:agent $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m gpq doctor --gpu $(NODES) $(if $(SCRIPTS),--python $(SCRIPTS)) --color never
 
 # Hours. RUNS names some (benchmarks/chaos.py --list); what needs root or a package fails without it.
 chaos: $(VENV)/.dev  ## every fault at full size, exits 1 over a bar: make chaos RUNS="kills powercuts"

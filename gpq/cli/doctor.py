@@ -15,10 +15,13 @@ PYTHON = typer.Option(
     "--python", metavar="PATH", help="Interpreter of your scripts. [default: of the active environment, else gpq's own]"
 )
 
+GPU = typer.Option("--gpu", help="Try its GPUs instead: driver, CUDA, small trainings. 2 to 10 minutes.")
+
 
 @app.command()
 def doctor(
     nodes: Annotated[list[str] | None, NODES] = None,
+    gpu: Annotated[bool, GPU] = False,
     python: Annotated[str, PYTHON] = "",
     color: Color = ColorChoice.auto,
     json: Json = False,
@@ -29,12 +32,19 @@ def doctor(
     connection between two of them is tried, and an all-reduce over it is timed; what it took is kept, and tells the model
     of jobs what several servers would cost them.
 
+    --gpu reports on GPUs instead, each line PASS, FAIL or SKIP with a figure, of this machine or of the servers that are named:
+    what the driver says and how fast, and whether trainings under gpq come out as in plain PyTorch, at which cost. It takes
+    GPUs that nobody uses. Exit code 1 when something fails.
+
     \b
     Example:
       gpq doctor
       gpq doctor gpu1 gpu2
       gpq doctor --json
+      gpq doctor --gpu gpu1 --python ~/env/bin/python
     """
+    if gpu:
+        return _report(nodes or [], python, color.value, json)
     from gpq.cli import checks, server_checks
     from gpq.views.checkup import lines
 
@@ -47,3 +57,20 @@ def doctor(
     else:
         output.text(lines, found, color.value)
     return 1 if any(check.verdict == "fail" for check in found) else 0
+
+
+def _report(nodes: list[str], python: str, color: str, json: bool) -> int:
+    import time
+
+    import gpq
+    from gpq.cli import gpu_checks, server_checks
+    from gpq.views.gpu_report import lines
+
+    begin = time.monotonic()
+    checks = gpu_checks.report(list(dict.fromkeys(nodes)), python, server_checks.Progress())
+    if json:
+        views = [documents.GpuCheckView(**vars(check)) for check in checks]
+        output.emit(documents.GpuReport(gpq.__version__, round(time.monotonic() - begin, 1), views))
+    else:
+        output.text(lines, checks, color)
+    return 1 if any(check.verdict == "FAIL" for check in checks) else 0

@@ -35,6 +35,24 @@ class Checkup(msgspec.Struct, frozen=True):
     schema: int = SCHEMA
 
 
+class GpuCheckView(msgspec.Struct, frozen=True):
+    node: str  # "" for this machine
+    section: str  # "A" of the driver, "B" of one replica, "C" of several
+    name: str
+    verdict: str  # "PASS" | "FAIL" | "SKIP"
+    figure: str  # what was measured, or why it was not
+    seconds: float  # that the check took
+
+
+class GpuReport(msgspec.Struct, frozen=True):
+    """Answer of `gpq doctor --gpu`."""
+
+    gpq: str  # its version
+    seconds: float  # that all of it took
+    checks: list[GpuCheckView]
+    schema: int = SCHEMA
+
+
 class AddedNode(msgspec.Struct, frozen=True):
     name: str
     host: str

@@ -6,9 +6,13 @@ import os
 import re
 import shutil
 import sys
+from typing import TYPE_CHECKING
 
 from gpq.errors import UsageError
 from gpq.outward import SECRET
+
+if TYPE_CHECKING:
+    from gpq.config import NodeConfig
 
 NAMES = frozenset(
     {
@@ -63,6 +67,13 @@ def interpreter(asked: str, environ: dict[str, str]) -> str:
         if active and os.access(candidate := os.path.join(active, "bin", "python"), os.X_OK):
             return os.path.abspath(candidate)
     return own()
+
+
+def on_server(asked: str, node: NodeConfig) -> str:
+    """As a script that is submitted here would be run there."""
+    if os.path.isabs(asked):
+        return asked
+    return node.script_python if node.script_python and not asked else interpreter(asked, dict(os.environ))
 
 
 def own() -> str:

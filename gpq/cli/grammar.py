@@ -311,6 +311,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "doctor": (
         "nodes",
         {
+            "--gpu": ("Try its GPUs instead: driver, CUDA, small trainings. 2 to 10 minutes.", ""),
             "--python": ("Interpreter of your scripts.", "files"),
             "--color": ("auto: on a terminal, unless NO_COLOR is set.", "auto|always|never"),
             "--json": ("Print JSON only, as the daemon answered.", ""),

@@ -51,7 +51,7 @@ PRINTED: dict[str, tuple[type, ...]] = {
     "top": (m.TopView,),
     "daemon status": (m.DaemonInfo,),
     "check": (Verdict,),
-    "doctor": (own.Checkup,),
+    "doctor": (own.Checkup, own.GpuReport),
     "config show": (own.Settings,),
     "config check": (own.ConfigChecked,),
     "config path": (own.ConfigPath,),

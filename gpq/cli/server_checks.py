@@ -87,11 +87,7 @@ class _Checkup:
         return self.configs.get(name, NodeConfig())
 
     def _python(self, name: str) -> str:
-        """As a script that is submitted here would be run there."""
-        of_node = self._config(name).script_python
-        if os.path.isabs(self.asked):
-            return self.asked
-        return environment.interpreter(self.asked, dict(os.environ)) if self.asked or not of_node else of_node
+        return environment.on_server(self.asked, self._config(name))
 
     def _each_alone(self, names: Sequence[str]) -> dict[str, tuple[Told, Told, float, float]]:
         self.show(f"looking at {len(names)} servers")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
+from gpq_agent import wire
 
 from gpq.errors import NotFound, UsageError
 from gpq.rpc.messages import Errand, ErrandResult, Kept, Measured
@@ -76,6 +78,19 @@ def kept(served: Daemon) -> str:
     with sqlite3.connect(f"file:{served.home}/gpq.db?mode=ro", uri=True) as database:
         [(text,)] = database.execute("SELECT value FROM meta WHERE key = 'links'").fetchall()
     return str(text)
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="here it would try the GPUs")
+def test_the_report_of_gpus_is_made_by_the_agent_of_each_server(served: Daemon) -> None:
+    said = doctor(served, "one", "two", "--gpu", "--python", sys.executable, "--json")
+    assert (said.returncode, said.stderr) == (0, "")
+    checks = json.loads(said.stdout)["checks"]
+    names = [name for part in wire.GPU_PARTS.values() for name in part.names]
+    assert [(check["node"], check["name"]) for check in checks] == [
+        (node, name) for node in ("one", "two") for name in names
+    ]
+    assert {check["verdict"] for check in checks} == {"SKIP"}
+    assert next(check["figure"] for check in checks if check["name"] == "resume") == "no NVIDIA GPU here"
 
 
 def test_a_server_that_there_is_not_is_no_server(served: Daemon) -> None:

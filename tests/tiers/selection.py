@@ -11,9 +11,11 @@ from .groups import GROUPS, ROOT, drawn, stale, turn
 
 # What trains, or imports torch by itself. All other tests mostly wait, so many of them run side by side.
 TRAINS = (
+    "tests/agent/gpucheck",
     "tests/agent/train",
     "tests/check",
     "tests/cli/test_check.py",
+    "tests/cli/test_gpu_report.py",
     "tests/cli/test_library.py",
     "tests/docs/test_examples.py",
     "tests/docs/test_habits.py",

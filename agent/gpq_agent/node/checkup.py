@@ -111,7 +111,7 @@ def examine(place: Place, fields: Fields, pipe: int) -> None:
     }
     if fields.get("python"):
         env = {**place.base, **fields.get("env", {}), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-        found["torch"] = _run([str(fields["python"]), "-c", LOOK_AT_TORCH], env, TORCH_LIMIT)
+        found["torch"] = run([str(fields["python"]), "-c", LOOK_AT_TORCH], env, TORCH_LIMIT)
     tell(pipe, found)
 
 
@@ -253,10 +253,10 @@ def all_reduce(place: Place, fields: Fields, pipe: int) -> None:
     if interface:
         env.update(GLOO_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME=interface)
     command = [str(fields["python"]), "-c", ALL_REDUCE, str(fields.get("backend", "gloo"))]
-    tell(pipe, dict(_run(command, env, float(fields.get("seconds", 60.0))), interface=interface))
+    tell(pipe, dict(run(command, env, float(fields.get("seconds", 60.0))), interface=interface))
 
 
-def _run(command: List[str], env: Dict[str, str], limit: float) -> Fields:
+def run(command: List[str], env: Dict[str, str], limit: float) -> Fields:
     """What a program told in its line that begins with `gpq:`; else an error with its last line."""
     try:
         done = subprocess.run(

@@ -9,12 +9,13 @@ import signal
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from gpq_agent import wire
-from gpq_agent.node import checkup, shim
+from gpq_agent.node import checkup, gpu_report, shim
 from gpq_agent.node.spool import Spool, SpoolError
 
 Message = Dict[str, Any]
 LONGEST = 120.0  # seconds
 MOST = 16  # at once
+ERRANDS = dict(checkup.ERRANDS, gpu=gpu_report.errand)
 
 
 def _end_all(*_: Any) -> None:
@@ -42,11 +43,11 @@ class Errands:
 
     def begin(self, message: Message) -> None:
         """The answer comes with a later `ended`. Raises SpoolError and OSError."""
-        work = checkup.ERRANDS.get(str(message.get("errand")))
+        work = ERRANDS.get(str(message.get("errand")))
         fields, limit = message.get("fields", {}), float(message.get("limit", 30.0))
         if work is None or not isinstance(fields, dict) or not 0 < limit <= LONGEST:
             raise SpoolError(
-                "no errand {!r}".format(message.get("errand")), "it is one of {}".format(", ".join(checkup.ERRANDS))
+                "no errand {!r}".format(message.get("errand")), "it is one of {}".format(", ".join(ERRANDS))
             )
         if len(self._under_way) >= MOST:
             raise SpoolError("{} errands are under way".format(MOST), "wait for their end", "busy")

@@ -1,6 +1,7 @@
 """Where this replica runs: reads torchrun's and gpq's environment, binds cores or a GPU, opens the process group.
 
-Refuses nothing: with an empty environment it describes one replica that nobody manages.
+With an empty environment it describes one replica that nobody manages. What is refused are GPUs that the job was given
+and cannot use: training on the CPU instead would hold them for nothing, without a word.
 """
 
 import contextlib
@@ -9,13 +10,14 @@ import sys
 import threading
 import time
 from datetime import timedelta
-from typing import List, Mapping, NamedTuple, Optional
+from typing import List, Mapping, NamedTuple, Optional, Tuple
 
 import torch
 import torch.distributed as dist
 
 from gpq_agent import wire
 
+from .errors import GpqTrainError
 from .leaving import is_leaving
 
 # Until the first step a peer may still be importing or building its model; NCCL's own default is far shorter.
@@ -30,6 +32,7 @@ class Environment(NamedTuple):
     rank: int = 0
     replicas: int = 1
     local_rank: int = 0
+    local_replicas: int = 1  # of this node
     nodes: int = 1
     launched: bool = False  # by torchrun, so a process group can be opened
     attempt: int = 0
@@ -37,6 +40,7 @@ class Environment(NamedTuple):
     checkpoint_dir: Optional[str] = None
     resumed: bool = False
     cores: Optional[List[int]] = None
+    gpus: Tuple[str, ...] = ()  # that gpq gave to this job on this node
 
 
 def read_environment(environ: Mapping[str, str]) -> Environment:
@@ -47,10 +51,12 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
     groups = [group for group in environ.get(wire.ENV_CORES, "").split(";") if group]
     if local_rank < len(groups):
         cores = [int(core) for core in groups[local_rank].split(",") if core]
+    given = () if wire.ENV_CORES in environ else environ.get(wire.ENV_DEVICES, "").split(",")
     return Environment(
         rank=int(environ["RANK"]) if launched else 0,
         replicas=int(environ["WORLD_SIZE"]) if launched else 1,
         local_rank=local_rank,
+        local_replicas=int(environ.get("LOCAL_WORLD_SIZE", local_rank + 1)) if launched else 1,
         nodes=max(int(environ.get("GROUP_WORLD_SIZE", "1")), 1) if launched else 1,
         launched=launched,
         attempt=int(environ.get(wire.ENV_ATTEMPT, "0")),
@@ -58,6 +64,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         checkpoint_dir=environ.get(wire.ENV_CHECKPOINT_DIR) or None,
         resumed=environ.get(wire.ENV_RESUME) == "1",
         cores=cores,
+        gpus=tuple(device for device in given if device),
     )
 
 
@@ -74,12 +81,41 @@ def bind_cores(cores: Optional[List[int]]) -> str:
 
 
 def open_device(environment: Environment) -> torch.device:
-    """The GPU of this local rank, made current, or the CPU. A slot with cores of its own is a CPU slot."""
-    if environment.cores is None and torch.cuda.is_available():
-        index = environment.local_rank % torch.cuda.device_count()
-        torch.cuda.set_device(index)
-        return torch.device("cuda", index)
-    return torch.device("cpu")
+    """The GPU of this local rank, opened and made current, or the CPU. A slot with cores of its own is a CPU slot.
+
+    Raises GpqTrainError where GPUs that the job was given cannot be used, or are fewer than the replicas of this node.
+    """
+    if environment.cores is not None:
+        return torch.device("cpu")
+    if not environment.gpus and not torch.cuda.is_available():
+        return torch.device("cpu")
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        visible = torch.cuda.device_count()
+    except Exception as error:
+        raise _refusal(environment, error) from error
+    if visible < environment.local_replicas:
+        raise GpqTrainError(
+            "{} replicas run on this server, and torch sees {} of its GPUs".format(environment.local_replicas, visible),
+            "each needs one of its own: start fewer, or ask gpq doctor --gpu which of them CUDA leaves out",
+        )
+    device = torch.device("cuda", environment.local_rank)
+    try:
+        torch.cuda.set_device(device)
+        (torch.ones(1, device=device) + 1).item()  # a kernel: only that shows whether torch was built for this GPU
+    except Exception as error:
+        raise _refusal(environment, error) from error
+    return device
+
+
+def _refusal(environment: Environment, error: Exception) -> GpqTrainError:
+    """In torch's own words: the first line, what follows is for those who debug CUDA."""
+    words = (str(error).strip() or type(error).__name__).splitlines()[0]
+    given = ", ".join(environment.gpus) or "number {}".format(environment.local_rank)
+    return GpqTrainError(
+        "the GPU that this replica was given cannot be used ({}): {}".format(given, words),
+        "it is not trained on the CPU instead; gpq doctor --gpu tests driver and torch on that server",
+    )
 
 
 def open_group(environment: Environment, device: torch.device) -> bool:

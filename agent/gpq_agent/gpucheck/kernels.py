@@ -1,0 +1,123 @@
+"""Does CUDA work at all: each GPU by its name, names that there are not, times between events."""
+
+import os
+import time
+from typing import Any, List
+
+import torch
+
+import gpq_agent.train as gpq
+from gpq_agent.train.timing import StepClock
+
+from .processes import CPU, CheckFailed, Child, device_environ
+from .trainings import enter
+
+NO_GPU = "GPU-00000000-0000-0000-0000-000000000000"
+SIZE = 1024  # of the matrices
+TOLERANCE = 1e-4  # of a product of single precision
+CLOCKS = 0.05  # that events and the wall clock may differ by
+OPEN = 40.0  # seconds
+
+
+def product(_: Any, device: str) -> str:
+    """One matrix product on this device, against double precision on the CPU."""
+    enter(device)
+    job = gpq.init()
+    name = "CPU"
+    if device != CPU:
+        properties = torch.cuda.get_device_properties(job.device)
+        name = "{}, compute capability {}.{}".format(properties.name, properties.major, properties.minor)
+        uuid = str(getattr(properties, "uuid", ""))
+        if len(uuid) == len(NO_GPU) - len("GPU-") and device.startswith("GPU-") and uuid not in device:
+            raise CheckFailed("CUDA opened {} instead".format(uuid))
+    torch.backends.cuda.matmul.allow_tf32 = False
+    generator = torch.Generator().manual_seed(1)
+    first, second = (torch.randn(SIZE, SIZE, generator=generator) for _ in range(2))
+    begin = time.monotonic()
+    answer = torch.mm(first.to(job.device), second.to(job.device)).cpu().double()
+    seconds = time.monotonic() - begin
+    exact = first.double() @ second.double()
+    error = float((answer - exact).norm() / exact.norm())
+    if not error < TOLERANCE:
+        raise CheckFailed("{}: a product of matrices is off by {:.1e}".format(name, error))
+    return "{}: error {:.0e}, first product {:.2f} s".format(name, error, seconds)
+
+
+def products(tell: Any, devices: List[str]) -> str:
+    """One process a device, as jobs would open them."""
+    children = {device: Child(product, device) for device in devices}
+    figures, failed = [], False
+    for device, child in children.items():
+        try:
+            figures.append("{} {}".format(short(device), child.next(OPEN)))
+        except CheckFailed as error:
+            failed = True
+            figures.append("{} {}".format(short(device), error))
+    if failed:
+        raise CheckFailed("; ".join(figures))
+    return "; ".join(figures)
+
+
+def _refused(_: Any, names: str, replicas: int) -> str:
+    enter(CPU)
+    os.environ.update(device_environ(*names.split(",")))
+    if replicas > 1:
+        os.environ.update(
+            RANK="0", LOCAL_RANK="0", WORLD_SIZE=str(replicas), LOCAL_WORLD_SIZE=str(replicas),
+            MASTER_ADDR="127.0.0.1", MASTER_PORT="1",
+        )  # fmt: skip
+    try:
+        job = gpq.init()
+    except gpq.GpqTrainError as refusal:
+        return refusal.message
+    raise CheckFailed("it was not refused: the job runs on {}".format(job.device))
+
+
+def wrong_names(tell: Any, devices: List[str]) -> str:
+    """A GPU that there is not, and one behind the name of one that there is: CUDA leaves such names out without a word."""
+    alone = Child(_refused, NO_GPU, 1)
+    behind = Child(_refused, "{},{}".format(devices[0], NO_GPU), 2) if devices[0] != CPU else None
+    words = [alone.next(OPEN)]
+    if behind is not None:
+        words.append(behind.next(OPEN))
+    return "refused: {}".format("; ".join(words))
+
+
+def events(tell: Any, devices: List[str]) -> str:
+    """gpq's clock of steps against the wall clock, over products of matrices that take a third of a second or more."""
+    enter(devices[0])
+    job = gpq.init()
+    clock = StepClock(job.device)
+    size = 4096 if job.device.type == "cuda" else 256
+    matrix = torch.randn(size, size, device=job.device)
+
+    def timed(times: int) -> List[float]:
+        _wait(job.device)
+        begin, first = time.perf_counter(), clock.mark()
+        for _ in range(times):
+            torch.mm(matrix, matrix)
+        last = clock.mark()
+        _wait(job.device)
+        return [time.perf_counter() - begin, clock.seconds(first, last)]
+
+    timed(3)
+    times = 10
+    while timed(times)[0] < 0.3 and times < 100000:
+        times *= 2
+    rows = [timed(times) for _ in range(3)]
+    wall, marks = min(rows, key=lambda row: abs(row[1] / row[0] - 1.0))
+    figure = "{:.1f} ms by events, {:.1f} ms by the wall clock ({:+.1%})".format(
+        1e3 * marks, 1e3 * wall, marks / wall - 1.0
+    )
+    if abs(marks / wall - 1.0) > CLOCKS:
+        raise CheckFailed(figure)
+    return figure
+
+
+def short(device: str) -> str:
+    return device if device == CPU else device[:12]
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

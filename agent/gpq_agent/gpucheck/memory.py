@@ -1,0 +1,97 @@
+"""Memory: what a sampled step takes beyond another, and an allocation that fails."""
+
+import contextlib
+import io
+import itertools
+import os
+import sys
+import tempfile
+from typing import Any, Dict, List
+
+import torch
+
+from gpq_agent.train.checkpoint import MemoryRecord
+from gpq_agent.train.stopping import is_out_of_memory
+
+from .processes import CheckFailed, CheckSkipped, Child
+from .trainings import Pass, Plan, Training, enter
+
+MIB = 1 << 20
+WIDTH = 4096  # of the model: 17 million weights
+COPIES = 2.5  # of all gradients that a sampled step may take beyond another
+WORKSPACE = 64 * MIB  # of libraries
+WARM_UP, STEPS = 10, 40
+FAIL_IN = 5  # the step that runs out of memory
+FRACTION = 0.05  # of the GPU's memory that the process may have then
+
+
+def sampled_steps(tell: Any, devices: List[str]) -> str:
+    """The peak of memory in steps that are sampled, against the others."""
+    enter(devices[0])
+    if not torch.cuda.is_available():
+        raise CheckSkipped("needs CUDA, which counts the memory of each step")
+    training = Training(Plan(batch=64, most=64, width=WIDTH, optimizer="adamw"))
+    gradients = sum(item.numel() * item.element_size() for item in training.model.parameters())
+    peaks: Dict[bool, int] = {}
+    count = itertools.count()
+
+    def note(step: List[Pass]) -> None:
+        if next(count) >= WARM_UP:
+            sampled = step[0].sampled
+            peaks[sampled] = max(peaks.get(sampled, 0), torch.cuda.max_memory_allocated())
+        torch.cuda.reset_peak_memory_stats()
+
+    training.run(WARM_UP + STEPS, note)
+    return judged(peaks, gradients)
+
+
+def judged(peaks: Dict[bool, int], gradients: int) -> str:
+    """`peaks`: bytes, of steps that were sampled and of others. `gradients`: bytes of all of them. Raises CheckFailed."""
+    if len(peaks) < 2:
+        raise CheckFailed("no step was sampled, or all were")
+    extra = peaks[True] - peaks[False]
+    figure = "{:.0f} MiB beyond the {:.0f} MiB of other steps; the gradients are {:.0f} MiB".format(
+        extra / MIB, peaks[False] / MIB, gradients / MIB
+    )
+    if extra > COPIES * gradients + WORKSPACE:
+        raise CheckFailed(figure)
+    return figure
+
+
+def _starved(_: Any, device: str, folder: str) -> str:
+    enter(device)
+    training = Training(Plan(), folder)
+    if training.device.type == "cuda":
+        torch.cuda.set_per_process_memory_fraction(FRACTION, training.device)
+        amount = int(torch.cuda.get_device_properties(training.device).total_memory * 2 * FRACTION)
+    else:
+        amount = 1 << 50
+    count = itertools.count(1)
+
+    def ask(_: List[Pass]) -> None:
+        if next(count) == FAIL_IN:
+            torch.empty(amount, dtype=torch.uint8, device=training.device)
+
+    try:
+        training.run(2 * FAIL_IN, ask)
+    except (RuntimeError, MemoryError) as error:
+        output = io.StringIO()
+        with contextlib.redirect_stderr(output):
+            sys.excepthook(type(error), error, error.__traceback__)
+        if not is_out_of_memory(error):
+            raise CheckFailed("not recognised: {}".format(str(error).splitlines()[0])) from error
+        return output.getvalue()
+    raise CheckFailed("{} bytes were given to a process that may have half of them".format(amount))
+
+
+def out_of_memory(tell: Any, devices: List[str]) -> str:
+    """A step that asks for more than there is: gpq must see it, say so, and remember a smaller bound for the next attempt."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Child(_starved, devices[0], folder).next(60.0)
+        notice = next((line for line in output.splitlines() if line.startswith("gpq: out of memory")), "")
+        if not notice:
+            raise CheckFailed("recognised, but nothing was said of it")
+        bound = MemoryRecord(os.path.join(folder)).bound()
+    if not bound:
+        raise CheckFailed("nothing is remembered for the next attempt")
+    return notice[len("gpq: ") :]

@@ -1,0 +1,169 @@
+"""Forks of an interpreter that has imported torch, each with a time limit and a verdict of its own.
+
+A fork is a fresh process for CUDA as long as its parent has not opened a device, which nothing in the parent does.
+"""
+
+import ctypes
+import json
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from typing import Any, Callable, Dict, Optional
+
+from gpq_agent import wire
+
+PR_SET_PDEATHSIG = 1
+MOST_SAID = 1 << 20  # bytes of its log
+LAST_LINE = 400  # characters of a process's last words
+CPU = "cpu"
+
+
+class CheckFailed(Exception):
+    """The check came to a bad end: its text is the figure of a FAIL."""
+
+
+class CheckSkipped(Exception):
+    """The check cannot be made here: its text is the reason."""
+
+
+class Child:
+    """One fork. It runs `work(tell, *arguments)`. Each `tell(value)` is a line here, and so is what it returns."""
+
+    def __init__(self, work: Callable[..., Any], *arguments: Any, environ: Optional[Dict[str, str]] = None) -> None:
+        self._log = os.memfd_create("gpq")  # what it prints, for its last words
+        self._rest = b""
+        self._from, to_parent = os.pipe()
+        to_child, self._to = os.pipe()
+        parent = os.getpid()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._from)
+            os.close(self._to)
+            _run(work, arguments, environ or {}, to_parent, to_child, self._log, parent)
+        os.close(to_parent)
+        os.close(to_child)
+        self.code: Optional[int] = None
+
+    def ask(self, word: str = "go") -> None:
+        """Let a process go on that waits in `wait_for_word`."""
+        os.write(self._to, word.encode() + b"\n")
+
+    def next(self, limit: float) -> Any:
+        """What it tells next, within so many seconds. Raises CheckFailed with its last words where it tells nothing more."""
+        deadline = time.monotonic() + limit
+        while b"\n" not in self._rest:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self._from], [], [], left)[0]:
+                self.end()
+                raise CheckFailed("no answer within {:g} s{}".format(limit, self._words(": ")))
+            chunk = os.read(self._from, 1 << 16)
+            if not chunk:
+                self.wait(5.0)
+                raise CheckFailed("{}{}".format(self._ending(), self._words(": ")))
+            self._rest += chunk
+        line, _, self._rest = self._rest.partition(b"\n")
+        answer = json.loads(line.decode("utf-8"))
+        if "skipped" in answer:
+            raise CheckSkipped(answer["skipped"])
+        if "failed" in answer:
+            raise CheckFailed(answer["failed"])
+        return answer["value"]
+
+    def end(self, number: int = signal.SIGKILL, patience: float = 10.0) -> Optional[int]:
+        """Send it a signal, and its exit code once it has gone: -9 for KILL."""
+        if self.code is None:
+            os.kill(self.pid, number)
+        return self.wait(patience)
+
+    def wait(self, patience: float) -> Optional[int]:
+        """Its exit code, None where it lives on for so many seconds: then it is killed."""
+        deadline = time.monotonic() + patience
+        while self.code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+            elif time.monotonic() > deadline:
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
+                self.code = -signal.SIGKILL
+                return None
+            else:
+                time.sleep(0.01)
+        return self.code
+
+    def output(self) -> str:
+        """All that it has printed."""
+        return os.pread(self._log, MOST_SAID, 0).decode("utf-8", "replace")
+
+    def _ending(self) -> str:
+        code = self.code if self.code is not None else 0
+        return "killed by signal {}".format(-code) if code < 0 else "exit {}".format(code)
+
+    def _words(self, before: str) -> str:
+        lines = [line.strip() for line in self.output().splitlines() if line.strip()]
+        return before + lines[-1][:LAST_LINE] if lines else ""
+
+
+def _run(
+    work: Callable[..., Any], arguments: Any, environ: Dict[str, str], pipe: int, words: int, log: int, parent: int
+) -> None:
+    """The child's life: never returns."""
+    global _words_from
+    code = 1
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.environ.update(environ)
+        _words_from = words
+
+        def tell(value: Any) -> None:
+            os.write(pipe, wire.encode({"value": value}))
+
+        try:
+            tell(work(tell, *arguments))
+            code = 0
+        except CheckSkipped as reason:
+            os.write(pipe, wire.encode({"skipped": str(reason)}))
+        except Exception as error:
+            traceback.print_exc()
+            os.write(pipe, wire.encode({"failed": error_text(error)}))
+    except SystemExit as ending:
+        code = ending.code if isinstance(ending.code, int) else 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+_words_from = -1
+
+
+def wait_for_word() -> str:
+    """In a child: the next word of the parent's `ask`, "" where it has gone."""
+    text = b""
+    while not text.endswith(b"\n"):
+        chunk = os.read(_words_from, 1)
+        if not chunk:
+            return ""
+        text += chunk
+    return text.decode().strip()
+
+
+def error_text(error: BaseException) -> str:
+    """In one line: the name of what is no CheckFailed, and the first line of its text."""
+    words = (str(error).strip() or "no reason given").splitlines()[0][:LAST_LINE]
+    return words if isinstance(error, CheckFailed) else "{}: {}".format(type(error).__name__, words)
+
+
+def device_environ(*devices: str) -> Dict[str, str]:
+    """What gpq sets for a job with these GPUs, or with none of them: "cpu"."""
+    gpus = ",".join(device for device in devices if device != CPU)
+    return {wire.ENV_DEVICES: gpus, "CUDA_VISIBLE_DEVICES": gpus, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

@@ -1,0 +1,150 @@
+"""What gpq adds to a step: the same transformer in plain PyTorch and under gpq, in turns. A figure, not a judgement."""
+
+import statistics
+import time
+from typing import Any, List, NamedTuple
+
+import torch
+
+import gpq_agent.train as gpq
+
+from .processes import Child, wait_for_word
+from .trainings import enter
+
+TURNS = 20
+WARM_UP = 3  # turns: beyond the steps in which gpq follows the loop, and samples every second one
+START = 60.0  # seconds until both are warm
+TURN = 30.0
+TOKENS = 64
+
+
+class Size(NamedTuple):
+    """Of the transformer and its data. `steps`: of one turn."""
+
+    layers: int
+    width: int
+    length: int
+    batch: int
+    steps: int
+
+
+GPU = Size(8, 512, 256, 32, 20)  # 25 million weights, as in the first run on a GPU
+SMALL = Size(1, 32, 8, 4, 4)
+
+
+class Texts(torch.utils.data.Dataset[Any]):
+    """Random tokens."""
+
+    def __init__(self, size: Size) -> None:
+        generator = torch.Generator().manual_seed(2)
+        self.rows = torch.randint(TOKENS, (size.batch * 64, size.length), generator=generator)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.rows[index]
+
+
+def transformer(size: Size) -> torch.nn.Module:
+    torch.manual_seed(4)
+    layer = torch.nn.TransformerEncoderLayer(size.width, 8, 4 * size.width, dropout=0.0, batch_first=True)
+    return torch.nn.Sequential(
+        torch.nn.Embedding(TOKENS, size.width),
+        torch.nn.TransformerEncoder(layer, size.layers, enable_nested_tensor=False),
+        torch.nn.Linear(size.width, TOKENS),
+    )
+
+
+def _optimizer(model: torch.nn.Module, device: torch.device) -> Any:
+    if device.type == "cuda":
+        return torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    return torch.optim.AdamW(model.parameters(), lr=1e-5)
+
+
+class Turns:
+    """Called after each step. At the end of a turn it tells what a step took, and waits for its next turn."""
+
+    def __init__(self, tell: Any, steps: int) -> None:
+        self._tell, self._steps = tell, steps
+        self._left = WARM_UP * steps
+        self._begin = 0.0
+
+    def __call__(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            _wait()
+            self._tell((time.perf_counter() - self._begin) / self._steps)
+            if wait_for_word() != "go":
+                raise SystemExit(0)
+            self._left, self._begin = self._steps, time.perf_counter()
+
+
+def _loss(model: Any, rows: Any, device: torch.device) -> Any:
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        return torch.nn.functional.cross_entropy(model(rows).flatten(0, 1), rows.flatten())
+
+
+def _plain(size: Size, done: Turns) -> None:
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    pinned = device.type == "cuda"
+    loader = torch.utils.data.DataLoader(Texts(size), size.batch, shuffle=True, drop_last=True, pin_memory=pinned)
+    model = transformer(size).to(device)
+    optimizer = _optimizer(model, device)
+    while True:
+        for rows in loader:
+            loss = _loss(model, rows.to(device, non_blocking=True), device)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            done()
+
+
+def _under_gpq(size: Size, done: Turns) -> None:
+    job = gpq.init()
+    pinned = job.device.type == "cuda"
+    loader = job.loader(Texts(size), size.batch, 8 * size.batch, size.batch, drop_last=True, pin_memory=pinned)
+    model = job.wrap(transformer(size))
+    optimizer = _optimizer(model, job.device)
+    job.prepare(model, optimizer)
+    for _ in job.epochs(10**6):
+        for rows in loader:
+            loss = _loss(model, rows.to(job.device, non_blocking=True), job.device)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            if job.at_step:
+                done()
+
+
+def _runner(tell: Any, device: str, under_gpq: bool) -> None:
+    enter(device)
+    torch.set_num_threads(1)
+    size = GPU if torch.cuda.is_available() else SMALL
+    (_under_gpq if under_gpq else _plain)(size, Turns(tell, size.steps))
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def overhead(tell: Any, devices: List[str]) -> str:
+    """The ratio of the medians over turns. Both are alive all the time, and one of them computes."""
+    runners = [Child(_runner, devices[0], under_gpq) for under_gpq in (False, True)]
+    for runner in runners:
+        runner.next(START)
+    taken: List[List[float]] = [[], []]
+    for turn in range(TURNS):
+        for which in (0, 1) if turn % 2 == 0 else (1, 0):
+            runners[which].ask()
+            taken[which].append(float(runners[which].next(TURN)))
+    for runner in runners:
+        runner.end()
+    plain, other = (statistics.median(row) for row in taken)
+    ratios = sorted(second / first for first, second in zip(*taken))
+    return "{:.3f} times plain PyTorch ({:.2f} ms against {:.2f} ms a step; quarters of turns {:.3f} to {:.3f})".format(
+        other / plain, 1e3 * other, 1e3 * plain, ratios[TURNS // 4], ratios[3 * TURNS // 4]
+    )

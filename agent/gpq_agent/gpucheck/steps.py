@@ -1,0 +1,202 @@
+"""What gpq does to a step: moments when it waits for the device, gradients, noise scale."""
+
+import collections
+import contextlib
+import traceback
+import warnings
+from typing import Any, Counter, Dict, Iterator, List, Tuple
+
+import torch
+
+from .processes import CPU, CheckFailed, CheckSkipped, Child
+from .trainings import Pass, Plan, Training, enter, loss_of
+
+WARM_UP, STEPS = 30, 50
+SYNCHRONISING = "synchronizing CUDA operation"  # torch's words
+# Where gpq waits by design: functions of gpq_agent.train, and what they do.
+BY_DESIGN = {
+    "publish": "reports",
+    "save": "checkpoints",
+    "close_epoch": "ends of epochs",
+    "_failed": "first step in pieces of an epoch",
+    "_compare_notes": "looks for what was forgotten",
+}
+GRADIENTS = 1e-4  # of single precision, over a few dozen examples
+NOISE = 0.02
+NOISE_STEPS = 100
+
+
+@contextlib.contextmanager
+def recorded(device: torch.device) -> Iterator[List[List[str]]]:
+    """Functions of gpq on the stack, the outermost first, and at last the innermost of all, of each operation that made the
+    host wait for the device.
+
+    By warnings, not by errors: a step goes on then, and all of them are seen.
+    """
+    stacks: List[List[str]] = []
+
+    def show(message: Any, *_: Any, **__: Any) -> None:
+        if SYNCHRONISING in str(message):
+            frames = [frame for frame in traceback.extract_stack()[:-1] if not frame.filename.endswith("/warnings.py")]
+            own = [frame.name for frame in frames if "gpq_agent/train/" in frame.filename]
+            stacks.append([*own, frames[-1].name])
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = show
+        _debug(device, "warn")
+        try:
+            yield stacks
+        finally:
+            _debug(device, "default")
+
+
+def _debug(device: torch.device, mode: str) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_sync_debug_mode(mode)
+
+
+def sorted_out(stacks: List[List[str]]) -> "Tuple[Counter[str], Counter[str]]":
+    """(how often by what is by design, how often by which functions that are not)."""
+    designed: "Counter[str]" = collections.Counter()
+    hidden: "Counter[str]" = collections.Counter()
+    for stack in stacks:
+        reason = next((BY_DESIGN[name] for name in stack if name in BY_DESIGN), "")
+        if reason:
+            designed[reason] += 1
+        else:
+            hidden[" > ".join(stack[-3:])] += 1
+    return designed, hidden
+
+
+def _listed(counts: "Counter[str]") -> str:
+    return ", ".join("{} {}".format(name, number) for name, number in counts.most_common(4)) or "none"
+
+
+def syncs(tell: Any, devices: List[str], plan: Plan) -> str:
+    """Fifty steps without a moment in which the host waits for the device, but for those that gpq measures in by design."""
+    enter(devices[0])
+    training = Training(plan)
+    if training.device.type == "cuda":
+        _see_one(training.device)
+    begun: List[int] = []  # how many there were after each step
+    sampled: List[bool] = []
+    with recorded(training.device) as stacks:
+
+        def count(step: List[Pass]) -> None:
+            begun.append(len(stacks))
+            sampled.append(step[0].sampled)
+
+        training.run(WARM_UP + STEPS, count)
+    designed, hidden = sorted_out(stacks[begun[WARM_UP - 1] :])
+    figure = "{} steps, {} of them sampled; by design: {}; in the first {} steps: {}".format(
+        STEPS, sum(sampled[WARM_UP:]), _listed(designed), WARM_UP, begun[WARM_UP - 1]
+    )
+    if hidden:
+        raise CheckFailed("the host waits in {}; {}".format(_listed(hidden), figure))
+    if training.device.type == CPU:
+        raise CheckSkipped("needs CUDA; on the CPU {}".format(figure))
+    return figure
+
+
+def _see_one(device: torch.device) -> None:
+    """Raises CheckFailed where one that is made on purpose is not seen: then nothing would be."""
+    with recorded(device) as stacks:
+        torch.ones(1, device=device).item()
+    if not stacks:
+        raise CheckFailed("torch does not tell of an operation that waits: nothing can be said of others")
+
+
+def sgd_syncs(tell: Any, devices: List[str]) -> str:
+    return syncs(tell, devices, Plan())
+
+
+def adamw_syncs(tell: Any, devices: List[str]) -> str:
+    return syncs(tell, devices, Plan(optimizer="adamw", clip=True))
+
+
+def scaler_syncs(tell: Any, devices: List[str]) -> str:
+    return syncs(tell, devices, Plan(optimizer="adamw", amp=True))
+
+
+class Recorded:
+    """Gradients and weights as the optimizer's own step finds them."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.rows: List[
+            Tuple[Any, Any]
+        ] = []  # flat: gpq takes a list of tensors like the weights for a copy of the model
+        self._parameters = [item for group in optimizer.param_groups for item in group["params"]]
+        optimizer.register_step_pre_hook(self._keep)
+
+    def _keep(self, *_: Any) -> None:
+        gradients = torch.cat([item.grad.detach().flatten() for item in self._parameters])
+        weights = torch.cat([item.detach().flatten() for item in self._parameters])
+        self.rows.append((gradients.cpu().double(), weights.cpu().double()))
+
+
+def difference(training: Training, indices: List[int], row: Tuple[Any, Any]) -> float:
+    """Of the recorded gradient from plain PyTorch's for these examples at these weights, relative, in double precision."""
+    gradients, weights = row
+    model = torch.nn.Sequential(*(type(part)(*_sizes(part)) for part in training.layers)).double()
+    torch.nn.utils.vector_to_parameters(weights, model.parameters())
+    data = training.data
+    x, y, weight = [part[indices].double() for part in (data.x, data.y, data.weight)]
+    loss_of(model, x, y, weight, training.plan.weighed).backward()
+    exact = torch.cat([item.grad.flatten() for item in model.parameters() if item.grad is not None])
+    return float((gradients - exact).norm() / exact.norm())
+
+
+def _sizes(part: torch.nn.Module) -> Tuple[int, ...]:
+    return (part.in_features, part.out_features) if isinstance(part, torch.nn.Linear) else ()
+
+
+def _gradients(_: Any, device: str, weighed: bool, most: int) -> Dict[str, Any]:
+    enter(device)
+    training = Training(Plan(batch=50, most=most, weighed=weighed))
+    kept = Recorded(training.optimizer)
+    steps: List[List[Pass]] = []
+    training.run(15, steps.append)
+    pieces = max(len(step) for step in steps)
+    worst = max(
+        difference(training, [index for one in step for index in one.indices], row)
+        for step, row in zip(steps, kept.rows)
+    )
+    return {"worst": worst, "pieces": pieces, "split": sum(step[0].sampled for step in steps)}
+
+
+def gradients(tell: Any, devices: List[str]) -> str:
+    """Steps in one piece, split for sampling, in uneven micro-batches, and weighed by job.weigh, against plain PyTorch."""
+    figures = []
+    for name, weighed, most in (("split", False, 50), ("accumulated", False, 16), ("weighed", True, 16)):
+        result = Child(_gradients, devices[0], weighed, most).next(60.0)
+        if result["pieces"] < 2:
+            raise CheckFailed("{}: no step was made in pieces, so nothing was tried".format(name))
+        figures.append("{} {:.0e}".format(name, result["worst"]))
+        if not result["worst"] < GRADIENTS:
+            raise CheckFailed("off by {}".format("; ".join(figures)))
+    return "largest relative difference: {}".format(", ".join(figures))
+
+
+def _noise(_: Any, device: str) -> float:
+    enter(device)
+    training = Training(Plan(batch=64, most=64, rate=1e-4))
+    engine = training.job._engine
+    # On both alike: else the time that steps take decides which are sampled, and when the samples are averaged.
+    training.loader.sampler.sample_every = 1
+    engine._sample_every = lambda: 1  # type: ignore[method-assign]
+    engine.publish = lambda: None  # type: ignore[method-assign]
+    training.run(NOISE_STEPS)
+    type(engine).publish(engine)
+    noise = training.job._noise
+    return float(noise.noise_scale) if noise is not None else 0.0
+
+
+def noise(tell: Any, devices: List[str]) -> str:
+    """The noise scale that gpq measures on the device and on the CPU, of the same data and weights."""
+    children = [Child(_noise, device) for device in (devices[0], CPU)]
+    here, there = [child.next(60.0) for child in children]
+    figure = "{:.1f} examples, {:.1f} on the CPU, {} steps".format(here, there, NOISE_STEPS)
+    if not there > 0.0 or abs(here / there - 1.0) > NOISE:
+        raise CheckFailed(figure)
+    return figure + " ({:+.2%})".format(here / there - 1.0)

@@ -1,0 +1,43 @@
+"""The text of `gpq doctor --gpu`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from gpq.views.plain import safe, wrapped
+
+SECTIONS = {"A": "driver", "B": "one replica", "C": "several GPUs"}
+
+
+class Made(Protocol):
+    """One check."""
+
+    @property
+    def node(self) -> str: ...
+    @property
+    def section(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def verdict(self) -> str: ...
+    @property
+    def figure(self) -> str: ...
+    @property
+    def seconds(self) -> float: ...
+
+
+def lines(checks: Sequence[Made], limit: int, bar: str = "█") -> list[str]:
+    """A line a check, under a head for each server and section, and how many of each verdict at the end."""
+    size = max((len(check.name) for check in checks), default=0)
+    text: list[str] = []
+    head = ""
+    for check in checks:
+        title = f"{safe(check.node)} {check.section}: {SECTIONS.get(check.section, '')}".strip()
+        if title != head:
+            text += ["", title] if text else [title]
+            head = title
+        before = f"{check.verdict:4}  {safe(check.name):{size}}  "
+        text += wrapped(safe(check.figure), limit, before, " " * (size + 8))
+    count = {verdict: sum(check.verdict == verdict for check in checks) for verdict in ("PASS", "FAIL", "SKIP")}
+    return [*text, "", ", ".join(f"{number} {verdict}" for verdict, number in count.items())]

@@ -1,0 +1,101 @@
+"""The checks of `gpq doctor --gpu` that can run on a CPU do so, and each fails where its defect is planted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import gpq_agent
+import pytest
+from gpq_agent import wire
+from gpq_agent.gpucheck import checks, memory
+from gpq_agent.gpucheck.processes import CheckFailed
+
+from tests.agent.gpucheck.planted import PLANTS
+
+ROOTS = [str(Path(__file__).parents[3]), str(Path(gpq_agent.__file__).parents[1])]
+LIMIT = 280.0  # seconds, for a dozen checks on a busy machine
+NEED_CUDA = {"waits, SGD", "waits, AdamW", "waits, GradScaler", "memory of samples"}
+HEALTHY = [name for part in checks.CHECKS.values() for name in part]
+Lines = dict[str, wire.GpuLine]
+
+
+def made(*names: str) -> Lines:
+    """By one interpreter, which imports torch once."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GPQ_")}
+    env = {**clean, "PYTHONPATH": os.pathsep.join(ROOTS), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.agent.gpucheck.planted", *names],
+        env=env, capture_output=True, text=True, timeout=LIMIT, check=True,
+    )  # fmt: skip
+    return {line.name: line for line in (wire.GpuLine(**json.loads(row)) for row in done.stdout.splitlines())}
+
+
+@pytest.fixture(scope="module")
+def healthy() -> Lines:
+    return made(*HEALTHY)
+
+
+@pytest.fixture(scope="module")
+def planted() -> Lines:
+    return made(*PLANTS)
+
+
+def test_every_check_that_is_announced_is_there() -> None:
+    announced = {part: facts.names for part, facts in wire.GPU_PARTS.items() if part in checks.CHECKS}
+    assert announced == {part: tuple(names) for part, names in checks.CHECKS.items()}
+    assert set(wire.GPU_PARTS) - set(checks.CHECKS) == {"driver", "holder"}, "these need no torch of their own"
+    assert all(part.limit < 120 for part in wire.GPU_PARTS.values()), "an errand takes two minutes at most"
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_check_passes_on_a_cpu_or_says_why_it_needs_a_gpu(healthy: Lines, name: str) -> None:
+    line = healthy[name]
+    assert line.verdict == ("SKIP" if name in NEED_CUDA else "PASS"), line
+    assert line.figure
+
+
+def test_steps_were_sampled_while_waits_were_looked_for(healthy: Lines) -> None:
+    for name in ("waits, SGD", "waits, AdamW", "waits, GradScaler"):
+        assert "0 of them sampled" not in healthy[name].figure
+        assert "in the first 30 steps: 0" in healthy[name].figure, "a CPU waits for nothing"
+
+
+@pytest.mark.parametrize(
+    ("name", "figure"),
+    [
+        ("product off", "a product of matrices is off by 1.0e-03"),
+        ("nothing refused", "it was not refused: the job runs on cpu"),
+        ("events off", "-10.0%"),
+        ("hidden wait", "the host waits in"),
+        ("weights forgotten", "off by"),
+        ("noise off", "examples"),
+        ("memory unknown", "not recognised"),
+        ("momentum lost", "weights differ by"),
+        ("init fails", "ValueError: planted"),
+        ("weights of two forgotten", "off by"),
+        ("crash", "killed by signal 11"),
+        ("hang", "no answer within 1 s"),
+    ],
+)
+def test_a_planted_defect_is_a_fail(planted: Lines, name: str, figure: str) -> None:
+    line = planted[name]
+    assert (line.verdict, figure in line.figure) == ("FAIL", True), line
+
+
+def test_a_wait_by_design_is_named_and_is_no_fail(planted: Lines) -> None:
+    line = planted["designed wait"]
+    assert (line.verdict, "by design: looks for what was forgotten 50" in line.figure) == ("SKIP", True), line
+
+
+def test_the_memory_of_samples_is_judged_by_that_of_the_gradients() -> None:
+    """No CPU counts its memory by step."""
+    mib = 1 << 20
+    assert memory.judged({False: 500 * mib, True: 700 * mib}, 100 * mib).startswith("200 MiB beyond the 500 MiB")
+    with pytest.raises(CheckFailed, match="400 MiB beyond"):
+        memory.judged({False: 500 * mib, True: 900 * mib}, 100 * mib)
+    with pytest.raises(CheckFailed, match="no step was sampled"):
+        memory.judged({False: 500 * mib}, 100 * mib)

@@ -1,0 +1,88 @@
+// A libnvidia-ml.so.1 with two GPUs, for the real nvidia-ml-py: cc -shared -fPIC -o libnvidia-ml.so.1 nvml.c
+// Each X_... of the environment plants something: a return code, or what the GPU is like. X_PIDS names a file with a line
+// "pid MiB" for each process on GPU 0; those that have ended are left out, unless X_GHOSTS is set.
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef unsigned u;
+typedef unsigned long long ull;
+#define MIB (1ull << 20)
+
+static int set(const char *name, int otherwise) { const char *text = getenv(name); return text ? atoi(text) : otherwise; }
+
+int nvmlInitWithFlags(u flags) { usleep(1000 * set("X_SLEEP", 0)); return set("X_INIT", 0); }
+int nvmlInit_v2(void) { return 0; }
+int nvmlShutdown(void) { return 0; }
+const char *nvmlErrorString(int code) {
+  switch (code) {
+    case 3: return "Not Supported";
+    case 4: return "Insufficient Permissions";
+    case 15: return "GPU is lost";
+    default: return "Unknown Error";
+  }
+}
+int nvmlSystemGetDriverVersion(char *text, u size) { strncpy(text, "580.159", size); return 0; }
+int nvmlSystemGetCudaDriverVersion(int *version) { *version = set("X_CUDA", 13000); return 0; }
+int nvmlDeviceGetCount_v2(u *count) { *count = set("X_COUNT", 2); return 0; }
+static int devices[2] = {0, 1};
+int nvmlDeviceGetHandleByIndex_v2(u index, void **handle) {
+  *handle = &devices[index];
+  return index == 1 ? set("X_HANDLE", 0) : 0;
+}
+int nvmlDeviceGetUUID(void *handle, char *text, u size) {
+  snprintf(text, size, "GPU-%08d-0000-0000-0000-000000000000", *(int *)handle);
+  return 0;
+}
+int nvmlDeviceGetName(void *handle, char *text, u size) { strncpy(text, "Stub", size); return 0; }
+int nvmlDeviceGetMigMode(void *handle, u *current, u *pending) {
+  *current = *pending = set("X_MIG", 0);
+  return getenv("X_MIG") ? 0 : 3;
+}
+int nvmlDeviceGetMaxMigDeviceCount(void *handle, u *count) { *count = 7; return 0; }
+int nvmlDeviceGetMigDeviceHandleByIndex(void *handle, u index, void **part) { return 6; }
+struct memory { ull total, free, used; };
+struct memory_v2 { u version; ull total, reserved, free, used; };
+int nvmlDeviceGetMemoryInfo(void *handle, struct memory *memory) {
+  memory->total = 80ull << 30; memory->used = (set("X_USED", 1) + 600) * MIB; memory->free = memory->total - memory->used;
+  return set("X_MEM", 0);
+}
+int nvmlDeviceGetMemoryInfo_v2(void *handle, struct memory_v2 *memory) {
+  memory->total = 80ull << 30; memory->used = set("X_USED", 1) * MIB; memory->reserved = 600 * MIB;
+  memory->free = memory->total - memory->used;
+  return set("X_MEM2", 0);
+}
+struct process { u pid; ull memory; u gi, ci; };
+static int listed(const char *file, void *handle, u *count, struct process *processes) {
+  FILE *stream = file && !*(int *)handle ? fopen(file, "r") : 0;
+  u most = *count, pid, mib, number = 0;
+  while (stream && fscanf(stream, "%u %u", &pid, &mib) == 2) {
+    if (!getenv("X_GHOSTS") && kill(pid, 0)) continue;
+    if (processes && number < most)
+      processes[number] = (struct process){pid, mib * MIB, -1u, -1u};
+    number++;
+  }
+  if (stream) fclose(stream);
+  *count = number;
+  return number > most ? 7 : set("X_RUN", 0);
+}
+int nvmlDeviceGetComputeRunningProcesses_v3(void *h, u *c, struct process *p) { return listed(getenv("X_PIDS"), h, c, p); }
+int nvmlDeviceGetGraphicsRunningProcesses_v3(void *h, u *c, struct process *p) { return listed(getenv("X_DRAWS"), h, c, p); }
+int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *h, u *c, struct process *p) { return listed(getenv("X_MPS"), h, c, p); }
+int nvmlDeviceGetUtilizationRates(void *handle, u *rates) { rates[0] = 7; rates[1] = 1; return 0; }
+int nvmlDeviceGetTotalEccErrors(void *handle, int kind, int counter, ull *errors) {
+  *errors = set("X_ECC", 0);
+  return set("X_NO_ECC", 0);
+}
+int nvmlDeviceGetRemappedRows(void *handle, u *corrected, u *uncorrected, u *pending, u *failed) {
+  *corrected = *uncorrected = 0; *pending = set("X_PENDING", 0); *failed = set("X_FAILED", 0);
+  return 0;
+}
+int nvmlDeviceGetPersistenceMode(void *handle, u *mode) { *mode = set("X_PERSISTENCE", 1); return 0; }
+int nvmlDeviceGetComputeMode(void *handle, u *mode) { *mode = set("X_MODE", 0); return 0; }
+int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor) {
+  *major = set("X_MAJOR", 9); *minor = 0;
+  return 0;
+}
