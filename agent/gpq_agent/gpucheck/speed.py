@@ -7,12 +7,13 @@ from typing import Any, List, NamedTuple
 import torch
 
 import gpq_agent.train as gpq
+from gpq_agent.train.sampler import EARLY_SAMPLES, MOST_RARELY
 
 from .processes import Child, wait_for_word
 from .trainings import enter
 
-TURNS = 20
-WARM_UP = 3  # turns: beyond the steps in which gpq follows the loop, and samples every second one
+TURNS = 8
+WARM_UP = 1  # turn: beyond the steps in which gpq follows the loop
 START = 60.0  # seconds until both are warm
 TURN = 30.0
 TOKENS = 64
@@ -28,8 +29,8 @@ class Size(NamedTuple):
     steps: int
 
 
-GPU = Size(8, 512, 256, 32, 20)  # 25 million weights, as in the first run on a GPU
-SMALL = Size(1, 32, 8, 4, 4)
+GPU = Size(8, 512, 256, 32, 100)  # 25 million weights; a turn has one sampled step
+SMALL = Size(1, 32, 8, 4, 100)
 
 
 class Texts(torch.utils.data.Dataset[Any]):
@@ -108,6 +109,7 @@ def _under_gpq(size: Size, done: Turns) -> None:
     model = job.wrap(transformer(size))
     optimizer = _optimizer(model, job.device)
     job.prepare(model, optimizer)
+    loader.sampler.sampled(MOST_RARELY * EARLY_SAMPLES)  # as in a run of hours
     for _ in job.epochs(10**6):
         for rows in loader:
             loss = _loss(model, rows.to(job.device, non_blocking=True), job.device)

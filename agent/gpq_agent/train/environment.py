@@ -83,7 +83,7 @@ def bind_cores(cores: Optional[List[int]]) -> str:
 def open_device(environment: Environment) -> torch.device:
     """The GPU of this local rank, opened and made current, or the CPU. A slot with cores of its own is a CPU slot.
 
-    Raises GpqTrainError where GPUs that the job was given cannot be used, or are fewer than the replicas of this node.
+    Raises GpqTrainError where GPUs that gpq gave to the job cannot be used, or are fewer than the replicas of this node.
     """
     if environment.cores is not None:
         return torch.device("cpu")
@@ -94,12 +94,13 @@ def open_device(environment: Environment) -> torch.device:
         visible = torch.cuda.device_count()
     except Exception as error:
         raise _refusal(environment, error) from error
-    if visible < environment.local_replicas:
+    if environment.gpus and visible < environment.local_replicas:
         raise GpqTrainError(
             "{} replicas run on this server, and torch sees {} of its GPUs".format(environment.local_replicas, visible),
             "each needs one of its own: start fewer, or ask gpq doctor --gpu which of them CUDA leaves out",
         )
-    device = torch.device("cuda", environment.local_rank)
+    # Launchers that gpq has nothing to do with may show each replica its own GPU alone.
+    device = torch.device("cuda", environment.local_rank % visible)
     try:
         torch.cuda.set_device(device)
         (torch.ones(1, device=device) + 1).item()  # a kernel: only that shows whether torch was built for this GPU

@@ -209,6 +209,10 @@ class GlobalSampler:
             return False
         return self._steps_issued % self._interval() == 0
 
+    def sampled(self, number: int) -> None:
+        """Go on as if so many steps had been sampled before."""
+        self._samples_issued = number
+
     def _interval(self) -> int:
         """Steps from one sample to the next. By what was issued alone, never by time: a script that is run twice takes the same
         steps twice."""
