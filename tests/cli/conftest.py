@@ -1,4 +1,7 @@
-"""Real gpq processes, each test with a state directory of its own; a real daemon where a test asks for one."""
+"""Real gpq processes, each test with a state directory of its own; a real daemon where a test asks for one.
+
+What a daemon only has to be there for takes `queue`, whose daemon serves all tests of a file.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +21,7 @@ from tests import commands, schemas
 from tests.cli.served import Made, job, serving
 
 ROOT = Path(__file__).parents[2]
+BARE = os.path.realpath(sys.executable)  # an interpreter that `gpq doctor` need not wait for: it has no torch
 FIFO = 'interval = 2.0\npolicy = "fifo"\n[nodes.local]\nslots = 2\n'
 
 
@@ -48,8 +53,8 @@ class Gpq:
         return done
 
 
-@pytest.fixture
-def home() -> Iterator[Path]:
+@contextmanager
+def state_directory() -> Iterator[Path]:
     """Short, because a socket's path must be."""
     path = Path(tempfile.mkdtemp(prefix="gpq-cli-"))
     (path / "config.toml").write_text(FIFO)
@@ -57,8 +62,16 @@ def home() -> Iterator[Path]:
     launcher = path / "bin" / "gpq"
     launcher.write_text(f'#!/bin/sh\nexec {sys.executable} -m gpq "$@"\n')
     launcher.chmod(0o755)
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with state_directory() as path:
+        yield path
 
 
 @pytest.fixture
@@ -73,12 +86,41 @@ def made(home: Path) -> Iterator[Made]:
         yield made
 
 
-@pytest.fixture
-def live(gpq: Gpq) -> Iterator[Gpq]:
-    """A real daemon with two CPU slots; at the end no job and no daemon is left."""
-    started = gpq("daemon", "start")
-    assert started.returncode == 0, started.stderr
+@contextmanager
+def started(home: Path) -> Iterator[Gpq]:
+    gpq = Gpq(home)
+    start = gpq("daemon", "start")
+    assert start.returncode == 0, start.stderr
     yield gpq
     gpq("cancel", "all")
-    stopped = gpq("daemon", "stop")
-    assert stopped.returncode == 0, stopped.stderr
+    stop = gpq("daemon", "stop")
+    assert stop.returncode == 0, stop.stderr
+
+
+@pytest.fixture
+def live(home: Path) -> Iterator[Gpq]:
+    """A real daemon with two CPU slots; at the end no job and no daemon is left."""
+    with started(home) as gpq:
+        yield gpq
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Gpq]:
+    """As `live`, for a whole file."""
+    with state_directory() as home, started(home) as gpq:
+        yield gpq
+
+
+@pytest.fixture
+def queue(served: Gpq) -> Iterator[Gpq]:
+    """The daemon of the file without a live job. Jobs of earlier tests have their ids: a test asks for those of its own."""
+    yield served
+    done = served("cancel", "all")
+    assert done.returncode == 0, done.stderr
+
+
+def submitted(gpq: Gpq, *argv: str, **environ: str) -> str:
+    """The id of the job that `gpq submit` says it took."""
+    done = gpq("submit", *argv, **environ)
+    assert done.returncode == 0, done
+    return done.stdout.split()[1]
