@@ -15,7 +15,7 @@ from gpq.cli import documents, schemas
 from gpq.cli.grammar import GRAMMAR
 from gpq.cli.schema import name_of
 from gpq.rpc import messages
-from tests.cli.conftest import ROOT, Gpq
+from tests.cli.conftest import BARE, ROOT, Gpq
 from tests.cli.served import Made, job
 from tests.schemas import check, command, validator
 from tests.sim.measurements import tiny, workload
@@ -138,7 +138,7 @@ def test_what_a_real_daemon_answers_is_as_the_schemas_say(live: Gpq, home: Path,
         said = live(*argv)
         assert said.returncode == code, said
         assert check(command(argv), said.stdout), argv
-    said = live("doctor", "--json")
+    said = live("doctor", "--json", "--python", BARE)
     assert check("doctor", said.stdout)[0]["checks"]
     tiny(tmp_path / "traces")
     workload(tmp_path / "w.csv")
