@@ -10,13 +10,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from gpq.cli import door
 from tests import commands, schemas
 from tests.cli.served import Made, job, serving
 
@@ -77,6 +78,25 @@ def home() -> Iterator[Path]:
 @pytest.fixture
 def gpq(home: Path) -> Gpq:
     return Gpq(home)
+
+
+Call = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def call(gpq: Gpq, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """As `gpq`, but in this process: for many cases of one kind, of which a real process has had one."""
+
+    def run(*argv: str, entry: Callable[[list[str]], int] = door.run) -> subprocess.CompletedProcess[str]:
+        code = entry(list(argv))
+        return subprocess.CompletedProcess(argv, code, *capsys.readouterr())
+
+    for name in os.environ:
+        monkeypatch.delenv(name)
+    for name, value in gpq.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(gpq.home)
+    return run
 
 
 @pytest.fixture

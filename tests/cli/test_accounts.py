@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpq.rpc import messages as m
-from tests.cli.conftest import Gpq
+from tests.cli.conftest import Call, Gpq
 from tests.cli.served import Made
 from tests.cli.test_live import ok, wait_for_state
 
@@ -91,8 +91,8 @@ def test_the_page_is_written_and_stdout_is_still_ones_own(gpq: Gpq, made: Made, 
         (["report", "--html", "."], "--html .: cannot write there"),
     ],
 )
-def test_mistakes_are_one_line_and_a_hint(gpq: Gpq, made: Made, argv: list[str], said: str) -> None:
-    done = gpq(*argv)
+def test_mistakes_are_one_line_and_a_hint(call: Call, made: Made, argv: list[str], said: str) -> None:
+    done = call(*argv)
     assert (done.returncode, done.stdout or "") == (2, "") or "--json" in argv
     assert done.returncode == 2
     words = done.stderr or done.stdout

@@ -18,7 +18,7 @@ from gpq.cli.commands import COMMANDS
 from gpq.client import quick
 from gpq.policies.registry import POLICIES
 from gpq.rpc import messages
-from tests.cli.conftest import Gpq
+from tests.cli.conftest import Call, Gpq
 from tests.cli.served import Made
 
 BAD = [
@@ -110,13 +110,13 @@ BAD = [
     ("argv", "said"), BAD, ids=[" ".join(argv)[:40].encode("unicode_escape").decode() for argv, _ in BAD]
 )
 def test_a_mistake_is_one_line_and_a_hint_and_changes_nothing(
-    gpq: Gpq, made: Made, home: Path, argv: list[str], said: str
+    call: Call, made: Made, home: Path, argv: list[str], said: str
 ) -> None:
     (home / "train.py").write_text("print('hello')\n")
     (home / "notes.txt").write_text("buy milk\n")
     (home / "folder").mkdir()
     (home / "job.sh").write_text("#!/bin/sh\n#SBATCH --gpus=1\n")
-    answer = gpq(*argv)
+    answer = call(*argv)
     assert (answer.returncode, answer.stdout) == (2, ""), answer
     problem, *hint = answer.stderr.splitlines()
     assert problem.startswith("gpq: ")
