@@ -254,7 +254,8 @@ def test_whatever_a_node_says_the_daemon_lives_and_others_are_untouched(tmp_path
     nodes: dict[str, dict[str, object]] = {
         name: {"python": hostile_agent(tmp_path / name, lie)} for name, lie in lies.items()
     }
-    with killed_at_the_end(Daemon(nodes={"local": {"slots": 2}, **nodes}, interval=2.0)) as daemon:
+    # Its pace is slow: agents that end at once are what this test costs, and a few tries of each will do.
+    with killed_at_the_end(Daemon(nodes={"local": {"slots": 2}, **nodes}, interval=2.0, pace=3.0)) as daemon:
         mine = daemon.shell("while ! test -e go; do sleep 0.1; done", gpu_type="cpu", name="mine")
         assert mine == 1
         daemon.until(mine, "running")
