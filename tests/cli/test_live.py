@@ -12,11 +12,11 @@ from pathlib import Path
 
 from gpq.client.connection import TRIES, Connection
 from gpq.rpc.messages import JobList, Status
-from tests.cli.conftest import BARE, FIFO, Gpq, submitted
+from tests.cli.conftest import BARE, FIFO, Call, Gpq, submitted
 from tests.waiting import asks, pid_in, wait_until
 
 
-def ok(gpq: Gpq, *argv: str, **environ: str) -> str:
+def ok(gpq: Call, *argv: str, **environ: str) -> str:
     said = gpq(*argv, **environ)
     assert said.returncode == 0, said
     return said.stdout
