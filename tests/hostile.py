@@ -118,7 +118,7 @@ for line in sys.stdin:
              "cores": 1, "memory_mib": 1, "spool": "/s", "library": "/l", "address": "", "devices": [],
              "attempts": []}}, number, op)
     elif op == "watch":
-        time.sleep(min(request["wait"], 0.5))
+        time.sleep(min(request["wait"], 2.0))
         say({{"digest": "d", "attempts": [], "devices": LIE.get("devices", []), "time": time.time(),
              "stamp": time.monotonic()}}, number, op)
     elif op == "start":

@@ -22,16 +22,22 @@ from tests.e2e.harness import Daemon
 from tests.waiting import PATIENCE, asks, wait_until
 
 
+@pytest.fixture(scope="module")
+def running() -> Iterator[Daemon]:
+    with Daemon(slots=2) as running:
+        yield running
+
+
 @pytest.fixture
-def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+def daemon(running: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     """One that this process asks, as a user's program would; what it starts anew is ended here as well."""
-    with Daemon(slots=2) as daemon:
-        for name, value in daemon.environment().items():
-            if name.startswith(("GPQ_", "PYTHONPATH")):
-                monkeypatch.setenv(name, value)
-        monkeypatch.chdir(daemon.work)
-        yield daemon
-        if daemon.process is not None and daemon.process.poll() is not None:
+    for name, value in running.environment().items():
+        if name.startswith(("GPQ_", "PYTHONPATH")):
+            monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    with running.emptied(tmp_path):
+        yield running
+        if running.process is not None and running.process.poll() is not None:
             daemon_control.stop()
 
 
@@ -110,7 +116,7 @@ def test_what_jobs_came_to_is_answered_for_a_window(daemon: Daemon) -> None:
     [row] = api.history(job, since=timedelta(hours=1)).jobs
     assert (row.id, row.state) == (job.id, "completed")
     assert api.history(until=datetime.now() - timedelta(days=1)).jobs == []
-    assert api.report(since="7d", by="job").rows[0].key == str(job.id)
+    assert str(job.id) in [row.key for row in api.report(since="7d", by="job").rows]
     with pytest.raises(api.errors.UsageError, match="no such moment"):
         api.report(since="someday")
     with pytest.raises(api.errors.UsageError, match="is below 0"):

@@ -20,20 +20,23 @@ needs_strace = pytest.mark.skipif(
 
 @pytest.mark.row("1")
 def test_kills_at_random_moments_lose_nothing_and_double_nothing(figures: Figures) -> None:
-    figures.all(head.kills(6, 11))
+    figures.all(head.kills(4, 11))
 
 
+@pytest.mark.long
 @needs_strace
 @pytest.mark.row("2")
 def test_a_kill_at_any_sync_of_a_jobs_life_loses_nothing_and_doubles_nothing(figures: Figures) -> None:
     figures.all(head.points(SYNCS))
 
 
+@pytest.mark.long
 @pytest.mark.row("3")
 def test_kills_during_recovery_come_to_a_good_end(figures: Figures) -> None:
     figures.all(head.double_crashes(3, 3))
 
 
+@pytest.mark.long
 @needs_root
 @pytest.mark.row("4")
 def test_a_power_cut_loses_nothing_that_was_acknowledged(figures: Figures) -> None:
@@ -45,11 +48,13 @@ def test_a_lock_on_the_database_is_waited_for_and_changes_no_job(figures: Figure
     figures.all(head.locked_database(5, 0))
 
 
+@pytest.mark.long
 @pytest.mark.row("9")
 def test_a_daemon_on_a_damaged_database_says_so_or_has_everything(figures: Figures) -> None:
     figures.all(head.damaged_database(5, 2))
 
 
+@pytest.mark.long
 @pytest.mark.row("10")
 def test_of_two_daemons_that_race_one_serves(figures: Figures) -> None:
     figures.all(head.races(3, 0))
@@ -57,7 +62,7 @@ def test_of_two_daemons_that_race_one_serves(figures: Figures) -> None:
 
 @pytest.mark.row("40")
 def test_a_flooded_log_is_capped_and_costs_the_daemon_no_memory(figures: Figures) -> None:
-    figures.all(head.flooded_log(112, 0))
+    figures.all(head.flooded_log(80, 0))
 
 
 @pytest.mark.row("46")
@@ -70,6 +75,7 @@ def test_two_hundred_clients_at_once_are_all_served(figures: Figures) -> None:
     figures.note("99th percentile of a submission", f"{slow:.2f} s (asked of 10,000 by make chaos: 1)")
 
 
+@pytest.mark.long
 @needs_strace
 @pytest.mark.row("5")
 def test_a_failed_sync_ends_the_daemon_and_is_never_acknowledged(figures: Figures) -> None:

@@ -1,4 +1,7 @@
-"""Real gpq processes, each test with a state directory of its own; a real daemon where a test asks for one."""
+"""Real gpq processes, each test with a state directory of its own; a real daemon where a test asks for one.
+
+What a daemon only has to be there for takes `queue`, whose daemon serves all tests of a file.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from gpq.cli import door
 from tests import commands, schemas
 from tests.cli.served import Made, job, serving
 
 ROOT = Path(__file__).parents[2]
+BARE = os.path.realpath(sys.executable)  # an interpreter that `gpq doctor` need not wait for: it has no torch
 FIFO = 'interval = 2.0\npolicy = "fifo"\n[nodes.local]\nslots = 2\n'
 
 
@@ -48,8 +54,8 @@ class Gpq:
         return done
 
 
-@pytest.fixture
-def home() -> Iterator[Path]:
+@contextmanager
+def state_directory() -> Iterator[Path]:
     """Short, because a socket's path must be."""
     path = Path(tempfile.mkdtemp(prefix="gpq-cli-"))
     (path / "config.toml").write_text(FIFO)
@@ -57,13 +63,40 @@ def home() -> Iterator[Path]:
     launcher = path / "bin" / "gpq"
     launcher.write_text(f'#!/bin/sh\nexec {sys.executable} -m gpq "$@"\n')
     launcher.chmod(0o755)
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with state_directory() as path:
+        yield path
 
 
 @pytest.fixture
 def gpq(home: Path) -> Gpq:
     return Gpq(home)
+
+
+Call = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def call(gpq: Gpq, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """As `gpq`, but in this process: for many cases of one kind, of which a real process has had one."""
+
+    def run(*argv: str, entry: Callable[[list[str]], int] = door.run) -> subprocess.CompletedProcess[str]:
+        code = entry(list(argv))
+        return subprocess.CompletedProcess(argv, code, *capsys.readouterr())
+
+    for name in os.environ:
+        monkeypatch.delenv(name)
+    for name, value in gpq.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(gpq.home)
+    return run
 
 
 @pytest.fixture
@@ -73,12 +106,41 @@ def made(home: Path) -> Iterator[Made]:
         yield made
 
 
-@pytest.fixture
-def live(gpq: Gpq) -> Iterator[Gpq]:
-    """A real daemon with two CPU slots; at the end no job and no daemon is left."""
-    started = gpq("daemon", "start")
-    assert started.returncode == 0, started.stderr
+@contextmanager
+def started(home: Path) -> Iterator[Gpq]:
+    gpq = Gpq(home)
+    start = gpq("daemon", "start")
+    assert start.returncode == 0, start.stderr
     yield gpq
     gpq("cancel", "all")
-    stopped = gpq("daemon", "stop")
-    assert stopped.returncode == 0, stopped.stderr
+    stop = gpq("daemon", "stop")
+    assert stop.returncode == 0, stop.stderr
+
+
+@pytest.fixture
+def live(home: Path) -> Iterator[Gpq]:
+    """A real daemon with two CPU slots; at the end no job and no daemon is left."""
+    with started(home) as gpq:
+        yield gpq
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Gpq]:
+    """As `live`, for a whole file."""
+    with state_directory() as home, started(home) as gpq:
+        yield gpq
+
+
+@pytest.fixture
+def queue(served: Gpq) -> Iterator[Gpq]:
+    """The daemon of the file without a live job. Jobs of earlier tests have their ids: a test asks for those of its own."""
+    yield served
+    done = served("cancel", "all")
+    assert done.returncode == 0, done.stderr
+
+
+def submitted(gpq: Gpq, *argv: str, **environ: str) -> str:
+    """The id of the job that `gpq submit` says it took."""
+    done = gpq("submit", *argv, **environ)
+    assert done.returncode == 0, done
+    return done.stdout.split()[1]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpq.rpc import messages as m
-from tests.cli.conftest import Gpq
+from tests.cli.conftest import Call, Gpq
 from tests.cli.served import Made
 from tests.cli.test_live import ok, wait_for_state
 
@@ -91,8 +91,8 @@ def test_the_page_is_written_and_stdout_is_still_ones_own(gpq: Gpq, made: Made, 
         (["report", "--html", "."], "--html .: cannot write there"),
     ],
 )
-def test_mistakes_are_one_line_and_a_hint(gpq: Gpq, made: Made, argv: list[str], said: str) -> None:
-    done = gpq(*argv)
+def test_mistakes_are_one_line_and_a_hint(call: Call, made: Made, argv: list[str], said: str) -> None:
+    done = call(*argv)
     assert (done.returncode, done.stdout or "") == (2, "") or "--json" in argv
     assert done.returncode == 2
     words = done.stderr or done.stdout
@@ -101,26 +101,26 @@ def test_mistakes_are_one_line_and_a_hint(gpq: Gpq, made: Made, argv: list[str],
     assert not made.asked
 
 
-def test_a_daemon_tells_what_its_jobs_came_to(live: Gpq, home: Path) -> None:
-    assert ok(live, "history") == "no jobs ended then\n"
-    assert ok(live, "report").splitlines()[-1] == EMPTY
-    assert ok(live, "report", "--csv").count("\n") == 1
-    assert ok(live, "history", "--csv").count("\n") == 1
-    assert json.loads(ok(live, "report", "--by", "day", "--json"))["rows"] == []
+def test_a_daemon_tells_what_its_jobs_came_to(live: Gpq, call: Call) -> None:
+    assert ok(call, "history") == "no jobs ended then\n"
+    assert ok(call, "report").splitlines()[-1] == EMPTY
+    assert ok(call, "report", "--csv").count("\n") == 1
+    assert ok(call, "history", "--csv").count("\n") == 1
+    assert json.loads(ok(call, "report", "--by", "day", "--json"))["rows"] == []
     begin = time.time()
     ok(live, "submit", "--name", "one", "--wait", "--", "sleep", "1")
     assert live("submit", "--name", "two", "--gpus", "2", "--wait", "--", "sh", "-c", "exit 3").returncode == 3
     ok(live, "submit", "--", "sleep", "1000")
     wait_for_state(live, "3", "running")
     took = time.time() - begin
-    first, second = json.loads(ok(live, "history", "--json"))["jobs"]
+    first, second = json.loads(ok(call, "history", "--json"))["jobs"]
     assert (first["name"], first["state"], first["gpus"], first["goodput_hours"]) == ("one", "completed", 1.0, None)
     assert 1 / 3600 <= first["gpu_hours"] <= took / 3600
     assert (second["exit_status"], second["gpus"], second["restarts"], second["restart_gpu_hours"]) == (3, 2.0, 0, 0.0)
     assert second["failed_gpu_hours"] == pytest.approx(second["gpu_hours"])
     assert 0 <= first["wait_seconds"] <= took
 
-    answers = {by: json.loads(ok(live, "report", "--by", by, "--json")) for by in ("user", "job", "server", "day")}
+    answers = {by: json.loads(ok(call, "report", "--by", by, "--json")) for by in ("user", "job", "server", "day")}
     for by, answer in answers.items():
         assert sum(row["gpu_hours"] for row in answer["rows"]) == pytest.approx(answer["total"]["gpu_hours"]), by
     jobs = {row["key"]: row["gpu_hours"] for row in answers["job"]["rows"]}
@@ -133,20 +133,20 @@ def test_a_daemon_tells_what_its_jobs_came_to(live: Gpq, home: Path) -> None:
     assert [row["key"] for row in answers["server"]["rows"]] == ["local"]
 
     tomorrow = (datetime.now() + timedelta(days=1)).strftime("%Y-%m-%d")
-    assert ok(live, "history", "--since", tomorrow) == "no jobs ended then\n"
-    assert ok(live, "report", "--since", tomorrow).splitlines()[-1] == EMPTY
-    named = live("history", "two", "3")
+    assert ok(call, "history", "--since", tomorrow) == "no jobs ended then\n"
+    assert ok(call, "report", "--since", tomorrow).splitlines()[-1] == EMPTY
+    named = call("history", "two", "3")
     assert (named.returncode, named.stderr) == (0, "note: job 3 has not ended\n")
     assert "two" in named.stdout
     assert "one" not in named.stdout
-    only = live("history", "3")
+    only = call("history", "3")
     assert (only.returncode, "job 3 has not ended" in only.stderr) == (4, True)
-    assert live("history", "--state", "running").returncode == 2
-    assert ok(live, "report", "--html", "page.html") == "wrote page.html\n"
+    assert call("history", "--state", "running").returncode == 2
+    assert ok(call, "report", "--html", "page.html") == "wrote page.html\n"
     # A daemon that was restarted tells the same.
     ok(live, "daemon", "stop")
-    again = json.loads(ok(live, "history", "--json"))["jobs"]
+    again = json.loads(ok(call, "history", "--json"))["jobs"]
     assert again == [first, second]
-    rows = {row["key"]: row["gpu_hours"] for row in json.loads(ok(live, "report", "--by", "job", "--json"))["rows"]}
+    rows = {row["key"]: row["gpu_hours"] for row in json.loads(ok(call, "report", "--by", "job", "--json"))["rows"]}
     assert rows["3"] >= jobs["3"]
     assert (rows["1"], rows["2"]) == (jobs["1"], jobs["2"])

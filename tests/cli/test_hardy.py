@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from gpq.cli import reference
-from tests.cli.conftest import FIFO, Gpq
+from tests.cli.conftest import BARE, FIFO, Gpq
 from tests.figures import Figures
 from tests.waiting import wait_until
 
@@ -56,7 +56,7 @@ CASES: dict[str, tuple[list[str], int]] = {
     "daemon status": ([], 0),
     "daemon logs": ([], 0),
     "check": (["no-such-file.py"], 2),
-    "doctor": ([], 0),
+    "doctor": (["--python", BARE], 0),
     "config show": ([], 0),
     "config check": ([], 0),
     "config path": ([], 0),
@@ -66,10 +66,11 @@ CASES: dict[str, tuple[list[str], int]] = {
     "demo": (["--policy", "nonsense"], 2),
     "completion": (["bash"], 0),
 }
-ASKS = [  # those that ask the daemon, and wait for what it says
-    "submit", "status", "show", "why", "logs", "cancel", "hold", "release", "requeue", "edit", "wait", "nodes list",
-    "nodes drain", "nodes undrain", "nodes unreserve", "yield", "top", "history", "report",
-]  # fmt: skip
+# One of each way in which a command asks the daemon: one answer by the short way of the door, one by that of all others,
+# a request in whose answer a job is new, a wait, a log, a picture.
+ASKS = ["status", "show", "submit", "wait", "logs", "top"]
+# One of each way in which a command prints: by the door, as a table, piece by piece, as a picture, a file, an error.
+PRINTS = ["status", "show", "nodes list", "logs", "top", "daemon logs", "completion", "requeue"]
 
 
 @contextmanager
@@ -104,17 +105,26 @@ def test_no_command_is_left_out() -> None:
     assert [path for path, _ in reference.leaves() if path not in CASES] == []
 
 
+PLAIN = {"COLUMNS": "20", "LANG": "C", "LC_ALL": "C", "NO_COLOR": "1"}
+
+
 @pytest.mark.parametrize("path", [path for path in CASES if path != "daemon stop"])
-def test_into_head_without_colour_and_in_twenty_columns(lab: Gpq, path: str) -> None:
-    """All at once: they do not get in each other's way."""
+def test_without_colour_and_in_twenty_columns(lab: Gpq, path: str) -> None:
+    done = lab(*argv(path), **PLAIN)
+    assert "Traceback" not in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+    assert done.returncode == CASES[path][1], done
+
+
+@pytest.mark.parametrize("path", PRINTS)
+def test_into_head(lab: Gpq, path: str) -> None:
     words = [sys.executable, "-m", "gpq", *argv(path)]
     done = subprocess.run(
         ["bash", "-c", '"$@" | head -1; exit ${PIPESTATUS[0]}', "-", *words],
-        env={**lab.environment, "COLUMNS": "20", "LANG": "C", "LC_ALL": "C", "NO_COLOR": "1"},
-        cwd=lab.home, stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False,
+        env={**lab.environment, **PLAIN}, cwd=lab.home, stdin=subprocess.DEVNULL, capture_output=True, timeout=120,
+        check=False,
     )  # fmt: skip
     assert b"Traceback" not in done.stderr
-    assert b"\x1b" not in done.stdout + done.stderr
     assert done.returncode == CASES[path][1], done
 
 

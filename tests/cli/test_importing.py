@@ -15,7 +15,7 @@ import pytest
 
 from gpq.cli import spooler
 from gpq.errors import NotFound
-from tests.cli.conftest import Gpq
+from tests.cli.conftest import Call, Gpq
 from tests.waiting import wait_until
 
 DDP = """\
@@ -52,10 +52,12 @@ python train.py --lr $LR
 PLAIN = "#!/bin/sh\n./a.out\n"
 
 
-def test_scripts_of_slurm_are_shown_as_what_gpq_would_submit_and_queued_on_request(live: Gpq, home: Path) -> None:
+def test_scripts_of_slurm_are_shown_as_what_gpq_would_submit_and_queued_on_request(
+    live: Gpq, call: Call, home: Path
+) -> None:
     for name, text in (("ddp.sh", DDP), ("finetune.sbatch", FINE_TUNE), ("sweep.slurm", SWEEP), ("plain.sh", PLAIN)):
         (home / name).write_text(text)
-    said = live("import", "slurm", "ddp.sh", "finetune.sbatch", "sweep.slurm", "plain.sh")
+    said = call("import", "slurm", "ddp.sh", "finetune.sbatch", "sweep.slurm", "plain.sh")
     assert said.returncode == 5
     assert said.stdout.splitlines() == [
         "finetune.sbatch: gpq submit --gpus 1 --gpu-type a100 --name finetune_lora --time 8h"
@@ -70,12 +72,12 @@ def test_scripts_of_slurm_are_shown_as_what_gpq_would_submit_and_queued_on_reque
     assert queued[0] == "plain.sh: job 1 submitted"
     assert queued[1].startswith("sweep.slurm: array 2 submitted: 20 jobs")
     live("cancel", "all")
-    found = json.loads(live("import", "slurm", "--json", "sweep.slurm", "ddp.sh", "--submit").stdout)["jobs"]
+    found = json.loads(call("import", "slurm", "--json", "sweep.slurm", "ddp.sh", "--submit").stdout)["jobs"]
     assert (found[0]["id"], found[0]["refused"], found[1]["id"]) == (23, "", None)
-    assert len(json.loads(live("status", "23", "--json").stdout)["jobs"]) == 20
+    assert len(json.loads(call("status", "23", "--json").stdout)["jobs"]) == 20
     assert live("cancel", "23").returncode == 0
     for line in said.stdout.splitlines()[1:3]:  # what is shown says the same
-        again = live(*_words(line)[1:])
+        again = call(*_words(line)[1:])
         assert again.returncode == 0, again.stderr
 
 

@@ -19,7 +19,7 @@ from gpq.cli.adding import Wanted, add, check, picked
 from gpq.cli.meeting import Findings
 from gpq.config import parse
 from gpq.errors import GpqError, NotFound, Refused, UsageError
-from tests.cli.conftest import Gpq
+from tests.cli.conftest import Call, Gpq
 from tests.sshd import Sshd
 
 MINE = """\
@@ -244,10 +244,10 @@ def test_a_server_with_a_job_stays_in_the_file(live: Gpq, home: Path) -> None:
     ],
 )
 def test_what_is_not_right_is_one_line_and_writes_nothing(
-    gpq: Gpq, home: Path, argv: list[str], code: int, said: str
+    call: Call, home: Path, argv: list[str], code: int, said: str
 ) -> None:
     before = (home / "config.toml").read_text()
-    answer = gpq("nodes", "add", *argv)
+    answer = call("nodes", "add", *argv)
     assert (answer.returncode, answer.stdout) == (code, "")
     assert said in answer.stderr.splitlines()[0]
     assert (home / "config.toml").read_text() == before

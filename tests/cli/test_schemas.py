@@ -15,7 +15,7 @@ from gpq.cli import documents, schemas
 from gpq.cli.grammar import GRAMMAR
 from gpq.cli.schema import name_of
 from gpq.rpc import messages
-from tests.cli.conftest import ROOT, Gpq
+from tests.cli.conftest import BARE, ROOT, Call, Gpq
 from tests.cli.served import Made, job
 from tests.schemas import check, command, validator
 from tests.sim.measurements import tiny, workload
@@ -78,9 +78,9 @@ def test_a_field_too_many_is_let_pass_and_one_too_few_or_of_another_type_is_not(
     assert not is_valid([right])
 
 
-def ran(gpq: Gpq, *argv: str, code: int = 0, cwd: Path | None = None) -> dict[str, Any]:
+def ran(gpq: Call, *argv: str, code: int = 0) -> dict[str, Any]:
     """The first thing that a command printed, which its schema allows."""
-    said = gpq(*argv, cwd=cwd)
+    said = gpq(*argv)
     assert said.returncode == code, said
     path = command(argv)
     first: dict[str, Any] = check(path, said.stdout)[0]
@@ -88,34 +88,36 @@ def ran(gpq: Gpq, *argv: str, code: int = 0, cwd: Path | None = None) -> dict[st
     return first
 
 
-def test_a_busy_queue_is_printed_as_the_schemas_say(gpq: Gpq, made: Made) -> None:
+def test_a_busy_queue_is_printed_as_the_schemas_say(call: Call, made: Made) -> None:
     staging = messages.StagingView("its checkpoint from a", 1, 2, 0.5)
     made.rows.append(job(3, "pending", staging=staging, hung="no step for 90 s", hung_seconds=90.0, stragglers=[1]))
-    assert len(ran(gpq, "status", "--json")["jobs"]) == 3
+    assert len(ran(call, "status", "--json")["jobs"]) == 3
     for argv in (
         ["status", "--all", "--user", "alice", "--json"], ["status", "--state", "running", "--recent", "3", "--json"],
         ["show", "1", "--json"], ["why", "1", "--json"], ["top", "--json"], ["nodes", "--json"], ["hold", "1", "--json"],
         ["nodes", "list", "a", "--json"], ["release", "1", "--json"], ["requeue", "1", "--json"],
         ["submit", "--json", "--", "true"], ["submit", "--dry-run", "--json", "--", "true"],
     ):  # fmt: skip
-        ran(gpq, *argv)
-    assert ran(gpq, "cancel", "1", "--json", code=1)["remaining"] == [3]
-    assert ran(gpq, "logs", "1", "--json")["attempt"] == 1
+        ran(call, *argv)
+    assert ran(call, "cancel", "1", "--json", code=1)["remaining"] == [3]
+    assert ran(call, "logs", "1", "--json")["attempt"] == 1
     for argv, code in (
         (["show", "99", "--json"], 4), (["why", "99", "--json"], 4), (["submit", "--json", "--gpus", "0", "--", "true"], 2),
         (["status", "--json", "--recent", "x"], 2), (["cancel", "1", "--timeout", "5", "--json"], 2),
         (["top", "--interval", "0", "--json"], 2), (["nodes", "reserve", "a", "--json"], 2),
     ):  # fmt: skip
-        ran(gpq, *argv, code=code)
+        ran(call, *argv, code=code)
 
 
-def test_what_a_real_daemon_answers_is_as_the_schemas_say(live: Gpq, home: Path, tmp_path: Path) -> None:
-    live.environ["TS_SOCKET"] = str(home / "none.sock")
+def test_what_a_real_daemon_answers_is_as_the_schemas_say(
+    live: Gpq, call: Call, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TS_SOCKET", str(home / "none.sock"))
     (home / "two.sh").write_text("#!/bin/sh\n#SBATCH --nodes=2\n")
-    ran(live, "submit", "--json", "--name", "one", "--tag", "a", "--", "sh", "-c", "echo hello; exit 3")
-    waited = live("wait", "1", "--json")
+    ran(call, "submit", "--json", "--name", "one", "--tag", "a", "--", "sh", "-c", "echo hello; exit 3")
+    waited = call("wait", "1", "--json")
     assert (waited.returncode, check("wait", waited.stdout)[0]["jobs"][0]["exit_status"]) == (3, 3)
-    ran(live, "submit", "--json", "--hold", "--", "sleep", "1000")
+    ran(call, "submit", "--json", "--hold", "--", "sleep", "1000")
     for argv, code in (
         (["show", "1", "--json"], 0), (["why", "2", "--json"], 0), (["logs", "1", "--json"], 0),
         (["logs", "2", "--json"], 1), (["hold", "2", "--json"], 5), (["wait", "2", "--timeout", "1s", "--json"], 124),
@@ -135,15 +137,15 @@ def test_what_a_real_daemon_answers_is_as_the_schemas_say(live: Gpq, home: Path,
         (["notify", "test", "nobody", "--json"], 2),
         (["config", "policies", "--json"], 0), (["simulate", "none.csv", "--json"], 2),
     ):  # fmt: skip
-        said = live(*argv)
+        said = call(*argv)
         assert said.returncode == code, said
         assert check(command(argv), said.stdout), argv
-    said = live("doctor", "--json")
+    said = live("doctor", "--json", "--python", BARE)
     assert check("doctor", said.stdout)[0]["checks"]
-    tiny(tmp_path / "traces")
-    workload(tmp_path / "w.csv")
+    tiny(home / "traces")
+    workload(home / "w.csv")
     argv = ("simulate", "w.csv", "--traces", "traces", "--nodes", "2x4", "--policy", "fifo", "--seed", "0,1", "--json")
-    assert ran(live, *argv, cwd=tmp_path)["means"]
+    assert ran(call, *argv)["means"]
 
 
 def test_adding_and_removing_a_server_prints_what_the_schemas_say(gpq: Gpq, home: Path, tmp_path: Path) -> None:

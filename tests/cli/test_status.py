@@ -145,7 +145,7 @@ def test_what_comes_from_a_job_is_escaped(gpq: Gpq, home: Path) -> None:
 
 
 def test_a_closed_pipe_is_no_error(gpq: Gpq, home: Path) -> None:
-    with serving(home, [job(number) for number in range(1, 3000)]):
+    with serving(home, [job(number) for number in range(1, 1000)]):
         for command in ("status", "status --json", "status --recent 20", "show 1", "top --once"):
             said = subprocess.run(
                 ["bash", "-c", f"{sys.executable} -m gpq {command} | head -c 10; exit ${{PIPESTATUS[0]}}"],

@@ -12,11 +12,12 @@ import msgspec
 import pytest
 
 from gpq.cli import asking, environment, queueing, spec
+from gpq.cli.app import dispatch
 from gpq.cli.grammar import GRAMMAR
 from gpq.core.planning import CANCEL_GRACE
 from gpq.errors import UsageError
 from gpq.rpc import messages
-from tests.cli.conftest import Gpq
+from tests.cli.conftest import Call, Gpq
 from tests.cli.served import Made
 
 GOOD = [
@@ -38,12 +39,10 @@ GOOD = [
 
 
 @pytest.mark.parametrize("argv", GOOD, ids=" ".join)
-def test_options_mean_the_same_with_and_without_typer(gpq: Gpq, made: Made, home: Path, argv: list[str]) -> None:
+def test_options_mean_the_same_with_and_without_typer(call: Call, made: Made, home: Path, argv: list[str]) -> None:
     (home / "train.py").touch()
-    assert gpq("submit", *argv).stdout.startswith("job 5 submitted")
-    program = "import sys; from gpq.cli.app import dispatch; sys.exit(dispatch(sys.argv[1:]))"
-    command = [sys.executable, "-c", program, "submit", *argv]
-    subprocess.run(command, env=gpq.environment, cwd=home, check=True, capture_output=True)
+    assert call("submit", *argv).stdout.startswith("job 5 submitted")
+    assert call("submit", *argv, entry=dispatch).returncode == 0
     assert len(made.asked) == 2
     assert made.asked[0] == made.asked[1]
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -95,6 +96,17 @@ class Daemon:
             self.kill()
         end_all(self.home)
         shutil.rmtree(self.home, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def emptied(self, work: Path) -> Iterator[None]:
+        """For one test of many: its jobs run in `work`, and it leaves a daemon without a live job, whatever it did."""
+        self.work = work
+        try:
+            yield
+        finally:
+            if self.process is None or self.process.poll() is not None:
+                self.start()
+            self.call(Cancel(["all"], wait=PATIENCE), CancelResult)
 
     # -- the process
 

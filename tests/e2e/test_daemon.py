@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from datetime import datetime
+from pathlib import Path
 
 import psutil
 import pytest
@@ -16,9 +17,17 @@ from tests.e2e.harness import Daemon
 from tests.waiting import PATIENCE, pid_in, wait_until
 
 
-@pytest.fixture
-def daemon() -> Iterator[Daemon]:
+@pytest.fixture(scope="module")
+def running() -> Iterator[Daemon]:
+    """One for all tests here. Those that kill it start it again."""
     with Daemon(slots=2) as running:
+        yield running
+
+
+@pytest.fixture
+def daemon(running: Daemon, tmp_path: Path) -> Iterator[Daemon]:
+    """Without a live job, and with a folder for the files of the test's own jobs."""
+    with running.emptied(tmp_path):
         yield running
 
 
