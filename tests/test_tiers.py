@@ -128,7 +128,7 @@ def test_luck_has_a_budget() -> None:
 @pytest.mark.parametrize(
     ("changed", "names"),
     [
-        ("agent/gpq_agent/train/engine.py", {"habits", "library", "checks"}),
+        ("agent/gpq_agent/train/engine.py", {"habits", "library", "report", "checks"}),
         ("gpq/cli/status.py", set()),
         ("gpq/core/goodput.py", {"simulation", "policies"}),
         ("tests/habits/loops_kept.py", {"habits"}),

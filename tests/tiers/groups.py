@@ -52,6 +52,7 @@ DAEMON = ("gpq/connectors", "gpq/control", "gpq/daemon", "gpq/rpc", "gpq/store",
 GROUPS = (
     Group("habits", ("tests/habits",), LIBRARY),
     Group("library", ("tests/agent/train",), LIBRARY),
+    Group("report", ("tests/agent/gpucheck",), (*LIBRARY, "agent/gpq_agent/gpucheck")),
     Group("checks", ("tests/check", "tests/cli/test_check.py"), (*LIBRARY, "gpq/check", "gpq/cli/check.py")),
     Group("simulation", ("tests/sim", "tests/dst"), (*MODELS, *DAEMON, "gpq/sim", "gpq/cli/simulate.py")),
     Group("policies", ("tests/core", "tests/policies"), (*MODELS, "gpq/control")),

@@ -1,6 +1,6 @@
 """Runs checks of `gpq doctor --gpu` on the CPU, each with a defect planted in its fork, and prints their lines.
 
-`python -m tests.agent.gpucheck.planted NAME...`: names are those of PLANTS, or of checks, which then run as they are.
+`python -m tests.agent.gpucheck.planted` reads names, of PLANTS or of checks, which then run as they are.
 """
 
 import itertools
@@ -116,7 +116,7 @@ PLANTS: dict[str, tuple[Work, Callable[[], None]]] = {
 def main() -> None:
     speed.TURNS = 4
     whole = {name: check.work for part in checks.CHECKS.values() for name, check in part.items()}
-    for name in sys.argv[1:]:
+    for name in map(str.strip, sys.stdin):
         work, plant = PLANTS.get(name, (whole.get(name), nothing))
 
         def planted(tell: Any, devices: list[str], work: Any = work, plant: Any = plant) -> Any:
@@ -125,6 +125,7 @@ def main() -> None:
 
         line = checks.made(name, Check(planted, 1.0 if name == "hang" else 100.0), ["cpu", "cpu"])
         sys.stdout.write(json.dumps(line._asdict()) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
