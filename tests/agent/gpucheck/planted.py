@@ -21,6 +21,8 @@ from gpq_agent.train import batches, noise_scale, session, stepping, stopping
 from gpq_agent.train.engine import Engine
 from gpq_agent.train.timing import StepClock
 
+from tests.ports import free_port
+
 Work = Callable[[Any, list[str]], str]
 
 
@@ -115,6 +117,7 @@ PLANTS: dict[str, tuple[Work, Callable[[], None]]] = {
 
 def main() -> None:
     speed.TURNS = 4
+    replicas._port = free_port  # its own comes from where connections of other tests get theirs
     whole = {name: check.work for part in checks.CHECKS.values() for name, check in part.items()}
     for name in map(str.strip, sys.stdin):
         work, plant = PLANTS.get(name, (whole.get(name), nothing))
