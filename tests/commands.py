@@ -1,13 +1,14 @@
-"""`run(["status"], environment)`: gpq's command line in a process of its own, forked from one that has imported it.
+"""gpq's command line and its daemon in processes of their own, forked from an interpreter that has imported them.
 
-A new interpreter for each command takes ten times as long. Where the environment would make another interpreter of
-it, and for `daemon serve`, there is one all the same.
+A new interpreter for each takes ten times as long. `run(["status"], environment)` is as subprocess.run, `start_daemon` as
+subprocess.Popen. Where the environment would make another interpreter, there is another one to fork from.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import functools
 import importlib
 import io
@@ -15,6 +16,7 @@ import json
 import os
 import pkgutil
 import runpy
+import select
 import selectors
 import signal
 import socket
@@ -28,49 +30,106 @@ from pathlib import Path
 import typer
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("gpq.cli", "gpq.client", "gpq.views", "gpq.rpc")
+PACKAGES = ("gpq.cli", "gpq.client", "gpq.views", "gpq.rpc", "gpq.daemon")
+COMMAND, DAEMON = "gpq.__main__", "gpq.daemon.main"  # whose `main` is run
 # Variables that Python or its libraries read once, at their start.
-EARLY = (
-    "PYTHON",
-    "LC_",
-    "LANG",
-    "LD_",
-    "FORCE_COLOR",
-    "PY_COLORS",
-    "TERMINAL_WIDTH",
-    "_TYPER",
-    "GPQ_TEST_",
-    "OPENBLAS",
-)
+LOCALE = ("LC_", "LANG", "TERMINAL_WIDTH", "FORCE_COLOR", "PY_COLORS", "_TYPER")
+EARLY = ("PYTHON", "LD_", "OMP_", "OPENBLAS_", "GPQ_TEST_", *LOCALE)
 READY = b"ready\n"
 LENGTH = 8  # bytes of the length before a request
+MOST = 8  # descriptors
+FREE = 100  # descriptors from here on are nobody's
+
+
+class Process:
+    """One that was forked: what subprocess.Popen would be of it."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._answers = channel.makefile()
+        self.pid = int(self._answers.readline())
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        return self._look(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        code = self._look(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(f"forked process {self.pid}", timeout or 0.0)
+        return code
+
+    def _look(self, timeout: float | None) -> int | None:
+        if self.returncode is None:
+            poll = select.poll()
+            poll.register(self._channel, select.POLLIN)
+            if poll.poll(None if timeout is None else timeout * 1000.0):
+                self.returncode = os.waitstatus_to_exitcode(int(self._answers.readline()))
+                self._answers.close()
+                self._channel.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def start(
+    module: str,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    descriptors: Mapping[int, int],
+    *,
+    cwd: str = "",
+    session: bool = False,
+) -> Process:
+    """`main` of this module. `descriptors`: what is there under each number, 0 to 2 at least."""
+    early = tuple(sorted(pair for pair in environment.items() if pair[0].startswith(EARLY)))
+    channel = socket.socket(socket.AF_UNIX)
+    channel.connect(_server(os.getpid(), early))
+    words = {
+        "module": module, "argv": list(argv), "environ": dict(environment), "cwd": cwd or os.getcwd(), "umask": _umask(),
+        "session": session, "places": list(descriptors),
+    }  # fmt: skip
+    request = json.dumps(words).encode()
+    socket.send_fds(channel, [len(request).to_bytes(LENGTH, "big")], list(descriptors.values()))
+    channel.sendall(request)
+    return Process(channel)
+
+
+def start_daemon(
+    environment: Mapping[str, str], output: int, ready: int, *, cwd: str = "", session: bool = False
+) -> Process:
+    """It prints to `output`, and tells on `ready` that it serves, or why not: descriptors, both."""
+    with open(os.devnull, "rb") as nothing:
+        places = {0: nothing.fileno(), 1: output, 2: output, ready: ready}
+        return start(DAEMON, ["--ready-fd", str(ready)], environment, places, cwd=cwd, session=session)
 
 
 def run(
     argv: Sequence[str], environment: Mapping[str, str], *, cwd: Path | None = None, timeout: float = 120.0
 ) -> subprocess.CompletedProcess[str]:
     """As subprocess.run with captured text and no input; raises TimeoutExpired, like it."""
-    early = tuple(sorted(pair for pair in environment.items() if pair[0].startswith(EARLY)))
-    channel = socket.socket(socket.AF_UNIX)
-    channel.connect(_server(os.getpid(), early))
-    words = {"argv": argv, "environ": dict(environment), "cwd": str(cwd or os.getcwd()), "umask": _umask()}
-    request = json.dumps(words).encode()
     out, out_child = os.pipe()
     err, err_child = os.pipe()
-    with channel, open(out, "rb") as output, open(err, "rb") as errors, open(os.devnull, "rb") as nothing:
-        descriptors = [nothing.fileno(), out_child, err_child]
-        socket.send_fds(channel, [len(request).to_bytes(LENGTH, "big")], descriptors)
+    with open(out, "rb") as output, open(err, "rb") as errors:
+        with open(os.devnull, "rb") as nothing:
+            places = {0: nothing.fileno(), 1: out_child, 2: err_child}
+            process = start(COMMAND, argv, environment, places, cwd=str(cwd or ""))
         os.close(out_child)
         os.close(err_child)
-        channel.sendall(request)
-        lines = channel.makefile()
-        pid = int(lines.readline())
         texts = _read(output, errors, time.monotonic() + timeout)
         if texts is None:
-            os.kill(pid, signal.SIGKILL)
-            raise subprocess.TimeoutExpired(argv, timeout)
-        status = int(lines.readline())
-    return subprocess.CompletedProcess(list(argv), os.waitstatus_to_exitcode(status), *texts)
+            process.kill()
+            process.wait()
+            raise subprocess.TimeoutExpired(list(argv), timeout)
+    return subprocess.CompletedProcess(list(argv), process.wait(), *texts)
 
 
 def _umask() -> int:
@@ -106,7 +165,7 @@ def _server(owner: int, early: tuple[tuple[str, str], ...]) -> str:
     folder = tempfile.TemporaryDirectory(prefix="gpq-commands-")
     atexit.register(folder.cleanup)
     environment = {"PATH": os.environ["PATH"], **dict(early)}
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
+    environment["PYTHONPATH"] = os.pathsep.join([environment.get("PYTHONPATH", ""), str(ROOT)])
     lifeline, held = os.pipe()
     place = os.path.join(folder.name, "socket")
     server = subprocess.Popen(
@@ -133,7 +192,7 @@ def _end(server: subprocess.Popen[bytes], held: int) -> None:
 class _Request:
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
-        length, self.descriptors, _, _ = socket.recv_fds(channel, LENGTH, 3)
+        length, self.descriptors, _, _ = socket.recv_fds(channel, LENGTH, MOST)
         size, data = int.from_bytes(length, "big"), b""
         while len(data) < size:
             piece = channel.recv(size - len(data))
@@ -185,9 +244,14 @@ def _close(events: selectors.BaseSelector) -> None:
 def _become(request: _Request) -> None:
     """Make this process what a new interpreter would be that runs the command. Its streams are the server's, whose
     descriptors are pipes, too."""
-    for descriptor, place in zip(request.descriptors, range(3), strict=True):
+    moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, FREE) for descriptor in request.descriptors]
+    for descriptor in request.descriptors:
+        os.close(descriptor)
+    for descriptor, place in zip(moved, request.words["places"], strict=True):
         os.dup2(descriptor, place)
         os.close(descriptor)
+    if request.words["session"]:
+        os.setsid()
     os.environ.clear()
     os.environ.update(request.words["environ"])
     os.chdir(request.words["cwd"])
@@ -221,7 +285,9 @@ def main() -> None:
     request = _serve(listener, int(sys.argv[2]))
     request.channel.close()
     _become(request)
-    runpy.run_module("gpq", run_name="__main__", alter_sys=True)
+    if request.words["module"] == COMMAND:
+        runpy.run_module("gpq", run_name="__main__", alter_sys=True)
+    sys.exit(importlib.import_module(DAEMON).main(request.words["argv"]))
 
 
 if __name__ == "__main__":

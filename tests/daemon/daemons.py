@@ -7,8 +7,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +16,7 @@ import msgspec
 
 from gpq.client.connection import Connection
 from gpq.rpc.messages import DaemonInfo, Info, Request, SpecMessage, Submit, Submitted
+from tests import commands
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +43,7 @@ class Daemon:
         self.home.mkdir(parents=True, exist_ok=True)
         self.config = home.parent / f"{home.name}.toml"
         self.config.write_text(config)
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: commands.Process | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -60,16 +59,11 @@ class Daemon:
     def socket(self) -> str:
         return str(self.home / "gpq.sock")
 
-    def spawn(self) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
+    def spawn(self) -> tuple[commands.Process, dict[str, Any]]:
         """A daemon process and its verdict: it serves, or why it does not."""
         ready, told = os.pipe()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "gpq.daemon.main", "--ready-fd", str(told)],
-            env=self.environment,
-            pass_fds=(told,),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        with open(os.devnull, "wb") as output:
+            process = commands.start_daemon(self.environment, output.fileno(), told)
         os.close(told)
         with os.fdopen(ready, "rb") as stream:
             verdict: dict[str, Any] = json.loads(stream.read() or b"{}")

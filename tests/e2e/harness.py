@@ -34,6 +34,7 @@ from gpq.rpc.messages import (
     Submitted,
     Wait,
 )
+from tests import commands
 from tests.daemon.daemons import end_all
 from tests.waiting import PATIENCE, wait_until
 
@@ -71,7 +72,7 @@ class Daemon:
         self.config.write_text("\n".join(lines) + "\n")
         self.source = ROOT  # of the gpq that is started
         self.pace = pace
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: commands.Process | subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Daemon:
         try:
@@ -119,16 +120,19 @@ class Daemon:
         """Start it without waiting; the descriptor on which it will say that it serves."""
         heard, told = os.pipe()
         with open(self.home / "output", "ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "gpq.daemon.main", "--ready-fd", str(told)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=self.environment(),
-                cwd="/",
-                pass_fds=(told,),
-                start_new_session=True,
-            )
+            if self.source == ROOT:
+                self.process = commands.start_daemon(self.environment(), output.fileno(), told, cwd="/", session=True)
+            else:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "gpq.daemon.main", "--ready-fd", str(told)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=self.environment(),
+                    cwd="/",
+                    pass_fds=(told,),
+                    start_new_session=True,
+                )
         os.close(told)
         return heard
 
