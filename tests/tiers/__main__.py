@@ -1,4 +1,4 @@
-"""Runs a tier: `python -m tests.tiers test` or `long`, `prove [GROUP...]`, `stale`."""
+"""Runs a tier: `python -m tests.tiers test`, `long` or `prove [GROUP...]`."""
 
 from __future__ import annotations
 
