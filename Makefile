@@ -42,7 +42,7 @@ check: $(VENV)/.dev   ## what to run at each save: lint, types, import contracts
 lint: $(VENV)/.dev  ## lint, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --cache-dir $(VENV)/mypy-cache
 	$(BIN)/lint-imports
 
 # Beside other tests a bar in seconds is noted and only demanded six times as wide.

@@ -71,6 +71,7 @@ class Daemon:
         self.config = self.home / "config.toml"
         self.config.write_text("\n".join(lines) + "\n")
         self.source = ROOT  # of the gpq that is started
+        self.fresh = False  # in an interpreter of its own: something in its environment changes Python itself
         self.pace = pace
         self.process: commands.Process | subprocess.Popen[bytes] | None = None
 
@@ -120,7 +121,7 @@ class Daemon:
         """Start it without waiting; the descriptor on which it will say that it serves."""
         heard, told = os.pipe()
         with open(self.home / "output", "ab") as output:
-            if self.source == ROOT:
+            if self.source == ROOT and not self.fresh:
                 self.process = commands.start_daemon(self.environment(), output.fileno(), told, cwd="/", session=True)
             else:
                 self.process = subprocess.Popen(

@@ -40,6 +40,7 @@ class Stepped(Daemon):
 
     def __init__(self) -> None:
         super().__init__(slots=3)
+        self.fresh = True
         self.clock = self.home / "clock"
         self.clock.mkdir()
         (self.clock / "sitecustomize.py").write_text(STEPPED)

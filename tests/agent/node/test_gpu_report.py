@@ -126,6 +126,7 @@ def smi_sees(monkeypatch: pytest.MonkeyPatch, path: Path, **differently: object)
     monkeypatch.setenv("FAKE_NVML_STATE", str(path))
     monkeypatch.setenv("PATH", f"{FAKES / 'smi'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(gpu_looks, "LOOKS", 2)
+    monkeypatch.setattr(gpu_looks, "SLOW", 60.0)  # seconds, beside other tests
 
 
 def looks() -> dict[str, wire.GpuLine]:
