@@ -25,7 +25,7 @@ demo-policies: $(VENV)/.train  ## the demo under every policy, one line each: a 
 MINUTES ?= 150
 
 # What each of these runs, and how a test is written that never fails by luck: gpq/README.md, "Tests".
-test: $(VENV)/.dev  ## lint, types, import contracts, every test but the long ones; ten minutes
+test: $(VENV)/.dev  ## lint, types, import contracts, every test whose sources changed since it was proven, a tenth of the others; ten minutes
 	$(BIN)/python -m compileall -q gpq agent tests
 	$(BIN)/python -m tests.tiers test --minutes $(MINUTES)
 
@@ -51,7 +51,7 @@ bars: $(VENV)/.dev  ## the tests with bars in seconds, one at a time, each bar a
 
 BARS := tests/lab tests/chaos tests/e2e/test_no_waiting.py tests/e2e/test_server_faults.py tests/daemon/test_ssh_nodes.py
 
-prove: $(VENV)/.dev  ## run groups of long tests whole, and note in tests/proven.json which sources they prove: make prove GROUPS="habits"
+prove: $(VENV)/.dev  ## run groups of tests whole, and note in tests/proven.json which sources they prove: make prove GROUPS="habits"
 	$(BIN)/python -m tests.tiers prove $(GROUPS)
 
 # Without PyTorch, so nothing that trains; a version that this machine does not have is named. What the oldest and the

@@ -125,12 +125,17 @@ def test_luck_has_a_budget() -> None:
     assert judge([], []) == (True, [])
 
 
+SYSTEM = {"daemon", "faults", "servers", "store", "trainings"}
+
+
 @pytest.mark.parametrize(
     ("changed", "names"),
     [
-        ("agent/gpq_agent/train/engine.py", {"habits", "library", "report", "checks"}),
+        ("agent/gpq_agent/train/engine.py", {"habits", "library", "report", "checks", "trainings"}),
+        ("agent/gpq_agent/node/shim.py", {"agent", "simulation", *SYSTEM}),
         ("gpq/cli/status.py", set()),
-        ("gpq/core/goodput.py", {"simulation", "policies"}),
+        ("gpq/core/goodput.py", {"simulation", "policies", *SYSTEM}),
+        ("tests/commands.py", {"agent", *SYSTEM}),
         ("tests/habits/loops_kept.py", {"habits"}),
         ("tests/habits/__pycache__/cells.pyc", set()),
     ],

@@ -1,4 +1,4 @@
-"""Groups of tests that cost minutes, and the sources that they prove. Owns what is proven.
+"""Groups of tests, and the sources that they prove. Owns what is proven.
 
 A group whose sources are those of its last green run is proven: a tenth of it runs, another tenth after each
 commit. A group whose sources changed runs whole.
@@ -32,7 +32,7 @@ class Group:
         return any(path == place or path.startswith(f"{place}/") for place in self.tests)
 
     def digest(self, root: Path = ROOT) -> str:
-        """SHA-256 of the names and contents of all tests and sources."""
+        """SHA-256 of the names and contents of all tests and sources under `root`."""
         total = hashlib.sha256()
         for path in sorted({path for place in (*self.tests, *self.sources) for path in _files(root / place)}):
             total.update(f"{path.relative_to(root)}\n".encode() + hashlib.sha256(path.read_bytes()).digest())
@@ -46,9 +46,25 @@ def _files(place: Path) -> Iterator[Path]:
         yield from (path for path in place.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
 
 
+AGENT = ("agent/gpq_agent/__init__.py", "agent/gpq_agent/node", "agent/gpq_agent/wire.py")
 LIBRARY = ("agent/gpq_agent/train", "agent/gpq_agent/wire.py", "constraints.txt")
 MODELS = ("gpq/core", "gpq/policies", "gpq/config.py", "constraints.txt")
 DAEMON = ("gpq/connectors", "gpq/control", "gpq/daemon", "gpq/rpc", "gpq/store", "agent/gpq_agent/node")
+SYSTEM = (
+    *AGENT, *DAEMON, *MODELS, "gpq/client", "gpq/decoding.py", "gpq/errors.py", "gpq/outward.py", "gpq/pace.py",
+    "gpq/paths.py", "gpq/ports.py",
+)  # fmt: skip
+# What tests of the system start processes with, and wait by.
+HELPERS = (
+    "tests/builders.py", "tests/commands.py", "tests/ports.py", "tests/processes.py", "tests/sshd.py",
+    "tests/waiting.py", "tests/daemon/daemons.py", "tests/e2e/harness.py",
+)  # fmt: skip
+TRAININGS = (
+    "tests/cli/test_library.py", "tests/docs/test_examples.py", "tests/e2e/test_endings.py",
+    "tests/e2e/test_multi_node.py", "tests/e2e/test_policies.py", "tests/e2e/test_training.py",
+    "tests/lab/test_multi_node.py", "tests/lab/test_training.py", "tests/test_demo.py",
+)  # fmt: skip
+# The first group that has a test is that test's. What none has runs each time.
 GROUPS = (
     Group("habits", ("tests/habits",), LIBRARY),
     Group("library", ("tests/agent/train",), LIBRARY),
@@ -56,6 +72,12 @@ GROUPS = (
     Group("checks", ("tests/check", "tests/cli/test_check.py"), (*LIBRARY, "gpq/check", "gpq/cli/check.py")),
     Group("simulation", ("tests/sim", "tests/dst"), (*MODELS, *DAEMON, "gpq/sim", "gpq/cli/simulate.py")),
     Group("policies", ("tests/core", "tests/policies"), (*MODELS, "gpq/control")),
+    Group("trainings", TRAININGS, (*SYSTEM, *LIBRARY, *HELPERS, "examples", "gpq/demo.py")),
+    Group("agent", ("tests/agent/node",), (*AGENT, "tests/fakes", *HELPERS)),
+    Group("store", ("tests/contract",), (*SYSTEM, *HELPERS)),
+    Group("daemon", ("tests/control", "tests/daemon"), (*SYSTEM, *HELPERS)),
+    Group("servers", ("tests/lab",), (*SYSTEM, *HELPERS)),
+    Group("faults", ("tests/chaos", "tests/e2e"), (*SYSTEM, *HELPERS)),
 )
 
 

@@ -67,11 +67,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _runs(item: pytest.Item, whole: list[str], number: int) -> bool:
+    if drawn(item.nodeid, number):
+        return True
+    if item.get_closest_marker("long"):
+        return False
     path = item.nodeid.partition("::")[0]
     group = next((group.name for group in GROUPS if group.has(path)), None)
-    if group is not None:
-        return group in whole or drawn(item.nodeid, number)
-    return item.get_closest_marker("long") is None or drawn(item.nodeid, number)
+    return group is None or group in whole
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

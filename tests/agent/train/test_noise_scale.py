@@ -203,8 +203,8 @@ def test_a_broken_state_is_refused_and_changes_nothing(broken: dict[str, Any]) -
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("replicas", [1, 2, 4])
 def test_statistics_agree_with_per_example_gradients(replicas: int, tmp_path: Path) -> None:
-    """Of both optimizers, plain and accumulating, bare as well as scaled and clipped. Of four replicas, two of these eight.
-    Of two, facts about the hook."""
+    """Of both optimizers, plain and accumulating, bare as well as scaled and clipped. Of two replicas, four of
+    these eight and facts about the hook. Of four replicas, two of these."""
     torch.multiprocessing.spawn(probe_runs.accuracy, (replicas, str(tmp_path), free_port()), nprocs=replicas)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(replicas)]
     assert all(rank == ranks[0] for rank in ranks), "replicas must know the same statistics"
