@@ -135,6 +135,7 @@ def _program(asked: Asked, home: Path) -> Program:
     before = environ.get("PYTHONPATH", "")
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_library(home), before]))
     environ.setdefault("PYTHONUNBUFFERED", "1")
+    environ.setdefault("PYTHONHASHSEED", wire.HASH_SEED)
     environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // THREADS)))
     environ["WANDB_MODE"] = "disabled"  # a check is no experiment
     return Program(asked.python, asked.script, asked.arguments, asked.cwd, environ, asked.gpu, asked.isolated)

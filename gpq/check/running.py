@@ -1,8 +1,8 @@
 """Runs the script in its shapes, side by side as far as there are cores; no process of it outlives the command.
 
 Each replica is a session of its own, ended as a whole, and holds a line to this process: at its end it ends itself.
-The reference is an interpreter of its own. The others are forks of another one: what hangs on the hash seed, which
-every interpreter draws, still differs from the reference, as it would from one attempt of a job to the next.
+The reference is an interpreter of its own. The others are forks of another one: what hangs on where objects lie in
+memory still differs from the reference, as it would from one attempt of a job to the next.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def start_order(
     rank = [name for name, _ in parts].index(node)
     spec = launch.spec
     command = [*spec.argv, *(spec.resume_argv if launch.attempt > 1 else ())]
-    env = {**slurm.variables(launch, node, nodes), **dict(spec.env)}
+    env = {"PYTHONHASHSEED": wire.HASH_SEED, **slurm.variables(launch, node, nodes), **dict(spec.env)}
     port = 0
     ways: tuple[str, ...] = ()
     if spec.level is Level.SCRIPT:

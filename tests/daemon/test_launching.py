@@ -32,7 +32,12 @@ def order(wanted: JobSpec, placement: Placement, name: str = "a", attempt: int =
 def test_a_black_box_is_run_as_it_is() -> None:
     wanted = spec(level=Level.BLACK_BOX, argv=("make", "all"), env=(("A", "1"),))
     found = order(wanted, place(a=2))
-    assert (found.argv, found.env, found.devices, found.port) == (["make", "all"], {"A": "1"}, ["a0", "a1"], 0)
+    environment = {"A": "1", "PYTHONHASHSEED": "0"}
+    assert (found.argv, found.env, found.devices, found.port) == (["make", "all"], environment, ["a0", "a1"], 0)
+
+
+def test_a_hash_seed_of_the_users_own_stays() -> None:
+    assert order(spec(env=(("PYTHONHASHSEED", "7"),)), place(a=1)).env["PYTHONHASHSEED"] == "7"
 
 
 def test_a_script_on_two_nodes_gets_one_launcher_each_with_exact_sizes() -> None:

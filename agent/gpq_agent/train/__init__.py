@@ -47,7 +47,9 @@ What changes and what does not
     * `len(loader)` (or `loader.steps_per_epoch`) is the optimizer steps of an epoch at `batch_size`, always the same: build
       schedules from it. The body may run more often, so take a mean of losses by examples: add up `loss.item() *
       loader.counted`, divide by the sum of `loader.counted`.
-    * Each attempt is seeded by (seed, step, rank): the same history of attempts gives the same run.
+    * Each attempt is seeded by (seed, step, rank): the same history of attempts gives the same run. What is drawn between
+      `gpq.init()` and `job.prepare()` comes out alike on all replicas and in all attempts; a few examples are compared
+      before the first step, and other ones stop the job (`data_may_change=True` in job.loader() compares nothing).
 
 Data
     job.loader(dataset, 256, sampler=WeightedRandomSampler(weights, 50_000))

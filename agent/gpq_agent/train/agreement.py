@@ -3,10 +3,12 @@
 The broadcast is asynchronous and a few integers long, so a step never waits for it. Decides nothing itself.
 """
 
-from typing import Callable, List, NamedTuple, Optional
+from typing import Callable, List, NamedTuple, Optional, TypeVar
 
 import torch
 import torch.distributed as dist
+
+T = TypeVar("T")
 
 
 class Proposal(NamedTuple):
@@ -60,8 +62,8 @@ class Agreement:
         dist.broadcast(flag, src=0, group=self._group)
         return bool(flag.item())
 
-    def first(self, value: int) -> int:
-        """Rank 0's number, of any size, on every replica. Waits for it."""
+    def first(self, value: T) -> T:
+        """Rank 0's value, a number of any size or plain data, on every replica. Waits for it."""
         if self._group is None:
             return value
         chosen = [value]

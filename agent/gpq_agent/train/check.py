@@ -24,7 +24,7 @@ from .steady import Placed, SeededData, copies, generators, moved, still, withou
 from .stepping import inner_optimizers
 from .stopping import STOP_ORDERED
 
-INTERNAL = ("cursor", "progress", "ledger", "noise", "trained")  # parts of a checkpoint that are gpq's own
+INTERNAL = ("cursor", "data", "progress", "ledger", "noise", "trained")  # parts of a checkpoint that are gpq's own
 BATCH_NORM = torch.nn.modules.batchnorm._BatchNorm
 UNASKED = 4  # times the steps of the order, after which a loop that never asks gpq anything is ended
 

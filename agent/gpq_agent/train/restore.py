@@ -16,6 +16,7 @@ from .checkpoint import CheckpointStore, read_state
 from .errors import GpqTrainError
 from .sampler import stable_seed
 
+LARGEST_SEED = 1 << 32  # numpy takes no larger one, so scripts give none
 USER = "user:"  # before the names of parts that the script has registered
 
 
@@ -174,6 +175,21 @@ def choose_state(
             content = torch.frombuffer(bytearray(stream.read()), dtype=torch.uint8)
     dist.broadcast(content, src=0, group=group)
     return read_state(io.BytesIO(content.numpy().tobytes()))
+
+
+def given_seed() -> int:
+    """The seed that the script gave to torch, 0 where it gave none: then torch has drawn one of 53 bits by itself."""
+    seed = torch.initial_seed()
+    return seed if seed < LARGEST_SEED else 0
+
+
+def begin(seed: int) -> None:
+    """Seed every generator, for what a script draws before its first step."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")  # torch imports it
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
 
 
 def reseed(seed: int, step: int, rank: int) -> None:

@@ -26,6 +26,7 @@ from .environment import (
     read_environment,
 )
 from .errors import GpqTrainError
+from .fingerprint import Fingerprint
 from .intake import Intake
 from .leaving import again
 from .loader import Loader, dataset_size
@@ -35,8 +36,10 @@ from .refusals import refuse_sharded
 from .restore import (
     USER,
     Trained,
+    begin,
     choose_state,
     generator_states,
+    given_seed,
     outside_parameters,
     reseed,
     set_generators,
@@ -63,7 +66,7 @@ class Job:
         self._engine = Engine(environment, device, environ)
         # Scripts draw one for themselves in each process; what all replicas draw alike hangs on it.
         self._seed = self._engine.agreement.first(seed)
-        torch.manual_seed(self._seed)
+        begin(self._seed)
         self._own = OwnSaves(environment.checkpoint_dir)
         if self.rank == 0:
             self._own.sweep()
@@ -71,6 +74,7 @@ class Job:
         self._noise: Optional[NoiseScale] = None
         self._limits: Optional[Limits] = None
         self._loader: Optional[Loader] = None
+        self._fingerprint: Optional[Fingerprint] = None
         self._gate: Optional[StepGate] = None
         self._registered = 0
         self._values: Dict[str, Value] = {}
@@ -94,6 +98,7 @@ class Job:
         batch_sampler: Any = None,
         drop_last: bool = False,
         generator: Optional[torch.Generator] = None,
+        data_may_change: bool = False,
         **options: Any,
     ) -> Loader:
         """The loader of the training data: one per job, before `prepare`.
@@ -103,8 +108,9 @@ class Job:
         the total never changes. `shuffle`: by default, unless there is a sampler; `sampler`: yields the indices of an
         epoch, the same on every replica; `batch_sampler`: yields the batches of its steps, which then never change;
         `drop_last`: leave out what is less than a batch; `generator`: its initial seed is that of the order and of the
-        workers. `options`: num_workers, collate_fn, pin_memory, persistent_workers, prefetch_factor, worker_init_fn,
-        timeout, multiprocessing_context, in_order, as for torch's DataLoader. Raises GpqTrainError.
+        workers; `data_may_change`: a few examples are not held against those of the attempt before and of other replicas.
+        `options`: num_workers, collate_fn, pin_memory, persistent_workers, prefetch_factor, worker_init_fn, timeout,
+        multiprocessing_context, in_order, as for torch's DataLoader. Raises GpqTrainError.
         """
         if self._loader is not None:
             raise GpqTrainError("job.loader() was called twice", "use an ordinary DataLoader for evaluation")
@@ -136,6 +142,8 @@ class Job:
         # How often a sampler repeats an example is not known: then the data count as endless.
         noise = NoiseScale(limits.base_batch, size if drawn is None else 0)
         loader = Loader(dataset, cursor, self._engine, generator=generator, **options)
+        if not data_may_change and (self.replicas > 1 or self.checkpoint_dir):
+            self._fingerprint = Fingerprint(dataset, dataset_size(dataset))
         self._limits, self._noise, self._loader = limits, noise, loader
         self._engine.attach_data(limits, cursor, noise)
         return loader
@@ -491,6 +499,9 @@ class Job:
             parts.add("cursor", self._loader.sampler)
             parts.add("ledger", self._engine.ledger)
             parts.add("noise", self._noise)
+        if self._fingerprint is not None:
+            self._fingerprint.compare(self._engine.agreement, self._engine.notice)
+            parts.add("data", self._fingerprint)
         for name, found in (("model", models), ("optimizer", optimizers)):
             for index, part in enumerate(found):
                 parts.add("{}:{}".format(name, index) if index else name, part)
@@ -587,8 +598,11 @@ def _is_plain(value: Any) -> bool:
 _current: "List[weakref.ref[Job]]" = []  # at most one, to tell a script that asks for a second
 
 
-def init(*, seed: int = 0, checkpoint_dir: Optional[str] = None) -> Job:
-    """Set this replica up: process group, device, cores, seeds (rank 0's). Call it once, before building the model.
+def init(*, seed: Optional[int] = None, checkpoint_dir: Optional[str] = None) -> Job:
+    """Set this replica up: process group, device, cores, seeds. Call it once, before anything is drawn at random.
+
+    torch, numpy and random are seeded alike on all replicas, in each attempt: with rank 0's `seed`, by default the one that
+    the script gave to torch before, else 0.
 
     `checkpoint_dir` is where checkpoints go when gpq gives no directory; without either there are none. Raises
     GpqTrainError when a job is already set up in this process.
@@ -604,7 +618,7 @@ def init(*, seed: int = 0, checkpoint_dir: Optional[str] = None) -> Job:
         atexit.register(let_threads_rest)
     if open_group(environment, device):
         atexit.register(close_group)  # NCCL complains otherwise, and threads of gloo may outlive the interpreter
-    job = Job(environment, device, seed, os.environ)
+    job = Job(environment, device, given_seed() if seed is None else seed, os.environ)
     if problem:
         job._engine.notice(problem)
     _current[:] = [weakref.ref(job)]

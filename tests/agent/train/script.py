@@ -43,6 +43,7 @@ class Settings:
     scaled: bool = False  # by torch's GradScaler
     norm: bool = False  # batch norm, which refuses a lone example
     lottery: str = ""  # a seed that each process draws for itself: "init", or "generator" of the loader
+    data: str = ""  # one of DATA
 
 
 class Buckets:
@@ -97,6 +98,66 @@ class Examples(torch.utils.data.Dataset[Any]):
         return index, self.x[index], self.y[index]
 
 
+class Altered(torch.utils.data.Dataset[Any]):
+    """Examples, whose inputs are altered as they are read. `reads` of this process."""
+
+    def __init__(self, data: Any, alter: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self.data, self.alter, self.reads = data, alter, 0
+        self.x, self.y = data.x, data.y
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> Any:
+        self.reads += 1
+        place, x, y = self.data[index]
+        return place, self.alter(x), y
+
+
+def entropy() -> torch.Generator:
+    """A generator that no seed reaches."""
+    return torch.Generator().manual_seed(random.SystemRandom().randrange(2**31))
+
+
+def split(data: Examples) -> Any:
+    return torch.utils.data.random_split(data, [len(data) - 40, 40], generator=entropy())[0]
+
+
+def chosen(data: Examples) -> Any:
+    """The same as a data set of its own."""
+    places = sorted(random.SystemRandom().sample(range(len(data)), len(data) - 40))
+    data.x, data.y = data.x[places], data.y[places]
+    return data
+
+
+def labelled(data: Examples) -> Any:
+    """Every label by the place that its class has in a listing."""
+    data.y = data.y + random.SystemRandom().randrange(1, 1000)
+    return data
+
+
+def rounded(data: Examples) -> Any:
+    """As another number of threads, or another processor, computes it."""
+    data.x = data.x * (1 + 1e-7 * torch.randn(data.x.shape, generator=entropy()))
+    return data
+
+
+def flipped(data: Examples) -> Any:
+    return Altered(data, lambda x: x * random.choice([-1.0, 1.0]) + torch.randn(1))
+
+
+def jittered(data: Examples) -> Any:
+    own = entropy()
+    return Altered(data, lambda x: x + torch.randn(1, generator=own))
+
+
+# What a script may make of its data, each time that it is started.
+DATA: dict[str, Callable[[Examples], Any]] = {
+    "": lambda data: data, "split": split, "chosen": chosen, "labelled": labelled, "rounded": rounded,
+    "flipped": flipped, "jittered": jittered,
+}  # fmt: skip
+
+
 def main(text: str) -> None:
     """What stops with a line of the library writes it to <out>/refused.<attempt>.<rank>, too."""
     warnings.simplefilter("error")
@@ -113,7 +174,7 @@ def main(text: str) -> None:
 
 
 def train(job: gpq.Job, settings: Settings) -> None:
-    data = Examples(settings.size)
+    data = DATA[settings.data](Examples(settings.size))
     loader = job.loader(
         data,
         batch_size=settings.batch,
@@ -170,7 +231,8 @@ def train(job: gpq.Job, settings: Settings) -> None:
                     time.sleep(pace / 4)
             job.log(loss=loss.item())
     with open(os.path.join(settings.out, f"finished.{job.attempt}.{job.rank}"), "w") as stream:
-        stream.write(json.dumps({"replicas": job.replicas, "step": job.step}))
+        reads = getattr(data, "reads", 0)
+        stream.write(json.dumps({"replicas": job.replicas, "step": job.step, "reads": reads}))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,168 @@
+"""A script that is started anew trains on the data that it was trained on before, or trains nothing and says why."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from gpq_agent.train.agreement import Agreement, Proposal
+from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.fingerprint import Fingerprint
+from gpq_agent.train.likeness import likeness
+from gpq_agent.train.restore import begin, given_seed
+
+from .driver import TrainingJob
+
+Make = Callable[..., TrainingJob]
+
+
+def refusals(job: TrainingJob) -> list[str]:
+    return [path.read_text() for path in sorted(job.out.glob("refused.*"))]
+
+
+@pytest.mark.parametrize("data", ["split", "chosen", "labelled"])
+def test_other_data_after_a_restart_stops_the_job_before_a_step(training: Make, data: str) -> None:
+    job = training(data=data, pace=0.02)
+    job.start(1, brake=4).after_micros(3).stop()
+    assert job.start(1).wait() == [1]
+    (line,) = refusals(job)
+    assert line.startswith("the training data is not what the job was trained on before: ")
+    assert job.attempts[1].micros() == []
+
+
+def test_other_data_on_another_replica_stops_both_before_a_step(training: Make) -> None:
+    job = training(data="chosen")
+    assert job.start(2).wait() == [1, 1]
+    lines = refusals(job)
+    assert len(lines) == 2
+    assert all(line.startswith("replica 1 has other training data than replica 0: ") for line in lines)
+    assert not any(job.attempts[0].micros(rank) for rank in (0, 1))
+
+
+def test_who_changes_the_data_on_purpose_says_so(training: Make) -> None:
+    job = training(data="split", pace=0.02, options={"data_may_change": True})
+    job.start(1, brake=4).after_micros(3).stop()
+    job.run(1)
+
+
+@pytest.mark.parametrize(("data", "notices"), [("rounded", 0), ("flipped", 0), ("jittered", 1)])
+def test_what_is_random_or_rounded_is_no_other_data(training: Make, data: str, notices: int) -> None:
+    """`flipped` draws from the global generators, `jittered` from one of its own, which nothing can seed."""
+    job = training(data=data, pace=0.02)
+    job.start(1, brake=4).after_micros(3).stop()
+    resumed = job.run(2)
+    lines = [line for line in resumed.reports("notice") if "cannot be compared" in json.dumps(line)]
+    assert len(lines) == notices
+
+
+def test_a_data_set_is_not_read_in_the_process_that_trains(training: Make) -> None:
+    """What it opens, counts and draws when it is read is as if nobody had looked."""
+    job = training(data="flipped", size=64, epochs=1, fixed=True)
+    job.run(1)
+    finished = json.loads((job.out / "finished.1.0").read_text())
+    assert finished["reads"] == 64
+
+
+class Broken(torch.utils.data.Dataset[Any]):
+    def __init__(self, read: Callable[[int], Any]) -> None:
+        self.read = read
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> Any:
+        return self.read(index)
+
+
+def compared(data: Any, state: dict[str, Any] | None = None) -> tuple[Fingerprint, list[str]]:
+    """Against `state` where it is given. Returns also what a user is told."""
+    lines: list[str] = []
+    fingerprint = Fingerprint(data, len(data))
+    fingerprint.compare(Agreement(None, 0, Proposal), lines.append)
+    if state is not None:
+        fingerprint.load_state_dict(state)
+    return fingerprint, lines
+
+
+def crash(index: int) -> Any:
+    import os
+    import signal
+
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def fail(index: int) -> Any:
+    raise KeyError(index)
+
+
+@pytest.mark.parametrize(("read", "why"), [(fail, "KeyError"), (crash, "crashes")])
+def test_a_data_set_that_cannot_be_read_is_not_compared_and_that_is_said(read: Callable[[int], Any], why: str) -> None:
+    _, lines = compared(Broken(read))
+    (line,) = lines
+    assert line.startswith("9 of 9 examples cannot be compared with those of the next attempt (")
+    assert why in line
+
+
+class Record:
+    """An example as a class of the user's, with things in it that are other ones in each process."""
+
+    def __init__(self, value: Any) -> None:
+        self.value, self.lock, self.itself, self.path = value, object(), self, Path("/run/attempt-1/a.png")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, 2),
+        (0.5, 0.6),
+        ("cat", "dog"),
+        (b"x", b"y"),
+        ([1, 2, 3], [3, 2, 1]),
+        ({"x": 1.0, "y": 3}, {"x": 1.0, "y": 4}),
+        (torch.tensor(100_000), torch.tensor(100_001)),
+        (torch.tensor(200, dtype=torch.uint8), torch.tensor(201, dtype=torch.uint8)),
+        (numpy.int64(7), numpy.int64(8)),
+        (numpy.array(["a", "b"]), numpy.array(["b", "a"])),
+        (numpy.array([1, "a"], dtype=object), numpy.array([1, "b"], dtype=object)),
+        (torch.eye(3), torch.eye(3)[[1, 0, 2]]),
+        (torch.eye(3).to_sparse(), torch.eye(3)[[1, 0, 2]].to_sparse()),
+        ((torch.ones(3), [{"label": {1, 2}}]), (torch.ones(3), [{"label": {1, 3}}])),
+        (Record(1), Record(2)),
+    ],
+)
+def test_examples_that_differ_are_told_apart(one: Any, other: Any) -> None:
+    assert likeness(one).resembles(likeness(one))
+    assert not likeness(one).resembles(likeness(other))
+
+
+def test_what_differs_from_process_to_process_is_no_difference() -> None:
+    one, other = Record(torch.ones(3)), Record(torch.ones(3) * (1 + 1e-6))
+    other.path = Path("/run/attempt-2/a.png")
+    assert likeness(one).resembles(likeness(other))
+
+
+def test_the_places_of_a_subset_are_compared_one_by_one() -> None:
+    data = torch.utils.data.TensorDataset(torch.zeros(1000, 1))  # examples do not tell
+    places = list(range(900))
+    kept, _ = compared(torch.utils.data.Subset(data, places))
+    with pytest.raises(GpqTrainError, match="the indices of its Subset are others"):
+        compared(torch.utils.data.Subset(data, [*places[:-1], 999]), kept.state_dict())
+
+
+def test_all_generators_are_seeded_alike_each_time() -> None:
+    drawn = []
+    for _ in range(2):
+        begin(7)
+        drawn.append((float(torch.rand(1)), float(numpy.random.rand()), random.random()))
+    assert drawn[0] == drawn[1]
+
+
+def test_the_seed_that_a_script_gave_before_is_kept() -> None:
+    torch.manual_seed(3)
+    assert given_seed() == 3
+    torch.seed()  # of its own drawing
+    assert given_seed() == 0
