@@ -88,6 +88,7 @@ PULSE = "=qqqd"  # pid, optimizer steps done, index into PHASES, CLOCK_BOOTTIME 
 # "arrived": its own gradients are ready, or it is between two steps, and it waits for the others.
 PHASES = ("starting", "computing", "arrived", "evaluating", "saving", "ended")
 UNLAUNCHED = "unlaunched.json"  # {"kind", "note"}: why the user's program was not begun; see Meetings above
+FIRST_ERROR = "error.json"  # {"rank", "error"}: what ended the first replica of this node that an exception has ended
 STOPPED = (
     "stopped.json"  # written by the training process once its checkpoint is durable, just before it exits on request
 )

@@ -29,7 +29,7 @@ class Verdict(NamedTuple):
 
 def verdict(folder: str, order: wire.StartOrder, code: int) -> Verdict:
     """Of an attempt of which the first process ended with `code`, which is not 0."""
-    told = _note(folder)
+    told = _content(folder, wire.UNLAUNCHED)
     if told is not None:
         return Verdict(unlaunched=str(told.get("kind")), note=str(told.get("note")))
     if not order.port:
@@ -41,6 +41,9 @@ def verdict(folder: str, order: wire.StartOrder, code: int) -> Verdict:
     failures = FIRST_FAILURE.findall(log)
     cause = _cause(*map(int, failures[-1])) if failures else ""
     is_killed = bool(failures) and int(failures[-1][1]) < 0 and int(failures[-1][1]) != -signal.SIGABRT
+    error = _content(folder, wire.FIRST_ERROR)
+    if error is not None and not is_killed:
+        cause = "rank {}: {}".format(error.get("rank"), error.get("error"))
     victim = not is_killed and order.node_count > 1 and PEER_GONE.search(log) is not None
     return Verdict(cause=cause, victim=victim)
 
@@ -57,9 +60,9 @@ def _cause(rank: int, code: int) -> str:
     return "rank {} was killed by {}".format(rank, name)
 
 
-def _note(folder: str) -> Optional[Dict[str, Any]]:
+def _content(folder: str, name: str) -> Optional[Dict[str, Any]]:
     try:
-        return wire.read_json(os.path.join(folder, wire.UNLAUNCHED))
+        return wire.read_json(os.path.join(folder, name))
     except (OSError, ValueError):
         return None
 

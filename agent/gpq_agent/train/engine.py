@@ -30,7 +30,7 @@ from .freedoms import Freedoms, line
 from .gradients import Gradients
 from .habits import ACCUMULATE, SPLIT
 from .heads import Head
-from .leaving import again, leave
+from .leaving import again, leave, part_company
 from .ledger import Ledger
 from .noise_scale import NoiseScale
 from .normalising import Divisors, Reading
@@ -45,7 +45,7 @@ from .restore import Parts, unwrapped
 from .sampler import SAMPLE_EVERY, GlobalSampler, Issued
 from .scaling import UNCHANGED, Adjustment, Rule, betas_power
 from .stepping import StepGate, inner_optimizers
-from .stopping import EXIT_CODES, STOP_ORDERED, STOP_SIGNAL, Terminator, is_out_of_memory
+from .stopping import EXIT_CODES, STOP_ORDERED, STOP_SIGNAL, Terminator, is_out_of_memory, note_error
 from .timing import StepClock, StepTimes
 from .trial import Fingerprint, Trial, batch_norms, has_hooks
 
@@ -533,6 +533,7 @@ class Engine:
 
     def done(self) -> None:
         """Training is over: say so on every node, so that an exit with 0 is the end of the job."""
+        part_company()
         self._terminator.disarm()
         self.pulse.phase("ended")
         self._finished = True
@@ -574,6 +575,8 @@ class Engine:
 
     def failed(self, error: BaseException) -> None:
         """This error is about to end the script."""
+        if self.environment.run_dir:
+            note_error(self.environment.run_dir, self.environment.rank, error)
         # The traceback may or may not keep the loop alive, and with it the micro-batch in hand.
         micro = self._abandoned or (None if self.evaluation_failed else self.micro)
         if micro is None:

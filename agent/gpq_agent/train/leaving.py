@@ -19,6 +19,8 @@ from types import TracebackType
 from typing import Any, Callable, List, NoReturn, Optional, Tuple, Type
 
 _WRITERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+TEARDOWN_SECONDS = 30
+_company: List[int] = []  # at most one: the process that trains together with others
 _departure: List[Tuple[int, int]] = []  # at most one: the process that leaves, and its exit code
 
 
@@ -114,7 +116,28 @@ def end_at_once(code: int) -> NoReturn:
     os._exit(code)
 
 
+def be_one_of_many() -> None:
+    """This process is a replica among others: see `_at_exit`."""
+    _company[:] = [os.getpid()]
+
+
+def part_company() -> None:
+    """Training is over: nothing is under way between replicas any more."""
+    _company.clear()
+
+
 @atexit.register  # at the import, before a script registers its own: handlers run in reverse order
 def _at_exit() -> None:
+    """The last handler. While a collective is under way, tearing the interpreter down waits for the other replicas, which
+    wait for this one: for half an hour, and GPUs are held. So a replica that fails ends at once, and one that leaves in
+    any other way is ended when that takes too long."""
     if is_leaving():
         _end_process()
+    if _company != [os.getpid()]:
+        return
+    if issubclass(getattr(sys, "last_type", SystemExit), Exception):
+        end_at_once(1)
+    flush_files()
+    with contextlib.suppress(ValueError):  # only the main thread may
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(TEARDOWN_SECONDS)

@@ -28,7 +28,7 @@ from .environment import (
 from .errors import GpqTrainError
 from .fingerprint import Fingerprint
 from .intake import Intake
-from .leaving import again
+from .leaving import again, be_one_of_many
 from .loader import Loader, dataset_size
 from .noise_scale import NoiseScale
 from .own_saves import OwnSaves, files_below
@@ -615,6 +615,7 @@ def init(*, seed: Optional[int] = None, checkpoint_dir: Optional[str] = None) ->
     problem = bind_cores(environment.cores)
     device = open_device(environment)
     if environment.replicas > 1:
+        be_one_of_many()
         atexit.register(let_threads_rest)
     if open_group(environment, device):
         atexit.register(close_group)  # NCCL complains otherwise, and threads of gloo may outlive the interpreter

@@ -1,5 +1,6 @@
 """Why a training process ends: on SIGTERM, on request, or out of memory. Refuses to save anything itself."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -7,9 +8,12 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Callable, Optional, Type
 
+from gpq_agent import wire
+
 STOP_ORDERED = 1
 STOP_SIGNAL = 2
 EXIT_CODES = {STOP_ORDERED: 0, STOP_SIGNAL: 143}
+MOST_OF_AN_ERROR = 300  # characters
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory")
 
 
@@ -46,6 +50,14 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     text = str(error).lower()
     return isinstance(error, RuntimeError) and any(words in text for words in OUT_OF_MEMORY)
+
+
+def note_error(folder: str, rank: int, error: BaseException) -> None:
+    """Keep the first error of an attempt for the node agent. Those of replicas that lose the first one come later."""
+    text = " ".join(str(error).split())[:MOST_OF_AN_ERROR]
+    content = {"rank": rank, "error": "{}: {}".format(type(error).__name__, text) if text else type(error).__name__}
+    with contextlib.suppress(OSError), open(os.path.join(folder, wire.FIRST_ERROR), "xb") as stream:
+        stream.write(wire.encode(content))
 
 
 def on_error(act: Callable[[BaseException], None]) -> None:

@@ -143,6 +143,15 @@ def test_the_end_of_a_log_tells_what_failed_first(tmp_path: Path, log: str, foun
     assert verdict(str(tmp_path), order(0, 0, []), 1) == Verdict(), "what is no script of ours is not read"
 
 
+def test_the_first_error_of_a_replica_is_the_cause(tmp_path: Path) -> None:
+    """What the launcher knows is its exit code. A replica that was killed has left no error, others then do."""
+    wire.write_json(str(tmp_path / wire.FIRST_ERROR), {"rank": 1, "error": "ValueError: a bad batch"})
+    (tmp_path / wire.LOG).write_text(SUMMARY.format(rank=1, code=1))
+    assert verdict(str(tmp_path), order(0, 20_042, []), 1).cause == "rank 1: ValueError: a bad batch"
+    (tmp_path / wire.LOG).write_text(SUMMARY.format(rank=0, code=-9))
+    assert verdict(str(tmp_path), order(0, 20_042, []), 1).cause == "rank 0 was killed by SIGKILL"
+
+
 def test_what_kept_the_servers_apart_is_the_reason(tmp_path: Path) -> None:
     (tmp_path / wire.LOG).write_text(SUMMARY.format(rank=3, code=-9))
     wire.write_json(str(tmp_path / wire.UNLAUNCHED), {"kind": "network", "note": "no way"})

@@ -1,0 +1,64 @@
+"""A replica that fails while the others wait for it in a collective: all end, and its error is the one that is kept."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from gpq_agent import wire
+
+from .driver import DEADLINE
+from .test_launch import environment, torchrun
+
+# Replica 1 does it in its fourth batch, before the backward pass that replica 0 is in by then.
+SCRIPT = """
+import sys
+import gpq_agent.train as gpq
+import torch
+
+job = gpq.init()
+data = torch.utils.data.TensorDataset(torch.ones(64, 1))
+loader = job.loader(data, batch_size=8, fixed_batch=True)
+model = job.wrap(torch.nn.Linear(1, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model, optimizer, _ = job.prepare(model, optimizer)
+for epoch in job.epochs(3):
+    for number, (x,) in enumerate(loader):
+        if job.rank == 1 and number == 3:
+            FAULT
+        model(x).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+FAULTS = {
+    "raise ValueError('a bad batch')": "ValueError: a bad batch",
+    "sys.exit(3)": "",
+    "continue": "GpqTrainError: this replica left backward() out of a step",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_all_end_with_the_error_of_the_one_that_failed(tmp_path: Path, fault: str) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT.replace("FAULT", fault))
+    gpq = {
+        wire.ENV_RUN_DIR: str(tmp_path),
+        wire.ENV_CHECKPOINT_DIR: str(tmp_path / "checkpoints"),
+        wire.ENV_ATTEMPT: "1",
+        wire.ENV_CORES: "0;0",
+    }
+    run = subprocess.Popen(
+        [*torchrun(2), "train.py"], cwd=tmp_path, env=environment(**gpq), stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        _, text = run.communicate(timeout=DEADLINE)
+    finally:
+        if run.poll() is None:
+            os.killpg(run.pid, signal.SIGKILL)
+    assert run.returncode == 1
+    if FAULTS[fault]:
+        first = wire.read_json(str(tmp_path / wire.FIRST_ERROR))
+        assert first is not None
+        assert first["rank"] == 1
+        assert first["error"].startswith(FAULTS[fault]), text
