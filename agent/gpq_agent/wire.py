@@ -320,7 +320,7 @@ REPORT_KINDS = (
     "progress",  # a Progress
     "retuned",  # {"atomic_batch", "accum_steps", "lr_factor", "seq"}: an order took effect
     "checkpoint",  # {"step", "seconds", "bytes", "why": "periodic" | "stop" | "end"}
-    "metrics",  # {"step", "values": {name: float}}: what job.log was given
+    "metrics",  # {"step", "values": {name: float, or "nan", "inf", "-inf"}}: what job.log was given
     "loss",  # mean of the metric `loss` since the last one: a Loss
     "notice",  # {"message"}: a line for the user, e.g. out of memory at an atomic batch, and what was done
     "habit",  # what the loop was seen to do that takes freedoms away, once per attempt and habit: a Habit

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from gpq.control import narration
+from gpq.control import divergence, narration
 from gpq.core import estimates, idleness
 from gpq.core.conditions import intruders
 from gpq.core.explain import explain
@@ -96,6 +96,7 @@ class Reader:
             unknown_seconds=silent.seconds if silent is not None else None,
             hung=hung.line if hung is not None else "",
             hung_seconds=hung.seconds if hung is not None else None,
+            diverged=divergence.diverged(job, ended if ended is not None else self.now),
             stragglers=list(stragglers(job)) if job.state in HOLDS_DEVICES else [],
             staging=_staging(self.brought(job)),
             tags=list(job.spec.tags),
@@ -123,7 +124,9 @@ class Reader:
             return f"stuck: {held}"
         if job.state is JobState.RUNNING and job.wish is Wish.RUN:
             hung = hang(job, self.now)
-            return hung.line if hung is not None else idleness.line(self.snapshot, job)
+            if hung is not None:
+                return hung.line
+            return divergence.line(job, self.now) or idleness.line(self.snapshot, job)
         brought = self.brought(job)
         if brought is not None:
             return str(brought)

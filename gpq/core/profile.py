@@ -144,6 +144,7 @@ class Profile:
     samples_per_second: float = 0.0  # latest measured throughput
     ranks: tuple[RankTime, ...] = ()  # the latest window of this attempt
     metrics: tuple[tuple[str, float], ...] = ()  # latest of job.log
+    diverged: tuple[tuple[str, Seconds], ...] = ()  # of those that are not finite: since when
     checkpoints: int = 0
     checkpoint_seconds: Seconds = 0.0  # of the latest
     checkpoint_bytes: int = 0  # of the latest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from gpq.core.accounts import Account
@@ -42,6 +43,7 @@ def learn(job: Job, event: Profiled) -> Job:
         batch_changes=profile.batch_changes + (1 if retuned and _is_live_change(job, event) else 0),
         samples_per_second=throughput(event.timings[-1]) if event.timings else profile.samples_per_second,
         metrics=_merged_metrics(profile, event),
+        diverged=_diverged(profile, event),
         ranks=judged(profile.ranks, event.ranks) if event.ranks else profile.ranks,
         losses=with_losses(profile.losses, event.losses),
         checkpoints=profile.checkpoints + (1 if event.checkpoint_seconds is not None else 0),
@@ -136,6 +138,19 @@ def _merged_metrics(profile: Profile, event: Profiled) -> tuple[tuple[str, float
     if not event.metrics:
         return profile.metrics
     return tuple(sorted({**dict(profile.metrics), **dict(event.metrics)}.items()))
+
+
+def _diverged(profile: Profile, event: Profiled) -> tuple[tuple[str, Seconds], ...]:
+    """Names of metrics that are not finite, and since when."""
+    if not event.metrics:
+        return profile.diverged
+    since = dict(profile.diverged)
+    for name, value in event.metrics:
+        if math.isfinite(value):
+            since.pop(name, None)
+        else:
+            since.setdefault(name, event.at)
+    return tuple(sorted(since.items()))
 
 
 def is_usable(noise: Noise) -> bool:

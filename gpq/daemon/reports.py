@@ -45,7 +45,7 @@ def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> P
             if kind == "timing":
                 timings.append(_timing(message))
             elif kind == "metrics":
-                metrics.update({_text(k, MAX_NAME): _number(v) for k, v in message["values"].items() if v is not None})
+                metrics.update({_text(k, MAX_NAME): float(v) for k, v in message["values"].items() if v is not None})
             elif kind == "loss":
                 losses.append(_loss(message))
             elif kind == "notice":

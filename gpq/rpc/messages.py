@@ -328,6 +328,7 @@ class JobView(msgspec.Struct, frozen=True):
     unknown_seconds: float | None = None  # that silence
     hung: str = ""  # "no step for 90 s: rank 3 on b has not arrived where the others wait"; "" while it goes on
     hung_seconds: float | None = None
+    diverged: list[DivergedView] = []  # metrics that are no finite numbers; `loss` comes first
     stragglers: list[int] = []  # ranks that make the others wait
     staging: StagingView | None = None  # what is being brought to its servers before it starts
     tags: list[str] = []
@@ -387,6 +388,15 @@ class CurvePoint(msgspec.Struct, frozen=True):
     total_batch: int
     speedup: float  # over the first point, that of the fewest GPUs
     current: bool = False
+
+
+class DivergedView(msgspec.Struct, frozen=True):
+    """A metric of job.log that is no finite number."""
+
+    metric: str
+    value: str  # nan, inf or -inf
+    since: str
+    seconds: float  # for so long, up to the end of a job that has ended
 
 
 class LossView(msgspec.Struct, frozen=True):

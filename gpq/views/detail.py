@@ -99,6 +99,14 @@ def _asked(spec: SpecMessage, job: JobView) -> dict[str, str]:
     return {key: safe(value) for key, value in pairs.items() if value}
 
 
+def _metrics(answer: JobDetail) -> str:
+    """`loss=nan (for 12 min) accuracy=0.4`; what is no number first."""
+    broken = [f"{each.metric}={each.value} (for {duration(each.seconds)})" for each in answer.job.diverged]
+    names = sorted(name for name in answer.metrics if not name.startswith("gpq_"))
+    values = [(name, answer.metrics[name]) for name in names]
+    return " ".join([*broken, *(f"{name}={value:.6g}" for name, value in values if value is not None)])
+
+
 def _running(answer: JobDetail) -> dict[str, str]:
     job = answer.job
     steps = f"{job.atomic_batch} x {job.gpus or 1} GPU x {counted(job.accum_steps + 1, 'pass', 'passes')}"
@@ -121,9 +129,7 @@ def _running(answer: JobDetail) -> dict[str, str]:
         "profile": f"{counted(answer.rows, 'configuration', 'configurations')} measured" if answer.rows else "",
         "model": " ".join(f"{key}={value:.4g}" for key, value in sorted(answer.model.items())),
         "learning rate": answer.learning_rate_rule,
-        "metrics": " ".join(
-            f"{key}={value:.6g}" for key, value in sorted(answer.metrics.items()) if not key.startswith("gpq_")
-        ),
+        "metrics": _metrics(answer),
         "checkpoints": str(answer.checkpoints) if answer.checkpoints else "",
         "restarts": _restarts(answer),
     }

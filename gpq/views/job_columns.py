@@ -129,12 +129,14 @@ def narrowed(row: Mapping[str, str | Text], reason: int) -> dict[str, str | Text
 
 
 def state_of(job: JobView) -> Text:
-    """`unknown 40s` where nobody can tell, `hung 90s` where no replica goes on, `running !3` where the others wait for
-    rank 3."""
+    """`unknown 40s` where nobody can tell, `hung 90s` where no replica goes on, `running nan` where a metric is no number,
+    `running !3` where the others wait for rank 3."""
     if job.unknown_seconds is not None:
         return Text(f"unknown {duration(job.unknown_seconds)}", style="red")
     if job.hung_seconds is not None:
         return Text(f"hung {duration(job.hung_seconds)}", style="red")
+    if job.diverged and job.ended_at is None:
+        return Text(f"{safe(job.state)} {safe(job.diverged[0].value)}", style="red")
     if job.stragglers:  # the one to look for first
         return Text(f"{safe(job.state)} !{job.stragglers[0]}", style="yellow")
     return Text(safe(job.state), style=STYLES.get(job.state, ""))

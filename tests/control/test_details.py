@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from gpq.core.profile import LossPoint, Profile, ProfileRow
 from gpq.core.units import JobId, NodeId
 from gpq.rpc.messages import Explanation, LossView
 from gpq.views.detail import lines
+from gpq.views.job_columns import state_of
 from tests.builders import DECLARED, job, node, on, running, snapshot
 
 
@@ -22,6 +24,18 @@ def test_the_loss_curve_of_a_job_is_in_its_detail() -> None:
     one = replace(one, profile=replace(one.profile, losses=(LossPoint(10.0, 2.5), LossPoint(25.0, 1.5, weight=3.0))))
     told = detail(Reader(snapshot(node("a"), one), None, 0.0), one, [])
     assert told.losses == [LossView(10.0, 2.5), LossView(25.0, 1.5)]
+
+
+def test_a_loss_that_is_no_number_is_shown_as_such_with_since_when() -> None:
+    one = running(1, on("a", 0))
+    metrics, since = (("accuracy", 0.5), ("loss", math.nan)), (("loss", 30.0),)
+    one = replace(one, profile=replace(one.profile, metrics=metrics, diverged=since))
+    told = detail(Reader(snapshot(node("a"), one), None, 150.0), one, [])
+    assert (told.metrics, told.job.reason) == ({"accuracy": 0.5, "loss": None}, "loss is nan for 120 s")
+    (broken,) = told.job.diverged
+    assert (broken.metric, broken.value, broken.seconds) == ("loss", "nan", 120.0)
+    assert "loss=nan (for 2m00s) accuracy=0.5" in "\n".join(lines(told, 100))
+    assert state_of(told.job).plain == "running nan"
 
 
 def test_on_one_gpu_a_share_of_less_than_that_is_told_and_is_no_speedup() -> None:

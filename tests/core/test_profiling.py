@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -50,6 +51,17 @@ def test_losses_of_a_report_reach_the_profile_and_survive_a_report_without_any()
     job = apply(job, facts.Profiled(5.0, job.id, 1, 100, losses=(LossPoint(1.0, 2.5),)))
     job = apply(job, facts.Profiled(6.0, job.id, 1, 200))
     assert job.profile.losses == (LossPoint(1.0, 2.5),)
+
+
+def test_a_metric_that_is_no_number_is_known_since_when_until_it_is_one_again() -> None:
+    job = running(1, on("a", 0))
+    for at, loss in ((5.0, 1.0), (6.0, math.nan), (7.0, math.inf)):
+        job = apply(job, facts.Profiled(at, job.id, 1, int(at), metrics=(("loss", loss), ("accuracy", 0.5))))
+    assert job.profile.diverged == (("loss", 6.0),)
+    job = apply(job, facts.Profiled(8.0, job.id, 1, 8))
+    assert job.profile.diverged == (("loss", 6.0),)
+    job = apply(job, facts.Profiled(9.0, job.id, 1, 9, metrics=(("loss", 2.0),)))
+    assert job.profile.diverged == ()
 
 
 def test_noise_scales_that_come_with_progress_make_a_curve() -> None:

@@ -46,11 +46,11 @@ class Publisher:
             self._losses.add(self._metrics[METRIC], base_steps)
 
     def metrics(self, step: int) -> None:
-        """Send what was logged since the last time; what is not finite is left out, and so is a mean over it."""
+        """Send what was logged since the last time. What is not finite goes as a text, and a mean over it is left out."""
         if self._metrics and self._report.active:
             values = {name: float(value) for name, value in sorted(self._metrics.items())}
-            finite = {name: value for name, value in values.items() if math.isfinite(value)}
-            self._report.send("metrics", {"step": step, "values": finite})
+            plain = {name: value if math.isfinite(value) else str(value) for name, value in values.items()}
+            self._report.send("metrics", {"step": step, "values": plain})
         self._metrics.clear()
         loss = self._losses.close()
         if loss is not None:

@@ -1,0 +1,32 @@
+"""Metrics of job.log that are no finite numbers: what they are, and since when."""
+
+from __future__ import annotations
+
+import math
+
+from gpq.control import narration
+from gpq.core.models import Job
+from gpq.core.units import Seconds
+from gpq.rpc.messages import DivergedView
+
+FIRST = "loss"
+
+
+def diverged(job: Job, until: Seconds) -> list[DivergedView]:
+    """`until`: the end of a job that has ended, else now."""
+    values = dict(job.profile.metrics)
+    views = [
+        DivergedView(name, str(values[name]), narration.stamp(since), max(until - since, 0.0))
+        for name, since in job.profile.diverged
+        if not math.isfinite(values.get(name, 0.0))
+    ]
+    return sorted(views, key=lambda view: (view.metric != FIRST, view.metric))
+
+
+def line(job: Job, now: Seconds) -> str:
+    """`loss is nan for 90 s`, "" while all is finite."""
+    views = diverged(job, now)
+    if not views:
+        return ""
+    first = views[0]
+    return f"{first.metric} is {first.value} for {first.seconds:.0f} s"
