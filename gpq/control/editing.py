@@ -120,7 +120,7 @@ def refuse_while_running(job: Job, spec: JobSpec) -> None:
         )
     option = OPTIONS.get(changed[0], f"--{changed[0].replace('_', '-')}")
     why = f"job {job.id} is {job.state}, and {option} counts at a start only"
-    if requests.undeclared(job):
+    if requests.undeclared(job) and not (job.spec.rigid and changed[0] in SIZE):
         if changed[0] in SIZE:
             why = f"job {job.id} has not declared itself to gpq yet, so it cannot be resized"
         raise Refused(why, _once_declared(job, size=changed[0] in SIZE))

@@ -284,7 +284,7 @@ def _alone(spec: JobSpec) -> JobSpec:
 
 def undeclared(job: Job) -> bool:
     """Is it a script that may yet tell gpq that it can be resized? Then waiting is the cure, for a while."""
-    return job.spec.level is Level.SCRIPT and not job.spec.rigid and job.profile.declared is None
+    return job.spec.level is Level.SCRIPT and job.profile.declared is None
 
 
 def _once_declared(job: Job) -> str:

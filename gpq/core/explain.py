@@ -408,7 +408,7 @@ def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         reasons.append(f"it did not use what it had, and {keeps} {gpus(job.spec.min_gpus)} until it uses them")
     if job.spec.background:
         reasons.append("it runs in the background: it leaves as soon as somebody else can use its GPUs")
-    if job.resumable and not job.movable:
+    if job.resumable and not job.movable and not job.spec.rigid:
         told = (*freedom_words.of_size(snapshot, job), *_why_batch(job), *freedom_words.of_batch(job))
         return Explained(headline, (*reasons, *told), tuple(freedom_words.remedies(job)))
     if not job.movable:

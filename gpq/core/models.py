@@ -295,22 +295,18 @@ class Job:
     @property
     def resumable(self) -> bool:
         """Does it go on from a checkpoint after a stop? Exactly as if it had not stopped only if it is `movable`."""
-        return self.spec.level is Level.SIGNAL or self._declared_itself
+        return self.spec.level is Level.SIGNAL or (self.spec.level is Level.SCRIPT and self.profile.declared is not None)
 
     @property
     def elastic(self) -> bool:
         """May its number of GPUs change while it runs? Only once the script has declared itself to the library, and while
         no habit of its loop stands against it."""
-        return self._declared_itself and RESIZE not in self.profile.lost
+        return self.resumable and self.spec.level is Level.SCRIPT and not self.spec.rigid and RESIZE not in self.profile.lost
 
     @property
     def movable(self) -> bool:
         """May gpq stop it and start it again, with nothing lost of what it did and nothing changed?"""
         return self.elastic or self.spec.level is Level.SIGNAL
-
-    @property
-    def _declared_itself(self) -> bool:
-        return self.spec.level is Level.SCRIPT and not self.spec.rigid and self.profile.declared is not None
 
     @property
     def replicas(self) -> int:

@@ -107,6 +107,13 @@ def test_ended_jobs_are_requeued_as_copies_with_ids_of_their_own() -> None:
         changes(snapshot(), [JobId(1)], over, hold, NOW, "ada")
 
 
+def test_a_rigid_script_that_keeps_checkpoints_may_be_stopped_and_started_again() -> None:
+    rigid = builders.running(1, on("a", 0), spec_=spec(rigid=True))
+    assert isinstance(requeue(rigid, NOW, "ada"), RequeueAsked)
+    with pytest.raises(Refused, match="has not declared itself"):
+        requeue(builders.running(1, on("a", 0), spec_=spec(rigid=True), declared=False), NOW, "ada")
+
+
 @pytest.mark.parametrize(
     ("of", "refused"),
     [

@@ -103,7 +103,7 @@ def test_whatever_a_fenced_job_says_as_it_leaves_it_has_neither_succeeded_nor_fa
         (black_box(), False),  # it would begin anew, and nobody said that it may
         (black_box(requeue_on_lost=600.0), True),
         (black_box(retries=1), True),
-        (spec(rigid=True), False),
+        (spec(rigid=True), True),
     ],
 )
 def test_after_a_reboot_what_keeps_checkpoints_goes_on_and_a_black_box_where_its_user_allowed(
