@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -254,12 +255,22 @@ def gpu_range(asked: Asked, level: str) -> tuple[int, int, bool]:
 def directory(asked: str) -> str:
     """The working directory, absolute."""
     try:
-        path = os.path.abspath(os.path.expanduser(asked)) if asked else os.getcwd()
+        path = os.path.abspath(os.path.expanduser(asked)) if asked else _here()
     except FileNotFoundError:
         raise UsageError("the current directory is gone", "change to one that exists") from None
     if not os.path.isdir(path):
         raise UsageError(f"--cwd {asked}: no such directory", "give one that exists")
     return path
+
+
+def _here() -> str:
+    """The current directory by the name that the shell has for it: what an automounter or a link calls a home is the same on
+    all servers, and what lies behind it may not be."""
+    here, named = os.getcwd(), os.environ.get("PWD", "")
+    with contextlib.suppress(OSError):
+        if os.path.isabs(named) and ".." not in named.split("/") and os.path.samefile(named, here):
+            return named
+    return here
 
 
 def script(words: list[str], cwd: str) -> str:

@@ -295,13 +295,20 @@ class Job:
     @property
     def resumable(self) -> bool:
         """Does it go on from a checkpoint after a stop? Exactly as if it had not stopped only if it is `movable`."""
-        return self.spec.level is Level.SIGNAL or (self.spec.level is Level.SCRIPT and self.profile.declared is not None)
+        return self.spec.level is Level.SIGNAL or (
+            self.spec.level is Level.SCRIPT and self.profile.declared is not None
+        )
 
     @property
     def elastic(self) -> bool:
         """May its number of GPUs change while it runs? Only once the script has declared itself to the library, and while
         no habit of its loop stands against it."""
-        return self.resumable and self.spec.level is Level.SCRIPT and not self.spec.rigid and RESIZE not in self.profile.lost
+        return (
+            self.resumable
+            and self.spec.level is Level.SCRIPT
+            and not self.spec.rigid
+            and RESIZE not in self.profile.lost
+        )
 
     @property
     def movable(self) -> bool:

@@ -44,6 +44,7 @@ BACKUP_SECONDS = 3600.0
 FIRST_BACKUP_SECONDS = 60.0  # where the last one is older than that, or there is none
 FRESH_SECONDS = 300.0  # at the start of a daemon another is made of a backup that is older than that,
 START_BACKUP_SECONDS = 3.0  # so soon: those who waited for the daemon come first
+LOOK_SECONDS = 5.0  # between two looks whether the state directory is still its own
 # That a thread may compute before another has its turn: one that answers a command needs several.
 SWITCH_SECONDS = 0.001
 
@@ -68,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with contextlib.closing(DaemonLock()) as lock:
             _log_to_file(alone=options.detached)
             try:
-                return _serve(ready, umask, options.metrics)
+                return _serve(ready, umask, lock, options.metrics)
             except Exception:
                 lock.disown()  # before anybody is told
                 raise
@@ -157,7 +158,7 @@ def _log_to_file(*, alone: bool) -> None:
     faulthandler.enable(_not_through_links(paths.daemon_log(), os.O_WRONLY | os.O_APPEND | os.O_CREAT))
 
 
-def _serve(ready: Ready, umask: int, metrics: str = "") -> int:
+def _serve(ready: Ready, umask: int, lock: DaemonLock, metrics: str = "") -> int:
     """From the first read of the configuration to the last close."""
     fingerprint = config.fingerprint()
     settings = config.load(policies=POLICIES)
@@ -182,7 +183,7 @@ def _serve(ready: Ready, umask: int, metrics: str = "") -> int:
     with contextlib.ExitStack() as stack:
         opened = SqliteStore(paths.database(), first_id=_first_id(), marks=paths.marks())
         store = stack.enter_context(contextlib.closing(opened))
-        reign = Reign(store.id, store.epoch, store.holds)
+        reign = Reign(store.id, store.epoch, lambda: lock.is_held() and store.holds())
         world = LiveWorld(
             settings.nodes,
             paths.home(),
@@ -218,14 +219,15 @@ def _serve(ready: Ready, umask: int, metrics: str = "") -> int:
         with ended_by_signals(ending):
             ready.serving()
             gc.freeze()  # what is there now stays: later collections need not look at it
-            _until_ending(ending, store)
+            _until_ending(ending, store, lock)
         log.info("ending; jobs run on")
         server.close()
         world.close()  # the loop then has nothing more to come
         loop.join(timeout=30.0)
         if loop.error is not None:
             raise loop.error
-        _back_up(store)
+        if lock.is_held():
+            _back_up(store)
     log.info("ended")
     return 0
 
@@ -281,13 +283,18 @@ class _Loop(threading.Thread):
             self._ending.set()
 
 
-def _until_ending(ending: Ending, store: SqliteStore) -> None:
-    """Wait, and copy the state soon and then every hour, however often the daemon was started in it."""
+def _until_ending(ending: Ending, store: SqliteStore, lock: DaemonLock) -> None:
+    """Wait, and copy the state soon and then every hour, however often the daemon was started in it. Ends by itself when
+    the state directory is no longer its own."""
     path = store.path + ".backup"
-    wait = _until_backup(path, START_BACKUP_SECONDS, FRESH_SECONDS)
-    while not ending.wait(wait):
-        _back_up(store)
-        wait = _until_backup(path)
+    copied_at = time.monotonic() + _until_backup(path, START_BACKUP_SECONDS, FRESH_SECONDS)
+    while not ending.wait(min(max(copied_at - time.monotonic(), 0.0), LOOK_SECONDS)):
+        if not lock.is_held():
+            log.error("%s was removed or replaced: this daemon ends, jobs run on", paths.daemon_lock())
+            return
+        if time.monotonic() >= copied_at:
+            _back_up(store)
+            copied_at = time.monotonic() + _until_backup(path)
 
 
 def _until_backup(path: str, least: float = FIRST_BACKUP_SECONDS, most: float = BACKUP_SECONDS) -> float:

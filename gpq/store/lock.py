@@ -36,6 +36,16 @@ class DaemonLock:
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, text.encode(), 0)
 
+    def is_held(self) -> bool:
+        """Is the file that is locked still the one that others look at? Not once it, or its folder, was removed or replaced:
+        then another daemon may have the state directory."""
+        mine = os.fstat(self._descriptor)
+        try:
+            there = os.stat(paths.daemon_lock(), follow_symlinks=False)
+        except OSError:
+            return False
+        return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
+
     def disown(self) -> None:
         """Nobody's from here on, though it is held until the process has ended: nobody is to wait for that."""
         os.ftruncate(self._descriptor, 0)

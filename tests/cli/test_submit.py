@@ -92,6 +92,18 @@ def test_a_done_file_is_as_typed_for_every_kind_of_job(gpq: Gpq, made: Made, hom
     assert asked(gpq, made, "--", "true").done_file == ""
 
 
+def test_the_directory_is_called_as_the_shell_calls_it(gpq: Gpq, made: Made, home: Path) -> None:
+    """Behind an automounted home, or a link, lies what other servers may not have. A name that leads elsewhere is not taken."""
+    real, link = home / "real", home / "link"
+    real.mkdir()
+    link.symlink_to(real)
+    for named, wanted in ((link, link), (home, real), (Path("link"), real), (home / "gone", real)):
+        gpq("submit", "--", "true", cwd=real, PWD=str(named))
+        request = made.asked[-1]
+        assert isinstance(request, messages.Submit)
+        assert request.spec.cwd == str(wanted)
+
+
 def test_a_lease_is_seconds_off_or_the_files_to_choose(gpq: Gpq, made: Made) -> None:
     assert asked(gpq, made, "--requeue-on-lost", "10m", "--", "true").requeue_on_lost == 600.0
     assert asked(gpq, made, "--requeue-on-lost=off", "--", "true").requeue_on_lost == 0.0

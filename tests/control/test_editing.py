@@ -171,7 +171,11 @@ def test_a_target_that_is_gone_from_the_file_hinders_no_other_change() -> None:
 
 NOT_RESIZED = [
     (YOUNG, "wait until it has taken its first steps, then edit it again", ("cancel",)),
-    (builders.running(1, on("a", 0), spec_=spec(rigid=True)), "`gpq hold 1`, then edit and release it", ("cancel", "wait")),
+    (
+        builders.running(1, on("a", 0), spec_=spec(rigid=True)),
+        "`gpq hold 1`, then edit and release it",
+        ("cancel", "wait"),
+    ),
     (RIGID, "`gpq cancel 1` and submit it so", ("wait",)),
     (
         builders.running(1, on("a", 0), spec_=spec(level=Level.SIGNAL, up_to=1), declared=False),

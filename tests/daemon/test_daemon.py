@@ -75,6 +75,33 @@ def test_sigterm_ends_it_cleanly_and_jobs_run_on(served: Daemon, tmp_path: Path)
     assert (ended.state, ended.exit_status, ended.attempt) == ("failed", 7, 1)
 
 
+@pytest.mark.parametrize("gone", ["lock", "folder"])
+def test_a_daemon_whose_state_directory_is_no_longer_its_own_ends_and_touches_nothing(
+    tmp_path: Path, gone: str
+) -> None:
+    with daemon(tmp_path / "home") as running:
+        running.wait_for_nodes()
+        job = running.submit("sh", "-c", f"while ! test -e {tmp_path / 'go'}; do sleep 0.05; done; exit 7")
+        wait_until(lambda: states(running, job) == ["running"], "it runs")
+        first = running.process
+        assert first is not None
+        moved = running.home
+        if gone == "lock":
+            (running.home / "daemon.lock").unlink()
+        else:
+            moved = running.home.rename(tmp_path / "moved")
+        assert first.wait(60) == 0
+        assert "was removed or replaced" in (moved / "daemon.log").read_text()
+        if gone == "folder":
+            assert not running.home.exists(), "nothing is written where another may be"
+            moved.rename(running.home)
+        running.start()
+        running.wait_for_nodes()
+        (tmp_path / "go").touch()
+        (row,) = running.call(Wait([str(job)], wait=60), JobList).jobs
+        assert (row.exit_status, row.attempt) == (7, 1)
+
+
 def test_a_crash_leaves_where_it_was_in_the_log_and_the_next_daemon_goes_on(served: Daemon) -> None:
     served.submit("true")
     assert served.process is not None
