@@ -6,11 +6,11 @@ import math
 import os
 import shlex
 import signal as signals
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
-from gpq.cli import asking
+from gpq.cli import asking, sweep_values
 from gpq.errors import UsageError
 
 if TYPE_CHECKING:
@@ -219,19 +219,23 @@ def _indices(name: str, value: Any) -> str:
 
 
 def _sweeps(name: str, value: Any) -> list[str]:
-    """`["lr=0.1,0.01"]` of {"lr": [0.1, 0.01]}."""
-    if isinstance(value, Mapping):
-        return [f"{key}={','.join(_point(key, each) for each in points)}" for key, points in value.items()]
-    return _tags(name, value)
+    """`["lr=\"0.1\",\"0.01\""]` of {"lr": [0.1, 0.01]}: in quotes each value is one, whatever it holds."""
+    if not isinstance(value, Mapping):
+        return _tags(name, value)
+    for key, points in value.items():
+        if isinstance(points, (str, bytes)) or not isinstance(points, Iterable):
+            raise _not(f"--sweep {key}:", points, "a list of values", f'{{"{key}": [1, 2]}}, or sweep="{key}=0..9"')
+    return [f"{key}={','.join(_point(key, each) for each in points)}" for key, points in value.items()]
 
 
 def _point(key: str, value: object) -> str:
     text = str(value)
-    if "," in text or ".." in text:
+    quote = next((mark for mark in sweep_values.QUOTES if mark not in text), None)
+    if quote is None:
         raise UsageError(
-            f"--sweep {key}: {_shown(value)} cannot be one of several", "put it into a CSV: sweep_file=..."
+            f"--sweep {key}: {_shown(value)} has quotes of both kinds", "put it into a CSV: sweep_file=..."
         )
-    return text
+    return f"{quote}{text}{quote}"
 
 
 def _events(name: str, value: Any) -> str:

@@ -267,7 +267,8 @@ def requested(asked: spec.Asked, *, hold: bool, dry_run: bool) -> tuple[messages
     from gpq.cli import sweeps
 
     array = sweeps.array_of(asked.array, asked.sweep, asked.sweep_file)
-    notes = [*spec.missing(built), *(sweeps.unused(array, built) if array is not None else [])]
+    assert array is not None
+    notes = [*spec.missing(built), *sweeps.unused(array, built), *sweeps.plain_indices(asked.array, built)]
     return messages.Submit(built, held=hold, array=array, dry_run=dry_run), notes
 
 

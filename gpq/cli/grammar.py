@@ -27,7 +27,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--begin": ("Start no earlier: 18:00, 'tomorrow 8am', 'fri 18:00', +2h.", "any"),
             "--background": ("Take only GPUs that nobody else wants; leave them when somebody does.", ""),
             "--array": ("A job for each index, such as 0-99; at most N at once. {index} in arguments becomes it.", "any"),
-            "--sweep": ("A job for each value, 0..9 for numbers; repeated: for all combinations. {NAME} in arguments becomes it.", "any"),
+            "--sweep": ("A job for each value, or number of 0..9; brackets hold together. Repeated: all combinations. {NAME} becomes it.", "any"),
             "--sweep-file": ("CSV: a job for each line, names in the first.", "files"),
             "--retries": ("Start again so many times after a failure.", "any"),
             "--requeue-on-lost": ("Start elsewhere after so long a silence of its server, where it then ends itself; 1m at least.", "any"),

@@ -7,10 +7,12 @@ import itertools
 import re
 from collections.abc import Iterable
 
+from gpq.cli import sweep_values
+from gpq.cli.sweep_values import MOST
 from gpq.errors import UsageError
+from gpq.rpc import placeholders
 from gpq.rpc.messages import ArrayMessage, SpecMessage
 
-MOST = 10_000
 EXAMPLE = "write for example --array 0-99, --array 0-99%4 (4 at once) or --array 1,3,8-20:4"
 SWEEP_EXAMPLE = "write for example --sweep lr=1e-3,1e-2 or --sweep seed=0..9"
 PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
@@ -35,13 +37,37 @@ def array_of(array: str, sweeps: list[str], file: str) -> ArrayMessage | None:
 
 
 def unused(array: ArrayMessage, spec: SpecMessage) -> list[str]:
-    """One line where something swept is in no argument: the job then has it in its environment alone."""
+    """A line on each `${NAME}` that is left to the shell where `{NAME}` was probably meant, and one where something swept is in
+    no argument: the job then has it in its environment alone."""
     texts = [*spec.argv, *spec.resume_argv, spec.done_file, *spec.env.values()]
-    names = [name for name in (array.params or [{}])[0] if not any(f"{{{name}}}" in text for text in texts)]
-    if not names:
+    written = {name for text in texts for name in placeholders.names(text)}
+    swept = list((array.params or [{}])[0])
+    variables = {"index": "GPQ_ARRAY_INDEX", **{name: f"GPQ_SWEEP_{name}" for name in swept}}
+    shells = [
+        name
+        for name in variables
+        if f"${{{name}}}" in spec.done_file  # which no shell reads
+        or (name not in written and any(f"${{{name}}}" in text for text in texts))
+    ]
+    notes = [
+        f"${{{name}}} is the shell's and stays as it is: gpq fills in {{{name}}},"
+        f" and the job finds it in its environment, as {variables[name]}"
+        for name in shells
+    ]
+    names = [name for name in swept if name not in written and name not in shells]
+    if names:
+        shown = ", ".join(f"{{{name}}}" for name in names)
+        notes.append(f"{shown} is in no argument: the job finds it in its environment, as GPQ_SWEEP_{names[0]}")
+    return notes
+
+
+def plain_indices(text: str, spec: SpecMessage) -> list[str]:
+    """A line where zeros before an index are lost in what is filled in."""
+    texts = [*spec.argv, *spec.resume_argv, spec.done_file, *spec.env.values()]
+    zeros = re.search(r"(?<!\d)0\d+", text.partition("%")[0])
+    if not zeros or not any("index" in placeholders.names(each) for each in texts):
         return []
-    shown, one = ", ".join(f"{{{name}}}" for name in names), names[0]
-    return [f"{shown} is in no argument: the job finds it in its environment, as GPQ_SWEEP_{one}"]
+    return [f"--array {text}: an index is a number, so {{index}} has no zeros before it: --sweep i=001..010 keeps them"]
 
 
 def _limit(array: str, text: str) -> int:
@@ -77,22 +103,14 @@ def _name(text: str, where: str) -> str:
 
 def _grid(text: str) -> list[Params]:
     """`lr=1e-3,1e-2` and `seed=0..9`."""
+    option = f"--sweep {text[:80]}"
     name, given, values = text.partition("=")
-    if not given or not values:
-        raise UsageError(f"--sweep {text[:80]} has no values", SWEEP_EXAMPLE)
-    _name(name, f"--sweep {text[:80]}")
-    found: list[str] = []
-    for value in values.split(","):
-        span = re.fullmatch(r"(-?\d{1,9})\.\.(-?\d{1,9})", value)
-        if span and int(span[2]) < int(span[1]):
-            raise UsageError(
-                f"--sweep {text[:80]}: {value} ends below its begin", f"did you mean {span[2]}..{span[1]}?"
-            )
-        if span and int(span[2]) - int(span[1]) >= MOST:
-            raise UsageError(f"--sweep {text[:80]} is more than {MOST} jobs", "submit it in parts")
-        found += map(str, range(int(span[1]), int(span[2]) + 1)) if span else [value]
+    if not given or not values.strip():
+        raise UsageError(f"{option} has no values", SWEEP_EXAMPLE)
+    name = _name(name.strip(), option)
+    found = sweep_values.read(values, option)
     if len(set(found)) < len(found):
-        raise UsageError(f"--sweep {text[:80]} names a value twice", "to repeat a job, sweep its seed")
+        raise UsageError(f"{option} names a value twice", "to repeat a job, sweep its seed")
     return [{name: value} for value in found]
 
 
@@ -100,7 +118,8 @@ def _from_file(path: str) -> list[Params]:
     """A job for each line below the head, which names the columns."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as stream:
-            lines = [(reader.line_num, row) for reader in [csv.reader(stream, strict=True)] for row in reader if row]
+            reader = csv.reader(stream, strict=True, skipinitialspace=True)
+            lines = [(reader.line_num, row) for row in reader if row]
     except OSError as error:
         raise UsageError(f"--sweep-file {path}: {error.strerror}", "name a CSV file") from None
     except (csv.Error, UnicodeDecodeError) as error:
@@ -113,7 +132,8 @@ def _from_file(path: str) -> list[Params]:
     for number, row in lines[1:]:
         if len(row) != len(names):
             raise UsageError(
-                f"--sweep-file {path}, line {number}: {len(row)} values for {len(names)} names", "a value for each"
+                f"--sweep-file {path}, line {number}: {len(row)} values for {len(names)} names",
+                "a value for each; one with a comma stands in double quotes",
             )
     return [dict(zip(names, map(str.strip, row), strict=True)) for _, row in lines[1:]]
 

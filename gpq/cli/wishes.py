@@ -100,7 +100,7 @@ Sweep = Annotated[
     _option(
         "--sweep",
         metavar="NAME=A,B",
-        help="A job for each value, 0..9 for numbers; repeated: for all combinations. {NAME} in arguments becomes it.",
+        help="A job for each value, or number of 0..9; brackets hold together. Repeated: all combinations. {NAME} becomes it.",
     ),
 ]
 SweepFile = Annotated[

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 from gpq.core.models import JobSpec, Seat
 from gpq.core.units import JobId
 from gpq.errors import UsageError
 from gpq.rpc.messages import ArrayMessage
+from gpq.rpc.placeholders import filled
 
 MOST = 10_000
 PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
@@ -52,10 +53,3 @@ def check(array: ArrayMessage) -> None:
                 raise UsageError(f"{key[:80]!r} cannot be swept", "a name has letters, digits and _, and is not index")
             if "\0" in value:
                 raise UsageError(f"a value of {key} holds a NUL byte", "remove it")
-
-
-def filled(text: str, words: Mapping[str, str]) -> str:
-    """`text` with each `{name}` of `words` replaced; other braces stay as they are."""
-    if "{" not in text:
-        return text
-    return re.sub(r"\{([A-Za-z_][A-Za-z0-9_]*)\}", lambda found: words.get(found[1], found[0]), text)

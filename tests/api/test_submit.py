@@ -72,6 +72,10 @@ SAME = [  # the command line; the arguments of gpq.submit
         "submit_array('train.py', '{lr}', sweep={'lr': [0.1, 0.01], 'seed': range(3)}, array='%2', hold=True, gpus=1)",
     ),
     (
+        ["--sweep", "sizes='[64, 64]','a..b', '{\"a\": 1}'", "--", "./run", "{sizes}"],
+        """submit_array(command=['./run', '{sizes}'], sweep={'sizes': [[64, 64], 'a..b', '{"a": 1}']})""",
+    ),
+    (
         ["--sweep-file", "runs.csv", "--", "./run", "{lr}"],
         "submit_array(command=['./run', '{lr}'], sweep_file=Path('runs.csv'))",
     ),
@@ -229,8 +233,10 @@ def test_what_is_edited_is_the_same_as_by_the_command_line(gpq: Gpq, made: Made,
 def test_what_an_array_cannot_be_is_named() -> None:
     with pytest.raises(UsageError, match="which jobs"):
         api.submit_array(command=["true"])
-    with pytest.raises(UsageError, match="cannot be one of several"):
-        api.submit_array(command=["true"], sweep={"text": ["a,b"]})
+    with pytest.raises(UsageError, match="has quotes of both kinds"):
+        api.submit_array(command=["true"], sweep={"text": ['it\'s "a,b"']})
+    with pytest.raises(UsageError, match=r"--sweep lr: '0\.1,0\.2' is not a list of values"):
+        api.submit_array(command=["true"], sweep={"lr": "0.1,0.2"})
     with pytest.raises(UsageError, match="is more than 10000 jobs"):
         api.submit_array(command=["true"], array="0-20000")
     with pytest.raises(TypeError, match="there is no option 'gpu'"):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpq.cli.sweeps import array_of, unused
+from gpq.cli.sweeps import array_of, plain_indices, unused
 from gpq.errors import UsageError
 from gpq.rpc.messages import ArrayMessage, SpecMessage
 
@@ -35,8 +35,32 @@ def test_a_sweep_is_the_grid_of_its_values_the_last_varying_fastest() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("[64,64],[128,128]", ["[64,64]", "[128,128]"]),
+        ("(0.9,0.999), (0.9,0.95)", ["(0.9,0.999)", "(0.9,0.95)"]),
+        ('{"a":[1,2]},{"b":"]"}', ['{"a":[1,2]}', '{"b":"]"}']),
+        ('"a, b",\'"\',"it\'s"', ["a, b", '"', "it's"]),
+        ("--x='a,b',--y", ["--x='a,b'", "--y"]),
+        (' "",x ', ["", "x"]),
+        ("1e-3, 1e-2 ,a b", ["1e-3", "1e-2", "a b"]),
+        ("001..003", ["001", "002", "003"]),
+        ("08..11,7", ["08", "09", "10", "11", "7"]),
+        ("9..11", ["9", "10", "11"]),
+        ("-1..1", ["-1", "0", "1"]),
+        ('"1..3",2', ["1..3", "2"]),
+        ("../a,b/../c,..", ["../a", "b/../c", ".."]),
+    ],
+)
+def test_values_are_what_stands_between_commas_outside_of_brackets_and_quotes(text: str, values: list[str]) -> None:
+    found = array_of("", [f"x={text}"], "")
+    assert found is not None
+    assert [one["x"] for one in found.params] == values
+
+
 def test_a_file_has_a_job_a_line_and_combines_with_a_grid(tmp_path: Path) -> None:
-    (tmp_path / "s.csv").write_text('\ufefflr, note\n0.1,"a, b"\n\n0.2, c\n')
+    (tmp_path / "s.csv").write_text('\ufefflr, note\n0.1,"a, b"\n\n0.2, c\n0.3, "d, e"\n')
     found = array_of("", ["seed=1,2"], str(tmp_path / "s.csv"))
     assert found is not None
     assert found.params == [
@@ -44,6 +68,8 @@ def test_a_file_has_a_job_a_line_and_combines_with_a_grid(tmp_path: Path) -> Non
         {"lr": "0.1", "note": "a, b", "seed": "2"},
         {"lr": "0.2", "note": "c", "seed": "1"},
         {"lr": "0.2", "note": "c", "seed": "2"},
+        {"lr": "0.3", "note": "d, e", "seed": "1"},
+        {"lr": "0.3", "note": "d, e", "seed": "2"},
     ]
 
 
@@ -74,6 +100,21 @@ def test_none_of_them_is_no_array() -> None:
         ("", ["a=3..1"], "ends below"),
         ("", ["a=0..10000"], "more than 10000"),
         ("", ["a=0..999", "b=0..99"], "100000 jobs"),
+        ("", ["a=0.1..0.5"], "0.1..0.5 is no range of whole numbers"),
+        ("", ["a={0..9}"], "no range"),
+        ("", ["a=1..9..2"], "no range"),
+        ("", ["a=1 .. 3"], "no range"),
+        ("", ["a=[0..3]"], "no range"),
+        ("", ["a=..5"], "no range"),
+        ("", ["a=8..012"], "different width"),
+        ("", ["a=003..001"], "ends below"),
+        ("", ["a=[1,2"], r"a \] is missing"),
+        ("", ["a=1)"], r"\) closes no bracket"),
+        ("", ["a=[1)"], r"\) closes no bracket"),
+        ("", ["a=don't,do"], "a ' is never closed"),
+        ("", ['a="x"y'], "y follows a value in quotes"),
+        ("", ["a=1,,2"], "a value is empty"),
+        ("", ["a=1, "], "a value is empty"),
     ],
 )
 def test_what_is_no_array_or_sweep_is_refused(array: str, sweeps: list[str], told: str) -> None:
@@ -102,8 +143,23 @@ def test_a_file_that_is_no_sweep_is_refused(tmp_path: Path, text: str | None, to
 
 
 def test_a_name_that_is_in_no_argument_is_noted() -> None:
-    def told(*argv: str, **env: str) -> list[str]:
-        return unused(ArrayMessage([0], [{"lr": "1", "wd": "2"}]), SpecMessage(list(argv), "/", "script", env=env))
+    def told(*argv: str, done_file: str = "", **env: str) -> list[str]:
+        spec = SpecMessage(list(argv), "/", "script", env=env, done_file=done_file)
+        return unused(ArrayMessage([0], [{"lr": "1", "wd": "2"}]), spec)
 
     assert told("t.py", "--lr={lr}", OUT="{wd}") == []
     assert told("t.py", "{lr}") == ["{wd} is in no argument: the job finds it in its environment, as GPQ_SWEEP_wd"]
+    of_the_shell = "${wd} is the shell's and stays as it is: gpq fills in {wd}, and the job finds it in its environment, as GPQ_SWEEP_wd"
+    assert told("sh", "-c", "t --lr {lr} --wd ${wd}") == [of_the_shell]
+    assert told("sh", "-c", "lr={lr}; wd={wd}; t --wd ${wd}") == []
+    assert told("sh", "-c", "t {lr} {wd}", done_file="out/${wd}") == [of_the_shell], "no shell reads a path"
+
+
+def test_what_an_index_is_not_is_noted() -> None:
+    def told(text: str, *argv: str) -> list[str]:
+        spec = SpecMessage(list(argv), "/", "black-box")
+        return [*unused(ArrayMessage([1, 2]), spec), *plain_indices(text, spec)]
+
+    assert "GPQ_ARRAY_INDEX" in told("1-2", "sh", "-c", "echo ${index}")[0]
+    assert "--sweep i=001..010 keeps them" in told("001-002", "echo", "{index}")[0]
+    assert told("10-20", "echo", "{index}") == told("001-002", "echo") == []

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.control.arrays import elements, filled
+from gpq.control.arrays import elements
 from gpq.control.requests import changes, requeue, submitted
 from gpq.control.selectors import is_selector, resolve, single
 from gpq.core.folding import fold
@@ -14,6 +14,7 @@ from gpq.core.models import JobSpec, JobState, Snapshot
 from gpq.core.units import JobId
 from gpq.errors import NotFound, UsageError
 from gpq.rpc.messages import ArrayMessage
+from gpq.rpc.placeholders import filled
 from gpq.store.memory import MemoryStore
 from tests import builders
 from tests.builders import black_box
@@ -57,6 +58,15 @@ def test_each_job_of_an_array_has_its_own_done_file() -> None:
 
 def test_a_value_is_put_in_once_and_never_read_as_a_name() -> None:
     assert filled("{a}{b} {c} {{a}}", {"a": "{b}", "b": "x"}) == "{b}x {c} {{b}}"
+
+
+def test_variables_of_the_shell_stay_as_they_are() -> None:
+    text = "${lr} $lr ${lr:-1} {lr} ${x[{lr}]} $${lr} ${index}"
+    spec = replace(ECHO, argv=(text,), resume_argv=(text,), done_file=text, env=(("OUT", text),))
+    [one] = elements(spec, ArrayMessage([3], [{"lr": "1e-3"}]), JobId(42))
+    filled_in = "${lr} $lr ${lr:-1} 1e-3 ${x[1e-3]} $${lr} ${index}"
+    assert (one.argv, one.resume_argv, one.done_file) == ((filled_in,), (filled_in,), filled_in)
+    assert dict(one.env)["OUT"] == filled_in
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,97 @@
+"""The values of `--sweep NAME=VALUES`: texts between commas, and ranges of whole numbers. What stands in brackets or in
+quotes holds together. What may have been meant as something else is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gpq.errors import UsageError
+
+MOST = 10_000
+QUOTES = "\"'"
+CLOSING = {"(": ")", "[": "]", "{": "}"}
+QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
+RANGE = re.compile(r"(-?)(\d{1,18})\.\.(-?)(\d{1,18})")
+BETWEEN = re.compile(r"[,:=;/()\[\]{}]")  # the parts of a value, such as the folders of a path
+
+
+def read(text: str, option: str) -> list[str]:
+    """Each value, in the order in which they stand. Raises UsageError, which names `option`."""
+    return [value for piece in _pieces(text, option) for value in _values(piece, option)]
+
+
+def _pieces(text: str, option: str) -> Iterator[str]:
+    """What stands between commas outside of brackets and quotes, without blanks around it."""
+    quote, closing, begin = "", [], 0
+    for place, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in QUOTES:
+            quote = letter
+        elif letter in CLOSING:
+            closing.append(CLOSING[letter])
+        elif letter in CLOSING.values():
+            if not closing or closing.pop() != letter:
+                raise UsageError(f"{option}: {letter} closes no bracket", _as_it_is(letter))
+        elif letter == "," and not closing:
+            yield text[begin:place].strip()
+            begin = place + 1
+    if quote:
+        raise UsageError(f"{option}: a {quote} is never closed", _as_it_is(quote))
+    if closing:
+        raise UsageError(f"{option}: a {closing[-1]} is missing", _as_it_is(closing[-1]))
+    yield text[begin:].strip()
+
+
+def _as_it_is(letter: str) -> str:
+    quote = QUOTES[letter == QUOTES[0]]
+    return f"close it, or put a value that has a {letter} of its own into quotes: {quote}a{letter}b{quote}"
+
+
+def _values(piece: str, option: str) -> list[str]:
+    if not piece:
+        raise UsageError(f"{option}: a value is empty", 'take the comma out, or write "" for an empty value')
+    if piece[0] in QUOTES:
+        return [_unquoted(piece, option)]
+    bounds = RANGE.fullmatch(piece)
+    if bounds:
+        return _numbers(bounds, option)
+    bare = QUOTED.sub("", piece)
+    if any(".." in part and part.strip() != ".." for part in BETWEEN.split(bare)):  # `../data` is a path
+        raise UsageError(
+            f"{option}: {piece[:80]} is no range of whole numbers",
+            f'list its values, as in 0.1,0.2,0.3; in quotes it is one value: "{piece[:80]}"',
+        )
+    return [piece]
+
+
+def _unquoted(piece: str, option: str) -> str:
+    end = piece.index(piece[0], 1)
+    if end + 1 < len(piece):
+        raise UsageError(f"{option}: {piece[end + 1 :][:80]} follows a value in quotes", "a comma follows it")
+    return piece[1:end]
+
+
+def _numbers(bounds: re.Match[str], option: str) -> list[str]:
+    """Both ends and all between; as wide as they are where one begins with a zero."""
+    first, last = bounds[2], bounds[4]
+    low, high = int(bounds[1] + first), int(bounds[3] + last)
+    if high < low:
+        raise UsageError(
+            f"{option}: {bounds[0]} ends below its begin", f"did you mean {bounds[3]}{last}..{bounds[1]}{first}?"
+        )
+    padded = any(digits.startswith("0") and len(digits) > 1 for digits in (first, last))
+    width = max(len(first), len(last))
+    if padded and len(first) != len(last):
+        raise UsageError(
+            f"{option}: the ends of {bounds[0]} are of different width",
+            f"write {bounds[1]}{first.zfill(width)}..{bounds[3]}{last.zfill(width)}, or {low}..{high} without zeros",
+        )
+    if high - low >= MOST:
+        raise UsageError(f"{option} is more than {MOST} jobs", "submit it in parts")
+    return [_written(number, width if padded else 1) for number in range(low, high + 1)]
+
+
+def _written(number: int, width: int) -> str:
+    return f"{'-' if number < 0 else ''}{abs(number):0{width}d}"
