@@ -123,7 +123,11 @@ def _several(settled: asking.Settled) -> bool:
 
 
 def _request(settled: asking.Settled, hold: bool, *, dry_run: bool = False) -> messages.Submit:
-    request, notes = asking.requested(settled.asked, hold=hold or settled.how["hold"], dry_run=dry_run)
+    if settled.how["dry_run"] and not dry_run:
+        raise UsageError(
+            "a line at the head of the script says --test-only, and sbatch would queue nothing", "take it out"
+        )
+    request, notes = asking.requested(settled, hold=hold, dry_run=dry_run)
     for note in [*settled.notes, *notes, *left_behind.notes(request.spec, os.environ)]:
         LOG.warning("%s", note)
     return request

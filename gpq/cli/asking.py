@@ -140,7 +140,7 @@ def settle(parsed: Parsed) -> Settled:
         fields, notes = {**made.fields, **parsed.fields}, _notes(made, HERE)
     if script is None:
         return _settled(fields, parsed.words, parsed.black_box, notes)
-    fields, said = _with_lines(script, fields, shell=shell)
+    fields, said = _with_lines(script, fields, parsed, shell=shell)
     notes += said
     if script.slurm and parsed.fields.get("name", "").isdigit():  # `-n 4` are four tasks to who comes from sbatch
         notes.append(f"{HERE}: -n is --name, so the job is called {parsed.fields['name']}")
@@ -182,7 +182,9 @@ def _script(parsed: Parsed) -> batch.Script | None:
     return found
 
 
-def _with_lines(script: batch.Script, fields: dict[str, Any], *, shell: bool) -> tuple[dict[str, Any], list[str]]:
+def _with_lines(
+    script: batch.Script, fields: dict[str, Any], parsed: Parsed, *, shell: bool
+) -> tuple[dict[str, Any], list[str]]:
     """`fields` with what the script's lines add, and remarks."""
     if not (script.slurm or script.own or script.calls_srun):
         return fields, []
@@ -193,18 +195,26 @@ def _with_lines(script: batch.Script, fields: dict[str, Any], *, shell: bool) ->
     notes: list[str] = []
     own, pairs = _own_lines(script)
     where = f"#GPQ in {script.name}"
-    made = sbatch.translate(pairs, where, given={*fields, *own}, shell=shell)
+    made = sbatch.translate(pairs, where, given={**own, **fields}, shell=shell)
     notes += _notes(made, where)
     fields = _joined({**made.fields, **own}, fields)
     slurm = [pair for place, words in script.slurm for pair in sbatch.pairs(words, place)]
     where = f"#SBATCH in {script.name}"
     if any(name == "wrap" for name, _ in [*pairs, *slurm]):
         raise UsageError(f"{where}: --wrap is for the command line", "take the line out")
-    made = sbatch.translate(slurm, where, given=fields, shell=shell, lines=True)
+    otherwise = {name for name, _ in [*pairs, *parsed.pairs]}
+    below = [pair for pair in slurm if pair[0] not in otherwise]
+    made = sbatch.translate(below, where, given=fields, shell=shell, lines=True)
     notes += _notes(made, where)
     fields = _joined(made.fields, fields)
     if script.slurm:
-        fields["env"] = [*_variables(script, fields, dict(slurm)), *fields.get("env", [])]
+        from gpq.cli import slurm_variables
+
+        options = slurm_variables.overlay(dict(slurm), pairs, own)
+        options = slurm_variables.overlay(options, parsed.pairs, parsed.fields)
+        env, remarks = slurm_variables.environment(options, fields, script, shell=shell)
+        fields["env"] = [*env, *fields.get("env", [])]
+        notes += remarks
     if script.calls_srun and shutil.which("srun") is None:
         notes.append(
             f"{script.name} calls srun, which is Slurm's and not there: such lines fail, `srun` taken out they run"
@@ -226,6 +236,8 @@ def _own_lines(script: batch.Script) -> tuple[dict[str, Any], list[sbatch.Pair]]
 def _joined(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     """`above` counts; labels and variables are those of both, the later assignment last."""
     both = {key: [*below[key], *above[key]] for key in JOINED if key in below and key in above}
+    if "tags" in both:
+        both["tags"] = list(dict.fromkeys(both["tags"]))
     return {**below, **above, **both}
 
 
@@ -234,33 +246,9 @@ def _notes(made: sbatch.Translated, where: str) -> list[str]:
     return [*unused, *(f"{where}: {note}" for note in dict.fromkeys(made.notes))]
 
 
-def _variables(script: batch.Script, fields: dict[str, Any], asked: dict[str, str]) -> list[str]:
-    """What such scripts read, as far as it is known here; the daemon adds numbers and servers (gpq.daemon.slurm)."""
-    import socket
-
-    made = {
-        messages.LIKE_SLURM: "1",
-        "SLURM_JOB_NAME": fields.get("name") or values.as_name(script.name),
-        "SLURM_SUBMIT_DIR": os.getcwd(),
-        "SLURM_SUBMIT_HOST": socket.gethostname(),
-    }
-    for name, variable in (
-        ("ntasks", "SLURM_NTASKS"),
-        ("cpus-per-task", "SLURM_CPUS_PER_TASK"),
-        ("partition", "SLURM_JOB_PARTITION"),
-    ):
-        if name in asked:
-            made[variable] = asked[name]
-    if array := fields.get("array", "").partition("%")[0]:
-        from gpq.cli import sweeps
-
-        indices = sweeps.indices(array, array)
-        made |= {"SLURM_ARRAY_TASK_MIN": str(indices[0]), "SLURM_ARRAY_TASK_MAX": str(indices[-1])}
-    return [f"{key}={value}" for key, value in made.items()]
-
-
-def requested(asked: spec.Asked, *, hold: bool, dry_run: bool) -> tuple[messages.Submit, list[str]]:
+def requested(settled: Settled, *, hold: bool = False, dry_run: bool = False) -> tuple[messages.Submit, list[str]]:
     """What the daemon is asked, and remarks about it. Raises UsageError."""
+    asked, hold, dry_run = settled.asked, hold or settled.how["hold"], dry_run or settled.how["dry_run"]
     built = spec.build(asked)
     if not (asked.array or asked.sweep or asked.sweep_file):
         return messages.Submit(built, held=hold, dry_run=dry_run), spec.missing(built)
@@ -272,8 +260,9 @@ def requested(asked: spec.Asked, *, hold: bool, dry_run: bool) -> tuple[messages
     return messages.Submit(built, held=hold, array=array, dry_run=dry_run), notes
 
 
-def words_of(asked: spec.Asked) -> list[str]:
-    """The line of `gpq submit` that says the same, variables for scripts of Slurm left out."""
+def words_of(settled: Settled) -> list[str]:
+    """The line of `gpq submit` by which the daemon is asked the same."""
+    asked = settled.asked
     lists = {name: option for option, name in LISTS.items()}
     line = ["gpq", "submit"]
     for name in asked.__struct_fields__:
@@ -284,12 +273,8 @@ def words_of(asked: spec.Asked) -> list[str]:
         if value is True:
             line.append(option)
         elif isinstance(value, list):
-            line += [
-                part
-                for each in value
-                if not each.startswith(("SLURM_", messages.LIKE_SLURM))
-                for part in (option, each)
-            ]
+            line += [part for each in value for part in (option, each)]
         else:
             line += [option, str(value)]
+    line += [f"--{name.replace('_', '-')}" for name, given in settled.how.items() if given]
     return [*line, *(["--"] if asked.black_box else []), *asked.words]

@@ -26,6 +26,7 @@ class Script(msgspec.Struct, frozen=True):
     slurm: list[tuple[str, list[str]]] = []
     own: list[tuple[str, list[str]]] = []
     calls_srun: bool = False
+    text: str = ""  # its beginning
 
     @property
     def name(self) -> str:
@@ -47,7 +48,7 @@ def read(path: str) -> Script | None:
     if not python and first.endswith("\r"):
         raise UsageError(f"{path} has line ends of DOS: no shell runs it", f"sed -i 's/\\r$//' {shlex.quote(path)}")
     interpreter = first[2:].strip().split(None, 1) if first.startswith("#!") else []
-    return Script(path, python, interpreter, slurm, own, not python and bool(SRUN.search(text)))
+    return Script(path, python, interpreter, slurm, own, not python and bool(SRUN.search(text)), text)
 
 
 def command(script: Script, cwd: str, *, relative: bool = False) -> list[str]:

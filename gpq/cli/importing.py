@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from gpq.cli import asking, documents, environment, output, queueing, spooler, values
+from gpq.cli import asking, documents, environment, left_behind, output, queueing, spooler, values
 from gpq.cli.frame import Json, frame
 from gpq.client.connection import call
 from gpq.errors import GpqError
@@ -52,6 +52,7 @@ def slurm(
 ) -> int:
     """What gpq makes of scripts that were written for sbatch: the line of `gpq submit` that says the same, and what is lost.
 
+    That line queues the very job that --submit does, with the variables of Slurm that the script finds.
     Exit code 5 when one of them cannot be a job of gpq as it is; the others are queued all the same with --submit. A file
     that cannot be read is a mistake (exit code 2): then none is queued.
 
@@ -62,8 +63,8 @@ def slurm(
     """
     for file in files:
         _readable(file)
-    found = [_of_script(file) for file in dict.fromkeys(files)]
-    return _finish(found, submit=submit, hold=hold, json=json)
+    found = [_of_script(file, hold=hold) for file in dict.fromkeys(files)]
+    return _finish(found, submit=submit, json=json)
 
 
 @app.command()
@@ -80,8 +81,9 @@ def ts(submit: Annotated[bool, SUBMIT] = False, hold: Annotated[bool, HOLD] = Fa
     queue = spooler.queue()
     found: list[Found] = []
     for job in queue.waiting:
-        found.append(_of_spooler(job, {one.source for one in found if not one.refused}, queue.running))
-    code = _finish(found, submit=submit, hold=hold, json=json)
+        offered = {one.source for one in found if not one.refused}
+        found.append(_of_spooler(job, offered, queue.running, hold=hold))
+    code = _finish(found, submit=submit, json=json)
     taken = [one.source for one in found if one.id is not None]
     if taken and not json:
         where = f"TS_SOCKET={shlex.quote(queue.socket)} " if os.environ.get("TS_SOCKET") else ""
@@ -100,16 +102,31 @@ def _readable(file: str) -> None:
     values.readable(file, file, hint)
 
 
-def _of_script(file: str) -> Found:
+def _of_script(file: str, *, hold: bool) -> Found:
+    found = Found(file)
+    _settle(found, asking.Parsed({}, [os.path.abspath(file)]), hold=hold)
+    if found.settled is not None and found.settled.how["dry_run"]:
+        found.settled, found.refused = None, "it says --test-only, and sbatch would queue nothing"
+        found.hint = "take the line out"
+    elif found.settled is not None and found.settled.how["wait"]:
+        found.notes.append("it says --wait, and nothing waits here: `gpq wait JOB` does")
+    return found
+
+
+def _settle(found: Found, parsed: asking.Parsed, *, hold: bool) -> None:
+    """The job that is queued and the line that is shown are both made of `found.settled`."""
     try:
-        settled = asking.settle(asking.Parsed({}, [os.path.abspath(file)]))
-        asking.requested(settled.asked, hold=False, dry_run=True)
+        settled = asking.settle(parsed)
+        settled = msgspec.structs.replace(settled, how={**settled.how, "hold": hold or settled.how["hold"]})
+        request, notes = asking.requested(settled)
     except GpqError as error:
-        return Found(file, refused=error.message, hint=error.hint)
-    return Found(file, settled)
+        found.refused, found.hint = error.message, error.hint
+        return
+    found.settled = settled
+    found.notes += [*settled.notes, *notes, *left_behind.notes(request.spec, os.environ)]
 
 
-def _of_spooler(job: spooler.Waiting, offered: set[str], running: Sequence[int]) -> Found:
+def _of_spooler(job: spooler.Waiting, offered: set[str], running: Sequence[int], *, hold: bool) -> Found:
     found = Found(str(job.id))
     argv = job.argv
     if job.after is not None and str(job.after) in offered:
@@ -133,20 +150,16 @@ def _of_spooler(job: spooler.Waiting, offered: set[str], running: Sequence[int])
     fields["env"] = [f"{key}={value}" for key, value in kept.items() if os.environ.get(key) != value]
     if job.env.get("CUDA_VISIBLE_DEVICES"):
         found.notes.append("CUDA_VISIBLE_DEVICES was set there: gpq chooses the GPUs and sets it itself")
-    try:
-        found.settled = asking.settle(asking.Parsed(fields, argv, True))
-        asking.requested(found.settled.asked, hold=False, dry_run=True)
-    except GpqError as error:
-        found.settled, found.refused, found.hint = None, error.message, error.hint
+    _settle(found, asking.Parsed(fields, argv, True), hold=hold)
     return found
 
 
-def _finish(found: list[Found], *, submit: bool, hold: bool, json: bool) -> int:
+def _finish(found: list[Found], *, submit: bool, json: bool) -> int:
     """Queue what can be, if asked to; print all of it. 5 when something cannot be queued."""
     queued: dict[str, int] = {}
     for one in found if submit else ():
         if one.settled is not None and not one.refused:
-            _queue(one, queued, hold=hold)
+            _queue(one, queued)
     if json:
         output.emit(documents.Imported([_view(one) for one in found]))
     else:
@@ -157,13 +170,13 @@ def _finish(found: list[Found], *, submit: bool, hold: bool, json: bool) -> int:
     return 5 if any(one.refused for one in found) else 0
 
 
-def _queue(one: Found, queued: dict[str, int], *, hold: bool) -> None:
+def _queue(one: Found, queued: dict[str, int]) -> None:
     assert one.settled is not None
     if one.after and one.after not in queued:
         one.refused, one.hint = f"it waits for {one.after}, which was not queued", "see there"
         return
     try:
-        request, _ = asking.requested(one.settled.asked, hold=hold or one.settled.how["hold"], dry_run=False)
+        request, _ = asking.requested(one.settled)
         if one.after:
             spec = msgspec.structs.replace(request.spec, after=[f"{queued[one.after]}:ok"])
             request = msgspec.structs.replace(request, spec=spec)
@@ -176,9 +189,8 @@ def _queue(one: Found, queued: dict[str, int], *, hold: bool) -> None:
 
 
 def _view(one: Found) -> documents.ImportView:
-    argv = asking.words_of(one.settled.asked) if one.settled else []
-    notes = [*(one.settled.notes if one.settled else []), *one.notes]
-    return documents.ImportView(one.source, argv, notes, one.after, one.refused, one.hint, one.id)
+    argv = asking.words_of(one.settled) if one.settled else []
+    return documents.ImportView(one.source, argv, one.notes, one.after, one.refused, one.hint, one.id)
 
 
 def _say(one: Found) -> None:
@@ -190,4 +202,5 @@ def _say(one: Found) -> None:
     output.say(
         f"{one.source}: {said}" + (f"   # after {one.after} of this list" if one.after and one.id is None else "")
     )
-    output.note(*(note if note.startswith("#") else f"{one.source}: {note}" for note in view.notes))
+    clear = ("#", f"{os.path.basename(one.source)} ")  # these name the script themselves
+    output.note(*(note if note.startswith(clear) else f"{one.source}: {note}" for note in view.notes))

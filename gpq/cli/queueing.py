@@ -24,7 +24,7 @@ def run(parsed: asking.Parsed) -> int:
     misplaced = late(parsed)
     settled = asking.settle(parsed)
     hold, wait, dry_run, json = (settled.how[key] for key in ("hold", "wait", "dry_run", "json"))
-    request, notes = asking.requested(settled.asked, hold=hold, dry_run=dry_run)
+    request, notes = asking.requested(settled)
     notes = [
         *misplaced, *settled.notes, *notes, *left_behind.notes(request.spec, os.environ), *checked(settled.asked),
     ]  # fmt: skip

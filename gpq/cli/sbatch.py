@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from gpq.cli import values
+from gpq.cli import sbatch_sizes, values
 from gpq.errors import UsageError
 
+NOTHING: Mapping[str, Any] = {}
 Pair = tuple[str, str]  # (name without dashes, value; "" for a flag)
 
 SHORT = {
@@ -34,14 +35,14 @@ UNUSED = frozenset({
     "distribution", "exclude", "exclusive", "extra", "extra-node-info", "get-user-env", "gpu-bind", "gpu-freq", "gres-flags",
     "hint", "ignore-pbs", "kill-on-invalid-dep", "licenses", "mail-type", "mail-user", "mcs-label", "mem", "mem-bind",
     "mem-per-cpu", "mem-per-gpu", "mincpus", "network", "nice", "no-kill", "no-requeue", "nodelist", "ntasks-per-core",
-    "ntasks-per-gpu", "ntasks-per-socket", "open-mode", "overcommit", "oversubscribe", "parsable", "partition", "power",
+    "ntasks-per-socket", "open-mode", "overcommit", "oversubscribe", "parsable", "partition", "power",
     "prefer", "priority", "profile", "propagate", "qos", "quiet", "requeue", "reservation", "segment", "sockets-per-node",
     "spread-job", "stepmgr", "switches", "thread-spec", "threads-per-core", "time-min", "tmp", "tres-bind", "use-min-nodes",
     "verbose", "wait-all-nodes", "wckey",
 })  # fmt: skip
 USED = frozenset({
     "array", "begin", "chdir", "dependency", "error", "export", "gpus", "gpus-per-node", "gpus-per-task", "gres", "hold",
-    "job-name", "nodes", "ntasks", "ntasks-per-node", "output", "test-only", "time", "wait", "wrap",
+    "job-name", "nodes", "ntasks", "ntasks-per-gpu", "ntasks-per-node", "output", "test-only", "time", "wait", "wrap",
 })  # fmt: skip
 REFUSED = {
     "input": ("gpq gives jobs no input", "read it in the script: `python train.py < FILE`"),
@@ -59,10 +60,6 @@ REFUSED = {
     "reboot": ("gpq reboots no server", "take it out"),
 }
 KNOWN = USED | UNUSED | frozenset(REFUSED)
-ONE_PROCESS = (
-    "start them in the script (`torchrun --nproc-per-node 4 train.py`) and ask for one task,"
-    " or submit the training script itself: gpq submit --gpus 4 train.py"
-)
 EXAMPLES = "minutes, MM:SS, HH:MM:SS, D-HH or D-HH:MM:SS"
 
 
@@ -115,7 +112,7 @@ class Translated(msgspec.Struct):
 
 
 def translate(
-    found: Sequence[Pair], where: str, *, given: Collection[str] = (), shell: bool = True, lines: bool = False
+    found: Sequence[Pair], where: str, *, given: Mapping[str, Any] = NOTHING, shell: bool = True, lines: bool = False
 ) -> Translated:
     """Of a job whose options `given` (fields of spec.Asked) have been said otherwise, and count. `shell`: it is run as a
     command, on a fixed number of GPUs of one server; `lines`: of a script written for Slurm. Raises UsageError."""
@@ -132,67 +129,10 @@ def translate(
             made.unused.append(shown)
         elif (translator := TRANSLATORS.get(name)) is not None and FIELDS.get(name, name) not in given:
             translator(made, value, f"{where}: {shown}")
-    _size(made, last, where, given, shell)
+    made.fields |= sbatch_sizes.fields(last, where, given, made.unused, shell=shell)
     if lines and found and "gpus" not in made.fields and "gpus" not in given:
         made.notes.append("it asks for no GPU and gets one: every job of gpq has one at least")
     return made
-
-
-def _size(made: Translated, last: dict[str, str], where: str, given: Collection[str], shell: bool) -> None:
-    """GPUs in all: --gpus, else those of a node times nodes, else those of a task times tasks."""
-    nodes = _count(last.get("nodes", "1").partition("-")[0], where, "nodes")
-    tasks = _count(last.get("ntasks", "1"), where, "ntasks")
-    tasks = max(tasks, _count(last.get("ntasks-per-node", "1"), where, "ntasks-per-node"))
-    if shell and nodes > 1:
-        raise UsageError(
-            f"{where}: --nodes={nodes}: gpq runs a command on one server",
-            f"a training script on gpq's library may run over several: gpq submit --gpus {nodes} train.py",
-        )
-    if shell and tasks > 1:
-        raise UsageError(f"{where}: {tasks} tasks: gpq starts a command once, and there is no srun", ONE_PROCESS)
-    if "gpus" in given:
-        return
-    kinds: set[str] = set()
-    asked: dict[str, int] = {
-        name: _gpus(last[name], f"{where}: --{name}={last[name]}", made, kinds)
-        for name in ("gpus", "gpus-per-node", "gres", "gpus-per-task")
-        if name in last
-    }
-    factors = {"gpus": 1, "gpus-per-node": nodes, "gres": nodes, "gpus-per-task": tasks}
-    total = next((asked[name] * factor for name, factor in factors.items() if asked.get(name)), 0)
-    if total:
-        made.fields["gpus"] = str(total)
-    if kinds and "gpu_type" not in given:
-        made.fields["gpu_type"] = kinds.pop()
-
-
-def _count(text: str, where: str, name: str) -> int:
-    if not re.fullmatch(r"\d{1,6}", text) or int(text) == 0:
-        raise UsageError(f"{where}: --{name}={text} is no number above 0", f"--{name}=1")
-    return int(text)
-
-
-def _gpus(text: str, said: str, made: Translated, kinds: set[str]) -> int:
-    """`2`, `a100:2`, `gpu`, `gpu:a100:2(S:0)`: how many; their type is added to `kinds`. 0 where no GPU is in it."""
-    total = 0
-    gres = "--gres=" in said
-    for part in text.split(","):
-        words = re.sub(r"\(.*\)$", "", part.strip()).split(":")
-        if gres and words[:2] == ["gres", "gpu"]:
-            words = words[1:]
-        if gres and words[0] != "gpu":
-            if words[0] not in ("none", "0", ""):
-                made.unused.append(f"--gres={part.strip()}")
-            continue
-        words = words[1:] if gres else words
-        number = words.pop() if words and words[-1].isdigit() else "1"
-        if len(words) > 1 or (words and not re.fullmatch(r"[A-Za-z0-9._-]+", words[0])):
-            raise UsageError(f"{said} is no number of GPUs", "--gres=gpu:2, --gres=gpu:a100:2 or --gpus=2")
-        kinds.update(words)
-        total += int(number)
-    if len(kinds) > 1:
-        raise UsageError(f"{said}: a job of gpq has GPUs of one type", "--gpu-type names it")
-    return total
 
 
 def seconds(text: str, said: str) -> float | None:

@@ -37,8 +37,8 @@ def array_of(array: str, sweeps: list[str], file: str) -> ArrayMessage | None:
 
 
 def unused(array: ArrayMessage, spec: SpecMessage) -> list[str]:
-    """A line on each `${NAME}` that is left to the shell where `{NAME}` was probably meant, and one where something swept is in
-    no argument: the job then has it in its environment alone."""
+    """A line on each `${NAME}` that is left to the shell where `{NAME}` may have been meant, and one where something
+    swept is in no argument: the job then has it in its environment alone."""
     texts = [*spec.argv, *spec.resume_argv, spec.done_file, *spec.env.values()]
     written = {name for text in texts for name in placeholders.names(text)}
     swept = list((array.params or [{}])[0])

@@ -66,10 +66,11 @@ def test_a_typical_script_becomes_a_command_with_its_options(tmp_path: Path, mon
                    "--output=logs/%x_%j.out", "--error=logs/%x_%j.err"):  # fmt: skip
         assert option in unused
     assert "`gpq logs JOB`" in logs
-    assert asking.words_of(asked) == [
+    words = asking.words_of(found)
+    assert words[:10] == [
         "gpq", "submit", "--gpus", "2", "--gpu-type", "a100", "--name", "resnet50", "--time", "1d12h30m",
-        "--", "/bin/bash", "./job.sh",
     ]  # fmt: skip
+    assert words[-3:] == ["--", "/bin/bash", "./job.sh"]
 
 
 def test_the_command_line_counts_then_gpqs_lines_then_slurms(tmp_path: Path) -> None:
@@ -96,13 +97,77 @@ def test_lines_of_gpq_in_a_training_script_are_its_options(tmp_path: Path) -> No
     assert (asked.gpus, asked.cwd) == ("8", "/"), "a script on the library may run over several servers"
 
 
+def variables(settled: asking.Settled) -> dict[str, str]:
+    return dict(each.split("=", 1) for each in settled.asked.env)
+
+
 def test_variables_that_such_scripts_read_are_set_for_them_alone(tmp_path: Path) -> None:
-    asked = settled(tmp_path, "#!/bin/sh\n#SBATCH -a 3-9:2%4 -n 1 -c 4 -p gpu\n").asked
-    made = dict(each.split("=", 1) for each in asked.env)
+    found = settled(tmp_path, "#!/bin/sh\n#SBATCH -a 3-9:2%4 -n 1 -c 4 -p gpu\n")
+    made = variables(found)
     assert (made["SLURM_JOB_NAME"], made["SLURM_ARRAY_TASK_MIN"], made["SLURM_ARRAY_TASK_MAX"]) == ("job.sh", "3", "9")
     assert (made["SLURM_NTASKS"], made["SLURM_CPUS_PER_TASK"], made["SLURM_JOB_PARTITION"]) == ("1", "4", "gpu")
-    assert (made[messages.LIKE_SLURM], asked.array) == ("1", "3-9:2%4")
+    assert (made[messages.LIKE_SLURM], found.asked.array) == ("1", "3-9:2%4")
     assert settled(tmp_path, "#!/bin/sh\n#GPQ -J x\n").asked.env == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "argv", "expected"),
+    [
+        ("--gres=gpu:1", [], {}),
+        ("--ntasks-per-node=1", [], {"NTASKS": "1", "NPROCS": "1", "NTASKS_PER_NODE": "1"}),
+        ("-n1 --ntasks-per-node=2", [], {"NTASKS": "1", "NPROCS": "1", "NTASKS_PER_NODE": "2"}),
+        ("--ntasks-per-gpu=1 -G1", [], {"NTASKS": "1", "NPROCS": "1", "NTASKS_PER_GPU": "1", "GPUS": "1"}),
+        ("--gpus=a100:2 --cpus-per-gpu=4", [], {"GPUS": "a100:2", "CPUS_PER_GPU": "4"}),
+        ("--gpus-per-node=2 --mem-per-cpu=1G", [], {"GPUS_PER_NODE": "2", "MEM_PER_CPU": "1024"}),
+        ("--mem=32G", [], {"MEM_PER_NODE": "32768"}),
+        ("--mem=1048576K --qos=high -A lab", [], {"MEM_PER_NODE": "1024", "JOB_QOS": "high", "JOB_ACCOUNT": "lab"}),
+        ("--mem=2000", [], {"MEM_PER_NODE": "2000"}),
+        ("--mem=0", [], {}),
+        ("-a 1-9:2,20-30:5", [], {"ARRAY_TASK_MIN": "1", "ARRAY_TASK_MAX": "30", "ARRAY_TASK_STEP": "2"}),
+        ("-a 7,1%1", [], {"ARRAY_TASK_MIN": "1", "ARRAY_TASK_MAX": "7", "ARRAY_TASK_STEP": "1"}),
+        ("-G1", ["--sweep", "x=1..3"], {"GPUS": "1", "ARRAY_TASK_MIN": "0", "ARRAY_TASK_MAX": "2", "ARRAY_TASK_STEP": "1"}),
+        ("-p a,b -c 4 -n 4", ["-c8", "--ntasks=1"], {"CPUS_PER_TASK": "8", "NTASKS": "1", "NPROCS": "1"}),
+        ("-G2 --gpus-per-node=2", ["--gpus", "4"], {"GPUS": "4"}),
+    ],
+)  # fmt: skip
+def test_each_variable_comes_with_the_option_that_sbatch_sets_it_for(
+    tmp_path: Path, lines: str, argv: list[str], expected: dict[str, str]
+) -> None:
+    made = variables(settled(tmp_path, f"#!/bin/sh\n#SBATCH {lines}\n", *argv))
+    always = {messages.LIKE_SLURM, "SLURM_JOB_NAME", "SLURM_SUBMIT_DIR", "SLURM_SUBMIT_HOST"}
+    assert {name.removeprefix("SLURM_"): value for name, value in made.items() if name not in always} == expected
+
+
+def test_the_name_of_the_job_is_as_it_was_typed(tmp_path: Path) -> None:
+    text = "#!/bin/sh\n#SBATCH --job-name='a/b \"c\"'\n"
+    found = settled(tmp_path, text)
+    assert (found.asked.name, variables(found)["SLURM_JOB_NAME"]) == ("a-b-c", 'a/b "c"')
+    assert variables(settled(tmp_path, text, "-J", "x/y"))["SLURM_JOB_NAME"] == "x/y"
+    assert variables(settled(tmp_path, text + "#GPQ --name own\n"))["SLURM_JOB_NAME"] == "own"
+    assert variables(settled(tmp_path, text + "#GPQ --name own\n", "-n", "typed"))["SLURM_JOB_NAME"] == "typed"
+
+
+def test_what_a_script_reads_and_gpq_does_not_know_is_named_in_one_note(tmp_path: Path) -> None:
+    def told(script: str, *argv: str, line: str = "-G1") -> list[str]:
+        return settled(tmp_path, f"#!/bin/bash\n#SBATCH {line}\n{script}\n", *argv).notes
+
+    assert told("cd $SLURM_TMPDIR; echo ${SLURM_CLUSTER_NAME:-here} $SLURM_JOB_PARTITION") == [
+        "job.sh reads SLURM_CLUSTER_NAME, SLURM_JOB_PARTITION, SLURM_TMPDIR, which gpq leaves unset:"
+        " --env SLURM_CLUSTER_NAME=VALUE sets it"
+    ]
+    assert told("cd $SLURM_TMPDIR", "--env", "SLURM_TMPDIR=/x") == []
+    assert told("export SLURM_TMPDIR=/x\ncd $SLURM_TMPDIR\n: ${SLURM_CONF:=y}; cat $SLURM_CONF\n# $SLURM_GTID") == []
+    assert told("echo $SLURM_JOB_ID ${SLURM_ARRAY_TASK_ID:-0} $SLURM_CPUS_PER_TASK") == [], "as Slurm has them"
+    assert told("echo ${SLURM_NTASKS:-1}\n# $SLURM_NTASKS") == []
+    assert told("echo ${SLURM_NTASKS}") == [
+        "job.sh reads SLURM_NTASKS, which sbatch sets for --ntasks alone: here it is 1"
+    ]
+    assert told("echo $SLURM_NTASKS", line="-G1 --ntasks=1") == []
+
+
+def test_a_line_says_also_how_a_job_is_queued(tmp_path: Path) -> None:
+    found = settled(tmp_path, "#!/bin/sh\n#SBATCH --hold --wait\n")
+    assert asking.words_of(found)[-5:] == ["--hold", "--wait", "--", "/bin/sh", f"{tmp_path}/job.sh"]
 
 
 @pytest.mark.parametrize(
@@ -163,6 +228,8 @@ def test_what_asks_for_no_gpu_is_told_that_it_gets_one(tmp_path: Path) -> None:
         ("-N 2-4", "gpq runs a command on one server"),
         ("-n 4", "4 tasks: gpq starts a command once"),
         ("--ntasks-per-node=8", "8 tasks"),
+        ("--ntasks-per-gpu=1 --gres=gpu:2", "2 tasks"),
+        ("--cpus-per-task=many", "is no number above 0"),
         ("--nodes=many", "is no number above 0"),
         ("--signal=B:USR1@60", "no signal before the time limit"),
         ("--input=data.txt", "gives jobs no input"),
@@ -261,8 +328,8 @@ def test_whatever_a_line_says_it_is_understood_or_refused(
     said = ""
     try:
         found = settled(tmp_path, text, name=name)
-        asking.words_of(found.asked)
-        asking.requested(found.asked, hold=False, dry_run=True)
+        asking.words_of(found)
+        asking.requested(found)
     except UsageError as error:
         said = error.message
     assert "\n" not in said

@@ -149,7 +149,10 @@ def test_a_name_that_is_in_no_argument_is_noted() -> None:
 
     assert told("t.py", "--lr={lr}", OUT="{wd}") == []
     assert told("t.py", "{lr}") == ["{wd} is in no argument: the job finds it in its environment, as GPQ_SWEEP_wd"]
-    of_the_shell = "${wd} is the shell's and stays as it is: gpq fills in {wd}, and the job finds it in its environment, as GPQ_SWEEP_wd"
+    of_the_shell = (
+        "${wd} is the shell's and stays as it is: gpq fills in {wd},"
+        " and the job finds it in its environment, as GPQ_SWEEP_wd"
+    )
     assert told("sh", "-c", "t --lr {lr} --wd ${wd}") == [of_the_shell]
     assert told("sh", "-c", "lr={lr}; wd={wd}; t --wd ${wd}") == []
     assert told("sh", "-c", "t {lr} {wd}", done_file="out/${wd}") == [of_the_shell], "no shell reads a path"

@@ -6,10 +6,13 @@ from dataclasses import replace
 
 from gpq_agent import wire
 
+from gpq.cli import slurm_variables
 from gpq.core.actions import Launch, Prepare
 from gpq.core.models import BatchOrder, JobSpec, Level, Placement
 from gpq.core.units import DeviceId, JobId, NodeId
+from gpq.daemon import slurm
 from gpq.daemon.launching import can_meet, masters, prepare_order, start_order
+from gpq.rpc.messages import LIKE_SLURM
 from tests.builders import node, spec
 
 NODES = {
@@ -114,3 +117,18 @@ def test_the_done_file_goes_along_as_it_was_typed() -> None:
 
 def test_the_first_batch_goes_along() -> None:
     assert order(spec(), place(a=1)).control == wire.Control(1, 7, False, 32, 1)._asdict()
+
+
+def test_what_scripts_of_slurm_read_is_what_their_submission_counts_on() -> None:
+    def made(part: str, attempt: int = 1, **env: str) -> dict[str, str]:
+        wanted = spec(env=tuple({LIKE_SLURM: "1", **env}.items()))
+        return slurm.variables(Launch(JobId(42), attempt, wanted, place(a=2, b=1), BatchOrder()), NodeId(part), NODES)
+
+    first = made("a", SLURM_CPUS_PER_GPU="4", GPQ_ARRAY_SIZE="3")
+    assert set(first) == {*slurm_variables.BY_DAEMON, "SLURM_ARRAY_TASK_COUNT"}
+    names = ("SLURM_CPUS_ON_NODE", "SLURM_JOB_CPUS_PER_NODE", "SLURM_TASKS_PER_NODE")
+    assert tuple(first[name] for name in names) == ("8", "8,4", "1(x2)")
+    second = made("b", 3, SLURM_CPUS_PER_TASK="6", SLURM_NTASKS="4")
+    assert tuple(second[name] for name in names) == ("12", "12(x2)", "2(x2)")
+    assert (second["SLURM_RESTART_COUNT"], second["SLURM_NODEID"]) == ("2", "1")
+    assert made("a", SLURM_CPUS_PER_TASK="many")["SLURM_CPUS_ON_NODE"] == "1"

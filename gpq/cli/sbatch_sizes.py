@@ -1,0 +1,111 @@
+"""How many GPUs, nodes and tasks options of sbatch come to, and how much memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from gpq.errors import UsageError
+
+ONE_PROCESS = (
+    "start them in the script (`torchrun --nproc-per-node 4 train.py`) and ask for one task,"
+    " or submit the training script itself: gpq submit --gpus 4 train.py"
+)
+GPUS = ("gpus", "gpus-per-node", "gres", "gpus-per-task")  # the first that names any counts
+TASKS = ("ntasks", "ntasks-per-node", "ntasks-per-gpu")
+NUMBERS = ("cpus-per-task", "cpus-per-gpu")
+MEMORY = re.compile(r"(\d{1,12})([KMGT]?)B?", re.IGNORECASE)
+KIB = {"K": 1, "": 1 << 10, "M": 1 << 10, "G": 1 << 20, "T": 1 << 30}
+
+
+def fields(
+    options: Mapping[str, str], where: str, given: Mapping[str, Any], unused: list[str], *, shell: bool
+) -> dict[str, str]:
+    """`gpus` and `gpu_type`, unless they are `given`: --gpus, else those of a node times nodes, else those of a task times
+    tasks. What is no GPU goes to `unused`. Raises UsageError, also for what a command (`shell`) cannot have."""
+    count = nodes(options, where)
+    for name in NUMBERS:
+        if name in options:
+            number(options[name], where, name)
+    if shell and count > 1:
+        raise UsageError(
+            f"{where}: --nodes={count}: gpq runs a command on one server",
+            f"a training script on gpq's library may run over several: gpq submit --gpus {count} train.py",
+        )
+    made: dict[str, str] = {}
+    if "gpus" not in given:
+        made = _gpus_in_all(options, where, count, unused)
+        if "gpu_type" in given:
+            made.pop("gpu_type", None)
+    asked = tasks(options, where, made.get("gpus") or str(given.get("gpus", "1")))
+    if shell and asked > 1:
+        raise UsageError(f"{where}: {asked} tasks: gpq starts a command once, and there is no srun", ONE_PROCESS)
+    return made
+
+
+def nodes(options: Mapping[str, str], where: str) -> int:
+    return number(options.get("nodes", "1").partition("-")[0], where, "nodes")
+
+
+def tasks(options: Mapping[str, str], where: str, gpus: str) -> int:
+    """As sbatch counts them; 1 where nothing is said. `gpus`: how many there are in all."""
+    for name in TASKS:
+        if name in options:
+            number(options[name], where, name)
+    if "ntasks" in options:
+        return int(options["ntasks"])
+    if "ntasks-per-node" in options:
+        return int(options["ntasks-per-node"]) * nodes(options, where)
+    if "ntasks-per-gpu" in options and gpus.isdecimal():
+        return int(options["ntasks-per-gpu"]) * int(gpus)
+    return 1
+
+
+def number(text: str, where: str, name: str) -> int:
+    if not re.fullmatch(r"\d{1,6}", text) or int(text) == 0:
+        raise UsageError(f"{where}: --{name}={text} is no number above 0", f"--{name}=1")
+    return int(text)
+
+
+def mebibytes(text: str) -> int:
+    """Of `32G`, `4000M`, `2000`; 0 for all that there is, and for what sbatch would not take."""
+    found = MEMORY.fullmatch(text)
+    return -(-int(found[1]) * KIB[found[2].upper()] // 1024) if found else 0
+
+
+def _gpus_in_all(options: Mapping[str, str], where: str, count: int, unused: list[str]) -> dict[str, str]:
+    kinds: set[str] = set()
+    asked = {
+        name: _gpus(options[name], f"{where}: --{name}={options[name]}", unused, kinds)
+        for name in GPUS
+        if name in options
+    }
+    each = tasks({name: options[name] for name in ("nodes", *TASKS[:2]) if name in options}, where, "1")
+    factors = {"gpus": 1, "gpus-per-node": count, "gres": count, "gpus-per-task": each}
+    total = next((asked[name] * factors[name] for name in GPUS if asked.get(name)), 0)
+    made = {"gpus": str(total)} if total else {}
+    return {**made, "gpu_type": kinds.pop()} if kinds else made
+
+
+def _gpus(text: str, said: str, unused: list[str], kinds: set[str]) -> int:
+    """`2`, `a100:2`, `gpu`, `gpu:a100:2(S:0)`: how many; their type is added to `kinds`. 0 where no GPU is in it."""
+    total = 0
+    gres = "--gres=" in said
+    for part in text.split(","):
+        words = re.sub(r"\(.*\)$", "", part.strip()).split(":")
+        if gres and words[:2] == ["gres", "gpu"]:
+            words = words[1:]
+        if gres and words[0] != "gpu":
+            if words[0] not in ("none", "0", ""):
+                unused.append(f"--gres={part.strip()}")
+            continue
+        words = words[1:] if gres else words
+        count = words.pop() if words and words[-1].isdigit() else "1"
+        if len(words) > 1 or (words and not re.fullmatch(r"[A-Za-z0-9._-]+", words[0])):
+            raise UsageError(f"{said} is no number of GPUs", "--gres=gpu:2, --gres=gpu:a100:2 or --gpus=2")
+        kinds.update(words)
+        total += int(count)
+    if len(kinds) > 1:
+        raise UsageError(f"{said}: a job of gpq has GPUs of one type", "--gpu-type names it")
+    return total
