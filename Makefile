@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo demo-policies pictures test test-long test-interpreters bars prove lint check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-daemon bench-exactness bench-noise bench-crowd bench-beside gpu-check chaos chaos-daemon compare-recovery dst habits planted completions clean
+.PHONY: help stop-table demo demo-policies pictures test test-long test-interpreters bars prove lint check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-daemon bench-exactness bench-noise bench-crowd bench-beside gpu-check chaos chaos-daemon compare-recovery dst habits planted completions clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -75,6 +75,9 @@ test-interpreters:  ## tests on the other Pythons from 3.10 up that this machine
 	  $(VENV)-$$version/bin/python -W error -m tests.imports || exit 1; \
 	  GPQ_EXAMPLES=$(if $(FULL),some,few) $(VENV)-$$version/bin/python -m pytest -q -n 2 $(INTERPRETED) || exit 1; \
 	done
+
+stop-table: $(VENV)/.dev  ## what becomes of a program that saves on a signal: a line for each launcher and signal, a cell for each kind of worker
+	$(BIN)/python -m tests.agent.node.stop_table --torch
 
 format: $(VENV)/.dev  ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .

@@ -96,7 +96,7 @@ def conclude(job: Job, now: Seconds, config: Config) -> Event:
     if end.unlaunched and job.stop is None:
         # Nothing of the user's has run. Another attempt has another port; what keeps servers apart may take a person.
         return Stopped(now, job.id, end, quick=end.unlaunched != "port", not_before=again_at)
-    if end.stopped or is_doubtful(end) or (job.stop in _FROM_ITS_START and not job.resumable):
+    if end.stopped or is_doubtful(end) or is_unproven(end, job) or (job.stop in _FROM_ITS_START and not job.resumable):
         if job.stop is None and quick:  # nobody asked: one that always does this would start without end
             return Stopped(now, job.id, end, quick=True, not_before=again_at)
         return Stopped(now, job.id, end)
@@ -159,6 +159,14 @@ def is_doubtful(end: Exit) -> bool:
     return _is_well(end) and bool(end.asked) and not end.finished
 
 
+def is_unproven(end: Exit, job: Job) -> bool:
+    """Did a job that saves on a signal end by another code, or by a signal, after it was sent its own? A launcher's code says
+    nothing of what its program saved, so this is no failure, and no proof of a checkpoint either."""
+    asked = job.spec.level is Level.SIGNAL and end.asked == "signal"
+    told = asked and job.stop in (*_FROM_ITS_START, StopReason.HOLD)
+    return told and not end.stopped and not end.lost and not end.fenced and not end.oom and end.code != 0
+
+
 def _told(end: Exit, job: Job) -> Exit:
     """With what is made of an exit with 0 after a stop order in its note."""
     said = ""
@@ -169,6 +177,8 @@ def _told(end: Exit, job: Job) -> Exit:
             said = f"{said} (gpq saw nothing written to its done file {job.spec.done_file}), so {so}"
         else:
             said = f"{said}, so {so}; {STATEMENTS}"
+    elif is_unproven(end, job):
+        said = "stopped without a proven checkpoint: neither exit code 75 or 143, nor a done file"
     elif _is_well(end) and end.asked and end.finished:
         said = f"it had finished when it was asked to stop: {end.evidence}"
     return replace(end, note="; ".join(part for part in (said, end.note) if part))

@@ -8,7 +8,7 @@ import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from gpq_agent import wire
-from gpq_agent.node import cgroups, locks, procs, spool
+from gpq_agent.node import addressees, cgroups, locks, procs, spool
 from gpq_agent.node.capping import Cap
 from gpq_agent.node.ending import Witness
 from gpq_agent.node.launch import signal_number
@@ -60,6 +60,9 @@ class Supervisor:
         self.deadline = float("inf")
         self.asked: Optional[str] = None
         self.asked_at = 0.0
+        self.told: List[procs.Process] = []  # that were sent the signal of the job
+        self.held: List[procs.Process] = []  # launchers that stand still while those save
+        self.caught = False  # its first process had a handler for it
         self.asked_late = False  # its first process had ended by itself before
         self.seq = 0
         self.terminated = False  # the tree had TERM from us before the first process ended
@@ -116,8 +119,11 @@ class Supervisor:
         if self.ended_at is not None and self.stage in ("run", "asked"):
             if self._gone():
                 return True
-            self._note("it left processes behind, which were ended")
-            self._terminate(TERM_GRACE)
+            if not self._saves():
+                self._note("it left processes behind, which were ended")
+                self._terminate(TERM_GRACE)
+        if self.held and not self._saves():
+            self._let_go()
         if self.stage in ("term", "kill"):
             members = self.tree.signal_once(signal.SIGTERM if self.stage == "term" else signal.SIGKILL)
             if not members and self.ended_at is not None and self._gone():
@@ -153,6 +159,20 @@ class Supervisor:
         """No process of the tree is left. As subreaper, having no child proves that there is no descendant."""
         self._collect()
         return self.childless and not self.tree.members()
+
+    def _saves(self) -> bool:
+        """Does a process live that was told to stop? The grace is for it, though a shell or a launcher that stood before it
+        has ended."""
+        if self.stage != "asked" or not self.told:
+            return False
+        alive = {(process.pid, process.start_time) for process in self.tree.members()}
+        return any((process.pid, process.start_time) in alive for process in self.told)
+
+    def _let_go(self) -> None:
+        """Launchers go on, and see that what they launched has ended."""
+        for process in self.held:
+            procs.send(process, signal.SIGCONT)
+        self.held = []
 
     def _terminate(self, grace: float) -> None:
         if self.ended_at is None:
@@ -239,12 +259,17 @@ class Supervisor:
             self._note("the order to checkpoint could not be written: {}".format(error))
 
     def _send_signal(self) -> None:
-        """To the first process and, as it leads a group of its own, to that group."""
         number = signal_number(self.order.signal)
         assert number is not None  # the order was checked
-        for process in self.tree.members():
-            if process.pid == self.first["pid"] or process.group == self.first["pid"]:
-                procs.send(process, number)
+        pid = int(self.first["pid"])
+        self.caught = addressees.look(pid).catches(number)
+        self.told, self.held = addressees.addressees(self.tree.members(), pid, number)
+        for process in self.held:
+            procs.send(process, signal.SIGSTOP)
+        for process in self.told:
+            procs.send(process, number)
+            if process.state == "T":  # held for the shim before this one
+                procs.send(process, signal.SIGCONT)
 
     # -- the record
 
@@ -293,14 +318,15 @@ class Supervisor:
         write_exit(self.folder, record)
 
     def _stopped(self, code: Optional[int], killer: Optional[int]) -> bool:
-        """Did it prove a checkpoint? Once we sent TERM ourselves, an end by TERM proves nothing."""
+        """Did it prove a checkpoint? Once we sent TERM ourselves, an end by TERM proves nothing. Neither does one of a
+        process that had no handler for it."""
         if os.path.exists(os.path.join(self.folder, wire.STOPPED)):
             return True
         if self.asked != "signal":
             return False
         if code == wire.EXIT_PREEMPTED[0]:
             return True
-        asked_term = killer == signal.SIGTERM and signal_number(self.order.signal) == signal.SIGTERM
+        asked_term = self.caught and killer == signal.SIGTERM and signal_number(self.order.signal) == signal.SIGTERM
         return not self.terminated and (code in wire.EXIT_PREEMPTED or asked_term)
 
     def _finished(self, code: Optional[int]) -> Tuple[bool, str]:

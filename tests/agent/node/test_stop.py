@@ -166,10 +166,30 @@ def test_a_signal_stop_counts_as_checkpointed_by_exit_code(
     assert (record["code"], record["stopped"], record["asked"]) == (code, stopped, "signal")
 
 
-@pytest.mark.parametrize(("name", "killer", "stopped"), [("TERM", 15, True), ("USR1", 10, False)])
-def test_death_by_the_asked_signal_counts_only_for_term(node: NodeAgent, name: str, killer: int, stopped: bool) -> None:
-    key = node.start(1, ["sleep", "600"], level="signal", signal=name)
-    node.wait_for(key, "running")
+DIES_OF_IT = """
+import os, signal, time
+def stop(number, frame):
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+signal.signal(signal.SIG{name}, stop)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("argv", "name", "killer", "stopped"),
+    [
+        ([sys.executable, "-c", DIES_OF_IT.format(name="TERM")], "TERM", 15, True),
+        ([sys.executable, "-c", DIES_OF_IT.format(name="USR1")], "USR1", 10, False),
+        (["sh", "-c", "echo ready; exec sleep 600"], "TERM", 15, False),  # it has saved nothing
+    ],
+)
+def test_death_by_the_asked_signal_counts_only_for_term_and_who_has_a_handler(
+    node: NodeAgent, argv: list[str], name: str, killer: int, stopped: bool
+) -> None:
+    key = node.start(1, argv, level="signal", signal=name)
+    ready(node, key)
     node.ask("stop", attempt=key, mode="signal", grace=60)
     record = node.ended(key)
     assert (record["signal"], record["stopped"]) == (killer, stopped)

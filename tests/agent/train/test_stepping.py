@@ -426,7 +426,9 @@ def test_what_is_logged_after_the_last_epoch_is_reported(tmp_path: Path) -> None
             clear_last(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
     this.log(accuracy=torch.tensor([0.75]), diverged=float("nan"), steps=2)
     lines = [wire.decode(line) for line in (tmp_path / wire.REPORT).read_bytes().splitlines()]
-    assert [line["values"] for line in lines if line["kind"] == "metrics"][-1] == {"accuracy": 0.75, "steps": 2.0}
+    assert [line["values"] for line in lines if line["kind"] == "metrics"][-1] == {
+        "accuracy": 0.75, "diverged": "nan", "steps": 2.0,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
