@@ -137,7 +137,7 @@ class StartOrder(NamedTuple):
     attempt: int
     argv: List[str]  # complete command; for a script the launcher is already in it (`launch_argv`)
     cwd: str
-    env: Dict[str, str]  # added to the agent's own environment
+    env: Dict[str, str]  # beyond what every job has (node/login.py)
     devices: List[str]  # GPU UUIDs or slot ids of this node
     level: str  # "black-box" | "signal" | "resizable" | "adaptive"
     signal: str = "TERM"  # what a "signal" stop sends, e.g. "USR1"
@@ -172,7 +172,7 @@ class PrepareOrder(NamedTuple):
     any_python: bool = False  # one that the setup put first in PATH comes before it
     setup: str = ""  # a shell command, "" for none
     modules: List[str] = []  # that the interpreter must find
-    env: Dict[str, str] = {}  # added to the agent's own environment, as of a StartOrder
+    env: Dict[str, str] = {}  # as of a StartOrder
     limit: float = 600.0  # seconds that the setup may take
 
 

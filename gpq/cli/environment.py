@@ -14,26 +14,36 @@ from gpq.outward import SECRET
 if TYPE_CHECKING:
     from gpq.config import NodeConfig
 
-NAMES = frozenset(
-    {
-        *("PATH", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV"),
-        *("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "WANDB_MODE", "WANDB_PROJECT", "TOKENIZERS_PARALLELISM"),
-        *("XDG_CACHE_HOME", "XDG_DATA_HOME"),
-    }
+# What programs read by themselves, without a word of it in a script.
+PROXIES = frozenset(
+    made for name in ("http", "https", "ftp", "all", "no") for made in (f"{name}_proxy", f"{name}_proxy".upper())
 )
-PREFIXES = ("CONDA_", "PYTHON", "LC_", "HF_", "TORCH_", "TRANSFORMERS_", "OMP_", "MKL_", "OPENBLAS_", "NCCL_", "GLOO_")
+NAMES = PROXIES | {
+    *("PATH", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH"),
+    *("WANDB_MODE", "WANDB_PROJECT", "TOKENIZERS_PARALLELISM", "XDG_CACHE_HOME", "XDG_DATA_HOME"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+}
+PREFIXES = (
+    *("CONDA_", "PYTHON", "LC_", "HF_", "TORCH_", "PYTORCH_", "TRANSFORMERS_", "TRITON_", "JAX_", "XLA_"),
+    *("TF_CPP_", "TF_FORCE_", "TF_GPU_", "TF_XLA_"),  # all of TF_ are Terraform's too
+    *("OMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "NCCL_", "GLOO_", "CUDA_", "CUDNN_", "CUBLAS_", "NVIDIA_"),
+)
+OF_GPQ = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")  # decided where the job runs
+PASSWORD = re.compile(r"//[^/]*@")  # in the value of a proxy
 USES_TORCH = re.compile(rb"^(?:import|from)\s+(?:torch|gpq_agent)\b", re.MULTILINE)
 MOST_READ = 1 << 20  # bytes of a script
 
 
 def kept(environ: dict[str, str], explicit: dict[str, str]) -> dict[str, str]:
     """The variables a job is started with. What looks like a secret goes along only when --env names it."""
-    chosen = {
-        key: value
-        for key, value in environ.items()
-        if (key in NAMES or key.startswith(PREFIXES)) and not SECRET.search(key)
-    }
+    chosen = {key: value for key, value in environ.items() if _goes_along(key, value)}
     return dict(sorted({**chosen, **explicit}.items()))
+
+
+def _goes_along(key: str, value: str) -> bool:
+    if key in NAMES:
+        return key not in PROXIES or not PASSWORD.search(value)
+    return key.startswith(PREFIXES) and key not in OF_GPQ and not SECRET.search(key)
 
 
 def modules(script: str, least: int) -> list[str]:

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from gpq.cli.environment import PROXIES
 from gpq.outward import SECRET
 from gpq.rpc.messages import SpecMessage
 
@@ -52,7 +53,7 @@ def notes(built: SpecMessage, environ: Mapping[str, str]) -> list[str]:
 
 def found(built: SpecMessage, environ: Mapping[str, str]) -> list[str]:
     """Names, sorted: of a service that the code or its project uses; other secrets that either names; anything else that the
-    named files themselves read."""
+    named files themselves read; a proxy that has a password in it, which libraries read by themselves."""
     left = [
         name
         for name, value in environ.items()
@@ -69,7 +70,7 @@ def found(built: SpecMessage, environ: Mapping[str, str]) -> list[str]:
     rest = "\n".join(_project(built, named)) if of_service or secrets else ""
     whole = f"{own}\n{rest}"
     used = {name for name, words in of_service if re.search(words, whole, re.IGNORECASE)}
-    used |= _read_in(whole, secrets) | _read_in(own, left)
+    used |= _read_in(whole, secrets) | _read_in(own, left) | PROXIES.intersection(left)
     return sorted(used - _set_in(own, used))
 
 

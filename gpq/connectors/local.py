@@ -15,7 +15,6 @@ import gpq_agent
 from gpq.connectors.base import Channel
 from gpq.errors import GpqError
 
-SAVED_PATH = "GPQ_SAVED_PYTHONPATH"  # the agent gives it back to the jobs
 MOST_WORDS = 4096  # bytes of the complaints that are looked at
 LONGEST_LINE = 300  # characters of the last of them
 CLOSE_PATIENCE = 5.0  # seconds that a process has to end after its input was closed
@@ -57,9 +56,9 @@ class LocalChannel:
 
 
 class LocalConnector:
-    """`errors`: file that the agent's own complaints are appended to, None to drop them. `environment`: of the agent
-    and so of the jobs, our own by default; what gpq sets for a job that we may run in ourselves is left out.
-    `umask`: of both likewise; -1 is our own. `python`: what the agent runs in, our own by default."""
+    """`errors`: file that the agent's own complaints are appended to, None to drop them. `environment`: of the agent, not of
+    jobs, our own by default; what gpq sets for a job that we may run in ourselves is left out.
+    `umask`: of agent and jobs; -1 is our own. `python`: what the agent runs in, our own by default."""
 
     def __init__(
         self,
@@ -121,10 +120,7 @@ class LocalConnector:
 
 
 def agent_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """With gpq_agent importable also where it is not installed, and the old PYTHONPATH kept aside for the jobs."""
+    """With gpq_agent importable also where it is not installed, and nothing of another Python's before it."""
     env = {name: value for name, value in environment.items() if not name.startswith("GPQ_")}
-    before = env.get("PYTHONPATH", "")
-    home = str(Path(gpq_agent.__file__).resolve().parent.parent)
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, [home, before]))
-    env[SAVED_PATH] = before
+    env["PYTHONPATH"] = str(Path(gpq_agent.__file__).resolve().parent.parent)
     return env

@@ -26,7 +26,6 @@ from typing import Dict, List
 PACKAGE = "gpq_agent"
 PATH = re.compile(r"gpq_agent(/[a-z_]+)*/[a-z_]+\.py")
 MOST = 16 << 20  # bytes of an unpacked bundle
-SAVED_PATH = "GPQ_SAVED_PYTHONPATH"  # the agent gives it back to the jobs
 
 
 class Refusal(Exception):
@@ -100,8 +99,7 @@ def become_agent(word: str, digest: str, arguments: List[str]) -> None:
         install(store, target, digest, block())
         answer(word, {"ok": True})
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GPQ_")}
-    environment[SAVED_PATH] = environment.get("PYTHONPATH", "")
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [target, environment[SAVED_PATH]]))
+    environment["PYTHONPATH"] = target  # and nothing of the login's, which may be of another Python
     os.chdir("/")
     argv = [sys.executable, "-B", "-m", "gpq_agent.node", *arguments]
     os.execve(sys.executable, argv, environment)

@@ -77,7 +77,7 @@ class Place(NamedTuple):
 
     spool: str
     checkpoints: str
-    base: Dict[str, str]  # the environment that jobs get
+    base: Dict[str, str]  # the environment of a login, which all jobs have
     common: str = ""  # the folder of this server that everybody's gpq uses
 
 
@@ -107,7 +107,7 @@ def examine(place: Place, fields: Fields, pipe: int) -> None:
         "addresses": [one.address for one in network.candidates(known)],
         "ephemeral": list(network.ephemeral_ports()),
         "infiniband": os.path.isdir("/sys/class/infiniband") and bool(os.listdir("/sys/class/infiniband")),
-        "conda": shutil.which("conda", path=place.base.get("PATH", os.defpath)) or "",
+        "conda": shutil.which("conda") or "",
     }
     if fields.get("python"):
         env = {**place.base, **fields.get("env", {}), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

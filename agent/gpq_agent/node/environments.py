@@ -87,7 +87,7 @@ def parse(message: Any) -> wire.PrepareOrder:
 
 
 class Environments:
-    """Of one spool. `base`: the environment that jobs get from the agent."""
+    """Of one spool. `base`: the environment of a login, which all jobs have."""
 
     def __init__(self, place: Spool, base: Dict[str, str]) -> None:
         self.spool = place
@@ -138,8 +138,7 @@ class Environments:
         return answer
 
     def _env(self, order: wire.PrepareOrder) -> Dict[str, str]:
-        env = {name: value for name, value in self.base.items() if not name.startswith("GPQ_")}
-        return {**env, **order.env}
+        return {**self.base, **order.env}
 
     def _look(self, order: wire.PrepareOrder, folder: str) -> None:
         """In a process of its own; not while one is at it already."""

@@ -31,7 +31,7 @@ class _Errand(NamedTuple):
 
 
 class Errands:
-    """Of one agent. `base`: the environment that jobs get from it."""
+    """Of one agent. `base`: the environment of a login, which all jobs have."""
 
     def __init__(self, place: Spool, base: Dict[str, str], common: str) -> None:
         self.place = checkup.Place(place.path, place.checkpoints, base, common)

@@ -202,9 +202,9 @@ def _check_interface(name: str) -> None:
 def environment(
     spool: Spool, order: wire.StartOrder, base: Dict[str, str], devices: List[wire.DeviceInfo]
 ) -> Dict[str, str]:
-    """The job's whole environment: the agent's, the order's, and what says where and on what it runs."""
+    """The job's whole environment: that of a login, the order's, and what says where and on what it runs."""
     key = wire.attempt_key(order.job, order.attempt)
-    env = {name: value for name, value in base.items() if not name.startswith("GPQ_")}
+    env = dict(base)
     env.setdefault(wire.ENV_CHECKPOINT_DIR, os.path.join(spool.checkpoints, str(order.job)))
     env.update(order.env)
     env.update(

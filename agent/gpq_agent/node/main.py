@@ -11,14 +11,13 @@ import sys
 from typing import Dict, List, Optional
 
 from gpq_agent import wire
-from gpq_agent.node import slots
+from gpq_agent.node import login, slots
 from gpq_agent.node.locks import FOLDERS
 from gpq_agent.node.requests import Agent
 from gpq_agent.node.spool import Spool, SpoolError
 
 LINE_LIMIT = 8 << 20
 _FOLDERS = "the first shared one of {}".format(", ".join(FOLDERS))
-SAVED_PATH = "GPQ_SAVED_PYTHONPATH"  # the PYTHONPATH that jobs get, where the agent itself needed another one
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
@@ -33,7 +32,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
                 os.path.expanduser(options.spool),
                 os.path.expanduser(options.checkpoints) if options.checkpoints else None,
             ),
-            base=job_environment(dict(os.environ)),
+            base=login.environment(os.environ),
             cores=cores,
             slots=options.slots,
             probe_limit=options.probe_limit,
@@ -80,20 +79,11 @@ def _slots(text: str) -> int:
     return number
 
 
-def job_environment(env: Dict[str, str]) -> Dict[str, str]:
-    """The agent's environment as jobs shall see it: without the PYTHONPATH that only the agent needed."""
-    if SAVED_PATH in env:
-        env["PYTHONPATH"] = env.pop(SAVED_PATH)
-        if not env["PYTHONPATH"]:
-            del env["PYTHONPATH"]
-    return env
-
-
 def _leave_the_job() -> None:
     """Started from within a job: begin anew without its mark, or the end of that job would be taken for ours."""
     with open("/proc/self/cmdline", "rb") as stream:
         argv = stream.read().split(b"\0")[:-1]
-    env = {name: value for name, value in os.environ.items() if name == SAVED_PATH or not name.startswith("GPQ_")}
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GPQ_")}
     os.execve(sys.executable, argv, env)
 
 

@@ -1,0 +1,32 @@
+"""What a job has of its server: the variables of a login without a login shell, as `ssh SERVER env` has them.
+
+The same whoever started the agent, and from which shell. All else comes from the job's submission and from gpq.
+"""
+
+import os
+import pwd
+from typing import Dict, Mapping, Optional
+
+PATH = "/usr/local/bin:/usr/bin:/bin"  # as sshd's; a submission brings that of its shell
+
+
+def environment(own: Mapping[str, str]) -> Dict[str, str]:
+    """`own`: of the agent. Its HOME is where `~` leads for gpq; who the user is, the system says, or `own` where the user id
+    has no name."""
+    entry = _entry()
+    name = entry.pw_name if entry else own.get("USER") or own.get("LOGNAME", "")
+    made = {
+        "HOME": own.get("HOME") or (entry.pw_dir if entry else "/"),
+        "USER": name,
+        "LOGNAME": name,
+        "SHELL": (entry.pw_shell if entry else own.get("SHELL")) or "/bin/sh",
+        "PATH": PATH,
+    }
+    return {key: value for key, value in made.items() if value}
+
+
+def _entry() -> Optional[pwd.struct_passwd]:
+    try:
+        return pwd.getpwuid(os.geteuid())
+    except KeyError:
+        return None

@@ -1,0 +1,159 @@
+"""What a job finds is of its own submission and of its server: the shell that happened to start the daemon reaches nobody.
+
+What starts a daemon or submits is a process of its own here, as from a shell: all that it has is what it was given.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import FIFO, Gpq, state_directory
+from tests.sshd import Sshd
+from tests.waiting import wait_until
+
+# One person's, none of which is anybody else's affair.
+OF_A = {
+    "WANDB_API_KEY": "a-key-of-person-A",
+    "AWS_SECRET_ACCESS_KEY": "another",
+    "CONDA_PREFIX": "/opt/conda/envs/a",
+    "CUDA_LAUNCH_BLOCKING": "1",
+    "OMP_NUM_THREADS": "7",
+    "SLURM_JOB_ID": "77",
+    "LD_LIBRARY_PATH": "/opt/of-a",
+    "LANG": "de_DE.UTF-8",
+    "TZ": "Asia/Tokyo",
+    "TMPDIR": "/tmp/of-a",
+    "XDG_CONFIG_HOME": "/tmp/of-a",
+    "https_proxy": "http://proxy.of-a:3128",
+    "EDITOR": "of-a",
+}
+# Its first attempt waits until it is stopped.
+TWICE = "trap 'exit 75' TERM; env; touch begun-$GPQ_ATTEMPT; while test $GPQ_ATTEMPT = 1; do sleep 0.05; done"
+
+
+@dataclass
+class Shell:
+    """Somebody's, on the machine of `gpq`: `environ` is all that its own variables are."""
+
+    gpq: Gpq
+    environ: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        own = self.gpq.environment
+        kept = ("PATH", "HOME", "GPQ_HOME", "GPQ_CONFIG", "PYTHONPATH")
+        return {**{name: own[name] for name in kept}, **self.environ}
+
+    def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            argv, env=self.environment, cwd=self.gpq.home, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    def __call__(self, *argv: str) -> str:
+        """What `gpq ARGV` prints."""
+        done = self.run(sys.executable, "-m", "gpq", *argv)
+        assert done.returncode == 0, done
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    """A server whose logins have variables of their own."""
+    with Sshd(tmp_path_factory.mktemp("far"), environment=["MODULEPATH=/opt/modules", "http_proxy=http://far"]) as running:
+        yield running
+
+
+@pytest.fixture(params=["local", "far"])
+def gpq(request: pytest.FixtureRequest) -> Iterator[Gpq]:
+    """No daemon yet; its only server is this machine, or another."""
+    with state_directory() as home:
+        made = Gpq(home)
+        if request.param == "far":
+            server: Sshd = request.getfixturevalue("far")
+            (home / "config.toml").write_text(f'policy = "fifo"\ninterval = 2.0\n[nodes.far]\n{server.toml()}')
+        else:
+            (home / "config.toml").write_text(FIFO)
+        yield made
+        made("cancel", "all")
+        made("daemon", "stop")
+
+
+def variables(printed: str) -> dict[str, str]:
+    """Of `env`, without those of the shell that prints them, and without gpq's."""
+    pairs = dict(line.partition("=")[::2] for line in printed.splitlines() if "=" in line)
+    return {
+        name: value
+        for name, value in pairs.items()
+        if name not in ("_", "PWD", "OLDPWD", "SHLVL") and not name.startswith("GPQ_")
+    }
+
+
+def attempts(shell: Shell) -> list[str]:
+    """What a job prints in its first attempt and in its second."""
+    gpq, begun = shell.gpq, shell.gpq.home / "begun-1"
+    job = shell("submit", "--preemptible", "--", "sh", "-c", TWICE).split()[1]
+    wait_until(begun.exists, "its first attempt has printed")
+    begun.unlink()
+    gpq("requeue", job)
+    gpq("wait", job)
+    return [gpq("logs", job, "--attempt", attempt).stdout for attempt in ("1", "2")]
+
+
+def test_a_jobs_environment_is_of_its_server_and_its_submission_alone(gpq: Gpq, far: Sshd) -> None:
+    me, remote = pwd.getpwuid(os.getuid()), "far" in (gpq.home / "config.toml").read_text()
+    person_b = Shell(gpq, {"LANG": "C.UTF-8", "HF_HOME": "/models", "PYTORCH_CUDA_ALLOC_CONF": "backend:native"})
+    for first in (Shell(gpq, OF_A), Shell(gpq)):
+        first("daemon", "start")
+        for printed in attempts(person_b):
+            seen = variables(printed)
+            assert int(seen.pop("OMP_NUM_THREADS")) >= 1  # of its CPU slot
+            assert {name for name in seen if name.endswith("_NUM_THREADS")} == {
+                "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS",
+            }  # fmt: skip
+            assert {name: value for name, value in seen.items() if not name.endswith("_NUM_THREADS")} == {
+                "HOME": str(far.home if remote else gpq.home),
+                "USER": me.pw_name,
+                "LOGNAME": me.pw_name,
+                "SHELL": me.pw_shell,
+                "CUDA_VISIBLE_DEVICES": "",
+                "PATH": person_b.environment["PATH"],
+                "PYTHONPATH": person_b.environment["PYTHONPATH"],
+                **person_b.environ,
+            }
+        gpq("daemon", "stop")
+
+
+def test_without_a_word_of_its_submission_a_job_has_what_a_login_has(gpq: Gpq) -> None:
+    """Which programs that speak to the socket leave out, and `env -i`."""
+    shell = Shell(gpq, OF_A)
+    shell("daemon", "start")
+    bare = "import os, sys\nos.environ.clear()\nos.environ.update(GPQ_HOME=sys.argv[1])\nimport gpq\n"
+    code = f"{bare}print(gpq.submit(command=['env']).id)"
+    job = shell.run(sys.executable, "-c", code, str(gpq.home)).stdout.strip()
+    assert job, shell.run(sys.executable, "-c", code, str(gpq.home))
+    gpq("wait", job)
+    seen = variables(gpq("logs", job).stdout)
+    assert {name for name in seen if not name.endswith("_NUM_THREADS")} == {
+        "HOME", "USER", "LOGNAME", "SHELL", "PATH", "CUDA_VISIBLE_DEVICES",
+    }  # fmt: skip
+    assert seen["PATH"] == "/usr/local/bin:/usr/bin:/bin"
+
+
+def test_a_proxy_goes_along_and_its_password_does_not_without_a_word(queue: Gpq) -> None:
+    code = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if 'proxy' in k.lower()}))"
+    environ = {"https_proxy": "http://ana:secret@proxy:3128", "HTTP_PROXY": "http://proxy:3128", "no_proxy": "lab"}
+    done = queue("submit", "--", sys.executable, "-c", code, **environ)
+    assert done.stderr.startswith("note: https_proxy stays behind"), done
+    job = done.stdout.split()[1]
+    queue("wait", job)
+    assert json.loads(queue("logs", job).stdout) == {"HTTP_PROXY": "http://proxy:3128", "no_proxy": "lab"}
+    assert "secret" not in queue("show", job, "--json").stdout
