@@ -25,6 +25,11 @@ def socket() -> str:
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and not os.environ.get("GPQ_HOME"):
         return os.path.join(runtime, "gpq", "gpq.sock")
+    return signpost()
+
+
+def signpost() -> str:
+    """In the state directory: the socket itself, or a link to it. Who knows the state directory alone finds it by this."""
     return os.path.join(home(), "gpq.sock")
 
 
@@ -35,6 +40,12 @@ def config() -> str:
         return os.path.abspath(own)
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     return os.path.join(base, "gpq", "config.toml")
+
+
+def of_jobs(home: str) -> dict[str, str]:
+    """What leads gpq inside a job of this machine to the queue of the state directory `home`, and to the file in use."""
+    named = os.environ.get("GPQ_CONFIG") or (os.environ.get("XDG_CONFIG_HOME") and os.path.exists(config()))
+    return {"GPQ_HOME": home, **({"GPQ_CONFIG": config()} if named else {})}
 
 
 def database() -> str:

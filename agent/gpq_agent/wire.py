@@ -107,6 +107,9 @@ ENV_CHECKPOINT_DIR = "GPQ_CHECKPOINT_DIR"  # the job's own, the same for all its
 ENV_RESUME = "GPQ_RESUME"  # "1" from the second attempt on
 ENV_DONE_FILE = "GPQ_DONE_FILE"  # the order's `done_file`, absolute
 ENV_CORES = "GPQ_CORES"  # cores by local rank: "0,1;2,3" (CPU slots only)
+ENV_GIVEN = (
+    "GPQ_GIVEN"  # a JSON object: variables that gpq chose for this server, which no submission from the job notes
+)
 ENV_DEVICES = "GPQ_DEVICES"  # device ids of this node, comma-separated
 CHECK_KEPT = "kept"  # in the folder of a check, above those of its shapes: files as they were before the script
 HASH_SEED = "0"  # PYTHONHASHSEED of every process of a job: sets and their like keep their order over restarts

@@ -29,15 +29,29 @@ PREFIXES = (
     *("OMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "NCCL_", "GLOO_", "CUDA_", "CUDNN_", "CUBLAS_", "NVIDIA_"),
 )
 OF_GPQ = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")  # decided where the job runs
+GIVEN = "GPQ_GIVEN"  # as wire.ENV_GIVEN, which a plain command does not import
 PASSWORD = re.compile(r"//[^/]*@")  # in the value of a proxy
 USES_TORCH = re.compile(rb"^(?:import|from)\s+(?:torch|gpq_agent)\b", re.MULTILINE)
 MOST_READ = 1 << 20  # bytes of a script
 
 
 def kept(environ: dict[str, str], explicit: dict[str, str]) -> dict[str, str]:
-    """The variables a job is started with. What looks like a secret goes along only when --env names it."""
-    chosen = {key: value for key, value in environ.items() if _goes_along(key, value)}
+    """The variables a job is started with. What looks like a secret goes along only when --env names it. From within a job
+    those that gpq chose for its server stay behind."""
+    given = _given(environ)
+    chosen = {k: value for k, value in environ.items() if _goes_along(k, value) and given.get(k) != value}
     return dict(sorted({**chosen, **explicit}.items()))
+
+
+def _given(environ: dict[str, str]) -> dict[str, str]:
+    if GIVEN not in environ:
+        return {}
+    import msgspec
+
+    try:
+        return msgspec.json.decode(environ[GIVEN], type=dict[str, str])
+    except ValueError:  # somebody else's
+        return {}
 
 
 def _goes_along(key: str, value: str) -> bool:

@@ -51,6 +51,7 @@ class Conversation:
         node: NodeId,
         *,
         library: str,
+        variables: Mapping[str, str] = launching.NONE,
         gpus: Sequence[str],
         clock: Clock,
         inbox: Callable[[Sequence[Event]], None],
@@ -69,7 +70,7 @@ class Conversation:
         self.line: Send | None = None
         self._python, self._setup_limit = python, setup_limit
         self._looks: dict[str, Seconds] = {}  # environments that the node was asked to look at on this line, when
-        self._library = library
+        self._library, self._variables = library, variables
         self._clock = clock
         self._inbox = inbox
         self._view = view
@@ -169,7 +170,7 @@ class Conversation:
         if look.environment in self._looks:
             return
         self._looks[look.environment] = self._clock.elapsed()
-        order = launching.prepare_order(look, self._python, self._setup_limit)
+        order = launching.prepare_order(look, self._python, self._setup_limit, self._variables)
 
         def done(reply: Reply) -> None:
             if reply.get("lost"):
@@ -205,7 +206,9 @@ class Conversation:
         nodes = self._view().nodes
         if not launching.can_meet(launch, nodes):
             return  # said again once the others have been heard of
-        order = launching.start_order(launch, self.node, nodes=nodes, library=self._library, python=self._python)
+        order = launching.start_order(
+            launch, self.node, nodes=nodes, library=self._library, python=self._python, variables=self._variables
+        )
         order = order._replace(**self._report, store=self._reign.store, log_limit=self._log_limit)
         key, said_at = (launch.job, launch.attempt), self._clock.elapsed()
         if key in self._forgone or key in self._refusals or key in self._told_refused:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from gpq_agent import wire
 
@@ -14,6 +15,7 @@ from gpq.core.units import NodeId, Seconds
 from gpq.daemon import slurm
 
 LOOPBACK = "127.0.0.1"
+NONE: Mapping[str, str] = MappingProxyType({})
 _WIRE_LEVEL = {Level.BLACK_BOX: "black-box", Level.SIGNAL: "signal", Level.SCRIPT: "adaptive"}
 
 
@@ -32,16 +34,24 @@ def masters(launch: Launch, nodes: Mapping[NodeId, Node]) -> tuple[str, ...]:
 
 
 def start_order(
-    launch: Launch, node: NodeId, *, nodes: Mapping[NodeId, Node], library: str, python: str = ""
+    launch: Launch,
+    node: NodeId,
+    *,
+    nodes: Mapping[NodeId, Node],
+    library: str,
+    python: str = "",
+    variables: Mapping[str, str] = NONE,
 ) -> wire.StartOrder:
     """The order for one node of `launch.placement`; raises KeyError for another. `library`: the folder on that node
     that holds gpq_agent and nothing else (a folder with more would hide packages of the script's own environment).
-    `python`: `script_python` of that node."""
+    `python`: `script_python` of that node; `variables`: of all jobs there."""
     parts = launch.placement.parts
     rank = [name for name, _ in parts].index(node)
     spec = launch.spec
     command = [*spec.argv, *(spec.resume_argv if launch.attempt > 1 else ())]
-    env = {"PYTHONHASHSEED": wire.HASH_SEED, **slurm.variables(launch, node, nodes), **dict(spec.env)}
+    env = {
+        "PYTHONHASHSEED": wire.HASH_SEED, **variables, **slurm.variables(launch, node, nodes), **dict(spec.env),
+    }  # fmt: skip
     port = 0
     ways: tuple[str, ...] = ()
     if spec.level is Level.SCRIPT:
@@ -95,8 +105,10 @@ def control(retune: Retune) -> wire.Control:
     )
 
 
-def prepare_order(prepare: Prepare, python: str, limit: Seconds) -> wire.PrepareOrder:
-    """What a node is to look for. `python`: its `script_python`; `limit`: what a setup may take."""
+def prepare_order(
+    prepare: Prepare, python: str, limit: Seconds, variables: Mapping[str, str] = NONE
+) -> wire.PrepareOrder:
+    """What a node is to look for. `python`: its `script_python`; `limit`: what a setup may take; `variables`: as above."""
     spec = prepare.spec
     return wire.PrepareOrder(
         environment=prepare.environment,
@@ -105,7 +117,7 @@ def prepare_order(prepare: Prepare, python: str, limit: Seconds) -> wire.Prepare
         any_python=_gives_way(spec, python),
         setup=spec.setup,
         modules=list(spec.modules),
-        env=dict(spec.env),
+        env={**variables, **dict(spec.env)},
         limit=limit,
     )
 
@@ -121,8 +133,9 @@ def _gives_way(spec: JobSpec, of_node: str) -> bool:
 
 
 def _for_scripts(env: dict[str, str], library: str) -> None:
-    before = env.get("PYTHONPATH", "")
-    env["PYTHONPATH"] = f"{library}:{before}" if before else library
+    before = env.get("PYTHONPATH", "").split(":")
+    if before[0] != library:  # as in what such a script submits
+        env["PYTHONPATH"] = ":".join(filter(None, [library, *before]))
     env.setdefault("PYTHONUNBUFFERED", "1")  # else a log follows its job by 8 KiB
 
 

@@ -198,7 +198,7 @@ def _serve(ready: Ready, umask: int, lock: DaemonLock, metrics: str = "") -> int
         about = About(core, world.now(), store.epoch, settings.grace, settings.requeue_on_lost, notify)
         fleet = Fleet(world, controller, settings, fingerprint)
         service = Service(controller, store, world.tail, about, fleet, ending.set, world.errand, world.stager.progress)
-        server = Server(paths.socket(), service.handle)
+        server = Server(paths.socket(), service.handle, paths.signpost())
         stack.callback(server.close)
         for note in store.notes:
             log.warning("%s", note)

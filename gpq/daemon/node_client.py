@@ -22,6 +22,7 @@ from gpq.core.nodes import FIRST_CONTACT
 from gpq.core.units import NodeId, Seconds
 from gpq.daemon.clock import Clock
 from gpq.daemon.conversation import Conversation, Send
+from gpq.daemon.launching import NONE
 from gpq.daemon.link import Link, LinkLost, Reply
 from gpq.daemon.observing import Key
 from gpq.daemon.reign import UNNAMED, Reign
@@ -36,9 +37,9 @@ class NodeClient:
     """`start`, then `order` from the controller's thread and `request` from any; `close` ends its threads.
 
     `arguments` are the agent's; `library` is the folder on the node that holds gpq_agent alone, "" where the agent is
-    to say it; `gpus` names those to use by UUID or index, all when empty; `address` is where peers reach the node, ""
-    where the agent is to say it; `python` runs scripts there, "" for the one of each job; `setup_limit` is what a setup
-    may take; `view` gives the newest committed snapshot; `ready` says whether an attempt may start.
+    to say it; `variables` are of all jobs there; `gpus` names those to use by UUID or index, all when empty; `address` is
+    where peers reach the node, "" where the agent is to say it; `python` runs scripts there, "" for the one of each job;
+    `setup_limit` is what a setup may take; `view` gives the newest committed snapshot; `ready` says whether an attempt may start.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class NodeClient:
         arguments: Sequence[str],
         *,
         library: str,
+        variables: Mapping[str, str] = NONE,
         gpus: Sequence[str],
         address: str = "",
         interface: str = "",
@@ -67,6 +69,7 @@ class NodeClient:
         self._conversation = Conversation(
             node,
             library=library,
+            variables=variables,
             gpus=gpus,
             clock=clock,
             inbox=inbox,

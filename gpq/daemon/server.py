@@ -53,10 +53,12 @@ Turn = tuple[socket.socket, int, int]  # a connection, its user, its process
 
 
 class Server:
-    """Serves `handle` on `path` from `start` to `close`. `handle` raises GpqError for what the user is to read."""
+    """Serves `handle` on `path` from `start` to `close`. `handle` raises GpqError for what the user is to read. `signpost`: a
+    link to the socket, where it is not the socket's own path."""
 
-    def __init__(self, path: str, handle: Handler) -> None:
+    def __init__(self, path: str, handle: Handler, signpost: str = "") -> None:
         self._path = path
+        self._signpost = signpost if signpost != path else ""
         self._handle = handle
         self._lock = threading.Lock()
         self._left = threading.Condition(self._lock)
@@ -65,6 +67,7 @@ class Server:
         self._closing = False
         self._listener = self._listen()
         self._inode = os.stat(path).st_ino
+        self._point()
         self._thread = threading.Thread(target=self._accept, name="accept", daemon=True)
 
     def start(self) -> None:
@@ -82,6 +85,8 @@ class Server:
         with contextlib.suppress(OSError):
             if os.stat(self._path).st_ino == self._inode:  # not a successor's
                 os.unlink(self._path)
+                if self._signpost and os.readlink(self._signpost) == self._path:
+                    os.unlink(self._signpost)
         _shut([self._listener, *parked], socket.SHUT_RDWR)
         self._listener.close()
         with self._left:
@@ -116,6 +121,14 @@ class Server:
             listener.close()
             raise
         return listener
+
+    def _point(self) -> None:
+        if not self._signpost:
+            return
+        new = f"{self._signpost}.{os.getpid()}"
+        with contextlib.suppress(OSError):  # a file system that knows no links: jobs do not find the socket, no more
+            os.symlink(self._path, new)
+            os.replace(new, self._signpost)
 
     def _refuse_neighbour(self) -> None:
         """Another state's daemon may listen here: one that answers keeps its socket, one that hangs loses it."""

@@ -91,6 +91,7 @@ class LiveWorld:
             connector,
             arguments,
             library="" if config.connector == "ssh" else self._library,
+            variables={} if config.connector == "ssh" else paths.of_jobs(self._home),
             gpus=config.gpus,
             address=config.address,
             interface=config.interface,

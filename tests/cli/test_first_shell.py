@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ OF_A = {
     "https_proxy": "http://proxy.of-a:3128",
     "EDITOR": "of-a",
 }
+BARE = ("PATH", "HOME", "PYTHONPATH")
 # Its first attempt waits until it is stopped.
 TWICE = "trap 'exit 75' TERM; env; touch begun-$GPQ_ATTEMPT; while test $GPQ_ATTEMPT = 1; do sleep 0.05; done"
 
@@ -47,11 +49,12 @@ class Shell:
     gpq: Gpq
     environ: dict[str, str] = field(default_factory=dict)
 
+    kept: tuple[str, ...] = (*BARE, "GPQ_HOME", "GPQ_CONFIG")
+
     @property
     def environment(self) -> dict[str, str]:
         own = self.gpq.environment
-        kept = ("PATH", "HOME", "GPQ_HOME", "GPQ_CONFIG", "PYTHONPATH")
-        return {**{name: own[name] for name in kept}, **self.environ}
+        return {**{name: own[name] for name in self.kept}, **self.environ}
 
     def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -68,7 +71,9 @@ class Shell:
 @pytest.fixture(scope="module")
 def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
     """A server whose logins have variables of their own."""
-    with Sshd(tmp_path_factory.mktemp("far"), environment=["MODULEPATH=/opt/modules", "http_proxy=http://far"]) as running:
+    with Sshd(
+        tmp_path_factory.mktemp("far"), environment=["MODULEPATH=/opt/modules", "http_proxy=http://far"]
+    ) as running:
         yield running
 
 
@@ -157,3 +162,51 @@ def test_a_proxy_goes_along_and_its_password_does_not_without_a_word(queue: Gpq)
     queue("wait", job)
     assert json.loads(queue("logs", job).stdout) == {"HTTP_PROXY": "http://proxy:3128", "no_proxy": "lab"}
     assert "secret" not in queue("show", job, "--json").stdout
+
+
+# -- from within a job --------------------------------------------------------------------------------------------------
+
+CHAIN = "gpq config path; gpq submit --name eval -- env; OMP_NUM_THREADS=3 gpq submit --name own -- env"
+
+
+@pytest.mark.parametrize("found_by", ["GPQ_HOME", "XDG"])
+def test_a_job_submits_its_successor_to_the_queue_that_it_came_from(home: Path, found_by: str) -> None:
+    shell = Shell(Gpq(home))
+    config = home / "config.toml"
+    if found_by == "XDG":  # as of a login, where the socket does not lie in the state directory
+        names = {"XDG_STATE_HOME": "state", "XDG_RUNTIME_DIR": "run", "XDG_CONFIG_HOME": "conf"}
+        shell = Shell(Gpq(home), {name: str(home / folder) for name, folder in names.items()}, kept=BARE)
+        config = home / "conf" / "gpq" / "config.toml"
+        config.parent.mkdir(parents=True)
+        config.write_text(FIFO)
+    shell("daemon", "start")
+    try:
+        first = shell("submit", "--", "sh", "-c", f"env; {CHAIN}").split()[1]
+        shell("wait", first)
+        printed = shell("logs", first)
+        assert str(config) in printed.splitlines()
+        successor, own = (line.split()[1] for line in printed.splitlines() if line.endswith(" submitted"))
+        shell("wait", successor, own)
+        seen = variables(shell("logs", successor))
+        assert seen == variables(printed.partition(f"\n{config}\n")[0])  # the same, however long the chain is
+        assert "OMP_NUM_THREADS" not in json.loads(shell("show", successor, "--json"))["spec"]["env"]
+        assert variables(shell("logs", own))["OMP_NUM_THREADS"] == "3"
+    finally:
+        shell("cancel", "all")
+        shell("daemon", "stop")
+    assert not list(home.rglob("gpq.sock"))
+
+
+def test_who_knows_the_state_directory_alone_finds_the_daemon(home: Path) -> None:
+    """As cron does, which has no XDG_RUNTIME_DIR."""
+    state = {"XDG_STATE_HOME": str(home / "state")}
+    login = Shell(Gpq(home), {**state, "XDG_RUNTIME_DIR": str(home / "run")}, kept=(*BARE, "GPQ_CONFIG"))
+    login("daemon", "start")
+    cron = Shell(Gpq(home), state, kept=login.kept)
+    assert cron("submit", "--", "true") == "job 1 submitted\n"
+    assert login("wait", "1") == "job 1 completed\n", "it is the same queue"
+    os.kill(json.loads(login("daemon", "status", "--json"))["pid"], signal.SIGKILL)
+    cron("status")  # the next one has its socket where the link was left
+    assert (home / "state" / "gpq" / "gpq.sock").is_socket()
+    assert not (home / "state" / "gpq" / "gpq.sock").is_symlink()
+    cron("daemon", "stop")

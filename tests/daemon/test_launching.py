@@ -86,6 +86,8 @@ def test_a_single_replica_skips_the_launcher_and_finds_the_same_environment() ->
 def test_the_library_goes_before_the_users_own_path() -> None:
     assert order(spec(env=(("PYTHONPATH", "/mine"),)), place(a=1)).env["PYTHONPATH"] == "/lib/gpq:/mine"
     assert order(spec(), place(a=1)).env["PYTHONPATH"] == "/lib/gpq"
+    noted = spec(env=(("PATH", "/bin"), ("PYTHONPATH", "/lib/gpq:/mine")))  # by such a script: it does not grow
+    assert order(noted, place(a=1)).env["PYTHONPATH"] == "/lib/gpq:/mine"
 
 
 def test_the_interpreter_is_the_one_that_was_asked_for_then_the_servers_then_the_one_of_the_submission() -> None:

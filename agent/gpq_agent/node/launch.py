@@ -12,7 +12,7 @@ import time
 from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
 from gpq_agent import wire
-from gpq_agent.node import ending, meeting, network, patiently
+from gpq_agent.node import ending, login, meeting, network, patiently
 from gpq_agent.node.leases import STORE, age
 from gpq_agent.node.spool import Spool, SpoolError
 from gpq_agent.node.storage import HASH
@@ -207,6 +207,7 @@ def environment(
     env = dict(base)
     env.setdefault(wire.ENV_CHECKPOINT_DIR, os.path.join(spool.checkpoints, str(order.job)))
     env.update(order.env)
+    env.pop(wire.ENV_GIVEN, None)
     env.update(
         {
             wire.ENV_JOB: str(order.job),
@@ -227,7 +228,7 @@ def environment(
         env["CUDA_VISIBLE_DEVICES"] = ""
         env[wire.ENV_CORES] = ";".join(",".join(map(str, device.cores)) for device in devices)
         threads = str(max(1, min(len(device.cores) for device in devices)))
-        env.update({name: threads for name in THREAD_LIMITS if name not in order.env})
+        env = login.chosen(env, dict.fromkeys(THREAD_LIMITS, threads))
     if order.port and order.node_count == 1:  # whatever else this server has: its replicas need nothing of it
         here = next((one for one in network.interfaces() if one.kind == "loopback"), None)
         return meeting.exports(meeting.Met("127.0.0.1", here.name if here else ""), order.port, env)

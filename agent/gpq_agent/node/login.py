@@ -3,9 +3,12 @@
 The same whoever started the agent, and from which shell. All else comes from the job's submission and from gpq.
 """
 
+import json
 import os
 import pwd
 from typing import Dict, Mapping, Optional
+
+from gpq_agent import wire
 
 PATH = "/usr/local/bin:/usr/bin:/bin"  # as sshd's; a submission brings that of its shell
 
@@ -23,6 +26,14 @@ def environment(own: Mapping[str, str]) -> Dict[str, str]:
         "PATH": PATH,
     }
     return {key: value for key, value in made.items() if value}
+
+
+def chosen(env: Mapping[str, str], values: Mapping[str, str]) -> Dict[str, str]:
+    """`env` with those of `values` that its user has not set. They are right for this server and this many GPUs alone: what
+    is submitted from within the job leaves them behind (wire.ENV_GIVEN)."""
+    new = {name: value for name, value in values.items() if name not in env}
+    given = {**json.loads(env.get(wire.ENV_GIVEN, "{}")), **new}
+    return {**env, **new, **({wire.ENV_GIVEN: json.dumps(given, sort_keys=True)} if given else {})}
 
 
 def _entry() -> Optional[pwd.struct_passwd]:

@@ -11,7 +11,7 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from gpq_agent import wire
-from gpq_agent.node import network
+from gpq_agent.node import login, network
 
 PATIENCE = 120.0  # seconds until all servers must have been heard of: an order may be late
 KNOCK = 3.0  # seconds that an address has to answer
@@ -53,10 +53,10 @@ def meet(order: wire.StartOrder, patience: float = PATIENCE) -> Met:
 def exports(met: Met, port: int, env: Dict[str, str]) -> Dict[str, str]:
     """`env` with what the program's rendezvous and its collectives need; what the user has set of the latter stays."""
     found = dict(env, MASTER_ADDR=met.address, MASTER_PORT=str(port))
-    if met.interface:
-        found.setdefault("GLOO_SOCKET_IFNAME", met.interface)
-        found.setdefault("NCCL_SOCKET_IFNAME", "=" + met.interface)  # exactly this one: eth1 alone would be eth10 too
-    return found
+    if not met.interface:
+        return found
+    exactly = "=" + met.interface  # eth1 alone would be eth10 too
+    return login.chosen(found, {"GLOO_SOCKET_IFNAME": met.interface, "NCCL_SOCKET_IFNAME": exactly})
 
 
 def _name(order: wire.StartOrder, rank: int) -> str:
