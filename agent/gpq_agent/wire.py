@@ -133,6 +133,15 @@ def parse_attempt_key(key: str) -> Tuple[int, int]:
 # -- 1. daemon -> node agent -------------------------------------------------------------------------------------------
 
 
+class Attributes(NamedTuple):
+    """What a process has beside its variables. `limits`: [soft, hard] by the names of RLIMIT_*, in small letters without
+    that; -1 is unlimited. What is not named is the server's own."""
+
+    umask: int
+    nice: int
+    limits: Dict[str, List[int]]
+
+
 class StartOrder(NamedTuple):
     """`op: start`. Idempotent by (job, attempt); refused when it comes too late (see the top of this file)."""
 
@@ -164,6 +173,8 @@ class StartOrder(NamedTuple):
     setup: bool = False  # start with what the setup of that environment exported
     any_python: bool = False  # argv[0] is an interpreter that gives way to the one that the setup put first in PATH
     done_file: str = ""  # the job writes it once it has come to its end; relative to `cwd`; "" = it has none
+    attributes: Optional[Dict[str, Any]] = None  # an Attributes; None: the server's own
+    imposed: str = ""  # by the agent: what of these its server does not allow, one line
 
 
 class PrepareOrder(NamedTuple):
@@ -177,6 +188,7 @@ class PrepareOrder(NamedTuple):
     modules: List[str] = []  # that the interpreter must find
     env: Dict[str, str] = {}  # as of a StartOrder
     limit: float = 600.0  # seconds that the setup may take
+    attributes: Optional[Dict[str, Any]] = None  # as of a StartOrder
 
 
 class ExitRecord(NamedTuple):
@@ -266,6 +278,7 @@ class AttemptInfo(NamedTuple):
     processes: int = 0  # processes of the tree that are alive
     devices: List[str] = []  # what it was given
     lease: float = 0.0  # of its order
+    imposed: str = ""  # likewise
     ranks: List[Any] = []  # a Pulse each, of the ranks on this node (in `watch`, where its offset is asked)
     # As the `stamp` of the reply that tells it, so that their difference is an age; None: not known. Below 0: before the
     # node booted.

@@ -13,6 +13,7 @@ from gpq.outward import SECRET
 
 if TYPE_CHECKING:
     from gpq.config import NodeConfig
+    from gpq.rpc.messages import AttributesMessage
 
 # What programs read by themselves, without a word of it in a script.
 PROXIES = frozenset(
@@ -58,6 +59,16 @@ def _goes_along(key: str, value: str) -> bool:
     if key in NAMES:
         return key not in PROXIES or not PASSWORD.search(value)
     return key.startswith(PREFIXES) and key not in OF_GPQ and not SECRET.search(key)
+
+
+def attributes() -> AttributesMessage:
+    """What goes along beside the variables: umask, niceness and limits of this process."""
+    from gpq import attributes
+    from gpq.rpc.messages import AttributesMessage
+
+    found = attributes.own()
+    limits = {name: (soft, hard) for name, (soft, hard) in found.limits.items()}
+    return AttributesMessage(found.umask, found.nice, limits)
 
 
 def modules(script: str, least: int) -> list[str]:

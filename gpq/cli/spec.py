@@ -163,6 +163,7 @@ def build(asked: Asked) -> SpecMessage:
         after=asked.after,
         background=asked.background,
         begin=begin(asked.begin) if asked.begin else 0.0,
+        attributes=environment.attributes(),
     )
 
 

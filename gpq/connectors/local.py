@@ -57,18 +57,16 @@ class LocalChannel:
 
 class LocalConnector:
     """`errors`: file that the agent's own complaints are appended to, None to drop them. `environment`: of the agent, not of
-    jobs, our own by default; what gpq sets for a job that we may run in ourselves is left out.
-    `umask`: of agent and jobs; -1 is our own. `python`: what the agent runs in, our own by default."""
+    jobs, our own by default; what gpq sets for a job that we may run in ourselves is left out. `python`: what the agent runs
+    in, our own by default."""
 
     def __init__(
         self,
         errors: Path | None = None,
         environment: Mapping[str, str] | None = None,
-        umask: int = -1,
         python: str = "",
     ) -> None:
         self.errors = errors
-        self.umask = umask
         self.python = python or sys.executable
         self.environment = dict(os.environ if environment is None else environment)
 
@@ -108,7 +106,6 @@ class LocalConnector:
                 cwd="/",
                 env=agent_environment(self.environment),
                 start_new_session=True,
-                umask=self.umask,
                 bufsize=0,
             )
         except OSError as error:

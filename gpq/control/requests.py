@@ -17,7 +17,7 @@ from gpq import outward
 from gpq.control.selectors import NAME, is_selector
 from gpq.core.events import CancelAsked, Edited, Event, HoldAsked, ReleaseAsked, RequeueAsked, Submitted
 from gpq.core.habits import cures, warning
-from gpq.core.models import HOLDS_DEVICES, Dependency, Job, JobSpec, JobState, Level, Snapshot, Wish
+from gpq.core.models import HOLDS_DEVICES, Attributes, Dependency, Job, JobSpec, JobState, Level, Snapshot, Wish
 from gpq.core.nodes import Device, NodeState
 from gpq.core.profile import RESIZE
 from gpq.core.units import JobId, Seconds
@@ -28,9 +28,11 @@ from gpq.rpc.messages import SpecMessage
 
 MAX_GPUS = 100_000
 MAX_BATCH = 1 << 40
+UNLIMITED, MOST_LIMIT = -1, (1 << 63) - 1
+RESOURCE = re.compile(r"[a-z]{1,16}")
 LEAST_LEASE: Seconds = 1.0  # over the socket, for tests; the command line and config.toml ask for a minute
 LISTS = ("argv", "resume_argv", "tags", "modules", "notify", "notify_on")
-LATER = ("level", "env", "after")  # of the message, that become something else
+LATER = ("level", "env", "after", "attributes")  # of the message, that become something else
 LEADS_TO_MODULES = ("PATH", "PYTHON", "LD_", "VIRTUAL_ENV", "CONDA_")  # variables by which an interpreter finds them
 MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 MAX_SETUP = 10_000  # characters
@@ -69,7 +71,23 @@ def spec_of(
     fields["requeue_on_lost"] = lease if message.requeue_on_lost is None else message.requeue_on_lost
     if level is not Level.SCRIPT:
         fields["max_gpus"] = message.min_gpus
-    return JobSpec(**fields, level=level, env=tuple(sorted(message.env.items())), user=user, uid=uid)
+    env = tuple(sorted(message.env.items()))
+    return JobSpec(**fields, level=level, env=env, user=user, uid=uid, attributes=_attributes_of(message))
+
+
+def _attributes_of(message: SpecMessage) -> Attributes | None:
+    """Raises UsageError."""
+    found = message.attributes
+    if found is None:
+        return None
+    if not 0 <= found.umask <= 0o777 or not -20 <= found.nice <= 19:
+        raise UsageError(f"umask {found.umask:o} and niceness {found.nice} cannot be", "use the gpq command")
+    for name, (soft, hard) in found.limits.items():
+        least, most = (value if value != UNLIMITED else MOST_LIMIT for value in (soft, hard))
+        if not RESOURCE.fullmatch(name) or not 0 <= least <= most <= MOST_LIMIT:
+            raise UsageError(f"a limit {name!r:.40} of {soft} and {hard} cannot be", "use the gpq command")
+    limits = tuple((name, soft, hard) for name, (soft, hard) in sorted(found.limits.items()))
+    return Attributes(found.umask, found.nice, limits)
 
 
 def environment_of(message: SpecMessage) -> str:
@@ -88,8 +106,11 @@ def message_of(spec: JobSpec) -> SpecMessage:
     fields = {name: getattr(spec, name) for name in SpecMessage.__struct_fields__}
     for name in LISTS:
         fields[name] = list(fields[name])
-    after = [str(one) for one in spec.after]
-    return SpecMessage(**{**fields, "env": dict(spec.env), "level": str(spec.level), "after": after})
+    fields |= {"env": dict(spec.env), "level": str(spec.level), "after": [str(one) for one in spec.after]}
+    if spec.attributes is not None:
+        limits = {name: (soft, hard) for name, soft, hard in spec.attributes.limits}
+        fields["attributes"] = messages.AttributesMessage(spec.attributes.umask, spec.attributes.nice, limits)
+    return SpecMessage(**fields)
 
 
 def _check_texts(message: SpecMessage) -> None:

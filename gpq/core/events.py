@@ -210,6 +210,7 @@ class Started:
     node: NodeId
     storage: str = ""  # of that node
     since: Seconds = 0.0  # when they began, told late perhaps; 0: at `at`
+    note: str = ""  # what of the shell that submitted it that server does not allow
 
 
 @dataclass(frozen=True, slots=True)

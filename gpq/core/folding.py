@@ -288,7 +288,7 @@ def _of_attempt(job: Job, event: StopSent | Retuned | Started | StartRefused | E
         case Retuned():
             return replace(job, order=event.order)
         case Started():
-            return _started(job, event)
+            return notice(_started(job, event), event.note)
         case StartRefused():
             end = Exit(code=event.code, note=event.reason, ended_at=event.at, lost=event.transient)
             return _exited(job, event.node, end)

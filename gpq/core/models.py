@@ -89,6 +89,15 @@ class StopReason(Word):
 
 
 @dataclass(frozen=True, slots=True)
+class Attributes:
+    """What the shell that submitted a job had beside its variables, and what its processes have."""
+
+    umask: int
+    nice: int
+    limits: tuple[tuple[str, int, int], ...] = ()  # name of a resource, soft, hard; -1 and what is not named: unlimited
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """What was asked. Changes by `Edited` alone."""
 
@@ -133,6 +142,7 @@ class JobSpec:
     code: str = ""  # SHA-256 of the archive that its code was frozen in; "" runs what lies in `cwd` then
     code_cwd: str = ""  # the working directory in it, relative
     code_from: str = ""  # what was frozen, for people: commit, dirty or not, how many files
+    attributes: Attributes | None = None  # None: an older submission's, or another program's: the server's own
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from gpq.core import environments
 from gpq.core.actions import Action, Forget, Launch, OfAttempt, Prepare, Retune, Stop
 from gpq.core.events import EnvironmentSeen, Event, NodeSeen, StartRefused
 from gpq.core.healing import Fate, expected, fate, standing
-from gpq.core.models import Snapshot, StopReason
+from gpq.core.models import Attributes, Snapshot, StopReason
 from gpq.core.nodes import NOT_YET, Node
 from gpq.core.planning import CANCEL_GRACE
 from gpq.core.units import JobId, NodeId, Seconds
@@ -52,6 +52,7 @@ class Conversation:
         *,
         library: str,
         variables: Mapping[str, str] = launching.NONE,
+        local: Attributes | None = None,
         gpus: Sequence[str],
         clock: Clock,
         inbox: Callable[[Sequence[Event]], None],
@@ -70,7 +71,7 @@ class Conversation:
         self.line: Send | None = None
         self._python, self._setup_limit = python, setup_limit
         self._looks: dict[str, Seconds] = {}  # environments that the node was asked to look at on this line, when
-        self._library, self._variables = library, variables
+        self._library, self._variables, self._local = library, variables, local
         self._clock = clock
         self._inbox = inbox
         self._view = view
@@ -170,7 +171,7 @@ class Conversation:
         if look.environment in self._looks:
             return
         self._looks[look.environment] = self._clock.elapsed()
-        order = launching.prepare_order(look, self._python, self._setup_limit, self._variables)
+        order = launching.prepare_order(look, self._python, self._setup_limit, self._variables, self._local)
 
         def done(reply: Reply) -> None:
             if reply.get("lost"):
@@ -207,8 +208,9 @@ class Conversation:
         if not launching.can_meet(launch, nodes):
             return  # said again once the others have been heard of
         order = launching.start_order(
-            launch, self.node, nodes=nodes, library=self._library, python=self._python, variables=self._variables
-        )
+            launch, self.node, nodes=nodes, library=self._library, python=self._python, variables=self._variables,
+            local=self._local,
+        )  # fmt: skip
         order = order._replace(**self._report, store=self._reign.store, log_limit=self._log_limit)
         key, said_at = (launch.job, launch.attempt), self._clock.elapsed()
         if key in self._forgone or key in self._refusals or key in self._told_refused:

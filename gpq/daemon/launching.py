@@ -7,9 +7,10 @@ from types import MappingProxyType
 
 from gpq_agent import wire
 
+from gpq.attributes import PER_USER, RESOURCES, UNLIMITED
 from gpq.core.actions import Launch, Prepare, Retune
 from gpq.core.leases import margin
-from gpq.core.models import JobSpec, Level
+from gpq.core.models import Attributes, JobSpec, Level
 from gpq.core.nodes import Node
 from gpq.core.units import NodeId, Seconds
 from gpq.daemon import slurm
@@ -41,10 +42,12 @@ def start_order(
     library: str,
     python: str = "",
     variables: Mapping[str, str] = NONE,
+    local: Attributes | None = None,
 ) -> wire.StartOrder:
     """The order for one node of `launch.placement`; raises KeyError for another. `library`: the folder on that node
     that holds gpq_agent and nothing else (a folder with more would hide packages of the script's own environment).
-    `python`: `script_python` of that node; `variables`: of all jobs there."""
+    `python`: `script_python` of that node; `variables`: of all jobs there; `local`: what jobs
+    that noted none have where it is this machine."""
     parts = launch.placement.parts
     rank = [name for name, _ in parts].index(node)
     spec = launch.spec
@@ -91,6 +94,7 @@ def start_order(
         setup=bool(spec.setup),
         any_python=_gives_way(spec, python),
         done_file=spec.done_file,
+        attributes=_attributes(spec, local),
         lease=spec.requeue_on_lost,
         lease_margin=margin(spec.requeue_on_lost),
     )
@@ -106,9 +110,13 @@ def control(retune: Retune) -> wire.Control:
 
 
 def prepare_order(
-    prepare: Prepare, python: str, limit: Seconds, variables: Mapping[str, str] = NONE
+    prepare: Prepare,
+    python: str,
+    limit: Seconds,
+    variables: Mapping[str, str] = NONE,
+    local: Attributes | None = None,
 ) -> wire.PrepareOrder:
-    """What a node is to look for. `python`: its `script_python`; `limit`: what a setup may take; `variables`: as above."""
+    """What a node is to look for. `python`: its `script_python`; `limit`: what a setup may take; the others as above."""
     spec = prepare.spec
     return wire.PrepareOrder(
         environment=prepare.environment,
@@ -119,7 +127,20 @@ def prepare_order(
         modules=list(spec.modules),
         env={**variables, **dict(spec.env)},
         limit=limit,
+        attributes=_attributes(spec, local),
     )
+
+
+def _attributes(spec: JobSpec, local: Attributes | None) -> dict[str, object] | None:
+    """wire.Attributes. None: those of a login there. Of what Linux counts by user, not by process, another machine keeps its own:
+    defaults are made from its memory, or for its network."""
+    wanted = spec.attributes or local
+    if wanted is None:
+        return None
+    limits = {name: [UNLIMITED, UNLIMITED] for name in RESOURCES}
+    limits |= {name: [soft, hard] for name, soft, hard in wanted.limits}
+    kept = {name: pair for name, pair in limits.items() if local is not None or name not in PER_USER}
+    return wire.Attributes(wanted.umask, wanted.nice, kept)._asdict()
 
 
 def interpreter(spec: JobSpec, of_node: str) -> str:

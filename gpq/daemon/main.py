@@ -22,9 +22,9 @@ from collections.abc import Iterator, Sequence
 from io import TextIOWrapper
 
 import gpq
-from gpq import config, daemon, outward, paths
+from gpq import attributes, config, daemon, outward, paths
 from gpq.control.controller import Controller
-from gpq.core.models import Config
+from gpq.core.models import Attributes, Config
 from gpq.daemon.fleet import Fleet
 from gpq.daemon.keeping import Keeper
 from gpq.daemon.notifier import Notifier
@@ -63,13 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os._exit(0)
     ready = Ready(options.ready_fd)
     try:
-        umask = _harden()
+        before = _harden()
         disk.refuse_network(paths.home())  # before anything is written or locked there
         disk.make_folder(paths.home())
         with contextlib.closing(DaemonLock()) as lock:
             _log_to_file(alone=options.detached)
             try:
-                return _serve(ready, umask, lock, options.metrics)
+                return _serve(ready, before, lock, options.metrics)
             except Exception:
                 lock.disown()  # before anybody is told
                 raise
@@ -116,17 +116,18 @@ class Ready:
         return True
 
 
-def _harden() -> int:
+def _harden() -> Attributes:
     """Files for the owner alone, no core dump (it would hold every job's environment), no death by a closed pipe.
 
-    The umask before, for the jobs: what they write is shared as their user wants it.
+    What it had before, for jobs that noted none: older submissions, and those of other programs.
     """
-    umask = os.umask(0o077)
+    umask, nice, limits = attributes.own()
+    os.umask(0o077)
     daemon.restore_environment()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    return umask
+    return Attributes(umask, nice, tuple((name, soft, hard) for name, (soft, hard) in limits.items()))
 
 
 class _LogFile(logging.handlers.RotatingFileHandler):
@@ -158,7 +159,7 @@ def _log_to_file(*, alone: bool) -> None:
     faulthandler.enable(_not_through_links(paths.daemon_log(), os.O_WRONLY | os.O_APPEND | os.O_CREAT))
 
 
-def _serve(ready: Ready, umask: int, lock: DaemonLock, metrics: str = "") -> int:
+def _serve(ready: Ready, before: Attributes, lock: DaemonLock, metrics: str = "") -> int:
     """From the first read of the configuration to the last close."""
     fingerprint = config.fingerprint()
     settings = config.load(policies=POLICIES)
@@ -187,7 +188,7 @@ def _serve(ready: Ready, umask: int, lock: DaemonLock, metrics: str = "") -> int
         world = LiveWorld(
             settings.nodes,
             paths.home(),
-            umask=umask,
+            attributes=before,
             reign=reign,
             log_limit=int(settings.log_limit * (1 << 20)),
             setup_limit=settings.setup_limit,

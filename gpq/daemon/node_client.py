@@ -17,7 +17,7 @@ from gpq import pace
 from gpq.connectors.base import Connector
 from gpq.core.actions import Action, Launch
 from gpq.core.events import Event
-from gpq.core.models import Snapshot
+from gpq.core.models import Attributes, Snapshot
 from gpq.core.nodes import FIRST_CONTACT
 from gpq.core.units import NodeId, Seconds
 from gpq.daemon.clock import Clock
@@ -37,9 +37,10 @@ class NodeClient:
     """`start`, then `order` from the controller's thread and `request` from any; `close` ends its threads.
 
     `arguments` are the agent's; `library` is the folder on the node that holds gpq_agent alone, "" where the agent is
-    to say it; `variables` are of all jobs there; `gpus` names those to use by UUID or index, all when empty; `address` is
-    where peers reach the node, "" where the agent is to say it; `python` runs scripts there, "" for the one of each job;
-    `setup_limit` is what a setup may take; `view` gives the newest committed snapshot; `ready` says whether an attempt may start.
+    to say it; `variables` are of all jobs there; `local` is what jobs have that noted no attributes, where the node is this
+    machine; `gpus` names those to use by UUID or index, all when empty; `address` is where peers reach the node, "" where
+    the agent is to say it; `python` runs scripts there, "" for the one of each job; `setup_limit` is what a setup may take;
+    `view` gives the newest committed snapshot; `ready` says whether an attempt may start.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class NodeClient:
         *,
         library: str,
         variables: Mapping[str, str] = NONE,
+        local: Attributes | None = None,
         gpus: Sequence[str],
         address: str = "",
         interface: str = "",
@@ -70,6 +72,7 @@ class NodeClient:
             node,
             library=library,
             variables=variables,
+            local=local,
             gpus=gpus,
             clock=clock,
             inbox=inbox,

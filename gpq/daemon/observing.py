@@ -132,7 +132,8 @@ class Observer:
         ran = state in ("running", "orphan") or info.get("pid") is not None
         if ran and self.node not in job.started_nodes and self._is_new("Started", key):
             since = sightings.moment(info.get("began"), stamp, now)
-            events.append(Started(now, job_id, attempt, self.node, self.storage, since))
+            note = str(info.get("imposed") or "")[: sightings.LONGEST_NOTE]
+            events.append(Started(now, job_id, attempt, self.node, self.storage, since, note))
         if state in ENDED and drained and self._is_new("Exited", key):
             self._ends[key] = self._clock.elapsed()
             ended = sightings.moment(info.get("ended"), stamp, now)

@@ -17,7 +17,7 @@ from gpq.connectors.library import library
 from gpq.connectors.local import LocalConnector
 from gpq.core.actions import Action, Forget, Launch, Prepare, Retune, Stop
 from gpq.core.events import Event, Exited
-from gpq.core.models import Exit, Snapshot, StopReason
+from gpq.core.models import Attributes, Exit, Snapshot, StopReason
 from gpq.core.units import JobId, NodeId, Seconds
 from gpq.daemon import connectors
 from gpq.daemon.clock import Clock
@@ -41,14 +41,14 @@ class LiveWorld:
         nodes: Mapping[str, NodeConfig],
         home: str,
         clock: Clock | None = None,
-        umask: int = -1,
+        attributes: Attributes | None = None,
         reign: Reign = UNNAMED,
         log_limit: int = 0,
         setup_limit: Seconds = 600.0,
     ) -> None:
         self._setup_limit = setup_limit
         self._clock = clock or Clock()
-        self._umask = umask  # of the jobs; -1: this process's own
+        self._attributes = attributes  # of jobs on this machine that noted none
         self._queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
         self._reign = reign
         self._log_limit = log_limit  # bytes of each attempt's log on its node; 0: no limit
@@ -84,7 +84,7 @@ class LiveWorld:
             connector = connectors.ssh(config, errors)
             arguments = connectors.ssh_arguments(node, config, self._home)
         else:
-            connector = LocalConnector(errors, umask=self._umask, python=config.python)
+            connector = LocalConnector(errors, python=config.python)
             arguments = connectors.local_arguments(config, self._home, folder)
         return NodeClient(
             node,
@@ -92,6 +92,7 @@ class LiveWorld:
             arguments,
             library="" if config.connector == "ssh" else self._library,
             variables={} if config.connector == "ssh" else paths.of_jobs(self._home),
+            local=None if config.connector == "ssh" else self._attributes,
             gpus=config.gpus,
             address=config.address,
             interface=config.interface,

@@ -20,6 +20,15 @@ class Request(msgspec.Struct, frozen=True, tag_field="op", tag=str.lower, forbid
     """Base of all requests; the tag is the lower-case name."""
 
 
+class AttributesMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the shell that submits a job has beside its variables. `limits`: [soft, hard] by the names of RLIMIT_*, in small
+    letters; -1 is unlimited, and so is what has no name there."""
+
+    umask: int
+    nice: int
+    limits: dict[str, tuple[int, int]] = {}
+
+
 class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A job as the CLI parsed it. User and uid are not in it: the daemon takes them from the socket's peer."""
 
@@ -60,6 +69,7 @@ class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     after: list[str] = []  # `12:ok`, `@:any`, `train:notok`: starts once those have ended so
     begin: float = 0.0  # starts no earlier; seconds since the epoch
     background: bool = False  # takes only what nobody else wants
+    attributes: AttributesMessage | None = None  # None: the server's own
 
 
 class ArrayMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -93,6 +93,7 @@ def _asked(spec: SpecMessage, job: JobView) -> dict[str, str]:
         if spec.batch_size or spec.max_batch_size
         else "",
         "atomic batch": f"{spec.min_atomic_batch} to {spec.max_atomic_batch}" if spec.max_atomic_batch else "",
+        "niceness": str(spec.attributes.nice) if spec.attributes and spec.attributes.nice else "",
         "tags": ", ".join(spec.tags),
         "notifies": f"{', '.join(spec.notify)} of {', '.join(spec.notify_on or [])}" if spec.notify else "",
     }

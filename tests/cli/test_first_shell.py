@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from gpq.client.connection import Connection
+from gpq.rpc.messages import SpecMessage, Submit, Submitted
 from tests.cli.conftest import FIFO, Gpq, state_directory
 from tests.sshd import Sshd
 from tests.waiting import wait_until
@@ -38,18 +40,30 @@ OF_A = {
     "EDITOR": "of-a",
 }
 BARE = ("PATH", "HOME", "PYTHONPATH")
+LOOK = """
+import json, os, resource
+names = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
+print(json.dumps({
+    "umask": oct(os.umask(0)), "nice": os.nice(0), "cores": len(os.sched_getaffinity(0)),
+    **{name: resource.getrlimit(getattr(resource, name)) for name in names},
+}))
+"""
+LOOKED = f"{sys.executable} -c '{LOOK}'"
 # Its first attempt waits until it is stopped.
-TWICE = "trap 'exit 75' TERM; env; touch begun-$GPQ_ATTEMPT; while test $GPQ_ATTEMPT = 1; do sleep 0.05; done"
+TWICE = (
+    f"trap 'exit 75' TERM; env; {LOOKED}; touch begun-$GPQ_ATTEMPT; while test $GPQ_ATTEMPT = 1; do sleep 0.05; done"
+)
 
 
 @dataclass
 class Shell:
-    """Somebody's, on the machine of `gpq`: `environ` is all that its own variables are."""
+    """Somebody's, on the machine of `gpq`: `environ` is all that its own variables are, `said` was said in it before."""
 
     gpq: Gpq
     environ: dict[str, str] = field(default_factory=dict)
 
     kept: tuple[str, ...] = (*BARE, "GPQ_HOME", "GPQ_CONFIG")
+    said: str = ":"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -57,8 +71,9 @@ class Shell:
         return {**{name: own[name] for name in self.kept}, **self.environ}
 
     def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        command = ["bash", "-c", f'{{ {self.said}; }} >&2 && exec "$@"', "bash", *argv]
         return subprocess.run(
-            argv, env=self.environment, cwd=self.gpq.home, capture_output=True, text=True, timeout=120, check=False
+            command, env=self.environment, cwd=self.gpq.home, capture_output=True, text=True, timeout=120, check=False
         )
 
     def __call__(self, *argv: str) -> str:
@@ -100,6 +115,13 @@ def variables(printed: str) -> dict[str, str]:
         for name, value in pairs.items()
         if name not in ("_", "PWD", "OLDPWD", "SHLVL") and not name.startswith("GPQ_")
     }
+
+
+def attributes(printed: str) -> dict[str, object]:
+    """What `LOOK` printed."""
+    [line] = [line for line in printed.splitlines() if line.startswith("{")]
+    found: dict[str, object] = json.loads(line)
+    return found
 
 
 def attempts(shell: Shell) -> list[str]:
@@ -151,6 +173,78 @@ def test_without_a_word_of_its_submission_a_job_has_what_a_login_has(gpq: Gpq) -
         "HOME", "USER", "LOGNAME", "SHELL", "PATH", "CUDA_VISIBLE_DEVICES",
     }  # fmt: skip
     assert seen["PATH"] == "/usr/local/bin:/usr/bin:/bin"
+
+
+# Both with what anybody may undo; the limit of CPU seconds counts for each process from its start.
+FIRST = "umask 077; ulimit -Sn 256; ulimit -Sc 0; ulimit -Sv 8000000; ulimit -Ss 4096; ulimit -St 500; taskset -cp 0 $$"
+OWN = "umask 027; ulimit -n 512; ulimit -Sc 7; ulimit -f 100000; ulimit -t 900; renice -n 3 -p $$"
+
+
+def test_umask_limits_and_niceness_are_those_of_the_shell_that_submits_and_all_cores_are_the_jobs(gpq: Gpq) -> None:
+    gpus = (gpq.home / "config.toml").read_text().replace("slots = 2", "slots = 1")
+    (gpq.home / "config.toml").write_text(gpus)  # one slot has all cores that gpq may use there
+    person_b = Shell(gpq, said=OWN)
+    alone = attributes(Shell(gpq, said=f"{OWN}; taskset -cp 0-4095 $$").run(sys.executable, "-c", LOOK).stdout)
+    assert (alone["umask"], alone["nice"], alone["RLIMIT_NOFILE"]) == ("0o27", 3, [512, 512])
+    for first in (Shell(gpq, said=FIRST), Shell(gpq)):
+        first("daemon", "start")
+        for printed in attempts(person_b):
+            assert attributes(printed) == alone
+        job = json.loads(gpq("show", "1", "--json").stdout)
+        assert job["notices"] == []
+        assert job["spec"]["attributes"]["umask"] == 0o27
+        gpq("daemon", "stop")
+
+
+# No shell of an ordinary user gets back what it gave up; root may, unless it gave that up as well.
+ORDINARY = "" if os.geteuid() else "setpriv --bounding-set=-sys_resource,-sys_nice "
+NARROW = "ulimit -Sn 200; ulimit -Hn 300; ulimit -c 0; renice -n 4 -p $$"
+
+
+def test_what_a_server_does_not_allow_is_told(home: Path, tmp_path: Path) -> None:
+    """Of this machine it is the shell that started the daemon."""
+    login = f'ForceCommand {{ {NARROW}; }} >/dev/null && exec {ORDINARY}sh -c "$SSH_ORIGINAL_COMMAND"'
+    with Sshd(tmp_path / "far", directives=[login]) as far:
+        here = "[nodes.near]\nslots = 1\n"
+        (home / "config.toml").write_text(f'policy = "fifo"\n{here}[nodes.far]\n{far.toml(slots=1)}')
+        gpq = Gpq(home)
+        first = Shell(gpq, said=NARROW)
+        done = first.run(*ORDINARY.split(), sys.executable, "-m", "gpq", "daemon", "start")
+        assert done.returncode == 0, done
+        both = Shell(gpq, said="ulimit -Sn 400; ulimit -c 100")("submit", "--array", "0-1", "--", "sh", "-c", LOOKED)
+        try:
+            first_id = int(both.partition(" jobs, ")[2].split()[0])
+            for job in (first_id, first_id + 1):
+                gpq("wait", str(job))
+                seen = attributes(gpq("logs", str(job)).stdout)
+                assert (seen["RLIMIT_NOFILE"], seen["RLIMIT_CORE"], seen["nice"]) == ([300, 300], [0, 0], 4)
+                detail = json.loads(gpq("show", str(job), "--json").stdout)
+                node = detail["attempts"][0]["placement"][0]["node"]
+                [told] = detail["notices"]
+                assert told.startswith(
+                    f"{node} does not allow what the job's shell had: niceness 4 instead of 0; core dumps 0"
+                )
+                assert "open files 300 instead of 400" in told
+                assert told in " ".join(gpq("show", str(job), COLUMNS="1000").stdout.split())
+        finally:
+            gpq("cancel", "all")
+            gpq("daemon", "stop")
+
+
+def test_what_noted_nothing_has_the_limits_of_its_server(home: Path) -> None:
+    """Other programs that speak to the socket, and submissions of older versions: here, of who started the daemon."""
+    gpq = Gpq(home)
+    Shell(gpq, said="umask 027; ulimit -Sn 333")("daemon", "start")
+    try:
+        with Connection(str(home / "gpq.sock")) as connection:
+            spec = SpecMessage(["sh", "-c", LOOKED], "/tmp", "black-box")
+            job = str(connection.call(Submit(spec), Submitted).id)
+        gpq("wait", job)
+        seen = attributes(gpq("logs", job).stdout)
+        assert (seen["umask"], seen["RLIMIT_NOFILE"][0]) == ("0o27", 333)  # type: ignore[index]
+        assert json.loads(gpq("show", job, "--json").stdout)["spec"]["attributes"] is None
+    finally:
+        gpq("daemon", "stop")
 
 
 def test_a_proxy_goes_along_and_its_password_does_not_without_a_word(queue: Gpq) -> None:

@@ -15,7 +15,7 @@ from gpq.core.models import Job, JobSpec, JobState, Level, Snapshot, Wish
 from gpq.core.nodes import NodeState
 from gpq.core.units import JobId
 from gpq.errors import GpqError, NotFound, Refused, UsageError
-from gpq.rpc.messages import SpecMessage
+from gpq.rpc.messages import AttributesMessage, SpecMessage
 from gpq.store.memory import MemoryStore
 from tests import builders
 from tests.builders import DECLARED, black_box, node, on, spec
@@ -161,6 +161,22 @@ def test_while_a_server_is_unknown_nothing_is_refused_for_want_of_gpus() -> None
 def test_a_spec_survives_the_way_there_and_back() -> None:
     message = requests.message_of(black_box(2, name="x", env=(("A", "b"),), tags=("t",)))
     assert requests.message_of(requests.spec_of(message, "ana", 1000, 60.0)) == message
+    noted = AttributesMessage(0o27, 3, {"nofile": (256, -1), "core": (0, 0)})
+    message = structs.replace(message, attributes=noted)
+    assert requests.message_of(requests.spec_of(message, "ana", 1000, 60.0)) == message
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        AttributesMessage(0o1000, 0), AttributesMessage(-1, 0), AttributesMessage(0, 20), AttributesMessage(0, -21),
+        AttributesMessage(0, 0, {"nofile": (2, 1)}), AttributesMessage(0, 0, {"nofile": (-1, 1)}),
+        AttributesMessage(0, 0, {"nofile": (-2, 1)}), AttributesMessage(0, 0, {"no file": (1, 1)}),
+    ],
+)  # fmt: skip
+def test_attributes_that_no_process_can_have_are_refused(wrong: AttributesMessage) -> None:
+    with pytest.raises(UsageError, match="cannot be"):
+        requests.spec_of(SpecMessage(["true"], "/tmp", "black-box", attributes=wrong), "ana", 1000, 60.0)
 
 
 def test_jobs_that_need_the_same_have_one_environment_and_others_another() -> None:

@@ -8,7 +8,7 @@ from gpq_agent import wire
 
 from gpq.cli import slurm_variables
 from gpq.core.actions import Launch, Prepare
-from gpq.core.models import BatchOrder, JobSpec, Level, Placement
+from gpq.core.models import Attributes, BatchOrder, JobSpec, Level, Placement
 from gpq.core.units import DeviceId, JobId, NodeId
 from gpq.daemon import slurm
 from gpq.daemon.launching import can_meet, masters, prepare_order, start_order
@@ -30,6 +30,21 @@ def place(**counts: int) -> Placement:
 def order(wanted: JobSpec, placement: Placement, name: str = "a", attempt: int = 1) -> wire.StartOrder:
     launch = Launch(JobId(42), attempt, wanted, placement, BatchOrder(7, 32, 1), port=20_042)
     return start_order(launch, NodeId(name), nodes=NODES, library="/lib/gpq")
+
+
+def test_another_machine_keeps_its_own_limits_of_what_is_counted_by_user() -> None:
+    """A head node with a gigabyte has few processes, and no locked memory for InfiniBand."""
+    noted = Attributes(0o27, 3, (("memlock", 8, 8), ("nofile", 256, 512), ("nproc", 1000, 1000)))
+    launch = Launch(JobId(42), 1, spec(attributes=noted), place(a=1), BatchOrder(), port=0)
+    there = start_order(launch, NodeId("a"), nodes=NODES, library="").attributes
+    here = start_order(launch, NodeId("a"), nodes=NODES, library="", local=Attributes(0o22, 0)).attributes
+    assert there is not None
+    assert here is not None
+    assert (there["umask"], there["nice"], there["limits"]["nofile"]) == (0o27, 3, [256, 512])
+    assert there["limits"]["as"] == [-1, -1]  # it had none, and that is said
+    assert here["limits"].keys() - there["limits"].keys() == {"memlock", "msgqueue", "nproc", "sigpending"}
+    assert here["limits"]["memlock"] == [8, 8]
+    assert order(spec(), place(a=1)).attributes is None
 
 
 def test_a_black_box_is_run_as_it_is() -> None:

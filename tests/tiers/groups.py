@@ -51,8 +51,8 @@ LIBRARY = ("agent/gpq_agent/train", "agent/gpq_agent/wire.py", "constraints.txt"
 MODELS = ("gpq/core", "gpq/policies", "gpq/config.py", "constraints.txt")
 DAEMON = ("gpq/connectors", "gpq/control", "gpq/daemon", "gpq/rpc", "gpq/store", "agent/gpq_agent/node")
 SYSTEM = (
-    *AGENT, *DAEMON, *MODELS, "gpq/client", "gpq/decoding.py", "gpq/errors.py", "gpq/outward.py", "gpq/pace.py",
-    "gpq/paths.py", "gpq/ports.py",
+    *AGENT, *DAEMON, *MODELS, "gpq/attributes.py", "gpq/client", "gpq/decoding.py", "gpq/errors.py", "gpq/outward.py",
+    "gpq/pace.py", "gpq/paths.py", "gpq/ports.py",
 )  # fmt: skip
 # What tests of the system start processes with, and wait by.
 HELPERS = (

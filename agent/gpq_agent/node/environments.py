@@ -15,7 +15,7 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from gpq_agent import wire
-from gpq_agent.node import launch, logs, patiently, shim
+from gpq_agent.node import attributes, launch, logs, patiently, shim
 from gpq_agent.node.spool import LOCK, Spool, SpoolError, is_locked, try_lock
 
 Message = Dict[str, Any]
@@ -79,6 +79,7 @@ def parse(message: Any) -> wire.PrepareOrder:
         "env": isinstance(order.env, dict)
         and all(text(k) and text(v) and k and "=" not in k for k, v in order.env.items()),
         "limit": isinstance(order.limit, (int, float)) and 0 < order.limit < 1e6,
+        "attributes": attributes.is_right(order.attributes),
     }
     for name, is_good in good.items():
         if not is_good:
@@ -87,11 +88,12 @@ def parse(message: Any) -> wire.PrepareOrder:
 
 
 class Environments:
-    """Of one spool. `base`: the environment of a login, which all jobs have."""
+    """Of one spool. `base`: the environment of a login, which all jobs have; `before`: what the agent had when it started."""
 
-    def __init__(self, place: Spool, base: Dict[str, str]) -> None:
+    def __init__(self, place: Spool, base: Dict[str, str], before: wire.Attributes) -> None:
         self.spool = place
         self.base = base
+        self.before = before
         self._pending: List[Pending] = []
 
     @property
@@ -149,9 +151,11 @@ class Environments:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(folder, ANSWER))
             env = self._env(order)
+            wanted = attributes.of(order.attributes) if order.attributes else self.before
+            given, _ = attributes.granted(wanted, self.before)
 
-            def look(umask: int) -> None:
-                answer = _judge(order, folder, env, umask)
+            def look() -> None:
+                answer = _judge(order, folder, env, given)
                 wire.write_json(os.path.join(folder, ANSWER), answer._asdict())
 
             shim.detach(folder, {lock}, look)
@@ -196,7 +200,7 @@ def _folder(place: Spool, environment: str) -> str:
 # -- in the process that looks -------------------------------------------------------------------------------------------
 
 
-def _judge(order: wire.PrepareOrder, folder: str, env: Dict[str, str], umask: int) -> Answer:
+def _judge(order: wire.PrepareOrder, folder: str, env: Dict[str, str], given: wire.Attributes) -> Answer:
     """The whole look. A setup after which all was there is run again where something is not there any more."""
     try:
         _check_places(order, env)
@@ -207,7 +211,7 @@ def _judge(order: wire.PrepareOrder, folder: str, env: Dict[str, str], umask: in
     kept = _kept(folder)
     answer = _look_at(order, env, kept) if kept is not None else None
     if kept is None or answer is None or (kept["made"] and not answer.fit):
-        kept = _run_setup(order, folder, env, umask)
+        kept = _run_setup(order, folder, env, given)
         answer = _look_at(order, env, kept)
     if answer.fit and not kept["made"]:
         wire.write_json(os.path.join(folder, SETUP), dict(kept, made=True))
@@ -273,24 +277,24 @@ def _kept(folder: str) -> Optional[Message]:
     return kept
 
 
-def _run_setup(order: wire.PrepareOrder, folder: str, env: Dict[str, str], umask: int) -> Message:
-    """Without a GPU, with its output in `log`; kept in setup.json."""
+def _run_setup(order: wire.PrepareOrder, folder: str, env: Dict[str, str], given: wire.Attributes) -> Message:
+    """As the job that it is for, without a GPU, with its output in `log`; kept in setup.json."""
     exports, log = os.path.join(folder, EXPORTS), os.path.join(folder, LOG)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(exports)
-    given = {**env, "CUDA_VISIBLE_DEVICES": ""}
+    own = {**env, "CUDA_VISIBLE_DEVICES": ""}
     ours = {"GPQ_SETUP": order.setup, "GPQ_SETUP_EXPORTS": exports}
     shell = shutil.which("bash", path=env.get("PATH", os.defpath)) or "/bin/sh"
     with open(log, "wb") as output:
         process = subprocess.Popen(
-            [shell, "-c", RUN_SETUP], cwd=order.cwd, env={**given, **ours}, stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT, preexec_fn=lambda: _as_a_job(umask),
+            [shell, "-c", RUN_SETUP], cwd=order.cwd, env={**own, **ours}, stdin=subprocess.DEVNULL, stdout=output,
+            stderr=subprocess.STDOUT, preexec_fn=lambda: _as_a_job(given),
         )  # fmt: skip
         code = _wait(process, order.limit)
     kept: Message = {"ok": code == 0, "made": False, "reason": "", "fix": "", "at": time.time()}
     kept.update({"set": {}, "unset": [], "python": ""})
     if code == 0:
-        kept.update(_exports(exports, given))
+        kept.update(_exports(exports, own))
     else:
         data, _, _ = logs.tail(log, -4096, 4096)
         how = "took longer than {:g} s".format(order.limit) if code is None else "failed ({})".format(_how(code))
@@ -339,10 +343,11 @@ def _last_line(data: bytes) -> str:
     return "".join(sign if sign.isprintable() else "?" for sign in lines[-1][:LONGEST_LINE]) if lines else ""
 
 
-def _as_a_job(umask: int = 0o077) -> None:
+def _as_a_job(given: Optional[wire.Attributes] = None) -> None:
     """In the child: nothing of what the agent ignores or blocks is handed on."""
     os.setsid()
-    os.umask(umask)
+    if given is not None:
+        attributes.take(given)
     for number in range(1, signal.NSIG):
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_DFL)

@@ -53,7 +53,7 @@ class Errands:
             raise SpoolError("{} errands are under way".format(MOST), "wait for their end", "busy")
         listen, tell = os.pipe()
 
-        def run(_: int) -> None:
+        def run() -> None:
             signal.signal(signal.SIGALRM, _end_all)
             signal.setitimer(signal.ITIMER_REAL, limit)
             try:

@@ -12,7 +12,7 @@ import time
 from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
 from gpq_agent import wire
-from gpq_agent.node import ending, login, meeting, network, patiently
+from gpq_agent.node import attributes, ending, login, meeting, network, patiently
 from gpq_agent.node.leases import STORE, age
 from gpq_agent.node.spool import Spool, SpoolError
 from gpq_agent.node.storage import HASH
@@ -84,6 +84,8 @@ def _checks(order: Any) -> List[Tuple[str, bool]]:
         ("lease_margin", seconds(order.lease_margin) and (not order.lease or order.lease_margin > 0)),
         ("log_limit", number(order.log_limit) and order.log_limit >= 0),
         ("done_file", text(order.done_file)),
+        ("attributes", attributes.is_right(order.attributes)),
+        ("imposed", text(order.imposed)),
         ("store", isinstance(order.store, str) and (not order.lease or bool(STORE.fullmatch(order.store)))),
     ]
 
@@ -243,16 +245,13 @@ def addressed(argv: List[str], address: str) -> List[str]:
     return argv
 
 
-def become_job(
-    order: wire.StartOrder, env: Dict[str, str], cores: List[int], log: str, go: int, umask: int
-) -> NoReturn:
+def become_job(order: wire.StartOrder, env: Dict[str, str], cores: List[int], log: str, go: int) -> NoReturn:
     """Runs in the forked child: wait for the go byte, then turn into the job. Without a go byte nothing ever runs."""
     try:
         os.setsid()
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         if os.read(go, 1) != b"g":
             os._exit(NOT_EXECUTABLE)
-        os.umask(umask)
         code = _prepare_and_exec(order, env, cores, output)
     except BaseException as error:  # nothing may return into the shim's code
         code = NOT_EXECUTABLE
@@ -294,6 +293,8 @@ def _prepare_and_exec(order: wire.StartOrder, env: Dict[str, str], cores: List[i
             return NOT_EXECUTABLE
         say("the servers of this job meet at {} port {}, here by {}".format(met.address, order.port, met.interface))
         env, argv = meeting.exports(met, order.port, env), addressed(argv, met.address)
+    for failed in attributes.take(attributes.of(order.attributes)) if order.attributes else ():
+        say(failed)
     try:
         os.execvpe(argv[0], argv, env)
     except FileNotFoundError as error:

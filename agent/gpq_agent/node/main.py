@@ -11,7 +11,7 @@ import sys
 from typing import Dict, List, Optional
 
 from gpq_agent import wire
-from gpq_agent.node import login, slots
+from gpq_agent.node import attributes, login, slots
 from gpq_agent.node.locks import FOLDERS
 from gpq_agent.node.requests import Agent
 from gpq_agent.node.spool import Spool, SpoolError
@@ -25,6 +25,8 @@ def main(arguments: Optional[List[str]] = None) -> int:
     options = parse(arguments)
     if wire.ENV_MARK in os.environ:
         _leave_the_job()
+    before = attributes.own()
+    attributes.settle()
     try:
         cores = slots.parse_cores(options.cores) if options.cores else slots.own_cores()
         agent = Agent(
@@ -37,6 +39,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
             slots=options.slots,
             probe_limit=options.probe_limit,
             probe_period=options.probe_period,
+            before=before,
             locks=options.locks,
         )
     except (SpoolError, OSError, ValueError) as error:

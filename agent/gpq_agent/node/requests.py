@@ -12,7 +12,7 @@ import traceback
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from gpq_agent import wire
-from gpq_agent.node import launch, logs, network, procs, slots
+from gpq_agent.node import attributes, launch, logs, network, procs, slots
 from gpq_agent.node.attempts import LIVE, Attempts
 from gpq_agent.node.devices import Devices
 from gpq_agent.node.environments import Environments
@@ -54,13 +54,15 @@ class Agent:
         slots: int,
         probe_limit: float,
         probe_period: float,
+        before: wire.Attributes,
         locks: str = "",
     ) -> None:
         self.spool = place
         self.base = base
+        self.before = before
         self.cores = cores
         self.attempts = Attempts(place, Locks(locks, place.id))
-        self.environments = Environments(place, base)
+        self.environments = Environments(place, base, before)
         self.yielding = Yielding(self.attempts.locks.folder)
         self.errands = Errands(place, base, self.yielding.folder)
         self.reign = Reign(place, self.attempts.boot)
@@ -269,8 +271,18 @@ class Agent:
             order = order._replace(cwd=os.path.join(self.staging.code(order.code), order.cwd), code="")
         if order.lease > 0:
             self.reign.ready(order.store)
+        order = self._with_attributes(order)
         state, _ = self.attempts.start(order, self._usable(key, order), self.base, self.reign.admit)
         return {"state": state, "attempt": self._info(key)}
+
+    def _with_attributes(self, order: wire.StartOrder) -> wire.StartOrder:
+        """Those that its process will have, and a line on what of the wanted ones this server does not allow."""
+        wanted = attributes.of(order.attributes) if order.attributes else self.before
+        given, lacks = attributes.granted(wanted, self.before)
+        here = order.servers[order.node_rank] if order.node_rank < len(order.servers) else "the server"
+        told = "{} does not allow what the job's shell had: {} ({})".format(here, "; ".join(lacks), attributes.MENDS)
+        imposed = told if lacks and order.attributes else ""
+        return order._replace(attributes=given._asdict(), imposed=imposed)
 
     def _usable(self, key: str, order: wire.StartOrder) -> List[wire.DeviceInfo]:
         """The devices of an order. Raises SpoolError for one that is not there or not to be had."""

@@ -29,14 +29,14 @@ def spawn(
     detach(
         place.folder(wire.attempt_key(order.job, order.attempt)),
         {lock, *gpus},
-        lambda umask: _start(place, order, env, cores, umask, gpus),
+        lambda: _start(place, order, env, cores, gpus),
     )
 
 
 def adopt(place: Spool, order: wire.StartOrder, first: Dict[str, object], lock: int) -> None:
     """Fork a shim for an attempt whose own one was killed: it obeys stop.json and records that the code is unknown."""
 
-    def watch(_: int) -> None:
+    def watch() -> None:
         folder = place.folder(wire.attempt_key(order.job, order.attempt))
         wire.write_json(os.path.join(folder, wire.SHIM), dict(procs.identity(os.getpid()), adopted=True))
         Supervisor(place, order, Tree(place.mark(os.path.basename(folder)), None), first, parent=False).run()
@@ -44,7 +44,7 @@ def adopt(place: Spool, order: wire.StartOrder, first: Dict[str, object], lock: 
     detach(place.folder(wire.attempt_key(order.job, order.attempt)), {lock}, watch)
 
 
-def detach(folder: str, keep: Set[int], body: Callable[[int], None]) -> None:
+def detach(folder: str, keep: Set[int], body: Callable[[], None]) -> None:
     """Run `body` in a process that belongs to nobody here: forked twice, own session, no inherited descriptor but `keep`."""
     pid = os.fork()
     if pid:
@@ -55,13 +55,12 @@ def detach(folder: str, keep: Set[int], body: Callable[[int], None]) -> None:
         os.setsid()
         if os.fork():
             os._exit(0)
-        umask = os.umask(0o077)
         signal.pthread_sigmask(signal.SIG_BLOCK, WAKE)
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
         os.chdir("/")
         procs.keep_only(keep)
-        body(umask)
+        body()
         code = 0
     except BaseException:
         _leave_trace(folder)
@@ -77,9 +76,7 @@ def _leave_trace(folder: str) -> None:
         pass
 
 
-def _start(
-    place: Spool, order: wire.StartOrder, env: Dict[str, str], cores: List[int], umask: int, gpus: Sequence[int]
-) -> None:
+def _start(place: Spool, order: wire.StartOrder, env: Dict[str, str], cores: List[int], gpus: Sequence[int]) -> None:
     key = wire.attempt_key(order.job, order.attempt)
     folder = place.folder(key)
     wire.write_json(os.path.join(folder, wire.SHIM), procs.identity(os.getpid()))
@@ -92,7 +89,7 @@ def _start(
         os.close(go)  # else the child would keep its own go pipe open, and wait for ever for a dead shim
         for descriptor in gpus:
             os.set_inheritable(descriptor, True)
-        launch.become_job(order, env, cores, os.path.join(folder, wire.LOG), listen, umask)
+        launch.become_job(order, env, cores, os.path.join(folder, wire.LOG), listen)
     os.close(listen)
     started_at = time.time()
     first = dict(procs.identity(child), started_at=started_at)

@@ -114,7 +114,7 @@ def outcomes(node: NodeAgent, folder: Path, cells: Iterable[Cell]) -> dict[Cell,
         fields["devices"] = [f"slot-{number - 1}"]
         keys[cell] = (node.start(number, argv(cell, folder), **fields), out)
     found = {}
-    for cell, (key, out) in keys.items():
+    for cell, (_, out) in keys.items():
         ranks = ["0", "1"] if cell.launcher == "torchrun" else [""]
         wait_until(lambda: all(Path(f"{out}{rank}.ready").exists() for rank in ranks), f"{cell} to be ready", GRACE)  # noqa: B023
     for key, _ in keys.values():

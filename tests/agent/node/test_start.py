@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import sys
 import time
@@ -102,6 +103,35 @@ def test_a_job_gets_its_environment_its_cores_and_nothing_of_the_shim(node: Node
     assert [name for name in seen["files"] if not name.startswith("/proc/")] == sorted([os.devnull, log, log])
 
 
+def test_what_an_order_says_nothing_of_is_as_the_agent_found_it(
+    agent: Callable[..., NodeAgent], tmp_path: Path
+) -> None:
+    """From a daemon of an older version, and what another machine keeps of its own. The agent itself takes more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
+        node = agent("--slots", "1")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    own = resource.prlimit(node.process.pid, resource.RLIMIT_NOFILE)
+    assert own[0] == own[1] >= hard > 400
+    ask = "ulimit -Sn; ulimit -Ss; umask"
+    for number, (attributes, seen) in enumerate(
+        [
+            (None, "400"),
+            ({"umask": 0o7, "nice": 0, "limits": {"stack": [1 << 20, 1 << 20], "of-2040": [1, 1]}, "more": 1}, "400"),
+            ({"umask": 0o7, "nice": 0, "limits": {"nofile": [50, 60]}}, "50"),
+        ],
+        1,
+    ):
+        key = node.start(number, ["sh", "-c", ask], attributes=attributes)
+        node.ended(key)
+        files, stack, umask = node.log(key).decode().split()
+        assert files == seen
+        assert number == 1 or umask == "0007"
+        assert number != 2 or stack == "1024"
+
+
 def test_a_second_attempt_is_told_to_resume_from_the_same_checkpoints(node: NodeAgent, tmp_path: Path) -> None:
     first = show(node, tmp_path, 1)["env"]
     second = show(node, tmp_path, 2)["env"]
@@ -163,6 +193,9 @@ def test_a_start_that_comes_again_after_the_end_runs_nothing(node: NodeAgent, tm
         ({"level": "magic"}, "level"),
         ({"done_file": 7}, "done_file"),
         ({"done_file": "a\0b"}, "done_file"),
+        ({"attributes": {"umask": 0o27, "nice": 0}}, "attributes"),
+        ({"attributes": {"umask": 0o27, "nice": 20, "limits": {}}}, "attributes"),
+        ({"attributes": {"umask": 0o27, "nice": 0, "limits": {"nofile": [-1, 5]}}}, "attributes"),
     ],
 )
 def test_an_order_that_cannot_be_kept_is_refused_and_leaves_nothing(

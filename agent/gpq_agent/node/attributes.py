@@ -1,0 +1,150 @@
+"""What a process has beside its variables: umask, niceness, limits, cores. Of the agent's own: all that it may have.
+Of a job: what its submission noted, as far as this server allows it.
+"""
+
+import contextlib
+import os
+import resource
+from typing import Any, Dict, List, Tuple
+
+from gpq_agent import wire
+
+UNLIMITED = resource.RLIM_INFINITY
+RESOURCES = {
+    name[len("RLIMIT_") :].lower(): getattr(resource, name)
+    for name in dir(resource)
+    if name.startswith("RLIMIT_") and name != "RLIMIT_OFILE"  # another name of NOFILE
+}
+NAMES = {
+    "as": "address space", "core": "core dumps", "cpu": "CPU seconds", "data": "data segment", "fsize": "size of files",
+    "memlock": "locked memory", "msgqueue": "message queues", "nice": "raised priority", "nofile": "open files",
+    "nproc": "processes", "rss": "resident memory", "rtprio": "real-time priority", "rttime": "real-time runs",
+    "sigpending": "pending signals", "stack": "stack",
+}  # fmt: skip
+# Soft ones that stay as they are: core dumps would hold environments, and each thread has a stack of that size.
+NOT_RAISED = ("core", "stack")
+NR_OPEN = "/proc/sys/fs/nr_open"  # more open files nobody may have
+MOST_CORES = 1 << 13
+LEAST_NICE, MOST_NICE = -20, 19
+MENDS = "raise it there; on the daemon's machine `gpq daemon stop`, then start it from a shell that has it"
+
+
+def own() -> wire.Attributes:
+    """Of this process, which has one thread."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    limits = {name: list(resource.getrlimit(number)) for name, number in RESOURCES.items()}
+    return wire.Attributes(umask, os.getpriority(os.PRIO_PROCESS, 0), limits)
+
+
+def settle() -> None:
+    """Give this process all that it may have, whatever its shell or login had. Its hard limits are then what this server
+    allows jobs."""
+    os.umask(0o077)
+    for name, number in RESOURCES.items():
+        soft, hard = resource.getrlimit(number)
+        for most in (_nr_open() if name == "nofile" else UNLIMITED, hard):
+            with contextlib.suppress(OSError, ValueError):  # only root raises hard ones
+                resource.setrlimit(number, (soft if name in NOT_RAISED else most, most))
+                break
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, range(MOST_CORES))  # of which the kernel takes those that it allows
+
+
+def _nr_open() -> int:
+    try:
+        with open(NR_OPEN) as stream:
+            return int(stream.read())
+    except (OSError, ValueError):
+        return UNLIMITED
+
+
+def granted(wanted: wire.Attributes, before: wire.Attributes) -> Tuple[wire.Attributes, List[str]]:
+    """What a child of this process, which has settled, can have of `wanted`, and what not: "open files 256 instead of 4096".
+    Limits that it does not name are those of `before`, the server's own."""
+    lacks: List[str] = []
+    nice = max(wanted.nice, _least_nice())
+    if nice != wanted.nice:
+        lacks.append("niceness {} instead of {}".format(nice, wanted.nice))
+    limits = {}
+    for name, number in RESOURCES.items():
+        asked = wanted.limits.get(name, before.limits.get(name, [UNLIMITED, UNLIMITED]))
+        most = resource.getrlimit(number)[1]
+        soft, hard = [_least(value, most) for value in asked]
+        limits[name] = [soft, hard]
+        if soft != asked[0]:
+            lacks.append("{} {} instead of {}".format(NAMES.get(name, name), _shown(soft), _shown(asked[0])))
+        elif hard != asked[1]:
+            told = "{} at most {} instead of {}".format(NAMES.get(name, name), _shown(hard), _shown(asked[1]))
+            lacks.append(told)
+    return wire.Attributes(wanted.umask, nice, limits), lacks
+
+
+def _least(value: int, most: int) -> int:
+    if UNLIMITED in (value, most):
+        return max(value, most)  # the other one: UNLIMITED is below all
+    return min(value, most)
+
+
+def _shown(value: int) -> str:
+    return "unlimited" if value == UNLIMITED else str(value)
+
+
+def _least_nice() -> int:
+    """Root may have any; others what is left of it, or what RLIMIT_NICE allows them."""
+    now = os.getpriority(os.PRIO_PROCESS, 0)
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, LEAST_NICE)
+    except OSError:
+        return min(now, 20 - resource.getrlimit(resource.RLIMIT_NICE)[0])
+    os.setpriority(os.PRIO_PROCESS, 0, now)
+    return LEAST_NICE
+
+
+def take(given: wire.Attributes) -> List[str]:
+    """Make them this process's own; what that failed at, which `granted` does not foresee."""
+    failed: List[str] = []
+    os.umask(given.umask)
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, given.nice)
+    except OSError as error:
+        failed.append("cannot have niceness {}: {}".format(given.nice, error.strerror))
+    for name, (soft, hard) in given.limits.items():  # `granted` has left those out that are not known here
+        try:
+            resource.setrlimit(RESOURCES[name], (soft, hard))
+        except (OSError, ValueError) as error:
+            failed.append("cannot limit {} to {}: {}".format(NAMES.get(name, name), _shown(soft), error))
+    return failed
+
+
+def of(value: Dict[str, Any]) -> wire.Attributes:
+    """From a dictionary that `is_right`; a newer gpq's may have more in it."""
+    return wire.Attributes(**{name: value[name] for name in wire.Attributes._fields})
+
+
+def is_right(value: Any) -> bool:
+    """Is it a wire.Attributes as a dictionary, or None?"""
+
+    def whole(number: Any, least: int, most: int) -> bool:
+        return isinstance(number, int) and not isinstance(number, bool) and least <= number <= most
+
+    def pair(limit: Any) -> bool:
+        return (
+            isinstance(limit, list)
+            and len(limit) == 2
+            and all(whole(one, UNLIMITED, (1 << 63) - 1) for one in limit)
+            and _least(*limit) == limit[0]
+        )
+
+    if value is None:
+        return True
+    return (
+        isinstance(value, dict)
+        and value.keys() >= set(wire.Attributes._fields)
+        and whole(value["umask"], 0, 0o777)
+        and whole(value["nice"], LEAST_NICE, MOST_NICE)
+        and isinstance(value["limits"], dict)
+        and all(isinstance(name, str) and pair(limit) for name, limit in value["limits"].items())
+    )

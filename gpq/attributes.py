@@ -1,0 +1,40 @@
+"""What this process has beside its variables, of the shell that started it: umask, niceness, limits. Reads, changes nothing."""
+
+import os
+import resource
+from typing import NamedTuple
+
+UNLIMITED = resource.RLIM_INFINITY  # -1
+RESOURCES = {
+    name.removeprefix("RLIMIT_").lower(): getattr(resource, name)
+    for name in dir(resource)
+    if name.startswith("RLIMIT_") and name != "RLIMIT_OFILE"  # another name of NOFILE
+}
+# What Linux counts by user, not by process: defaults are made from the memory of the machine, or for its network.
+PER_USER = ("memlock", "msgqueue", "nproc", "sigpending")
+
+
+class Attributes(NamedTuple):
+    """`limits`: [soft, hard] by name, -1 is unlimited, and so is what has no name there."""
+
+    umask: int
+    nice: int
+    limits: dict[str, list[int]]
+
+
+def own() -> Attributes:
+    """Of this process."""
+    limits = {name: list(resource.getrlimit(number)) for name, number in RESOURCES.items()}
+    known = {name: pair for name, pair in limits.items() if pair != [UNLIMITED, UNLIMITED]}
+    return Attributes(_umask(), os.getpriority(os.PRIO_PROCESS, 0), known)
+
+
+def _umask() -> int:
+    """Not by `os.umask`, which would change it under other threads, where the kernel (4.7) tells it."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as stream:
+        for line in stream:
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask
