@@ -152,6 +152,7 @@ def test_a_jobs_environment_is_of_its_server_and_its_submission_alone(gpq: Gpq, 
                 "LOGNAME": me.pw_name,
                 "SHELL": me.pw_shell,
                 "CUDA_VISIBLE_DEVICES": "",
+                "PYTHONHASHSEED": "0",
                 "PATH": person_b.environment["PATH"],
                 "PYTHONPATH": person_b.environment["PYTHONPATH"],
                 **person_b.environ,
@@ -170,7 +171,7 @@ def test_without_a_word_of_its_submission_a_job_has_what_a_login_has(gpq: Gpq) -
     gpq("wait", job)
     seen = variables(gpq("logs", job).stdout)
     assert {name for name in seen if not name.endswith("_NUM_THREADS")} == {
-        "HOME", "USER", "LOGNAME", "SHELL", "PATH", "CUDA_VISIBLE_DEVICES",
+        "HOME", "USER", "LOGNAME", "SHELL", "PATH", "CUDA_VISIBLE_DEVICES", "PYTHONHASHSEED",
     }  # fmt: skip
     assert seen["PATH"] == "/usr/local/bin:/usr/bin:/bin"
 
