@@ -43,7 +43,8 @@ def verdict(folder: str, order: wire.StartOrder, code: int) -> Verdict:
     is_killed = bool(failures) and int(failures[-1][1]) < 0 and int(failures[-1][1]) != -signal.SIGABRT
     error = _content(folder, wire.FIRST_ERROR)
     if error is not None and not is_killed:
-        cause = "rank {}: {}".format(error.get("rank"), error.get("error"))
+        several = order.node_count > 1 or len(order.devices) > 1
+        cause = "{}{}".format("rank {}: ".format(error.get("rank")) if several else "", error.get("error"))
     victim = not is_killed and order.node_count > 1 and PEER_GONE.search(log) is not None
     return Verdict(cause=cause, victim=victim)
 

@@ -53,8 +53,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def note_error(folder: str, rank: int, error: BaseException) -> None:
-    """Keep the first error of an attempt for the node agent. Those of replicas that lose the first one come later."""
-    text = " ".join(str(error).split())[:MOST_OF_AN_ERROR]
+    """Keep the first line of the first error of an attempt for the node agent. Replicas that lose that one err later."""
+    text = str(error).strip().partition("\n")[0][:MOST_OF_AN_ERROR]
     content = {"rank": rank, "error": "{}: {}".format(type(error).__name__, text) if text else type(error).__name__}
     with contextlib.suppress(OSError), open(os.path.join(folder, wire.FIRST_ERROR), "xb") as stream:
         stream.write(wire.encode(content))

@@ -151,6 +151,8 @@ def test_the_first_error_of_a_replica_is_the_cause(tmp_path: Path) -> None:
     wire.write_json(str(tmp_path / wire.FIRST_ERROR), {"rank": 1, "error": "ValueError: a bad batch"})
     (tmp_path / wire.LOG).write_text(SUMMARY.format(rank=1, code=1))
     assert verdict(str(tmp_path), order(0, 20_042, []), 1).cause == "rank 1: ValueError: a bad batch"
+    alone = order(0, 20_042, [])._replace(node_count=1, devices=["0"])
+    assert verdict(str(tmp_path), alone, 1).cause == "ValueError: a bad batch"
     (tmp_path / wire.LOG).write_text(SUMMARY.format(rank=0, code=-9))
     assert verdict(str(tmp_path), order(0, 20_042, []), 1).cause == "rank 0 was killed by SIGKILL"
 
