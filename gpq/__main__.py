@@ -10,9 +10,37 @@ import sys
 def main() -> int:
     """The exit status of `gpq ARGV...`."""
     try:
+        own_packages_first()
         return _through_the_door(sys.argv[1:])
     except KeyboardInterrupt:  # the door answers this itself, once it is imported
         return 130
+    except (ImportError, SyntaxError) as error:
+        return _not_importable(error)
+
+
+def own_packages_first() -> None:
+    """PYTHONPATH is for scripts: a module's, of another Python perhaps, must not hide what gpq was installed with."""
+    path = os.environ.get("PYTHONPATH")
+    if not path:
+        return
+    folders = {os.path.abspath(entry) for entry in path.split(os.pathsep)}
+    folders.discard(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    foreign = [each for each in sys.path if each in folders and not os.path.isdir(os.path.join(each, "gpq_agent"))]
+    sys.path[:] = [each for each in sys.path if each not in foreign] + foreign
+
+
+def _not_importable(error: "ImportError | SyntaxError") -> int:
+    """One line instead of a traceback: gpq itself is fine, and what it stands on is not."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    place = getattr(error, "filename", None) or (at.tb_frame.f_code.co_filename if at is not None else "")
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    sys.stderr.write(f"gpq: what gpq stands on cannot be imported: {text} ({place})\n")
+    sys.stderr.write(
+        "hint: install gpq again, in an environment of its own; or unset PYTHONPATH, where it leads there\n"
+    )
+    return 1
 
 
 def _through_the_door(argv: list[str]) -> int:

@@ -1,5 +1,6 @@
-"""What this process has beside its variables, of the shell that started it: umask, niceness, limits. Reads, changes nothing."""
+"""What this process has beside its variables, of the shell that started it: umask, niceness, limits, cores."""
 
+import contextlib
 import os
 import resource
 from typing import NamedTuple
@@ -14,6 +15,10 @@ RESOURCES = {
 PER_USER = ("memlock", "msgqueue", "nproc", "sigpending")
 
 
+NOT_RAISED = ("core", "stack")  # each thread has a stack of that size
+MOST_CORES = 1 << 13
+
+
 class Attributes(NamedTuple):
     """`limits`: [soft, hard] by name, -1 is unlimited, and so is what has no name there."""
 
@@ -25,8 +30,21 @@ class Attributes(NamedTuple):
 def own() -> Attributes:
     """Of this process."""
     limits = {name: list(resource.getrlimit(number)) for name, number in RESOURCES.items()}
-    known = {name: pair for name, pair in limits.items() if pair != [UNLIMITED, UNLIMITED]}
-    return Attributes(_umask(), os.getpriority(os.PRIO_PROCESS, 0), known)
+    limits = {name: pair for name, pair in limits.items() if pair != [UNLIMITED, UNLIMITED]}
+    return Attributes(_umask(), os.getpriority(os.PRIO_PROCESS, 0), limits)
+
+
+def widen() -> None:
+    """Let this process have all that it may: soft limits as high as the hard ones, all cores, no niceness."""
+    for name, number in RESOURCES.items():
+        if name not in NOT_RAISED:
+            hard = resource.getrlimit(number)[1]
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(number, (hard, hard))
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, range(MOST_CORES))  # of which the kernel takes those that it allows
 
 
 def _umask() -> int:

@@ -49,6 +49,10 @@ def address(text: str) -> Address:
 
 # -- notifications -----------------------------------------------------------------------------------------------------
 
+PROXIES = frozenset(
+    made for name in ("http", "https", "ftp", "all", "no") for made in (f"{name}_proxy", f"{name}_proxy".upper())
+)
+CERTIFICATES = frozenset({"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"})
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE", re.IGNORECASE)  # in the name of a variable
 WORDS = {
     "start": "it runs for the first time",

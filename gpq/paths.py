@@ -44,8 +44,8 @@ def config() -> str:
 
 def of_jobs(home: str) -> dict[str, str]:
     """What leads gpq inside a job of this machine to the queue of the state directory `home`, and to the file in use."""
-    named = os.environ.get("GPQ_CONFIG") or (os.environ.get("XDG_CONFIG_HOME") and os.path.exists(config()))
-    return {"GPQ_HOME": home, **({"GPQ_CONFIG": config()} if named else {})}
+    is_other = os.environ.get("GPQ_CONFIG") or (os.environ.get("XDG_CONFIG_HOME") and os.path.exists(config()))
+    return {"GPQ_HOME": home, **({"GPQ_CONFIG": config()} if is_other else {})}
 
 
 def database() -> str:

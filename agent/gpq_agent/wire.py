@@ -107,8 +107,8 @@ ENV_CHECKPOINT_DIR = "GPQ_CHECKPOINT_DIR"  # the job's own, the same for all its
 ENV_RESUME = "GPQ_RESUME"  # "1" from the second attempt on
 ENV_DONE_FILE = "GPQ_DONE_FILE"  # the order's `done_file`, absolute
 ENV_CORES = "GPQ_CORES"  # cores by local rank: "0,1;2,3" (CPU slots only)
-ENV_GIVEN = (
-    "GPQ_GIVEN"  # a JSON object: variables that gpq chose for this server, which no submission from the job notes
+ENV_DEFAULTS = (
+    "GPQ_DEFAULTS"  # a JSON object: variables that gpq chose for this server, which no submission from the job notes
 )
 ENV_DEVICES = "GPQ_DEVICES"  # device ids of this node, comma-separated
 CHECK_KEPT = "kept"  # in the folder of a check, above those of its shapes: files as they were before the script
@@ -174,7 +174,7 @@ class StartOrder(NamedTuple):
     any_python: bool = False  # argv[0] is an interpreter that gives way to the one that the setup put first in PATH
     done_file: str = ""  # the job writes it once it has come to its end; relative to `cwd`; "" = it has none
     attributes: Optional[Dict[str, Any]] = None  # an Attributes; None: the server's own
-    imposed: str = ""  # by the agent: what of these its server does not allow, one line
+    shortfall: str = ""  # by the agent: what of these its server does not allow, one line
 
 
 class PrepareOrder(NamedTuple):
@@ -278,7 +278,7 @@ class AttemptInfo(NamedTuple):
     processes: int = 0  # processes of the tree that are alive
     devices: List[str] = []  # what it was given
     lease: float = 0.0  # of its order
-    imposed: str = ""  # likewise
+    shortfall: str = ""  # likewise
     ranks: List[Any] = []  # a Pulse each, of the ranks on this node (in `watch`, where its offset is asked)
     # As the `stamp` of the reply that tells it, so that their difference is an age; None: not known. Below 0: before the
     # node booted.

@@ -9,20 +9,18 @@ import sys
 from typing import TYPE_CHECKING
 
 from gpq.errors import UsageError
-from gpq.outward import SECRET
+from gpq.outward import CERTIFICATES, PROXIES, SECRET
 
 if TYPE_CHECKING:
     from gpq.config import NodeConfig
     from gpq.rpc.messages import AttributesMessage
 
 # What programs read by themselves, without a word of it in a script.
-PROXIES = frozenset(
-    made for name in ("http", "https", "ftp", "all", "no") for made in (f"{name}_proxy", f"{name}_proxy".upper())
-)
-NAMES = PROXIES | {
+NAMES = {
+    *PROXIES,
+    *CERTIFICATES,
     *("PATH", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH"),
     *("WANDB_MODE", "WANDB_PROJECT", "TOKENIZERS_PARALLELISM", "XDG_CACHE_HOME", "XDG_DATA_HOME"),
-    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
 }
 PREFIXES = (
     *("CONDA_", "PYTHON", "LC_", "HF_", "TORCH_", "PYTORCH_", "TRANSFORMERS_", "TRITON_", "JAX_", "XLA_"),
@@ -30,7 +28,7 @@ PREFIXES = (
     *("OMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "NCCL_", "GLOO_", "CUDA_", "CUDNN_", "CUBLAS_", "NVIDIA_"),
 )
 OF_GPQ = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")  # decided where the job runs
-GIVEN = "GPQ_GIVEN"  # as wire.ENV_GIVEN, which a plain command does not import
+DEFAULTS = "GPQ_DEFAULTS"  # as wire.ENV_DEFAULTS, which a plain command does not import
 PASSWORD = re.compile(r"//[^/]*@")  # in the value of a proxy
 USES_TORCH = re.compile(rb"^(?:import|from)\s+(?:torch|gpq_agent)\b", re.MULTILINE)
 MOST_READ = 1 << 20  # bytes of a script
@@ -39,18 +37,18 @@ MOST_READ = 1 << 20  # bytes of a script
 def kept(environ: dict[str, str], explicit: dict[str, str]) -> dict[str, str]:
     """The variables a job is started with. What looks like a secret goes along only when --env names it. From within a job
     those that gpq chose for its server stay behind."""
-    given = _given(environ)
-    chosen = {k: value for k, value in environ.items() if _goes_along(k, value) and given.get(k) != value}
+    defaults = _defaults(environ)
+    chosen = {k: value for k, value in environ.items() if _goes_along(k, value) and defaults.get(k) != value}
     return dict(sorted({**chosen, **explicit}.items()))
 
 
-def _given(environ: dict[str, str]) -> dict[str, str]:
-    if GIVEN not in environ:
+def _defaults(environ: dict[str, str]) -> dict[str, str]:
+    if DEFAULTS not in environ:
         return {}
     import msgspec
 
     try:
-        return msgspec.json.decode(environ[GIVEN], type=dict[str, str])
+        return msgspec.json.decode(environ[DEFAULTS], type=dict[str, str])
     except ValueError:  # somebody else's
         return {}
 
@@ -66,9 +64,9 @@ def attributes() -> AttributesMessage:
     from gpq import attributes
     from gpq.rpc.messages import AttributesMessage
 
-    found = attributes.own()
-    limits = {name: (soft, hard) for name, (soft, hard) in found.limits.items()}
-    return AttributesMessage(found.umask, found.nice, limits)
+    own = attributes.own()
+    limits = {name: (soft, hard) for name, (soft, hard) in own.limits.items()}
+    return AttributesMessage(own.umask, own.nice, limits)
 
 
 def modules(script: str, least: int) -> list[str]:

@@ -7,8 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpq.cli.environment import PROXIES
-from gpq.outward import SECRET
+from gpq.outward import PROXIES, SECRET
 from gpq.rpc.messages import SpecMessage
 
 MOST_FILES, MOST_BYTES, DEEPEST = 200, 2 << 20, 2  # of a project that are read; folders below its own

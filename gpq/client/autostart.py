@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from gpq import paths
+from gpq.connectors import environment
 from gpq.errors import BY_CODE, DaemonUnreachable, GpqError, Refused
 
 START_SECONDS = 60.0
@@ -74,12 +75,12 @@ def _start(options: Sequence[str], quiet: bool) -> None:
     try:
         with open(paths.daemon_log(), "ab", opener=_not_through_links) as output:
             child = subprocess.Popen(
-                [sys.executable, "-m", "gpq.daemon.main", "--detached", "--ready-fd", str(told), *options],
+                [*environment.interpreter(), "-m", "gpq.daemon.main", "--detached", "--ready-fd", str(told), *options],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 cwd="/",
-                env=_environment(),
+                env=environment.of_daemon(),
                 start_new_session=True,
                 pass_fds=(told,),
             )
@@ -106,18 +107,6 @@ def _tell() -> None:
     if sys.stderr is not None and sys.stderr.isatty():
         sys.stderr.write("note: the daemon starts, which takes a moment\n")
         sys.stderr.flush()
-
-
-def _environment() -> dict[str, str]:
-    """This command's, with what is relative to its working directory made absolute: the daemon works in /."""
-    environment = dict(os.environ)
-    for name in ("GPQ_HOME", "GPQ_CONFIG", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME"):
-        if environment.get(name):
-            environment[name] = os.path.abspath(environment[name])
-    if environment.get("PYTHONPATH"):
-        entries = environment["PYTHONPATH"].split(os.pathsep)
-        environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry or ".") for entry in entries)
-    return environment
 
 
 def _read_all(descriptor: int, seconds: float) -> bytes:

@@ -7,11 +7,9 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
-from pathlib import Path
 
-import gpq
+from gpq.connectors import environment
 
 LIMIT = 30.0  # seconds from the start of the process to the answer of the service
 LONGEST_REASON = 200  # characters
@@ -60,7 +58,7 @@ class Courier:
             if self._over:
                 return None
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "gpq.connectors.sending"],
+                [*environment.interpreter(), "-m", "gpq.connectors.sending"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -72,9 +70,9 @@ class Courier:
 
 
 def _environment() -> dict[str, str]:
-    """Our own; modules are found there as here, whatever the working directory."""
-    places = [str(Path(gpq.__file__).parents[1]), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, places))}
+    """Our own, but for another Python's modules."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return kept | environment.python_path()
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-import gpq_agent
-
+from gpq.connectors import environment
 from gpq.connectors.base import Channel
 from gpq.errors import GpqError
 
@@ -56,19 +54,18 @@ class LocalChannel:
 
 
 class LocalConnector:
-    """`errors`: file that the agent's own complaints are appended to, None to drop them. `environment`: of the agent, not of
-    jobs, our own by default; what gpq sets for a job that we may run in ourselves is left out. `python`: what the agent runs
-    in, our own by default."""
+    """`errors`: file that the agent's own complaints are appended to, None to drop them. `environ`: what is there for the agent
+    to have some of, our own by default. `python`: what the agent runs in, our own by default."""
 
     def __init__(
         self,
         errors: Path | None = None,
-        environment: Mapping[str, str] | None = None,
+        environ: Mapping[str, str] | None = None,
         python: str = "",
     ) -> None:
         self.errors = errors
-        self.python = python or sys.executable
-        self.environment = dict(os.environ if environment is None else environment)
+        self.python = [python] if python else environment.interpreter()
+        self.environ = environment.of_agent(os.environ if environ is None else environ)
 
     def put(self, content: bytes, path: str) -> None:
         """Through a temporary file in the same folder."""
@@ -86,7 +83,7 @@ class LocalConnector:
             ) from error
 
     def agent(self, arguments: Sequence[str], waiting: Callable[[], None] = lambda: None) -> Channel:
-        return self.spawn([self.python, "-m", "gpq_agent.node", *arguments], waiting)
+        return self.spawn([*self.python, "-m", "gpq_agent.node", *arguments], waiting)
 
     def spawn(self, argv: Sequence[str], waiting: Callable[[], None] = lambda: None) -> Channel:
         """In a session of its own, so that Ctrl-C and the end of a terminal do not reach it; from /, so that no file in
@@ -104,7 +101,7 @@ class LocalConnector:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 cwd="/",
-                env=agent_environment(self.environment),
+                env=self.environ,
                 start_new_session=True,
                 bufsize=0,
             )
@@ -114,10 +111,3 @@ class LocalConnector:
             if self.errors is not None:
                 os.close(errors)
         return LocalChannel(process, self.errors, complaints)
-
-
-def agent_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """With gpq_agent importable also where it is not installed, and nothing of another Python's before it."""
-    env = {name: value for name, value in environment.items() if not name.startswith("GPQ_")}
-    env["PYTHONPATH"] = str(Path(gpq_agent.__file__).resolve().parent.parent)
-    return env

@@ -23,6 +23,7 @@ from gpq.connectors.base import Channel
 from gpq.connectors.bundle import Bundle
 from gpq.connectors.handshake import Handshake
 from gpq.connectors.local import MOST_WORDS
+from gpq.connectors.ssh_agents import VARIABLE, SshAgents
 from gpq.errors import GpqError, Refused, UsageError
 
 # The login shell may be any: no quote in quotes, no backslash, no exclamation mark, one line. `sh` then reads one line,
@@ -35,8 +36,8 @@ REMOTE = (
     'case "$p" in "~/"*) p="$HOME/${p#"~/"}";; esac; '
     'if test -n "$p"; then set -- "$p"; '
     "else set -- python3 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8; fi; "
-    'for c; do if "$c" -c "import sys; sys.exit(sys.version_info < (3, 8))" </dev/null >/dev/null 2>&1; then '
-    'exec "$c" -c "import sys; exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"; fi; '
+    'for c; do if "$c" -E -c "import sys; sys.exit(sys.version_info < (3, 8))" </dev/null >/dev/null 2>&1; then '
+    'exec "$c" -E -c "import sys; exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"; fi; '
     'if command -v "$c" >/dev/null 2>&1; then t="$t, $c is $("$c" -V 2>&1 </dev/null | head -n 1)"; fi; done; '
     f"echo {NO_PYTHON} $t'"
 )
@@ -86,15 +87,19 @@ class Target:
 
 
 class SshChannel:
-    """Pipes to ssh. Its complaints, and those of the other end, go to the file `errors` from byte `complaints` on."""
+    """Pipes to ssh. Its complaints, and those of the other end, go to the file `errors` from byte `complaints` on. `agentless`:
+    of the ssh-agents that there were none answered."""
 
-    def __init__(self, process: subprocess.Popen[bytes], target: Target, errors: Path, complaints: int) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], target: Target, errors: Path, complaints: int, agentless: bool
+    ) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         self.process = process
         self.target = target
         self.errors = errors
         self.complaints = complaints
+        self.agentless = agentless
         self.reader: BinaryIO = process.stdout  # type: ignore[assignment]
         self.writer: BinaryIO = process.stdin  # type: ignore[assignment]
 
@@ -112,8 +117,9 @@ class SshChannel:
         except OSError:
             return None
         # 255 is ssh's own; what the other end complained of is told as it is.
-        host, ssh = self.target.host, self.target.shown
-        return ssh_words.problem(said, host, ssh) if self.process.returncode in (255, None) else ssh_words.last(said)
+        if self.process.returncode not in (255, None):
+            return ssh_words.last(said)
+        return ssh_words.problem(said, self.target.host, self.target.shown, agentless=self.agentless)
 
     def close(self) -> None:
         """End ssh and what it started (jump hosts). The server notices, and jobs do not."""
@@ -129,10 +135,14 @@ class SshChannel:
 
 
 class SshConnector:
-    """`python`: path or name of the interpreter there, "" for the first that is new enough."""
+    """`python`: path or name of the interpreter there, "" for the first that is new enough. `agents`: those that ssh may ask;
+    None: that of our own shell."""
 
-    def __init__(self, target: Target, bundle: Bundle, *, errors: Path, python: str = "") -> None:
+    def __init__(
+        self, target: Target, bundle: Bundle, *, errors: Path, python: str = "", agents: SshAgents | None = None
+    ) -> None:
         self.target = target
+        self._agents = agents
         self.errors = errors
         self._bundle = bundle
         self._python = python
@@ -184,6 +194,9 @@ class SshConnector:
     def _connect(self) -> SshChannel:
         """ssh, in a session of its own: no terminal to ask on, and all that it starts can be ended."""
         environment = {**os.environ, "SSH_ASKPASS_REQUIRE": "never", "LC_ALL": "C"}
+        environment.pop("LD_LIBRARY_PATH", None)  # of our interpreter, which a system's ssh may not fit
+        if self._agents is not None:
+            environment[VARIABLE] = self._agents.answering()  # ssh takes "" for none
         argv = [
             *self.target.argv(*FIXED),
             *ALIVE,
@@ -210,7 +223,8 @@ class SshConnector:
                 )
             except OSError as error:
                 raise GpqError(f"cannot start {argv[0]}: {error.strerror}", "install OpenSSH's client") from error
-        return SshChannel(process, self.target, self.errors, complaints)
+        agentless = self._agents is not None and self._agents.is_gone
+        return SshChannel(process, self.target, self.errors, complaints, agentless)
 
 
 def _private(path: str, flags: int) -> int:

@@ -19,6 +19,7 @@ class Problem:
         return f"{self.sentence} ({self.hint})" if self.hint else self.sentence
 
 
+NO_KEYS = r"Permission denied \("
 # In this order: what comes first says more than what ssh adds to it. {host} is as configured, {ssh} starts ssh as gpq does,
 # {options} are its options, {forget} is the command that forgets a host key.
 KNOWN: tuple[tuple[str, str, str], ...] = (
@@ -43,9 +44,10 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
         "chmod 600 on it",
     ),
     (
-        r"Permission denied \(",
+        NO_KEYS,
         "{host} accepts none of your keys",
-        "`{ssh} {host} true` must work without a question: `ssh-copy-id{options} {host}`, or load the key into an ssh-agent",
+        "`{ssh} {host} true` must work without a question: `ssh-copy-id{options} {host}`, or load the key into an ssh-agent,"
+        " and say `gpq nodes` in that shell",
     ),
     (
         r"Could not resolve hostname",
@@ -79,21 +81,26 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     (r"Connection reset|Connection closed|closed by remote host|Broken pipe", "{host} closed the connection", ""),
 )
 
+AGENTLESS = (
+    "the ssh-agent of the shell that gpq was used from is gone: say `gpq nodes` in one where `{ssh} {host} true` works"
+)
+
 LASTING = frozenset(
     pattern for pattern, sentence, _ in KNOWN if re.search("host key|keys|key file|may not log in", sentence)
 )
 
 
-def problem(said: str, host: str, ssh: str = "ssh") -> Problem | None:
+def problem(said: str, host: str, ssh: str = "ssh", *, agentless: bool = False) -> Problem | None:
     """Of what ssh wrote to stderr; the last line where none of it is known, None where there is nothing. `ssh`: how it was
-    started, for the hints."""
-    return known(said, host, ssh) or last(said)
+    started, for the hints; `agentless`: without the ssh-agent that it had before."""
+    return known(said, host, ssh, agentless=agentless) or last(said)
 
 
-def known(said: str, host: str, ssh: str = "ssh") -> Problem | None:
+def known(said: str, host: str, ssh: str = "ssh", *, agentless: bool = False) -> Problem | None:
     """Of what ssh or the other end wrote, if it is one of the usual things."""
-    for pattern, sentence, hint in KNOWN:
+    for pattern, sentence, usual in KNOWN:
         if re.search(pattern, said):
+            hint = AGENTLESS if agentless and pattern == NO_KEYS else usual
             options = ssh.partition(" ")[1] + ssh.partition(" ")[2]
             words = {"host": host, "ssh": ssh, "options": options, "forget": _forget(said, host)}
             return Problem(sentence.format(host=host), hint.format(**words), pattern in LASTING)

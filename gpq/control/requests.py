@@ -77,17 +77,17 @@ def spec_of(
 
 def _attributes_of(message: SpecMessage) -> Attributes | None:
     """Raises UsageError."""
-    found = message.attributes
-    if found is None:
+    attributes = message.attributes
+    if attributes is None:
         return None
-    if not 0 <= found.umask <= 0o777 or not -20 <= found.nice <= 19:
-        raise UsageError(f"umask {found.umask:o} and niceness {found.nice} cannot be", "use the gpq command")
-    for name, (soft, hard) in found.limits.items():
+    if not 0 <= attributes.umask <= 0o777 or not -20 <= attributes.nice <= 19:
+        raise UsageError(f"umask {attributes.umask:o} and niceness {attributes.nice} cannot be", "use the gpq command")
+    for name, (soft, hard) in attributes.limits.items():
         least, most = (value if value != UNLIMITED else MOST_LIMIT for value in (soft, hard))
         if not RESOURCE.fullmatch(name) or not 0 <= least <= most <= MOST_LIMIT:
             raise UsageError(f"a limit {name!r:.40} of {soft} and {hard} cannot be", "use the gpq command")
-    limits = tuple((name, soft, hard) for name, (soft, hard) in sorted(found.limits.items()))
-    return Attributes(found.umask, found.nice, limits)
+    limits = tuple((name, soft, hard) for name, (soft, hard) in sorted(attributes.limits.items()))
+    return Attributes(attributes.umask, attributes.nice, limits)
 
 
 def environment_of(message: SpecMessage) -> str:

@@ -10,17 +10,19 @@ from pathlib import Path
 from gpq.config import NodeConfig
 from gpq.connectors.bundle import bundle
 from gpq.connectors.ssh import SshConnector, Target
+from gpq.connectors.ssh_agents import SshAgents
 
 
-def ssh(config: NodeConfig, errors: Path) -> SshConnector:
-    """`errors`: file for what ssh and the agent complain of. Raises UsageError for a host that is none."""
+def ssh(config: NodeConfig, errors: Path, agents: SshAgents | None = None) -> SshConnector:
+    """`errors`: file for what ssh and the agent complain of; `agents`: ssh-agents that it may ask, None: that of our shell.
+    Raises UsageError for a host that is none."""
     target = Target(
         config.host,
         config.port,
         os.path.expanduser(config.identity),
         tuple(map(os.path.expanduser, config.ssh or ["ssh"])),
     )
-    return SshConnector(target, bundle(), errors=errors, python=config.python)
+    return SshConnector(target, bundle(), errors=errors, python=config.python, agents=agents)
 
 
 def ssh_arguments(node: str, config: NodeConfig, home: str) -> list[str]:

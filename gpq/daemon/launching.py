@@ -134,13 +134,13 @@ def prepare_order(
 def _attributes(spec: JobSpec, local: Attributes | None) -> dict[str, object] | None:
     """wire.Attributes. None: those of a login there. Of what Linux counts by user, not by process, another machine keeps its own:
     defaults are made from its memory, or for its network."""
-    wanted = spec.attributes or local
-    if wanted is None:
+    source = spec.attributes or local
+    if source is None:
         return None
     limits = {name: [UNLIMITED, UNLIMITED] for name in RESOURCES}
-    limits |= {name: [soft, hard] for name, soft, hard in wanted.limits}
-    kept = {name: pair for name, pair in limits.items() if local is not None or name not in PER_USER}
-    return wire.Attributes(wanted.umask, wanted.nice, kept)._asdict()
+    limits |= {name: [soft, hard] for name, soft, hard in source.limits}
+    limits = {name: pair for name, pair in limits.items() if local is not None or name not in PER_USER}
+    return wire.Attributes(source.umask, source.nice, limits)._asdict()
 
 
 def interpreter(spec: JobSpec, of_node: str) -> str:

@@ -23,6 +23,7 @@ from io import TextIOWrapper
 
 import gpq
 from gpq import attributes, config, daemon, outward, paths
+from gpq.connectors import environment
 from gpq.control.controller import Controller
 from gpq.core.models import Attributes, Config
 from gpq.daemon.fleet import Fleet
@@ -63,13 +64,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os._exit(0)
     ready = Ready(options.ready_fd)
     try:
-        before = _harden()
+        default = _harden()
         disk.refuse_network(paths.home())  # before anything is written or locked there
         disk.make_folder(paths.home())
         with contextlib.closing(DaemonLock()) as lock:
             _log_to_file(alone=options.detached)
             try:
-                return _serve(ready, before, lock, options.metrics)
+                return _serve(ready, default, lock, options.metrics)
             except Exception:
                 lock.disown()  # before anybody is told
                 raise
@@ -117,13 +118,17 @@ class Ready:
 
 
 def _harden() -> Attributes:
-    """Files for the owner alone, no core dump (it would hold every job's environment), no death by a closed pipe.
+    """Be the same whichever shell started it, and however: its variables, limits, niceness and cores are that one's no longer.
+    Files for the owner alone, no core dump (it would hold every job's environment), no death by a closed pipe.
 
     What it had before, for jobs that noted none: older submissions, and those of other programs.
     """
     umask, nice, limits = attributes.own()
+    variables = environment.of_daemon() | daemon.THREADS
+    os.environ.clear()
+    os.environ.update(variables)
     os.umask(0o077)
-    daemon.restore_environment()
+    attributes.widen()
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -159,7 +164,7 @@ def _log_to_file(*, alone: bool) -> None:
     faulthandler.enable(_not_through_links(paths.daemon_log(), os.O_WRONLY | os.O_APPEND | os.O_CREAT))
 
 
-def _serve(ready: Ready, before: Attributes, lock: DaemonLock, metrics: str = "") -> int:
+def _serve(ready: Ready, default: Attributes, lock: DaemonLock, metrics: str = "") -> int:
     """From the first read of the configuration to the last close."""
     fingerprint = config.fingerprint()
     settings = config.load(policies=POLICIES)
@@ -188,7 +193,7 @@ def _serve(ready: Ready, before: Attributes, lock: DaemonLock, metrics: str = ""
         world = LiveWorld(
             settings.nodes,
             paths.home(),
-            attributes=before,
+            attributes=default,
             reign=reign,
             log_limit=int(settings.log_limit * (1 << 20)),
             setup_limit=settings.setup_limit,
@@ -198,7 +203,17 @@ def _serve(ready: Ready, before: Attributes, lock: DaemonLock, metrics: str = ""
         notify = outward.notify(settings.notify)
         about = About(core, world.now(), store.epoch, settings.grace, settings.requeue_on_lost, notify)
         fleet = Fleet(world, controller, settings, fingerprint)
-        service = Service(controller, store, world.tail, about, fleet, ending.set, world.errand, world.stager.progress)
+        service = Service(
+            controller,
+            store,
+            world.tail,
+            about,
+            fleet,
+            ending.set,
+            world.errand,
+            world.stager.progress,
+            world.on_peer,
+        )
         server = Server(paths.socket(), service.handle, paths.signpost())
         stack.callback(server.close)
         for note in store.notes:

@@ -88,6 +88,7 @@ class NodeClient:
         )
         self._connecting: Link | None = None
         self._closing = threading.Event()
+        self._hurry = threading.Event()
         self._clock, self._began, self._failed = clock, clock.elapsed(), False
         self._thread = threading.Thread(target=self._run, name=f"node-{node}", daemon=True)
 
@@ -100,8 +101,13 @@ class NodeClient:
         self._conversation.start()
         self._thread.start()
 
+    def hurry(self) -> None:
+        """Something changed by which the node may be reached: try at once, where it is not."""
+        self._hurry.set()
+
     def close(self) -> None:
         self._closing.set()
+        self._hurry.set()
         link = self._connecting
         if link is not None:
             link.end("the daemon is ending")
@@ -167,7 +173,8 @@ class NodeClient:
             if self._closing.is_set():
                 return
             wait = self._conversation.over(reason, refused=refused)
-            self._closing.wait(wait * random.uniform(0.5, 1.0))
+            self._hurry.wait(wait * random.uniform(0.5, 1.0))
+            self._hurry.clear()
 
     def _converse(self) -> NoReturn:
         """One connection, from the first greeting to its loss: raises LinkLost or GpqError."""

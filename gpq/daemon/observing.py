@@ -132,7 +132,7 @@ class Observer:
         ran = state in ("running", "orphan") or info.get("pid") is not None
         if ran and self.node not in job.started_nodes and self._is_new("Started", key):
             since = sightings.moment(info.get("began"), stamp, now)
-            note = str(info.get("imposed") or "")[: sightings.LONGEST_NOTE]
+            note = str(info.get("shortfall") or "")[: sightings.LONGEST_NOTE]
             events.append(Started(now, job_id, attempt, self.node, self.storage, since, note))
         if state in ENDED and drained and self._is_new("Exited", key):
             self._ends[key] = self._clock.elapsed()

@@ -71,7 +71,8 @@ class About:
 
 
 class Service:
-    """`handle` answers any request, from any thread. `end` is called when somebody asks the daemon to end."""
+    """`handle` answers any request, from any thread. `end` is called when somebody asks the daemon to end, `on_peer` with the
+    process that a request is of."""
 
     def __init__(
         self,
@@ -83,8 +84,10 @@ class Service:
         end: Callable[[], None],
         errand: Callable[[NodeId, str, Mapping[str, object], float], dict[str, Any]],
         staging: Callable[[JobId], Staging | None] = lambda job: None,
+        on_peer: Callable[[int], None] = lambda pid: None,
     ) -> None:
         self._staging = staging
+        self._came_from = on_peer
         self._controller = controller
         self._past = past
         self._about = about
@@ -131,6 +134,7 @@ class Service:
         wait = getattr(request, "wait", 0.0)
         if not 0.0 <= wait <= MAX_WAIT:
             raise UsageError(f"a request may wait at most {MAX_WAIT:.0f} s", "ask again and again")
+        self._came_from(peer.pid)
         return self._handlers[type(request)](request, peer)
 
     def look(self) -> tuple[Reader, Tally]:

@@ -15,6 +15,7 @@ from gpq.config import NodeConfig
 from gpq.connectors.base import Connector
 from gpq.connectors.library import library
 from gpq.connectors.local import LocalConnector
+from gpq.connectors.ssh_agents import VARIABLE, SshAgents, of_process
 from gpq.core.actions import Action, Forget, Launch, Prepare, Retune, Stop
 from gpq.core.events import Event, Exited
 from gpq.core.models import Attributes, Exit, Snapshot, StopReason
@@ -50,6 +51,8 @@ class LiveWorld:
         self._clock = clock or Clock()
         self._attributes = attributes  # of jobs on this machine that noted none
         self._queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
+        self._agents = SshAgents()
+        self._agents.note(os.environ.get(VARIABLE, ""))
         self._reign = reign
         self._log_limit = log_limit  # bytes of each attempt's log on its node; 0: no limit
         self._snapshot = Snapshot()
@@ -81,7 +84,7 @@ class LiveWorld:
         errors = Path(folder) / "agent.log"
         connector: Connector
         if config.connector == "ssh":
-            connector = connectors.ssh(config, errors)
+            connector = connectors.ssh(config, errors, self._agents)
             arguments = connectors.ssh_arguments(node, config, self._home)
         else:
             connector = LocalConnector(errors, python=config.python)
@@ -215,6 +218,12 @@ class LiveWorld:
         self._queue.put([Exited(self.now(), job, attempt, node, end)])
 
     # -- for the server's threads --------------------------------------------------------------------------------------
+
+    def on_peer(self, pid: int) -> None:
+        """A command: its login may have an ssh-agent that no server was tried with yet."""
+        if self._agents.note(of_process(pid)):
+            for client in self._clients.values():
+                client.hurry()
 
     def tail(self, node: NodeId, job: JobId, attempt: int, offset: int, limit: int) -> dict[str, Any]:
         """A piece of a log, as wire's `tail` answers. Raises GpqError when the node does not."""

@@ -5,14 +5,16 @@ What starts a daemon or submits is a process of its own here, as from a shell: a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pwd
+import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,9 @@ import pytest
 from gpq.client.connection import Connection
 from gpq.rpc.messages import SpecMessage, Submit, Submitted
 from tests.cli.conftest import FIFO, Gpq, state_directory
-from tests.sshd import Sshd
+from tests.daemon.daemons import QUICK
+from tests.sshagent import SshAgent
+from tests.sshd import Sshd, clients
 from tests.waiting import wait_until
 
 # One person's, none of which is anybody else's affair.
@@ -57,21 +61,21 @@ TWICE = (
 
 @dataclass
 class Shell:
-    """Somebody's, on the machine of `gpq`: `environ` is all that its own variables are, `said` was said in it before."""
+    """Somebody's, on the machine of `gpq`: `environ` is all that its own variables are, `prelude` was typed in it before."""
 
     gpq: Gpq
     environ: dict[str, str] = field(default_factory=dict)
 
-    kept: tuple[str, ...] = (*BARE, "GPQ_HOME", "GPQ_CONFIG")
-    said: str = ":"
+    names: tuple[str, ...] = (*BARE, "GPQ_HOME", "GPQ_CONFIG")
+    prelude: str = ":"
 
     @property
     def environment(self) -> dict[str, str]:
         own = self.gpq.environment
-        return {**{name: own[name] for name in self.kept}, **self.environ}
+        return {**{name: own[name] for name in self.names}, **self.environ}
 
     def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
-        command = ["bash", "-c", f'{{ {self.said}; }} >&2 && exec "$@"', "bash", *argv]
+        command = ["bash", "-c", f'{{ {self.prelude}; }} >&2 && exec "$@"', "bash", *argv]
         return subprocess.run(
             command, env=self.environment, cwd=self.gpq.home, capture_output=True, text=True, timeout=120, check=False
         )
@@ -184,10 +188,10 @@ OWN = "umask 027; ulimit -n 512; ulimit -Sc 7; ulimit -f 100000; ulimit -t 900; 
 def test_umask_limits_and_niceness_are_those_of_the_shell_that_submits_and_all_cores_are_the_jobs(gpq: Gpq) -> None:
     gpus = (gpq.home / "config.toml").read_text().replace("slots = 2", "slots = 1")
     (gpq.home / "config.toml").write_text(gpus)  # one slot has all cores that gpq may use there
-    person_b = Shell(gpq, said=OWN)
-    alone = attributes(Shell(gpq, said=f"{OWN}; taskset -cp 0-4095 $$").run(sys.executable, "-c", LOOK).stdout)
+    person_b = Shell(gpq, prelude=OWN)
+    alone = attributes(Shell(gpq, prelude=f"{OWN}; taskset -cp 0-4095 $$").run(sys.executable, "-c", LOOK).stdout)
     assert (alone["umask"], alone["nice"], alone["RLIMIT_NOFILE"]) == ("0o27", 3, [512, 512])
-    for first in (Shell(gpq, said=FIRST), Shell(gpq)):
+    for first in (Shell(gpq, prelude=FIRST), Shell(gpq)):
         first("daemon", "start")
         for printed in attempts(person_b):
             assert attributes(printed) == alone
@@ -209,10 +213,10 @@ def test_what_a_server_does_not_allow_is_told(home: Path, tmp_path: Path) -> Non
         here = "[nodes.near]\nslots = 1\n"
         (home / "config.toml").write_text(f'policy = "fifo"\n{here}[nodes.far]\n{far.toml(slots=1)}')
         gpq = Gpq(home)
-        first = Shell(gpq, said=NARROW)
+        first = Shell(gpq, prelude=NARROW)
         done = first.run(*ORDINARY.split(), sys.executable, "-m", "gpq", "daemon", "start")
         assert done.returncode == 0, done
-        both = Shell(gpq, said="ulimit -Sn 400; ulimit -c 100")("submit", "--array", "0-1", "--", "sh", "-c", LOOKED)
+        both = Shell(gpq, prelude="ulimit -Sn 400; ulimit -c 100")("submit", "--array", "0-1", "--", "sh", "-c", LOOKED)
         try:
             first_id = int(both.partition(" jobs, ")[2].split()[0])
             for job in (first_id, first_id + 1):
@@ -235,7 +239,7 @@ def test_what_a_server_does_not_allow_is_told(home: Path, tmp_path: Path) -> Non
 def test_what_noted_nothing_has_the_limits_of_its_server(home: Path) -> None:
     """Other programs that speak to the socket, and submissions of older versions: here, of who started the daemon."""
     gpq = Gpq(home)
-    Shell(gpq, said="umask 027; ulimit -Sn 333")("daemon", "start")
+    Shell(gpq, prelude="umask 027; ulimit -Sn 333")("daemon", "start")
     try:
         with Connection(str(home / "gpq.sock")) as connection:
             spec = SpecMessage(["sh", "-c", LOOKED], "/tmp", "black-box")
@@ -246,6 +250,116 @@ def test_what_noted_nothing_has_the_limits_of_its_server(home: Path) -> None:
         assert json.loads(gpq("show", job, "--json").stdout)["spec"]["attributes"] is None
     finally:
         gpq("daemon", "stop")
+
+
+def processes(gpq: Gpq) -> dict[str, Path]:
+    """The daemon, and what it has started for its server: each by its folder in /proc."""
+    daemon = Path("/proc") / str(json.loads(gpq("daemon", "status", "--json").stdout)["pid"])
+
+    def started() -> list[str]:
+        return [pid for task in (daemon / "task").iterdir() for pid in (task / "children").read_text().split()]
+
+    [pid] = wait_until(started, "it has a child")
+    return {"daemon": daemon, "child": Path("/proc") / pid}
+
+
+@pytest.mark.parametrize("first", [Shell(Gpq(Path()), OF_A, prelude=FIRST), Shell(Gpq(Path()))], ids=["of-a", "clean"])
+def test_gpqs_own_processes_are_the_same_whichever_shell_they_are_of(gpq: Gpq, first: Shell) -> None:
+    """But for what they need of it, which no job gets: where it finds things, ssh and the network."""
+    first = replace(first, gpq=gpq)
+    first("daemon", "start")
+    wait_until(lambda: json.loads(gpq("nodes", "--json").stdout)["nodes"][0]["state"] == "up", "its server is up")
+    for name, place in processes(gpq).items():
+        environ = variables((place / "environ").read_text().replace("\0", "\n"))
+        needed = {"HOME", "PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LC_CTYPE", "LC_ALL", "SSH_ASKPASS_REQUIRE"}
+        if name == "daemon" or "ssh" in (place / "comm").read_text():
+            needed |= {"TZ", "XDG_CONFIG_HOME", "https_proxy"}
+        own = {each for each in environ if not each.endswith("_NUM_THREADS")}
+        assert own <= needed, name
+        assert environ.get("OMP_NUM_THREADS", "1") == "1"
+        assert environ.get("LC_ALL", "C") == "C"
+        status = dict(line.split(":", 1) for line in (place / "status").read_text().splitlines() if ":" in line)
+        assert status["Umask"].strip() == "0077"
+        assert len(os.sched_getaffinity(int(place.name))) == all_cores()
+        for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_CPU, resource.RLIMIT_AS):
+            soft, hard = resource.prlimit(int(place.name), limit)
+            assert soft == hard, (name, limit)
+        assert resource.prlimit(int(place.name), resource.RLIMIT_CORE)[0] == 0
+
+
+def all_cores() -> int:
+    code = "import os; os.sched_setaffinity(0, range(4096)); print(len(os.sched_getaffinity(0)))"
+    return int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+
+
+# -- modules of another Python -------------------------------------------------------------------------------------------
+
+SHADOWS = ("msgspec", "numpy", "scipy", "rich", "typer", "psutil", "pynvml", "json", "subprocess", "socket")
+
+
+def test_a_modules_pythonpath_breaks_no_command_and_no_daemon_and_is_the_jobs(home: Path, tmp_path: Path) -> None:
+    for name in SHADOWS:
+        (tmp_path / f"{name}.py").write_text(f'raise ImportError("{name} of another Python")\n')
+    ran = "import os\nopen(os.path.join(os.path.dirname(__file__), f'ran-{os.getpid()}'), 'w').close()\n"
+    (tmp_path / "sitecustomize.py").write_text(ran)
+    gpq = Gpq(home)
+    own = gpq.environment["PYTHONPATH"]
+    shell = Shell(gpq, {"PYTHONPATH": f"{tmp_path}:{own}"})
+    try:
+        assert shell("status") == "no jobs\n"  # and a daemon was started
+        job = shell("submit", "--", "env").split()[1]
+        assert shell("wait", job) == f"job {job} completed\n"
+        assert f"PYTHONPATH={tmp_path}:{own}" in shell("logs", job).splitlines()
+        for argv in (["show", job], ["why", job], ["nodes"], ["top", "--once"], ["history"], ["daemon", "status"]):
+            assert shell(*argv)
+        for place in processes(gpq).values():
+            assert not (tmp_path / f"ran-{place.name}").exists(), (place / "cmdline").read_text()
+    finally:
+        gpq("daemon", "stop")
+
+
+def test_a_logins_pythonpath_breaks_no_agent(home: Path, tmp_path: Path) -> None:
+    """As `module load` or a .bashrc sets it, also where nobody types."""
+    for name in (*SHADOWS, "hashlib", "tempfile", "zlib", "argparse"):
+        (tmp_path / f"{name}.py").write_text(f'raise ImportError("{name} of another Python")\n')
+    login = [f"PYTHONPATH={tmp_path}", "PYTHONHOME=/nowhere", "WANDB_API_KEY=of-the-login"]
+    with Sshd(tmp_path / "sshd", environment=login) as server:
+        (home / "config.toml").write_text(f'policy = "fifo"\n[nodes.far]\n{server.toml()}')
+        gpq = Gpq(home)
+        shell = Shell(gpq)
+        try:
+            job = shell("submit", "--", sys.executable, "-c", "print('ran')").split()[1]
+            assert gpq("wait", job).returncode == 0
+            assert gpq("logs", job).stdout == "ran\n"
+            agents = [each for each in environs("gpq_agent.node") if each["HOME"] == str(server.home)]
+            assert agents
+            for environ in agents:
+                assert environ.keys() <= {
+                    *("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LD_LIBRARY_PATH", "SSH_CONNECTION", "PYTHONPATH"),
+                    "LC_CTYPE",
+                }
+                assert environ["PYTHONPATH"].startswith(f"{server.home}/.gpq/agent/")
+        finally:
+            gpq("daemon", "stop")
+
+
+def environs(word: str) -> list[dict[str, str]]:
+    """Of all processes with this word in their command line."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if word.encode() in (place / "cmdline").read_bytes().split(b"\0"):
+                found.append(variables((place / "environ").read_text().replace("\0", "\n")))
+    return found
+
+
+def test_what_gpq_stands_on_is_not_there_is_one_line(home: Path) -> None:
+    """Without what is installed beside this interpreter."""
+    done = Shell(Gpq(home)).run(sys.executable, "-S", "-m", "gpq", "submit", "--", "true")
+    assert done.returncode == 1
+    said, hint = done.stderr.splitlines()
+    assert said.startswith("gpq: what gpq stands on cannot be imported: No module named 'msgspec' (")
+    assert hint.startswith("hint: install gpq again")
 
 
 def test_a_proxy_goes_along_and_its_password_does_not_without_a_word(queue: Gpq) -> None:
@@ -270,7 +384,7 @@ def test_a_job_submits_its_successor_to_the_queue_that_it_came_from(home: Path, 
     config = home / "config.toml"
     if found_by == "XDG":  # as of a login, where the socket does not lie in the state directory
         names = {"XDG_STATE_HOME": "state", "XDG_RUNTIME_DIR": "run", "XDG_CONFIG_HOME": "conf"}
-        shell = Shell(Gpq(home), {name: str(home / folder) for name, folder in names.items()}, kept=BARE)
+        shell = Shell(Gpq(home), {name: str(home / folder) for name, folder in names.items()}, names=BARE)
         config = home / "conf" / "gpq" / "config.toml"
         config.parent.mkdir(parents=True)
         config.write_text(FIFO)
@@ -295,9 +409,9 @@ def test_a_job_submits_its_successor_to_the_queue_that_it_came_from(home: Path, 
 def test_who_knows_the_state_directory_alone_finds_the_daemon(home: Path) -> None:
     """As cron does, which has no XDG_RUNTIME_DIR."""
     state = {"XDG_STATE_HOME": str(home / "state")}
-    login = Shell(Gpq(home), {**state, "XDG_RUNTIME_DIR": str(home / "run")}, kept=(*BARE, "GPQ_CONFIG"))
+    login = Shell(Gpq(home), {**state, "XDG_RUNTIME_DIR": str(home / "run")}, names=(*BARE, "GPQ_CONFIG"))
     login("daemon", "start")
-    cron = Shell(Gpq(home), state, kept=login.kept)
+    cron = Shell(Gpq(home), state, names=login.names)
     assert cron("submit", "--", "true") == "job 1 submitted\n"
     assert login("wait", "1") == "job 1 completed\n", "it is the same queue"
     os.kill(json.loads(login("daemon", "status", "--json"))["pid"], signal.SIGKILL)
@@ -305,3 +419,39 @@ def test_who_knows_the_state_directory_alone_finds_the_daemon(home: Path) -> Non
     assert (home / "state" / "gpq" / "gpq.sock").is_socket()
     assert not (home / "state" / "gpq" / "gpq.sock").is_symlink()
     cron("daemon", "stop")
+
+
+# -- the ssh-agent of a login that has ended -----------------------------------------------------------------------------
+
+
+def test_a_server_is_reached_by_the_ssh_agent_of_whoever_says_something(home: Path, far: Sshd) -> None:
+    """The key is in the agents alone, as after `ssh -A`. Of the daemon's own shell there is nothing left."""
+    config = home / "ssh_config"
+    config.write_text(
+        f"Host {far.name}\n  HostName 127.0.0.1\n  Port {far.port}\n  IdentityFile none\n"
+        f"  UserKnownHostsFile {far.known_hosts}\n  GlobalKnownHostsFile /dev/null\n"
+    )
+    ssh = ["ssh", "-F", str(config)]
+    (home / "config.toml").write_text(f'policy = "fifo"\n[nodes.far]\n{far.toml(ssh=ssh)}')
+    gpq = Gpq(home)
+
+    def node() -> dict[str, str]:
+        [found] = json.loads(gpq("nodes", "--json").stdout)["nodes"]
+        return dict(found)
+
+    try:
+        with SshAgent(home / "agent-1", far.key) as agent:
+            Shell(gpq, {"SSH_AUTH_SOCK": agent.path, "GPQ_TEST_PACE": str(QUICK)})("daemon", "start")
+            wait_until(lambda: node()["state"] == "up", "its server is up")
+        for pid in clients(config):
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: "accepts none of your keys" in node()["reason"], "the next connection finds no key")
+        advice = f"say `gpq nodes` in one where `{' '.join(ssh)} {far.name} true` works"
+        assert advice in node()["reason"]
+        with SshAgent(home / "agent-2", far.key) as agent:
+            person_b = Shell(gpq, {"SSH_AUTH_SOCK": agent.path})
+            assert person_b.run(*ssh, far.name, "true").returncode == 0  # the advice is right
+            person_b("nodes")
+            wait_until(lambda: node()["state"] == "up", "its server is up again")
+    finally:
+        gpq("daemon", "stop")

@@ -97,7 +97,7 @@ def test_an_agent_starts_without_installation_and_nothing_of_its_environment_is_
         wire.ENV_MARK: "x:1.1",
         wire.ENV_JOB: "1",
     }
-    connector = LocalConnector(environment=before)
+    connector = LocalConnector(environ=before)
     channel = connector.agent(["--spool", str(tmp_path / "spool"), "--slots", "1"])
     greeting = wire.decode(channel.reader.readline())
     assert greeting["version"] == wire.VERSION

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 
 import pytest
 
+from gpq import pace
+from gpq.connectors.base import Channel
 from gpq.core.events import Event, NodeSilent
 from gpq.core.units import NodeId, Seconds
 from gpq.daemon.clock import Clock
 from gpq.daemon.conversation import Conversation
 from gpq.daemon.link import NO_ANSWER, Done, Reply
+from gpq.daemon.node_client import NodeClient
+from gpq.errors import Refused
 from gpq.pace import SILENCE
 from tests.builders import snapshot
+from tests.waiting import wait_until
 
 REFUSES = "a refuses connections"
 HELLO = {
@@ -91,3 +97,37 @@ def test_an_agent_that_ended_while_this_machine_slept_is_no_news_until_none_take
     clock.slept += 2 * SILENCE
     talk.over(NO_ANSWER)
     assert silences() == [REFUSES, NO_ANSWER]
+
+
+class Refusing:
+    """A connector to a server that accepts no key."""
+
+    def __init__(self) -> None:
+        self.tries = 0
+
+    def agent(self, arguments: Sequence[str], waiting: Callable[[], None]) -> Channel:
+        self.tries += 1
+        raise Refused("a accepts none of your keys", "load one")
+
+    def spawn(self, argv: Sequence[str], waiting: Callable[[], None]) -> Channel:
+        raise NotImplementedError
+
+    def put(self, content: bytes, path: str) -> None:
+        raise NotImplementedError
+
+
+def test_who_has_something_new_to_reach_a_server_with_need_not_wait_for_the_next_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pace, "FIRST_BACKOFF", 10_000.0)
+    connector = Refusing()
+    client = NodeClient(
+        NodeId("a"), connector, [], library="", gpus=(), clock=Clock(), inbox=lambda events: None, view=snapshot
+    )
+    client.start()
+    try:
+        for tries in (1, 2, 3):
+            wait_until(lambda tries=tries: connector.tries == tries, f"try {tries}")  # type: ignore[misc]
+            client.hurry()
+    finally:
+        client.close()

@@ -34,15 +34,16 @@ FAKE = Path(__file__).parents[1] / "fakes" / "nvml"
 
 
 @pytest.fixture
-def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def gpus(tmp_path: Path) -> Iterator[list[str]]:
     """Two GPUs of a driver that is made up, and a Python whose NVML it is."""
     found = [f"GPU-{uuid.uuid4()}" for _ in range(2)]
     state = tmp_path / "nvml.json"
     state.write_text(json.dumps({"mode": "ok", "gpus": [{"uuid": name} for name in found]}))
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH="{FAKE}:$PYTHONPATH" exec {sys.executable} "$@"\n')
+    python.write_text(
+        f'#!/bin/sh\nFAKE_NVML_STATE={state} PYTHONPATH="{FAKE}:$PYTHONPATH" exec {sys.executable} "$@"\n'
+    )
     python.chmod(0o755)
-    monkeypatch.setenv("FAKE_NVML_STATE", str(state))
     yield found
     for name in found:
         for path in Path(common_folder()).glob(f"gpq-{name}.*"):

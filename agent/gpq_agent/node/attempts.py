@@ -86,7 +86,7 @@ class Attempts:
             started_at=float(started["started_at"]) if started else None,
             devices=list(order.devices),
             lease=order.lease,
-            imposed=order.imposed,
+            shortfall=order.shortfall,
             began=self._began(started),
         )
         if ended is not None:

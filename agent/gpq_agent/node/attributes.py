@@ -61,25 +61,25 @@ def _nr_open() -> int:
         return UNLIMITED
 
 
-def granted(wanted: wire.Attributes, before: wire.Attributes) -> Tuple[wire.Attributes, List[str]]:
-    """What a child of this process, which has settled, can have of `wanted`, and what not: "open files 256 instead of 4096".
-    Limits that it does not name are those of `before`, the server's own."""
-    lacks: List[str] = []
-    nice = max(wanted.nice, _least_nice())
-    if nice != wanted.nice:
-        lacks.append("niceness {} instead of {}".format(nice, wanted.nice))
+def grant(request: wire.Attributes, default: wire.Attributes) -> Tuple[wire.Attributes, List[str]]:
+    """What a child of this process, which has settled, can have of `request`, and what not: "open files 256 instead of 4096".
+    Limits that it does not name are those of `default`, the server's own."""
+    shortfalls: List[str] = []
+    nice = max(request.nice, _least_nice())
+    if nice != request.nice:
+        shortfalls.append("niceness {} instead of {}".format(nice, request.nice))
     limits = {}
     for name, number in RESOURCES.items():
-        asked = wanted.limits.get(name, before.limits.get(name, [UNLIMITED, UNLIMITED]))
+        pair = request.limits.get(name, default.limits.get(name, [UNLIMITED, UNLIMITED]))
         most = resource.getrlimit(number)[1]
-        soft, hard = [_least(value, most) for value in asked]
+        soft, hard = [_least(value, most) for value in pair]
         limits[name] = [soft, hard]
-        if soft != asked[0]:
-            lacks.append("{} {} instead of {}".format(NAMES.get(name, name), _shown(soft), _shown(asked[0])))
-        elif hard != asked[1]:
-            told = "{} at most {} instead of {}".format(NAMES.get(name, name), _shown(hard), _shown(asked[1]))
-            lacks.append(told)
-    return wire.Attributes(wanted.umask, nice, limits), lacks
+        if soft != pair[0]:
+            shortfalls.append("{} {} instead of {}".format(NAMES.get(name, name), _shown(soft), _shown(pair[0])))
+        elif hard != pair[1]:
+            line = "{} at most {} instead of {}".format(NAMES.get(name, name), _shown(hard), _shown(pair[1]))
+            shortfalls.append(line)
+    return wire.Attributes(request.umask, nice, limits), shortfalls
 
 
 def _least(value: int, most: int) -> int:
@@ -103,20 +103,20 @@ def _least_nice() -> int:
     return LEAST_NICE
 
 
-def take(given: wire.Attributes) -> List[str]:
-    """Make them this process's own; what that failed at, which `granted` does not foresee."""
-    failed: List[str] = []
-    os.umask(given.umask)
+def apply(target: wire.Attributes) -> List[str]:
+    """Make them this process's own; what that failed at, which `grant` does not foresee."""
+    failures: List[str] = []
+    os.umask(target.umask)
     try:
-        os.setpriority(os.PRIO_PROCESS, 0, given.nice)
+        os.setpriority(os.PRIO_PROCESS, 0, target.nice)
     except OSError as error:
-        failed.append("cannot have niceness {}: {}".format(given.nice, error.strerror))
-    for name, (soft, hard) in given.limits.items():  # `granted` has left those out that are not known here
+        failures.append("cannot have niceness {}: {}".format(target.nice, error.strerror))
+    for name, (soft, hard) in target.limits.items():  # `grant` has left those out that are not known here
         try:
             resource.setrlimit(RESOURCES[name], (soft, hard))
         except (OSError, ValueError) as error:
-            failed.append("cannot limit {} to {}: {}".format(NAMES.get(name, name), _shown(soft), error))
-    return failed
+            failures.append("cannot limit {} to {}: {}".format(NAMES.get(name, name), _shown(soft), error))
+    return failures
 
 
 def of(value: Dict[str, Any]) -> wire.Attributes:

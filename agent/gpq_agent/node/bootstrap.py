@@ -26,6 +26,8 @@ from typing import Dict, List
 PACKAGE = "gpq_agent"
 PATH = re.compile(r"gpq_agent(/[a-z_]+)*/[a-z_]+\.py")
 MOST = 16 << 20  # bytes of an unpacked bundle
+# Of the login's variables, for the agent: no PYTHONPATH of another Python, and jobs get theirs elsewhere (login.py).
+KEPT = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LD_LIBRARY_PATH", "SSH_CONNECTION")
 
 
 class Refusal(Exception):
@@ -98,8 +100,8 @@ def become_agent(word: str, digest: str, arguments: List[str]) -> None:
     if not have:
         install(store, target, digest, block())
         answer(word, {"ok": True})
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GPQ_")}
-    environment["PYTHONPATH"] = target  # and nothing of the login's, which may be of another Python
+    environment = {name: os.environ[name] for name in KEPT if name in os.environ}
+    environment["PYTHONPATH"] = target
     os.chdir("/")
     argv = [sys.executable, "-B", "-m", "gpq_agent.node", *arguments]
     os.execve(sys.executable, argv, environment)

@@ -88,12 +88,12 @@ def parse(message: Any) -> wire.PrepareOrder:
 
 
 class Environments:
-    """Of one spool. `base`: the environment of a login, which all jobs have; `before`: what the agent had when it started."""
+    """Of one spool. `base`: the environment of a login, which all jobs have; `default`: what the agent had when it started."""
 
-    def __init__(self, place: Spool, base: Dict[str, str], before: wire.Attributes) -> None:
+    def __init__(self, place: Spool, base: Dict[str, str], default: wire.Attributes) -> None:
         self.spool = place
         self.base = base
-        self.before = before
+        self.default = default
         self._pending: List[Pending] = []
 
     @property
@@ -151,11 +151,11 @@ class Environments:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(folder, ANSWER))
             env = self._env(order)
-            wanted = attributes.of(order.attributes) if order.attributes else self.before
-            given, _ = attributes.granted(wanted, self.before)
+            request = attributes.of(order.attributes) if order.attributes else self.default
+            allowance, _ = attributes.grant(request, self.default)
 
             def look() -> None:
-                answer = _judge(order, folder, env, given)
+                answer = _judge(order, folder, env, allowance)
                 wire.write_json(os.path.join(folder, ANSWER), answer._asdict())
 
             shim.detach(folder, {lock}, look)
@@ -200,7 +200,7 @@ def _folder(place: Spool, environment: str) -> str:
 # -- in the process that looks -------------------------------------------------------------------------------------------
 
 
-def _judge(order: wire.PrepareOrder, folder: str, env: Dict[str, str], given: wire.Attributes) -> Answer:
+def _judge(order: wire.PrepareOrder, folder: str, env: Dict[str, str], allowance: wire.Attributes) -> Answer:
     """The whole look. A setup after which all was there is run again where something is not there any more."""
     try:
         _check_places(order, env)
@@ -211,7 +211,7 @@ def _judge(order: wire.PrepareOrder, folder: str, env: Dict[str, str], given: wi
     kept = _kept(folder)
     answer = _look_at(order, env, kept) if kept is not None else None
     if kept is None or answer is None or (kept["made"] and not answer.fit):
-        kept = _run_setup(order, folder, env, given)
+        kept = _run_setup(order, folder, env, allowance)
         answer = _look_at(order, env, kept)
     if answer.fit and not kept["made"]:
         wire.write_json(os.path.join(folder, SETUP), dict(kept, made=True))
@@ -277,7 +277,7 @@ def _kept(folder: str) -> Optional[Message]:
     return kept
 
 
-def _run_setup(order: wire.PrepareOrder, folder: str, env: Dict[str, str], given: wire.Attributes) -> Message:
+def _run_setup(order: wire.PrepareOrder, folder: str, env: Dict[str, str], allowance: wire.Attributes) -> Message:
     """As the job that it is for, without a GPU, with its output in `log`; kept in setup.json."""
     exports, log = os.path.join(folder, EXPORTS), os.path.join(folder, LOG)
     with contextlib.suppress(FileNotFoundError):
@@ -288,7 +288,7 @@ def _run_setup(order: wire.PrepareOrder, folder: str, env: Dict[str, str], given
     with open(log, "wb") as output:
         process = subprocess.Popen(
             [shell, "-c", RUN_SETUP], cwd=order.cwd, env={**own, **ours}, stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT, preexec_fn=lambda: _as_a_job(given),
+            stderr=subprocess.STDOUT, preexec_fn=lambda: _as_a_job(allowance),
         )  # fmt: skip
         code = _wait(process, order.limit)
     kept: Message = {"ok": code == 0, "made": False, "reason": "", "fix": "", "at": time.time()}
@@ -343,11 +343,11 @@ def _last_line(data: bytes) -> str:
     return "".join(sign if sign.isprintable() else "?" for sign in lines[-1][:LONGEST_LINE]) if lines else ""
 
 
-def _as_a_job(given: Optional[wire.Attributes] = None) -> None:
+def _as_a_job(allowance: Optional[wire.Attributes] = None) -> None:
     """In the child: nothing of what the agent ignores or blocks is handed on."""
     os.setsid()
-    if given is not None:
-        attributes.take(given)
+    if allowance is not None:
+        attributes.apply(allowance)
     for number in range(1, signal.NSIG):
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_DFL)

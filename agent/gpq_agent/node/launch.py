@@ -85,7 +85,7 @@ def _checks(order: Any) -> List[Tuple[str, bool]]:
         ("log_limit", number(order.log_limit) and order.log_limit >= 0),
         ("done_file", text(order.done_file)),
         ("attributes", attributes.is_right(order.attributes)),
-        ("imposed", text(order.imposed)),
+        ("shortfall", text(order.shortfall)),
         ("store", isinstance(order.store, str) and (not order.lease or bool(STORE.fullmatch(order.store)))),
     ]
 
@@ -209,7 +209,7 @@ def environment(
     env = dict(base)
     env.setdefault(wire.ENV_CHECKPOINT_DIR, os.path.join(spool.checkpoints, str(order.job)))
     env.update(order.env)
-    env.pop(wire.ENV_GIVEN, None)
+    env.pop(wire.ENV_DEFAULTS, None)
     env.update(
         {
             wire.ENV_JOB: str(order.job),
@@ -230,7 +230,7 @@ def environment(
         env["CUDA_VISIBLE_DEVICES"] = ""
         env[wire.ENV_CORES] = ";".join(",".join(map(str, device.cores)) for device in devices)
         threads = str(max(1, min(len(device.cores) for device in devices)))
-        env = login.chosen(env, dict.fromkeys(THREAD_LIMITS, threads))
+        env = login.with_defaults(env, dict.fromkeys(THREAD_LIMITS, threads))
     if order.port and order.node_count == 1:  # whatever else this server has: its replicas need nothing of it
         here = next((one for one in network.interfaces() if one.kind == "loopback"), None)
         return meeting.exports(meeting.Met("127.0.0.1", here.name if here else ""), order.port, env)
@@ -293,8 +293,8 @@ def _prepare_and_exec(order: wire.StartOrder, env: Dict[str, str], cores: List[i
             return NOT_EXECUTABLE
         say("the servers of this job meet at {} port {}, here by {}".format(met.address, order.port, met.interface))
         env, argv = meeting.exports(met, order.port, env), addressed(argv, met.address)
-    for failed in attributes.take(attributes.of(order.attributes)) if order.attributes else ():
-        say(failed)
+    for failure in attributes.apply(attributes.of(order.attributes)) if order.attributes else ():
+        say(failure)
     try:
         os.execvpe(argv[0], argv, env)
     except FileNotFoundError as error:

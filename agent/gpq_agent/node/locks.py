@@ -117,8 +117,12 @@ class Locks:
                     pass
                 try:
                     flags = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                    descriptor = os.open(path, flags, 0o644)
-                    os.fchmod(descriptor, 0o644)  # whatever the umask: others open it as well
+                    umask = os.umask(0o022)  # others open it as well, perhaps at this very moment
+                    try:
+                        descriptor = os.open(path, flags, 0o644)
+                    finally:
+                        os.umask(umask)
+                    os.fchmod(descriptor, 0o644)
                     return descriptor
                 except FileExistsError:
                     continue  # somebody was faster

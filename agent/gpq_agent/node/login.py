@@ -18,22 +18,22 @@ def environment(own: Mapping[str, str]) -> Dict[str, str]:
     has no name."""
     entry = _entry()
     name = entry.pw_name if entry else own.get("USER") or own.get("LOGNAME", "")
-    made = {
+    variables = {
         "HOME": own.get("HOME") or (entry.pw_dir if entry else "/"),
         "USER": name,
         "LOGNAME": name,
         "SHELL": (entry.pw_shell if entry else own.get("SHELL")) or "/bin/sh",
         "PATH": PATH,
     }
-    return {key: value for key, value in made.items() if value}
+    return {key: value for key, value in variables.items() if value}
 
 
-def chosen(env: Mapping[str, str], values: Mapping[str, str]) -> Dict[str, str]:
+def with_defaults(env: Mapping[str, str], values: Mapping[str, str]) -> Dict[str, str]:
     """`env` with those of `values` that its user has not set. They are right for this server and this many GPUs alone: what
-    is submitted from within the job leaves them behind (wire.ENV_GIVEN)."""
+    is submitted from within the job leaves them behind (wire.ENV_DEFAULTS)."""
     new = {name: value for name, value in values.items() if name not in env}
-    given = {**json.loads(env.get(wire.ENV_GIVEN, "{}")), **new}
-    return {**env, **new, **({wire.ENV_GIVEN: json.dumps(given, sort_keys=True)} if given else {})}
+    defaults = {**json.loads(env.get(wire.ENV_DEFAULTS, "{}")), **new}
+    return {**env, **new, **({wire.ENV_DEFAULTS: json.dumps(defaults, sort_keys=True)} if defaults else {})}
 
 
 def _entry() -> Optional[pwd.struct_passwd]:

@@ -25,7 +25,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     options = parse(arguments)
     if wire.ENV_MARK in os.environ:
         _leave_the_job()
-    before = attributes.own()
+    default = attributes.own()
     attributes.settle()
     try:
         cores = slots.parse_cores(options.cores) if options.cores else slots.own_cores()
@@ -39,7 +39,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
             slots=options.slots,
             probe_limit=options.probe_limit,
             probe_period=options.probe_period,
-            before=before,
+            default=default,
             locks=options.locks,
         )
     except (SpoolError, OSError, ValueError) as error:

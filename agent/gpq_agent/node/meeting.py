@@ -56,7 +56,7 @@ def exports(met: Met, port: int, env: Dict[str, str]) -> Dict[str, str]:
     if not met.interface:
         return found
     exactly = "=" + met.interface  # eth1 alone would be eth10 too
-    return login.chosen(found, {"GLOO_SOCKET_IFNAME": met.interface, "NCCL_SOCKET_IFNAME": exactly})
+    return login.with_defaults(found, {"GLOO_SOCKET_IFNAME": met.interface, "NCCL_SOCKET_IFNAME": exactly})
 
 
 def _name(order: wire.StartOrder, rank: int) -> str:

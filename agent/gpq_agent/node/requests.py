@@ -54,15 +54,15 @@ class Agent:
         slots: int,
         probe_limit: float,
         probe_period: float,
-        before: wire.Attributes,
+        default: wire.Attributes,
         locks: str = "",
     ) -> None:
         self.spool = place
         self.base = base
-        self.before = before
+        self.default = default
         self.cores = cores
         self.attempts = Attempts(place, Locks(locks, place.id))
-        self.environments = Environments(place, base, before)
+        self.environments = Environments(place, base, default)
         self.yielding = Yielding(self.attempts.locks.folder)
         self.errands = Errands(place, base, self.yielding.folder)
         self.reign = Reign(place, self.attempts.boot)
@@ -277,12 +277,14 @@ class Agent:
 
     def _with_attributes(self, order: wire.StartOrder) -> wire.StartOrder:
         """Those that its process will have, and a line on what of the wanted ones this server does not allow."""
-        wanted = attributes.of(order.attributes) if order.attributes else self.before
-        given, lacks = attributes.granted(wanted, self.before)
+        request = attributes.of(order.attributes) if order.attributes else self.default
+        allowance, shortfalls = attributes.grant(request, self.default)
         here = order.servers[order.node_rank] if order.node_rank < len(order.servers) else "the server"
-        told = "{} does not allow what the job's shell had: {} ({})".format(here, "; ".join(lacks), attributes.MENDS)
-        imposed = told if lacks and order.attributes else ""
-        return order._replace(attributes=given._asdict(), imposed=imposed)
+        line = "{} does not allow what the job's shell had: {} ({})".format(
+            here, "; ".join(shortfalls), attributes.MENDS
+        )
+        shortfall = line if shortfalls and order.attributes else ""
+        return order._replace(attributes=allowance._asdict(), shortfall=shortfall)
 
     def _usable(self, key: str, order: wire.StartOrder) -> List[wire.DeviceInfo]:
         """The devices of an order. Raises SpoolError for one that is not there or not to be had."""

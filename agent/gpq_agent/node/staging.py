@@ -304,9 +304,10 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> 
         raise SpoolError("the code holds a path that leads out of it: {!r}".format(member.name))
     path = _inside(folder, member.name)
     if member.isdir():
-        os.makedirs(path, mode=0o755, exist_ok=True)
+        os.makedirs(path, exist_ok=True)
+        os.chmod(path, 0o755)  # whatever the umask: the files are the job's, not the agent's
         return
-    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
     if member.issym():
         end = os.path.normpath(os.path.join(os.path.dirname(member.name), member.linkname))
         if os.path.isabs(member.linkname) or end == ".." or end.startswith("../"):
@@ -318,6 +319,7 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> 
         raise SpoolError("the code holds something that is no file: {!r}".format(member.name))
     mode = 0o755 if member.mode & 0o100 else 0o644  # never setuid, whatever it says
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "wb") as stream:
+        os.fchmod(stream.fileno(), mode)
         shutil.copyfileobj(source, stream, BLOCK)
 
 

@@ -98,11 +98,11 @@ def test_what_the_user_has_set_stays() -> None:
     met = Met("10.0.0.1", "eth1")
     interfaces = {"GLOO_SOCKET_IFNAME": "eth1", "NCCL_SOCKET_IFNAME": "=eth1"}
     found = meeting.exports(met, 20_001, {})
-    assert json.loads(found.pop(wire.ENV_GIVEN)) == interfaces  # gpq's, not the user's
+    assert json.loads(found.pop(wire.ENV_DEFAULTS)) == interfaces  # gpq's, not the user's
     assert found == {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "20001", **interfaces}
-    found = meeting.exports(met, 20_001, {"NCCL_SOCKET_IFNAME": "ib0", "A": "1", wire.ENV_GIVEN: '{"X": "1"}'})
+    found = meeting.exports(met, 20_001, {"NCCL_SOCKET_IFNAME": "ib0", "A": "1", wire.ENV_DEFAULTS: '{"X": "1"}'})
     assert found["NCCL_SOCKET_IFNAME"] == "ib0"
-    assert json.loads(found[wire.ENV_GIVEN]) == {"X": "1", "GLOO_SOCKET_IFNAME": "eth1"}
+    assert json.loads(found[wire.ENV_DEFAULTS]) == {"X": "1", "GLOO_SOCKET_IFNAME": "eth1"}
     assert "NCCL_SOCKET_IFNAME" not in meeting.exports(met._replace(interface=""), 20_001, {})
     given = ["python", "--master-addr=a", "x.py", "--master-addr=mine"]
     assert addressed(given, "b") == ["python", "--master-addr=b", "x.py", "--master-addr=mine"]

@@ -1,0 +1,100 @@
+"""ssh-agents of the logins that commands come from: which of them answers now. A login ends, and its agent with it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+
+VARIABLE = "SSH_AUTH_SOCK"
+MOST = 8  # that are remembered
+PATIENCE = 1.0  # seconds that one has to answer
+ASK, ANSWER = b"\0\0\0\1\x0b", 12  # for its keys: SSH_AGENTC_REQUEST_IDENTITIES, SSH_AGENT_IDENTITIES_ANSWER
+
+
+class SshAgents:
+    """By the paths of their sockets. From any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._newest: tuple[str, ...] = ()  # first
+        self._is_any = False
+        self.is_gone = False  # there was one, and when one was last asked for, none answered
+
+    def note(self, path: str) -> bool:
+        """A command came from a login that has this one, or none (""). Is it news: somebody listens there, who was not known?"""
+        is_known = path in self._newest
+        if not path or not (is_known or _listens(path)):
+            return False
+        with self._lock:
+            self._newest = (path, *(each for each in self._newest if each != path))[:MOST]
+        self._is_any = True
+        return not is_known
+
+    def answering(self) -> str:
+        """The newest that has keys, else the newest that answers, else "". Where nobody listens any more is forgotten."""
+        best = ""
+        for path in self._newest:
+            keys = _keys(path)
+            if keys:
+                best = path
+                break
+            if keys is None:
+                self._forget(path)
+            elif not best:
+                best = path
+        self.is_gone = self._is_any and not best
+        return best
+
+    def _forget(self, path: str) -> None:
+        if not _listens(path):
+            with self._lock:
+                self._newest = tuple(each for each in self._newest if each != path)
+
+
+def of_process(pid: int) -> str:
+    """That of the shell that started the process, "" where it has none or the process is another user's."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as stream:
+            variables = stream.read().split(b"\0")
+    except OSError:
+        return ""
+    begin = f"{VARIABLE}=".encode()
+    return next((os.fsdecode(each[len(begin) :]) for each in variables if each.startswith(begin)), "")
+
+
+def _listens(path: str) -> bool:
+    """At once, also where the other end hangs."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except BlockingIOError:  # more wait there than it takes
+            return True
+        except (OSError, ValueError):  # ValueError: no path
+            return False
+    return True
+
+
+def _keys(path: str) -> int | None:
+    """How many keys it has; None where it does not answer."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+        line.settimeout(PATIENCE)
+        try:
+            line.connect(path)
+            line.sendall(ASK)
+            _, kind = struct.unpack(">IB", _read(line, 5))
+            return int(struct.unpack(">I", _read(line, 4))[0]) if kind == ANSWER else 0
+        except OSError:
+            return None
+
+
+def _read(line: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = line.recv(size - len(data))
+        if not piece:
+            raise ConnectionResetError
+        data += piece
+    return data
