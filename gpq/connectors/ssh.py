@@ -196,7 +196,9 @@ class SshConnector:
         environment = {**os.environ, "SSH_ASKPASS_REQUIRE": "never", "LC_ALL": "C"}
         environment.pop("LD_LIBRARY_PATH", None)  # of our interpreter, which a system's ssh may not fit
         if self._agents is not None:
-            environment[VARIABLE] = self._agents.answering()  # ssh takes "" for none
+            environment.pop(VARIABLE, None)
+            agent = self._agents.answering()
+            environment |= {VARIABLE: agent} if agent else {}
         argv = [
             *self.target.argv(*FIXED),
             *ALIVE,

@@ -164,7 +164,7 @@ def test_a_jobs_environment_is_of_its_server_and_its_submission_alone(gpq: Gpq, 
         gpq("daemon", "stop")
 
 
-def test_without_a_word_of_its_submission_a_job_has_what_a_login_has(gpq: Gpq) -> None:
+def test_without_a_word_of_its_submission_a_job_has_what_a_login_has(gpq: Gpq, far: Sshd) -> None:
     """Which programs that speak to the socket leave out, and `env -i`."""
     shell = Shell(gpq, OF_A)
     shell("daemon", "start")
@@ -177,7 +177,9 @@ def test_without_a_word_of_its_submission_a_job_has_what_a_login_has(gpq: Gpq) -
     assert {name for name in seen if not name.endswith("_NUM_THREADS")} == {
         "HOME", "USER", "LOGNAME", "SHELL", "PATH", "CUDA_VISIBLE_DEVICES", "PYTHONHASHSEED",
     }  # fmt: skip
-    assert seen["PATH"] == "/usr/local/bin:/usr/bin:/bin"
+    login = shell.run(*far.command, far.name, "printenv PATH").stdout.strip()
+    remote = "far" in (gpq.home / "config.toml").read_text()
+    assert seen["PATH"] == (login if remote else "/usr/local/bin:/usr/bin:/bin")
 
 
 # Both with what anybody may undo; the limit of CPU seconds counts for each process from its start.

@@ -10,7 +10,7 @@ from typing import Dict, Mapping, Optional
 
 from gpq_agent import wire
 
-PATH = "/usr/local/bin:/usr/bin:/bin"  # as sshd's; a submission brings that of its shell
+PATH = "/usr/local/bin:/usr/bin:/bin"  # as sshd's, on the daemon's own machine; a submission brings that of its shell
 
 
 def environment(own: Mapping[str, str]) -> Dict[str, str]:
@@ -23,7 +23,7 @@ def environment(own: Mapping[str, str]) -> Dict[str, str]:
         "USER": name,
         "LOGNAME": name,
         "SHELL": (entry.pw_shell if entry else own.get("SHELL")) or "/bin/sh",
-        "PATH": PATH,
+        "PATH": own.get("PATH", PATH) if "SSH_CONNECTION" in own else PATH,
     }
     return {key: value for key, value in variables.items() if value}
 
