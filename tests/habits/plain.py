@@ -11,20 +11,19 @@ from typing import Any
 
 import torch
 from gpq_agent import wire
+from gpq_agent.train.restore import begin, given_seed
 from gpq_agent.train.sampler import permutation
 from torch.utils.data import DataLoader
-
-SEED = 0
 
 
 class PlainLoader:
     """A DataLoader whose order is that of gpq's epochs."""
 
-    def __init__(self, dataset: Any, batch_size: int, shuffle: bool, options: dict[str, Any]) -> None:
+    def __init__(self, dataset: Any, batch_size: int, shuffle: bool, seed: int, options: dict[str, Any]) -> None:
         self.dataset = dataset
         self.counted = 0
         self.epoch = 0
-        self._batch_size, self._shuffle, self._options = batch_size, shuffle, options
+        self._batch_size, self._shuffle, self._seed, self._options = batch_size, shuffle, seed, options
 
     def __len__(self) -> int:
         return len(self._loader())
@@ -45,7 +44,7 @@ class PlainLoader:
         if "batch_sampler" in options:
             return DataLoader(self.dataset, **options)
         if "sampler" not in options:
-            options["sampler"] = permutation(SEED, self.epoch, len(self.dataset), self._shuffle).tolist()
+            options["sampler"] = permutation(self._seed, self.epoch, len(self.dataset), self._shuffle).tolist()
         return DataLoader(self.dataset, self._batch_size, **options)
 
 
@@ -58,7 +57,8 @@ class PlainJob:
     resumed = False
     at_step = True
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
         self.step = 0
         self._loader: PlainLoader | None = None
         self._optimizer: Any = None
@@ -74,7 +74,7 @@ class PlainJob:
         shuffle: bool = True,
         **options: Any,
     ) -> PlainLoader:
-        self._loader = PlainLoader(dataset, batch_size, shuffle, options)
+        self._loader = PlainLoader(dataset, batch_size, shuffle, self.seed, options)
         return self._loader
 
     def wrap(self, model: Any, **_: Any) -> Any:
@@ -119,5 +119,6 @@ class PlainJob:
 
 
 def init(**_: Any) -> PlainJob:
-    torch.manual_seed(SEED)
-    return PlainJob()
+    seed = given_seed()
+    begin(seed)
+    return PlainJob(seed)
