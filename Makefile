@@ -185,4 +185,5 @@ $(VENV)/.train: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.dev: $(VENV)/.train
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/nvidia-ml-py-oldest nvidia-ml-py==12.535.108
 	@touch $@

@@ -56,6 +56,7 @@ class NodeConfig:
     spool: str = ""  # folder there; ~/.gpq/nodes/... when empty
     ssh: list[str] = field(default_factory=list)  # how ssh is started, e.g. ["ssh", "-F", "file"]
     checkpoints: str = ""  # folder there for checkpoints and code; beside the spools when empty
+    visible: str = "uuid"  # how jobs find their GPUs named: "uuid", or "index" for programs that read whole numbers alone
     owner: str = ""  # user there to whom it belongs, and gets it back when they use it
 
 
@@ -251,6 +252,8 @@ def _check_values(config: FileConfig, text: str, path: str) -> None:
             raise _error(
                 f"nodes.{name}.owner is no user name", ["nodes", name, "owner"], text, path, "as `id -un` says there"
             )
+        if node.visible not in ("uuid", "index"):
+            raise _error(f"nodes.{name}.visible is `uuid` or `index`", ["nodes", name, "visible"], text, path)
         if node.slots is not None and not 0 <= node.slots <= 1024:
             raise _error(f"nodes.{name}.slots must lie between 0 and 1024", ["nodes", name, "slots"], text, path)
 

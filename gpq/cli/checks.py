@@ -170,7 +170,7 @@ def gpus() -> Check:
     program = (
         "import json\n"
         "from gpq_agent.node import gpus\n"
-        "found = gpus.probe(gpus.load_nvml())\n"
+        "found = gpus.probe(gpus.binding())\n"
         "print(json.dumps([found.error, found.driver, [[g.name, g.problem, [p[0] for p in g.processes]] for g in found.gpus]]))"
     )
     import json

@@ -1,9 +1,13 @@
-"""The agent as it is shipped: the sources of gpq_agent as one text, and the digest that names it. Knows no server."""
+"""The agent as it is shipped: the sources of gpq_agent as one text, and the digest that names it. Knows no server.
+
+NVIDIA's binding to NVML (nvidia-ml-py, BSD licence) travels with it: one file, and most servers do not have it.
+"""
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.util
 import json
 import zlib
 from dataclasses import dataclass
@@ -12,6 +16,7 @@ from pathlib import Path
 import gpq_agent
 
 BOOTSTRAP = "gpq_agent/node/bootstrap.py"
+BINDING = "gpq_agent/node/pynvml.py"  # as gpq_agent.node.nvml looks for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +30,11 @@ class Bundle:
 
 @functools.cache
 def bundle() -> Bundle:
-    """Of the agent that is installed with this gpq; the same on every machine and every Python."""
+    """Of the agent and the binding that are installed with this gpq; the same on every Python."""
     package = Path(gpq_agent.__file__).resolve().parent
     files = {str(path.relative_to(package.parent)): path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
+    binding = importlib.util.find_spec("pynvml")
+    if binding is not None and binding.origin is not None and Path(binding.origin).name == "pynvml.py":
+        files[BINDING] = Path(binding.origin).read_text(encoding="utf-8")
     content = json.dumps(files, sort_keys=True, separators=(",", ":")).encode("ascii")  # as bootstrap.packed
     return Bundle(hashlib.sha256(content).hexdigest(), zlib.compress(content, 9), files[BOOTSTRAP])

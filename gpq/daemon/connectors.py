@@ -42,7 +42,8 @@ def local_arguments(config: NodeConfig, home: str, spool: str) -> list[str]:
 
 def _common(config: NodeConfig) -> list[str]:
     cores = ["--cores", ",".join(map(str, config.cores))] if config.cores else []
-    return ["--slots", "auto" if config.slots is None else str(config.slots), *cores]
+    visible = ["--visible", config.visible] if config.visible != "uuid" else []
+    return ["--slots", "auto" if config.slots is None else str(config.slots), *cores, *visible]
 
 
 def daemon_id(home: str) -> str:

@@ -10,7 +10,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from gpq_agent import wire
-from gpq_agent.node import environments, launch, patiently, procs, shim, spool
+from gpq_agent.node import environments, gpu_names, launch, patiently, procs, shim, spool
 from gpq_agent.node.leases import boottime
 from gpq_agent.node.locks import Locks, close
 from gpq_agent.node.spool import SpoolError
@@ -222,16 +222,17 @@ class Attempts:
         devices: List[wire.DeviceInfo],
         base: Dict[str, str],
         admit: Callable[[], None] = lambda: None,
+        visible: str = gpu_names.UUIDS,
     ) -> Tuple[str, wire.AttemptInfo]:
         """("started" or "already", attempt). Raises SpoolError, with nothing left behind, when it may not start: `admit`
-        is asked under the spool's lock."""
+        is asked under the spool's lock. `visible`: as in gpu_names."""
         key = wire.attempt_key(order.job, order.attempt)
         with self.spool.lock():
             folder = self.spool.folder(key)
             if os.path.exists(os.path.join(folder, wire.ORDER)):
                 return "already", self._must(key)
             admit()
-            env = launch.environment(self.spool, order, base, devices)
+            env = launch.environment(self.spool, order, base, devices, visible)
             order, env = environments.prepared(self.spool, order, env)
             launch.check_startable(order, env)
             self._check_devices(key, order)

@@ -120,7 +120,7 @@ _LIMITS = (("nofile", resource.RLIMIT_NOFILE), ("memlock", resource.RLIMIT_MEMLO
 
 def driver(_: Place, fields: Fields, pipe: int) -> None:
     """NVML, which may hang: hence an errand of its own."""
-    found = gpus.probe(gpus.load_nvml())
+    found = gpus.probe(gpus.binding())
     tell(pipe, {"driver": found.driver, "error": found.error, "gpus": len(found.gpus)})
 
 

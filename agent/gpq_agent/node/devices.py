@@ -1,19 +1,18 @@
-"""The devices of this node, judged: whose processes a GPU runs, whether it may be given away, when it is free again.
+"""The devices of this node, judged: whose processes a GPU runs, whether it may be given away, when it is free again."""
 
-Probing runs in a forked child with a time limit, so that a driver that hangs costs a child and never the agent.
-"""
-
-import json
-import os
-import signal
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from gpq_agent import wire
-from gpq_agent.node import gpus, people, procs
-from gpq_agent.node.judging import FIRST_WAIT, UNSEEN_MIB, Course, Watched, strangers
+from gpq_agent.node import gpu_probe, people, procs
+from gpq_agent.node.gpu_probe import Probe, RawGpu
+from gpq_agent.node.judging import DESKTOP, FIRST_WAIT, SHARING, UNSEEN_MIB, Course, Watched, strangers
+from gpq_agent.node.looking import Looking
 
-PERIOD = 5.0  # seconds between probes while somebody is interested
+PERIOD = 5.0  # seconds between looks while somebody is interested
+REST = 2.0  # times what the last look took, at least so long until the next one, while nobody hurries
+SLOW = 3.0  # seconds, of a look that is worth a word
+MPS_SERVER = "nvidia-cuda-mps"  # how the name of its process begins
 HURRY_PERIOD = 1.0  # while an ended attempt still shows on its GPU
 IDLE_PERIOD = 60.0  # where the last look found no GPU
 PROBE_LIMIT = 10.0
@@ -21,7 +20,7 @@ LONGEST_DRIVER = 300.0  # between two looks at a driver that fails
 
 
 class Devices:
-    """CPU slots as given, and GPUs as last probed. `tick` often; nothing here blocks."""
+    """CPU slots as given, and GPUs as last seen. `tick` often; nothing here blocks."""
 
     def __init__(
         self,
@@ -41,79 +40,72 @@ class Devices:
         self.holder_of = holder_of
         self.lock_of = lock_of  # who has the lock of a GPU that none of our attempts has, as a sentence
         self.stuck: Dict[str, str] = {}  # why devices cannot be had back from attempts that cannot be ended
-        self.limit = probe_limit
+        self.looking = Looking(probe_limit, with_gpus)
         self.period = probe_period
         self.haste = 0.0  # a shorter period, where somebody waits to be seen; 0: none
         self.driver = ""
-        self.error = ""
-        self.known = not with_gpus
-        self.probed_from = float("-inf")  # when the last finished probe had begun
+        self.error = ""  # none of the GPUs can be used for something new, and why
+        self.known = not with_gpus  # something can be told, if only that the driver is slow
+        self.is_seen = not with_gpus  # a look has ended
+        self.probed_from = float("-inf")  # when the last finished look had begun
+        self._last = Probe([])
+        self._parents: Dict[str, str] = {}  # of MIG devices, the GPU
         self._gpus: List[wire.DeviceInfo] = []
         self._watched: Dict[str, Watched] = {}
         self._first_wait = FIRST_WAIT * probe_period / PERIOD
         self._driver = Course(probe_period, LONGEST_DRIVER)  # of all GPUs at once
-        self._nvml = gpus.load_nvml() if with_gpus else None
-        self._child = 0
-        self._pipe = -1
-        self._begun = float("-inf")
-        self._answer = b""
-        self._stuck: List[int] = []  # killed probes that the kernel has not let go
-
     def current(self) -> List[wire.DeviceInfo]:
         """All devices; of a node that falls back on slots, the slots once it is known that there is no GPU."""
         if self.slots_if_none:
-            found = self._gpus if self._gpus or self.error or not self.known else self.slots
+            found = self._gpus if self._gpus or self.error or self._last.lost or not self.known else self.slots
         else:
             found = self.slots + self._gpus
         return [self._told(device) for device in found]
 
-    # -- probing
+    def notice(self) -> str:
+        """What is worth a word of GPUs that are not among the devices, and of looks that take long. "" for nothing."""
+        last = self._last
+        notices = [last.notice]
+        if last.lost:
+            notices.append("{} lost; this server must reboot".format(_numbered(last.lost)))
+        if last.hidden:
+            notices.append("{} not permitted to this account".format(_numbered(last.hidden)))
+        empty = [uuid for uuid in last.partitioned if uuid not in self._parents.values()]
+        if empty:
+            notices.append("{}: partitioned (MIG), and without a MIG device".format(", ".join(empty)))
+        if self.looking.lasted > SLOW:
+            notices.append(
+                "a look at the GPUs takes {:.0f} s: with persistence mode the driver stays initialised (sudo nvidia-smi "
+                "-pm 1)".format(self.looking.lasted)
+            )
+        return "; ".join(filter(None, notices))
+
+    # -- looking
 
     def tick(self, wanted: bool, since: Optional[float] = None) -> None:
-        """Collect what is ready; begin a probe when one is due. `since`: an attempt ended then, and its GPUs are to be
-        seen free: look at once if no probe has begun since then, and again soon."""
+        """Collect what is ready; begin a look when one is due. `since`: an attempt ended then, and its GPUs are to be
+        seen free: look at once if no look has begun since then, and again soon."""
         if not self.with_gpus:
             return
-        self._stuck = [pid for pid in self._stuck if not _collected(pid)]
-        if self._child:
-            self._advance()
-        if self._child or len(self._stuck) > 1:
+        if self.looking.is_under_way:
+            self._take_any(self.looking.advance())
+        if not self.looking.may_begin():
             return
         period = self.period if self._gpus or self.error else max(self.period, IDLE_PERIOD)
         if self._driver.now is not None:
             period = max(period, self._driver.now.wait)
         elif self._gpus and self.haste:
             period = min(period, self.haste)
+        period = max(period, REST * self.looking.lasted)
+        begun = self.looking.begun
         hurry = since is not None or any(watched.is_in_doubt for watched in self._watched.values())
-        due = time.monotonic() - self._begun >= (min(period, HURRY_PERIOD) if hurry else period)
-        if not self.known or (wanted and due) or (since is not None and (due or self._begun < since)):
-            self._begin()
+        due = time.monotonic() - begun >= (min(period, HURRY_PERIOD) if hurry else period)
+        if not self.known or (wanted and due) or (since is not None and (due or begun < since)):
+            self._take_any(self.looking.begin(self._not_due()))
 
     def waiting_on(self) -> Optional[int]:
-        """The descriptor that becomes readable when the running probe answers."""
-        return self._pipe if self._child else None
-
-    def _begin(self) -> None:
-        self._begun = time.monotonic()
-        self._answer = b""
-        agent = os.getpid()
-        try:
-            reading, writing = os.pipe()
-        except OSError as error:
-            self._take(gpus.Probe([], error="the GPUs cannot be looked at: {}".format(error.strerror)))
-            return
-        try:
-            pid = os.fork()
-        except OSError as error:
-            os.close(reading)
-            os.close(writing)
-            self._take(gpus.Probe([], error="the GPUs cannot be looked at: {}".format(error.strerror)))
-            return
-        if pid == 0:
-            _probe_and_exit(writing, agent, self._nvml, self._not_due())
-        os.close(writing)
-        os.set_blocking(reading, False)
-        self._child, self._pipe = pid, reading
+        """The descriptor that becomes readable when the look that is under way answers."""
+        return self.looking.pipe if self.looking.is_under_way else None
 
     def _not_due(self) -> List[str]:
         """GPUs that are out of use and better left alone for now: asking a sick one may take long, or hang."""
@@ -121,75 +113,49 @@ class Devices:
         ill = {name: watched.course.now for name, watched in self._watched.items()}
         return [name for name, illness in ill.items() if illness is not None and now < illness.due]
 
-    def _advance(self) -> None:
-        try:
-            while True:
-                chunk = os.read(self._pipe, 65536)
-                if not chunk:
-                    break
-                self._answer += chunk
-        except BlockingIOError:
-            if time.monotonic() - self._begun > self.limit:
-                self._give_up()
-            return
-        self._finish()
-
-    def _give_up(self) -> None:
-        try:
-            os.killpg(self._child, signal.SIGKILL)  # with the nvidia-smi that it may wait for
-        except OSError:
-            os.kill(self._child, signal.SIGKILL)
-        if not _collected(self._child):
-            self._stuck.append(self._child)
-        self._close()
-        self._take(gpus.Probe([], error="the NVIDIA driver did not answer within {:.0f} s".format(self.limit)))
-
-    def _finish(self) -> None:
-        if not _collected(self._child):
-            self._stuck.append(self._child)
-        self._close()
-        try:
-            answer = json.loads(self._answer.decode("utf-8"))
-            answer["gpus"] = [gpus.RawGpu(*one) for one in answer["gpus"]]
-            self._take(gpus.Probe(**answer))
-        except (ValueError, TypeError, KeyError):
-            self._take(gpus.Probe([], error="probing the GPUs failed: the probe crashed"))
-
-    def _close(self) -> None:
-        os.close(self._pipe)
-        self._child, self._pipe = 0, -1
-
     # -- judging
 
-    def _take(self, probe: gpus.Probe) -> None:
+    def _take_any(self, probe: Optional[Probe]) -> None:
+        if probe is not None:
+            self._take(probe)
+
+    def _take(self, probe: Probe) -> None:
         now = time.monotonic()
         self.known = True
-        self.probed_from = self._begun
         self.error = probe.error
         self.driver = probe.driver or self.driver
+        if not self.looking.is_under_way:
+            self.is_seen = True
+            self.probed_from = self.looking.begun
         if probe.error:
             self._driver.ill("degraded", probe.error, now)
             self._gpus = [gpu._replace(utilisation=None) for gpu in self._gpus]
             return
+        self._last = probe
         self._driver.well(now, at_once=True)
         before = {gpu.id: gpu for gpu in self._gpus}
         found = [self._read(raw, before.get(raw.uuid), now) for raw in probe.gpus]
-        gone = [gpu for gpu in self._gpus if gpu.id not in {raw.uuid for raw in probe.gpus}]
+        gone = [gpu for gpu in self._gpus if self._is_gone(gpu.id, probe)]
         for gpu in gone:
-            self._watched[gpu.id].look(now, lost=gpus.LOST)
+            self._watched[gpu.id].look(now, lost=gpu_probe.LOST)
         found += [gpu._replace(utilisation=None, used_mib=0, processes=[]) for gpu in gone]
-        if probe.lost and not gone:
-            self.error = "GPU {} is lost; this server must reboot".format(", ".join(map(str, probe.lost)))
+        self._parents = {raw.uuid: raw.parent for raw in probe.gpus if raw.parent}
         self._gpus = sorted(found, key=lambda gpu: (gpu.index, gpu.id))
 
-    def _read(self, raw: gpus.RawGpu, before: Optional[wire.DeviceInfo], now: float) -> wire.DeviceInfo:
+    def _is_gone(self, name: str, probe: Probe) -> bool:
+        """It was there, is not, and its GPU was not partitioned anew."""
+        whole = {raw.uuid for raw in probe.gpus} | set(probe.partitioned)
+        return name not in whole and self._parents.get(name) not in whole
+
+    def _read(self, raw: RawGpu, before: Optional[wire.DeviceInfo], now: float) -> wire.DeviceInfo:
         """One look at one GPU; the state follows from it and all before when it is told."""
         watched = self._watched.setdefault(raw.uuid, Watched(self._first_wait))
-        if raw.problem == gpus.SKIPPED and before is not None:
+        if raw.problem == gpu_probe.SKIPPED and before is not None:
             return before._replace(index=raw.number)
         processes = [self._describe(pid, memory, raw.uuid) for pid, memory in raw.processes]
+        processes += [dict(self._describe(pid, memory, ""), role=DESKTOP) for pid, memory in raw.drawing]
         who, ghost = strangers(processes, raw.used_mib, self.holder_of(raw.uuid))
-        lost = gpus.LOST if raw.problem == "lost" else ""
+        lost = gpu_probe.LOST if raw.problem == "lost" else ""
         watched.look(now, "" if lost else raw.problem, lost, who, ghost, raw.ecc)
         return wire.DeviceInfo(
             id=raw.uuid,
@@ -243,6 +209,7 @@ class Devices:
             "since": procs.started_at(process) if process is not None and visible else 0.0,
             "memory_mib": memory_mib,
             "attempt": self.owner_of(pid) if visible else self.holder_of(device),
+            "role": SHARING if visible and process is not None and process.name.startswith(MPS_SERVER) else "",
         }
 
     def still_used_by(self, key: str, held: List[str]) -> str:
@@ -258,24 +225,7 @@ class Devices:
         return ""
 
 
-def _collected(pid: int) -> bool:
-    try:
-        return os.waitpid(pid, os.WNOHANG)[0] == pid
-    except ChildProcessError:
-        return True
-
-
-def _probe_and_exit(writing: int, agent: int, nvml: Any, skip: Sequence[str]) -> None:
-    try:
-        os.setpgid(0, 0)
-        procs.keep_only({writing})
-        procs.die_with_parent(agent)
-        answer = gpus.probe(nvml, skip)._asdict()
-        data = json.dumps(answer).encode("utf-8")
-        while data:
-            data = data[os.write(writing, data) :]
-    except BaseException as error:
-        text = json.dumps({"gpus": [], "error": "probing the GPUs failed: {}".format(error)})
-        os.write(writing, text.encode("utf-8"))
-    finally:
-        os._exit(0)
+def _numbered(numbers: Sequence[int]) -> str:
+    """``GPU 1 is`` or ``GPUs 1, 3 are``."""
+    listed = ", ".join(map(str, numbers))
+    return "GPU {} is".format(listed) if len(numbers) == 1 else "GPUs {} are".format(listed)

@@ -8,76 +8,76 @@ import json
 import sys
 from typing import Any, Callable, Dict, List
 
-from gpq_agent.node import gpus
+from gpq_agent.node import nvml
+from gpq_agent.node.gpu_probe import MIB
 
 Fact = Dict[str, Any]  # {"value"}, {"unsupported": why} or {"error": why}
 PAST = ("NVML_ERROR_NOT_SUPPORTED", "NVML_ERROR_NO_PERMISSION", "NVML_ERROR_FUNCTION_NOT_FOUND")
 
 
-def asked(nvml: Any, question: Callable[[], Any]) -> Fact:
+def asked(binding: Any, question: Callable[[], Any]) -> Fact:
     """The answer, or whether it is this GPU, driver or library that has none, or a fault."""
     try:
         return {"value": question()}
     except AttributeError:
         return {"unsupported": "nvidia-ml-py is too old to ask"}
-    except nvml.NVMLError as error:
-        kind = "unsupported" if error.value in [getattr(nvml, name) for name in PAST] else "error"
+    except binding.NVMLError as error:
+        kind = "unsupported" if error.value in [getattr(binding, name) for name in PAST] else "error"
         return {kind: str(error)}
     except Exception as error:  # NVMLLibraryMismatchError is no NVMLError
         return {"error": "{}: {}".format(type(error).__name__, error)}
 
 
-def of_gpu(nvml: Any, index: int) -> Dict[str, Fact]:
+def of_gpu(binding: Any, index: int) -> Dict[str, Fact]:
     """Everything of one GPU. Raises NVMLError where not even a handle can be had."""
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    handle = binding.nvmlDeviceGetHandleByIndex(index)
 
     def pids(name: str) -> List[int]:
-        return sorted(int(one.pid) for one in getattr(nvml, name)(handle))
+        return sorted(int(one.pid) for one in getattr(binding, name)(handle))
 
     def memory(version: Any) -> List[int]:
-        taken = nvml.nvmlDeviceGetMemoryInfo(handle, version) if version else nvml.nvmlDeviceGetMemoryInfo(handle)
-        return [int(taken.used) // gpus.MIB, int(getattr(taken, "reserved", 0)) // gpus.MIB]
+        taken = binding.nvmlDeviceGetMemoryInfo(handle, version) if version else binding.nvmlDeviceGetMemoryInfo(handle)
+        return [int(taken.used) // MIB, int(getattr(taken, "reserved", 0)) // MIB]
 
     def slices() -> Any:
-        if nvml.nvmlDeviceGetMigMode(handle)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
-            return None
-        return [one.uuid for one in gpus._devices_of(nvml, handle, index, ())]
+        handles = nvml.slices_of(binding, handle)
+        return None if handles is None else [nvml.text(binding.nvmlDeviceGetUUID(one)) for one in handles]
 
     questions: Dict[str, Callable[[], Any]] = {
-        "uuid": lambda: gpus._text(nvml.nvmlDeviceGetUUID(handle)),
-        "name": lambda: gpus._text(nvml.nvmlDeviceGetName(handle)),
-        "capability": lambda: list(nvml.nvmlDeviceGetCudaComputeCapability(handle)),
-        "persistence": lambda: int(nvml.nvmlDeviceGetPersistenceMode(handle)),
-        "compute mode": lambda: int(nvml.nvmlDeviceGetComputeMode(handle)),
+        "uuid": lambda: nvml.text(binding.nvmlDeviceGetUUID(handle)),
+        "name": lambda: nvml.text(binding.nvmlDeviceGetName(handle)),
+        "capability": lambda: list(binding.nvmlDeviceGetCudaComputeCapability(handle)),
+        "persistence": lambda: int(binding.nvmlDeviceGetPersistenceMode(handle)),
+        "compute mode": lambda: int(binding.nvmlDeviceGetComputeMode(handle)),
         "memory v1": lambda: memory(None),
-        "memory v2": lambda: memory(nvml.nvmlMemory_v2),
+        "memory v2": lambda: memory(binding.nvmlMemory_v2),
         "processes": lambda: pids("nvmlDeviceGetComputeRunningProcesses"),
         "graphics": lambda: pids("nvmlDeviceGetGraphicsRunningProcesses"),
         "MPS": lambda: pids("nvmlDeviceGetMPSComputeRunningProcesses"),
         "MIG": slices,
         "ECC": lambda: int(
-            nvml.nvmlDeviceGetTotalEccErrors(handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
+            binding.nvmlDeviceGetTotalEccErrors(handle, binding.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, binding.NVML_VOLATILE_ECC)
         ),
-        "remapped rows": lambda: [int(number) for number in nvml.nvmlDeviceGetRemappedRows(handle)],
+        "remapped rows": lambda: [int(number) for number in binding.nvmlDeviceGetRemappedRows(handle)],
     }
-    return {name: asked(nvml, question) for name, question in questions.items()}
+    return {name: asked(binding, question) for name, question in questions.items()}
 
 
 def everything() -> Dict[str, Any]:
     """{"error"} where NVML cannot be asked at all, "absent" where there is nothing to ask."""
-    nvml = gpus.load_nvml()
-    if nvml is None:
+    binding = nvml.load()
+    if binding is None:
         return {"absent": "{} has no nvidia-ml-py: gpq asks nvidia-smi here".format(sys.executable)}
     try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        absent = error.value in (nvml.NVML_ERROR_LIBRARY_NOT_FOUND, nvml.NVML_ERROR_DRIVER_NOT_LOADED)
+        binding.nvmlInit()
+    except binding.NVMLError as error:
+        absent = error.value in (binding.NVML_ERROR_LIBRARY_NOT_FOUND, binding.NVML_ERROR_DRIVER_NOT_LOADED)
         return {"absent" if absent else "error": "NVML: {}".format(error)}
     return {
         "nvml": _version(),
-        "driver": asked(nvml, lambda: gpus._text(nvml.nvmlSystemGetDriverVersion())),
-        "cuda": asked(nvml, lambda: int(nvml.nvmlSystemGetCudaDriverVersion())),
-        "gpus": [asked(nvml, functools.partial(of_gpu, nvml, index)) for index in range(nvml.nvmlDeviceGetCount())],
+        "driver": asked(binding, lambda: nvml.text(binding.nvmlSystemGetDriverVersion())),
+        "cuda": asked(binding, lambda: int(binding.nvmlSystemGetCudaDriverVersion())),
+        "gpus": [asked(binding, functools.partial(of_gpu, binding, index)) for index in range(binding.nvmlDeviceGetCount())],
     }
 
 

@@ -12,7 +12,8 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
-from gpq_agent.node import gpus, procs
+from gpq_agent.node import gpus, nvml, procs, smi
+from gpq_agent.node.gpu_probe import RawGpu
 from gpq_agent.wire import GpuLine
 
 LOOKS = 10
@@ -39,7 +40,7 @@ class Look(NamedTuple):
     """One: `error` where it came to nothing, and all else is empty then."""
 
     seconds: float
-    devices: List[gpus.RawGpu] = []
+    devices: List[RawGpu] = []
     error: str = ""
 
 
@@ -61,7 +62,7 @@ def look(way: str) -> Look:
     except ValueError:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
         return Look(seconds, error="exit {}: {}".format(done.returncode, lines[-1]))
-    seen = [gpus.RawGpu(*one) for one in answer["gpus"]]
+    seen = [RawGpu(*one) for one in answer["gpus"]]
     error = answer["error"] or ("a GPU is lost" if answer["lost"] else "")
     sick = [one.problem for one in seen if one.problem]
     return Look(seconds, seen, error or "; ".join(sick))
@@ -91,12 +92,11 @@ def ten(name: str, way: str) -> Tuple[GpuLine, Look]:
 
 def both() -> List[GpuLine]:
     """Looks by either way, and whether they see the same. What cannot be asked is skipped."""
-    nvml, smi = "looks by NVML", "looks by nvidia-smi"
     lines: List[GpuLine] = []
     last: List[Look] = []
     for name, way, missing in (
-        (nvml, "nvml", "" if gpus.load_nvml() is not None else "no nvidia-ml-py for {}".format(sys.executable)),
-        (smi, "smi", "" if shutil.which("nvidia-smi") else "no nvidia-smi"),
+        ("looks by NVML", "nvml", "" if nvml.load() is not None else "no nvidia-ml-py for {}".format(sys.executable)),
+        ("looks by nvidia-smi", "smi", "" if shutil.which("nvidia-smi") else "no nvidia-smi"),
     ):
         if missing:
             lines.append(GpuLine(name, "SKIP", missing))
@@ -205,7 +205,7 @@ def _gone(pid: int, uuid: str, seen_by: Callable[[str], Look]) -> GpuLine:
 
 
 def main() -> None:
-    seen = gpus.probe_smi() if sys.argv[1] == "smi" else gpus.probe(gpus.load_nvml())
+    seen = smi.look() if sys.argv[1] == "smi" else gpus.probe(gpus.binding())
     sys.stdout.write(json.dumps({"gpus": seen.gpus, "error": seen.error, "lost": seen.lost}) + "\n")
 
 

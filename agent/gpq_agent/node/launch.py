@@ -12,7 +12,7 @@ import time
 from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
 from gpq_agent import wire
-from gpq_agent.node import attributes, ending, login, meeting, network, patiently
+from gpq_agent.node import attributes, ending, gpu_names, login, meeting, network, patiently
 from gpq_agent.node.leases import STORE, age
 from gpq_agent.node.spool import Spool, SpoolError
 from gpq_agent.node.storage import HASH
@@ -202,9 +202,10 @@ def _check_interface(name: str) -> None:
 
 
 def environment(
-    spool: Spool, order: wire.StartOrder, base: Dict[str, str], devices: List[wire.DeviceInfo]
+    spool: Spool, order: wire.StartOrder, base: Dict[str, str], devices: List[wire.DeviceInfo], visible: str = gpu_names.UUIDS
 ) -> Dict[str, str]:
-    """The job's whole environment: that of a login, the order's, and what says where and on what it runs."""
+    """The job's whole environment: that of a login, the order's, and what says where and on what it runs. `visible`: how GPUs
+    are named, as in gpu_names."""
     key = wire.attempt_key(order.job, order.attempt)
     env = dict(base)
     env.setdefault(wire.ENV_CHECKPOINT_DIR, os.path.join(spool.checkpoints, str(order.job)))
@@ -225,7 +226,7 @@ def environment(
         env[wire.ENV_DONE_FILE] = ending.done_path(order, env)
     if all(device.kind == "cuda" for device in devices):
         env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(device.id for device in devices)
+        env["CUDA_VISIBLE_DEVICES"] = gpu_names.listed(devices, visible)
     else:
         env["CUDA_VISIBLE_DEVICES"] = ""
         env[wire.ENV_CORES] = ";".join(",".join(map(str, device.cores)) for device in devices)

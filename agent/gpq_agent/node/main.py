@@ -11,7 +11,7 @@ import sys
 from typing import Dict, List, Optional
 
 from gpq_agent import wire
-from gpq_agent.node import attributes, login, slots
+from gpq_agent.node import attributes, gpu_names, login, slots
 from gpq_agent.node.locks import FOLDERS
 from gpq_agent.node.requests import Agent
 from gpq_agent.node.spool import Spool, SpoolError
@@ -41,6 +41,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
             probe_period=options.probe_period,
             default=default,
             locks=options.locks,
+            visible=options.visible,
         )
     except (SpoolError, OSError, ValueError) as error:
         hint = getattr(error, "hint", "")
@@ -62,6 +63,12 @@ def parse(arguments: Optional[List[str]]) -> argparse.Namespace:
     parser.add_argument("--cores", help="cores that CPU slots share, e.g. 0,1 or 0-7; all by default")
     parser.add_argument(
         "--locks", default="", help="folder of the GPUs' locks, the same for everybody; {} by default".format(_FOLDERS)
+    )
+    parser.add_argument(
+        "--visible",
+        choices=(gpu_names.UUIDS, gpu_names.INDEXES),
+        default=gpu_names.UUIDS,
+        help="how jobs find their GPUs named in CUDA_VISIBLE_DEVICES",
     )
     parser.add_argument("--probe-limit", type=float, default=10.0, help="seconds that the GPU driver has to answer")
     parser.add_argument("--probe-period", type=float, default=5.0, help="seconds between two looks at the GPUs")

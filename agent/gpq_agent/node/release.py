@@ -38,7 +38,7 @@ class Release:
         ended = self._ended.setdefault(key, time.monotonic())
         waited = time.monotonic() - ended
         rest = self.devices.still_used_by(key, held) if self.devices.probed_from >= ended else "not probed yet"
-        known = self.devices.probed_from >= ended and (bool(self.devices.error) or not rest)
+        known = bool(self.devices.error) or not rest  # with such an error nobody gets them
         if known or waited > RELEASE_AFTER:
             self._released[key] = True
             if rest and not known:

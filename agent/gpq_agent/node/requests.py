@@ -12,7 +12,7 @@ import traceback
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from gpq_agent import wire
-from gpq_agent.node import attributes, launch, logs, network, procs, slots
+from gpq_agent.node import attributes, gpu_names, launch, logs, network, procs, slots
 from gpq_agent.node.attempts import LIVE, Attempts
 from gpq_agent.node.devices import Devices
 from gpq_agent.node.environments import Environments
@@ -56,10 +56,12 @@ class Agent:
         probe_period: float,
         default: wire.Attributes,
         locks: str = "",
+        visible: str = gpu_names.UUIDS,
     ) -> None:
         self.spool = place
         self.base = base
         self.default = default
+        self.visible = visible
         self.cores = cores
         self.attempts = Attempts(place, Locks(locks, place.id))
         self.environments = Environments(place, base, default)
@@ -117,7 +119,7 @@ class Agent:
             told = "this node agent speaks version {}, not {}".format(wire.VERSION, message.get("v"))
             return [self.refusal(message.get("id"), told, "restart the daemon, so that it ships its own agent")]
         operation = message.get("op")
-        if operation in NEED_DEVICES and not self.devices.known:
+        if self._is_early(message):
             self._waiting.append(message)
             return []
         return self._answer(message)
@@ -126,10 +128,11 @@ class Agent:
         """Replies that have become due."""
         self.devices.tick(wanted=bool(self._watches) or bool(self._holders), since=self.release.since())
         replies: List[Message] = [self._guarded(message, answer) for message, answer in self.staging.tick()]
-        if self._waiting and self.devices.known:
-            waiting, self._waiting = self._waiting, []
-            for message in waiting:
-                replies += self._answer(message)
+        early = [message for message in self._waiting if self._is_early(message)]
+        due = [message for message in self._waiting if message not in early]
+        self._waiting = early
+        for message in due:
+            replies += self._answer(message)
         for message, answer in self.environments.ended() + self.errands.ended():
             replies.append(dict(answer, v=wire.VERSION, id=message.get("id"), ok=True))
         if self._watches:
@@ -139,10 +142,16 @@ class Agent:
                 if error.errno not in procs.SCARCE:
                     raise
                 return replies
-            due = [watch for watch in self._watches if self._is_due(watch, infos)]
-            self._watches = [watch for watch in self._watches if watch not in due]
-            replies += [self._guarded(watch.message, self._teller(infos, watch.recalled)) for watch in due]
+            ended = [watch for watch in self._watches if self._is_due(watch, infos)]
+            self._watches = [watch for watch in self._watches if watch not in ended]
+            replies += [self._guarded(watch.message, self._teller(infos, watch.recalled)) for watch in ended]
         return replies
+
+    def _is_early(self, message: Message) -> bool:
+        """Must it wait for the first look at the GPUs? Who asks for nothing else waits for the end of a slow one too."""
+        if message.get("op") == "probe":
+            return not self.devices.is_seen
+        return message.get("op") in NEED_DEVICES and not self.devices.known
 
     def patience(self) -> Optional[float]:
         """Seconds for which nothing but a request can matter; None for ever."""
@@ -253,8 +262,9 @@ class Agent:
         )
 
     def _probe(self, _: Message) -> Message:
-        told = {"devices": self._device_list(), "driver": self.devices.driver, "error": self.devices.error}
-        return dict(told, beside=self.spool.beside())
+        found = self.devices
+        facts = {"driver": found.driver, "error": found.error, "notice": found.notice()}
+        return dict(facts, devices=self._device_list(), beside=self.spool.beside())
 
     def _start(self, message: Message) -> Message:
         order = launch.parse_order(message.get("order"))
@@ -272,7 +282,8 @@ class Agent:
         if order.lease > 0:
             self.reign.ready(order.store)
         order = self._with_attributes(order)
-        state, _ = self.attempts.start(order, self._usable(key, order), self.base, self.reign.admit)
+        devices = self._usable(key, order)
+        state, _ = self.attempts.start(order, devices, self.base, self.reign.admit, self.visible)
         return {"state": state, "attempt": self._info(key)}
 
     def _with_attributes(self, order: wire.StartOrder) -> wire.StartOrder:

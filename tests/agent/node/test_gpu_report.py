@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from gpq_agent import wire
 from gpq_agent.node import checkup, gpu_facts, gpu_lines, gpu_looks, gpu_report, locks
-from gpq_agent.node.gpus import RawGpu
+from gpq_agent.node.gpu_probe import RawGpu
 
 from tests.agent.node.harness import wait_until
 

@@ -20,8 +20,7 @@ from typing import Any
 import pynvml
 import pytest
 from gpq_agent import wire
-from gpq_agent.node import gpus, release
-from gpq_agent.node.devices import Devices
+from gpq_agent.node import gpu_probe, nvml
 
 from tests.agent.node.harness import NodeAgent, wait_until
 from tests.figures import Figures
@@ -148,15 +147,20 @@ def test_nvidia_smi_that_names_a_lost_gpu_leaves_the_others(smi_node: NodeAgent,
     driver.set_gpus({"uuid": A, "lost": "query"}, {"uuid": B})
     wait_for_device(smi_node, A, "lost")
     assert devices(smi_node)[B]["state"] == "ok"
-    driver.set_gpus({"uuid": A, "lost": "handle"}, {"uuid": B})  # then it tells nothing at all
-    assert "Unable to determine the device handle" in wait_for_device(smi_node, B, "degraded")["reason"]
+    driver.set_gpus({"uuid": A, "lost": "handle"}, {"uuid": B})  # then it tells nothing of all GPUs at once
+
+    def words() -> bool:
+        return bool(devices_seen(smi_node)) and "Unable to determine" in smi_node.ask("probe")["notice"]
+
+    wait_until(words, "its words")
+    assert [devices(smi_node)[name]["state"] for name in (A, B)] == ["lost", "ok"]
 
 
 def test_a_driver_that_hangs_degrades_the_gpus_and_blocks_nothing(node: NodeAgent, driver: Driver) -> None:
     assert set(devices(node)) == {A, B}
     driver.set_mode("hang")
     reason = wait_for_device(node, A, "degraded")["reason"]
-    assert "did not answer within 6 s" in reason
+    assert "did not answer within 6 s, and is waited for" in reason
     assert node.ask("ping")["ok"]
     assert "is degraded" in node.try_ask("start", order=node.order(1, ["true"], devices=[A]))["error"]
     driver.set_mode("ok")
@@ -167,12 +171,13 @@ def test_a_driver_that_hangs_from_the_first_moment_only_delays_the_answer(
     agent: Callable[..., NodeAgent], driver: Driver
 ) -> None:
     driver.set_mode("hang")
-    node = start_agent(agent, driver, "nvml")
-    asked = node.send("hello")
+    node = start_agent(agent, driver, "nvml", "--probe-limit", "2")
+    hello, probe = node.send("hello"), node.send("probe")
     assert node.ask("ping")["ok"]
-    reply = node.reply(asked)
-    assert reply["devices"] == []
-    assert "did not answer" in node.ask("probe")["error"]
+    assert node.reply(hello)["devices"] == []
+    assert "and is waited for" not in node.reply(probe)["error"]
+    driver.set_mode("ok")
+    wait_for_device(node, A, "ok")
 
 
 def test_a_job_goes_on_and_ends_while_the_driver_hangs(nvml_node: NodeAgent, driver: Driver, tmp_path: Path) -> None:
@@ -191,13 +196,13 @@ def test_an_updated_driver_degrades_every_gpu(nvml_node: NodeAgent, driver: Driv
     assert devices(nvml_node)[A]["state"] == "ok"
     driver.set_mode(mode)
     for name in (A, B):
-        assert wait_for_device(nvml_node, name, "degraded")["reason"] == gpus.MISMATCH
+        assert wait_for_device(nvml_node, name, "degraded")["reason"] == gpu_probe.MISMATCH
 
 
 def test_an_updated_driver_is_seen_through_nvidia_smi_too(smi_node: NodeAgent, driver: Driver) -> None:
     assert devices(smi_node)[A]["state"] == "ok"
     driver.set_mode("mismatch")
-    assert wait_for_device(smi_node, A, "degraded")["reason"] == gpus.MISMATCH
+    assert wait_for_device(smi_node, A, "degraded")["reason"] == gpu_probe.MISMATCH
 
 
 @pytest.mark.parametrize("way", ["nvml", "smi"])
@@ -295,7 +300,7 @@ def test_an_end_is_not_told_before_the_gpu_shows_the_job_gone(
 @pytest.mark.row("34")
 @pytest.mark.parametrize(
     ("fault", "reason"),
-    [({"broken": True}, "NVML: Unknown Error"), ({"remapped": [0, 1, 1, 0]}, gpus.REMAP)],
+    [({"broken": True}, "NVML: Unknown Error"), ({"remapped": [0, 1, 1, 0]}, gpu_probe.REMAP)],
     ids=["error", "remap"],
 )
 def test_a_sick_gpu_is_quarantined_alone_says_when_it_is_looked_at_and_comes_back(
@@ -349,24 +354,6 @@ def test_a_stranger_beside_our_job_is_a_warning_and_keeps_the_gpu_afterwards(
     figures.exactly("strangers killed", stranger.poll(), None)
 
 
-def test_memory_that_our_own_job_leaves_quarantines_the_gpu(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    devices_ = Devices([], True, lambda _: "", lambda _: "")
-    held = release.Release(devices_)
-    ghost = gpus.Probe([gpus.RawGpu(A, 0, "x", 80_000, 9000, None, [])])
-    devices_._begun = float("inf")
-    ended = wire.AttemptInfo(1, 1, "exited", exit={"code": 0})
-    assert held.filter("1.1", ended, [A]).state == "running"
-    devices_._take(ghost)
-    monkeypatch.setattr(release, "RELEASE_AFTER", -1.0)
-    assert held.filter("1.1", ended, [A]).state == "exited"  # not for ever
-    devices_._take(ghost)
-    [told] = devices_.current()
-    assert told.state == "quarantined"
-    assert told.reason.startswith("attempt 1.1 has ended, but used by somebody: 8.8 GiB")
-
-
 def test_an_implausible_utilisation_is_unknown(node: NodeAgent, driver: Driver) -> None:
     driver.set_gpus({"uuid": A, "utilisation": 37100}, {"uuid": C, "utilisation": 42})
     wait_for_device(node, C, "ok")
@@ -401,7 +388,7 @@ def fake_nvml() -> ModuleType:
 
 def used_names() -> set[str]:
     """Every attribute of NVML that the agent touches."""
-    tree = ast.parse(inspect.getsource(gpus))
+    tree = ast.parse(inspect.getsource(nvml))
     attributes = {
         node.attr
         for node in ast.walk(tree)
@@ -453,7 +440,7 @@ def test_the_real_library_without_a_driver_means_no_gpus() -> None:
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    found, _, error, _ = json.loads(done.stdout)
+    found, _, error, *_ = json.loads(done.stdout)
     if not os.path.exists("/dev/nvidiactl"):
         assert (found, error) == ([], "")
     else:

@@ -7,6 +7,7 @@ Its state is the JSON file named by FAKE_NVML_STATE, read anew at each nvmlInit:
      "gpus": [{"uuid", "name", "total_mib", "used_mib", "utilisation", "processes": [{"pid", "mib"}],
                "lost": "" | "handle" | "query",           # GPU_IS_LOST from the handle on, or only when asked for more
                "broken": false,                           # Unknown Error from every query
+               "drawing": [{"pid", "mib"}], "compute_mode": 0,
                "ecc": null | uncorrectable errors, "remapped": null | [corrected, uncorrected, pending, failed],
                "mig": null | [{"uuid", "name", "total_mib", "used_mib", "processes"}]}]}
 
@@ -36,6 +37,7 @@ NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
 NVML_VOLATILE_ECC = 0
 NVML_DEVICE_MIG_DISABLE = 0x0
 NVML_DEVICE_MIG_ENABLE = 0x1
+nvmlMemory_v2 = 0x02000028
 
 _TEXTS = {
     NVML_ERROR_UNINITIALIZED: "Uninitialized",
@@ -202,6 +204,20 @@ def nvmlDeviceGetComputeRunningProcesses(handle: _Handle) -> list[nvmlFriendlyOb
         )
         for one in _query(handle).get("processes", [])
     ]
+
+
+def nvmlDeviceGetGraphicsRunningProcesses(handle: _Handle) -> list[nvmlFriendlyObject]:
+    found = _query(handle).get("drawing", [])
+    return [nvmlFriendlyObject({"pid": one["pid"], "usedGpuMemory": one["mib"] * _MIB}) for one in found]
+
+
+def nvmlDeviceGetComputeMode(handle: _Handle) -> int:
+    return int(_query(handle).get("compute_mode", 0))
+
+
+def nvmlDeviceGetFieldValues(handle: _Handle, fieldIds: list[int]) -> list[nvmlFriendlyObject]:
+    _query(handle)
+    raise NVMLError(NVML_ERROR_NOT_SUPPORTED)
 
 
 def _known(facts: dict[str, Any], name: str) -> Any:

@@ -1,0 +1,12 @@
+"""How a job finds its GPUs named in CUDA_VISIBLE_DEVICES: by UUID, or by index for programs that read whole numbers alone."""
+
+from typing import List
+
+from gpq_agent import wire
+
+UUIDS, INDEXES = "uuid", "index"
+
+
+def listed(devices: List[wire.DeviceInfo], names: str) -> str:
+    """`names`: UUIDS or INDEXES. A MIG device has no index, so it keeps its UUID."""
+    return ",".join(str(one.index) if names == INDEXES and not one.id.startswith("MIG") else one.id for one in devices)

@@ -1,0 +1,91 @@
+"""One look at the GPUs of a machine: what comes of it, whichever way it was made."""
+
+import os
+from typing import Any, List, NamedTuple, Optional, Tuple
+
+MIB = 1 << 20
+SKIPPED = "not asked"  # a GPU that is out of use and not to be looked at yet
+REMAP = "a part of its memory is to be remapped: reset it (nvidia-smi --gpu-reset) or reboot"
+REMAP_FAILED = "a faulty part of its memory could not be remapped: it needs a repair"
+MISMATCH = "the NVIDIA driver was updated and no longer fits its library; this server must reboot"
+LOST = "the GPU is lost (it fell off the bus); this server must reboot"
+BANNED = "its compute mode is Prohibited, so nothing can run on it (sudo nvidia-smi -c 0 allows it)"
+PCI = "/sys/bus/pci/devices"
+NVIDIA, AMD, INTEL = "0x10de", "0x1002", "0x8086"
+DISPLAYS = ("0x0300", "0x0302", "0x0380")  # PCI classes: VGA, 3D and other display controllers
+ACCELERATORS = ("0x0302", "0x0380", "0x1200")  # that draw on no screen
+
+
+class RawGpu(NamedTuple):
+    """One GPU, or one MIG device."""
+
+    uuid: str
+    number: int  # the index that NVML counts it at, of the whole GPU for a MIG device
+    name: str
+    memory_mib: int
+    used_mib: int
+    utilisation: Optional[int]
+    processes: List[Tuple[int, int]]  # (pid, MiB) of those that compute
+    problem: str = ""  # "lost", SKIPPED or a sentence; "" = none
+    ecc: Optional[int] = None  # uncorrectable memory errors since the driver was loaded
+    drawing: List[Tuple[int, int]] = []  # (pid, MiB) of those that only draw: a desktop's
+    parent: str = ""  # of a MIG device, the UUID of its GPU
+
+
+class Probe(NamedTuple):
+    """One look at all GPUs. `error`: none of them can be used for something new, and why."""
+
+    gpus: List[RawGpu]
+    driver: str = ""
+    error: str = ""
+    lost: List[int] = []  # indexes of GPUs that cannot even be named
+    hidden: List[int] = []  # of those that this account may not use: a container's or a cgroup's choice
+    partitioned: List[str] = []  # UUIDs of GPUs that are split into MIG devices
+    notice: str = ""  # what is worth a word though nothing is wrong
+
+
+def plausible(value: Any) -> Optional[int]:
+    """Per cent, or None: drivers have been seen to say 37,100 %."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        return None
+    return number if 0 <= number <= 100 else None
+
+
+def shared_memory_mib() -> int:
+    """Of the machine, MiB: what a GPU without memory of its own has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // MIB
+
+
+def unused_hardware() -> str:
+    """A line on GPUs that are in this machine and that no driver speaks for, "" for none."""
+    cards = _cards()
+    nvidia = sum(1 for vendor, kind in cards if vendor == NVIDIA and kind in DISPLAYS)
+    if nvidia:
+        return (
+            "{} NVIDIA GPU{} in this machine, and no driver answers: it is not loaded, or not passed on to this "
+            "container (nvidia-smi says more)".format(nvidia, "s are" if nvidia > 1 else " is")
+        )
+    if os.path.exists("/dev/kfd"):
+        return "GPUs of AMD (ROCm) are not supported yet: gpq leaves them alone and sets no HIP_VISIBLE_DEVICES"
+    if any(vendor == INTEL and kind in ACCELERATORS for vendor, kind in cards):
+        return "GPUs of Intel are not supported yet: gpq leaves them alone"
+    return ""
+
+
+def _cards() -> List[Tuple[str, str]]:
+    """(vendor, class) of each PCI device."""
+    try:
+        names = os.listdir(PCI)
+    except OSError:
+        return []
+    return [(_line(name, "vendor"), _line(name, "class")[:6]) for name in names]
+
+
+def _line(device: str, name: str) -> str:
+    try:
+        with open(os.path.join(PCI, device, name), encoding="ascii") as stream:
+            return stream.read().strip()
+    except (OSError, ValueError):
+        return ""

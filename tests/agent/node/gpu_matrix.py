@@ -1,0 +1,32 @@
+"""What a look says of the stub of NVML under several conditions: `python -m tests.agent.node.gpu_matrix < conditions.json`.
+
+Conditions are environments by name. Each look is made by a fork that has the binding already, as the agent does it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from types import ModuleType
+
+from gpq_agent.node import gpus
+
+
+def look(binding: ModuleType | None, condition: dict[str, str]) -> dict[str, object]:
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.environ.update(condition)
+        os.write(writing, json.dumps(gpus.probe(binding)._asdict()).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as stream:
+        answer: dict[str, object] = json.loads(stream.read() or b'{"crashed": true}')
+    os.wait()
+    return answer
+
+
+if __name__ == "__main__":
+    binding = gpus.binding()
+    conditions = json.load(sys.stdin)
+    json.dump({name: look(binding, condition) for name, condition in conditions.items()}, sys.stdout)
