@@ -56,7 +56,7 @@ class NodeConfig:
     spool: str = ""  # folder there; ~/.gpq/nodes/... when empty
     ssh: list[str] = field(default_factory=list)  # how ssh is started, e.g. ["ssh", "-F", "file"]
     checkpoints: str = ""  # folder there for checkpoints and code; beside the spools when empty
-    visible: str = "uuid"  # how jobs find their GPUs named: "uuid", or "index" for programs that read whole numbers alone
+    visible: str = "uuid"  # how CUDA_VISIBLE_DEVICES names the GPUs of a job, or "index"
     owner: str = ""  # user there to whom it belongs, and gets it back when they use it
 
 

@@ -8,12 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 
 import gpq
 from gpq import config, paths
-from gpq.cli import environment
+from gpq.cli import environment, gpu_looks
+from gpq.cli.verdicts import Check
 from gpq.errors import DaemonUnreachable, GpqError
 from gpq.policies.registry import POLICIES
 
@@ -22,23 +22,11 @@ LONGEST_SOCKET = 107  # bytes, sockaddr_un
 NETWORK = ("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "lustre", "beegfs", "glusterfs", "ceph", "gpfs", "afs", "9p")
 
 
-@dataclass(frozen=True)
-class Check:
-    name: str
-    verdict: str  # "ok" | "warn" | "fail"
-    said: str
-    fix: str = ""
-    node: str = ""  # the server that it is about, "" for this machine, or for several
-
-    def row(self) -> dict[str, str]:
-        return asdict(self)
-
-
 def everything(python: str = "") -> list[Check]:
     """All checks, in the order in which a mistake in one explains those after it."""
     checks: list[Callable[[], Check]] = [
         interpreter, configuration, state_directory, state_filesystem, free_space, socket_path, daemon,
-        gpus, processors, shared_memory, clock, lambda: torch(python),
+        gpu_looks.gpus, processors, shared_memory, clock, lambda: torch(python),
     ]  # fmt: skip
     return [check() for check in checks]
 
@@ -163,66 +151,6 @@ def has_servers() -> bool:
     except GpqError:  # `daemon` and `config` have said so
         return False
     return len(nodes) > 1 or not local
-
-
-def gpus() -> Check:
-    """Asks NVML in a child process: a sick driver may never answer."""
-    program = (
-        "import json\n"
-        "from gpq_agent.node import gpus\n"
-        "found = gpus.probe(gpus.binding())\n"
-        "print(json.dumps([found.error, found.driver, [[g.name, g.problem, [p[0] for p in g.processes]] for g in found.gpus]]))"
-    )
-    import json
-
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(entry or ".") for entry in sys.path)}
-    try:
-        answer = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, env=environ, check=False
-        )
-        error, driver, found = json.loads(answer.stdout)
-    except subprocess.TimeoutExpired:
-        return Check(
-            "gpus", "fail", "the NVIDIA driver did not answer within 30 s", "nvidia-smi; dmesg; at last a reboot"
-        )
-    except ValueError:
-        return Check(
-            "gpus", "fail", f"the probe ended: {answer.stderr.strip()[-200:]}", "nvidia-smi shows what the driver says"
-        )
-    if error:
-        return Check("gpus", "fail", error, "sudo dmesg | grep -i nvrm says more")
-    if not found:
-        return Check("gpus", "ok", "no NVIDIA GPU: jobs run on CPU slots")
-    sick = [f"{name}: {problem}" for name, problem, _ in found if problem]
-    if sick:
-        return Check("gpus", "fail", "; ".join(sick), "sudo dmesg | grep -i xid says more; a lost GPU needs a reboot")
-    foreign = sorted({pid for _, _, pids in found for pid in pids if not ours(pid)})
-    if foreign:
-        listed = ", ".join(f"{pid} ({program_of(pid)})" for pid in foreign[:5])
-        return Check(
-            "gpus",
-            "warn",
-            f"{len(found)} GPUs, driver {driver}; others use them: pid {listed}",
-            "gpq leaves those GPUs alone",
-        )
-    return Check("gpus", "ok", f"{len(found)} x {found[0][0]}, driver {driver}")
-
-
-def ours(pid: int) -> bool:
-    """Is the process part of a job of gpq's?"""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as stream:
-            return b"GPQ_JOB" in stream.read()
-    except OSError:
-        return False
-
-
-def program_of(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as stream:
-            return stream.read().strip()
-    except OSError:
-        return "gone"
 
 
 def processors() -> Check:

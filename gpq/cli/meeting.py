@@ -22,7 +22,7 @@ from gpq.daemon import connectors
 from gpq.errors import GpqError
 
 REMARK_AFTER = 5.0  # seconds without a word from there
-PATIENCE = 30.0  # seconds for an answer: the driver of the GPUs has ten
+PATIENCE = 75.0  # seconds for an answer: a driver without persistence mode takes its time
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class Findings:
     memory_mib: int
     driver: str
     problem: str  # of the GPUs
+    notice: str  # on the GPUs, though nothing is wrong
     devices: list[dict[str, Any]]
     address: str
 
@@ -71,6 +72,7 @@ def meet(name: str, node: NodeConfig, talk: Talk) -> tuple[Findings, Place]:
         memory_mib=int(greeting["memory_mib"]),
         driver=str(probe["driver"] or ""),
         problem=str(probe["error"] or ""),
+        notice=str(probe.get("notice") or ""),
         devices=list(probe["devices"]),
         address=str(greeting["address"]),
     )
@@ -129,4 +131,5 @@ def lines(name: str, found: Findings) -> list[str]:
         f"server    {name}: {found.host}, Python {found.python}, {found.cores} cores, {found.memory_mib / 1024:.0f} GiB",
         f"GPUs      {offer}" + (f", driver {found.driver}" if found.driver else ""),
         *([f"problem   {found.problem}"] if found.problem else []),
+        *([f"note      {found.notice}"] if found.notice else []),
     ]

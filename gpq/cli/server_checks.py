@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from gpq import config
 from gpq.cli import environment, server_lines
-from gpq.cli.checks import Check
+from gpq.cli.verdicts import Check
 from gpq.client.connection import call
 from gpq.config import NodeConfig
 from gpq.connectors.ssh import Target
@@ -25,7 +25,7 @@ from gpq.rpc.messages import NodeView
 T = TypeVar("T")
 Told = Mapping[str, Any]
 MOST_AT_ONCE = 8
-EXAMINE, DRIVER, TORCH, TCP, REDUCE = 20.0, 15.0, 75.0, 15.0, 75.0  # seconds
+EXAMINE, DRIVER, TORCH, TCP, REDUCE = 20.0, 40.0, 75.0, 15.0, 75.0  # seconds
 LISTENS = 40.0  # seconds, for all tries of the others
 SSH_SAYS = 5.0
 LOOPBACK = "127.0.0.1"

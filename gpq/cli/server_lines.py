@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpq.cli.checks import NETWORK, Check
+from gpq.cli.checks import NETWORK
+from gpq.cli.verdicts import Check
 from gpq.rpc.messages import NodeView
 
 Told = Mapping[str, Any]
@@ -143,9 +144,13 @@ def gpus(node: NodeView, told: Told) -> Check:
             "gpus", "fail", str(told["error"]), "nvidia-smi there; sudo dmesg | grep -i nvrm; at last a reboot", name
         )
     cards = [device for device in node.devices if device.kind == "cuda"]
+    notice = str(told.get("notice") or "")
     if not cards:
         slots = f", {len(node.devices)} CPU slots" if node.devices else ""
-        return Check("gpus", "ok", f"no NVIDIA GPU{slots}", "", name)
+        said = f"no NVIDIA GPU{slots}"
+        if notice:
+            return Check("gpus", "warn", f"{said}; {notice}", "nvidia-smi there says more", name)
+        return Check("gpus", "ok", said, "", name)
     said = f"{len(cards)} x {cards[0].type}, driver {told.get('driver') or 'not known'}"
     bad = [f"GPU {each.index} {each.state}: {each.reason}" for each in cards if each.state not in ("ok", "foreign")]
     if bad:
@@ -165,6 +170,8 @@ def gpus(node: NodeView, told: Told) -> Check:
             "gpq leaves those GPUs alone, and takes them when free",
             name,
         )
+    if notice:
+        return Check("gpus", "warn", f"{said}; {notice}", "jobs run on the others all the same", name)
     return Check("gpus", "ok", said, "", name)
 
 

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from rich.console import Console, RenderableType
 
-from gpq.cli.checks import Check
+from gpq.cli.verdicts import Check
 from gpq.rpc import messages as m
 from gpq.views import (
     accounts,

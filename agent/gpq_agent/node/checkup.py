@@ -120,8 +120,10 @@ _LIMITS = (("nofile", resource.RLIMIT_NOFILE), ("memlock", resource.RLIMIT_MEMLO
 
 def driver(_: Place, fields: Fields, pipe: int) -> None:
     """NVML, which may hang: hence an errand of its own."""
+    begin = time.monotonic()
     found = gpus.probe(gpus.binding())
-    tell(pipe, {"driver": found.driver, "error": found.error, "gpus": len(found.gpus)})
+    notice = found.described(time.monotonic() - begin)
+    tell(pipe, {"driver": found.driver, "error": found.error, "notice": notice})
 
 
 def _agent_name() -> str:

@@ -1,7 +1,7 @@
 """The devices of this node, judged: whose processes a GPU runs, whether it may be given away, when it is free again."""
 
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional
 
 from gpq_agent import wire
 from gpq_agent.node import gpu_probe, people, procs
@@ -11,7 +11,6 @@ from gpq_agent.node.looking import Looking
 
 PERIOD = 5.0  # seconds between looks while somebody is interested
 REST = 2.0  # times what the last look took, at least so long until the next one, while nobody hurries
-SLOW = 3.0  # seconds, of a look that is worth a word
 MPS_SERVER = "nvidia-cuda-mps"  # how the name of its process begins
 HURRY_PERIOD = 1.0  # while an ended attempt still shows on its GPU
 IDLE_PERIOD = 60.0  # where the last look found no GPU
@@ -54,6 +53,7 @@ class Devices:
         self._watched: Dict[str, Watched] = {}
         self._first_wait = FIRST_WAIT * probe_period / PERIOD
         self._driver = Course(probe_period, LONGEST_DRIVER)  # of all GPUs at once
+
     def current(self) -> List[wire.DeviceInfo]:
         """All devices; of a node that falls back on slots, the slots once it is known that there is no GPU."""
         if self.slots_if_none:
@@ -63,22 +63,8 @@ class Devices:
         return [self._told(device) for device in found]
 
     def notice(self) -> str:
-        """What is worth a word of GPUs that are not among the devices, and of looks that take long. "" for nothing."""
-        last = self._last
-        notices = [last.notice]
-        if last.lost:
-            notices.append("{} lost; this server must reboot".format(_numbered(last.lost)))
-        if last.hidden:
-            notices.append("{} not permitted to this account".format(_numbered(last.hidden)))
-        empty = [uuid for uuid in last.partitioned if uuid not in self._parents.values()]
-        if empty:
-            notices.append("{}: partitioned (MIG), and without a MIG device".format(", ".join(empty)))
-        if self.looking.lasted > SLOW:
-            notices.append(
-                "a look at the GPUs takes {:.0f} s: with persistence mode the driver stays initialised (sudo nvidia-smi "
-                "-pm 1)".format(self.looking.lasted)
-            )
-        return "; ".join(filter(None, notices))
+        """Of the last look that was answered, as Probe.described."""
+        return self._last.described(self.looking.lasted)
 
     # -- looking
 
@@ -223,9 +209,3 @@ class Devices:
             if not gpu.processes and gpu.used_mib > UNSEEN_MIB:
                 return "{} still has {:,} MiB in use".format(gpu.id, gpu.used_mib)
         return ""
-
-
-def _numbered(numbers: Sequence[int]) -> str:
-    """``GPU 1 is`` or ``GPUs 1, 3 are``."""
-    listed = ", ".join(map(str, numbers))
-    return "GPU {} is".format(listed) if len(numbers) == 1 else "GPUs {} are".format(listed)

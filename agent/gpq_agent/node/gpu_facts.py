@@ -56,7 +56,9 @@ def of_gpu(binding: Any, index: int) -> Dict[str, Fact]:
         "MPS": lambda: pids("nvmlDeviceGetMPSComputeRunningProcesses"),
         "MIG": slices,
         "ECC": lambda: int(
-            binding.nvmlDeviceGetTotalEccErrors(handle, binding.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, binding.NVML_VOLATILE_ECC)
+            binding.nvmlDeviceGetTotalEccErrors(
+                handle, binding.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, binding.NVML_VOLATILE_ECC
+            )
         ),
         "remapped rows": lambda: [int(number) for number in binding.nvmlDeviceGetRemappedRows(handle)],
     }
@@ -77,7 +79,9 @@ def everything() -> Dict[str, Any]:
         "nvml": _version(),
         "driver": asked(binding, lambda: nvml.text(binding.nvmlSystemGetDriverVersion())),
         "cuda": asked(binding, lambda: int(binding.nvmlSystemGetCudaDriverVersion())),
-        "gpus": [asked(binding, functools.partial(of_gpu, binding, index)) for index in range(binding.nvmlDeviceGetCount())],
+        "gpus": [
+            asked(binding, functools.partial(of_gpu, binding, index)) for index in range(binding.nvmlDeviceGetCount())
+        ],
     }
 
 

@@ -121,13 +121,13 @@ def _mps(gpu: Facts, servers: List[int]) -> Judgement:
         clients = []
     if servers or clients:
         pids = ", ".join(map(str, servers)) or "of somebody else"
-        return False, "server {}, clients {}: gpq takes them for strangers".format(pids, clients or "none")
+        return True, "server {}, clients {}: a fault of one client ends all of them".format(pids, clients or "none")
     return True, "off"
 
 
 def _graphics(gpu: Facts) -> Judgement:
     pids = value(gpu, "graphics")
-    return not pids, "pid {} draws on it: gpq does not see that".format(", ".join(map(str, pids))) if pids else "none"
+    return True, "pid {} draws on it".format(", ".join(map(str, pids))) if pids else "none"
 
 
 def versions(facts: Facts, torch: Facts) -> GpuLine:

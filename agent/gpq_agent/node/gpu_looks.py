@@ -62,7 +62,7 @@ def look(way: str) -> Look:
     except ValueError:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
         return Look(seconds, error="exit {}: {}".format(done.returncode, lines[-1]))
-    seen = [RawGpu(*one) for one in answer["gpus"]]
+    seen = [RawGpu(**one) for one in answer["gpus"]]
     error = answer["error"] or ("a GPU is lost" if answer["lost"] else "")
     sick = [one.problem for one in seen if one.problem]
     return Look(seconds, seen, error or "; ".join(sick))
@@ -205,8 +205,11 @@ def _gone(pid: int, uuid: str, seen_by: Callable[[str], Look]) -> GpuLine:
 
 
 def main() -> None:
+    begin = time.monotonic()
     seen = smi.look() if sys.argv[1] == "smi" else gpus.probe(gpus.binding())
-    sys.stdout.write(json.dumps({"gpus": seen.gpus, "error": seen.error, "lost": seen.lost}) + "\n")
+    seconds = round(time.monotonic() - begin, 1)
+    told = dict(seen._asdict(), notice=seen.described(seconds), gpus=[gpu._asdict() for gpu in seen.gpus])
+    sys.stdout.write(json.dumps(told) + "\n")
 
 
 if __name__ == "__main__":

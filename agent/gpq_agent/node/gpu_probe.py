@@ -10,6 +10,7 @@ REMAP_FAILED = "a faulty part of its memory could not be remapped: it needs a re
 MISMATCH = "the NVIDIA driver was updated and no longer fits its library; this server must reboot"
 LOST = "the GPU is lost (it fell off the bus); this server must reboot"
 BANNED = "its compute mode is Prohibited, so nothing can run on it (sudo nvidia-smi -c 0 allows it)"
+SLOW = 3.0  # seconds, of a look that is worth a word
 PCI = "/sys/bus/pci/devices"
 NVIDIA, AMD, INTEL = "0x10de", "0x1002", "0x8086"
 DISPLAYS = ("0x0300", "0x0302", "0x0380")  # PCI classes: VGA, 3D and other display controllers
@@ -42,6 +43,30 @@ class Probe(NamedTuple):
     hidden: List[int] = []  # of those that this account may not use: a container's or a cgroup's choice
     partitioned: List[str] = []  # UUIDs of GPUs that are split into MIG devices
     notice: str = ""  # what is worth a word though nothing is wrong
+
+    def described(self, seconds: float) -> str:
+        """What is worth a word of GPUs that are not among the devices, and of a look that took so long. "" for nothing."""
+        notices = [self.notice]
+        if self.lost:
+            notices.append("{} lost; this server must reboot".format(_numbered(self.lost)))
+        if self.hidden:
+            notices.append("{} not permitted to this account".format(_numbered(self.hidden)))
+        parents = {gpu.parent for gpu in self.gpus}
+        empty = [uuid for uuid in self.partitioned if uuid not in parents]
+        if empty:
+            notices.append("{}: partitioned (MIG), and without a MIG device".format(", ".join(empty)))
+        if seconds > SLOW:
+            notices.append(
+                "a look at the GPUs takes {:.0f} s: with persistence mode the driver stays initialised (sudo nvidia-smi "
+                "-pm 1)".format(seconds)
+            )
+        return "; ".join(filter(None, notices))
+
+
+def _numbered(numbers: List[int]) -> str:
+    """``GPU 1 is`` or ``GPUs 1, 3 are``."""
+    listed = ", ".join(map(str, numbers))
+    return "GPU {} is".format(listed) if len(numbers) == 1 else "GPUs {} are".format(listed)
 
 
 def plausible(value: Any) -> Optional[int]:

@@ -202,7 +202,11 @@ def _check_interface(name: str) -> None:
 
 
 def environment(
-    spool: Spool, order: wire.StartOrder, base: Dict[str, str], devices: List[wire.DeviceInfo], visible: str = gpu_names.UUIDS
+    spool: Spool,
+    order: wire.StartOrder,
+    base: Dict[str, str],
+    devices: List[wire.DeviceInfo],
+    visible: str = gpu_names.UUIDS,
 ) -> Dict[str, str]:
     """The job's whole environment: that of a login, the order's, and what says where and on what it runs. `visible`: how GPUs
     are named, as in gpu_names."""

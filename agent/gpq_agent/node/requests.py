@@ -118,7 +118,6 @@ class Agent:
         if message.get("v") != wire.VERSION:
             told = "this node agent speaks version {}, not {}".format(wire.VERSION, message.get("v"))
             return [self.refusal(message.get("id"), told, "restart the daemon, so that it ships its own agent")]
-        operation = message.get("op")
         if self._is_early(message):
             self._waiting.append(message)
             return []

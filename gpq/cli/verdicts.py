@@ -1,0 +1,17 @@
+"""One line of `gpq doctor`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    verdict: str  # "ok" | "warn" | "fail"
+    said: str
+    fix: str = ""
+    node: str = ""  # the server that it is about, "" for this machine, or for several
+
+    def row(self) -> dict[str, str]:
+        return asdict(self)
