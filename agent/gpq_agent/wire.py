@@ -113,6 +113,7 @@ ENV_DEFAULTS = (
 ENV_DEVICES = "GPQ_DEVICES"  # device ids of this node, comma-separated
 CHECK_KEPT = "kept"  # in the folder of a check, above those of its shapes: files as they were before the script
 HASH_SEED = "0"  # PYTHONHASHSEED of every process of a job: sets and their like keep their order over restarts
+ENV_TRIAL = "GPQ_TRIAL"  # "1" in what `gpq doctor` runs on GPUs that it has locked
 ENV_CHECK = "GPQ_CHECK"  # a CheckOrder as a JSON object: a run of `gpq check`, which only proves something
 
 # Exit codes with a meaning for jobs that checkpoint on a signal.

@@ -44,7 +44,8 @@ def judged(look: Mapping[str, Any]) -> Check:
     counted = [f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds)]
     said = f"{', '.join(counted)}, driver {look['driver']}" if kinds else "no NVIDIA GPU: jobs run on CPU slots"
     if look["notice"]:
-        return Check("gpus", "fail" if look["lost"] else "warn", f"{said}; {look['notice']}", "nvidia-smi says more")
+        mend = "nvidia-smi says more" if look["lost"] or not gpus else ""
+        return Check("gpus", "fail" if look["lost"] else "warn", f"{said}; {look['notice']}", mend)
     foreign = sorted({pid for gpu in gpus for pid, _ in gpu["processes"] if not _is_ours(pid)})
     if foreign:
         listed = ", ".join(f"{pid} ({_program(pid)})" for pid in foreign[:5])
@@ -53,12 +54,14 @@ def judged(look: Mapping[str, Any]) -> Check:
 
 
 def _is_ours(pid: int) -> bool:
-    """Is the process part of a job of gpq's?"""
+    """Is the process part of a job of gpq's, or the server of MPS, whose clients are seen by themselves?"""
     try:
         with open(f"/proc/{pid}/environ", "rb") as stream:
-            return b"GPQ_JOB" in stream.read()
+            if b"GPQ_JOB" in stream.read():
+                return True
     except OSError:
-        return False
+        pass
+    return _program(pid).startswith("nvidia-cuda-mps")
 
 
 def _program(pid: int) -> str:

@@ -65,7 +65,12 @@ def meet(name: str, node: NodeConfig, talk: Talk) -> tuple[Findings, Place]:
         os.path.dirname(str(greeting["path"])),
         frozenset(map(str, probe.get("beside", ()))),
     )
-    found = Findings(
+    return findings(greeting, probe), place
+
+
+def findings(greeting: Mapping[str, Any], probe: Mapping[str, Any]) -> Findings:
+    """Of the agent's own words."""
+    return Findings(
         host=str(greeting["host"]),
         python=str(greeting["python"]),
         cores=int(greeting["cores"]),
@@ -76,7 +81,6 @@ def meet(name: str, node: NodeConfig, talk: Talk) -> tuple[Findings, Place]:
         devices=list(probe["devices"]),
         address=str(greeting["address"]),
     )
-    return found, place
 
 
 def _patiently(host: str, talk: Talk) -> Callable[[], None]:
@@ -130,6 +134,12 @@ def lines(name: str, found: Findings) -> list[str]:
     return [
         f"server    {name}: {found.host}, Python {found.python}, {found.cores} cores, {found.memory_mib / 1024:.0f} GiB",
         f"GPUs      {offer}" + (f", driver {found.driver}" if found.driver else ""),
+        *(f"{label(device):<10}{device['state']}: {device['reason']}" for device in found.devices if device["reason"]),
         *([f"problem   {found.problem}"] if found.problem else []),
         *([f"note      {found.notice}"] if found.notice else []),
     ]
+
+
+def label(device: Mapping[str, Any]) -> str:
+    """``GPU 3``."""
+    return f"GPU {device['index']}" if device["kind"] == "cuda" else str(device["id"])

@@ -13,7 +13,7 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from gpq_agent import wire
-from gpq_agent.node import gpus, network, people, procs, yielding
+from gpq_agent.node import gpus, locks, network, people, procs, yielding
 
 Fields = Dict[str, Any]
 TORCH_LIMIT = 60.0  # seconds that importing torch may take
@@ -239,7 +239,10 @@ def _problem(target: Fields) -> str:
 
 
 def all_reduce(place: Place, fields: Fields, pipe: int) -> None:
-    """One of two ranks: latency in seconds, bandwidth in bytes a second. `peer`: an address of the other server."""
+    """One of two ranks: latency in seconds, bandwidth in bytes a second. `peer`: an address of the other server; `device`: a
+    GPU, whose lock is held meanwhile, so that no gpq begins something there. Raises SpoolError where it is taken."""
+    device = str(fields.get("device", ""))
+    held = locks.Locks(place.common).take([device], 0, 0) if device else []
     interface = network.interface_of(network.local_address(str(fields["peer"])), network.interfaces())
     env = {
         **place.base,
@@ -249,13 +252,18 @@ def all_reduce(place: Place, fields: Fields, pipe: int) -> None:
         "RANK": str(fields["rank"]),
         "WORLD_SIZE": "2",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": str(fields.get("device", "")),
+        "CUDA_VISIBLE_DEVICES": device,
+        wire.ENV_TRIAL: "1",
         "OMP_NUM_THREADS": "1",
     }
     if interface:
         env.update(GLOO_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME=interface)
     command = [str(fields["python"]), "-c", ALL_REDUCE, str(fields.get("backend", "gloo"))]
-    tell(pipe, dict(run(command, env, float(fields.get("seconds", 60.0))), interface=interface))
+    try:
+        answer = run(command, env, float(fields.get("seconds", 60.0)))
+    finally:
+        locks.close(held)
+    tell(pipe, dict(answer, interface=interface))
 
 
 def run(command: List[str], env: Dict[str, str], limit: float) -> Fields:

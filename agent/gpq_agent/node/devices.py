@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, List, Optional
 from gpq_agent import wire
 from gpq_agent.node import gpu_probe, people, procs
 from gpq_agent.node.gpu_probe import Probe, RawGpu
-from gpq_agent.node.judging import DESKTOP, FIRST_WAIT, SHARING, UNSEEN_MIB, Course, Watched, strangers
+from gpq_agent.node.judging import DESKTOP, FIRST_WAIT, SHARING, TRIAL, UNSEEN_MIB, Course, Watched, strangers
 from gpq_agent.node.looking import Looking
 
 PERIOD = 5.0  # seconds between looks while somebody is interested
@@ -152,7 +152,7 @@ class Devices:
             state="ok",
             used_mib=raw.used_mib,
             utilisation=raw.utilisation,
-            processes=processes,
+            processes=[one for one in processes if one["role"] not in (SHARING, TRIAL)],
         )
 
     def _told(self, device: wire.DeviceInfo) -> wire.DeviceInfo:
@@ -195,7 +195,7 @@ class Devices:
             "since": procs.started_at(process) if process is not None and visible else 0.0,
             "memory_mib": memory_mib,
             "attempt": self.owner_of(pid) if visible else self.holder_of(device),
-            "role": SHARING if visible and process is not None and process.name.startswith(MPS_SERVER) else "",
+            "role": _role(process) if visible and process is not None else "",
         }
 
     def still_used_by(self, key: str, held: List[str]) -> str:
@@ -209,3 +209,10 @@ class Devices:
             if not gpu.processes and gpu.used_mib > UNSEEN_MIB:
                 return "{} still has {:,} MiB in use".format(gpu.id, gpu.used_mib)
         return ""
+
+
+def _role(process: procs.Process) -> str:
+    """As in judging, "" for most."""
+    if process.name.startswith(MPS_SERVER):
+        return SHARING
+    return TRIAL if procs.mark_of(process.pid, wire.ENV_TRIAL) else ""

@@ -111,7 +111,7 @@ def _on_free_gpus(part: str, python: str, env: Dict[str, str]) -> List[wire.GpuL
             return all_alike(part, "SKIP", "two free GPUs are needed, and there is one")
         folder = library()
         env = {**env, "PYTHONPATH": os.pathsep.join(filter(None, [folder, env.get("PYTHONPATH", "")]))}
-        env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        env.update({"CUDA_DEVICE_ORDER": "PCI_BUS_ID", wire.ENV_TRIAL: "1"})
         if part != "holder":
             return trained(part, python, env, free.uuids)
         alone = {**env, "CUDA_VISIBLE_DEVICES": free.uuids[0]}

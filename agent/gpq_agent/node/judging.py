@@ -8,7 +8,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from gpq_agent.node import people
 
 UNSEEN_MIB = 1500  # memory in use by no visible process that is more than a driver keeps for itself
-DESKTOP, SHARING = "desktop", "sharing"  # roles of processes: only draws, or is NVIDIA's server for sharing a GPU (MPS)
+# Roles of processes that keep nobody off a GPU: one only draws, one is NVIDIA's server for sharing a GPU (MPS), whose
+# clients are seen by themselves, and one is of `gpq doctor`, which holds the GPU's lock.
+DESKTOP, SHARING, TRIAL = "desktop", "sharing", "trial"
 SETTLE_LOOKS = 2  # in a row that must contradict what is known before that changes: a blip, the rest of an ended job
 FIRST_WAIT, LONGEST_WAIT = 30.0, 1800.0  # seconds to the next look at what is out of use, doubled each time
 
@@ -130,11 +132,9 @@ def strangers(processes: List[Dict[str, Any]], used_mib: int, holder: str) -> Tu
     """(who else than `holder` is on a GPU, as a sentence; can nobody be seen who is?). ("", False): nobody else.
 
     `processes` as in wire.DeviceInfo. Memory beyond what they have counts as somebody's, where all tell how much they have:
-    in a container, and with some drivers, others' processes are not shown. What draws a desktop, and the server of MPS, whose
-    clients are seen by themselves, are in nobody's way.
+    in a container, and with some drivers, others' processes are not shown. Those with a role are in nobody's way.
     """
-    others = [one for one in processes if one["attempt"] != holder or not holder]
-    others = [one for one in others if one.get("role") not in (DESKTOP, SHARING)]
+    others = [one for one in processes if not one.get("role") and (not one["attempt"] or one["attempt"] != holder)]
     if others:
         told = [_named(one) for one in others[:3]]
         more = " and {} more".format(len(others) - 3) if len(others) > 3 else ""

@@ -98,12 +98,21 @@ def test_what_draws_a_desktop_and_the_server_of_mps_keep_nobody_off_a_gpu(named:
     judged._take(Probe([gpu(A, used_mib=3000, drawing=[(desktop, 2400)], processes=[(server, 30)])]))
     assert states(judged) == {A: "ok"}
     [told] = judged.current()
-    assert [(one["pid"], one["role"]) for one in told.processes] == [(server, "sharing"), (desktop, "desktop")]
+    assert [(one["pid"], one["role"]) for one in told.processes] == [(desktop, "desktop")]
     client = named("python")
     for _ in range(3):
         judged._take(Probe([gpu(A, processes=[(server, 30), (client, 900)])]))
     [told] = judged.current()
     assert (told.state, "python" in told.reason, "mps" in told.reason) == ("foreign", True, False)
+
+
+def test_what_the_doctor_runs_is_no_stranger(monkeypatch: pytest.MonkeyPatch, named: Named) -> None:
+    monkeypatch.setenv(wire.ENV_TRIAL, "1")
+    trial = named("python")
+    judged = devices()
+    judged._take(Probe([gpu(A, used_mib=9000, processes=[(trial, 8000)])]))
+    [told] = judged.current()
+    assert (told.state, told.processes) == ("ok", [])
 
 
 def test_gpus_that_this_account_may_not_use_are_a_word_and_no_fault() -> None:

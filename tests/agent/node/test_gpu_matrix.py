@@ -22,7 +22,7 @@ ROOT = FAKES.parents[1]
 OLDEST = Path(sys.prefix, "nvidia-ml-py-oldest")  # installed there by the Makefile
 BRANCHES = [470, 535, 550, 570, 580]
 FIRST, SECOND = (f"GPU-0000000{number}-0000-0000-0000-000000000000" for number in (0, 1))
-SLICES = [f"MIG-0000000{number}-0000-0000-0000-000000000000" for number in (2, 3)]
+SLICES = [f"MIG-0000000{number}-0000-0000-0000-000000000000" for number in (8, 9)]
 TOTAL = 80 << 10
 USER = os.getpid()
 
@@ -47,7 +47,7 @@ CONDITIONS: dict[str, tuple[dict[str, object], Seen]] = {
     "slow": ({"X_SLEEP": 300}, both()),
     "MIG": (
         {"X_MIG": 1, "X_SLICES": 2},
-        {**{one: ["", TOTAL, [], []] for one in SLICES}, SECOND: ["", TOTAL, [], []]},
+        {**{one: ["", TOTAL // 2, [], []] for one in SLICES}, SECOND: ["", TOTAL, [], []]},
     ),
     "MIG without slices": ({"X_MIG": 1}, {SECOND: ["", TOTAL, [], []]}),
     "MPS": ({"X_MPS": "pids"}, with_first("", TOTAL, [USER], [])),
@@ -56,7 +56,7 @@ CONDITIONS: dict[str, tuple[dict[str, object], Seen]] = {
 }
 # What nvidia-smi says of the same, on the fake of it. It tells nothing of what draws, nor of what the driver asks for.
 GPU = {"name": "Stub", "total_mib": TOTAL, "processes": []}
-PARTS = [{"uuid": one, "profile": "3g.80gb"} for one in SLICES]
+PARTS = [{"uuid": one, "profile": "3g.40gb"} for one in SLICES]
 BY_SMI: dict[str, list[dict[str, Any]]] = {
     "healthy": [{}, {}],
     "one lost": [{}, {"lost": "handle"}],

@@ -34,35 +34,39 @@ const char *nvmlErrorString(int code) {
 int nvmlSystemGetDriverVersion(char *text, u size) { strncpy(text, NAMED(BRANCH) ".159", size); return 0; }
 int nvmlSystemGetCudaDriverVersion(int *version) { *version = set("X_CUDA", 13000); return 0; }
 int nvmlDeviceGetCount_v2(u *count) { *count = set("X_COUNT", 2); return 0; }
-static int devices[9] = {0, 1, 2, 3, 4, 5, 6, 7, 8};  // from 2 on: MIG devices of GPU 0
+static int devices[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};  // from 8 on: MIG devices of GPU 0
 static int number(void *handle) { return *(int *)handle; }
 int nvmlDeviceGetHandleByIndex_v2(u index, void **handle) {
   *handle = &devices[index];
   return index == 1 ? set("X_HANDLE", 0) : 0;
 }
 int nvmlDeviceGetUUID(void *handle, char *text, u size) {
-  snprintf(text, size, "%s-%08d-0000-0000-0000-000000000000", number(handle) > 1 ? "MIG" : "GPU", number(handle));
+  snprintf(text, size, "%s-%08d-0000-0000-0000-000000000000", number(handle) > 7 ? "MIG" : "GPU", number(handle));
   return 0;
 }
-int nvmlDeviceGetName(void *handle, char *text, u size) { strncpy(text, "Stub", size); return 0; }
+int nvmlDeviceGetName(void *handle, char *text, u size) {
+  const char *name = getenv("X_NAME") ? getenv("X_NAME") : "Stub";
+  snprintf(text, size, number(handle) > 7 ? "%s MIG 3g.40gb" : "%s", name);
+  return 0;
+}
 int nvmlDeviceGetMigMode(void *handle, u *current, u *pending) {
   *current = *pending = number(handle) ? 0 : set("X_MIG", 0);
   return getenv("X_MIG") ? 0 : 3;
 }
 int nvmlDeviceGetMaxMigDeviceCount(void *handle, u *count) { *count = 7; return 0; }
 int nvmlDeviceGetMigDeviceHandleByIndex(void *handle, u index, void **part) {
-  *part = &devices[2 + index];
+  *part = &devices[8 + index];
   return (int)index < set("X_SLICES", 0) ? 0 : 6;
 }
 struct memory { ull total, free, used; };
 struct memory_v2 { u version; ull total, reserved, free, used; };
 int nvmlDeviceGetMemoryInfo(void *handle, struct memory *memory) {
-  memory->total = 80ull << 30; memory->used = (set("X_USED", 1) + 600) * MIB; memory->free = memory->total - memory->used;
+  memory->total = (number(handle) > 7 ? 40ull : 80ull) << 30; memory->used = (set("X_USED", 1) + 600) * MIB; memory->free = memory->total - memory->used;
   return set("X_MEM", 0);
 }
 #if BRANCH >= 510
 int nvmlDeviceGetMemoryInfo_v2(void *handle, struct memory_v2 *memory) {
-  memory->total = 80ull << 30; memory->used = set("X_USED", 1) * MIB; memory->reserved = 600 * MIB;
+  memory->total = (number(handle) > 7 ? 40ull : 80ull) << 30; memory->used = set("X_USED", 1) * MIB; memory->reserved = 600 * MIB;
   memory->free = memory->total - memory->used;
   return set("X_MEM2", set("X_MEM", 0));
 }
@@ -89,7 +93,7 @@ LISTS(v2)
 #if BRANCH >= 510
 LISTS(v3)
 #endif
-int nvmlDeviceGetUtilizationRates(void *handle, u *rates) { rates[0] = 7; rates[1] = 1; return number(handle) > 1 ? 3 : 0; }
+int nvmlDeviceGetUtilizationRates(void *handle, u *rates) { rates[0] = 7; rates[1] = 1; return number(handle) > 7 ? 3 : 0; }
 int nvmlDeviceGetTotalEccErrors(void *handle, int kind, int counter, ull *errors) {
   *errors = set("X_ECC", 0);
   return set("X_NO_ECC", 0);
