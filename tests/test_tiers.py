@@ -123,6 +123,9 @@ def test_luck_has_a_budget() -> None:
     assert not judge(failures, [])[0]
     assert not judge(failures[:1], failures[:1])[0]
     assert judge([], []) == (True, [])
+    shared = [Failure(f"tests/test_lab.py::test_{number}", "", "no lab", "") for number in range(8)]
+    assert judge(shared, [])[0], "one fixture failed, once"
+    assert not judge([*shared, *failures[:3]], [])[0]
 
 
 SYSTEM = {"daemon", "faults", "servers", "store", "trainings"}

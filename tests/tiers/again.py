@@ -11,8 +11,13 @@ from pathlib import Path
 from .groups import ROOT
 from .reporting import LIST, Failure, failures
 
-MOST_TRIED = 5  # tests
+MOST_TRIED = 5  # causes
 MOST_FLAKY = 3
+
+
+def causes(listed: Sequence[Failure]) -> int:
+    """Tests of one file that failed with the same words, as those do that share a fixture, count as one."""
+    return len({(failure.test.partition("::")[0], failure.message) for failure in listed})
 
 
 def judge(listed: Sequence[Failure], again: Sequence[Failure]) -> tuple[bool, list[str]]:
@@ -21,13 +26,13 @@ def judge(listed: Sequence[Failure], again: Sequence[Failure]) -> tuple[bool, li
     broken = [failure for failure in listed if failure.promise]
     if broken:
         return False, [f"RED {failure.test}: {failure.promise} (no second try)" for failure in broken]
-    if len(first) > MOST_TRIED:
+    if causes(listed) > MOST_TRIED:
         return False, [f"RED {len(first)} tests failed, at most {MOST_TRIED} are tried again", *map(str, first)]
     twice = {failure.test for failure in again}
     lines = [f"{'RED' if name in twice else 'FLAKY'} {name}: {failure.message}" for name, failure in first.items()]
-    if len(first) > MOST_FLAKY:
+    if causes(listed) > MOST_FLAKY:
         lines.append(f"RED more than {MOST_FLAKY} tests needed luck")
-    return not twice and len(first) <= MOST_FLAKY, lines
+    return not twice and causes(listed) <= MOST_FLAKY, lines
 
 
 def environment(path: Path) -> dict[str, str]:
@@ -42,7 +47,7 @@ def settle(path: Path, root: Path = ROOT) -> bool:
     second.unlink(missing_ok=True)
     names = list(dict.fromkeys(failure.test for failure in listed))
     again: list[Failure] = []
-    if names and len(names) <= MOST_TRIED and not any(failure.promise for failure in listed):
+    if names and causes(listed) <= MOST_TRIED and not any(failure.promise for failure in listed):
         sys.stdout.write(f"\nonce more, alone: {', '.join(names)}\n")
         sys.stdout.flush()
         command = [sys.executable, "-m", "pytest", "-q", "-n", "0", *names]

@@ -64,7 +64,8 @@ def addressees(members: Sequence[Process], first: int, number: int) -> Addressee
     """Of `members`, for signal `number`. `first`: the pid of the job's first process.
 
     Only where no program has a handler are workers asked: replicas that a script spawned by itself. Where nobody has one,
-    all of the first process's group is told: that ends them, as the signal does.
+    all of the first process's group is told: that ends them, as the signal does. So is the first process itself, which may
+    have yet to begin a group of its own.
     """
     looks = {process.pid: look(process.pid) for process in members}
     programs = [process for process in members if not _is_worker(process, looks)]
@@ -72,7 +73,7 @@ def addressees(members: Sequence[Process], first: int, number: int) -> Addressee
         chosen = _topmost(candidates, looks, first, number)
         if chosen.told:
             return chosen
-    return Addressees([process for process in members if process.group == first], [])
+    return Addressees([process for process in members if first in (process.group, process.pid)], [])
 
 
 def _topmost(candidates: Sequence[Process], looks: Dict[int, Look], first: int, number: int) -> Addressees:

@@ -90,7 +90,7 @@ class Engine:
         self._abandoned: Optional[Issued] = None  # the script left the loop in this one
         self.publisher = Publisher(self.report, self.agreement, environment.nodes, environment.replicas)
         self._control = ControlReader(run_dir, environment.attempt) if run_dir and lead else None
-        self._terminator = Terminator()
+        self._terminator = Terminator(environment.local_replicas)
         self._device = device
         self._times = StepTimes(StepClock(device))
         self._limits: Optional[Limits] = None

@@ -10,38 +10,64 @@ from typing import Any, Callable, Optional, Type
 
 from gpq_agent import wire
 
+from .stranded import Watch
+
 STOP_ORDERED = 1
 STOP_SIGNAL = 2
 EXIT_CODES = {STOP_ORDERED: 0, STOP_SIGNAL: 143}
 MOST_OF_AN_ERROR = 300  # characters
-OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory")
+OUT_OF_MEMORY = (
+    "out of memory", "can't allocate memory", "cannot allocate memory",
+    "cublas_status_alloc_failed", "cudnn_status_alloc_failed",
+)  # fmt: skip
 
 
 class Terminator:
-    """Turns the first SIGTERM into a request to checkpoint and leave; a second one ends the process as ever."""
+    """Turns the first SIGTERM into a request to checkpoint and leave; a second one ends the process as ever.
 
-    def __init__(self) -> None:
+    `replicas`: of this job on this server. Where there are others, a replica that cannot hear it, because it waits for one
+    that is gone, is ended.
+    """
+
+    def __init__(self, replicas: int = 1) -> None:
         self.requested = False
         self._pid = os.getpid()
         self._armed = False
+        self._over = False  # there is nothing left to wait for
+        self._boundaries = self._asked_at = 0
         self._previous: Any = None
+        self._watch = Watch(self._is_heard) if replicas > 1 else None
 
     def arm(self) -> None:
-        """From now on. Before training begins there is nothing to save, and SIGTERM had better end the process."""
+        """From now on, at each boundary. Before training begins there is nothing to save, and SIGTERM had better end the
+        process."""
+        self._boundaries += 1
+        self._over = False
         if not self._armed and not self.requested and threading.current_thread() is threading.main_thread():
             self._armed = True
             self._previous = signal.signal(signal.SIGTERM, self._on_signal)
+            if self._watch is not None:
+                self._watch.begin()
 
     def disarm(self) -> None:
+        """Nothing is left to save."""
+        self._over = True
+        self._restore()
+
+    def _restore(self) -> None:
         if self._armed:
             self._armed = False
             signal.signal(signal.SIGTERM, self._previous if self._previous is not None else signal.SIG_DFL)
 
+    def _is_heard(self) -> bool:
+        """Has the main thread come by a boundary since it was asked to stop, or has none before it?"""
+        return self._over or (self.requested and self._boundaries > self._asked_at)
+
     def _on_signal(self, number: int, frame: Optional[FrameType]) -> None:
-        self.disarm()
+        self._restore()
         if os.getpid() != self._pid:  # a process that the script forked: it has inherited the handler, not the job
             os.kill(os.getpid(), number)
-        self.requested = True
+        self.requested, self._asked_at = True, self._boundaries
 
 
 def is_out_of_memory(error: BaseException) -> bool:

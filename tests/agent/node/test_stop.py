@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from gpq_agent import wire
-from gpq_agent.node import procs
+from gpq_agent.node import addressees, procs
 
 from tests.agent.node.harness import NodeAgent, survivors, wait_until
 
@@ -243,3 +244,10 @@ def test_a_stop_of_nothing_or_in_no_mode_is_refused(node: NodeAgent) -> None:
     key = node.start(1, ["sleep", "600"])
     assert "no stop mode 'please'" in node.try_ask("stop", attempt=key, mode="please", grace=0)["error"]
     assert node.attempts()[key]["state"] in ("starting", "running")
+
+
+def test_the_first_process_is_told_before_it_has_begun_a_group_of_its_own(bystander: subprocess.Popen[bytes]) -> None:
+    process = procs.read(bystander.pid)
+    assert process is not None
+    assert process.group != process.pid
+    assert addressees.addressees([process], process.pid, signal.SIGTERM).told == [process]
