@@ -243,11 +243,11 @@ class _Buckets:
         self._works: List[Any] = []
         self._given: List[Parameter] = []
         self.views = bool(getattr(model, "gradient_as_bucket_view", False))
-        # Can DDP reduce what it did not see all of? Not where it looks for unused parameters, nor of gradients that are sparse
-        # or complex, which are not in its buckets as they are.
+        # Can DDP reduce what it did not see all of? Not where it looks for unused parameters or counts on one graph for all
+        # passes, nor of gradients that are sparse or complex, which are not in its buckets as they are.
         sparse = any(getattr(each, "sparse", False) is True for each in model.module.modules())
-        finds_unused = bool(getattr(model, "find_unused_parameters", False))
-        self.accumulates = not (finds_unused or sparse or any(item.is_complex() for item in self.parameters))
+        counts_on_graph = any(getattr(model, name, False) for name in ("find_unused_parameters", "static_graph"))
+        self.accumulates = not (counts_on_graph or sparse or any(item.is_complex() for item in self.parameters))
         self._last_done: Optional[Tuple[int, int, Any]] = None  # address and length of a bucket, future that has it
         self._device = self.parameters[0].device if self.parameters else torch.device("cpu")
         self._averages = averages(dist.get_backend(self.group), self._device.type)

@@ -25,7 +25,7 @@ from .driver import DEADLINE, FORKSERVER
 SIZE = 47
 MODES = (
     "plain", "at-step", "compiled", "unused", "own-hook", "bucket-view", "scaler", "clip", "two-losses", "weighed",
-    "weighed-hook",
+    "weighed-hook", "static-graph",
 )  # fmt: skip
 VARIANTS = (
     (47, 64),
@@ -74,6 +74,8 @@ def wrapped(mode: str, net: Net) -> nn.Module:
     options: dict[str, Any] = {} if mode == "compiled" else {"bucket_cap_mb": 0.0001}
     if mode == "unused":
         options["find_unused_parameters"] = True
+    if mode == "static-graph":
+        options["static_graph"] = True
     if mode == "bucket-view":
         options["gradient_as_bucket_view"] = True
     model = DistributedDataParallel(net, **options)
@@ -131,7 +133,7 @@ def worst_error(rank: int, replicas: int, mode: str, batch: int, local: int, fix
     # Between steps a wrapped model reduces as ever, but for one whose reducer had to go.
     if isinstance(model, DistributedDataParallel):
         assert model.require_backward_grad_sync == hasattr(model, "reducer")
-        assert hasattr(model, "reducer") or mode in ("unused", "weighed-hook")
+        assert hasattr(model, "reducer") or mode in ("unused", "weighed-hook", "static-graph")
     return worst
 
 
