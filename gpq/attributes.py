@@ -11,8 +11,8 @@ RESOURCES = {
     for name in dir(resource)
     if name.startswith("RLIMIT_") and name != "RLIMIT_OFILE"  # another name of NOFILE
 }
-# What Linux counts by user, not by process: defaults are made from the memory of the machine, or for its network.
-PER_USER = ("memlock", "msgqueue", "nproc", "sigpending")
+# Of a machine rather than of a shell: made from its memory, or set for its network.
+OF_MACHINES = ("memlock", "msgqueue", "nproc", "sigpending")
 
 
 NOT_RAISED = ("core", "stack")  # each thread has a stack of that size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -67,6 +68,7 @@ class _Checkup:
 
     def lines(self) -> list[Check]:
         up = [name for name, node in self.nodes.items() if node.answers]
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # of this shell
         told = self._each_alone(up)
         for name, node in self.nodes.items():
             self.found.append(server_lines.reachability(node))
@@ -75,7 +77,7 @@ class _Checkup:
                 self.found.append(_ssh(name, self._config(name)))
             if name in told:
                 facts, driver, offset, unsure = told[name]
-                self.found += server_lines.of_itself(name, facts, offset, unsure)
+                self.found += server_lines.of_itself(name, facts, offset, unsure, files)
                 self.found.append(server_lines.gpus(node, driver))
                 self.found.append(server_lines.torch(name, self._python(name), self.torch[name]))
         answering = {name: told[name][0] for name in up if "error" not in told[name][0]}

@@ -19,7 +19,8 @@ LEAST_SHM_MIB = 1024
 MOST_OFFSET = 2.0  # seconds
 FIRST_PORT, LAST_PORT = 20_000, 32_700  # of gpq's master ports
 SLOW = 100e6  # bytes a second: a network of 1 Gbit/s has 125e6
-NAMES = {"nofile": "open files", "memlock": "locked memory"}
+UNLIMITED = -1  # also of what a server tells
+CONF = "`{}` in /etc/security/limits.conf, then log in again"
 
 
 def reachability(node: NodeView) -> Check:
@@ -37,8 +38,9 @@ def unknown_attempts(node: NodeView) -> list[Check]:
     return [Check("attempts", "warn", told, mend, node.name) for told in node.strangers]
 
 
-def of_itself(name: str, told: Told, offset: float, unsure: float) -> list[Check]:
-    """From what `examine` told. `offset`: of its clock against ours, seconds, known to within `unsure`."""
+def of_itself(name: str, told: Told, offset: float, unsure: float, files: int = UNLIMITED) -> list[Check]:
+    """From what `examine` told. `offset`: of its clock against ours, seconds, known to within `unsure`; `files`: that may be
+    open in this shell, and so in its jobs."""
     if "error" in told:
         return [Check("agent", "fail", str(told["error"]), "`gpq daemon logs`; is a disk of that server hung?", name)]
     agent = f"agent {str(told['agent'])[:12] or 'as installed'}, protocol {told['version']}"
@@ -46,7 +48,8 @@ def of_itself(name: str, told: Told, offset: float, unsure: float) -> list[Check
     found.append(_clock(name, offset, unsure))
     found += [_disk(name, disk) for disk in told["disks"]]
     found += [
-        *_limits(name, told),
+        _files(name, files, told["limits"]["nofile"][1]),
+        _locked(name, told),
         _shm(name, told["shm_mib"]),
         _interfaces(name, told),
         _ports(name, told["ephemeral"]),
@@ -81,28 +84,33 @@ def _disk(name: str, disk: Told) -> Check:
     return Check(what, "ok", said, "", name)
 
 
-def _limits(name: str, told: Told) -> list[Check]:
-    found = []
-    for limit, least, wanted in (
-        ("nofile", LEAST_FILES, "* soft nofile 65536"),
-        ("memlock", LEAST_LOCKED, "* - memlock unlimited"),
-    ):
-        soft, hard = told["limits"][limit]
-        is_low = 0 <= soft < least and (
-            limit == "nofile" or told["infiniband"]
-        )  # -1: unlimited; it locks what it sends
-        soft_said, hard_said = (_amount(number, in_bytes=limit == "memlock") for number in (soft, hard))
-        said = f"{NAMES[limit]}: {soft_said}, at most {hard_said}"
-        mend = f"`{wanted}` in /etc/security/limits.conf, then log in again" if is_low else ""
-        found.append(Check(limit, ("fail" if limit == "memlock" else "warn") if is_low else "ok", said, mend, name))
-    return found
+def _files(name: str, shell: int, most: int) -> Check:
+    """A job has the limit of the shell that submits it, as far as its server allows that."""
+    ends = [limit for limit in (shell, most) if limit != UNLIMITED]
+    line = f"open files: {min(ends, default='unlimited')} from this shell, at most {_amount(most)}"
+    if 0 <= most < LEAST_FILES:
+        return Check("nofile", "warn", line, CONF.format("* hard nofile 65536"), name)
+    if 0 <= shell < LEAST_FILES:
+        return Check("nofile", "warn", line, "`ulimit -n 65536` in the shell that submits, or in its .bashrc", name)
+    return Check("nofile", "ok", line, "", name)
 
 
-def _amount(number: int, *, in_bytes: bool) -> str:
-    if number < 0 or number >= 1 << 60:
+def _locked(name: str, told: Told) -> Check:
+    """InfiniBand locks what it sends."""
+    soft, hard = told["limits"]["memlock"]
+    line = f"locked memory: {_size(soft)}, at most {_size(hard)}"
+    if told["infiniband"] and 0 <= soft < LEAST_LOCKED:
+        return Check("memlock", "fail", line, CONF.format("* - memlock unlimited"), name)
+    return Check("memlock", "ok", line, "", name)
+
+
+def _amount(number: int) -> str:
+    return "unlimited" if number < 0 or number >= 1 << 60 else str(number)
+
+
+def _size(number: int) -> str:
+    if _amount(number) == "unlimited":
         return "unlimited"
-    if not in_bytes:
-        return str(number)
     return f"{number / (1 << 20):.0f} MiB" if number >= 10 << 20 or number % (1 << 20) == 0 else f"{number >> 10} KiB"
 
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from gpq_agent import wire
 
-from gpq.attributes import PER_USER, RESOURCES, UNLIMITED
+from gpq.attributes import OF_MACHINES, RESOURCES, UNLIMITED
 from gpq.core.actions import Launch, Prepare, Retune
 from gpq.core.leases import margin
 from gpq.core.models import Attributes, JobSpec, Level
@@ -132,14 +132,14 @@ def prepare_order(
 
 
 def _attributes(spec: JobSpec, local: Attributes | None) -> dict[str, object] | None:
-    """wire.Attributes. None: those of a login there. Of what Linux counts by user, not by process, another machine keeps its own:
-    defaults are made from its memory, or for its network."""
+    """wire.Attributes. None: those of a login there. Limits that are made from a machine's memory, or set for its
+    network, another machine keeps."""
     source = spec.attributes or local
     if source is None:
         return None
     limits = {name: [UNLIMITED, UNLIMITED] for name in RESOURCES}
     limits |= {name: [soft, hard] for name, soft, hard in source.limits}
-    limits = {name: pair for name, pair in limits.items() if local is not None or name not in PER_USER}
+    limits = {name: pair for name, pair in limits.items() if local is not None or name not in OF_MACHINES}
     return wire.Attributes(source.umask, source.nice, limits)._asdict()
 
 

@@ -26,8 +26,9 @@ HEALTHY: dict[str, Any] = {
 }  # fmt: skip
 
 
-def lines(offset: float = 0.1, **changed: Any) -> dict[str, Check]:
-    return {check.name: check for check in server_lines.of_itself("a", {**HEALTHY, **changed}, offset, 0.05)}
+def lines(offset: float = 0.1, files: int = -1, **changed: Any) -> dict[str, Check]:
+    found = server_lines.of_itself("a", {**HEALTHY, **changed}, offset, 0.05, files)
+    return {check.name: check for check in found}
 
 
 def disk(**changed: Any) -> list[dict[str, Any]]:
@@ -51,7 +52,13 @@ def test_a_healthy_server_has_nothing_to_mend() -> None:
         ({"disks": disk(free_mib=1000)}, "spool disk", "warn", "1.0 GiB"),
         ({"disks": disk(filesystem="nfs4")}, "spool disk", "warn", "nfs4"),
         ({"disks": [{"what": "spool", "path": "/s", "error": "Stale file handle"}]}, "spool disk", "fail", "Stale"),
-        ({"limits": {**HEALTHY["limits"], "nofile": [1024, 4096]}}, "nofile", "warn", "1024, at most 4096"),
+        (
+            {"limits": {**HEALTHY["limits"], "nofile": [1024, 2048]}},
+            "nofile",
+            "warn",
+            "2048 from this shell, at most 2048",
+        ),
+        ({"files": 1024}, "nofile", "warn", "1024 from this shell, at most 65536"),
         ({"infiniband": True}, "memlock", "fail", "locked memory: 8 MiB, at most unlimited"),
         (
             {"infiniband": True, "limits": {"nofile": [65536, 65536], "memlock": [65536, 65536]}},

@@ -32,7 +32,7 @@ def order(wanted: JobSpec, placement: Placement, name: str = "a", attempt: int =
     return start_order(launch, NodeId(name), nodes=NODES, library="/lib/gpq")
 
 
-def test_another_machine_keeps_its_own_limits_of_what_is_counted_by_user() -> None:
+def test_another_machine_keeps_limits_that_are_made_from_its_memory_or_for_its_network() -> None:
     """A head node with a gigabyte has few processes, and no locked memory for InfiniBand."""
     noted = Attributes(0o27, 3, (("memlock", 8, 8), ("nofile", 256, 512), ("nproc", 1000, 1000)))
     launch = Launch(JobId(42), 1, spec(attributes=noted), place(a=1), BatchOrder(), port=0)

@@ -79,6 +79,7 @@ class Place(NamedTuple):
     checkpoints: str
     base: Dict[str, str]  # the environment of a login, which all jobs have
     common: str = ""  # the folder of this server that everybody's gpq uses
+    limits: Dict[str, List[int]] = {}  # of a login, as in wire.Attributes
 
 
 def tell(pipe: int, answer: Fields) -> None:
@@ -101,7 +102,7 @@ def examine(place: Place, fields: Fields, pipe: int) -> None:
         "version": wire.VERSION,
         "agent": _agent_name(),
         "disks": [_disk("spool", place.spool), _disk("checkpoints", place.checkpoints)],
-        "limits": {name: list(resource.getrlimit(number)) for name, number in _LIMITS},
+        "limits": {name: place.limits.get(name, list(resource.getrlimit(number))) for name, number in _LIMITS},
         "shm_mib": _size_mib("/dev/shm"),
         "interfaces": [one._asdict() for one in known],
         "addresses": [one.address for one in network.candidates(known)],

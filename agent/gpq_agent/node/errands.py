@@ -31,10 +31,10 @@ class _Errand(NamedTuple):
 
 
 class Errands:
-    """Of one agent. `base`: the environment of a login, which all jobs have."""
+    """Of one agent. `base` and `limits`: of a login."""
 
-    def __init__(self, place: Spool, base: Dict[str, str], common: str) -> None:
-        self.place = checkup.Place(place.path, place.checkpoints, base, common)
+    def __init__(self, place: Spool, base: Dict[str, str], common: str, limits: Dict[str, List[int]]) -> None:
+        self.place = checkup.Place(place.path, place.checkpoints, base, common, limits)
         self._under_way: List[_Errand] = []
 
     @property

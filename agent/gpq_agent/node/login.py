@@ -14,8 +14,8 @@ PATH = "/usr/local/bin:/usr/bin:/bin"  # as sshd's, on the daemon's own machine;
 
 
 def environment(own: Mapping[str, str]) -> Dict[str, str]:
-    """`own`: of the agent. Its HOME is where `~` leads for gpq; who the user is, the system says, or `own` where the user id
-    has no name."""
+    """`own`: of the agent; over ssh its PATH is that of a login. HOME is where `~` leads for gpq. Who the user is, the system
+    says, or `own` where the user id has no name."""
     entry = _entry()
     name = entry.pw_name if entry else own.get("USER") or own.get("LOGNAME", "")
     variables = {

@@ -66,7 +66,7 @@ class Agent:
         self.attempts = Attempts(place, Locks(locks, place.id))
         self.environments = Environments(place, base, default)
         self.yielding = Yielding(self.attempts.locks.folder)
-        self.errands = Errands(place, base, self.yielding.folder)
+        self.errands = Errands(place, base, self.yielding.folder, default.limits)
         self.reign = Reign(place, self.attempts.boot)
         self.staging = Staging(place.checkpoints)
         self.quitting = False
