@@ -62,6 +62,7 @@ class AddedNode(msgspec.Struct, frozen=True):
     memory_mib: int
     driver: str
     problem: str  # of its GPUs
+    notice: str  # on its GPUs, though nothing is wrong
     devices: list[dict[str, Any]]
     address: str
 
