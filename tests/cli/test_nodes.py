@@ -137,7 +137,7 @@ def test_gpus_that_are_not_there_and_a_server_with_nothing_are_refused() -> None
         devices = [{"id": name, "index": index, "kind": "cuda"} for index, name in enumerate(ids)]
         cores = [] if ids or slots == 0 else [{"id": "slot-0", "index": 0, "kind": "cpu"}]
         wanted = Wanted("gpu1", "", gpus, slots, "", 0, "", "")
-        check(wanted, Findings("gpu1", "3.11", 8, 1024, "", "", [*devices, *cores], ""))
+        check(wanted, Findings("gpu1", "3.11", 8, 1024, "", "", "", [*devices, *cores], ""))
 
     look(["0", "GPU-b"], None, "GPU-a", "GPU-b")
     look([], 0, "GPU-a")
