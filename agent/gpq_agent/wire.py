@@ -88,6 +88,7 @@ PULSE = "=qqqd"  # pid, optimizer steps done, index into PHASES, CLOCK_BOOTTIME 
 # "arrived": its own gradients are ready, or it is between two steps, and it waits for the others.
 PHASES = ("starting", "computing", "arrived", "evaluating", "saving", "ended")
 UNLAUNCHED = "unlaunched.json"  # {"kind", "note"}: why the user's program was not begun; see Meetings above
+EXCUSED = "excused.json"  # {"note"}: what gpq chose did not fit, so the end is not the job's failure
 FIRST_ERROR = "error.json"  # {"rank", "error"}: what ended the first replica of this node that an exception has ended
 STOPPED = (
     "stopped.json"  # written by the training process once its checkpoint is durable, just before it exits on request
@@ -207,6 +208,7 @@ class ExitRecord(NamedTuple):
     note: str = ""  # one line a person can read, e.g. "killed 120 s after it was asked to checkpoint"
     fenced: bool = False  # it was ended by its lease, not by itself and not by an order
     unlaunched: str = ""  # nothing of the user's ran: "port" (it was taken), "network" (the servers did not meet)
+    excused: str = ""  # why its end is no failure of the job's: gpq chose what did not fit
     cause: str = ""  # what failed first here, e.g. "rank 3 was killed by SIGKILL"; "" where nothing tells
     victim: bool = False  # it failed because processes of another server of the attempt were gone
     stamp: float = 0.0  # the node's CLOCK_BOOTTIME once no process of it was left; 0: an older agent

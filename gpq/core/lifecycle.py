@@ -96,6 +96,10 @@ def conclude(job: Job, now: Seconds, config: Config) -> Event:
     if end.unlaunched and job.stop is None:
         # Nothing of the user's has run. Another attempt has another port; what keeps servers apart may take a person.
         return Stopped(now, job.id, end, quick=end.unlaunched != "port", not_before=again_at)
+    if end.excused and job.stop is None:
+        return Stopped(
+            now, job.id, replace(end, note=end.excused)
+        )  # each time it asks for less, so this comes to an end
     if end.stopped or is_doubtful(end) or is_unproven(end, job) or (job.stop in _FROM_ITS_START and not job.resumable):
         if job.stop is None and quick:  # nobody asked: one that always does this would start without end
             return Stopped(now, job.id, end, quick=True, not_before=again_at)
@@ -126,12 +130,13 @@ def _survives(job: Job) -> bool:
 
 def joint_exit(exits: list[Exit], lead: Exit | None = None) -> Exit:
     """One outcome of an attempt that ran on several nodes: a lost part, one that its lease ended, one that never began,
-    else the first failure (rather one that is not due to another), else the one that proves the checkpoint (the node of
+    one that gpq is to blame for, else the first failure (rather one that is not due to another), else the one that proves the checkpoint (the node of
     rank 0 holds it), else `lead`, that of rank 0's node."""
     for wanted in (
         lambda e: e.lost,
         lambda e: e.fenced,
         lambda e: e.unlaunched,
+        lambda e: e.excused,
         lambda e: e.code not in (0, None) and not e.stopped and not e.victim and not e.asked,
         lambda e: e.code not in (0, None) and not e.stopped,
         lambda e: e.stopped,
@@ -187,7 +192,7 @@ def _told(end: Exit, job: Job) -> Exit:
 def _blamed(end: Exit, job: Job) -> Exit:
     """With what failed first in its note, and on which server where there are several: what others say of a peer that is
     gone, or of the stop that followed, explains nothing."""
-    if end.code == 0 or end.stopped or end.lost or end.fenced or end.unlaunched or end.oom:
+    if end.code == 0 or end.stopped or end.lost or end.fenced or end.unlaunched or end.excused or end.oom:
         return end
     found = [(node, each) for node, each in job.exits if each.cause and not each.victim]
     if not found:

@@ -224,6 +224,7 @@ class Exit:
     lost: bool = False  # nobody saw it: the node rebooted, the shim was killed, or the node was silent beyond the lease
     fenced: bool = False  # ended by its lease
     unlaunched: str = ""  # the user's program did not begin: "port" was taken, "network": its servers did not meet
+    excused: str = ""  # why its end is no failure of the job's: gpq chose a batch that did not fit
     cause: str = ""  # what failed first there
     victim: bool = False  # it failed because processes of another node of the attempt were gone
     finished: bool = False  # code 0 after a stop was asked for, and `evidence` says that it had come to its end

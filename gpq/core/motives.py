@@ -85,6 +85,8 @@ def _after(job: Job) -> str:
         return AFTER.get(job.stop, "") if job.stop is not None else ""
     if job.exit.fenced or job.exit.lost:
         return " after it was lost with its server"
+    if job.exit.excused:
+        return " after a batch that did not fit"
     if job.exit.stopped or job.exit.unlaunched or job.exit.code == 0:
         return ""
     return " after a failure"

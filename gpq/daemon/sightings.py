@@ -61,6 +61,7 @@ def exit_of(record: Mapping[str, Any] | None, *, lost: bool, at: Seconds = 0.0) 
         lost=lost,
         fenced=bool(record.get("fenced", False)),
         unlaunched=str(record.get("unlaunched") or ""),
+        excused=str(record.get("excused") or ""),
         cause=str(record.get("cause") or ""),
         victim=bool(record.get("victim", False)),
         finished=bool(record.get("finished", False)),

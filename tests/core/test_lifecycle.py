@@ -189,6 +189,14 @@ def test_a_launch_before_which_nothing_ran_is_tried_again_and_is_no_failure(kind
     assert type(ended(Exit(1, unlaunched=kind), stop=StopReason.CANCEL)) is facts.Cancelled
 
 
+def test_an_end_that_gpq_is_to_blame_for_is_no_failure_and_costs_no_wait() -> None:
+    event = ended(Exit(1, excused="out of memory with 48 examples", cause="rank 0: OutOfMemoryError"))
+    assert isinstance(event, facts.Stopped)
+    assert (event.failed, event.quick, event.not_before) == (False, False, 0.0)
+    assert event.exit.note == "out of memory with 48 examples"
+    assert type(ended(Exit(1, excused="why"), stop=StopReason.CANCEL)) is facts.Cancelled
+
+
 def test_what_failed_first_is_the_reason_not_what_its_peers_say_of_it() -> None:
     both = Placement((*on("a", 0).parts, *on("b", 0).parts))
     lost = Exit(1, cause="rank 0 ended with exit code 1", victim=True)

@@ -308,6 +308,7 @@ class Supervisor:
             note="; ".join(self.notes),
             fenced=self.fenced,
             unlaunched=found.unlaunched,
+            excused=found.excused,
             cause=found.cause,
             victim=found.victim,
             stamp=boottime(),

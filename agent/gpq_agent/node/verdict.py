@@ -21,10 +21,11 @@ PEER_GONE = re.compile(
 
 
 class Verdict(NamedTuple):
-    unlaunched: str = ""  # as in wire.ExitRecord
+    unlaunched: str = ""  # this and `excused`: as in wire.ExitRecord
     note: str = ""
     cause: str = ""
     victim: bool = False
+    excused: str = ""
 
 
 def verdict(folder: str, order: wire.StartOrder, code: int) -> Verdict:
@@ -32,6 +33,9 @@ def verdict(folder: str, order: wire.StartOrder, code: int) -> Verdict:
     told = _content(folder, wire.UNLAUNCHED)
     if told is not None:
         return Verdict(unlaunched=str(told.get("kind")), note=str(told.get("note")))
+    reason = _content(folder, wire.EXCUSED)
+    if reason is not None:
+        return Verdict(excused=str(reason.get("note")))
     if not order.port:
         return Verdict()
     log = _tail(os.path.join(folder, wire.LOG))

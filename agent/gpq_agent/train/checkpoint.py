@@ -187,22 +187,32 @@ def _age(name: str) -> Tuple[int, int]:
 
 
 class MemoryRecord:
-    """Largest atomic batch known to fit, kept beside the checkpoints because out-of-memory ends the attempt."""
+    """What is known to fit, kept beside the checkpoints because out-of-memory ends the attempt: the largest atomic batch,
+    and whether steps may be sampled for the noise scale, which takes memory of its own."""
 
     def __init__(self, folder: str) -> None:
         self._path = os.path.join(folder, "gpq", "memory.json")
 
     def bound(self) -> Optional[int]:
         """Largest atomic batch to try, None if none ever failed."""
-        try:
-            content = wire.read_json(self._path)
-        except (OSError, ValueError):
-            return None
-        value = (content or {}).get("max_atomic_batch")
+        value = self._content().get("max_atomic_batch")
         return value if isinstance(value, int) and value > 0 else None
+
+    def may_sample(self) -> bool:
+        return self._content().get("sample") is not False
+
+    def stop_sampling(self) -> None:
+        """A step did not fit that was sampled."""
+        wire.write_json(self._path, dict(self._content(), sample=False))
 
     def failed(self, atomic_batch: int) -> int:
         """`atomic_batch` did not fit: remember three quarters of it. Returns the new bound."""
         bound = max(min(atomic_batch * 3 // 4, self.bound() or atomic_batch), 1)
-        wire.write_json(self._path, {"max_atomic_batch": bound})
+        wire.write_json(self._path, dict(self._content(), max_atomic_batch=bound))
         return bound
+
+    def _content(self) -> Dict[str, Any]:
+        try:
+            return wire.read_json(self._path) or {}
+        except (OSError, ValueError):
+            return {}

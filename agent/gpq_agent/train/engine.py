@@ -44,6 +44,7 @@ from .report import Reporter
 from .restore import Parts, unwrapped
 from .sampler import SAMPLE_EVERY, GlobalSampler, Issued
 from .scaling import UNCHANGED, Adjustment, Rule, betas_power
+from .shortage import lessen
 from .stepping import StepGate, inner_optimizers
 from .stopping import EXIT_CODES, STOP_ORDERED, STOP_SIGNAL, Terminator, is_out_of_memory, note_error
 from .timing import StepClock, StepTimes
@@ -86,6 +87,7 @@ class Engine:
         folder = environment.checkpoint_dir
         self.store = CheckpointStore(folder) if folder else None
         self.memory = MemoryRecord(folder) if folder else None
+        self.measures = True  # the noise scale: there is memory for that
         self.micro: Optional[Issued] = None
         self._abandoned: Optional[Issued] = None  # the script left the loop in this one
         self.publisher = Publisher(self.report, self.agreement, environment.nodes, environment.replicas)
@@ -151,6 +153,8 @@ class Engine:
 
     def attach_data(self, limits: Limits, sampler: GlobalSampler, noise: NoiseScale) -> None:
         self._limits, self._sampler, self._noise = limits, sampler, noise
+        if not self.measures:
+            sampler.sample_every = 0
 
     def attach_training(
         self,
@@ -420,7 +424,7 @@ class Engine:
 
     def _sample_every(self) -> int:
         """So that statistics cost SAMPLE_COST of the time; a split batch costs more than the probe can see."""
-        if self._limits is None or self._limits.fixed:
+        if self._limits is None or self._limits.fixed or not self.measures:
             return 0
         if self.environment.replicas == 1 or self._probe is None or not self._step_seconds:
             return SAMPLE_EVERY
@@ -596,17 +600,13 @@ class Engine:
 
     def _out_of_memory(self, failed: Issued) -> None:
         """An allocation failed: let the next attempt ask for less."""
-        if self.memory is None:
+        if self.memory is None or self._limits is None:
             return
-        tried = max(failed.step.counts)
-        bound = self.memory.failed(tried)
-        if ACCUMULATE in self.freedoms.lost:
-            told = "out of memory with {} examples at once, and the loop cannot be cut: it needs more GPUs".format(
-                tried
-            )
-        else:
-            told = "out of memory with {} examples at once; the next attempt uses at most {}".format(tried, bound)
-        self.notice(told)
+        shortage = lessen(self.memory, failed.step, self._limits, may_cut=ACCUMULATE not in self.freedoms.lost)
+        self.notice(shortage.line)
+        if shortage.is_ours and self.environment.run_dir:
+            with contextlib.suppress(OSError):  # then it counts as the job's
+                wire.write_json(os.path.join(self.environment.run_dir, wire.EXCUSED), {"note": shortage.line})
 
     # -- around a micro-batch ------------------------------------------------------------------------------------------
 

@@ -472,7 +472,10 @@ class Job:
         memory = self._engine.memory
         known = memory.bound() if memory is not None else None
         # Each node may have a record of its own; the smallest bound is everybody's.
-        bound = -int(self._engine.agreement.maximum([-float(min(known or limits.max_local, limits.max_local))])[0])
+        least = float(min(known or limits.max_local, limits.max_local))
+        refuses = memory is not None and not memory.may_sample()
+        greatest = self._engine.agreement.maximum([-least, float(refuses)])
+        bound, self._engine.measures = -int(greatest[0]), not greatest[1]
         if bound >= limits.max_local:
             return limits
         self._engine.notice("an earlier attempt ran out of memory: at most {} examples at once".format(bound))

@@ -157,6 +157,12 @@ def test_the_first_error_of_a_replica_is_the_cause(tmp_path: Path) -> None:
     assert verdict(str(tmp_path), order(0, 20_042, []), 1).cause == "rank 0 was killed by SIGKILL"
 
 
+def test_a_batch_that_gpq_chose_excuses_the_end(tmp_path: Path) -> None:
+    wire.write_json(str(tmp_path / wire.EXCUSED), {"note": "out of memory with 48 examples"})
+    for port in (0, 20_042):
+        assert verdict(str(tmp_path), order(0, port, []), 1) == Verdict(excused="out of memory with 48 examples")
+
+
 def test_what_kept_the_servers_apart_is_the_reason(tmp_path: Path) -> None:
     (tmp_path / wire.LOG).write_text(SUMMARY.format(rank=3, code=-9))
     wire.write_json(str(tmp_path / wire.UNLAUNCHED), {"kind": "network", "note": "no way"})

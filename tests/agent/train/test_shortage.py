@@ -1,0 +1,106 @@
+"""Out of memory with a batch that gpq chose is not the job's failure, and each attempt asks for less than the one before."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from gpq_agent import wire
+from gpq_agent.train.batches import Configuration, Limits, Step
+from gpq_agent.train.checkpoint import CheckpointStore, MemoryRecord
+from gpq_agent.train.environment import Environment
+from gpq_agent.train.session import Job
+from gpq_agent.train.shortage import lessen
+
+SIXTEEN = Limits(base_batch=16, max_batch=64, max_local=64, replicas=1)
+
+
+def step(*counts: int, sampled: bool = False) -> Step:
+    return Step(0, 0, sum(counts), list(counts), Configuration(1, max(counts), len(counts) - 1, sum(counts)), sampled)
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> MemoryRecord:
+    CheckpointStore(str(tmp_path))
+    return MemoryRecord(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("counts", "limits", "ours"),
+    [
+        ([16], SIXTEEN, False),
+        ([32], SIXTEEN, True),
+        ([8, 8], SIXTEEN, True),
+        ([8, 8], SIXTEEN._replace(max_local=8), False),
+        ([16], SIXTEEN._replace(replicas=2), True),
+        ([8], SIXTEEN._replace(replicas=2), False),
+    ],
+    ids=["own", "larger", "in pieces", "in pieces that the script asked for", "share of two", "own share of two"],
+)
+def test_whose_choice_it_was(record: MemoryRecord, counts: list[int], limits: Limits, ours: bool) -> None:
+    shortage = lessen(record, step(*counts), limits, may_cut=True)
+    assert shortage.is_ours is ours
+    assert ("which gpq chose" in shortage.line) is ours
+    assert record.bound() == max(counts) * 3 // 4
+
+
+def test_a_sampled_step_costs_the_samples_first_and_then_the_batch(record: MemoryRecord) -> None:
+    assert lessen(record, step(8, 8, sampled=True), SIXTEEN, may_cut=True).is_ours
+    assert (record.may_sample(), record.bound()) == (False, None)
+    assert not lessen(record, step(16), SIXTEEN, may_cut=True).is_ours
+    assert (record.may_sample(), record.bound()) == (False, 12)
+
+
+def test_it_comes_to_an_end(record: MemoryRecord) -> None:
+    """Whatever gpq tries again is less, down to what the script has by itself."""
+    tried, blamed = 64, []
+    while not blamed or blamed[-1]:
+        blamed.append(lessen(record, step(tried), SIXTEEN, may_cut=True).is_ours)
+        tried = record.bound() or 0
+        assert len(blamed) < 20
+    assert tried < 16
+
+
+class Examples(torch.utils.data.Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 128
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.ones(4)
+
+
+def train(folder: Path, number: int, batch: int, most: int) -> None:
+    """An attempt that is ordered to take `batch`, on a device that has room for `most`."""
+    run = folder / f"run-{number}"
+    run.mkdir()
+    wire.write_json(str(run / wire.CONTROL), wire.Control(attempt=number, seq=1, atomic_batch=batch)._asdict())
+    environment = Environment(checkpoint_dir=str(folder), run_dir=str(run), attempt=number)
+    job = Job(environment, torch.device("cpu"), 0, {})
+    loader = job.loader(Examples(), batch_size=16, max_batch=64, max_local_batch=64)
+    model = torch.nn.Linear(4, 1)
+    model, optimizer, _ = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for _ in job.epochs(1):
+        for x in loader:
+            if len(x) > most:
+                raise torch.OutOfMemoryError(f"no room for {len(x)}")
+            model(x).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_an_attempt_with_a_batch_of_ours_is_excused_and_the_next_one_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: None)
+    for number, is_excused in ((1, True), (2, True)):
+        with pytest.raises(torch.OutOfMemoryError) as caught:
+            train(tmp_path, number, batch=48, most=30)
+        sys.excepthook(caught.type, caught.value, None)  # what the interpreter does with it
+        assert (tmp_path / f"run-{number}" / wire.EXCUSED).exists() is is_excused
+    train(tmp_path, 3, batch=48, most=30)
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        train(tmp_path, 4, batch=16, most=4)
+    sys.excepthook(caught.type, caught.value, None)
+    assert not (tmp_path / "run-4" / wire.EXCUSED).exists(), "its own batch does not fit"
