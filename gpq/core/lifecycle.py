@@ -129,9 +129,9 @@ def _survives(job: Job) -> bool:
 
 
 def joint_exit(exits: list[Exit], lead: Exit | None = None) -> Exit:
-    """One outcome of an attempt that ran on several nodes: a lost part, one that its lease ended, one that never began,
-    one that gpq is to blame for, else the first failure (rather one that is not due to another), else the one that proves the checkpoint (the node of
-    rank 0 holds it), else `lead`, that of rank 0's node."""
+    """One outcome of an attempt that ran on several nodes: a lost part, one that its lease ended, one that never began, one
+    that gpq is to blame for, else the first failure (rather one that is not due to another), else the one that proves the
+    checkpoint (the node of rank 0 holds it), else `lead`, that of rank 0's node."""
     for wanted in (
         lambda e: e.lost,
         lambda e: e.fenced,

@@ -53,6 +53,13 @@ def test_a_sampled_step_costs_the_samples_first_and_then_the_batch(record: Memor
     assert (record.may_sample(), record.bound()) == (False, 12)
 
 
+def test_where_it_did_not_fit_the_noise_scale_is_measured_no_more(tmp_path: Path, record: MemoryRecord) -> None:
+    record.stop_sampling()
+    job = Job(Environment(checkpoint_dir=str(tmp_path)), torch.device("cpu"), 0, {})
+    assert job.loader(Examples(), batch_size=16, max_batch_size=64).sampler.sample_every == 0
+    assert job._engine._propose().sample_every == 0
+
+
 def test_it_comes_to_an_end(record: MemoryRecord) -> None:
     """Whatever gpq tries again is less, down to what the script has by itself."""
     tried, blamed = 64, []
@@ -78,7 +85,7 @@ def train(folder: Path, number: int, batch: int, most: int) -> None:
     wire.write_json(str(run / wire.CONTROL), wire.Control(attempt=number, seq=1, atomic_batch=batch)._asdict())
     environment = Environment(checkpoint_dir=str(folder), run_dir=str(run), attempt=number)
     job = Job(environment, torch.device("cpu"), 0, {})
-    loader = job.loader(Examples(), batch_size=16, max_batch=64, max_local_batch=64)
+    loader = job.loader(Examples(), batch_size=16, max_batch_size=64, max_local_batch=64)
     model = torch.nn.Linear(4, 1)
     model, optimizer, _ = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     for _ in job.epochs(1):
@@ -90,17 +97,23 @@ def train(folder: Path, number: int, batch: int, most: int) -> None:
             optimizer.zero_grad()
 
 
-def test_an_attempt_with_a_batch_of_ours_is_excused_and_the_next_one_fits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: None)
-    for number, is_excused in ((1, True), (2, True)):
+def is_excused(folder: Path, number: int, batch: int, most: int) -> bool:
+    """Of an attempt that runs out of memory."""
+    before, sys.excepthook = sys.excepthook, lambda kind, error, trace: None
+    try:
         with pytest.raises(torch.OutOfMemoryError) as caught:
-            train(tmp_path, number, batch=48, most=30)
+            train(folder, number, batch, most)
         sys.excepthook(caught.type, caught.value, None)  # what the interpreter does with it
-        assert (tmp_path / f"run-{number}" / wire.EXCUSED).exists() is is_excused
+    finally:
+        sys.excepthook = before
+    return (folder / f"run-{number}" / wire.EXCUSED).exists()
+
+
+def test_attempts_with_a_batch_of_ours_are_excused_until_one_fits(tmp_path: Path) -> None:
+    assert is_excused(tmp_path, 1, batch=48, most=30)
+    assert is_excused(tmp_path, 2, batch=48, most=30)
     train(tmp_path, 3, batch=48, most=30)
-    with pytest.raises(torch.OutOfMemoryError) as caught:
-        train(tmp_path, 4, batch=16, most=4)
-    sys.excepthook(caught.type, caught.value, None)
-    assert not (tmp_path / "run-4" / wire.EXCUSED).exists(), "its own batch does not fit"
+
+
+def test_an_attempt_with_the_batch_of_the_script_is_not_excused(tmp_path: Path) -> None:
+    assert not is_excused(tmp_path, 1, batch=16, most=10)
