@@ -89,7 +89,8 @@ PULSE = "=qqqd"  # pid, optimizer steps done, index into PHASES, CLOCK_BOOTTIME 
 PHASES = ("starting", "computing", "arrived", "evaluating", "saving", "ended")
 UNLAUNCHED = "unlaunched.json"  # {"kind", "note"}: why the user's program was not begun; see Meetings above
 EXCUSED = "excused.json"  # {"note"}: what gpq chose did not fit, so the end is not the job's failure
-FIRST_ERROR = "error.json"  # {"rank", "error"}: what ended the first replica of this node that an exception has ended
+# What ended the first replica of this node that an exception has ended: {"rank", "error", "gpu": that could not be used, or ""}
+FIRST_ERROR = "error.json"
 STOPPED = (
     "stopped.json"  # written by the training process once its checkpoint is durable, just before it exits on request
 )

@@ -175,6 +175,11 @@ class Devices:
         watched = self._watched.get(name)
         return watched.seen if watched is not None and not self.holder_of(name) else ""
 
+    def quarantine(self, name: str, reason: str) -> None:
+        """Out of use for a while, for what no look at it shows."""
+        if name in self._watched:
+            self._watched[name].course.ill("quarantined", reason, time.monotonic())
+
     def left_by(self, key: str, names: List[str]) -> None:
         """An ended attempt is told to be over though memory of these GPUs is still in use."""
         for name in names:

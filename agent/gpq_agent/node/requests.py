@@ -1,6 +1,7 @@
 """What the node agent answers to each request of wire.OPS, and which requests wait for something first."""
 
 import base64
+import functools
 import hashlib
 import json
 import os
@@ -23,6 +24,7 @@ from gpq_agent.node.pulses import pulses
 from gpq_agent.node.release import Release
 from gpq_agent.node.spool import Spool, SpoolError
 from gpq_agent.node.staging import PARALLEL, Staging
+from gpq_agent.node.trials import Trials
 from gpq_agent.node.yielding import Yielding
 
 Message = Dict[str, Any]
@@ -87,6 +89,7 @@ class Agent:
             slots_if_none=slots < 0,
         )
         self.release = Release(self.devices)
+        self.trials = Trials(self.devices.quarantine, self.attempts.locks.folder)
         self._operations: Dict[str, Callable[[Message], Message]] = {
             "hello": self._hello,
             "ping": lambda _: {"time": time.time()},
@@ -126,6 +129,7 @@ class Agent:
     def tick(self) -> List[Message]:
         """Replies that have become due."""
         self.devices.tick(wanted=bool(self._watches) or bool(self._holders), since=self.release.since())
+        self.trials.tick()
         replies: List[Message] = [self._guarded(message, answer) for message, answer in self.staging.tick()]
         early = [message for message in self._waiting if self._is_early(message)]
         due = [message for message in self._waiting if message not in early]
@@ -177,12 +181,14 @@ class Agent:
             held = order.devices if order else []
             info = self.release.filter(key, info, held)
             infos.append(info)
+            if info.state == "exited":
+                self.trials.hear(info, held, functools.partial(wire.read_json, self._error_of(key)))
             if info.state in LIVE or self.release.holding(key):
                 holders.update(dict.fromkeys(held, key))
             if info.state in LIVE and info.exit is not None:  # nothing but what cannot be killed leaves a note so early
                 stuck.update(dict.fromkeys(held, "attempt {}: {}".format(key, info.exit.get("note", ""))))
         self._holders = holders
-        self.devices.stuck = stuck
+        self.devices.stuck = {**stuck, **self.trials.suspects()}
         self._least_lease = min((info.lease for info in infos if info.state in LIVE and info.lease > 0), default=0.0)
         digest = _digest(infos, self.devices.current(), self.yielding.users())
         if digest != self._digest:
@@ -380,7 +386,10 @@ class Agent:
         return self.environments.prepare(message) or {"later": True}
 
     def _is_looking(self) -> bool:
-        return self.environments.is_waited_for or self.errands.is_waited_for
+        return self.environments.is_waited_for or self.errands.is_waited_for or bool(self.trials.suspects())
+
+    def _error_of(self, key: str) -> str:
+        return os.path.join(self.spool.folder(key), wire.FIRST_ERROR)
 
     def _info(self, key: str) -> Message:
         for info in self.refresh():

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from gpq_agent import wire
 
-from .errors import GpqTrainError
+from .errors import GpqTrainError, UnusableGpu
 from .leaving import is_leaving
 
 # Until the first step a peer may still be importing or building its model; NCCL's own default is far shorter.
@@ -109,11 +109,11 @@ def open_device(environment: Environment) -> torch.device:
     return device
 
 
-def _refusal(environment: Environment, error: Exception) -> GpqTrainError:
+def _refusal(environment: Environment, error: Exception) -> UnusableGpu:
     """In torch's own words: the first line, what follows is for those who debug CUDA."""
     words = (str(error).strip() or type(error).__name__).splitlines()[0]
     given = ", ".join(environment.gpus) or "number {}".format(environment.local_rank)
-    return GpqTrainError(
+    return UnusableGpu(
         "the GPU that this replica was given cannot be used ({}): {}".format(given, words),
         "it is not trained on the CPU instead; gpq doctor --gpu tests driver and torch on that server",
     )

@@ -8,3 +8,7 @@ class GpqTrainError(RuntimeError):
         super().__init__(message if not hint else "{}\nhint: {}".format(message, hint))
         self.message = message
         self.hint = hint
+
+
+class UnusableGpu(GpqTrainError):
+    """CUDA refuses the GPU that this replica was given."""

@@ -25,7 +25,7 @@ from .environment import (
     open_group,
     read_environment,
 )
-from .errors import GpqTrainError
+from .errors import GpqTrainError, UnusableGpu
 from .fingerprint import Fingerprint
 from .intake import Intake
 from .leaving import again, be_one_of_many
@@ -48,7 +48,7 @@ from .restore import (
 from .sampler import GlobalSampler
 from .scaling import Rule, make_rule
 from .stepping import InnerOptimizer, ScheduleClock, StepGate, inner_optimizers
-from .stopping import STOP_ORDERED, on_error
+from .stopping import STOP_ORDERED, note_error, on_error
 
 
 class Job:
@@ -616,7 +616,7 @@ def init(*, seed: Optional[int] = None, checkpoint_dir: Optional[str] = None) ->
     if environment.checkpoint_dir is None and checkpoint_dir is not None:
         environment = environment._replace(checkpoint_dir=os.path.abspath(checkpoint_dir))
     problem = bind_cores(environment.cores)
-    device = open_device(environment)
+    device = _open_device(environment)
     if environment.replicas > 1:
         be_one_of_many()
         atexit.register(let_threads_rest)
@@ -627,3 +627,14 @@ def init(*, seed: Optional[int] = None, checkpoint_dir: Optional[str] = None) ->
         job._engine.notice(problem)
     _current[:] = [weakref.ref(job)]
     return job
+
+
+def _open_device(environment: Environment) -> torch.device:
+    """As open_device. The node agent is told which GPU could not be used."""
+    try:
+        return open_device(environment)
+    except UnusableGpu as error:
+        if environment.run_dir and environment.local_rank < len(environment.gpus):
+            gpu = environment.gpus[environment.local_rank]
+            note_error(environment.run_dir, environment.rank, error, gpu)
+        raise

@@ -78,10 +78,12 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in text for words in OUT_OF_MEMORY)
 
 
-def note_error(folder: str, rank: int, error: BaseException) -> None:
-    """Keep the first line of the first error of an attempt for the node agent. Replicas that lose that one err later."""
+def note_error(folder: str, rank: int, error: BaseException, gpu: str = "") -> None:
+    """Keep the first line of the first error of an attempt for the node agent. Replicas that lose that one err later. `gpu`:
+    that could not be used."""
     text = str(error).strip().partition("\n")[0][:MOST_OF_AN_ERROR]
-    content = {"rank": rank, "error": "{}: {}".format(type(error).__name__, text) if text else type(error).__name__}
+    words = "{}: {}".format(type(error).__name__, text) if text else type(error).__name__
+    content = {"rank": rank, "error": words, "gpu": gpu}
     with contextlib.suppress(OSError), open(os.path.join(folder, wire.FIRST_ERROR), "xb") as stream:
         stream.write(wire.encode(content))
 

@@ -1,0 +1,22 @@
+// A libcuda.so.1 for the calls that a trial makes: cc -shared -fPIC -o libcuda.so.1 cuda.c
+// X_CUDA names a file with the code that a context is refused with; 0 or no file: it is not.
+#include <stdio.h>
+#include <stdlib.h>
+
+static int refusal(void) {
+  const char *name = getenv("X_CUDA");
+  FILE *stream = name ? fopen(name, "r") : 0;
+  int code = 0;
+  if (!stream) return 0;
+  if (fscanf(stream, "%d", &code) != 1) code = 0;
+  fclose(stream);
+  return code;
+}
+int cuInit(unsigned flags) { return 0; }
+int cuDeviceGet(int *device, int index) { *device = index; return 0; }
+int cuDevicePrimaryCtxRetain(void **context, int device) { *context = &context; return refusal(); }
+int cuCtxSetCurrent(void *context) { return 0; }
+int cuMemAlloc_v2(unsigned long long *memory, size_t bytes) { *memory = 4096; return 0; }
+int cuMemsetD8_v2(unsigned long long memory, unsigned char value, size_t bytes) { return memory == 4096 ? 0 : 1; }
+int cuCtxSynchronize(void) { return 0; }
+int cuGetErrorString(int code, const char **text) { *text = "uncorrectable ECC error encountered"; return 0; }
