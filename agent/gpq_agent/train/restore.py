@@ -134,13 +134,21 @@ def outside_parameters(models: Iterable[torch.nn.Module], optimizers: Iterable[A
 
 def _load(part: Any, state: Any) -> None:
     # Modules copy into their own tensors. Others may keep what they are given, which is mapped from a file that a later
-    # checkpoint removes: give them memory of their own.
-    part.load_state_dict(state if isinstance(part, torch.nn.Module) else _owned(state))
+    # checkpoint removes: give them memory of their own. Optimizers move theirs to a GPU, so only what stays is copied: one
+    # copy for each replica of a server would be many times what a GPU holds.
+    if isinstance(part, torch.nn.Module):
+        part.load_state_dict(state)
+    elif getattr(type(part), "load_state_dict", None) is torch.optim.Optimizer.load_state_dict:
+        part.load_state_dict(state)
+        for slots in (*part.state.values(), *part.param_groups):
+            slots.update({name: _owned(value) for name, value in slots.items() if name != "params"})
+    else:
+        part.load_state_dict(_owned(state))
 
 
 def _owned(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.clone()
+        return value.clone() if value.device.type == "cpu" else value
     if isinstance(value, dict):
         return {name: _owned(item) for name, item in value.items()}
     if isinstance(value, list):

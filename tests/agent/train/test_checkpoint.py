@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from gpq_agent.train import restore
 from gpq_agent.train.checkpoint import CheckpointStore, MemoryRecord
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.own_saves import OwnSaves
@@ -140,3 +141,18 @@ def test_saves_of_the_scripts_own_count_only_once_committed(tmp_path: Path) -> N
     assert again.start_step == 14
     assert Path(str(again.resume_path), "weights").read_text() == "14"
     assert len(list((tmp_path / "own").glob("save-*"))) == 3, "two complete, one under way"
+
+
+def test_what_an_optimizer_restores_does_not_live_in_the_file(tmp_path: Path) -> None:
+    weights = torch.nn.Parameter(torch.ones(1000))
+    rate = torch.tensor(0.1)
+    first, second = (torch.optim.AdamW([weights], lr=rate.clone()) for _ in range(2))
+    weights.grad = torch.full_like(weights, 0.5)
+    first.step()
+    torch.save(first.state_dict(), tmp_path / "state")
+    restore._load(second, torch.load(tmp_path / "state", mmap=True))
+    with (tmp_path / "state").open("r+b") as stream:
+        stream.write(bytes((tmp_path / "state").stat().st_size))
+    before, after = first.state[weights], second.state[weights]
+    assert {name: torch.equal(before[name], after[name]) for name in before} == dict.fromkeys(before, True)
+    assert torch.equal(second.param_groups[0]["lr"], rate)
