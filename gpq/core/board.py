@@ -22,12 +22,13 @@ _MUST_WAIT = 1 << 20  # more than any node has devices: a node where the job can
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What makes two jobs equal when it comes to devices: type asked for, least memory, type of the shape, what is reserved for
-    others, and what has to be on the node."""
+    """What makes two jobs equal when it comes to devices: type asked for, least memory, type of the shape, whether it needs
+    more than one, what is reserved for others, and what has to be on the node."""
 
     asked: str
     memory_mib: int
     gpu_type: str
+    several: bool = False
     barred: Barred = NOTHING
     environment: str = ""
 
@@ -73,7 +74,8 @@ class Board:
 
     def kind(self, job: Job, gpu_type: str) -> Kind:
         spec = job.spec
-        return Kind(spec.gpu_type, spec.min_gpu_memory_mib, gpu_type, barred(self._snapshot, job), spec.environment)
+        reserved = barred(self._snapshot, job)
+        return Kind(spec.gpu_type, spec.min_gpu_memory_mib, gpu_type, spec.min_gpus > 1, reserved, spec.environment)
 
     def take(self, placement: Placement) -> None:
         """These devices are given."""
@@ -227,4 +229,5 @@ def emptiest(free: Counts, count: int) -> list[tuple[int, int]]:
 
 
 def _asks(kind: Kind) -> JobSpec:
-    return JobSpec((), "", "", 0, gpu_type=kind.asked, min_gpu_memory_mib=kind.memory_mib)
+    least = 2 if kind.several else 1
+    return JobSpec((), "", "", 0, gpu_type=kind.asked, min_gpu_memory_mib=kind.memory_mib, min_gpus=least)

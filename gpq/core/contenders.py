@@ -63,7 +63,7 @@ def _at_home(jobs: Sequence[Job], parts: Mapping[JobId, Mapping[str, Supply]]) -
             counts = {name: node_counts(offer) for name, offer in types.items()}
             home = max(types, key=lambda name: sum(counts[name]) - taken.get(name, 0))
             taken[home] = taken.get(home, 0) + (job.replicas or job.spec.min_gpus)
-            least, most = gpu_range(job, sum(counts[home]))
+            least, most = gpu_range(job, sum(counts[home]), home)
             spreads = least < most or least > counts[home][0]
             found[job.id] = Contender(job, home, types[home], max(least, 1), max(most, 1), spreads)
     return [found[job.id] for job in jobs if job.id in found]

@@ -16,11 +16,11 @@ from gpq.core.healing import nodes_of, stuck
 from gpq.core.leases import Silence, silence, span
 from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Shape, Snapshot, StopReason, Wish
 from gpq.core.motives import own_wish
-from gpq.core.nodes import Device, DeviceState, Node, NodeState, is_connecting
+from gpq.core.nodes import DeviceState, Node, NodeState, is_connecting
 from gpq.core.planning import stop_of
 from gpq.core.profile import RETUNE
 from gpq.core.reservations import barred, current, keeps_out, reserved_under
-from gpq.core.shapes import drained_under, feasible, gpu_range, held_by, is_fixed, nodes_up, supply, usable
+from gpq.core.shapes import drained_under, feasible, gpu_range, held_by, is_fixed, nodes_up, suits, supply, usable
 from gpq.core.strangers import at_large, must_wait
 from gpq.core.tuning import typed
 from gpq.core.units import JobId
@@ -258,7 +258,7 @@ def _never_fits(snapshot: Snapshot, job: Job, fewest: int) -> Explained | None:
         return None
     spec = job.spec
     everything = [device for node in snapshot.nodes.values() for device in node.devices]
-    suited = [device for device in everything if _suits(device, job)]
+    suited = [device for device in everything if suits(device, spec)]
     silent = [name for name in sorted(snapshot.nodes) if snapshot.nodes[name].state is not NodeState.UP]
     if not suited and not silent and (spec.gpu_type or spec.min_gpu_memory_mib):
         types = ", ".join(sorted({f"{device.type} {device.memory_mib} MiB" for device in everything})) or "none"
@@ -277,7 +277,7 @@ def _never_fits(snapshot: Snapshot, job: Job, fewest: int) -> Explained | None:
         return Explained("servers do not answer", (f"it may fit once {', '.join(silent)} {back}", *blamed))
     # No job gets two types at once.
     by_node = Counter(
-        (name, each.type) for name, node in snapshot.nodes.items() for each in node.devices if _suits(each, job)
+        (name, each.type) for name, node in snapshot.nodes.items() for each in node.devices if suits(each, spec)
     )
     by_type = Counter(device.type for device in suited)
     largest, total = max(by_node.values(), default=0), max(by_type.values(), default=0)
@@ -287,8 +287,12 @@ def _never_fits(snapshot: Snapshot, job: Job, fewest: int) -> Explained | None:
         most, said = total, f"it asks for {gpus(fewest)}; all servers together have {total}{what}"
     else:
         most, said = largest, f"it asks for {gpus(fewest)} on one server; the largest server has {largest}{what}"
+    reasons = [said]
+    if any(suits(device, replace(spec, min_gpus=1)) for device in everything if device.is_slice):
+        reasons.append("a job gets no more than one MIG device, for CUDA shows a process only one")
+        most = max(most, 1)
     remedy = f"`gpq edit {job.id} --gpus {most}` lets it run with what there is"
-    return Explained("asks for more GPUs than there are", (said,), (remedy,) if most else ())
+    return Explained("asks for more GPUs than there are", tuple(reasons), (remedy,) if most else ())
 
 
 def _would_fit(snapshot: Snapshot, job: Job, *, answering_only: bool) -> bool:
@@ -311,11 +315,6 @@ def _silence(snapshot: Snapshot, node: Node) -> str:
         return f"server {node.id} is being connected to, for the first time since the daemon's start"
     what = "does not answer" if node.state is NodeState.UNREACHABLE else f"is {node.state}"
     return f"server {node.id} {what}{': ' + node.reason if node.reason else ''}"
-
-
-def _suits(device: Device, job: Job) -> bool:
-    spec = job.spec
-    return spec.gpu_type.casefold() in device.type.casefold() and device.memory_mib >= spec.min_gpu_memory_mib
 
 
 def _total(snapshot: Snapshot) -> int:

@@ -43,6 +43,15 @@ class Device:
     since: Seconds = 0.0  # in a state other than OK
     next_probe: Seconds = 0.0  # when a look may end that; 0: looked at all the time
 
+    @property
+    def is_slice(self) -> bool:
+        return is_slice(self.type)
+
+
+def is_slice(gpu_type: str) -> bool:
+    """Is it a part of a GPU (MIG)? CUDA shows a process no more than one of these, so a job gets no more than one."""
+    return "MIG " in gpu_type
+
 
 @dataclass(frozen=True, slots=True)
 class Reservation:

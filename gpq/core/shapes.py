@@ -21,7 +21,7 @@ from gpq.core.models import (
     StopReason,
     Wish,
 )
-from gpq.core.nodes import Device, DeviceState, Node, NodeState
+from gpq.core.nodes import Device, DeviceState, Node, NodeState, is_slice
 from gpq.core.owners import is_over_its_grace
 from gpq.core.reservations import Barred, barred, reserved_under
 from gpq.core.units import DeviceId, JobId, NodeId, Seconds
@@ -29,22 +29,27 @@ from gpq.core.units import DeviceId, JobId, NodeId, Seconds
 FIRST_TIMES = 4.0  # settle times within which a job is expected to tell its first step times
 
 Supply = Mapping[NodeId, tuple[DeviceId, ...]]
-DeviceKind = tuple[str, int, Barred, str]
+DeviceKind = tuple[str, int, bool, Barred, str]
 
 
 def kind_of(job: Job, snapshot: Snapshot) -> DeviceKind:
     """What a job asks of devices and of their nodes, and what is reserved for others; jobs of one kind may use the same
     ones."""
     spec = job.spec
-    return spec.gpu_type, spec.min_gpu_memory_mib, barred(snapshot, job), spec.environment
+    return spec.gpu_type, spec.min_gpu_memory_mib, spec.min_gpus > 1, barred(snapshot, job), spec.environment
 
 
 def usable(device: Device, spec: JobSpec) -> bool:
     """Could this device serve the job, its owner of the moment aside?"""
+    return device.state is DeviceState.OK and suits(device, spec)
+
+
+def suits(device: Device, spec: JobSpec) -> bool:
+    """Could it serve the job if it were in order?"""
     return (
-        device.state is DeviceState.OK
-        and spec.gpu_type.casefold() in device.type.casefold()
+        spec.gpu_type.casefold() in device.type.casefold()
         and device.memory_mib >= spec.min_gpu_memory_mib
+        and not (spec.min_gpus > 1 and device.is_slice)
     )
 
 
@@ -184,8 +189,9 @@ def _look(snapshot: Snapshot) -> _Look:
 
 
 def is_mixed(snapshot: Snapshot) -> bool:
-    """Are there several types of devices? Then shapes name theirs, and no job gets two of them."""
-    return len(gpu_types(snapshot)) > 1
+    """Are there several types of devices, or parts of GPUs? Then shapes name theirs, and no job gets two of them."""
+    types = gpu_types(snapshot)
+    return len(types) > 1 or any(map(is_slice, types))
 
 
 def gpu_types(snapshot: Snapshot) -> tuple[str, ...]:
@@ -243,8 +249,8 @@ def packed(replicas: int, counts: Iterable[int], level: Level, gpu_type: str) ->
     return None
 
 
-def gpu_range(job: Job, total: int) -> tuple[int, int]:
-    """(fewest, most) GPUs the job may have; `total` is what the cluster could give it.
+def gpu_range(job: Job, total: int, gpu_type: str = "") -> tuple[int, int]:
+    """(fewest, most) GPUs the job may have; `total` is what the cluster could give it, of `gpu_type` where that is one.
 
     A script that has not declared itself gets its minimum: if it never calls the library, more replicas would only
     repeat its work. What is declared leaves at least the least atomic batch for each of the most.
@@ -254,7 +260,7 @@ def gpu_range(job: Job, total: int) -> tuple[int, int]:
         return spec.min_gpus, spec.min_gpus
     if job.profile.declared is None:
         return spec.min_gpus, spec.min_gpus
-    most = min(spec.max_gpus or total, total)
+    most = min(spec.max_gpus or total, 1 if is_slice(gpu_type) else total)
     declared = job.profile.declared
     largest = declared.max_batch_size if declared.adaptive and declared.max_batch_size > 0 else declared.batch_size
     if largest > 0:
@@ -277,7 +283,7 @@ def feasible_on(parts: Mapping[str, Supply], job: Job) -> tuple[Shape, ...]:
 
 def _feasible_of(job: Job, available: Supply, gpu_type: str) -> list[Shape]:
     counts = node_counts(available)
-    fewest, most = gpu_range(job, sum(counts))
+    fewest, most = gpu_range(job, sum(counts), gpu_type)
     largest = counts[0] if counts else 0
     shapes = [Shape(k, 1, gpu_type) for k in range(fewest, min(most, largest) + 1)]
     if job.spec.level is Level.SCRIPT:

@@ -197,6 +197,12 @@ def test_gpus_out_of_use_are_blamed_only_where_they_are_enough() -> None:
     assert why(here, 2).headline == "asks for more GPUs than there are"
 
 
+def test_several_parts_of_gpus_are_never_waited_for() -> None:
+    answer = why(snapshot(node("a", 4, type="A100 MIG 3g.40gb"), job(1, spec_=spec(gpus=2))))
+    assert "a job gets no more than one MIG device, for CUDA shows a process only one" in answer.reasons
+    assert answer.remedies == ("`gpq edit 1 --gpus 1` lets it run with what there is",)
+
+
 def test_who_was_held_by_its_user_is_not_told_of_an_earlier_hold_by_gpq() -> None:
     told = "held: failed 3 times in a row, each within 30 s; `gpq release 1` tries again"
     by_gpq = job(1, state=JobState.HELD, notices=(told,), quick_failures=3)

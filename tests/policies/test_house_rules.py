@@ -36,7 +36,8 @@ from tests.examples import examples
 
 NAMES = sorted(name for name, entry in POLICIES.items() if find_spec(entry.module) is not None)
 NOW = 10_000.0
-TYPES = ("A100", "RTX", "T4")
+SLICE = "A100 MIG 3g.40gb"
+TYPES = ("A100", "RTX", "T4", SLICE)
 ROWS = tuple(
     ProfileRow(n, k, m, float(gp.grad_time(PARAMS, m)), float(gp.step_time(PARAMS, n, k, m)), 50.0)
     for n, k in ((1, 1), (1, 2), (2, 4))
@@ -152,8 +153,10 @@ def jobs(draw: st.DrawFn, number: int, free: dict[NodeId, dict[str, list[DeviceI
 
 def _seat(made: Job, gpus: int, free: dict[NodeId, dict[str, list[DeviceId]]]) -> Placement | None:
     """Takes devices of one type, as many as it may have of `gpus`, from one node or (scripts) several."""
-    fewest, most = gpu_range(made, 100)
     for kind in TYPES:
+        fewest, most = gpu_range(made, 100, kind)
+        if kind == SLICE and fewest > 1:
+            continue
         missing, parts = min(max(gpus, fewest), most), []
         for name in sorted(free):
             here = free[name].get(kind, [])
@@ -170,7 +173,7 @@ def _seat(made: Job, gpus: int, free: dict[NodeId, dict[str, list[DeviceId]]]) -
 
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
-    types = draw(st.sampled_from([TYPES[:1], TYPES[:1], TYPES]))
+    types = draw(st.sampled_from([TYPES[:1], TYPES[:1], TYPES[:3], TYPES[-1:], TYPES]))
     nodes = [draw(machines(number, types)) for number in range(draw(st.sampled_from([3, 4, 2, 1])))]
     free: dict[NodeId, dict[str, list[DeviceId]]] = {each.id: {} for each in nodes}
     for each in nodes:
@@ -204,7 +207,7 @@ def test_what_it_names_can_be_placed_and_is_what_the_job_may_have(name: str, her
             continue
         assert each.wish is Wish.RUN
         assert each.state in HOLDS_DEVICES or (each.state is JobState.PENDING and here.now >= each.not_before)
-        fewest, most = gpu_range(each, 1000)
+        fewest, most = gpu_range(each, 1000, placement.gpu_type)
         assert fewest <= placement.replicas <= most
         assert not POLICIES[name].gang or placement.replicas == each.spec.min_gpus
         assert each.spec.level is Level.SCRIPT or len(placement.parts) == 1
