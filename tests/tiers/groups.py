@@ -61,7 +61,8 @@ HELPERS = (
 )  # fmt: skip
 TRAININGS = (
     "tests/cli/test_library.py", "tests/docs/test_examples.py", "tests/e2e/test_endings.py",
-    "tests/e2e/test_multi_node.py", "tests/e2e/test_policies.py", "tests/e2e/test_training.py",
+    "tests/e2e/test_multi_node.py", "tests/e2e/test_policies.py", "tests/e2e/test_replica_faults.py",
+    "tests/e2e/test_training.py",
     "tests/lab/test_multi_node.py", "tests/lab/test_training.py", "tests/test_demo.py",
 )  # fmt: skip
 # The first group that has a test is that test's. What none has runs each time.

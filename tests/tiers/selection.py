@@ -22,6 +22,7 @@ TRAINS = (
     "tests/e2e/test_endings.py",
     "tests/e2e/test_multi_node.py",
     "tests/e2e/test_policies.py",
+    "tests/e2e/test_replica_faults.py",
     "tests/e2e/test_training.py",
     "tests/habits",
     "tests/lab/test_multi_node.py",

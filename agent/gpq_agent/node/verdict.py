@@ -6,14 +6,16 @@ Reads only what launchers and collectives print about themselves; where that say
 import os
 import re
 import signal
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from gpq_agent import wire
 from gpq_agent.node import logs
 
 LOOK_BACK = 1 << 16  # bytes of the log
-# torchrun's summary of what failed first.
-FIRST_FAILURE = re.compile(r"Root Cause.*?\n\s*rank\s*:\s*(\d+).*?\n\s*exitcode\s*:\s*(-?\d+)", re.DOTALL)
+# torchrun's summary of what failed before it ended the others.
+TITLE = re.compile(r"^.+ FAILED$", re.MULTILINE)
+ROOT = "Root Cause"
+FAILURE = re.compile(r"\n\s*rank\s*:\s*(\d+).*?\n\s*exitcode\s*:\s*(-?\d+)", re.DOTALL)
 PEER_GONE = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|ncclRemoteError|remote process exited"
     r"|Socket Timeout|Connection timed out|Timed out waiting \d+ms",
@@ -42,15 +44,31 @@ def verdict(folder: str, order: wire.StartOrder, code: int) -> Verdict:
     # The server lets go of a port that it has checked, so that the launcher can take it; somebody else may be faster.
     if re.search(r"port: {}\b.*EADDRINUSE".format(order.port), log):
         return Verdict(unlaunched="port", note="port {} was taken".format(order.port))
-    failures = FIRST_FAILURE.findall(log)
-    cause = _cause(*map(int, failures[-1])) if failures else ""
-    is_killed = bool(failures) and int(failures[-1][1]) < 0 and int(failures[-1][1]) != -signal.SIGABRT
+    failures = _failures(log)
+    killed = [(rank, code) for rank, code in failures if code < 0 and code not in (-signal.SIGABRT, -signal.SIGTERM)]
+    if killed:
+        return Verdict(cause=_cause(*killed[0]))
     error = _content(folder, wire.FIRST_ERROR)
-    if error is not None and not is_killed:
-        several = order.node_count > 1 or len(order.devices) > 1
-        cause = "{}{}".format("rank {}: ".format(error.get("rank")) if several else "", error.get("error"))
-    victim = not is_killed and order.node_count > 1 and PEER_GONE.search(log) is not None
-    return Verdict(cause=cause, victim=victim)
+    departed = _content(folder, wire.DEPARTED)
+    if departed is not None and (error is None or PEER_GONE.search(str(error.get("error")))):
+        rank = int(departed.get("rank", 0))
+        ends = [_cause(one, code) for one, code in failures if one == rank]
+        return Verdict(cause="".join(ends) or "rank {} ended before its training was over".format(rank))
+    victim = order.node_count > 1 and PEER_GONE.search(log) is not None
+    if error is None:
+        return Verdict(cause=_cause(*failures[0]) if failures else "", victim=victim)
+    several = order.node_count > 1 or len(order.devices) > 1
+    prefix = "rank {}: ".format(error.get("rank")) if several else ""
+    return Verdict(cause="{}{}".format(prefix, error.get("error")), victim=victim)
+
+
+def _failures(log: str) -> List[Tuple[int, int]]:
+    """(rank, exit code) of the last summary, what the launcher saw first before the others."""
+    before, title, root = log.rpartition(ROOT)
+    if not title:
+        return []
+    others = TITLE.split(before)[-1]
+    return [(int(rank), int(code)) for rank, code in FAILURE.findall(root)[:1] + FAILURE.findall(others)]
 
 
 def _cause(rank: int, code: int) -> str:

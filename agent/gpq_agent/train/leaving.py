@@ -18,6 +18,8 @@ import threading
 from types import TracebackType
 from typing import Any, Callable, List, NoReturn, Optional, Tuple, Type
 
+from gpq_agent import wire
+
 _WRITERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 TEARDOWN_SECONDS = 30
 _company: List[int] = []  # at most one: the process that trains together with others
@@ -124,6 +126,14 @@ def be_one_of_many() -> None:
 def part_company() -> None:
     """Training is over: nothing is under way between replicas any more."""
     _company.clear()
+
+
+def note_departure(folder: str, rank: int) -> None:
+    """At exit, while others can still reach this replica: it leaves before training is over, and not by an error. Whoever
+    waits for it will complain of a lost connection, and that explains nothing."""
+    if _company == [os.getpid()] and not is_leaving() and not hasattr(sys, "last_type"):
+        with contextlib.suppress(OSError), open(os.path.join(folder, wire.DEPARTED), "xb") as stream:
+            stream.write(wire.encode({"rank": rank}))
 
 
 @atexit.register  # at the import, before a script registers its own: handlers run in reverse order

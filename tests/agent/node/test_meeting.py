@@ -157,6 +157,37 @@ def test_the_first_error_of_a_replica_is_the_cause(tmp_path: Path) -> None:
     assert verdict(str(tmp_path), order(0, 20_042, []), 1).cause == "rank 0 was killed by SIGKILL"
 
 
+BOTH = """train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  rank      : 1 (local_rank: 1)
+  exitcode  : {code} (pid: 78)
+------------------------------------------------------------
+""" + SUMMARY.format(rank=0, code=1).partition("\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        (SUMMARY.format(rank=0, code=1), "rank 1 ended before its training was over"),
+        (SUMMARY.format(rank=1, code=3), "rank 1 ended with exit code 3"),
+        (BOTH.format(code=3), "rank 1 ended with exit code 3"),
+        (BOTH.format(code=-9), "rank 1 was killed by SIGKILL"),
+        ("two FAILED\n" + BOTH.format(code=-9) + BOTH.format(code=3), "rank 1 ended with exit code 3"),
+    ],
+)
+def test_a_lost_connection_is_never_the_cause_where_another_replica_left(tmp_path: Path, log: str, cause: str) -> None:
+    """Whichever of the two the launcher saw first."""
+    wire.write_json(str(tmp_path / wire.FIRST_ERROR), {"rank": 0, "error": LOST})
+    wire.write_json(str(tmp_path / wire.DEPARTED), {"rank": 1})
+    (tmp_path / wire.LOG).write_text(LOST + log)
+    assert verdict(str(tmp_path), order(0, 20_042, []), 1) == Verdict(cause=cause)
+    wire.write_json(str(tmp_path / wire.FIRST_ERROR), {"rank": 0, "error": "ValueError: a bad batch"})
+    ours = verdict(str(tmp_path), order(0, 20_042, []), 1).cause
+    assert ours == (cause if "killed" in cause else "rank 0: ValueError: a bad batch")
+
+
 def test_a_batch_that_gpq_chose_excuses_the_end(tmp_path: Path) -> None:
     wire.write_json(str(tmp_path / wire.EXCUSED), {"note": "out of memory with 48 examples"})
     for port in (0, 20_042):
