@@ -36,7 +36,11 @@ CHECKS: Dict[str, Dict[str, Check]] = {
         "restart phases": Check(restart.phases, 75.0),
         "overhead": Check(speed.overhead, 75.0),
     },
-    "replicas": {"gradients of two": Check(replicas.gradients, 55.0)},
+    "replicas": {
+        "gradients of two": Check(replicas.gradients, 55.0),
+        "resize": Check(replicas.resize, 75.0),
+        "failures": Check(replicas.failures, 100.0),
+    },
 }
 
 

@@ -1,52 +1,192 @@
-"""Several GPUs: the gradient of a step over two replicas. On CPUs by gloo, on GPUs by NCCL."""
+"""Several GPUs: gradients and resizes over two replicas, and one that fails. On CPUs by gloo, on GPUs by NCCL."""
 
+import atexit
+import contextlib
 import os
+import signal
 import socket
-from typing import Any, Dict, List
+import sys
+import tempfile
+import time
+from itertools import chain
+from typing import Any, Callable, Dict, List, NoReturn
 
 import torch.distributed as dist
 
 from .processes import CPU, CheckFailed, CheckSkipped, Child, device_environ
 from .steps import GRADIENTS, Recorded, difference
-from .trainings import Pass, Plan, Training, enter
+from .trainings import EXAMPLES, Pass, Plan, Training, enter
 
 OPEN = 50.0  # seconds
+BATCH = 50
+STEPS = 12  # of each attempt, at least
+PACE = 0.1  # seconds that a step takes at least where a stop is waited for
+FAIL_AT = 4  # steps
+GONE = 15.0  # seconds in which none is left of an attempt of which one replica has failed
+TERMINATED = 128 + signal.SIGTERM
 
 
-def _replica(_: Any, environ: Dict[str, str], most: int) -> Dict[str, Any]:
+def _raise(words: str) -> None:
+    raise RuntimeError(words)
+
+
+FAULTS: Dict[str, Callable[[], Any]] = {
+    "raises": lambda: _raise("as asked"),
+    "exits": lambda: sys.exit(3),
+    "is killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "runs out of memory": lambda: _raise("CUDA out of memory, as asked"),
+}
+
+
+def _replica(tell: Any, environ: Dict[str, str], most: int, folder: str) -> None:
+    """Trains so many steps, or with a folder until it is told to stop after these, and tells of them."""
     enter(CPU)
     os.environ.update(environ)
-    training = Training(Plan(batch=50, most=most))
+    training = Training(Plan(batch=BATCH, most=most, largest=BATCH), folder or None)
     kept = Recorded(training.optimizer)
     steps: List[List[Pass]] = []
-    training.run(12, steps.append)
-    indices = [[index for one in step for index in one.indices] for step in steps]
-    everybody: List[Any] = [None, None]
-    dist.all_gather_object(everybody, indices)
-    if training.job.rank:
-        return {}
-    worst = max(
-        difference(training, first + second, row) for first, second, row in zip(everybody[0], everybody[1], kept.rows)
-    )
-    return {"worst": worst, "backend": dist.get_backend(), "pieces": max(len(step) for step in steps)}
+
+    def note(passes: List[Pass]) -> None:
+        steps.append(passes)
+        if folder:
+            time.sleep(PACE)  # so that few steps are made until all have heard
+            if len(steps) == STEPS:
+                tell("ready")
+
+    try:
+        training.run(0 if folder else STEPS, note)
+    finally:  # a stop as well
+        _compare(tell, training, steps, kept)
+
+
+def _compare(tell: Any, training: Training, steps: List[List[Pass]], kept: Recorded) -> None:
+    mine = [[index for part in step for index in part.indices] for step in steps]
+    everybody: List[Any] = [mine]
+    backend = ""
+    if training.job.replicas > 1:
+        everybody = [None] * training.job.replicas
+        dist.all_gather_object(everybody, mine)
+        backend = dist.get_backend()
+    whole = [list(chain.from_iterable(parts)) for parts in zip(*everybody)]
+    worst = 0.0
+    if training.job.rank == 0:
+        worst = max(difference(training, indices, row) for indices, row in zip(whole, kept.rows))
+    tell({"worst": worst, "backend": backend, "seen": list(chain.from_iterable(whole))})
+
+
+def _attempt(devices: List[str], most: int, folder: str = "") -> Dict[str, Any]:
+    """What rank 0 tells of an attempt with a replica on each device. Raises CheckFailed."""
+    port = str(_port())
+    common = {"WORLD_SIZE": str(len(devices)), "LOCAL_WORLD_SIZE": str(len(devices)), "MASTER_ADDR": "127.0.0.1"}
+    common.update(device_environ(*devices), MASTER_PORT=port)
+    children = [
+        Child(_replica, dict(common, RANK=str(rank), LOCAL_RANK=str(rank)), most, folder)
+        for rank in range(len(devices))
+    ]
+    if folder:
+        for child in children:
+            child.next(OPEN)
+        for child in children:
+            os.kill(child.pid, signal.SIGTERM)
+    answer, *_ = [child.next(OPEN) for child in children]
+    codes = [child.wait(OPEN) for child in children]
+    if folder and set(codes) != {TERMINATED}:
+        raise CheckFailed("SIGTERM ended it with exit {}, not {}".format(codes, TERMINATED))
+    return dict(answer)
 
 
 def gradients(tell: Any, devices: List[str]) -> str:
     """Averaged over two replicas, in one piece and accumulated, against plain PyTorch's over all their examples."""
-    if len(devices) < 2:
-        raise CheckSkipped("needs two free GPUs, {} is here".format(len(devices)))
+    _need_two(devices)
     figures = []
     for name, most in (("whole", 25), ("accumulated", 9)):
-        port = str(_port())
-        common = dict(device_environ(*devices[:2]), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1")
-        children = [
-            Child(_replica, dict(common, MASTER_PORT=port, RANK=rank, LOCAL_RANK=rank), most) for rank in ("0", "1")
-        ]
-        answer, _ = [child.next(OPEN) for child in children]
+        answer = _attempt(devices[:2], most)
         figures.append("{} {:.0e}".format(name, answer["worst"]))
         if not answer["worst"] < GRADIENTS:
             raise CheckFailed("off by {}".format("; ".join(figures)))
     return "largest relative difference, by {}: {}".format(answer["backend"], ", ".join(figures))
+
+
+def resize(tell: Any, devices: List[str]) -> str:
+    """One replica, then two that accumulate, then one: gradients as plain PyTorch's, and no example twice in an epoch."""
+    _need_two(devices)
+    seen: List[int] = []
+    worst = 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        for replicas, most in ((1, 50), (2, 9), (1, 50)):
+            answer = _attempt(devices[:replicas], most, folder)
+            seen += answer["seen"]
+            worst = max(worst, answer["worst"])
+    figure = "{} steps of {}, largest relative difference {:.0e}".format(len(seen) // BATCH, BATCH, worst)
+    if len(set(seen)) != min(len(seen), EXAMPLES):
+        raise CheckFailed("{} examples were used, {} different ones: {}".format(len(seen), len(set(seen)), figure))
+    if not worst < GRADIENTS:
+        raise CheckFailed(figure)
+    return figure
+
+
+def failures(tell: Any, devices: List[str]) -> str:
+    """One of two replicas fails while the other waits for it: how long until both are gone, by what happens to the one."""
+    _need_two(devices)
+    figures, late = [], False
+    for name in FAULTS:
+        seconds = _until_gone(devices[:2], name)
+        late = late or seconds > GONE
+        figures.append("{} {:.1f} s".format(name, seconds))
+    figure = "none is left, where one {}".format(", ".join(figures))
+    if late:
+        raise CheckFailed(figure)
+    return figure
+
+
+def _until_gone(devices: List[str], fault: str) -> float:
+    """Seconds from the failure of the second replica until both are gone. The first one is told, as launchers do."""
+    common = dict(device_environ(*devices), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1")
+    common["MASTER_PORT"] = str(_port())
+    first, second = (Child(_failing, dict(common, RANK=rank, LOCAL_RANK=rank), fault) for rank in ("0", "1"))
+    second.next(OPEN)
+    begin = time.monotonic()
+    second.wait(GONE)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(first.pid, signal.SIGTERM)
+    first.wait(max(begin + GONE + 1.0 - time.monotonic(), 0.0))
+    return time.monotonic() - begin
+
+
+def _failing(tell: Any, environ: Dict[str, str], fault: str) -> None:
+    enter(CPU)
+    os.environ.update(environ)
+    training = Training(Plan(batch=BATCH, most=BATCH // 2))
+    steps: List[int] = []
+
+    def note(passes: List[Pass]) -> None:
+        steps.append(len(passes))
+        if len(steps) == FAIL_AT and training.job.rank == 1:
+            time.sleep(1.0)  # by now the other one waits in its backward pass
+            tell("failing")
+            FAULTS[fault]()
+
+    as_a_script(lambda: training.run(2 * FAIL_AT, note))
+
+
+def as_a_script(work: Callable[[], None]) -> NoReturn:
+    """Runs `work` and ends this process as the interpreter does at the end of a script."""
+    code: Any = 0
+    try:
+        work()
+    except SystemExit as ending:
+        code = ending.code
+    except Exception as error:
+        code = 1
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+        sys.excepthook(type(error), error, error.__traceback__)
+    atexit._run_exitfuncs()
+    os._exit(code if isinstance(code, int) else 1)
+
+
+def _need_two(devices: List[str]) -> None:
+    if len(devices) < 2:
+        raise CheckSkipped("needs two free GPUs, {} is here".format(len(devices)))
 
 
 def _port() -> int:

@@ -55,6 +55,7 @@ def of_gpu(binding: Any, index: int) -> Dict[str, Fact]:
         "graphics": lambda: pids("nvmlDeviceGetGraphicsRunningProcesses"),
         "MPS": lambda: pids("nvmlDeviceGetMPSComputeRunningProcesses"),
         "MIG": slices,
+        "recovery action": lambda: nvml.recovery(binding, handle),
         "ECC": lambda: int(
             binding.nvmlDeviceGetTotalEccErrors(
                 handle, binding.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, binding.NVML_VOLATILE_ECC

@@ -2,6 +2,7 @@
 
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from gpq_agent.node.nvml import RECOVERIES
 from gpq_agent.wire import GpuLine
 
 Facts = Dict[str, Any]
@@ -13,8 +14,9 @@ COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclu
 def of_facts(facts: Facts, torch: Facts, mps: List[int]) -> List[GpuLine]:
     """All that looks do not tell. `mps`: pids of servers of MPS on this machine."""
     names: Dict[str, Callable[[Facts], Judgement]] = {
-        "persistence": _persistence, "idle memory": _idle, "MIG": _slices, "compute mode": _mode, "ECC": _errors,
-        "remapped rows": _rows, "MPS": lambda gpu: _mps(gpu, mps), "graphics": _graphics,
+        "persistence": _persistence, "idle memory": _idle, "MIG": _slices, "compute mode": _mode,
+        "recovery action": _recovery, "ECC": _errors, "remapped rows": _rows,
+        "MPS": lambda gpu: _mps(gpu, mps), "graphics": _graphics,
     }  # fmt: skip
     missing = unasked(facts)
     if missing is not None:
@@ -101,6 +103,11 @@ def _slices(gpu: Facts) -> Judgement:
 def _mode(gpu: Facts) -> Judgement:
     mode = value(gpu, "compute mode")
     return mode in (0, 3), COMPUTE_MODES.get(mode, str(mode))
+
+
+def _recovery(gpu: Facts) -> Judgement:
+    action = value(gpu, "recovery action")
+    return not action, RECOVERIES.get(action, "action {}".format(action)) if action else "none"
 
 
 def _errors(gpu: Facts) -> Judgement:

@@ -148,7 +148,7 @@ def holder(command: List[str], env: Dict[str, str], uuid: str, seen_by: Callable
     try:
         ready = _first_line(process)
         if not ready:
-            raise RuntimeError("it did not get its memory: {}".format(_last_words(process)))
+            raise RuntimeError("it did not get its memory: {}".format(last_words(process)))
         seen = _seen(process.pid, uuid, seen_by)
     except RuntimeError as error:
         process.kill()
@@ -166,7 +166,7 @@ def _first_line(process: "subprocess.Popen[bytes]") -> bytes:
     return process.stdout.readline() if select.select([process.stdout], [], [], HOLDER_LIMIT)[0] else b""
 
 
-def _last_words(process: "subprocess.Popen[bytes]") -> str:
+def last_words(process: "subprocess.Popen[bytes]") -> str:
     process.kill()
     _, errors = process.communicate()
     return (errors.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]

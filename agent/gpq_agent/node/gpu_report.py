@@ -16,7 +16,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional
 
 import gpq_agent
 from gpq_agent import wire
-from gpq_agent.node import checkup, gpu_facts, gpu_lines, gpu_looks, locks, procs
+from gpq_agent.node import checkup, gpu_beside, gpu_facts, gpu_lines, gpu_looks, locks, procs
 from gpq_agent.node.spool import SpoolError
 
 FACTS_LIMIT = 20.0  # seconds
@@ -115,7 +115,8 @@ def _on_free_gpus(part: str, python: str, env: Dict[str, str]) -> List[wire.GpuL
         if part != "holder":
             return trained(part, python, env, free.uuids)
         alone = {**env, "CUDA_VISIBLE_DEVICES": free.uuids[0]}
-        return _skipped_without_torch(gpu_looks.holder([python, "-c", gpu_looks.HOLDER], alone, free.uuids[0]))
+        made = gpu_looks.holder([python, "-c", gpu_looks.HOLDER], alone, free.uuids[0])
+        return _skipped_without_torch([*made, gpu_beside.beside([python, "-c", gpu_beside.WORKER], alone)])
     finally:
         locks.close(free.held)
         if folder:

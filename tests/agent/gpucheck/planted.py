@@ -17,7 +17,7 @@ import gpq_agent.train as gpq
 import torch
 from gpq_agent.gpucheck import checks, kernels, memory, replicas, restart, speed, steps
 from gpq_agent.gpucheck.checks import Check
-from gpq_agent.train import batches, noise_scale, session, stepping, stopping
+from gpq_agent.train import batches, checkpoint, noise_scale, session, stepping, stopping
 from gpq_agent.train.engine import Engine
 from gpq_agent.train.timing import StepClock
 
@@ -77,6 +77,26 @@ def momentum_lost() -> None:
     torch.optim.SGD.load_state_dict = lambda self, state: None  # type: ignore[method-assign]
 
 
+def checkpoints_lost() -> None:
+    checkpoint.CheckpointStore.newest = lambda self, notice: None  # type: ignore[method-assign]
+
+
+def survivor_stays() -> None:
+    replicas.GONE = 2.0
+    replicas.FAULTS = {"raises": replicas.FAULTS["raises"]}
+    plain = replicas.as_a_script
+
+    def stays(work: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # until the library arms its own, and after that
+        try:
+            work()
+        except RuntimeError:
+            time.sleep(60.0 * (os.environ["RANK"] == "0"))
+            plain(lambda: sys.exit(1))
+
+    replicas.as_a_script = stays  # type: ignore[assignment]
+
+
 def init_fails() -> None:
     def init(**_: Any) -> Any:
         raise ValueError("planted")
@@ -110,6 +130,8 @@ PLANTS: dict[str, tuple[Work, Callable[[], None]]] = {
     "momentum lost": (restart.resume, momentum_lost),
     "init fails": (speed.overhead, init_fails),
     "weights of two forgotten": (replicas.gradients, weights_forgotten),
+    "checkpoints lost": (replicas.resize, checkpoints_lost),
+    "survivor stays": (replicas.failures, survivor_stays),
     "crash": (crash, nothing),
     "hang": (hang, nothing),
 }

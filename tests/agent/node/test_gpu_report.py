@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from gpq_agent import wire
-from gpq_agent.node import checkup, gpu_facts, gpu_lines, gpu_looks, gpu_report, locks
+from gpq_agent.node import checkup, gpu_beside, gpu_facts, gpu_lines, gpu_looks, gpu_report, locks
 from gpq_agent.node.gpu_probe import RawGpu
 
 from tests.agent.node.harness import wait_until
@@ -66,6 +66,7 @@ def test_two_healthy_gpus_pass(plant: Plant) -> None:
         ("idle memory", {"X_USED": 900}, "900 MiB by v2"),
         ("MIG", {"X_MIG": 1}, "without a device"),
         ("compute mode", {"X_MODE": 2}, "prohibited"),
+        ("recovery action", {"X_RECOVERY": 1}, "asks for a reset"),
         ("ECC", {"X_ECC": 3}, "3 uncorrectable"),
         ("remapped rows", {"X_PENDING": 1}, "a reset is due"),
         ("remapped rows", {"X_FAILED": 1}, "could not be"),
@@ -205,6 +206,43 @@ def test_a_process_by_another_name_too_small_or_still_there_is_a_fail(
     assert gone.verdict == "SKIP"
 
 
+WORKER = """
+import os, time
+print("working", flush=True)
+while True:
+    begin = time.monotonic()
+    time.sleep(0.02)
+    slow = os.path.exists("looking")
+    print(begin, time.monotonic(), 95.0 if slow else 100.0, flush=True)
+"""
+
+
+@pytest.mark.parametrize(("cost", "verdict"), [(False, "PASS"), (True, "FAIL")])
+def test_what_looks_cost_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cost: bool, verdict: str) -> None:
+    monkeypatch.setattr(gpu_beside, "PHASE", 0.5)
+    marker = tmp_path / "looking"
+
+    def looked(_: str) -> gpu_looks.Look:
+        if cost:
+            marker.touch()
+        return gpu_looks.Look(0.0)
+
+    plain = gpu_beside._phase
+
+    def phase(seen_by: Callable[[str], gpu_looks.Look] | None) -> tuple[float, float]:
+        marker.unlink(missing_ok=True)
+        return plain(seen_by)
+
+    monkeypatch.setattr(gpu_beside, "_phase", phase)
+    program = WORKER.replace('"looking"', repr(str(marker)))
+    line = gpu_beside.beside([sys.executable, "-c", program], dict(os.environ), looked)
+    assert (line.verdict, "100.0 products a second" in line.figure) == (verdict, True), line
+    silent = gpu_beside.beside([sys.executable, "-c", "print('working')"], dict(os.environ), looked)
+    assert (silent.verdict, silent.figure) == ("FAIL", "it did not tell how much it did")
+    broken = gpu_beside.beside([sys.executable, "-c", "raise MemoryError('planted')"], dict(os.environ), looked)
+    assert broken.figure == "it did not begin: MemoryError: planted"
+
+
 def test_gpus_that_somebody_is_on_are_left_alone(tmp_path: Path) -> None:
     def seen(uuid: str, used: int = 600, *pids: int, problem: str = "") -> gpu_looks.Look:
         return gpu_looks.Look(0.1, [RawGpu(uuid, 0, "Stub", 81920, used, 0, [(pid, 5) for pid in pids], problem)])
@@ -243,4 +281,4 @@ def test_an_interpreter_without_torch_is_no_fault_of_the_gpu(tmp_path: Path) -> 
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
     made = gpu_report.trained("replicas", str(python), {"PYTHONPATH": gpu_report.library()}, ["cpu"])
-    assert [(line.verdict, "No module named 'torch'" in line.figure) for line in made] == [("SKIP", True)]
+    assert {(line.verdict, "No module named 'torch'" in line.figure) for line in made} == {("SKIP", True)}
