@@ -91,6 +91,9 @@ UNLAUNCHED = "unlaunched.json"  # {"kind", "note"}: why the user's program was n
 EXCUSED = "excused.json"  # {"note"}: what gpq chose did not fit, so the end is not the job's failure
 # What ended the first replica of this node that an exception has ended: {"rank", "error", "gpu": that could not be used, or ""}
 FIRST_ERROR = "error.json"
+DEPARTED = (
+    "departed.json"  # {"rank"}: of the first replica of this node that ended by itself before its training was over
+)
 STOPPED = (
     "stopped.json"  # written by the training process once its checkpoint is durable, just before it exits on request
 )
@@ -543,10 +546,10 @@ GPU_PARTS: Dict[str, GpuPart] = {
         112.0,
         (
             "versions", "architectures", "looks by NVML", "looks by nvidia-smi", "same answers", "persistence", "idle memory",
-            "MIG", "compute mode", "ECC", "remapped rows", "MPS", "graphics",
+            "MIG", "compute mode", "recovery action", "ECC", "remapped rows", "MPS", "graphics",
         ),
     ),
-    "holder": GpuPart("A", 60.0, ("process seen", "process gone")),
+    "holder": GpuPart("A", 105.0, ("process seen", "process gone", "looks beside work")),
     "kernels": GpuPart("B", 75.0, ("matrix product", "wrong names", "events")),
     "training": GpuPart(
         "B",
@@ -557,7 +560,7 @@ GPU_PARTS: Dict[str, GpuPart] = {
         ),
     ),
     "restart": GpuPart("B", 115.0, ("resume", "restart phases", "overhead")),
-    "replicas": GpuPart("C", 60.0, ("gradients of two",)),
+    "replicas": GpuPart("C", 115.0, ("gradients of two", "resize", "failures")),
 }  # fmt: skip
 GPU_VERDICTS = ("PASS", "FAIL", "SKIP")
 

@@ -9,6 +9,8 @@ from typing import Any, Callable, Iterable, List
 
 import torch
 
+from .internals import has_backward_hooks
+
 _changed: "List[weakref.ref[Changes]]" = []
 _plain: Any = None
 
@@ -54,4 +56,4 @@ def _around(plain: Callable[..., Any]) -> Any:
 
 def has_module_hooks(models: Iterable[torch.nn.Module]) -> bool:
     """Has the script put backward hooks on modules? Those may change what flows through."""
-    return any(module._backward_hooks or module._backward_pre_hooks for model in models for module in model.modules())
+    return any(has_backward_hooks(module) for model in models for module in model.modules())

@@ -10,11 +10,11 @@ from typing import Any, Callable, List, Optional, Sequence
 
 import torch
 
+from .internals import base_of, version_of
+
 Gradient = Optional[torch.Tensor]
 
 _grad: Callable[[Any], Gradient] = attrgetter("grad")
-_version = attrgetter("_version")
-_base = attrgetter("_base")
 _is_sparse = attrgetter("is_sparse")
 _requires_grad = attrgetter("requires_grad")
 
@@ -51,11 +51,11 @@ def are_same(these: Sequence[Any], those: Sequence[Any]) -> bool:
 
 def versions_of(tensors: Sequence[torch.Tensor]) -> List[int]:
     """How often each has been changed in place."""
-    return list(map(_version, tensors))
+    return list(map(version_of, tensors))
 
 
 def are_plain(gradients: Sequence[torch.Tensor]) -> bool:
     """Dense tensors of their own, without a history?"""
     if any(map(_is_sparse, gradients)) or any(map(_requires_grad, gradients)):
         return False
-    return all(map(is_, map(_base, gradients), repeat(None)))
+    return all(map(is_, map(base_of, gradients), repeat(None)))

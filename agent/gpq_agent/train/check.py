@@ -17,6 +17,7 @@ from gpq_agent import wire
 from .agreement import Proposal
 from .batches import Limits, ceil_div
 from .environment import Environment
+from .internals import BatchNorm
 from .leaving import end_at_once
 from .sampler import GlobalSampler, Issued
 from .sketch import MOST, Fingerprint, Sketcher, flattened, named_optimizer, named_parameters
@@ -25,7 +26,6 @@ from .stepping import inner_optimizers
 from .stopping import STOP_ORDERED
 
 INTERNAL = ("cursor", "data", "progress", "ledger", "noise", "trained")  # parts of a checkpoint that are gpq's own
-BATCH_NORM = torch.nn.modules.batchnorm._BatchNorm
 UNASKED = 4  # times the steps of the order, after which a loop that never asks gpq anything is ended
 
 recorder: "Optional[Recorder]" = None  # of this process
@@ -196,7 +196,7 @@ class Recorder:
             still(model)
         norms = [
             name for model in models for name, each in model.named_modules()
-            if isinstance(each, BATCH_NORM) and not isinstance(each, torch.nn.SyncBatchNorm)
+            if isinstance(each, BatchNorm) and not isinstance(each, torch.nn.SyncBatchNorm)
         ]  # fmt: skip
         facts = dict(self._facts, loader=engine._sampler is not None, batch_norms=norms[:100])
         self._say({"facts": facts})

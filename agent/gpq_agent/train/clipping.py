@@ -14,6 +14,7 @@ from typing import Any, Iterable, List, MutableMapping, Optional, Protocol, Sequ
 import torch
 from torch.nn.utils import clip_grad
 
+from .internals import is_watched
 from .reducing import Parameter
 
 
@@ -72,7 +73,7 @@ def _walks(parameters: Any) -> Optional[torch.nn.Module]:
 
 
 def _is_zero(parameters: Sequence[Parameter]) -> bool:
-    if torch._C._len_torch_dispatch_stack():  # somebody wants to see all that is computed
+    if is_watched():  # somebody wants to see all that is computed
         return False
     owners = [owner for owner in (each() for each in _owners) if owner is not None]
     return any(owner.has_left_zero(parameters) for owner in owners)

@@ -9,6 +9,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
+from .internals import saved, shape_of
+
 MOST_NODES = 200
 SUMS = ("MeanBackward", "SumBackward", "NansumBackward", "DotBackward")
 # Sums that divide nothing and bend nothing are linear; these are not.
@@ -108,7 +110,7 @@ def _judge(node: Any, inner: List[_Part], examples: int) -> Optional[_Part]:
 
 def _is_reduced(node: Any) -> bool:
     """A loss with a reduction of its own, which is not `none`."""
-    return getattr(node, "_saved_reduction", 0) in (1, 2)
+    return saved(node, "reduction") in (1, 2)
 
 
 def _pairs(node: Any, name: str, inner: List[_Part], examples: int) -> bool:
@@ -116,7 +118,7 @@ def _pairs(node: Any, name: str, inner: List[_Part], examples: int) -> bool:
     if examples < 2 or not all(part.data for part in inner):
         return False
     if name == "CdistBackward":
-        return all(saved.shape[-2] == examples for saved in (node._saved_x1, node._saved_x2))
+        return all(side.shape[-2] == examples for side in (saved(node, "x1"), saved(node, "x2")))
     made = _places(_shape(node, 0), examples)
     given = max(_places(_shape(child, at), examples) for child, at in node.next_functions if child is not None)
     if name == "MmBackward" and len(inner) > 1:
@@ -126,7 +128,7 @@ def _pairs(node: Any, name: str, inner: List[_Part], examples: int) -> bool:
 
 def _over_batch(node: Any, examples: int) -> bool:
     """Does a product of two computed matrices sum over the examples?"""
-    left = getattr(node, "_saved_self", None)
+    left = saved(node, "self")
     return left is not None and bool(left.shape[1] == examples)
 
 
@@ -136,7 +138,7 @@ def _places(shape: Tuple[int, ...], examples: int) -> int:
 
 def _over_examples(node: Any, examples: int) -> bool:
     """Does a sum go over the examples: over all, or along the first dimension where that is theirs?"""
-    dims = getattr(node, "_saved_dim", None)
+    dims = saved(node, "dim")
     child, at = node.next_functions[0]
     shape = _shape(child, at)
     if dims is None or not shape:
@@ -153,17 +155,17 @@ def _over_examples(node: Any, examples: int) -> bool:
 
 def _shape(node: Any, at: int) -> Tuple[int, ...]:
     """Of what the node has made; () where that is a number, or not known."""
-    known = getattr(node, "_input_metadata", None)
-    if known is None or at >= len(known):
+    known = shape_of(node, at)
+    if known is None:
         variable = getattr(node, "variable", None)
         return tuple(variable.shape) if isinstance(variable, torch.Tensor) else ()
-    return tuple(known[at].shape)
+    return known
 
 
 def _other_is_data(node: Any) -> bool:
     """Is the factor that is not differentiated more than a number: a tensor that may be of the batch?"""
-    for name in ("_saved_other", "_saved_self", "_saved_mat2"):
-        value = getattr(node, name, None)
+    for name in ("other", "self", "mat2"):
+        value = saved(node, name)
         if isinstance(value, torch.Tensor) and value.numel() > 1 and not value.requires_grad:
             return True
     return False

@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gpq_agent import wire
 
-from . import activations, check, clipping
+from . import activations, check, clipping, internals
 from .agreement import Agreement, Proposal
 from .batches import Configuration, Limits, ordered
 from .checkpoint import CheckpointStore, MemoryRecord
@@ -629,8 +629,7 @@ class Engine:
             self._begin_step(micro)
         if self._scaler is not None and step.sampled:
             # The tensor itself: get_scale() would wait for the GPU.
-            scale = getattr(self._scaler, "_scale", None)
-            self._probe.grad_scale = self._scaler.get_scale() if scale is None else scale
+            self._probe.grad_scale = internals.scale_of(self._scaler)
         weight = step.weight(micro.place, replicas)
         self._gradients.enter(micro.place, len(step.counts), weight, even=step.is_even(replicas))
         self._gate.enter(micro)

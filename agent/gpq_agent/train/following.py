@@ -13,9 +13,9 @@ import sys
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
+from . import internals
+from .internals import StorageWeakRef, TorchDispatchMode
 from .rows import Rows
 
 PASSES = 4  # that are followed
@@ -190,7 +190,7 @@ class Following(TorchDispatchMode):
 
     def _leave(self) -> None:
         """A mode that the script has entered since, and not left, would be taken for this one."""
-        if _get_current_dispatch_mode() is self:
+        if internals.current_dispatch_mode() is self:
             self.__exit__(None, None, None)
             self._inside = False
         else:
@@ -199,7 +199,7 @@ class Following(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        schema = getattr(func, "_schema", None)
+        schema = internals.schema_of(func)
         if schema is not None and not self.over and not self._paused():
             self._follow(func, schema, args, kwargs, result)
         return result
@@ -224,7 +224,11 @@ class Following(TorchDispatchMode):
                 origins |= DRAWN
         if taken and self._is_of_all(name, taken[0], schema, args, kwargs):
             origins |= OF_A_BATCH
-        if origins & DATA and _is_backward() and any(self._is_of_parameters(item) for item in _tensors(result)):
+        if (
+            origins & DATA
+            and internals.is_backward()
+            and any(self._is_of_parameters(item) for item in _tensors(result))
+        ):
             origins |= OF_A_BATCH  # a gradient that torch.autograd.grad() returns: summed over the batch
         if name == "slice":
             self._rows.sliced(_storage(taken[0]), result, *args[:4])
@@ -283,7 +287,7 @@ class Following(TorchDispatchMode):
         """Has an earlier body drawn from it, and has nobody seeded it since? torch's own are seeded by the step."""
         if _is_torchs(generator):
             return False
-        number, seed = getattr(generator, "_cdata", 0), generator.initial_seed()
+        number, seed = internals.number_of(generator), generator.initial_seed()
         body, _, known = self._generators.setdefault(number, (self._bodies, generator, seed))
         self._generators[number] = (body, generator, seed)
         return body < self._bodies and known == seed
@@ -339,7 +343,7 @@ class Following(TorchDispatchMode):
             elif name in ARITHMETIC and type(value) is int:
                 numbers.append((name, float(value), True))
         if name == "lift_fresh" and _is_one_number(result):
-            with torch._C._DisableTorchDispatch():
+            with internals.without_dispatch():
                 numbers.append((name, float(result), False))
         return sum(1 << (NUMBERS + place) for place in range(begin, len(numbers)))
 
@@ -385,9 +389,7 @@ def tensors_within(parts: Iterable[Any]) -> List[torch.Tensor]:
         seen.add(id(item))
         if isinstance(item, torch.nn.Module):
             for module in item.modules():
-                found += module._parameters.values()  # type: ignore[arg-type]
-                kept = module._buffers.items()
-                found += [each for name, each in kept if name not in module._non_persistent_buffers_set]  # type: ignore[misc]
+                found += internals.kept_tensors(module)
         elif isinstance(item, dict):
             waiting += [item[key] for key in list(item)]
         elif isinstance(item, (list, tuple, set)):
@@ -420,7 +422,7 @@ def _is_one_number(item: Any) -> bool:
 def _storage(item: torch.Tensor) -> int:
     """What memory it is in; 0 where that cannot be said."""
     try:
-        return int(item.untyped_storage()._cdata)
+        return internals.memory_of(item)
     except (RuntimeError, NotImplementedError):  # sparse ones and their like
         return 0
 
@@ -429,12 +431,6 @@ def _is_view(schema: Any) -> bool:
     """Does the operation read nothing?"""
     aliases = [each.alias_info for each in schema.returns]
     return any(alias is not None and not alias.is_write for alias in aliases)
-
-
-def _is_backward() -> bool:
-    """Does a backward pass run?"""
-    current = getattr(torch._C, "_current_graph_task_id", None)
-    return current is not None and current() != -1
 
 
 def _is_whole(item: torch.Tensor) -> bool:
@@ -455,12 +451,11 @@ def _seeds() -> Tuple[Any, ...]:
 def _is_torchs(generator: torch.Generator) -> bool:
     """One of those that draw where none is given: gpq seeds them by the step."""
     ours = (torch.default_generator, *getattr(torch.cuda, "default_generators", ()))
-    return any(getattr(generator, "_cdata", 0) == getattr(each, "_cdata", 1) for each in ours)
+    return internals.number_of(generator) in map(internals.number_of, ours)
 
 
 def _is_compiled() -> bool:
     """Does the script use torch.compile, or what is made for it? That may run otherwise under a mode, or not at all."""
     if "torch.nn.attention.flex_attention" in sys.modules:
         return True
-    frame = sys.modules.get("torch._dynamo.eval_frame")
-    return any(each is not None for each in getattr(frame, "cached_backends", {}).values())
+    return internals.is_compiling()

@@ -9,6 +9,8 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 
 import torch
 
+from .internals import has_scaled
+
 MOST_TENSORS = 100000  # a longer list is something else
 NEAR = 0.25  # of the squared norm of the weights
 MOST_WALKED = 10000  # objects of what was given that are followed
@@ -84,7 +86,7 @@ class Search:
                 if id(getattr(item, "optimizer", None)) in optimizers:
                     found.setdefault("forgotten-scheduler", kind.__name__)
             elif issubclass(kind, torch.amp.GradScaler):
-                if item.is_enabled() and getattr(item, "_scale", None) is not None:
+                if item.is_enabled() and has_scaled(item):
                     found.setdefault("forgotten-scaler", kind.__name__)
             else:
                 tensors = _tensors(item)

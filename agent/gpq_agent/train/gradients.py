@@ -10,6 +10,7 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 import torch
 
 from . import bulk
+from .internals import foreach_add_, foreach_mul, foreach_mul_, foreach_zero_, version_of
 from .probe import GradientProbe
 from .reducing import Marks, Parameter, Reducer, is_as, is_marked, mark
 from .zeros import Zeros, is_zero
@@ -185,7 +186,7 @@ class Gradients:
             if gradient is None:
                 continue
             zeros, version = self._zeros.get(item, (None, -1))
-            if gradient is not zeros or gradient._version != version:
+            if gradient is not zeros or version_of(gradient) != version:
                 return False
         return True
 
@@ -295,7 +296,7 @@ class Gradients:
     def _bring_back(self, parameters: List[Parameter]) -> None:
         """Let the pass add to the sums, in `p.grad`, where nobody sees them meanwhile."""
         if self._unit != self.weight:
-            torch._foreach_mul_(self._whole or list(self._sums.values()), self._unit / self.weight)
+            foreach_mul_(self._whole or list(self._sums.values()), self._unit / self.weight)
         bulk.put(parameters, self._whole or [self._sums.get(parameter) for parameter in parameters])
         self._drop_sums()
         self._zeros.clear()
@@ -368,7 +369,7 @@ class Gradients:
         self._add_sparse(found, factor)
         known = [item for item in found if item.grad is not None and item in self._sums]
         if known:
-            torch._foreach_add_([self._sums[item] for item in known], _gradients(known), alpha=factor)
+            foreach_add_([self._sums[item] for item in known], _gradients(known), alpha=factor)
         cleared = known + [item for item in touched if item in self._closed and item.grad is not None]
         if cleared:
             self._clear(cleared)
@@ -399,7 +400,7 @@ class Gradients:
         self._add_sparse(others, factor)
         copied = [item for item in others if item.grad is not None]
         if copied:
-            self._sums.update(zip(copied, torch._foreach_mul(_gradients(copied), factor)))
+            self._sums.update(zip(copied, foreach_mul(_gradients(copied), factor)))
             self._clear(copied)
 
     def _leave_zeros(self, taken: Dict[Parameter, torch.Tensor]) -> None:
@@ -414,7 +415,7 @@ class Gradients:
         self._zeros.update((item, mark(item)) for item in parameters)
 
     def _clear(self, parameters: List[Parameter]) -> None:
-        torch._foreach_zero_(_gradients(parameters))
+        foreach_zero_(_gradients(parameters))
         self._zeros.update((item, mark(item)) for item in parameters)
 
     def _show(self, parameters: Iterable[Parameter]) -> None:
@@ -428,7 +429,7 @@ class Gradients:
                 item.detach() for item in (each.grad for each in touched) if item is not None and not item.is_sparse
             ]
             if dense:
-                torch._foreach_mul_(dense, self.weight)
+                foreach_mul_(dense, self.weight)
         waits = self._waiting(set(touched)) if self._sums else {}
         for parameter, waiting in waits.items():
             if parameter.grad is None or waiting.is_sparse:

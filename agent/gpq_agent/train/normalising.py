@@ -9,6 +9,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Set, Tuple
 import torch
 
 from .coupling import couples, node_name
+from .internals import saved, saves
 
 MOST_NODES = 200
 TOLERANCE = 1e-6
@@ -40,7 +41,7 @@ def divisors(loss: torch.Tensor) -> List[float]:
             _note(found, _elements(node))
         elif name in ("SumBackward", "NansumBackward", *PRODUCTS):
             _note(found, factor)
-        elif hasattr(node, "_saved_reduction"):
+        elif saves(node, "reduction"):
             _note(found, _reduced(node, factor))
         elif name in ("DivBackward", "MulBackward"):
             other = _other(node)
@@ -141,13 +142,13 @@ def _of_parameters(node: Any) -> bool:
 
 
 def _elements(node: Any) -> Optional[float]:
-    for name in ("_saved_self_sym_numel", "_saved_self_numel"):
-        if hasattr(node, name):
-            return float(getattr(node, name))
-    sizes = getattr(node, "_saved_self_sym_sizes", None)
+    for name in ("self_sym_numel", "self_numel"):
+        if saves(node, name):
+            return float(saved(node, name))
+    sizes = saved(node, "self_sym_sizes")
     if sizes is None:
         return None
-    dims = getattr(node, "_saved_dim", None) or range(len(sizes))
+    dims = saved(node, "dim") or range(len(sizes))
     product = 1.0
     for dim in dims:
         # Saved as unsigned: -1 is the largest number.
@@ -157,22 +158,22 @@ def _elements(node: Any) -> Optional[float]:
 
 def _reduced(node: Any, factor: float) -> Optional[float]:
     """Of a loss with a reduction of its own: 1 is a mean, 2 a sum."""
-    reduction = getattr(node, "_saved_reduction", None)
+    reduction = saved(node, "reduction")
     if reduction == 2:
         return factor
     if reduction != 1:
         return None
-    weight = getattr(node, "_saved_total_weight", None)
+    weight = saved(node, "total_weight")
     if isinstance(weight, torch.Tensor):
         return float(weight)
-    inner = getattr(node, "_saved_self", None)
+    inner = saved(node, "self")
     return float(inner.numel()) if isinstance(inner, torch.Tensor) else None
 
 
 def _other(node: Any) -> Optional[float]:
     """The factor that is not differentiated, where there is one and it is a single number."""
-    for name in ("_saved_other", "_saved_self"):
-        value = getattr(node, name, None)
+    for name in ("other", "self"):
+        value = saved(node, name)
         if isinstance(value, torch.Tensor) and value.numel() == 1 and not value.requires_grad:
             return float(value)
     return None

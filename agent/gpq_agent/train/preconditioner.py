@@ -4,6 +4,8 @@ from typing import Any, Iterable, List, Sequence, Tuple
 
 import torch
 
+from .internals import foreach_add_, foreach_div, foreach_mul_, foreach_reciprocal_, foreach_sqrt
+
 FIRST_STEP = 20  # before this step the second moments are too young to weigh anything by
 FLOOR = 0.01  # of rms(sqrt v): a coordinate that hardly ever gets a gradient must not outweigh all others
 
@@ -68,10 +70,10 @@ class Preconditioner:
             for parameter, weight in zip(parameters, weights):
                 self._roots(parameter, weight)
         else:
-            weights = list(torch._foreach_sqrt(moments))
-            torch._foreach_mul_(weights, roots)
-        torch._foreach_add_(weights, [self._eps] * len(weights))
-        torch._foreach_reciprocal_(weights)
+            weights = list(foreach_sqrt(moments))
+            foreach_mul_(weights, roots)
+        foreach_add_(weights, [self._eps] * len(weights))
+        foreach_reciprocal_(weights)
         return weights
 
     def fill(self, buffer: torch.Tensor, views: Sequence[torch.Tensor], parameters: Sequence[Any]) -> torch.Tensor:
@@ -110,5 +112,5 @@ def _corrected(steps: List[Any], beta: float, shares: torch.Tensor) -> Tuple[Lis
         corrections = 1.0 - beta ** torch.stack(steps)
         return list(corrections.rsqrt().unbind()), (shares / corrections).sum()
     numbers = [1.0 - beta ** float(step) for step in steps]
-    parts = torch._foreach_div(list(shares.unbind()), numbers)
+    parts = foreach_div(list(shares.unbind()), numbers)
     return [number**-0.5 for number in numbers], torch.stack(list(parts)).sum()

@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 import torch
 import torch.distributed as dist
 
+from .internals import foreach_mul_, foreach_norm
 from .noise_scale import NoiseScale
 from .preconditioner import Preconditioner, is_adam
 from .timing import StepClock
@@ -210,7 +211,7 @@ class GradientProbe:
             weights = self._adam.of(chunk)
             if weigh:
                 self._slots[2, index] = torch.stack([item.sum() for item in weights]).sum()
-            torch._foreach_mul_(weights, gradients)
+            foreach_mul_(weights, gradients)
             result += squares(weights, self._dtype)
         return result
 
@@ -267,7 +268,7 @@ def squares(tensors: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor
     """
     wide = [item.float() if item.dtype in HALF else item for item in tensors]
     if wide[0].is_cuda:
-        return torch.stack(list(torch._foreach_norm(wide))).to(dtype).square().sum()
+        return torch.stack(list(foreach_norm(wide))).to(dtype).square().sum()
     flat = [item.reshape(-1) for item in wide]
     return torch.stack([torch.dot(item, item) for item in flat]).sum(dtype=dtype)
 

@@ -13,6 +13,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.scatter_gather import scatter_kwargs
 
+from . import internals
+from .internals import version_of
 from .probe import GradientProbe
 
 CHUNK = 1 << 22  # elements that are reduced at once
@@ -27,7 +29,7 @@ def mark(parameter: Parameter) -> Tuple[Optional[torch.Tensor], int]:
 
 
 def mark_of(gradient: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], int]:
-    return (None, -1) if gradient is None else (gradient, gradient._version)
+    return (None, -1) if gradient is None else (gradient, version_of(gradient))
 
 
 def is_marked(parameter: Parameter, marks: Marks) -> bool:
@@ -38,7 +40,7 @@ def is_marked(parameter: Parameter, marks: Marks) -> bool:
 def is_as(parameter: Parameter, known: Optional[torch.Tensor], version: int) -> bool:
     """Is `p.grad` this tensor, at this version?"""
     gradient = parameter.grad
-    return gradient is known and (gradient is None or gradient._version == version)
+    return gradient is known and (gradient is None or version_of(gradient) == version)
 
 
 class Reducer:
@@ -260,10 +262,9 @@ class _Buckets:
             pass  # it has one of its own, which the caller tells
 
     def synchronise(self, wanted: bool) -> None:
-        """What no_sync() sets, without a block around the script's own code. Past the module's own way to set an attribute,
-        which looks for parameters first."""
+        """Is the next pass to be reduced?"""
         self.synchronising = wanted
-        self.model.__dict__["require_backward_grad_sync"] = wanted
+        internals.synchronise(self.model, wanted)
 
     def begin_pass(self) -> None:
         self._works.clear()
@@ -293,8 +294,7 @@ class _Buckets:
             return inner(*inputs, **named)
 
         model.__dict__["forward"] = forward
-        for name in ("reducer", "logger"):  # its end takes its hooks off the parameters
-            model.__dict__.pop(name, None)
+        internals.detach_reducer(model)
 
     def already(self) -> List[Parameter]:
         """Of a pass that is not complete: the parameters whose gradients are reduced all the same."""
@@ -316,10 +316,11 @@ class _Buckets:
             pairs = zip(bucket.gradients(), bucket.parameters())
             views = [(view, owner.sums[item]) for view, item in pairs if item in owner.sums]
             if views:  # at once: one call for each would cost more than all the sums
-                torch._foreach_add_([view for view, _ in views], [part for _, part in views], alpha=share * owner.unit)
+                internals.foreach_add_(
+                    [view for view, _ in views], [part for _, part in views], alpha=share * owner.unit
+                )
         measured = probe.bucket(self, buffer, bucket, share)
-        # Not by dist.all_reduce: its checks and logging cost a tenth of a millisecond, and this runs once per bucket.
-        work: Any = self.group.allreduce([buffer], self._options)
+        work = internals.all_reduce(self.group, buffer, self._options)
         self._works.append(work)
         if self.views or not self.learnt:
             self._given += bucket.parameters()

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .checkpoint import CheckpointStore, read_state
 from .errors import GpqTrainError
+from .internals import uncompiled
 from .sampler import stable_seed
 
 LARGEST_SEED = 1 << 32  # numpy takes no larger one, so scripts give none
@@ -29,9 +30,9 @@ class Unwrapped(NamedTuple):
 
 def unwrapped(model: torch.nn.Module) -> Unwrapped:
     """Look through torch.compile and DistributedDataParallel, in any order."""
-    wrapper: torch.nn.Module = getattr(model, "_orig_mod", model)
+    wrapper = uncompiled(model)
     inner = wrapper.module if isinstance(wrapper, DistributedDataParallel) else wrapper
-    return Unwrapped(wrapper, getattr(inner, "_orig_mod", inner))
+    return Unwrapped(wrapper, uncompiled(inner))
 
 
 class Parts:

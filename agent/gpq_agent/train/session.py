@@ -28,7 +28,8 @@ from .environment import (
 from .errors import GpqTrainError, UnusableGpu
 from .fingerprint import Fingerprint
 from .intake import Intake
-from .leaving import again, be_one_of_many
+from .internals import untried
+from .leaving import again, be_one_of_many, note_departure
 from .loader import Loader, dataset_size
 from .noise_scale import NoiseScale
 from .own_saves import OwnSaves, files_below
@@ -622,9 +623,12 @@ def init(*, seed: Optional[int] = None, checkpoint_dir: Optional[str] = None) ->
         atexit.register(let_threads_rest)
     if open_group(environment, device):
         atexit.register(close_group)  # NCCL complains otherwise, and threads of gloo may outlive the interpreter
+    if environment.replicas > 1 and environment.run_dir:
+        atexit.register(note_departure, environment.run_dir, environment.rank)  # runs before the group is closed
     job = Job(environment, device, given_seed() if seed is None else seed, os.environ)
-    if problem:
-        job._engine.notice(problem)
+    for words in (problem, untried(torch.__version__)):
+        if words:
+            job._engine.notice(words)
     _current[:] = [weakref.ref(job)]
     return job
 

@@ -9,6 +9,8 @@ from typing import Any, Dict, List, Sequence
 
 import torch
 
+from .internals import version_of
+
 PLAIN = (float, int, bool, str, type(None))
 
 _groups_of = attrgetter("param_groups")
@@ -74,7 +76,7 @@ def _identity(value: Any) -> Any:
     """Of a tensor its version: a look at its value would wait for the device, where that is not the CPU."""
     if isinstance(value, torch.Tensor):
         known = value.item() if value.device.type == "cpu" and value.numel() == 1 else None
-        return (id(value), value._version, known)
+        return (id(value), version_of(value), known)
     if isinstance(value, tuple):
         return tuple(map(_identity, value))
     return value if type(value) in PLAIN else id(value)

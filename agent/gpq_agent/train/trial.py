@@ -8,6 +8,8 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
+from .internals import BatchNorm, foreach_norm, has_gradient_hooks
+
 Parameter = torch.nn.Parameter
 
 
@@ -80,7 +82,7 @@ class Fingerprint:
         if not self._parameters:
             return torch.zeros(0)
         with torch.no_grad():
-            norms = torch._foreach_norm([item.detach() for item in self._parameters])
+            norms = foreach_norm([item.detach() for item in self._parameters])
             return torch.stack([norm.detach().double().cpu() for norm in norms])
 
 
@@ -101,10 +103,7 @@ def alike(one: Any, other: Any) -> bool:
 
 def has_hooks(parameters: Iterable[Parameter]) -> bool:
     """Has the script put hooks on parameters, which see the gradient of a pass before it is complete?"""
-    for item in parameters:
-        if getattr(item, "_backward_hooks", None) or getattr(item, "_post_accumulate_grad_hooks", None):
-            return True
-    return False
+    return any(map(has_gradient_hooks, parameters))
 
 
 def batch_norms(models: Iterable[torch.nn.Module]) -> Tuple[Optional[str], bool]:
@@ -112,7 +111,7 @@ def batch_norms(models: Iterable[torch.nn.Module]) -> Tuple[Optional[str], bool]
     found: Dict[bool, str] = {}
     for model in models:
         for name, layer in model.named_modules():
-            if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) and layer.training:
+            if isinstance(layer, BatchNorm) and layer.training:
                 found.setdefault(isinstance(layer, torch.nn.SyncBatchNorm), name)
     if False in found:
         return found[False], False

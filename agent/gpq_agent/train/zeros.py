@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Sequence
 import torch
 
 from .bulk import are_same, gradients_of, put, versions_of
+from .internals import foreach_norm, values_of
 from .reducing import Marks, Parameter, mark_of
 
 
@@ -72,8 +73,8 @@ class Zeros:
 
 def is_zero(tensors: Sequence[torch.Tensor]) -> bool:
     """Are all of them, everywhere? Waits for the devices, once for each."""
-    values = [each._values() if each.is_sparse else each for each in tensors]
+    values = [values_of(each) if each.is_sparse else each for each in tensors]
     found: Dict[torch.device, List[torch.Tensor]] = {}
-    for norm in torch._foreach_norm([each for each in values if each.numel()], float("inf")):
+    for norm in foreach_norm([each for each in values if each.numel()], float("inf")):
         found.setdefault(norm.device, []).append(norm != 0)
     return not any(bool(torch.stack(each).any()) for each in found.values())

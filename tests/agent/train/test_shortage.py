@@ -13,6 +13,7 @@ from gpq_agent.train.checkpoint import CheckpointStore, MemoryRecord
 from gpq_agent.train.environment import Environment
 from gpq_agent.train.session import Job
 from gpq_agent.train.shortage import lessen
+from gpq_agent.train.stopping import is_out_of_memory
 
 SIXTEEN = Limits(base_batch=16, max_batch=64, max_local=64, replicas=1)
 
@@ -58,6 +59,20 @@ def test_where_it_did_not_fit_the_noise_scale_is_measured_no_more(tmp_path: Path
     job = Job(Environment(checkpoint_dir=str(tmp_path)), torch.device("cpu"), 0, {})
     assert job.loader(Examples(), batch_size=16, max_batch_size=64).sampler.sample_every == 0
     assert job._engine._propose().sample_every == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "is_one"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_what_is_an_allocation_that_failed(error: Exception, is_one: bool) -> None:
+    assert is_out_of_memory(error) is is_one
 
 
 def test_it_comes_to_an_end(record: MemoryRecord) -> None:

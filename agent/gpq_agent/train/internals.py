@@ -1,0 +1,150 @@
+"""Names of torch that torch does not promise to keep. All that gpq uses are here, so a new version is met in one place.
+
+Where a version lacks one that gpq can do without, the function says what it returns then.
+"""
+
+import sys
+from operator import attrgetter
+from typing import Any, List, Optional, Tuple
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+
+__all__ = ["BatchNorm", "StorageWeakRef", "TorchDispatchMode"]
+
+TRIED = ("2.3", "2.11", "2.13")  # of torch, the library's tests passed with these
+
+BatchNorm = _BatchNorm
+current_dispatch_mode = _get_current_dispatch_mode
+without_dispatch = torch._C._DisableTorchDispatch
+
+# One call for many tensors.
+foreach_add_ = torch._foreach_add_
+foreach_div = torch._foreach_div
+foreach_mul = torch._foreach_mul
+foreach_mul_ = torch._foreach_mul_
+foreach_norm = torch._foreach_norm
+foreach_reciprocal_ = torch._foreach_reciprocal_
+foreach_sqrt = torch._foreach_sqrt
+foreach_zero_ = torch._foreach_zero_
+
+version_of = attrgetter("_version")  # of a tensor: how often it has been changed in place
+base_of = attrgetter("_base")  # of a tensor: the one that it is a view of, or None
+
+
+def untried(version: str) -> str:
+    """The words for a version of torch that the library's tests have never run with, else none."""
+    if ".".join(version.split(".")[:2]) in TRIED:
+        return ""
+    words = "torch {} was never tried with gpq ({} were): gpq check shows whether this program trains the same"
+    return words.format(version.partition("+")[0], ", ".join(TRIED))
+
+
+# -- tensors and generators --------------------------------------------------------------------------------------------
+
+
+def memory_of(item: torch.Tensor) -> int:
+    """A number of the memory that it is in. Raises RuntimeError or NotImplementedError for sparse ones and their like."""
+    return int(item.untyped_storage()._cdata)
+
+
+def number_of(generator: torch.Generator) -> int:
+    return int(getattr(generator, "_cdata", 0))
+
+
+def values_of(sparse: torch.Tensor) -> torch.Tensor:
+    """Of a sparse tensor what is there, not added up."""
+    return sparse._values()
+
+
+def has_gradient_hooks(parameter: torch.Tensor) -> bool:
+    return bool(getattr(parameter, "_backward_hooks", None) or getattr(parameter, "_post_accumulate_grad_hooks", None))
+
+
+# -- the graph of a loss -----------------------------------------------------------------------------------------------
+
+
+def saved(node: Any, name: str) -> Any:
+    """What a node of the graph has kept by this name for its backward pass; None where it has none such."""
+    return getattr(node, "_saved_" + name, None)
+
+
+def saves(node: Any, name: str) -> bool:
+    return hasattr(node, "_saved_" + name)
+
+
+def shape_of(node: Any, at: int) -> Optional[Tuple[int, ...]]:
+    """Of the output `at` of a node; None where that is not known, as by 2.3."""
+    known = getattr(node, "_input_metadata", None) or ()
+    return tuple(known[at].shape) if at < len(known) else None
+
+
+def is_backward() -> bool:
+    """Does a backward pass run? False where torch does not tell."""
+    current = getattr(torch._C, "_current_graph_task_id", None)
+    return current is not None and current() != -1
+
+
+def is_watched() -> bool:
+    """Does a dispatch mode see what is computed?"""
+    return bool(torch._C._len_torch_dispatch_stack())
+
+
+def schema_of(function: Any) -> Any:
+    """Of an operation that a dispatch mode is given; None where it has none."""
+    return getattr(function, "_schema", None)
+
+
+# -- modules and what trains them --------------------------------------------------------------------------------------
+
+
+def uncompiled(model: torch.nn.Module) -> torch.nn.Module:
+    """The module that torch.compile was given, or the same."""
+    inner: torch.nn.Module = getattr(model, "_orig_mod", model)
+    return inner
+
+
+def is_compiling() -> bool:
+    """Has anything been compiled in this process? 2.3 knows from the first call on."""
+    frame = sys.modules.get("torch._dynamo.eval_frame")
+    return any(item is not None for item in getattr(frame, "cached_backends", {}).values())
+
+
+def has_backward_hooks(module: torch.nn.Module) -> bool:
+    return bool(module._backward_hooks or module._backward_pre_hooks)
+
+
+def kept_tensors(module: torch.nn.Module) -> List[torch.Tensor]:
+    """A module's own parameters and buffers, those alone that its state_dict has."""
+    buffers = [item for name, item in module._buffers.items() if name not in module._non_persistent_buffers_set]
+    return [item for item in (*module._parameters.values(), *buffers) if item is not None]
+
+
+def scale_of(scaler: Any) -> Any:
+    """Of a GradScaler, without waiting for the device: a tensor; a number where it has scaled nothing yet."""
+    scale = getattr(scaler, "_scale", None)
+    return scaler.get_scale() if scale is None else scale
+
+
+def has_scaled(scaler: Any) -> bool:
+    return getattr(scaler, "_scale", None) is not None
+
+
+def synchronise(model: torch.nn.Module, wanted: bool) -> None:
+    """What DistributedDataParallel.no_sync() sets, without a block around the script's own code. Past the module's own way to
+    set an attribute, which looks for parameters first."""
+    model.__dict__["require_backward_grad_sync"] = wanted
+
+
+def detach_reducer(model: torch.nn.Module) -> None:
+    """DistributedDataParallel reduces no more: the reducer's end takes its hooks off the parameters."""
+    for name in ("reducer", "logger"):
+        model.__dict__.pop(name, None)
+
+
+def all_reduce(group: Any, buffer: torch.Tensor, options: Any) -> Any:
+    """A work that reduces in place. dist.all_reduce checks and logs for a tenth of a millisecond, and this runs once per
+    bucket."""
+    return group.allreduce([buffer], options)

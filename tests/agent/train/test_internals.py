@@ -1,0 +1,164 @@
+"""What gpq uses of torch that torch does not promise: in one module, and as that module says."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import gpq_agent.train
+import pytest
+import torch
+from gpq_agent.train import internals
+
+FOLDER = Path(gpq_agent.train.__file__).parent
+OLDEST = torch.__version__.startswith("2.3.")
+PUBLIC = frozenset(["_asdict", "_replace", "_exit", "_getframe"])  # of Python, by their documentation
+RANDOM = frozenset(["_inst", "_rand"])  # of Python and of numpy: the generators behind their functions
+
+
+def private_names(tree: ast.AST) -> Iterator[str]:
+    """Names that begin with one underscore and are looked up on something, or by text."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr", "setattr", "attrgetter"):
+            yield from (
+                item.value for item in node.args if isinstance(item, ast.Constant) and isinstance(item.value, str)
+            )
+        elif isinstance(node, ast.ImportFrom):
+            yield from (item.name for item in node.names)
+
+
+def own_names(trees: list[ast.Module]) -> set[str]:
+    """What the library itself defines."""
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return names | {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+
+
+def test_private_names_of_torch_are_in_one_module_alone() -> None:
+    trees = {path.name: ast.parse(path.read_text()) for path in FOLDER.glob("*.py")}
+    own = own_names([tree for name, tree in trees.items() if name != "internals.py"])
+    known = own | PUBLIC | RANDOM
+    found = {
+        (module, name)
+        for module, tree in trees.items()
+        for name in private_names(tree)
+        if name.startswith("_") and not name.startswith("__") and name not in known
+    }
+    assert {module for module, _ in found} == {"internals.py"}, sorted(found)
+
+
+def test_tensors() -> None:
+    whole = torch.zeros(4)
+    part = whole[1:]
+    assert internals.base_of(part) is whole
+    assert internals.base_of(whole) is None
+    before = internals.version_of(whole)
+    part.add_(1)
+    assert internals.version_of(whole) == before + 1
+    assert internals.memory_of(part) == internals.memory_of(whole) != internals.memory_of(torch.zeros(4))
+    assert torch.equal(internals.values_of(torch.eye(2).to_sparse()), torch.ones(2))
+    torchs, other = torch.default_generator, torch.Generator()
+    assert internals.number_of(torchs) == internals.number_of(torchs) != internals.number_of(other) != 0
+
+
+def test_hooks() -> None:
+    for hook in (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook):
+        parameter = torch.nn.Parameter(torch.zeros(1))
+        assert not internals.has_gradient_hooks(parameter)
+        hook(parameter, lambda gradient: None)
+        assert internals.has_gradient_hooks(parameter)
+    for name in ("register_full_backward_hook", "register_full_backward_pre_hook"):
+        layer = torch.nn.Linear(1, 1)
+        assert not internals.has_backward_hooks(layer)
+        getattr(layer, name)(lambda *_: None)
+        assert internals.has_backward_hooks(layer)
+
+
+def test_graphs() -> None:
+    x = torch.ones(3, 2, requires_grad=True)
+    loss = (x * x).mean()
+    [(inner, at)] = loss.grad_fn.next_functions
+    assert internals.shape_of(inner, at) == (None if OLDEST else (3, 2))
+    assert internals.shape_of(inner, at + 1) is None
+    assert internals.saves(loss.grad_fn, "self_sym_numel") or internals.saves(loss.grad_fn, "self_numel")
+    assert torch.equal(internals.saved(inner, "self"), x)
+    assert internals.saved(inner, "reduction") is None
+    assert internals.saved(torch.nn.functional.mse_loss(x, x.detach(), reduction="sum").grad_fn, "reduction") == 2
+    seen: list[bool] = []
+    x.register_hook(lambda gradient: seen.append(internals.is_backward()))
+    loss.backward()
+    assert seen == [True]
+    assert not internals.is_backward()
+
+
+def test_modes() -> None:
+    seen: list[tuple[str, bool, bool]] = []
+
+    class Mode(internals.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            with internals.without_dispatch():
+                seen.append(
+                    (internals.schema_of(func).name, internals.is_watched(), internals.current_dispatch_mode() is self)
+                )
+            return func(*args, **(kwargs or {}))
+
+    assert not internals.is_watched()
+    with Mode() as mode:
+        assert internals.is_watched()
+        assert internals.current_dispatch_mode() is mode
+        torch.ones(1).add(1)
+    assert "aten::add" in [name for name, *_ in seen]
+
+
+def test_modules() -> None:
+    layer = torch.nn.BatchNorm1d(2)
+    layer.register_buffer("passing", torch.zeros(1), persistent=False)
+    kept = internals.kept_tensors(layer)
+    assert [id(item) for item in kept] == [id(item) for item in layer.state_dict(keep_vars=True).values()]
+    assert isinstance(layer, internals.BatchNorm)
+
+
+COMPILED = """
+import torch
+from gpq_agent.train import internals
+layer = torch.nn.Linear(1, 1)
+assert not internals.is_compiling()
+compiled = torch.compile(layer, backend="eager")
+compiled(torch.ones(1))
+assert internals.is_compiling()
+assert internals.uncompiled(compiled) is internals.uncompiled(layer) is layer
+"""
+
+
+def test_compiled_modules() -> None:
+    """In a process of its own: what torch.compile has loaded stays for the others."""
+    subprocess.run([sys.executable, "-c", COMPILED], check=True)
+
+
+def test_scalers() -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    assert not internals.has_scaled(scaler)
+    assert internals.scale_of(scaler) == 8.0
+    scaler.scale(torch.ones(1))
+    assert internals.has_scaled(scaler)
+    assert torch.equal(internals.scale_of(scaler), torch.tensor(8.0))
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        (torch.__version__, ""),
+        ("2.3.1+cu121", ""),
+        ("2.2.0", "torch 2.2.0 was never tried with gpq"),
+        ("3.0.0a0+gitabc", "torch 3.0.0a0 was never tried with gpq"),
+    ],
+)
+def test_a_version_that_was_never_tried_is_named(version: str, words: str) -> None:
+    assert internals.untried(version).startswith(words)
+    assert bool(internals.untried(version)) is bool(words)
