@@ -45,7 +45,7 @@ FAULTS = {
     "raise ValueError('a bad batch')": "rank 1: ValueError: a bad batch",
     "sys.exit(3)": "rank 1 ended with exit code 3",
     "os.kill(os.getpid(), signal.SIGKILL)": "rank 1 was killed by SIGKILL",
-    "raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB.')": "rank 1: OutOfMemoryError: CUDA",
+    "raise torch.cuda.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB.')": "rank 1: OutOfMemoryError: CUDA",
 }
 
 

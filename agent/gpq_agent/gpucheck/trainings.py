@@ -72,9 +72,7 @@ def optimizer_of(plan: Plan, model: torch.nn.Module, device: torch.device) -> An
 
 
 def scaler_of(device: torch.device) -> Any:
-    if hasattr(torch.amp, "GradScaler"):  # from 2.3 on
-        return torch.amp.GradScaler(device.type)
-    return torch.cuda.amp.GradScaler(enabled=device.type == "cuda")
+    return torch.amp.GradScaler(device.type)
 
 
 class Pass(NamedTuple):

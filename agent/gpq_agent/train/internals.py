@@ -14,7 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 __all__ = ["BatchNorm", "StorageWeakRef", "TorchDispatchMode"]
 
-TRIED = ("2.3", "2.11", "2.13")  # of torch, the library's tests passed with these
+# Versions of torch that the tests of the library, or gpq doctor --gpu, were run with.
+TRIED = ("2.5", "2.11", "2.13")
 
 BatchNorm = _BatchNorm
 current_dispatch_mode = _get_current_dispatch_mode
@@ -76,7 +77,7 @@ def saves(node: Any, name: str) -> bool:
 
 
 def shape_of(node: Any, at: int) -> Optional[Tuple[int, ...]]:
-    """Of the output `at` of a node; None where that is not known, as by 2.3."""
+    """Of the output `at` of a node; None where that is not known."""
     known = getattr(node, "_input_metadata", None) or ()
     return tuple(known[at].shape) if at < len(known) else None
 
@@ -107,7 +108,7 @@ def uncompiled(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def is_compiling() -> bool:
-    """Has anything been compiled in this process? 2.3 knows from the first call on."""
+    """Has anything been compiled in this process?"""
     frame = sys.modules.get("torch._dynamo.eval_frame")
     return any(item is not None for item in getattr(frame, "cached_backends", {}).values())
 

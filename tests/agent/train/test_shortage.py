@@ -64,7 +64,7 @@ def test_where_it_did_not_fit_the_noise_scale_is_measured_no_more(tmp_path: Path
 @pytest.mark.parametrize(
     ("error", "is_one"),
     [
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), True),
+        (torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), True),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
         (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
         (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`"), False),
@@ -106,7 +106,7 @@ def train(folder: Path, number: int, batch: int, most: int) -> None:
     for _ in job.epochs(1):
         for x in loader:
             if len(x) > most:
-                raise torch.OutOfMemoryError(f"no room for {len(x)}")
+                raise torch.cuda.OutOfMemoryError(f"no room for {len(x)}")
             model(x).mean().backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -116,7 +116,7 @@ def is_excused(folder: Path, number: int, batch: int, most: int) -> bool:
     """Of an attempt that runs out of memory."""
     before, sys.excepthook = sys.excepthook, lambda kind, error, trace: None
     try:
-        with pytest.raises(torch.OutOfMemoryError) as caught:
+        with pytest.raises(torch.cuda.OutOfMemoryError) as caught:
             train(folder, number, batch, most)
         sys.excepthook(caught.type, caught.value, None)  # what the interpreter does with it
     finally:
