@@ -165,6 +165,10 @@ class Locks:
 
     # -- looking
 
+    def forget(self, name: str) -> None:
+        """What was seen of a lock that we have held ourselves counts no more."""
+        self._seen_at.pop(name, None)
+
     def holder(self, name: str) -> str:
         """Who has the GPU, as a sentence; "" for nobody. Only of GPUs that none of our own attempts has. One look serves
         for `LOOK_PERIOD`."""

@@ -89,7 +89,7 @@ class Agent:
             slots_if_none=slots < 0,
         )
         self.release = Release(self.devices)
-        self.trials = Trials(self.devices.quarantine, self.attempts.locks.folder)
+        self.trials = Trials(self.devices.quarantine, self.attempts.locks)
         self._operations: Dict[str, Callable[[Message], Message]] = {
             "hello": self._hello,
             "ping": lambda _: {"time": time.time()},

@@ -28,11 +28,11 @@ class Trial(NamedTuple):
 
 
 class Trials:
-    """`quarantine`: takes a GPU out of use, with a reason. `folder`: of the locks."""
+    """`quarantine`: takes a GPU out of use, with a reason. `own`: the locks that the agent looks at."""
 
-    def __init__(self, quarantine: Callable[[str, str], None], folder: str) -> None:
+    def __init__(self, quarantine: Callable[[str, str], None], own: locks.Locks) -> None:
         self._quarantine = quarantine
-        self._locks = locks.Locks(folder)
+        self._locks = own
         self._heard: Set[str] = set()  # attempts
         self._waiting: List[Suspicion] = []
         self._refused: Dict[str, Set[int]] = {}  # by GPU, the jobs
@@ -91,6 +91,7 @@ class Trials:
         trial.process.kill()
         words = "CUDA did not answer within {:.0f} s".format(LIMIT) if is_late else _first_line(trial.process)
         locks.close(trial.lock)
+        self._locks.forget(trial.suspicion.gpu)
         jobs = self._refused.setdefault(trial.suspicion.gpu, set())
         if not words:
             jobs.clear()

@@ -77,6 +77,16 @@ def test_who_only_looks_keeps_nobody_from_it(folder: Path) -> None:
     os.close(looking)
 
 
+def test_what_was_seen_of_a_lock_of_ones_own_is_forgotten_with_it(folder: Path) -> None:
+    """One look serves for a while: the GPU would be somebody else's until that is over."""
+    one = of(folder)
+    held = one.take([A], 0, 0)
+    assert one.holder(A).startswith("held by")
+    locks.close(held)
+    one.forget(A)
+    assert one.holder(A) == ""
+
+
 def test_a_lock_file_that_was_removed_meanwhile_holds_nothing(folder: Path) -> None:
     held = of(folder).take([A], 1, 1)
     (folder / f"gpq-{A}.lock").unlink()
