@@ -208,6 +208,14 @@ class Locks:
         return os.path.join(self.folder, "gpq-{}.{}".format(plain, "lock" if uid < 0 else "{}.holder".format(uid)))
 
 
+def release(descriptors: Iterable[int]) -> None:
+    """Give the locks up that these hold, whoever has inherited them: a process that was just forked lets go of what it has no
+    use for only when it first runs."""
+    for descriptor in descriptors:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+
 def close(descriptors: Iterable[int]) -> None:
     """Give the locks up that these hold, as far as this process goes."""
     for descriptor in descriptors:

@@ -79,7 +79,7 @@ class Trials:
                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, preexec_fn=lambda: procs.die_with_parent(agent),
             )  # fmt: skip
         except OSError:
-            locks.close(lock)
+            locks.release(lock)
             return None
         return Trial(suspicion, process, lock, time.monotonic())
 
@@ -90,7 +90,7 @@ class Trials:
         self._running = None
         trial.process.kill()
         words = "CUDA did not answer within {:.0f} s".format(LIMIT) if is_late else _first_line(trial.process)
-        locks.close(trial.lock)
+        locks.release(trial.lock)
         self._locks.forget(trial.suspicion.gpu)
         jobs = self._refused.setdefault(trial.suspicion.gpu, set())
         if not words:

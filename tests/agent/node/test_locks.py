@@ -87,6 +87,15 @@ def test_what_was_seen_of_a_lock_of_ones_own_is_forgotten_with_it(folder: Path) 
     assert one.holder(A) == ""
 
 
+def test_a_lock_that_is_released_is_free_whoever_has_inherited_it(folder: Path) -> None:
+    """A process that was just forked has all descriptors of its parent, until it first runs."""
+    held = of(folder).take([A], 0, 0)
+    inherited = [os.dup(descriptor) for descriptor in held]
+    locks.release(held)
+    assert of(folder, "other").holder(A) == ""
+    locks.close(inherited)
+
+
 def test_a_lock_file_that_was_removed_meanwhile_holds_nothing(folder: Path) -> None:
     held = of(folder).take([A], 1, 1)
     (folder / f"gpq-{A}.lock").unlink()
