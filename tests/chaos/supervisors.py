@@ -19,7 +19,7 @@ from gpq_agent.node import procs
 from tests.agent.node.harness import NodeAgent, shims, survivors, sweep
 from tests.chaos.runs import Measured, run
 from tests.e2e.harness import Daemon
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 TOGETHER = 8  # jobs whose shims are killed at once
 LIVES = "echo run >> ran-$GPQ_JOB_ID; while [ ! -e {gate} ]; do sleep 0.05; done; exit 9"
@@ -49,11 +49,12 @@ def start_kills(times: int, seed: int) -> Sequence[Measured]:
         known = {process.pid for process in shims(node.spool)}
         for job in range(1, times + 1):
             number = node.send("start", order=node.order(job, ["sh", "-c", f"echo {job} >> {ran}; sleep 600"]))
-            deadline = time.monotonic() + dice.uniform(0.0, 0.1)
-            while time.monotonic() < deadline:
+            young = _young_shims(node, known)
+            instant = time.monotonic() + dice.uniform(0.0, 0.02)
+            while time.monotonic() < instant:
                 pass
-            young = [one for one in shims(node.spool) if one.pid not in known and one.parent != node.process.pid]
             killed += sum(procs.send(process, signal.SIGKILL) for process in young)
+            known.update(process.pid for process in young)
             assert node.reply(number)["ok"]
             key = f"{job}.1"
             info = wait_until(
@@ -76,6 +77,16 @@ def start_kills(times: int, seed: int) -> Sequence[Measured]:
         Measured("jobs that ran twice", len(noted) - len(set(noted)), at_most=0),
         Measured("processes left", left, at_most=0),
     ]
+
+
+def _young_shims(node: NodeAgent, known: set[int]) -> list[procs.Process]:
+    """As soon as they are there: whoever slept between two looks would miss the first instants."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        young = [one for one in shims(node.spool) if one.pid not in known and one.parent != node.process.pid]
+        if young:
+            return young
+    raise AssertionError(f"no shim within {PATIENCE:.0f} s")
 
 
 @run("shim-kills", row="24", times=200, unit="kill -9 of a supervisor whose job lives")

@@ -21,7 +21,11 @@ from tests.agent.node.harness import NodeAgent, survivors, wait_until
 
 
 def kill_shim(node: NodeAgent, key: str) -> None:
+    """Once the job's own program runs: before, its first process waits for the shim's word, and gives up without it."""
     record = json.loads((node.folder(key) / wire.SHIM).read_text())
+    first = json.loads((node.folder(key) / wire.STARTED).read_text())["pid"]
+    programs = [Path(f"/proc/{pid}/exe") for pid in (first, record["pid"])]
+    wait_until(lambda: programs[0].readlink() != programs[1].readlink(), "the job's own program")
     process = procs.read(record["pid"])
     assert process is not None
     assert process.start_time == record["start_time"]
