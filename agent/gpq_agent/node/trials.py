@@ -48,7 +48,10 @@ class Trials:
             for gpu in held:
                 self._refused.pop(gpu, None)
             return
-        gpu = str((error() or {}).get("gpu") or "")
+        try:
+            gpu = str((error() or {}).get("gpu") or "")
+        except (OSError, ValueError):  # cut off by a full disk, say: it names none
+            return
         if gpu in held:
             self._waiting.append(Suspicion(gpu, info.job))
 
