@@ -68,6 +68,8 @@ import json
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+from gpq_agent import records
+
 VERSION = 1
 START_EXPIRY = 20.0  # seconds from the stamp of a start order to its refusal
 
@@ -291,6 +293,7 @@ class AttemptInfo(NamedTuple):
     # node booted.
     began: Optional[float] = None  # its first process
     ended: Optional[float] = None  # when no process of it was left, or the latest that it can have been
+    damage: List[str] = []  # files of it that could not be taken for what they should be, a line each
 
 
 class Pulse(NamedTuple):
@@ -489,13 +492,7 @@ def encode(message: Dict[str, Any]) -> bytes:
 
 def decode(line: bytes) -> Dict[str, Any]:
     """The object on one line. Raises ValueError for anything that is not a JSON object."""
-    try:
-        message = json.loads(line.decode("utf-8"))
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-    if not isinstance(message, dict):
-        raise ValueError("a message must be a JSON object")
-    return message
+    return records.parse(line)
 
 
 def write_json(path: str, content: Dict[str, Any]) -> None:
@@ -520,12 +517,9 @@ def write_json(path: str, content: Dict[str, Any]) -> None:
 
 
 def read_json(path: str) -> Optional[Dict[str, Any]]:
-    """The object in `path`, None when there is no such file. Raises ValueError when it is not one JSON object."""
-    try:
-        with open(path, "rb") as stream:
-            return decode(stream.read())
-    except FileNotFoundError:
-        return None
+    """The object in `path`, None when there is no such file. Raises records.Damaged, a ValueError, when it is not one JSON
+    object of a sensible size in a plain file, and OSError where this process lacks something."""
+    return records.read_object(path)
 
 
 # -- `gpq doctor --gpu` -------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpq_agent import wire
 
-from gpq.core.events import Event, Exited, NodeSeen, NodeSilent, Pulsed, Started
+from gpq.core.events import Event, Exited, NodeSeen, NodeSilent, Profiled, Pulsed, Started
 from gpq.core.healing import Fate, expected, fate, is_lost
 from gpq.core.models import Job, Snapshot
 from gpq.core.nodes import Node, NodeState, Stranger
@@ -128,6 +128,7 @@ class Observer:
         if info.get("report_offset", 0) > self._offset(job):
             self._offsets[key] = sightings.whole(info["report_offset"])
             events.append(profiled(now, job_id, attempt, self._offsets[key], info["report"]))
+        events += self._damage(job, info.get("damage", ()))
         events += self._pulses(job, info.get("ranks", ()))
         ran = state in ("running", "orphan") or info.get("pid") is not None
         if ran and self.node not in job.started_nodes and self._is_new("Started", key):
@@ -142,6 +143,12 @@ class Observer:
         if state == "orphan":
             self.note(f"the shim of attempt {job_id}.{attempt} is gone, its processes live on and keep their devices")
         return events
+
+    def _damage(self, job: Job, lines: Sequence[Any]) -> list[Event]:
+        """Files of the attempt that its server could not take for what they should be, once each."""
+        told = [f"{self.node}: {str(line)[: sightings.LONGEST_NOTE]}" for line in lines]
+        new = tuple(line for line in told if line not in job.notices and self._is_new(line, (job.id, job.attempt)))
+        return [Profiled(self._clock.now(), job.id, job.attempt, self._offset(job), notices=new)] if new else []
 
     def _pulses(self, job: Job, ranks: Sequence[Info]) -> list[Event]:
         """Where its replicas are, once they have made no step for a while, and that they go on."""

@@ -6,15 +6,17 @@ Every answer is read from the spool and from /proc anew; nothing here needs to o
 import contextlib
 import fcntl
 import os
+import sys
 import time
+import traceback
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
-from gpq_agent import wire
+from gpq_agent import records, wire
 from gpq_agent.node import environments, gpu_names, launch, patiently, procs, shim, spool
 from gpq_agent.node.leases import boottime
 from gpq_agent.node.locks import Locks, close
+from gpq_agent.node.shapes import NOTE, SHAPES, STOP_RANK, beyond
 from gpq_agent.node.spool import SpoolError
-from gpq_agent.node.supervise import NOTE, STOP_RANK
 from gpq_agent.node.tree import Tree
 
 SCAN_PERIOD = 1.0  # seconds for which one look over all of /proc serves
@@ -35,6 +37,8 @@ class Attempts:
         self._final: Dict[str, wire.AttemptInfo] = {}
         self._orders: Dict[str, wire.StartOrder] = {}
         self._orphans: Dict[str, Tuple[float, bool]] = {}
+        self._seen: Dict[str, wire.AttemptInfo] = {}  # as they were told last
+        self._damage: Dict[str, List[str]] = {}  # what of them was set aside, in words
         self._processes: Dict[int, procs.Process] = {}
         self._scanned_at = -SCAN_PERIOD
 
@@ -60,15 +64,55 @@ class Attempts:
             content = self._read(key, wire.ORDER)
             if content is None:
                 return None
-            self._orders[key] = launch.parse_order(content)
+            try:
+                self._orders[key] = launch.parse_order(content)
+            except SpoolError as error:
+                self._damaged(key, wire.ORDER, error.message)
+                self._orders[key] = self._bare_order(key)
         return self._orders[key]
+
+    def _bare_order(self, key: str) -> wire.StartOrder:
+        """In place of one that cannot be read: the attempt must not be taken for one that never was. What devices it has,
+        their locks tell, and the daemon knows."""
+        job, attempt = wire.parse_attempt_key(key)
+        order = wire.StartOrder(job, attempt, ["?"], "/", {}, ["?"], "black-box")
+        with contextlib.suppress(OSError):  # else this is found out once more
+            wire.write_json(os.path.join(self.spool.folder(key), wire.ORDER), order._asdict())
+        return order
 
     def all(self) -> List[wire.AttemptInfo]:
         """The attempts not forgotten, as they are now."""
-        return [info for info in map(self.look, self.keys()) if info is not None]
+        return [info for info in map(self._survey, self.keys()) if info is not None]
+
+    def _survey(self, key: str) -> Optional[wire.AttemptInfo]:
+        """As `look`. Whatever goes wrong with one attempt costs the others nothing: it is told as it was last seen, or as one
+        that lives on unseen, so that nothing is started in its place."""
+        try:
+            info = self.look(key)
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in procs.SCARCE:
+                raise
+            self._tell(key, error)
+            job, attempt = wire.parse_attempt_key(key)
+            unseen = wire.AttemptInfo(job, attempt, "orphan", damage=list(self._damage.get(key, [])))
+            return self._seen.get(key, unseen)
+        if info is not None:
+            self._seen[key] = info
+        return info
+
+    def _tell(self, key: str, error: Exception) -> None:
+        words = "gpq cannot look at it: {!r}, which is a bug in gpq".format(error)
+        lines = self._damage.setdefault(key, [])
+        if words not in lines:
+            lines.append(words)
+            traceback.print_exc(file=sys.stderr)
 
     def look(self, key: str) -> Optional[wire.AttemptInfo]:
         """One attempt as it is now, None when there is none. `processes` is left at 0, see `count`."""
+        info = self._look(key)
+        return info if info is None else info._replace(damage=list(self._damage.get(key, [])))
+
+    def _look(self, key: str) -> Optional[wire.AttemptInfo]:
         if key in self._final:
             return self._final[key]
         order = self.order(key)
@@ -104,8 +148,8 @@ class Attempts:
         if procs.lives(started, self.boot) or (self._same_boot(shim_record) and self._has_survivors(key)):
             return info._replace(state="orphan")
         if self._read(key, wire.EXIT) is not None:
-            return self.look(key)
-        why = "its shim was killed, and nothing of it is left"
+            return self._look(key)
+        why = "; ".join(["its shim was killed, and nothing of it is left", *self._damage.get(key, [])])
         if not self._same_boot(shim_record):
             why = "rebooted"
         elif started is None:
@@ -212,7 +256,24 @@ class Attempts:
         return record._asdict()
 
     def _read(self, key: str, name: str) -> Optional[Dict[str, Any]]:
-        return wire.read_json(os.path.join(self.spool.folder(key), name))
+        """A file of the attempt, None where there is none, or none that can be taken for it: that one is set aside."""
+        path = os.path.join(self.spool.folder(key), name)
+        try:
+            content = wire.read_json(path)
+            shape = SHAPES.get(name)
+            return content if content is None or shape is None else records.check(shape, content, path)
+        except records.Damaged as damage:
+            self._damaged(key, name, damage.why)
+        return self._bare_order(key)._asdict() if name == wire.ORDER else None
+
+    def _damaged(self, key: str, name: str, why: str) -> None:
+        place = records.set_aside(os.path.join(self.spool.folder(key), name))
+        words = "{} was damaged ({}){}".format(
+            name, why, ", and is kept as " + os.path.basename(place) if place else ""
+        )
+        lines = self._damage.setdefault(key, [])
+        if words not in lines:
+            lines.append(words)
 
     # -- changing
 
@@ -294,9 +355,11 @@ class Attempts:
             return info
         path = os.path.join(self.spool.folder(key), wire.STOP)
         with self.spool.lock():
-            before = wire.read_json(path)
+            is_known = os.path.lexists(path)
+            before = self._read(key, wire.STOP)
             if before is None or self._is_harder(before, mode, grace):
-                seq = int(before["seq"]) + 1 if before else 1
+                first = beyond() if is_known else 1
+                seq = int(before["seq"]) + 1 if before else first
                 spool.write_reserved(path, {"mode": mode, "grace": grace, "seq": seq})
             record = self._read(key, wire.SHIM)
             if record is not None and procs.lives(record, self.boot):
@@ -309,7 +372,7 @@ class Attempts:
 
     @staticmethod
     def _is_harder(before: Dict[str, Any], mode: str, grace: float) -> bool:
-        rank, old = STOP_RANK[mode], STOP_RANK[str(before["mode"])]
+        rank, old = STOP_RANK[mode], STOP_RANK.get(str(before["mode"]), 0)
         return rank > old or (rank == old and grace <= float(before["grace"]))
 
     def tend(self, infos: List[wire.AttemptInfo]) -> None:
@@ -342,7 +405,7 @@ class Attempts:
             raise SpoolError("this control is for attempt {}, not {}".format(control.get("attempt"), info.attempt))
         path = os.path.join(self.spool.folder(key), wire.CONTROL)
         with self.spool.lock():
-            last = wire.read_json(path)
+            last = self._read(key, wire.CONTROL)
             if last is not None and last.get("stop"):
                 control = dict(control, stop=True, seq=max(control["seq"], int(last["seq"]) + 1))
             if last is None or control["seq"] > int(last["seq"]):
@@ -380,6 +443,8 @@ class Attempts:
         self._final.pop(key, None)
         self._orders.pop(key, None)
         self._orphans.pop(key, None)
+        self._damage.pop(key, None)
+        self._seen.pop(key, None)
 
     def _must(self, key: str) -> wire.AttemptInfo:
         info = self.look(key)

@@ -9,6 +9,8 @@ import errno
 import os
 import time
 
+from gpq_agent import records
+
 ALIGN = 1 << 16  # bytes; holes have whole blocks of the file system, so that no zeros are left at their ends
 HEAD_SHARE, END_SHARE = 8, 2  # after a cut there are 1/8 of the limit from the start and 1/2 of it from the end
 SOONEST, LATEST = 0.05, 2.0  # seconds between two looks; the time doubles at most from one to the next
@@ -34,8 +36,8 @@ class Cap:
         if not self.limit or (self.patience() > 0 and not at_once):
             return ""
         try:
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:  # not there yet, or taken away
+            descriptor = records.open_plain(self.path, os.O_WRONLY)
+        except (OSError, records.Damaged):  # not there yet, or taken away
             self._due = time.monotonic() + self._next(LATEST)
             return ""
         try:

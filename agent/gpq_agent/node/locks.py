@@ -12,14 +12,13 @@ locks, as they can hold GPUs.
 
 import contextlib
 import fcntl
-import json
 import os
 import re
 import stat
 import time
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional
 
-from gpq_agent import wire
+from gpq_agent import records, wire
 from gpq_agent.node import people
 from gpq_agent.node.spool import SpoolError, try_lock, try_share
 
@@ -261,8 +260,7 @@ def _read_locked(path: str, uid: int) -> Optional[Dict[str, Any]]:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != uid or try_share(descriptor):
             return None
-        content = json.loads(os.pread(descriptor, MOST_BYTES, 0).decode("utf-8"))
-        return content if isinstance(content, dict) else {}
+        return records.parse(os.pread(descriptor, MOST_BYTES, 0))
     except (OSError, ValueError):
         return {}
     finally:

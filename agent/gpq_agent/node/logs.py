@@ -4,19 +4,21 @@ import errno
 import os
 from typing import Tuple
 
+from gpq_agent import records
+
 LONGEST_LINE = 1 << 20  # a report line beyond this is dropped
 
 
 def tail(path: str, offset: int, limit: int) -> Tuple[bytes, int, int]:
     """(bytes from offset on, at most `limit`; offset after them; size of the file). A negative offset counts from the
-    end. A file that does not exist yet is empty."""
+    end. A file that does not exist yet is empty, and so is what is no plain file."""
     try:
-        with open(path, "rb") as stream:
+        with os.fdopen(records.open_plain(path), "rb") as stream:
             size = os.fstat(stream.fileno()).st_size
             offset = max(0, size + offset) if offset < 0 else offset
             stream.seek(offset)
             data = stream.read(max(0, limit))
-    except FileNotFoundError:
+    except (FileNotFoundError, records.Damaged):
         return b"", max(0, offset), 0
     return data, offset + len(data), max(size, offset + len(data))
 
@@ -36,14 +38,14 @@ def kept(path: str, offset: int, limit: int) -> Tuple[bytes, int, int, int]:
 def _edge(path: str, offset: int, which: int) -> int:
     """The next byte from `offset` on that is in no hole, or that is in one; the end of the file is a hole."""
     try:
-        with open(path, "rb") as stream:
+        with os.fdopen(records.open_plain(path), "rb") as stream:
             try:
                 return os.lseek(stream.fileno(), offset, which)
             except OSError as error:
                 if error.errno != errno.ENXIO:  # a file system that knows no holes
                     return offset if which == os.SEEK_DATA else max(offset, os.fstat(stream.fileno()).st_size)
                 return max(offset, os.fstat(stream.fileno()).st_size)  # beyond the end, or nothing but a hole
-    except FileNotFoundError:
+    except (FileNotFoundError, records.Damaged):
         return offset
 
 

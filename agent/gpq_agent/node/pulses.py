@@ -5,7 +5,7 @@ import struct
 import time
 from typing import List
 
-from gpq_agent import wire
+from gpq_agent import records, wire
 
 
 def pulses(folder: str) -> List[wire.Pulse]:
@@ -20,10 +20,10 @@ def pulses(folder: str) -> List[wire.Pulse]:
     for name in names:
         rank = name[len(wire.RANK) :]
         try:
-            with open(os.path.join(folder, name), "rb") as stream:
+            with os.fdopen(records.open_plain(os.path.join(folder, name)), "rb") as stream:
                 _, step, phase, since = layout.unpack(stream.read(layout.size))
             if rank.isdigit() and 0 <= phase < len(wire.PHASES) and 0 <= since <= now and step >= 0:
                 found.append(wire.Pulse(int(rank), step, wire.PHASES[phase], round(now - since, 1)))
-        except (OSError, struct.error):
+        except (OSError, ValueError, struct.error):
             continue
     return sorted(found)

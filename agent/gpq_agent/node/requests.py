@@ -1,6 +1,7 @@
 """What the node agent answers to each request of wire.OPS, and which requests wait for something first."""
 
 import base64
+import contextlib
 import functools
 import hashlib
 import json
@@ -10,7 +11,7 @@ import socket
 import sys
 import time
 import traceback
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set
 
 from gpq_agent import wire
 from gpq_agent.node import attributes, gpu_names, launch, logs, network, procs, slots
@@ -90,6 +91,7 @@ class Agent:
         )
         self.release = Release(self.devices)
         self.trials = Trials(self.devices.quarantine, self.attempts.locks)
+        self._told: Set[str] = set()  # what has gone wrong
         self._operations: Dict[str, Callable[[Message], Message]] = {
             "hello": self._hello,
             "ping": lambda _: {"time": time.time()},
@@ -128,8 +130,10 @@ class Agent:
 
     def tick(self) -> List[Message]:
         """Replies that have become due."""
-        self.devices.tick(wanted=bool(self._watches) or bool(self._holders), since=self.release.since())
-        self.trials.tick()
+        with self._survived("looking at devices"):
+            self.devices.tick(wanted=bool(self._watches) or bool(self._holders), since=self.release.since())
+        with self._survived("trying devices"):
+            self.trials.tick()
         replies: List[Message] = [self._guarded(message, answer) for message, answer in self.staging.tick()]
         early = [message for message in self._waiting if self._is_early(message)]
         due = [message for message in self._waiting if message not in early]
@@ -149,6 +153,20 @@ class Agent:
             self._watches = [watch for watch in self._watches if watch not in ended]
             replies += [self._guarded(watch.message, self._teller(infos, watch.recalled)) for watch in ended]
         return replies
+
+    @contextlib.contextmanager
+    def _survived(self, work: str) -> Iterator[None]:
+        """Whatever goes wrong with this is told once, and done again in the next turn."""
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in procs.SCARCE:
+                return
+            words = "{}: {!r}".format(work, error)
+            if words not in self._told:
+                self._told.add(words)
+                sys.stderr.write("gpq: a bug, while {}\n".format(words))
+                traceback.print_exc(file=sys.stderr)
 
     def _is_early(self, message: Message) -> bool:
         """Must it wait for the first look at the GPUs? Who asks for nothing else waits for the end of a slow one too."""

@@ -7,16 +7,16 @@ import signal
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from gpq_agent import wire
-from gpq_agent.node import addressees, cgroups, locks, procs, spool
+from gpq_agent import records, wire
+from gpq_agent.node import addressees, cgroups, locks, procs, shapes, spool
 from gpq_agent.node.capping import Cap
 from gpq_agent.node.ending import Witness
 from gpq_agent.node.launch import signal_number
 from gpq_agent.node.leases import Lease, boottime
+from gpq_agent.node.shapes import NOTE, STOP_RANK, Stop
 from gpq_agent.node.tree import Tree
 from gpq_agent.node.verdict import Verdict, verdict
 
-STOP_RANK = {"checkpoint": 1, "signal": 2, "kill": 3}
 TERM_GRACE = 5.0  # seconds between TERM and KILL where nobody asked for another time
 STUCK_AFTER = 10.0  # seconds of KILL without effect after which a person is told
 GROUPS_AFTER = 0.5  # seconds of KILL, process by process, after which whole groups are killed at once
@@ -24,7 +24,6 @@ FRESHEN = 3600.0  # seconds between two signs of life of the locks of its GPUs
 IDLE = 5.0  # seconds between two looks at stop.json, should its signal have been lost with its sender
 BUSY = 0.05
 CALM = 0.25
-NOTE = "note.json"  # {"note"}: what a person should know of an attempt that has not ended yet
 WAKE = (signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM)
 
 
@@ -222,14 +221,17 @@ class Supervisor:
     # -- stops
 
     def _read_stop(self) -> None:
+        path = os.path.join(self.folder, wire.STOP)
         try:
-            stop = wire.read_json(os.path.join(self.folder, wire.STOP))
+            stop = wire.read_json(path)
+            if stop is None or records.check(Stop, stop, path)["seq"] <= self.seq:
+                return
         except (OSError, ValueError):
-            return  # out of descriptors, say: the next look comes within `IDLE`
-        if stop is None or int(stop["seq"]) <= self.seq:
+            return  # out of descriptors, say: the next look comes within `IDLE`. What is damaged the agent writes anew.
+        mode, grace = str(stop["mode"]), float(stop["grace"])
+        if mode not in STOP_RANK:
             return
         self.seq = int(stop["seq"])
-        mode, grace = str(stop["mode"]), float(stop["grace"])
         rank, before = STOP_RANK[mode], STOP_RANK.get(self.asked or "", 0)
         if rank < before or (self.ended_at is not None and mode != "kill"):
             return
@@ -347,7 +349,11 @@ class Supervisor:
 def order_stop(folder: str, attempt: int) -> None:
     """Tell the training process to checkpoint and exit, keeping the batch that it was last ordered. Under the lock."""
     path = os.path.join(folder, wire.CONTROL)
-    last = wire.read_json(path) or wire.Control(attempt=attempt, seq=0)._asdict()
+    try:
+        last = records.check(wire.Control, wire.read_json(path) or {"attempt": attempt, "seq": 0}, path)
+    except records.Damaged:  # a number beyond all that were given
+        last = wire.Control(attempt=attempt, seq=shapes.beyond())._asdict()
+        records.set_aside(path)
     last.update(attempt=attempt, seq=int(last["seq"]) + 1, stop=True)
     spool.write_reserved(path, last)
 

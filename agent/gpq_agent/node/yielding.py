@@ -13,6 +13,7 @@ import stat
 import time
 from typing import List
 
+from gpq_agent import records
 from gpq_agent.node import people
 
 LONGEST = 366 * 86400.0  # seconds
@@ -55,8 +56,7 @@ def until(path: str, uid: int) -> float:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != uid:
             return 0.0
-        told = json.loads(os.read(descriptor, MOST_BYTES).decode("utf-8"))
-        moment = told.get("until") if isinstance(told, dict) else None
+        moment = records.parse(os.read(descriptor, MOST_BYTES)).get("until")
         return float(moment) if isinstance(moment, (int, float)) and 0 < moment < 1e11 else 0.0
     except (OSError, ValueError):
         return 0.0

@@ -1,0 +1,56 @@
+"""What the files of an attempt must have to be taken for what they are, beyond those of `wire`. By name of the file."""
+
+import time
+from typing import Any, Dict, NamedTuple, Type
+
+from gpq_agent import wire
+
+NOTE = "note.json"
+STOP_RANK = {"checkpoint": 1, "signal": 2, "kill": 3}
+
+
+class Identity(NamedTuple):
+    """Of a process: shim.json."""
+
+    pid: int
+    start_time: int
+    boot_id: str
+    adopted: bool = False
+
+
+class FirstProcess(NamedTuple):
+    """started.json."""
+
+    pid: int
+    start_time: int
+    boot_id: str
+    started_at: float
+
+
+class Stop(NamedTuple):
+    """stop.json. `mode`: one of STOP_RANK."""
+
+    mode: str
+    grace: float
+    seq: int
+
+
+class Note(NamedTuple):
+    """What a person should know of an attempt that has not ended yet."""
+
+    note: str
+
+
+SHAPES: Dict[str, Type[Any]] = {
+    wire.SHIM: Identity,
+    wire.STARTED: FirstProcess,
+    wire.STOP: Stop,
+    wire.EXIT: wire.ExitRecord,
+    wire.CONTROL: wire.Control,
+    NOTE: Note,
+}
+
+
+def beyond() -> int:
+    """A number for an order that is to count more than all before it, where those cannot be read. They count from 1."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)

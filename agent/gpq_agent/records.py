@@ -1,0 +1,183 @@
+"""One reader for what others write: jobs, other users, servers, disks, other versions of gpq.
+
+Bounded in bytes and depth, and never waiting: no FIFO or device is opened, no link at the end of a path is followed. What
+cannot be taken is `Damaged`, which names the file and says why. A shortage of this process stays an OSError: it passes.
+"""
+
+import errno
+import json
+import os
+import stat
+from typing import Any, Dict, List, Optional, Type, Union, get_type_hints
+
+MOST_BYTES = 1 << 22
+MOST_DEPTH = 64
+MOST_KEPT = 9  # damaged files of one name
+MOST_DIGITS = 400  # of a number: longer ones take Python long to read
+FLAGS = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
+# What lacks is ours, or passes by itself: descriptors, memory, a server of files that was away.
+SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ESTALE, errno.ETIMEDOUT)
+KINDS = (
+    (stat.S_ISDIR, "it is a folder"),
+    (stat.S_ISFIFO, "it is a FIFO"),
+    (stat.S_ISLNK, "it is a link"),
+    (stat.S_ISSOCK, "it is a socket"),
+    (stat.S_ISCHR, "it is a device"),
+    (stat.S_ISBLK, "it is a device"),
+)
+
+
+class Damaged(ValueError):
+    """A file that is there and cannot be taken for what it should be."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__("{}: {}".format(path, why))
+        self.path = path
+        self.why = why
+
+
+def open_plain(path: str, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of a plain file. Raises FileNotFoundError, Damaged, or OSError for a shortage."""
+    try:
+        mode = os.lstat(path).st_mode  # a device may act upon being opened
+        if not stat.S_ISREG(mode):
+            raise Damaged(path, _kind(mode))
+        descriptor = os.open(path, flags | FLAGS)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno in SHORTAGES:
+            raise
+        raise Damaged(path, os.strerror(error.errno or 0)) from error
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):  # another one since
+        os.close(descriptor)
+        raise Damaged(path, _kind(mode))
+    return descriptor
+
+
+def _kind(mode: int) -> str:
+    return next((words for is_one, words in KINDS if is_one(mode)), "it is no plain file")
+
+
+def read_bytes(path: str, most: int = MOST_BYTES) -> Optional[bytes]:
+    """All of a plain file, None where there is none. Raises Damaged, or OSError for a shortage."""
+    try:
+        descriptor = open_plain(path)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(descriptor, "rb") as stream:
+        try:
+            size = os.fstat(descriptor).st_size
+            content = stream.read(most + 1) if size <= most else b""
+        except OSError as error:
+            if error.errno in SHORTAGES:
+                raise
+            raise Damaged(path, os.strerror(error.errno or 0)) from error
+    if size > most or len(content) > most:
+        raise Damaged(path, "it has {} bytes, and {} are taken at most".format(max(size, len(content)), most))
+    return content
+
+
+def read_object(path: str, most: int = MOST_BYTES) -> Optional[Dict[str, Any]]:
+    """The JSON object in a file, None where there is no file. Raises Damaged, or OSError for a shortage."""
+    content = read_bytes(path, most)
+    if content is None:
+        return None
+    if not content.strip():
+        raise Damaged(path, "it is empty")
+    try:
+        return parse(content)
+    except ValueError as error:
+        raise Damaged(path, str(error)) from error
+
+
+def parse(content: bytes) -> Dict[str, Any]:
+    """The JSON object in these bytes. Raises ValueError, in words."""
+    try:
+        value = json.loads(content.decode("utf-8"), parse_int=_integer, parse_constant=_no_number)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    except UnicodeDecodeError as error:
+        raise ValueError("it is no UTF-8") from error
+    except json.JSONDecodeError as error:
+        raise ValueError("it is no JSON: {}".format(error.msg)) from error
+    if not isinstance(value, dict):
+        raise ValueError("it is no JSON object")
+    if _is_deep(value):
+        raise ValueError("it is nested too deeply")
+    return value
+
+
+def _integer(text: str) -> int:
+    if len(text) > MOST_DIGITS:
+        raise ValueError("it has a number of {} digits".format(len(text)))
+    return int(text)
+
+
+def _no_number(name: str) -> float:
+    raise ValueError("{} is no number".format(name))
+
+
+def _is_deep(value: Any) -> bool:
+    level: List[Any] = [value]
+    for _ in range(MOST_DEPTH):
+        inner: List[Any] = []
+        for item in level:
+            inner += [each for each in _below(item) if isinstance(each, (dict, list))]
+        if not inner:
+            return False
+        level = inner
+    return True
+
+
+def _below(item: Any) -> Any:
+    return item.values() if isinstance(item, dict) else item
+
+
+def set_aside(path: str) -> str:
+    """Give a damaged file another name, so that nobody meets it again. Returns that, or "" where it must stay."""
+    for number in range(1, MOST_KEPT + 1):
+        name = "{}.damaged{}".format(path, number if number > 1 else "")
+        if not os.path.lexists(name):
+            try:
+                os.rename(path, name)
+            except OSError:
+                return ""
+            return name
+    return ""
+
+
+def check(kind: Type[Any], content: Dict[str, Any], path: str) -> Dict[str, Any]:
+    """`content` as it is, where all fields of the NamedTuple `kind` are in it, or have defaults, and are of their types. Others
+    are a newer version's. Raises Damaged."""
+    for name, hint in get_type_hints(kind).items():
+        if name not in content:
+            if name in kind._field_defaults:
+                continue
+            raise Damaged(path, "it has no {!r}".format(name))
+        if not _fits(content[name], hint):
+            raise Damaged(path, "its {!r} is {}".format(name, _shown(content[name])))
+    return content
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if hint is Any:
+        return True
+    origin, arguments = getattr(hint, "__origin__", None), getattr(hint, "__args__", ())
+    if origin is Union:
+        return any(_fits(value, one) for one in arguments)
+    if origin is list:
+        return isinstance(value, list) and all(_fits(item, arguments[0]) for item in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(_fits(item, arguments[1]) for item in value.values())
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:40] + "..."

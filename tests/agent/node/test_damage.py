@@ -1,0 +1,166 @@
+"""Files that others write, damaged in every way that a generator knows: set aside and told, and all else goes on."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpq_agent import records, wire
+from gpq_agent.node import shapes
+from gpq_agent.node.spool import Spool
+from gpq_agent.node.tree import Tree
+
+from tests.agent.node.harness import NodeAgent
+
+Harm = Callable[[Path], object]
+
+
+def written(content: bytes) -> Harm:
+    return lambda path: path.write_bytes(content)
+
+
+def made_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(path))
+
+
+def made_sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
+HARM: dict[str, Harm] = {
+    "empty": written(b""),
+    "blank": written(b"  \n"),
+    "half": written(b'{"pid": 12, "start_ti'),
+    "zeros": written(b"\0" * 4096),
+    "junk": written(bytes(range(256)) * 8),
+    "no UTF-8": written(b'{"pid": "\xff\xfe"}'),
+    "UTF-16": written('{"pid": 1}'.encode("utf-16")),
+    "a list": written(b"[]"),
+    "a number": written(b"12"),
+    "null": written(b"null"),
+    "text": written(b'"exit"'),
+    "nothing in it": written(b"{}"),
+    "deep lists": written(b"[" * 200_000),
+    "deep objects": written(b'{"a":' * 100_000 + b"1" + b"}" * 100_000),
+    "deep inside": written(b'{"a": ' + b"[" * 500 + b"]" * 500 + b"}"),
+    "NaN": written(b'{"pid": NaN, "code": NaN}'),
+    "infinite": written(b'{"pid": 1e999, "code": -Infinity}'),
+    "many digits": written(b'{"pid": ' + b"9" * 1_000_000 + b"}"),
+    "wrong types": written(b'{"pid": "12", "start_time": [], "boot_id": 3, "code": {}, "job": true, "seq": "x"}'),
+    "nulls": written(b'{"pid": null, "start_time": null, "boot_id": null, "job": null, "seq": null, "note": null}'),
+    "two": written(b'{"pid": 1}\n{"pid": 2}\n'),
+    "large": written(b'{"a": "' + b"x" * (records.MOST_BYTES + 1) + b'"}'),
+    "sparse": made_sparse,
+    "a folder": lambda path: path.mkdir(),
+    "a FIFO": lambda path: os.mkfifo(path),
+    "a socket": made_socket,
+    "a link to a device": lambda path: path.symlink_to("/dev/zero"),
+    "a link to a FIFO": lambda path: path.symlink_to("fifo"),
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "a link to nothing": lambda path: path.symlink_to("nowhere"),
+}
+
+
+def identity(path: Path) -> dict[str, Any]:
+    content = records.read_object(str(path))
+    assert content is not None
+    return records.check(shapes.Identity, content, str(path))
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_what_cannot_be_taken_is_named(tmp_path: Path, harm: str) -> None:
+    path = tmp_path / wire.SHIM
+    HARM[harm](path)
+    with pytest.raises(records.Damaged) as caught:
+        identity(path)
+    assert caught.value.path == str(path)
+    assert caught.value.why
+    place = Path(records.set_aside(str(path)))
+    assert (os.path.lexists(path), os.path.lexists(place)) == (False, True)
+
+
+def test_what_is_whole_is_taken_and_more_than_is_known(tmp_path: Path) -> None:
+    path = tmp_path / wire.SHIM
+    wire.write_json(str(path), {"pid": 1, "start_time": 2, "boot_id": "b", "newer": [1]})
+    assert identity(path)["newer"] == [1]
+    assert records.read_object(str(tmp_path / "none")) is None
+
+
+# Of an attempt that has ended, and of one that lives.
+SLOTS = str(len(HARM) + 1)
+ENDED = (wire.EXIT, wire.STARTED, wire.SHIM, wire.ORDER, wire.STOP, wire.CONTROL, shapes.NOTE, wire.REPORT, wire.LOG)
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_a_damaged_file_of_one_attempt_costs_no_other(
+    agent: Callable[..., NodeAgent], tmp_path: Path, name: str
+) -> None:
+    """Every kind of damage to one file, each in an attempt of its own, and then a new agent."""
+    node = agent("--slots", SLOTS)
+    keys = {harm: node.start(number, ["true"], devices=[f"slot-{number}"]) for number, harm in enumerate(HARM, start=1)}
+    for key in keys.values():
+        node.ended(key)
+    node.close()
+    for harm, key in keys.items():
+        path = Path(node.spool, "attempts", key, name)
+        if os.path.lexists(path):
+            path.unlink()
+        HARM[harm](path)
+    node = agent("--slots", SLOTS)
+    infos = node.attempts()
+    assert set(infos) == set(keys.values()), "none is taken for one that never was"
+    assert {one["state"] for one in infos.values()} <= {"exited", "lost"}
+    neighbour = node.start(1000, ["true"])
+    assert node.ended(neighbour)["code"] == 0
+
+
+LIVING = (
+    wire.SHIM,
+    wire.STARTED,
+    wire.ORDER,
+    wire.STOP,
+    wire.CONTROL,
+    shapes.NOTE,
+    wire.REPORT,
+    wire.LOG,
+    wire.RANK + "0",
+)
+
+
+@pytest.mark.parametrize("name", LIVING)
+@pytest.mark.parametrize("again", [False, True], ids=["the same agent", "a new agent"])
+def test_a_job_whose_file_was_damaged_can_be_cancelled(agent: Callable[..., NodeAgent], name: str, again: bool) -> None:
+    node = agent("--slots", SLOTS)
+    keys = {
+        harm: node.start(number, ["sleep", "600"], devices=[f"slot-{number}"])
+        for number, harm in enumerate(HARM, start=1)
+    }
+    for key in keys.values():
+        node.wait_for(key, "running")
+    for harm, key in keys.items():
+        path = Path(node.spool, "attempts", key, name)
+        if os.path.lexists(path):
+            path.unlink()
+        HARM[harm](path)
+    if again:
+        node.close()
+        node = agent("--slots", SLOTS)
+    infos = node.attempts()
+    assert set(infos) == set(keys.values())
+    assert {one["state"] for one in infos.values()} <= {"starting", "running", "orphan"}, "they live"
+    assert node.ended(node.start(1000, ["true"]))["code"] == 0
+    for key in keys.values():
+        node.ask("stop", attempt=key, mode="kill", grace=0.0)
+    for key in keys.values():
+        node.wait_for(key, "exited", "lost")
+    assert not [key for key in keys.values() if Tree(mark(node, key), None).members()]
+
+
+def mark(node: NodeAgent, key: str) -> str:
+    return Spool(str(node.spool)).mark(key)
