@@ -8,9 +8,9 @@ import errno
 import json
 import os
 import stat
-from typing import Any, Dict, List, Optional, Type, Union, get_type_hints
+from typing import Any, Dict, List, Optional, Tuple, Type, Union, get_type_hints
 
-MOST_BYTES = 1 << 22
+MOST_BYTES = 1 << 24  # more than a line on the wire may have
 MOST_DEPTH = 64
 MOST_KEPT = 9  # damaged files of one name
 MOST_DIGITS = 400  # of a number: longer ones take Python long to read
@@ -92,6 +92,12 @@ def read_object(path: str, most: int = MOST_BYTES) -> Optional[Dict[str, Any]]:
         raise Damaged(path, str(error)) from error
 
 
+def read_shape(kind: Type[Any], path: str) -> Optional[Dict[str, Any]]:
+    """As `read_object`, and all that the NamedTuple `kind` asks is in it."""
+    content = read_object(path)
+    return None if content is None else check(kind, content, path)
+
+
 def parse(content: bytes) -> Dict[str, Any]:
     """The JSON object in these bytes. Raises ValueError, in words."""
     try:
@@ -164,7 +170,8 @@ def check(kind: Type[Any], content: Dict[str, Any], path: str) -> Dict[str, Any]
 def _fits(value: Any, hint: Any) -> bool:
     if hint is Any:
         return True
-    origin, arguments = getattr(hint, "__origin__", None), getattr(hint, "__args__", ())
+    origin = getattr(hint, "__origin__", None)
+    arguments: Tuple[Any, ...] = getattr(hint, "__args__", ())
     if origin is Union:
         return any(_fits(value, one) for one in arguments)
     if origin is list:

@@ -95,7 +95,8 @@ class Attempts:
             self._tell(key, error)
             job, attempt = wire.parse_attempt_key(key)
             unseen = wire.AttemptInfo(job, attempt, "orphan", damage=list(self._damage.get(key, [])))
-            return self._seen.get(key, unseen)
+            latest: wire.AttemptInfo = self._seen.get(key, unseen)
+            return latest
         if info is not None:
             self._seen[key] = info
         return info
@@ -259,9 +260,8 @@ class Attempts:
         """A file of the attempt, None where there is none, or none that can be taken for it: that one is set aside."""
         path = os.path.join(self.spool.folder(key), name)
         try:
-            content = wire.read_json(path)
             shape = SHAPES.get(name)
-            return content if content is None or shape is None else records.check(shape, content, path)
+            return records.read_object(path) if shape is None else records.read_shape(shape, path)
         except records.Damaged as damage:
             self._damaged(key, name, damage.why)
         return self._bare_order(key)._asdict() if name == wire.ORDER else None

@@ -14,7 +14,7 @@ import subprocess
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from gpq_agent import wire
+from gpq_agent import records, wire
 from gpq_agent.node import attributes, launch, logs, patiently, shim
 from gpq_agent.node.spool import LOCK, Spool, SpoolError, is_locked, try_lock
 
@@ -35,6 +35,19 @@ FIND_MODULES = (
     "import sys; from importlib.util import find_spec; "
     "print('gpq:' + ' '.join(name for name in sys.argv[1:] if find_spec(name) is None))"
 )
+
+
+class Setup(NamedTuple):
+    """How one ended: setup.json. `set`, `unset`: what it exported; `python`: that it put first in PATH; `at`: wall clock."""
+
+    ok: bool
+    at: float
+    set: Dict[str, str]
+    unset: List[str]
+    python: str = ""
+    made: bool = False
+    reason: str = ""
+    fix: str = ""
 
 
 class Answer(NamedTuple):
@@ -134,7 +147,11 @@ class Environments:
         return self._answer(pending.folder)
 
     def _answer(self, folder: str) -> Message:
-        answer = wire.read_json(os.path.join(folder, ANSWER))
+        path = os.path.join(folder, ANSWER)
+        try:
+            answer = records.read_shape(Answer, path)
+        except records.Damaged as damage:
+            return Answer(False, str(damage), "remove that, and it is looked at anew")._asdict()
         if answer is None:
             return Answer(False, "the process that looked at the environment was ended", "free memory there")._asdict()
         return answer
@@ -176,7 +193,7 @@ def prepared(place: Spool, order: wire.StartOrder, env: Dict[str, str]) -> Tuple
     """A start with what its setup exported. Raises SpoolError where there is no such thing."""
     if not order.setup:
         return order, env
-    kept = wire.read_json(os.path.join(_folder(place, order.environment), SETUP))
+    kept = _kept(_folder(place, order.environment))
     if kept is None or not kept["ok"]:
         raise SpoolError("the setup has not been run on this server", "it is run when the server is looked at", "unfit")
     if order.any_python and kept["python"]:
@@ -269,8 +286,8 @@ def _modules_problem(python: str, order: wire.PrepareOrder, env: Dict[str, str])
 def _kept(folder: str) -> Optional[Message]:
     """How the setup ended; None where it is to be run (again)."""
     try:
-        kept = wire.read_json(os.path.join(folder, SETUP))
-    except ValueError:
+        kept = records.read_shape(Setup, os.path.join(folder, SETUP))
+    except records.Damaged:
         return None
     if kept is not None and not kept["ok"] and not 0 <= time.time() - float(kept["at"]) < SETUP_AGAIN:
         return None

@@ -8,11 +8,25 @@ import contextlib
 import os
 import re
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Dict, NamedTuple, Optional
 
-from gpq_agent import wire
+from gpq_agent import records, wire
 from gpq_agent.node import procs
 from gpq_agent.node.spool import Spool, SpoolError
+
+
+class Epoch(NamedTuple):
+    """The highest of a store."""
+
+    epoch: int
+
+
+class Renewal(NamedTuple):
+    """The report that was acknowledged last."""
+
+    boot_id: str
+    stamp: float
+
 
 STORE = re.compile(r"[0-9A-Za-z-]{1,64}")
 LEASE_BYTES = 128  # of the file: no renewal needs a new block, so a full disk ends no job
@@ -71,9 +85,9 @@ class Reign:
 
     def _highest(self) -> int:
         try:
-            record = wire.read_json(_epoch_path(self.spool, self.store))
-        except ValueError as error:
-            raise SpoolError("{} is damaged".format(_epoch_path(self.spool, self.store)), "remove it") from error
+            record = records.read_shape(Epoch, _epoch_path(self.spool, self.store))
+        except records.Damaged as damage:
+            raise SpoolError("damaged: {}".format(damage), "remove it") from damage
         return int(record["epoch"]) if record is not None else 0
 
     def stamp(self) -> float:
@@ -134,7 +148,7 @@ class Lease:
     def _acknowledged(self) -> float:
         record: Optional[Dict[str, Any]] = None
         with contextlib.suppress(OSError, ValueError):  # not there yet; half written, then the next look finds it whole
-            record = wire.read_json(self._path)
+            record = records.read_shape(Renewal, self._path)
         if record is None or record.get("boot_id") != self._boot:
             return float("-inf")
         return float(record["stamp"])

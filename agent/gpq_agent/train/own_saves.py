@@ -5,9 +5,9 @@ What is in them is the script's business.
 
 import os
 import shutil
-from typing import List, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
-from gpq_agent import wire
+from gpq_agent import records, wire
 
 from .checkpoint import KEEP, sync_folder
 from .errors import GpqTrainError
@@ -16,15 +16,34 @@ RECORD = "saved.json"
 PREFIX = "save-"
 
 
+class Record(NamedTuple):
+    """saved.json. `complete`: names of saves, the newest first."""
+
+    step: int = 0
+    complete: List[str] = []
+    number: int = 0
+
+
+def _record(folder: Optional[str]) -> Dict[str, Any]:
+    """Empty where nothing was saved yet. Raises GpqTrainError for one that is damaged: to begin anew would lose what is there."""
+    if folder is None:
+        return {}
+    try:
+        return records.read_shape(Record, os.path.join(folder, RECORD)) or {}
+    except records.Damaged as damage:
+        hint = "put it back, or remove it so that the job begins anew"
+        raise GpqTrainError("the record of what was saved is damaged: {}".format(damage), hint) from damage
+
+
 class OwnSaves:
     """One folder per save; one record says which save is complete. Only rank 0 commits."""
 
     def __init__(self, folder: Optional[str]) -> None:
         self._folder = os.path.join(folder, "own") if folder else None
-        record = wire.read_json(os.path.join(self._folder, RECORD)) if self._folder else None
-        self.start_step = int((record or {}).get("step", 0))
-        self._complete: List[str] = [str(name) for name in (record or {}).get("complete", [])]
-        self._number = int((record or {}).get("number", 0))
+        record = _record(self._folder)
+        self.start_step = int(record.get("step", 0))
+        self._complete: List[str] = list(record.get("complete", []))
+        self._number = int(record.get("number", 0))
         self._step = self.start_step
 
     @property
