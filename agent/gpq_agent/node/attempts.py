@@ -6,13 +6,14 @@ Every answer is read from the spool and from /proc anew; nothing here needs to o
 import contextlib
 import fcntl
 import os
+import signal
 import sys
 import time
 import traceback
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from gpq_agent import records, wire
-from gpq_agent.node import environments, gpu_names, launch, patiently, procs, shim, spool
+from gpq_agent.node import environments, gpu_names, guard, launch, patiently, procs, shim, spool
 from gpq_agent.node.leases import boottime
 from gpq_agent.node.locks import Locks, close
 from gpq_agent.node.shapes import NOTE, SHAPES, STOP_RANK, beyond
@@ -34,6 +35,7 @@ class Attempts:
         self._keys: List[str] = []
         self._listed_at = -1
         self._listed_early = True
+        self._is_listed = False
         self._final: Dict[str, wire.AttemptInfo] = {}
         self._orders: Dict[str, wire.StartOrder] = {}
         self._orphans: Dict[str, Tuple[float, bool]] = {}
@@ -51,12 +53,33 @@ class Attempts:
             self._listed_at = changed
             # A change within the clock's grain after this listing would leave the same time stamp.
             self._listed_early = time.time_ns() - changed < 50_000_000
-            self._keys = [key for key in self.spool.attempt_keys() if key not in self._forgotten]
+            listed = [key for key in self.spool.attempt_keys() if key not in self._forgotten]
+            before = self._keys if self._is_listed else self._marked()
+            self._is_listed = True
+            self._keys = listed + [key for key in before if key not in listed and self._is_restored(key)]
         for key in self._keys:
             if os.path.exists(os.path.join(self.spool.folder(key), spool.FORGOTTEN)):
                 self._let_go(key)
         self._keys = [key for key in self._keys if key not in self._forgotten]
         return self._keys
+
+    def _marked(self) -> List[str]:
+        """Attempts of this spool of which a process lives."""
+        marks = {procs.mark_of(pid, wire.ENV_MARK) for pid in self._scan()}
+        return sorted(filter(None, map(self.spool.key_of_mark, marks)))
+
+    def _is_restored(self, key: str) -> bool:
+        """Its folder was removed, by the job itself perhaps. Does it live? Then it has a folder again, to be stopped by."""
+        if key in self._forgotten or not self._has_survivors(key):
+            return False
+        with contextlib.suppress(OSError):
+            os.mkdir(self.spool.folder(key), 0o700)
+        if self._orders.get(key) is None:
+            self._orders[key] = self._bare_order(key)
+        else:
+            wire.write_json(os.path.join(self.spool.folder(key), wire.ORDER), self._orders[key]._asdict())
+        self._damage.setdefault(key, []).append("its folder {} was removed".format(self.spool.folder(key)))
+        return True
 
     def order(self, key: str) -> Optional[wire.StartOrder]:
         """The order of an attempt, None when there is no such attempt."""
@@ -301,6 +324,8 @@ class Attempts:
             held = self.locks.take([device.id for device in devices if device.kind == "cuda"], order.job, order.attempt)
             try:
                 held.append(self._prepare(folder, order))
+                if order.lease > 0:
+                    guard.spawn(self.spool, order)
                 shim.spawn(self.spool, order, env, cores, held[-1], held[:-1])
             except OSError as error:  # of the very first fork: nothing came of it
                 remove_unborn(folder)
@@ -366,7 +391,8 @@ class Attempts:
                 process = procs.read(int(record["pid"]))
                 if process is not None and process.start_time == record["start_time"]:
                     procs.send(process, shim.WAKE_SIGNAL)
-            elif record is not None:
+                    procs.send(process, signal.SIGCONT)  # one that was stopped hears nothing
+            elif record is not None or info.state == "orphan":
                 self._adopt(key)
         return self._must(key)
 
@@ -389,12 +415,23 @@ class Attempts:
         """The shim was killed: another takes its place to do what stop.json says. Under the spool's lock. Not while the
         lock is held: a first process that has yet to exec has it from its shim."""
         order, started = self.order(key), self._read(key, wire.STARTED)
+        is_orphan = self._must(key).state == "orphan"  # asked before we hold the lock, which looks like a shim
         lock = os.open(os.path.join(self.spool.folder(key), spool.LOCK), os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            if spool.try_lock(lock) and order is not None and started is not None and self._must(key).state == "orphan":
-                shim.adopt(self.spool, order, started, lock)
+            if spool.try_lock(lock) and order is not None and is_orphan:
+                first = started or self._oldest(key)
+                if first is not None:
+                    shim.adopt(self.spool, order, first, lock)
         finally:
             os.close(lock)
+
+    def _oldest(self, key: str) -> Optional[Dict[str, Any]]:
+        """Identity of the oldest process of an attempt whose first one is not known."""
+        members = Tree(self.spool.mark(key), None).members()
+        if not members:
+            return None
+        one = min(members, key=lambda process: (process.start_time, process.pid))
+        return {"pid": one.pid, "start_time": one.start_time, "boot_id": self.boot, "started_at": time.time()}
 
     def control(self, key: str, control: Dict[str, Any]) -> None:
         """Replace control.json by a newer order. Once a checkpoint was ordered, no later order takes that back."""

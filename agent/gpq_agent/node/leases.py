@@ -31,6 +31,7 @@ class Renewal(NamedTuple):
 STORE = re.compile(r"[0-9A-Za-z-]{1,64}")
 LEASE_BYTES = 128  # of the file: no renewal needs a new block, so a full disk ends no job
 KILL_SHARE = 1.0 / 3.0  # of the margin: from TERM to KILL
+GUARD_SHARE = 1.0 / 2.0  # of the margin: from TERM to the second guard
 LOOK_SHARE = (
     1.0 / 6.0
 )  # of the margin: at least so often the shim looks at the clock, which a timer would sleep through
@@ -144,6 +145,10 @@ class Lease:
             return False
         self._stamp = max(self._stamp, self._acknowledged())
         return now >= self._stamp + self.seconds
+
+    def is_guards(self) -> bool:
+        """Is the time over in which the shim ends the attempt?"""
+        return self.is_over() and boottime() >= self._stamp + self.seconds + self.margin * GUARD_SHARE
 
     def _acknowledged(self) -> float:
         record: Optional[Dict[str, Any]] = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +13,8 @@ from typing import Any
 import pytest
 from gpq_agent import records, wire
 from gpq_agent.node import shapes
-from gpq_agent.node.spool import Spool
-from gpq_agent.node.tree import Tree
 
-from tests.agent.node.harness import NodeAgent
+from tests.agent.node.harness import NodeAgent, survivors, wait_until
 
 Harm = Callable[[Path], object]
 
@@ -159,8 +159,27 @@ def test_a_job_whose_file_was_damaged_can_be_cancelled(agent: Callable[..., Node
         node.ask("stop", attempt=key, mode="kill", grace=0.0)
     for key in keys.values():
         node.wait_for(key, "exited", "lost")
-    assert not [key for key in keys.values() if Tree(mark(node, key), None).members()]
+    assert not [key for key in keys.values() if survivors(node.spool, key)]
 
 
-def mark(node: NodeAgent, key: str) -> str:
-    return Spool(str(node.spool)).mark(key)
+@pytest.mark.parametrize("shim", ["lives", "stands still", "is gone"])
+@pytest.mark.parametrize("again", [False, True], ids=["the same agent", "a new agent"])
+def test_a_job_that_removed_its_folder_can_be_cancelled(
+    agent: Callable[..., NodeAgent], shim: str, again: bool
+) -> None:
+    node = agent("--slots", "2")
+    key = node.start(1, ["sleep", "600"])
+    wait_until(lambda: survivors(node.spool, key), "its program")
+    record = wire.read_json(str(node.folder(key) / wire.SHIM))
+    assert record is not None
+    if shim != "lives":
+        os.kill(record["pid"], signal.SIGSTOP if shim == "stands still" else signal.SIGKILL)
+    shutil.rmtree(node.folder(key))
+    if again:
+        node.close()
+        node = agent("--slots", "2")
+    info = node.attempts()[key]
+    assert (info["state"], "was removed" in str(info["damage"])) == ("orphan", True)
+    node.ask("stop", attempt=key, mode="kill", grace=0.0)
+    node.wait_for(key, "exited", "lost")
+    assert survivors(node.spool, key) == []

@@ -99,6 +99,22 @@ def test_a_lease_outlives_its_shim(node: NodeAgent) -> None:
     assert survivors(node.spool, key) == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lease_ends_though_shim_and_agent_do_nothing(node: NodeAgent, figures: Figures, number: int) -> None:
+    begun = leases.boottime()
+    key = leased(node, 1, ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"])
+    node.wait_for(key, "running")
+    shim = wire.read_json(str(node.folder(key) / wire.SHIM))
+    assert shim is not None
+    os.kill(shim["pid"], number)
+    node.close()
+    record = wait_until(lambda: wire.read_json(str(node.folder(key) / wire.EXIT)), "its end")
+    figures.at_most("the end of a lease by the second guard", record["stamp"] - begun - LEASE, MARGIN)
+    assert record["fenced"]
+    assert survivors(node.spool, key) == []
+    assert not procs.lives(shim, procs.boot_id())
+
+
 def test_a_lease_overtakes_a_checkpoint_that_takes_long(node: NodeAgent) -> None:
     key = leased(node, 1, ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"], level="adaptive")
     node.ask("stop", attempt=key, mode="checkpoint", grace=600.0)
