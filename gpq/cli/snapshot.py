@@ -11,7 +11,8 @@ import os
 import stat
 import subprocess
 import tarfile
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gpq import paths
@@ -63,18 +64,33 @@ def within(frozen: Frozen, script: str, cwd: str) -> str:
     return os.path.relpath(path, os.path.realpath(cwd))
 
 
-def _git(folder: str, *words: str) -> str:
-    """What git says; "" where there is no git, or it is no repository."""
+# A repository's own settings name programs: a monitor of files, hooks, filters, drivers of diffs. None of them is run.
+INERT = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "status.submoduleSummary=false", "submodule.recurse=false")
+FILTERS = r"^filter\..*\.(clean|smudge|process|required)$"
+
+
+def _git(folder: str, *words: str, settings: Sequence[str] = INERT) -> str:
+    """What git says; "" where there is no git, or it is no repository. Nothing that the repository names is run."""
+    options = [word for setting in settings for word in ("-c", setting)]
+    command = ["git", *options, "-C", folder, *words]
+    env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
-        told = subprocess.run(["git", "-C", folder, *words], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        told = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=env)
     except FileNotFoundError:
         return ""
     return os.fsdecode(told.stdout) if told.returncode == 0 else ""
 
 
+def _without_filters(root: str) -> list[str]:
+    """Settings that take the programs away through which files go that are compared."""
+    names = _git(root, "config", "--name-only", "-z", "--get-regexp", FILTERS).split("\0")
+    return [f"{name}={'false' if name.endswith('required') else ''}" for name in names if name]
+
+
 def _commit(root: str) -> str:
     commit = _git(root, "rev-parse", "HEAD").strip()
-    dirty = bool(_git(root, "status", "--porcelain", "--untracked-files=normal"))
+    look = ("status", "--porcelain", "--untracked-files=normal", "--ignore-submodules=dirty")
+    dirty = bool(_git(root, *look, settings=[*INERT, *_without_filters(root)]))
     return (f"commit {commit[:12]}" if commit else "git, nothing committed yet") + (", dirty" if dirty else ", clean")
 
 
@@ -85,9 +101,14 @@ def _tracked(root: str, below: str = "") -> Iterator[str]:
         path = os.path.join(below, name)
         full = os.path.join(root, path)
         if os.path.isdir(full) and not os.path.islink(full):
-            yield from _tracked(root, path)  # a submodule, or another repository in this one
+            if _is_top(full):  # a submodule, or another repository in this one; one that was never fetched is empty
+                yield from _tracked(root, path)
         elif os.path.lexists(full):
             yield path
+
+
+def _is_top(folder: str) -> bool:
+    return _git(folder, "rev-parse", "--show-toplevel").rstrip("\n") == os.path.realpath(folder)
 
 
 def _all(root: str) -> Iterator[str]:
@@ -109,10 +130,11 @@ def _all(root: str) -> Iterator[str]:
 def _write(root: str, names: list[str], folder_too: str) -> str:
     """The archive, on disk before this returns. Its SHA-256. `folder_too`: a folder that none of `names` brings along."""
     folder = paths.snapshots()
-    temporary = os.path.join(folder, f".{os.getpid()}.tmp")
+    temporary = ""
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        with open(temporary, "wb") as stream:
+        descriptor, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=folder)  # threads have the same pid
+        with os.fdopen(descriptor, "wb") as stream:
             with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
                 for name in names:
                     _add(archive, root, name)
@@ -137,7 +159,7 @@ def _write(root: str, names: list[str], folder_too: str) -> str:
             f"the code cannot be frozen: {error}", f"check {folder}, and that all files may be read"
         ) from None
     finally:
-        if os.path.exists(temporary):
+        if temporary and os.path.exists(temporary):
             os.unlink(temporary)
     return digest.hexdigest()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -114,3 +115,49 @@ def test_a_script_is_named_as_it_is_in_the_copy_and_one_from_elsewhere_is_refuse
     with pytest.raises(UsageError, match="is not in"):
         spec.build(spec.Asked([str(tmp_path / "other.py")], black_box=False, cwd=str(work), snapshot=True))
     assert spec.build(spec.Asked(["train.py"], black_box=False, cwd=str(work))).code == ""
+
+
+def test_nothing_that_a_repository_names_is_run(work: Path, tmp_path: Path) -> None:
+    """A monitor of its files, a hook, a filter: whoever freezes a colleague's code runs none of them."""
+    ran = tmp_path / "ran"
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\necho $0 $* >> {ran}\ncat\n")
+    program.chmod(0o755)
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    for name in ("post-index-change", "fsmonitor-watchman", "reference-transaction"):
+        (hooks / name).symlink_to(program)
+    settings = {
+        "core.fsmonitor": program, "core.hooksPath": hooks, "filter.x.clean": program, "filter.x.smudge": program,
+        "filter.x.process": program, "filter.x.required": "true", "diff.external": program, "core.pager": program,
+    }  # fmt: skip
+    for name, value in settings.items():
+        git(work, "config", name, str(value))
+    (work / ".gitattributes").write_text("* filter=x\n")
+    frozen = snapshot.freeze(str(work))
+    assert ", dirty, " in frozen.said
+    assert not ran.exists(), ran.read_text()
+
+
+def test_a_submodule_that_was_never_fetched_is_empty(work: Path) -> None:
+    commit = git(work, "rev-parse", "HEAD")
+    (work / "library").mkdir()
+    git(work, "update-index", "--add", "--cacheinfo", f"160000,{commit},library")
+    with archive(snapshot.freeze(str(work)).code) as found:
+        assert [name for name in found.getnames() if name.startswith("library")] == []
+
+
+def test_snapshots_of_several_threads_do_not_mix(work: Path, tmp_path: Path) -> None:
+    others = []
+    for number in range(8):
+        folder = tmp_path / f"other-{number}"
+        folder.mkdir()
+        (folder / "train.py").write_text(f"print({number})\n" * 10_000)
+        others.append(folder)
+    with ThreadPoolExecutor(8) as pool:
+        frozen = list(pool.map(lambda folder: snapshot.freeze(str(folder)), others))
+    for folder, one in zip(others, frozen, strict=True):
+        with archive(one.code) as found:
+            stream = found.extractfile("train.py")
+            assert stream is not None
+            assert stream.read() == (folder / "train.py").read_bytes()
