@@ -248,14 +248,18 @@ OPS = (
     #           with `skip` a part that was cut out (log_limit) is left out: `offset` = n + skipped + length of data
     "forget",  # {"attempt": "42.1"} -> {}: the exit record is durable elsewhere; the log stays
     "purge",  # {"job": 42} -> {}: remove logs and checkpoints of a job
-    # Files between servers, all by way of the daemon (node/staging.py). A set is a listing [[path, size, mark], ...];
-    # WHAT is {"job": 42}, or {"code": SHA-256 of the archive} whose set is that one file.
-    "files",  # {"job"} -> {"files": set of what has to follow the job, "age": of two sets the newer has the larger}
-    "fetch",  # {"job", "path", "offset", "limit"} -> {"data": base64}
-    "digest",  # {"job", "path"} -> {"sha256"}; answered when it is worked out, like `seal`
+    # Files between servers, all by way of the daemon (node/staging.py). A set is a listing of node/trees.py: [[path, size,
+    # mark, mode, time of change, bytes on the disk], ...]. WHAT is {"job": 42}, or {"code": SHA-256 of the archive} whose set
+    # is that one file. "files", "digest", "stage" and "seal" are answered when they are worked out.
+    "files",  # {"job"} -> {"files": set of what has to follow the job, "age": of two sets the newer has the larger,
+    #           "stays": why they can not, "" where they can}
+    "fetch",  # {"job", "path", "offset", "limit"} -> {"skip": bytes of a hole that come first, "data": base64}
+    "gather",  # {"job", "paths": of small files} -> {"data": [base64 of the first of them, ...]}: as many as a piece holds
+    "digest",  # {"job", "path"} -> {"digest"}, as trees.digest; of those whose mark is a time
     "stage",  # {WHAT, "files": set} -> {"missing": [[place in the list, offset to go on at], ...]}
-    "put",  # {WHAT, "at": place, "offset", "data": base64} -> {"offset": where it goes on}
-    "seal",  # {WHAT, "files": set, "sha256": {place: SHA-256}} -> {}: all is there, proved and renamed in
+    "put",  # {WHAT, "at": place, "offset", "skip", "data": base64} -> {"offset": where it goes on}
+    "scatter",  # {WHAT, "parts": [[place, base64 of a small file], ...]} -> {}
+    "seal",  # {WHAT, "files": set, "digests": {place: digest}} -> {}: all is there, proved and renamed in
     "kept",  # {} -> {"jobs": [42, ...], "code": [SHA-256, ...]}: whose files lie here
     "drop",  # {WHAT} -> {}: remove them
     "errand",  # {"errand": name, "fields", "limit": seconds} -> {"answer"}: what `gpq doctor` has a server look at, in a

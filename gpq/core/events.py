@@ -224,6 +224,7 @@ class StartRefused:
     reason: str
     transient: bool  # e.g. the port was taken: try again; else the job is at fault
     code: int | None = None  # where a shell has an exit code for the reason
+    stays: str = ""  # what keeps its checkpoint from being brought there, for good
 
 
 @dataclass(frozen=True, slots=True)

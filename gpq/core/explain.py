@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from gpq.core import bargains, environments, estimates, freedom_words, idleness, owners
 from gpq.core.conditions import drain_line, gpus, intruders, out_of_use, reservation_line
 from gpq.core.contest import ANY_NUMBER
-from gpq.core.files import out_of_reach
+from gpq.core.files import closed_to, out_of_reach
 from gpq.core.freedoms import bound, is_cramped
 from gpq.core.gates import closed, gate
 from gpq.core.healing import nodes_of, stuck
@@ -113,6 +113,9 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     reserved = _never_while_reserved(snapshot, job)
     if reserved is not None:
         return reserved
+    staying = _never_elsewhere(snapshot, job)
+    if staying is not None:
+        return staying
     up = nodes_up(snapshot)
     if not up:
         return _no_server(snapshot)
@@ -140,7 +143,7 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     reasons += strict
     reasons += [drain_line(snapshot, name) for name in sorted(snapshot.drained) if name in snapshot.nodes]
     reasons += out_of_use(snapshot, job.spec)
-    reasons += [*_reserved_lines(snapshot, job), *_owned_lines(snapshot, job)]
+    reasons += [*_reserved_lines(snapshot, job), *_owned_lines(snapshot, job), *_staying_lines(snapshot, job)]
     reasons += [f"not used for it: {line}" for line in environments.obstacles(snapshot, job)]
     suited = {(node.id, device.id) for node in up for device in node.devices if usable(device, job.spec)}
     holders = sorted({owner for place, owner in taken.items() if owner != job.id and place in suited})
@@ -234,6 +237,23 @@ def _owned_lines(snapshot: Snapshot, job: Job) -> list[str]:
         for name, node in sorted(snapshot.nodes.items())
         if not owners.suits(job, node)
     ]
+
+
+def _staying_lines(snapshot: Snapshot, job: Job) -> list[str]:
+    names = closed_to(snapshot, job)
+    return [f"{job.files.stays}; so it cannot go on on {', '.join(names)}"] if names and job.files is not None else []
+
+
+def _never_elsewhere(snapshot: Snapshot, job: Job) -> Explained | None:
+    """It fits nowhere, and would if its checkpoint could be brought to any server."""
+    lines = _staying_lines(snapshot, job)
+    if not lines or job.files is None or feasible(job, snapshot, supply(snapshot, job, {})):
+        return None
+    free = replace(job, files=replace(job.files, stays=""))
+    if not feasible(free, snapshot, supply(snapshot, free, {})):
+        return None
+    remedy = "gpq looks again every ten minutes: remove that from the checkpoint folder there, or name one folder that the servers share: `checkpoints`"
+    return Explained(f"waits for server {job.files.node}, where its checkpoint stays", tuple(lines), (remedy,))
 
 
 def _no_environment(snapshot: Snapshot, job: Job) -> Explained | None:

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gpq.core.events import Staged
 from gpq.core.models import Job, JobState, Placement, Shape, Snapshot
 from gpq.core.nodes import NodeState, is_connecting
-from gpq.core.shapes import Supply
 from gpq.core.units import NodeId, Seconds
 
+if TYPE_CHECKING:  # which asks here where a job may go
+    from gpq.core.shapes import Supply
+
 ASSUMED_RATE = 50e6  # bytes a second, before anything was measured: half of gigabit Ethernet
+STAYS_FOR: Seconds = 600.0
 FIXED: Seconds = 1.0  # to find out what is there, and to prove what came
 LEAST_BYTES = 1_000_000  # of a transfer that tells a rate
 
@@ -58,6 +62,14 @@ def shares(snapshot: Snapshot, job: Job, node: NodeId) -> bool:
         return True
     there = snapshot.nodes.get(node)
     return there is not None and bool(there.storage) and there.storage == job.files.storage
+
+
+def closed_to(snapshot: Snapshot, job: Job) -> list[NodeId]:
+    """Nodes where the job cannot go on: its checkpoint cannot be brought there. After a while that is tried again, for its
+    user may have mended it."""
+    if job.files is None or not job.files.stays or snapshot.now > job.files.looked_at + STAYS_FOR:
+        return []
+    return [name for name in sorted(snapshot.nodes) if not shares(snapshot, job, name)]
 
 
 def holders(snapshot: Snapshot, job: Job) -> list[NodeId]:

@@ -291,6 +291,8 @@ def _of_attempt(job: Job, event: StopSent | Retuned | Started | StartRefused | E
             return notice(_started(job, event), event.note)
         case StartRefused():
             end = Exit(code=event.code, note=event.reason, ended_at=event.at, lost=event.transient)
+            if event.stays and job.files is not None:
+                job = replace(job, files=replace(job.files, stays=event.stays, looked_at=event.at))
             return _exited(job, event.node, end)
         case Exited():
             end = event.exit

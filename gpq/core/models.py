@@ -245,6 +245,8 @@ class FilesAt:
     node: NodeId
     storage: str = ""
     proved: bool = False  # an attempt that was stopped there, or before, said by its exit code that it keeps one
+    stays: str = ""  # why it cannot be brought to another folder, until an attempt has written there again
+    looked_at: Seconds = 0.0  # when that was found
 
 
 @dataclass(frozen=True, slots=True)

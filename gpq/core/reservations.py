@@ -8,6 +8,7 @@ that is not known, in the last hour.
 from __future__ import annotations
 
 from gpq.core import owners
+from gpq.core.files import closed_to
 from gpq.core.models import Job, JobState, Snapshot
 from gpq.core.nodes import Node, Reservation
 from gpq.core.units import DeviceId, NodeId, Seconds
@@ -21,9 +22,11 @@ NOTHING: Barred = frozenset()
 
 
 def barred(snapshot: Snapshot, job: Job) -> Barred:
-    """Devices that reservations of others keep this job from, now, and those of owners that it could not leave for them."""
-    owned = [node for node in snapshot.nodes.values() if node.owner and not owners.suits(job, node)]
-    if not snapshot.reservations and not owned:
+    """Devices that reservations of others keep this job from, now, those of owners that it could not leave for them, and
+    those where its checkpoint cannot be brought."""
+    kept = [node for node in snapshot.nodes.values() if node.owner and not owners.suits(job, node)]
+    kept += [snapshot.nodes[name] for name in closed_to(snapshot, job)]
+    if not snapshot.reservations and not kept:
         return NOTHING
     reserved = (
         (held.node, device)
@@ -31,7 +34,7 @@ def barred(snapshot: Snapshot, job: Job) -> Barred:
         if keeps_out(held, job, snapshot.now)
         for device in devices_of(held, snapshot.nodes.get(held.node))
     )
-    return frozenset([*reserved, *((node.id, device.id) for node in owned for device in node.devices)])
+    return frozenset([*reserved, *((node.id, device.id) for node in kept for device in node.devices)])
 
 
 def keeps_out(held: Reservation, job: Job, now: Seconds) -> bool:

@@ -24,18 +24,33 @@ from gpq.core.models import Job, JobState, Placement, Snapshot
 from gpq.core.nodes import NodeState
 from gpq.core.units import JobId, NodeId, Seconds
 from gpq.daemon.clock import Clock
-from gpq.daemon.transfer import ANSWER, GIVE_UP, LOOK, Abandoned, Ask, FileSource, Gauge, NodeSource, Source, Transfer
+from gpq.daemon.transfer import (
+    GIVE_UP,
+    LONG_WORK,
+    LOOK,
+    Abandoned,
+    Ask,
+    FileSource,
+    Gauge,
+    NodeSource,
+    Source,
+    Transfer,
+)
 from gpq.errors import GpqError, NodeSilent
 
 log = logging.getLogger(__name__)
 
 PARALLEL = 8  # transfers of one attempt
 PER_NODE = 2  # pieces under way at a node at once, of all attempts
-BULK = ("fetch", "put")
+BULK = ("fetch", "gather", "put", "scatter")
 OLD: Seconds = 3600.0  # outcomes are remembered so long
 
 Key = tuple[JobId, int]
 AskNode = Callable[[NodeId, str, Mapping[str, Any], Seconds], Mapping[str, Any]]
+
+
+class Stays(GpqError):
+    """A checkpoint cannot be made again on another server, and why."""
 
 
 @dataclass
@@ -127,15 +142,14 @@ class Stager:
             if not isinstance(error, GpqError):
                 log.exception("staging for attempt %d.%d", launch.job, launch.attempt)
             task.state = "failed"
-            reason = (
-                f"its files could not be brought there: {error.message if isinstance(error, GpqError) else error!r}"
-            )
+            words = error.message if isinstance(error, GpqError) else repr(error)
+            stays = words if isinstance(error, Stays) else ""
+            reason = stays or f"its files could not be brought there: {words}"
             log.info("attempt %d.%d: %s", launch.job, launch.attempt, reason)
             if self._wanted(task):
                 now, nodes = self._clock.now(), [node for node, _ in launch.placement.parts]
-                self._inbox(
-                    [StartRefused(now, launch.job, launch.attempt, node, reason, transient=True) for node in nodes]
-                )
+                key = (launch.job, launch.attempt)
+                self._inbox([StartRefused(now, *key, node, reason, transient=True, stays=stays) for node in nodes])
         else:
             task.state = "done"
             for node, _ in launch.placement.parts:
@@ -173,7 +187,9 @@ class Stager:
         except OSError as error:
             raise GpqError(f"the code {digest[:12]} of the job is gone: {error.strerror}", "submit it again") from None
         task.what = task.what or "its code"
-        self._transfer(task, {"code": digest}, [[f"{digest}.tar", size, digest]], FileSource(path, digest), node)
+        self._transfer(
+            task, {"code": digest}, [[f"{digest}.tar", size, digest, 0o600, 0, size]], FileSource(path, digest), node
+        )
 
     def _bring_files(self, task: _Task, source: NodeId, files: list[Any], node: NodeId) -> None:
         launch, began = task.launch, time.monotonic()
@@ -213,12 +229,18 @@ class Stager:
                 raise Abandoned
             time.sleep(LOOK)
 
+    def _files(self, node: NodeId, job: JobId) -> Mapping[str, Any]:
+        answer = self._ask(node)("files", {"job": job}, LONG_WORK)
+        if answer["stays"]:
+            raise Stays(f"its checkpoint stays on server {node}: {answer['stays']}")
+        return answer
+
     def _listed(self, job: JobId, nodes: Sequence[NodeId]) -> tuple[tuple[NodeId, list[Any]] | None, str]:
         """(the first of `nodes` that answers, what it has; why the others do not)."""
         silent = ""
         for node in nodes:
             with contextlib.suppress(NodeSilent):
-                return (node, list(self._ask(node)("files", {"job": job}, ANSWER)["files"])), ""
+                return (node, list(self._files(node, job)["files"])), ""
             silent = f"server {node} does not answer"
         return None, silent
 
@@ -229,7 +251,7 @@ class Stager:
             if node in asked or snapshot.nodes[node].state is not NodeState.UP:
                 continue
             try:
-                answer = self._ask(node)("files", {"job": job.id}, ANSWER)
+                answer = self._files(node, job.id)
             except NodeSilent:
                 continue
             if answer["files"] and (best is None or list(answer["age"]) > best[0]):

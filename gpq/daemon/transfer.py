@@ -17,13 +17,16 @@ from gpq.core.units import Seconds
 from gpq.errors import GpqError, NodeSilent
 
 PIECE_SECONDS: Seconds = 0.2
+MOST_AT_ONCE = 1000  # files of one piece
 FIRST_PIECE, LEAST_PIECE, MOST_PIECE = 1 << 16, 1 << 13, 1 << 20  # bytes
 ANSWER: Seconds = 20.0  # for one piece; a node that is silent for so long is cut
 LONG_WORK: Seconds = 3600.0  # to hash or to unpack the whole
 LOOK: Seconds = 0.2  # between two looks whether a node is back
 GIVE_UP: Seconds = 60.0  # of silence, after which somebody else is to decide what to do
 
-Listing = Sequence[Sequence[Any]]  # [path, size, mark], as wire's `files`
+TIMED = "t"  # first letter of a mark that is no digest
+SMALL = 1 << 16  # bytes: of files up to here many go in one piece
+Listing = Sequence[Sequence[Any]]  # [path, size, mark, ...], as wire's `files`
 Ask = Callable[
     [str, Mapping[str, Any], Seconds], Mapping[str, Any]
 ]  # an operation of one node; raises NodeSilent, GpqError
@@ -32,9 +35,13 @@ Ask = Callable[
 class Source(Protocol):
     """Where a set comes from."""
 
-    def read(self, path: str, offset: int, limit: int) -> bytes: ...
+    def read(self, path: str, offset: int, limit: int) -> tuple[int, bytes]:
+        """(bytes of a hole that come first, data)."""
 
-    def digest(self, path: str, mark: str) -> str: ...
+    def gather(self, paths: Sequence[str]) -> list[str]:
+        """Base64 of small files, the first of those."""
+
+    def digest(self, path: str) -> str: ...
 
 
 class Abandoned(Exception):
@@ -64,15 +71,16 @@ class NodeSource:
         self._ask = ask
         self._job = job
 
-    def read(self, path: str, offset: int, limit: int) -> bytes:
+    def read(self, path: str, offset: int, limit: int) -> tuple[int, bytes]:
         fields = {"job": self._job, "path": path, "offset": offset, "limit": limit}
-        return base64.b64decode(self._ask("fetch", fields, ANSWER)["data"])
+        answer = self._ask("fetch", fields, ANSWER)
+        return int(answer["skip"]), base64.b64decode(answer["data"])
 
-    def digest(self, path: str, mark: str) -> str:
-        """A mark that is no time is the digest."""
-        if not mark.startswith("t"):
-            return mark
-        return str(self._ask("digest", {"job": self._job, "path": path}, LONG_WORK)["sha256"])
+    def gather(self, paths: Sequence[str]) -> list[str]:
+        return list(self._ask("gather", {"job": self._job, "paths": list(paths)}, ANSWER)["data"])
+
+    def digest(self, path: str) -> str:
+        return str(self._ask("digest", {"job": self._job, "path": path}, LONG_WORK)["digest"])
 
 
 class FileSource:
@@ -82,15 +90,18 @@ class FileSource:
         self._path = path
         self._digest = digest
 
-    def read(self, path: str, offset: int, limit: int) -> bytes:
+    def read(self, path: str, offset: int, limit: int) -> tuple[int, bytes]:
         try:
             with open(self._path, "rb") as stream:
                 stream.seek(offset)
-                return stream.read(limit)
+                return 0, stream.read(limit)
         except OSError as error:
             raise GpqError(f"cannot read {self._path}: {error.strerror}", "submit the job again") from None
 
-    def digest(self, path: str, mark: str) -> str:
+    def gather(self, paths: Sequence[str]) -> list[str]:
+        return [base64.b64encode(self.read(path, 0, SMALL)[1]).decode("ascii") for path in paths]
+
+    def digest(self, path: str) -> str:
         return self._digest
 
 
@@ -117,7 +128,7 @@ class Transfer:
     def run(self) -> None:
         """Until it is there. Raises Abandoned, NodeSilent when an end was silent for GIVE_UP seconds, GpqError when it
         cannot be done."""
-        self.gauge.total = sum(int(size) for _, size, _ in self._files)
+        self.gauge.total = sum(int(size) for _, size, *_ in self._files)
         cut_at: Seconds | None = None
         while True:
             before = self.gauge.moved
@@ -135,50 +146,86 @@ class Transfer:
 
     def _once(self) -> None:
         self._check()
-        answer = self._target("stage", {**self._what, "files": self._files}, ANSWER)
+        answer = self._target("stage", {**self._what, "files": self._files}, LONG_WORK)
         missing = [(int(at), int(offset)) for at, offset in answer["missing"]]
-        lengths = {at: int(self._files[at][1]) for at, _ in missing}
-        self.gauge.done = self.gauge.total - sum(lengths[at] - offset for at, offset in missing)
+        self.gauge.done = self.gauge.total - sum(self._size(at) - offset for at, offset in missing)
         self.gauge.note = ""
+        small = [at for at, _ in missing if self._size(at) <= SMALL]
+        large = [(at, offset) for at, offset in missing if offset < self._size(at) > SMALL]
         with ThreadPoolExecutor(1, "staging-read") as ahead:
-            for at, offset in missing:
-                if offset < lengths[at] or not lengths[at]:
-                    self._send(ahead, at, offset, lengths[at])
-        digests = {str(at): self._source.digest(str(self._files[at][0]), str(self._files[at][2])) for at, _ in missing}
+            self._send_small(ahead, small)
+            for at, offset in large:
+                self._send(ahead, at, offset)
+        timed = [at for at, _ in missing if str(self._files[at][2]).startswith(TIMED)]
+        digests = {str(at): self._source.digest(str(self._files[at][0])) for at in timed}
         self._check()
         self.gauge.note = "being checked" if missing else ""
-        self._target("seal", {**self._what, "files": self._files, "sha256": digests}, LONG_WORK)
+        self._target("seal", {**self._what, "files": self._files, "digests": digests}, LONG_WORK)
         self.gauge.note = ""
 
-    def _send(self, ahead: ThreadPoolExecutor, at: int, offset: int, size: int) -> None:
-        """One file from `offset` on: while a piece is written, the next one is read."""
-        path = str(self._files[at][0])
+    def _size(self, at: int) -> int:
+        return int(self._files[at][1])
 
-        def read(begin: int) -> Future[bytes]:
-            return ahead.submit(self._source.read, path, begin, min(self._piece, max(size - begin, 1)))
+    def _send_small(self, ahead: ThreadPoolExecutor, places: Sequence[int]) -> None:
+        """Many files a piece."""
+        rest = list(places)
 
-        coming = read(offset)
-        while True:
+        def read() -> Future[list[str]]:
+            return ahead.submit(self._source.gather, [str(self._files[at][0]) for at in self._batch(rest)])
+
+        coming = read() if rest else None
+        while coming is not None:
             self._check()
             began = time.monotonic()
-            data = coming.result()[: size - offset]
-            if not data and offset < size:
+            contents = coming.result()
+            if not contents:
+                raise GpqError(f"{self._files[rest[0]][0]} cannot be read", "try again")
+            batch, rest = rest[: len(contents)], rest[len(contents) :]
+            coming = read() if rest else None
+            parts = [list(pair) for pair in zip(batch, contents, strict=True)]
+            self._target("scatter", {**self._what, "parts": parts}, ANSWER)
+            self._count(sum(self._size(at) for at in batch), 0, time.monotonic() - began)
+
+    def _batch(self, places: Sequence[int]) -> list[int]:
+        """The first of them, as many as a piece holds."""
+        room, batch = self._piece, list(places[:1])
+        for at in places[1:MOST_AT_ONCE]:
+            room -= self._size(at)
+            if room < 0:
+                break
+            batch.append(at)
+        return batch
+
+    def _send(self, ahead: ThreadPoolExecutor, at: int, offset: int) -> None:
+        """One file from `offset` on: while a piece is written, the next one is read."""
+        path, size = str(self._files[at][0]), self._size(at)
+
+        def read(begin: int) -> Future[tuple[int, bytes]]:
+            return ahead.submit(self._source.read, path, begin, min(self._piece, size - begin))
+
+        coming = read(offset)
+        while offset < size:
+            self._check()
+            began = time.monotonic()
+            skip, data = coming.result()
+            data = data[: size - offset - skip]
+            end = offset + skip + len(data)
+            if end == offset:
                 raise GpqError(f"{path} became shorter while it was read", "try again")
-            if offset + len(data) < size:
-                coming = read(offset + len(data))
+            if end < size:
+                coming = read(end)
             encoded = base64.b64encode(data).decode("ascii")
-            fields = {**self._what, "at": at, "offset": offset, "data": encoded}
-            after = int(self._target("put", fields, ANSWER)["offset"])
-            took = time.monotonic() - began
-            if after != offset + len(data):
+            fields = {**self._what, "at": at, "offset": offset, "skip": skip, "data": encoded}
+            if int(self._target("put", fields, ANSWER)["offset"]) != end:
                 raise NodeSilent("what it has is not what was sent to it", "it goes on from there")
-            offset = after
-            self.gauge.done += len(data)
-            self.gauge.moved += len(data)
-            self.gauge.seconds += took
-            self._piece = fitting(self._piece, took)
-            if offset >= size:
-                return
+            offset = end
+            self._count(len(data), skip, time.monotonic() - began)
+
+    def _count(self, moved: int, skipped: int, took: Seconds) -> None:
+        self.gauge.done += moved + skipped
+        self.gauge.moved += moved
+        self.gauge.seconds += took
+        self._piece = fitting(self._piece, took)
 
     def _check(self) -> None:
         if not self._wanted():

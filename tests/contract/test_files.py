@@ -111,9 +111,9 @@ def test_a_transfer_that_is_cut_goes_on_where_it_was(
     asked: list[tuple[int, int]] = []
     real = transfer.Transfer._send
 
-    def watched(self: transfer.Transfer, ahead: object, at: int, offset: int, size: int) -> None:
+    def watched(self: transfer.Transfer, ahead: object, at: int, offset: int) -> None:
         asked.append((at, offset))
-        real(self, ahead, at, offset, size)  # type: ignore[arg-type]
+        real(self, ahead, at, offset)  # type: ignore[arg-type]
 
     monkeypatch.setattr(transfer.Transfer, "_send", watched)
 

@@ -1,22 +1,22 @@
 """The folder of the checkpoints: a marker that tells which servers share it, and what of a job's files must follow it.
 
 <checkpoints>/.storage.json     {"id"}: random, made by whoever comes first; who reads the same id shares the folder
-<checkpoints>/42/               the files of job 42: gpq/step-*/ (the library's), own/ (saves of a script), or any others
+<checkpoints>/42/               the files of job 42: gpq/step-*/ (the library's), own/ (saves of a script), and any others
 <checkpoints>/.staging/NAME/    what is on its way here; see staging.py
 <checkpoints>/.code/HASH/       the code of a snapshot, unpacked
 
-Only the newest complete checkpoint follows, as the loader would choose it; of a job without either kind, all its files.
+Of the library's checkpoints and of a script's saves only the newest complete one follows, as the loader would choose it; of
+whatever else a job keeps there, everything.
 """
 
-import hashlib
 import os
 import re
-import stat
 import uuid
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Generator, Iterator, List, Tuple
 
 from gpq_agent import wire
-from gpq_agent.node.spool import SpoolError
+from gpq_agent.node import trees
+from gpq_agent.node.trees import Entry, Immovable
 
 MARKER = ".storage.json"
 CODE, STAGING, CODE_PREFIX = ".code", ".staging", "code-"
@@ -24,16 +24,6 @@ HASH = re.compile(r"[0-9a-f]{64}")
 LIBRARY, OWN = "gpq", "own"  # folders of a job, as gpq_agent.train writes them
 STEP, MANIFEST, STATE = "step-", "manifest.json", "state.pt"
 RECORD, MEMORY = "saved.json", "memory.json"
-SMALL = 1 << 16  # bytes: files up to here are hashed at once
-MOST_FILES = 20_000  # of one job that follow it
-
-
-class File(NamedTuple):
-    """One file of a set: `mark` is its SHA-256 where that is known, else "t" and its time of change in whole seconds."""
-
-    path: str  # below the job's folder
-    size: int
-    mark: str
 
 
 def storage_id(folder: str) -> str:
@@ -56,15 +46,18 @@ def storage_id(folder: str) -> str:
     return str((known or {}).get("id", ""))
 
 
-def listing(folder: str) -> List[File]:
-    """What of the job's `folder` has to follow it, sorted by path; empty where there is nothing."""
-    found = _of_library(folder) + _of_script(folder) + _others(folder)
-    if len(found) > MOST_FILES:
-        raise SpoolError("{} holds more than {} files".format(folder, MOST_FILES), "keep fewer files as checkpoints")
-    return sorted(found)
+def listing(folder: str) -> Generator[None, None, List[Entry]]:
+    """What of the job's `folder` has to follow it, sorted by path; empty where there is nothing. Raises Immovable."""
+    entries: List[Entry] = []
+    for one in _following(folder):
+        entries.append(one)
+        if len(entries) > trees.MOST_ENTRIES:
+            raise Immovable("it has more than {} files".format(trees.MOST_ENTRIES))
+        yield
+    return sorted(entries)
 
 
-def age(files: List[File]) -> Tuple[int, int, int]:
+def age(files: List[Entry]) -> Tuple[int, int, int]:
     """Of two sets of one job the newer one has the larger: (step, repetition, number of files)."""
     names = [file.path.split("/")[1] for file in files if file.path.startswith(LIBRARY + "/" + STEP)]
     return (*max(map(step_of, names), default=(-1, 0)), len(files))
@@ -85,108 +78,70 @@ def steps(folder: str) -> List[str]:
     return sorted((name for name in names if name.startswith(STEP)), key=step_of, reverse=True)
 
 
-def _of_library(folder: str) -> List[File]:
-    """The newest one whose state is as long as its manifest says; its content is proved where it arrives."""
-    for name in steps(folder):
-        place = os.path.join(folder, LIBRARY, name)
-        try:
-            manifest = wire.read_json(os.path.join(place, MANIFEST)) or {}
-            size = os.stat(os.path.join(place, STATE)).st_size
-        except (OSError, ValueError):
-            continue
-        if size != manifest.get("bytes") or not isinstance(manifest.get("sha256"), str):
-            continue
-        state = File("{}/{}/{}".format(LIBRARY, name, STATE), size, str(manifest["sha256"]))
-        more = [_file(folder, "{}/{}/{}".format(LIBRARY, name, MANIFEST)), _file(folder, LIBRARY + "/" + MEMORY)]
-        return [state] + [file for file in more if file is not None]
-    return []
-
-
-def _of_script(folder: str) -> List[File]:
-    """The last complete save of a script that saves by itself, and the record that says which it is."""
-    record = _file(folder, OWN + "/" + RECORD)
-    if record is None:
-        return []
-    try:
-        complete = (wire.read_json(os.path.join(folder, OWN, RECORD)) or {}).get("complete") or []
-    except (OSError, ValueError):
-        return []
-    if not complete or "/" in str(complete[0]):
-        return []
-    return [record, *_below(folder, "{}/{}".format(OWN, complete[0]))]
-
-
-def _others(folder: str) -> List[File]:
-    """Whatever else a job keeps there, e.g. one that checkpoints on a signal."""
+def _following(folder: str) -> Iterator[Entry]:
+    yield from _of_library(folder)
+    yield from _of_script(folder)
     try:
         names = sorted(os.listdir(folder))
     except OSError:
-        return []
-    found = []  # type: List[File]
-    for name in names:
-        if name in (LIBRARY, OWN) or name.startswith("."):
+        return
+    for name in map(trees.shared_name, names):
+        if not is_kept_apart(folder, name):
+            yield from trees.below(folder, name)
+
+
+def is_kept_apart(folder: str, name: str) -> bool:
+    """Is this name in a job's folder where the library, or a script's saves, have their own order?"""
+    if name == LIBRARY:
+        return bool(steps(folder))
+    return name == OWN and os.path.lexists(os.path.join(folder, OWN, RECORD))
+
+
+def _of_library(folder: str) -> Iterator[Entry]:
+    """The newest one whose state is as long as its manifest says; its content is proved where it arrives."""
+    for name in steps(folder):
+        place = "{}/{}".format(LIBRARY, name)
+        state = trees.entry(folder, "{}/{}".format(place, STATE))
+        manifest = _manifest(folder, place)
+        if state is None or state.size != manifest.get("bytes") or not isinstance(manifest.get("sha256"), str):
             continue
-        one = _file(folder, name)
-        found += [one] if one is not None else list(_below(folder, name))
-    return found
-
-
-def _below(folder: str, path: str) -> Iterator[File]:
-    for place, _, names in os.walk(os.path.join(folder, path)):  # follows no links
-        for name in names:
-            one = _file(folder, os.path.relpath(os.path.join(place, name), folder))
+        yield state._replace(mark=str(manifest["sha256"]))
+        for path in ("{}/{}".format(place, MANIFEST), LIBRARY + "/" + MEMORY):
+            one = trees.entry(folder, path)
             if one is not None:
                 yield one
+        return
 
 
-def _file(folder: str, path: str) -> Optional[File]:
-    """None for what is no plain file."""
-    full = os.path.join(folder, path)
+def _manifest(folder: str, step: str) -> Dict[str, Any]:
     try:
-        status = os.lstat(full)
-        if not stat.S_ISREG(status.st_mode):
-            return None
-        if status.st_size > SMALL:
-            return File(path, status.st_size, "t{}".format(int(status.st_mtime)))
-        with open(full, "rb") as stream:
-            content = stream.read(SMALL + 1)
-    except OSError:
-        return None
-    return File(path, len(content), hashlib.sha256(content).hexdigest())
+        return wire.read_json(os.path.join(folder, step, MANIFEST)) or {}
+    except (OSError, ValueError):
+        return {}
 
 
-def parsed(message: Any) -> List[File]:
-    """A listing from what came over the wire. Raises ValueError for a path that would lead out of its folder."""
-    if not isinstance(message, list) or len(message) > MOST_FILES:
-        raise ValueError("a listing is a list of files")
-    files = []
-    for path, size, mark in message:
-        parts = path.split("/") if isinstance(path, str) else [""]
-        if "\0" in path or any(part in ("", ".", "..") for part in parts):
-            raise ValueError("{!r} is no path below a folder".format(path))
-        if not isinstance(size, int) or size < 0 or not isinstance(mark, str):
-            raise ValueError("{!r} has no size or no mark".format(path))
-        files.append(File(path, size, mark))
-    if len({file.path for file in files}) != len(files):
-        raise ValueError("a path is listed twice")
-    return files
+def _of_script(folder: str) -> Iterator[Entry]:
+    """The last complete save of a script that saves by itself, and the record that says which it is."""
+    try:
+        complete = (wire.read_json(os.path.join(folder, OWN, RECORD)) or {}).get("complete") or []
+    except (OSError, ValueError):
+        return
+    record = trees.entry(folder, OWN + "/" + RECORD)
+    if not isinstance(complete, list) or not complete or "/" in str(complete[0]) or record is None:
+        return
+    yield record
+    yield from trees.below(folder, "{}/{}".format(OWN, complete[0]))
 
 
-def same(folder: str, file: File) -> bool:
-    """Is that file there already? Of the library's states the manifest beside them says so; its loader proves it."""
-    state = "/" + STATE
-    if file.path.startswith(LIBRARY + "/" + STEP) and file.path.endswith(state):
-        try:
-            manifest = wire.read_json(os.path.join(folder, file.path[: -len(state)], MANIFEST)) or {}
-            size = os.stat(os.path.join(folder, file.path)).st_size
-        except (OSError, ValueError):
-            return False
-        return bool(size == file.size == manifest.get("bytes") and manifest.get("sha256") == file.mark)
-    return _file(folder, file.path) == file
-
-
-def as_json(files: List[File]) -> List[List[Any]]:
-    return [list(file) for file in files]
+def is_same(folder: str, one: Entry) -> bool:
+    """Is its content there already? Of the library's states the manifest beside them says so; its loader proves it."""
+    step, _, name = one.path.rpartition("/")
+    if step.startswith(LIBRARY + "/" + STEP) and name == STATE:
+        there, manifest = trees.entry(folder, one.path), _manifest(folder, step)
+        return (
+            there is not None and there.size == one.size == manifest.get("bytes") and manifest.get("sha256") == one.mark
+        )
+    return trees.is_same(folder, one)
 
 
 def jobs(folder: str) -> Dict[str, List[Any]]:

@@ -40,26 +40,23 @@ def pair(agent: Callable[..., NodeAgent], tmp_path: Path) -> tuple[NodeAgent, No
     return made[0], made[1]
 
 
-def send(source: NodeAgent, target: NodeAgent, files: list[Any], *, piece: int = 1 << 20, most: int = 1 << 40) -> int:
+def send(source: NodeAgent, target: NodeAgent, files: list[Any], *, most: int = 1 << 40) -> int:
     """Bring the files of job 7, at most so many bytes of them. How many were sent."""
     sent = 0
     for at, offset in target.ask("stage", job=7, files=files)["missing"]:
-        path, size, _ = files[at]
-        while sent < most and (offset < size or not size):
-            data = source.ask("fetch", job=7, path=path, offset=offset, limit=piece)["data"]
-            before, offset = offset, target.ask("put", job=7, at=at, offset=offset, data=data)["offset"]
+        path, size, *_ = files[at]
+        while sent < most and offset < size:
+            piece = source.ask("fetch", job=7, path=path, offset=offset, limit=1 << 20)
+            fields = {"at": at, "offset": offset, "skip": piece["skip"], "data": piece["data"]}
+            before, offset = offset, target.ask("put", job=7, **fields)["offset"]
             sent += offset - before
-            if not size:
-                break
     return sent
 
 
 def seal(source: NodeAgent, target: NodeAgent, files: list[Any]) -> dict[str, Any]:
-    digests = {
-        str(at): source.ask("digest", job=7, path=path)["sha256"] if mark.startswith("t") else mark
-        for at, (path, _, mark) in enumerate(files)
-    }
-    return target.try_ask("seal", job=7, files=files, sha256=digests)
+    timed = [(at, path) for at, (path, _, mark, *_) in enumerate(files) if mark.startswith("t")]
+    digests = {str(at): source.ask("digest", job=7, path=path)["digest"] for at, path in timed}
+    return target.try_ask("seal", job=7, files=files, digests=digests)
 
 
 def test_who_shares_a_folder_says_the_same_storage(
@@ -79,7 +76,7 @@ def test_the_newest_whole_checkpoint_follows_and_goes_on_where_it_was_cut(
     half = checkpoint(tmp_path / "here" / "7", 30, b"cut off")
     (half / "state.pt").write_bytes(b"cut")
     files = source.ask("files", job=7)["files"]
-    assert [path for path, _, _ in files] == [f"gpq/step-{20:012d}/{name}" for name in ("manifest.json", "state.pt")]
+    assert [path for path, *_ in files] == [f"gpq/step-{20:012d}/{name}" for name in ("manifest.json", "state.pt")]
     assert send(source, target, files, most=1_500_000) < len(BIG)
     assert target.ask("kept")["jobs"] == [7], "what is half here can be dropped as well"
     target.process.kill()
@@ -92,8 +89,8 @@ def test_the_newest_whole_checkpoint_follows_and_goes_on_where_it_was_cut(
     place = tmp_path / "there" / "7" / "gpq"
     assert [one.name for one in place.iterdir()] == [f"step-{20:012d}"]
     assert (place / f"step-{20:012d}" / "state.pt").read_bytes() == BIG
-    assert again.ask("stage", job=7, files=files)["missing"] == []
     assert not list((tmp_path / "there" / ".staging").iterdir())
+    assert again.ask("stage", job=7, files=files)["missing"] == []
 
 
 def test_what_arrived_damaged_does_not_count_and_comes_anew(pair: tuple[NodeAgent, NodeAgent], tmp_path: Path) -> None:
@@ -105,7 +102,7 @@ def test_what_arrived_damaged_does_not_count_and_comes_anew(pair: tuple[NodeAgen
     part.write_bytes(b"\0" + part.read_bytes()[1:])
     assert "did not arrive as it was sent" in seal(source, target, files)["error"]
     assert not (tmp_path / "there" / "7").exists()
-    assert send(source, target, files) == sum(size for _, size, _ in files)
+    assert send(source, target, files) == sum(size for _, size, *_ in files)
     assert seal(source, target, files)["ok"]
 
 
@@ -125,23 +122,22 @@ def test_a_later_step_of_an_attempt_that_was_given_up_gives_way(
     assert (place / f"step-{20:012d}" / "state.pt").read_bytes() == b"goes on"
 
 
-def test_saves_of_a_script_and_files_of_any_other_job_follow_too(
+def test_of_the_saves_of_a_script_the_last_complete_one_follows(
     pair: tuple[NodeAgent, NodeAgent], tmp_path: Path
 ) -> None:
     source, target = pair
     here, there = tmp_path / "here" / "7", tmp_path / "there" / "7"
-    for name, content in (("save-1/w", b"old"), ("save-2/a/w", BIG), ("save-2/empty", b""), ("save-3/w", b"half")):
+    for name, content in (("save-1/w", b"old"), ("save-2/a/w", BIG), ("save-3/w", b"half")):
         (here / "own" / name).parent.mkdir(parents=True, exist_ok=True)
         (here / "own" / name).write_bytes(content)
     (here / "own" / "saved.json").write_text('{"step":5,"number":2,"complete":["save-2","save-1"]}')
     (here / "mine.ckpt").write_bytes(b"any")
-    (here / "out").symlink_to("/etc/passwd")
     files = source.ask("files", job=7)["files"]
     send(source, target, files)
     assert seal(source, target, files)["ok"]
-    found = {str(one.relative_to(there)): one.read_bytes() for one in there.rglob("*") if one.is_file()}
+    content = {str(one.relative_to(there)): one.read_bytes() for one in there.rglob("*") if one.is_file()}
     record = (here / "own" / "saved.json").read_bytes()
-    assert found == {"own/save-2/a/w": BIG, "own/save-2/empty": b"", "own/saved.json": record, "mine.ckpt": b"any"}
+    assert content == {"own/save-2/a/w": BIG, "own/saved.json": record, "mine.ckpt": b"any"}
     assert target.ask("stage", job=7, files=files)["missing"] == []
 
 
@@ -149,12 +145,13 @@ def test_long_work_keeps_nobody_waiting(pair: tuple[NodeAgent, NodeAgent], tmp_p
     source, _ = pair
     (tmp_path / "here" / "7").mkdir(parents=True)
     with open(tmp_path / "here" / "7" / "large", "wb") as stream:
-        stream.truncate(2 << 30)
+        stream.write(BIG)
+        os.posix_fallocate(stream.fileno(), 0, 1 << 30)
     first = source.send("digest", job=7, path="large")
     second = source.send("ping")
     assert source.reply(second)["ok"]
     assert first not in source._replies, "the answer to the ping came first"
-    assert len(source.reply(first)["sha256"]) == 64
+    assert len(source.reply(first)["digest"]) == 64
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", "", "link/passwd"])
@@ -164,7 +161,7 @@ def test_nothing_is_read_or_written_outside(pair: tuple[NodeAgent, NodeAgent], t
     (tmp_path / "here" / "7" / "link").symlink_to("/etc")
     assert not source.try_ask("fetch", job=7, path=path, offset=0, limit=10)["ok"]
     if path != "link/passwd":
-        assert not target.try_ask("stage", job=7, files=[[path, 1, "t0"]])["ok"]
+        assert not target.try_ask("stage", job=7, files=[[path, 1, "t0", 0, 0, 1]])["ok"]
     for what in ({"job": "../7"}, {"code": "../../etc"}, {}):
         assert not target.try_ask("drop", **what)["ok"]
 
@@ -186,10 +183,10 @@ def archive(*members: tuple[str, bytes | str]) -> bytes:
 
 def bring(node: NodeAgent, content: bytes) -> dict[str, Any]:
     code = sha(content)
-    files = [["code.tar", len(content), code]]
+    files = [["code.tar", len(content), code, 0o600, 0, len(content)]]
     for at, offset in node.ask("stage", code=code, files=files)["missing"]:
-        node.ask("put", code=code, at=at, offset=offset, data=base64.b64encode(content[offset:]).decode())
-    return node.try_ask("seal", code=code, files=files, sha256={"0": code})
+        node.ask("put", code=code, at=at, offset=offset, skip=0, data=base64.b64encode(content[offset:]).decode())
+    return node.try_ask("seal", code=code, files=files, digests={})
 
 
 def test_a_job_runs_in_the_code_that_was_brought_and_not_before(node: NodeAgent, spool: Path) -> None:

@@ -1,0 +1,216 @@
+"""What trees of files are made of, so that they can be made again elsewhere as they are: names of any bytes, links inside the
+tree, empty folders, permissions, times of change, holes. Owners, ACLs and extended attributes stay behind, and two names of
+one file become two files.
+
+What cannot be made again elsewhere is `Immovable`, which names it.
+"""
+
+import errno
+import hashlib
+import os
+import stat
+from typing import Any, Generator, Iterator, List, NamedTuple, Optional
+
+SMALL = 1 << 16  # bytes: files up to here are hashed when they are listed
+MOST_ENTRIES = 20_000
+BLOCK = 1 << 20  # bytes that are hashed before anything else is looked at
+FOLDER, LINK, TIMED = "/", "l", "t"  # first letters of marks; a digest in hexadecimal has none of them
+BITS = 0o777  # what of a mode goes along
+OWNERS = stat.S_IRUSR | stat.S_IWUSR | stat.S_IXUSR
+NOTHING = b"\0" * BLOCK
+
+
+class Entry(NamedTuple):
+    """One name in a tree. `mark`: "/" of a folder, "l" and where it leads of a link, "t" and its time of change of a large
+    file, else the SHA-256 of the content."""
+
+    path: str  # below the tree's folder, as `shared_name` has it
+    size: int  # bytes; 0 of what is no file
+    mark: str
+    mode: int = 0o600
+    changed: int = 0  # time of change, ns since the epoch
+    stored: int = 0  # bytes on the disk: fewer than `size` where it has holes
+
+    @property
+    def is_file(self) -> bool:
+        return not self.mark.startswith((FOLDER, LINK))
+
+
+class Immovable(Exception):
+    """A tree that cannot be made again elsewhere, in words that name what is in the way."""
+
+
+# -- names ------------------------------------------------------------------------------------------------------------------
+
+
+def shared_name(name: str) -> str:
+    """The same on every server, whatever its locale: UTF-8, with the bytes that are none as surrogates."""
+    return os.fsencode(name).decode("utf-8", "surrogateescape")
+
+
+def local_name(name: str) -> str:
+    """Its opposite. Raises ValueError for what is no name."""
+    return os.fsdecode(name.encode("utf-8", "surrogateescape"))
+
+
+def shown(name: str) -> str:
+    """For people: one line, whatever is in it."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in name)
+
+
+# -- listing ----------------------------------------------------------------------------------------------------------------
+
+
+def below(folder: str, path: str) -> Iterator[Entry]:
+    """An entry of `folder` and all that is below it, folders before what they hold. Raises Immovable."""
+    waiting = [path]
+    while waiting:
+        one = entry(folder, waiting.pop())
+        if one is None:
+            continue
+        yield one
+        if one.mark == FOLDER:
+            names = sorted(os.listdir(os.path.join(folder, local_name(one.path))), reverse=True)
+            waiting += ["{}/{}".format(one.path, shared_name(name)) for name in names]
+
+
+def entry(folder: str, path: str) -> Optional[Entry]:
+    """What is at `path` below `folder`, None for nothing. Raises Immovable, or OSError for a disk that does not answer."""
+    full = os.path.join(folder, local_name(path))
+    try:
+        status = os.lstat(full)
+        if stat.S_ISLNK(status.st_mode):
+            return Entry(path, 0, LINK + _target(folder, full, path), BITS, status.st_mtime_ns)
+        if stat.S_ISDIR(status.st_mode):
+            if status.st_mode & OWNERS != OWNERS:
+                raise Immovable("{} is a folder that its owner may not read and write".format(shown(path)))
+            return Entry(path, 0, FOLDER, status.st_mode & BITS, status.st_mtime_ns)
+        if not stat.S_ISREG(status.st_mode):
+            raise Immovable("{} is neither a file nor a folder nor a link".format(shown(path)))
+        if status.st_mode & (stat.S_ISUID | stat.S_ISGID):
+            raise Immovable("{} runs as somebody else (setuid or setgid)".format(shown(path)))
+        return _file(full, path, status)
+    except FileNotFoundError:
+        return None
+    except PermissionError as error:
+        raise Immovable("{} cannot be read: {}".format(shown(path), error.strerror)) from error
+
+
+def _target(folder: str, full: str, path: str) -> str:
+    """Where a link leads. Raises Immovable where that is out of the folder, or would be elsewhere."""
+    target = os.readlink(full)
+    root = os.path.realpath(folder)
+    end = os.path.realpath(full)
+    if os.path.isabs(target) or not (end + os.sep).startswith(root + os.sep):
+        words = "{} is a link to {}: only a relative link inside the checkpoint folder leads to the same elsewhere"
+        raise Immovable(words.format(shown(path), shown(shared_name(target))))
+    return shared_name(target)
+
+
+def _file(full: str, path: str, status: os.stat_result) -> Entry:
+    facts = {
+        "mode": status.st_mode & BITS,
+        "changed": status.st_mtime_ns,
+        "stored": min(status.st_size, status.st_blocks * 512),
+    }
+    descriptor = os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as stream:
+        if status.st_size > SMALL:  # it was only opened to see whether it can be
+            return Entry(path, status.st_size, "{}{}".format(TIMED, status.st_mtime_ns), **facts)
+        content = stream.read(SMALL + 1)
+    return Entry(path, len(content), hashlib.sha256(content).hexdigest(), **facts)
+
+
+def is_same(folder: str, one: Entry) -> bool:
+    """Is the entry there already, its permissions and time aside?"""
+    try:
+        there = entry(folder, one.path)
+    except (OSError, Immovable):
+        return False
+    return there is not None and (there.size, there.mark) == (one.size, one.mark)
+
+
+# -- over the wire ----------------------------------------------------------------------------------------------------------
+
+
+def as_json(entries: List[Entry]) -> List[List[Any]]:
+    return [list(one) for one in entries]
+
+
+def parsed(message: Any) -> List[Entry]:
+    """A listing from what came over the wire. Raises ValueError for one that would lead out of its folder."""
+    if not isinstance(message, list) or len(message) > MOST_ENTRIES:
+        raise ValueError("a listing is a list of entries")
+    entries = [_parsed(one) for one in message]
+    kinds = {one.path: one for one in entries}
+    if len(kinds) != len(entries):
+        raise ValueError("a path is listed twice")
+    for one in entries:
+        for parent in parents(one.path):
+            if parent in kinds and kinds[parent].mark != FOLDER:
+                raise ValueError("{!r} is below what is no folder".format(one.path))
+    return entries
+
+
+def _parsed(message: Any) -> Entry:
+    one = Entry(*message)
+    if not isinstance(one.path, str) or not isinstance(one.mark, str) or not one.mark:
+        raise ValueError("{!r} has no path or no mark".format(message))
+    local_name(one.path)
+    if "\0" in one.path or any(part in ("", ".", "..") for part in one.path.split("/")):
+        raise ValueError("{!r} is no path below a folder".format(one.path))
+    if not all(isinstance(number, int) and number >= 0 for number in (one.size, one.mode, one.stored)):
+        raise ValueError("{!r} has no size".format(one.path))
+    if not isinstance(one.changed, int) or one.mode & ~BITS or (one.size and not one.is_file):
+        raise ValueError("{!r} is nothing that could be made".format(one.path))
+    if one.mark.startswith(LINK) and (one.mark[1:].startswith("/") or not one.mark[1:] or "\0" in one.mark):
+        raise ValueError("{!r} is a link that leads out".format(one.path))
+    return one
+
+
+def parents(path: str) -> List[str]:
+    """``["a", "a/b"]`` of ``a/b/c``."""
+    parts = path.split("/")
+    return ["/".join(parts[:length]) for length in range(1, len(parts))]
+
+
+# -- content ----------------------------------------------------------------------------------------------------------------
+
+
+def data_at(descriptor: int, offset: int, size: int) -> int:
+    """Where the first data at or after `offset` begins, `size` for none: what lies before is a hole."""
+    try:
+        return min(os.lseek(descriptor, offset, os.SEEK_DATA), size)
+    except OSError as error:
+        return size if error.errno == errno.ENXIO else offset  # else a file system that knows no holes
+
+
+def digest(path: str) -> Generator[None, None, str]:
+    """SHA-256 over the size of a file and all its blocks that are not zero throughout, each with its place: a hole costs
+    nothing, and equals zeros."""
+    state = hashlib.sha256()
+    with open(path, "rb", buffering=0) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        state.update(b"%d" % size)
+        offset = 0
+        while offset < size:
+            offset = data_at(stream.fileno(), offset, size) // BLOCK * BLOCK
+            block = os.pread(stream.fileno(), BLOCK, offset)
+            if block != NOTHING[: len(block)]:
+                state.update(b"%d:" % offset)
+                state.update(block)
+            offset += BLOCK
+            yield
+    return state.hexdigest()
+
+
+def sha256(path: str) -> Generator[None, None, str]:
+    """Of the content, a block at a time."""
+    state = hashlib.sha256()
+    with open(path, "rb") as stream:
+        while True:
+            block = stream.read(BLOCK)
+            if not block:
+                return state.hexdigest()
+            state.update(block)
+            yield
