@@ -162,6 +162,11 @@ class Layout:
     parts: tuple[tuple[NodeId, int], ...]
     gpu_type: str = ""
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for a node that is named twice, or of which nothing is taken."""
+        if len({node for node, _ in self.parts}) < len(self.parts) or any(count < 1 for _, count in self.parts):
+            raise ValueError(f"a layout names a server twice, or takes nothing of one: {self.parts}")
+
     @property
     def shape(self) -> Shape:
         return Shape(sum(count for _, count in self.parts), len(self.parts), self.gpu_type)
@@ -177,6 +182,15 @@ class Placement:
 
     parts: tuple[tuple[NodeId, tuple[DeviceId, ...]], ...]
     gpu_type: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a node that is named twice, or without devices, or with one of them twice: a job that
+        held such a placement would never be over."""
+        if len({node for node, _ in self.parts}) < len(self.parts):
+            raise ValueError(f"a placement names a server twice: {self}")
+        for _, devices in self.parts:
+            if not devices or len(set(devices)) < len(devices):
+                raise ValueError(f"a placement names a server without devices, or one of them twice: {self}")
 
     @property
     def replicas(self) -> int:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpq.core.models import JobState, Layout, Shape, Snapshot
+from gpq.core.models import JobState, Layout, Placement, Shape, Snapshot
 from gpq.core.nodes import DeviceState, NodeState
 from gpq.core.placement import place
 from gpq.core.profile import Profile
 from gpq.core.shapes import feasible, supply
-from gpq.core.units import JobId, NodeId
+from gpq.core.units import DeviceId, JobId, NodeId
 from tests.builders import DECLARED, black_box, job, node, on, running, snapshot
 
 
@@ -145,3 +147,23 @@ def test_a_layout_of_another_type_on_the_same_node_is_another_place() -> None:
     mine = running(1, replace(on("a", 0), gpu_type="A100"))
     wanted = {JobId(1): Layout(((NodeId("a"), 1),), "T4")}
     assert place(snapshot(machine, mine), wanted) == {JobId(1): on("a", 1)}
+
+
+A = NodeId("a")
+
+
+@pytest.mark.parametrize("parts", [((A, ("0",)), (A, ("1",))), ((A, ()),), ((A, ("0", "0")),)])
+def test_a_placement_that_no_attempt_could_end_on_is_refused_where_it_enters(
+    parts: tuple[tuple[NodeId, tuple[DeviceId, ...]], ...],
+) -> None:
+    """A job on a server that is named twice would wait for a second end of its part there, for good."""
+    with pytest.raises(ValueError, match="placement names"):
+        Placement(parts)
+    with pytest.raises(msgspec.ValidationError, match="placement names"):  # of a damaged database
+        msgspec.convert({"parts": parts}, Placement)
+
+
+@pytest.mark.parametrize("parts", [((A, 1), (A, 2)), ((A, 0),)])
+def test_so_is_a_layout(parts: tuple[tuple[NodeId, int], ...]) -> None:
+    with pytest.raises(ValueError, match="layout names"):
+        Layout(parts)
