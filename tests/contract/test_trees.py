@@ -30,7 +30,9 @@ CONTENTS = st.one_of(
 )
 FILES = st.tuples(st.just("file"), CONTENTS, st.sampled_from([0o600, 0o644, 0o755, 0o400, 0o444]))
 HOLES = st.tuples(st.just("holes"), st.integers(0, 3), st.integers(1, 1 << 33))
-LINKS = st.tuples(st.just("link"), st.sampled_from(["a", "b", "./a", "../a", "../../a", "b/../a", "/etc/passwd", "nowhere"]))
+LINKS = st.tuples(
+    st.just("link"), st.sampled_from(["a", "b", "./a", "../a", "../../a", "b/../a", "/etc/passwd", "nowhere"])
+)
 OTHERS = st.tuples(st.sampled_from(["fifo", "setuid"]))
 TREES = st.recursive(
     st.one_of(FILES, FILES, HOLES, LINKS), lambda inner: st.dictionaries(NAMES, inner, max_size=5), max_leaves=12
@@ -109,9 +111,7 @@ def bring(source: NodeAgent, target: NodeAgent) -> Gauge:
     if answer["stays"]:
         raise GpqError(answer["stays"])
     gauge = Gauge()
-    Transfer(
-        {"job": JOB}, answer["files"], NodeSource(asking(source), JOB), asking(target), lambda: True, gauge
-    ).run()
+    Transfer({"job": JOB}, answer["files"], NodeSource(asking(source), JOB), asking(target), lambda: True, gauge).run()
     return gauge
 
 

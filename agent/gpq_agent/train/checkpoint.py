@@ -1,13 +1,11 @@
 """Checkpoints that are whole or absent: temporary folder, fsync, rename, and a manifest with size and SHA-256.
 
-The newest two are kept; a damaged one is passed over, and said so. Only rank 0 writes. What the script registered may
-hold any object, so a file that `weights_only` refuses is read as a full pickle: it is the job's own, checked by digest.
+The newest two are kept; a damaged one is passed over, and said so. Only rank 0 writes.
 """
 
 import contextlib
 import hashlib
 import os
-import pickle
 import shutil
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
@@ -15,6 +13,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 import torch
 
 from gpq_agent import wire
+
+from .loading import read_state, refusal
 
 FORMAT = 1
 KEEP = 2
@@ -26,11 +26,13 @@ PERIOD_FACTOR = 100.0  # and at least so many times what one blocks the training
 
 
 class Saved(NamedTuple):
-    """One finished checkpoint: `seconds` is how long training waited for it."""
+    """One finished checkpoint: `seconds` is how long training waited for it, `refusal` why the next attempt will not load
+    it, "" where it will."""
 
     path: str
     seconds: float
     size: int
+    refusal: str = ""
 
 
 def sync_folder(path: str) -> None:
@@ -92,10 +94,11 @@ class CheckpointStore:
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
+        refused = refusal(os.path.join(final, STATE))
         self._prune(keep=os.path.basename(final))
         self._blocked = time.perf_counter() - begin
         self._saved_at = time.monotonic()
-        return Saved(final, self._blocked, size)
+        return Saved(final, self._blocked, size, refused)
 
     def names(self) -> List[str]:
         """Finished checkpoints, newest first. A repeated step (`step-7.1`) is newer than the first of it."""
@@ -165,20 +168,6 @@ class CheckpointStore:
             with contextlib.suppress(OSError):
                 os.rename(os.path.join(self.folder, name), doomed)
             shutil.rmtree(doomed, ignore_errors=True)
-
-
-def read_state(source: Any) -> Dict[str, Any]:
-    """Load a state from a path (mapped) or a binary stream, tensors on the CPU."""
-    mapped = isinstance(source, str)
-    try:
-        state = torch.load(source, map_location="cpu", mmap=mapped or None, weights_only=True)
-    except pickle.UnpicklingError:
-        if not mapped:
-            source.seek(0)
-        state = torch.load(source, map_location="cpu", mmap=mapped or None, weights_only=False)
-    if not isinstance(state, dict):
-        raise ValueError("a checkpoint must hold a dictionary")
-    return state
 
 
 def _age(name: str) -> Tuple[int, int]:

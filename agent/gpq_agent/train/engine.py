@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Set, Tuple
 
 import torch
 import torch.distributed as dist
@@ -81,6 +81,7 @@ class Engine:
         self.meter = ProgressMeter()
         self.ledger = Ledger()
         self.parts = Parts()
+        self._refusals: Set[str] = set()  # of checkpoints, that were told
         self.evaluating = 0
         self.evaluation_failed = False  # in this micro-batch: it was not training that ran out of memory
         self.stopping = 0
@@ -463,6 +464,9 @@ class Engine:
             self.store.postpone()
             self.notice("cannot write a checkpoint: {}".format(str(error).splitlines()[0]))
             return False
+        if saved.refusal and saved.refusal not in self._refusals:
+            self._refusals.add(saved.refusal)
+            self.notice("the next attempt will not go on from this: {}".format(saved.refusal))
         content = {"step": self.meter.steps, "seconds": round(saved.seconds, 4), "bytes": saved.size, "why": why}
         self.report.send("checkpoint", content)
         return True

@@ -12,9 +12,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from .checkpoint import CheckpointStore, read_state
+from .checkpoint import CheckpointStore
 from .errors import GpqTrainError
 from .internals import uncompiled
+from .loading import read_state, refuse_unloadable
 from .sampler import stable_seed
 
 LARGEST_SEED = 1 << 32  # numpy takes no larger one, so scripts give none
@@ -53,6 +54,8 @@ class Parts:
             )
         if name in self._parts:
             raise GpqTrainError("there is already a part named {!r} in the checkpoint".format(name))
+        if name.startswith(USER):
+            refuse_unloadable(part.state_dict())
         self._parts[name] = part
         self._held.append(part)
         if name in self._waiting:

@@ -88,12 +88,6 @@ def test_a_failed_write_raises_and_leaves_the_earlier_checkpoint(tmp_path: Path)
     assert os.listdir(store.folder) == store.names()
 
 
-def test_objects_that_torch_will_not_unpickle_by_default_come_back(tmp_path: Path) -> None:
-    store = CheckpointStore(str(tmp_path))
-    store.save({"state": {"path": Path("a/b")}}, 1, attempt=1)
-    assert store.read(store.names()[0]) == {"state": {"path": Path("a/b")}}
-
-
 class Counter:
     def __init__(self) -> None:
         self.tensor = torch.zeros(2)
