@@ -252,7 +252,10 @@ def _never_elsewhere(snapshot: Snapshot, job: Job) -> Explained | None:
     free = replace(job, files=replace(job.files, stays=""))
     if not feasible(free, snapshot, supply(snapshot, free, {})):
         return None
-    remedy = "gpq looks again every ten minutes: remove that from the checkpoint folder there, or name one folder that the servers share: `checkpoints`"
+    remedy = (
+        "remove that from the checkpoint folder there, and gpq looks again within ten minutes; or name one folder that the "
+        "servers share as `checkpoints`"
+    )
     return Explained(f"waits for server {job.files.node}, where its checkpoint stays", tuple(lines), (remedy,))
 
 

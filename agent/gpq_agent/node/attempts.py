@@ -251,9 +251,9 @@ class Attempts:
     def _last_words(self, key: str) -> str:
         """What a shim left that failed, to be appended."""
         try:
-            with open(os.path.join(self.spool.folder(key), shim.CRASH), errors="replace") as stream:
-                return " ({})".format(stream.read().strip().splitlines()[-1])
-        except (OSError, IndexError):
+            words = records.read_bytes(os.path.join(self.spool.folder(key), shim.CRASH)) or b""
+            return " ({})".format(words.decode("utf-8", "replace").strip().splitlines()[-1])
+        except (OSError, ValueError, IndexError):
             return ""
 
     def _unknown_exit(self, key: str, info: wire.AttemptInfo, note: str) -> Dict[str, Any]:
@@ -455,7 +455,8 @@ class Attempts:
             return
         if info.state in LIVE:
             raise SpoolError("attempt {} is {}".format(key, info.state), "stop it first")
-        os.close(os.open(os.path.join(self.spool.folder(key), spool.FORGOTTEN), os.O_WRONLY | os.O_CREAT, 0o600))
+        path = os.path.join(self.spool.folder(key), spool.FORGOTTEN)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o600))
         self._let_go(key)
 
     def is_forgotten(self, key: str) -> bool:

@@ -338,10 +338,12 @@ def _wait(process: "subprocess.Popen[bytes]", limit: float) -> Optional[int]:
 def _exports(path: str, given: Dict[str, str]) -> Message:
     """What the setup changed in the environment, and which Python it put first in PATH."""
     try:
-        with open(path, "rb") as stream:
-            pairs = [line.partition(b"=") for line in stream.read().split(b"\0") if b"=" in line]
-    except FileNotFoundError:  # it left by `exit` or `exec`
+        content = records.read_bytes(path)
+    except (OSError, ValueError):
+        content = None
+    if content is None:  # it left by `exit` or `exec`
         return {}
+    pairs = [line.partition(b"=") for line in content.split(b"\0") if b"=" in line]
     after = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
     mine = {n: v for n, v in after.items() if not n.startswith(OURS) and n not in OF_THE_SHELL and given.get(n) != v}
     python = ""

@@ -70,7 +70,8 @@ def detach(folder: str, keep: Set[int], body: Callable[[], None]) -> None:
 
 def _leave_trace(folder: str) -> None:
     try:
-        with open(os.path.join(folder, CRASH), "a") as stream:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW
+        with open(os.open(os.path.join(folder, CRASH), flags, 0o600), "a") as stream:
             traceback.print_exc(file=stream)
     except OSError:
         pass

@@ -188,7 +188,7 @@ def machine_id() -> str:
 def reserve(path: str, times: int = 1) -> None:
     """Set blocks aside for `path`, to be written `times` times even when the disk is full. Raises OSError."""
     for number in range(times):
-        descriptor = os.open(path + RESERVE + str(number), os.O_WRONLY | os.O_CREAT, 0o600)
+        descriptor = os.open(path + RESERVE + str(number), os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o600)
         try:
             _allocate(descriptor)
             os.fsync(descriptor)
@@ -221,7 +221,7 @@ def write_reserved(path: str, content: Dict[str, Any]) -> None:
         if not held:
             raise
     line = wire.encode(content)
-    descriptor = os.open(held[0], os.O_WRONLY)
+    descriptor = os.open(held[0], os.O_WRONLY | os.O_NONBLOCK)
     try:
         os.pwrite(descriptor, line, 0)
         os.ftruncate(descriptor, len(line))

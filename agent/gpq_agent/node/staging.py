@@ -13,7 +13,7 @@ import os
 import time
 from typing import Any, Callable, Dict, Generator, List, Tuple
 
-from gpq_agent import wire
+from gpq_agent import records, wire
 from gpq_agent.node import arriving, storage, trees, unpacking
 from gpq_agent.node.arriving import inside, remove
 from gpq_agent.node.spool import SpoolError
@@ -93,7 +93,7 @@ class Staging:
     def _fetch(self, message: Message) -> Message:
         """Of one file from `offset` on: `skip` bytes of a hole, then data."""
         offset, limit = int(message["offset"]), min(max(int(message["limit"]), 1), PIECE)
-        with open(self._source(message, message["path"]), "rb", buffering=0) as stream:
+        with os.fdopen(records.open_plain(self._source(message, message["path"])), "rb", buffering=0) as stream:
             size = os.fstat(stream.fileno()).st_size
             begin = trees.data_at(stream.fileno(), offset, size) if offset < size else offset
             data = os.pread(stream.fileno(), limit, begin)
@@ -104,7 +104,7 @@ class Staging:
         contents: List[str] = []
         room = PIECE
         for path in list(message["paths"]):
-            with open(self._source(message, path), "rb") as stream:
+            with os.fdopen(records.open_plain(self._source(message, path)), "rb") as stream:
                 data = stream.read(SMALL + 1)
             room -= len(data)
             if contents and room < 0:

@@ -11,6 +11,8 @@ import os
 import stat
 from typing import Any, Generator, Iterator, List, NamedTuple, Optional
 
+from gpq_agent import records
+
 SMALL = 1 << 16  # bytes: files up to here are hashed when they are listed
 MOST_ENTRIES = 20_000
 BLOCK = 1 << 20  # bytes that are hashed before anything else is looked at
@@ -92,6 +94,8 @@ def entry(folder: str, path: str) -> Optional[Entry]:
         return _file(full, path, status)
     except FileNotFoundError:
         return None
+    except records.Damaged as error:
+        raise Immovable("{} cannot be read: {}".format(shown(path), error.why)) from error
     except PermissionError as error:
         raise Immovable("{} cannot be read: {}".format(shown(path), error.strerror)) from error
 
@@ -113,8 +117,7 @@ def _file(full: str, path: str, status: os.stat_result) -> Entry:
         "changed": status.st_mtime_ns,
         "stored": min(status.st_size, status.st_blocks * 512),
     }
-    descriptor = os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as stream:
+    with os.fdopen(records.open_plain(full), "rb") as stream:
         if status.st_size > SMALL:  # it was only opened to see whether it can be
             return Entry(path, status.st_size, "{}{}".format(TIMED, status.st_mtime_ns), **facts)
         content = stream.read(SMALL + 1)
@@ -189,7 +192,7 @@ def digest(path: str) -> Generator[None, None, str]:
     """SHA-256 over the size of a file and all its blocks that are not zero throughout, each with its place: a hole costs
     nothing, and equals zeros."""
     state = hashlib.sha256()
-    with open(path, "rb", buffering=0) as stream:
+    with os.fdopen(records.open_plain(path), "rb", buffering=0) as stream:
         size = os.fstat(stream.fileno()).st_size
         state.update(b"%d" % size)
         offset = 0
@@ -207,7 +210,7 @@ def digest(path: str) -> Generator[None, None, str]:
 def sha256(path: str) -> Generator[None, None, str]:
     """Of the content, a block at a time."""
     state = hashlib.sha256()
-    with open(path, "rb") as stream:
+    with os.fdopen(records.open_plain(path), "rb") as stream:
         while True:
             block = stream.read(BLOCK)
             if not block:

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
-from gpq_agent import wire
+from gpq_agent import records, wire
 
 from .loading import read_state, refusal
 
@@ -47,7 +47,7 @@ def sync_folder(path: str) -> None:
 def digest(path: str) -> str:
     """SHA-256 of a file's content, in hexadecimal."""
     state = hashlib.sha256()
-    with open(path, "rb") as stream:
+    with os.fdopen(records.open_plain(path), "rb") as stream:
         for block in iter(lambda: stream.read(1 << 20), b""):
             state.update(block)
     return state.hexdigest()

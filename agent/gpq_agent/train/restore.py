@@ -4,6 +4,7 @@ Works without a shared file system: replicas whose node lacks the chosen file ge
 """
 
 import io
+import os
 import random
 import sys
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
@@ -11,6 +12,8 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+
+from gpq_agent import records
 
 from .checkpoint import CheckpointStore
 from .errors import GpqTrainError
@@ -183,7 +186,7 @@ def choose_state(
         return store.read(name)
     content = torch.empty(manifest["bytes"], dtype=torch.uint8)
     if rank == 0:
-        with open(store.path(name), "rb") as stream:
+        with os.fdopen(records.open_plain(store.path(name)), "rb") as stream:
             content = torch.frombuffer(bytearray(stream.read()), dtype=torch.uint8)
     dist.broadcast(content, src=0, group=group)
     return read_state(io.BytesIO(content.numpy().tobytes()))

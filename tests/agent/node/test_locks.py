@@ -126,6 +126,20 @@ def test_what_is_planted_in_place_of_a_lock_is_refused_and_not_touched(
     assert os.lstat(path) == before
 
 
+@pytest.mark.parametrize(
+    "content", ["[" * 4000, '{"a":' * 600 + "1" + "}" * 600, '{"job": 1e999}', '{"job": %s}' % ("9" * 3000), "\udcff", "7"]
+)
+def test_a_holder_that_writes_nonsense_is_a_holder_without_a_name(folder: Path, content: str) -> None:
+    """Another user can: the file is his."""
+    held = of(folder).take([A], 1, 1)
+    path = folder / f"gpq-{A}.{os.geteuid()}.holder"
+    path.write_bytes(content.encode("utf-8", "surrogateescape"))
+    assert of(folder, "other").holder(A) == f"held by {ME}'s gpq"
+    with pytest.raises(SpoolError, match="held by"):
+        of(folder, "other").take([A], 2, 1)
+    locks.close(held)
+
+
 @pytest.mark.parametrize("plant", [plant_link, plant_pipe])
 def test_what_is_planted_in_place_of_a_name_costs_the_name_alone(folder: Path, plant: Callable[[Path], None]) -> None:
     content = Path("/etc/passwd").read_bytes()

@@ -1,4 +1,4 @@
-"""What a checkpoint may hold: data comes back, code does not run, and who saves more than data is told before it costs anything."""
+"""What a checkpoint may hold: data comes back, code does not run, and who saves more than data is told before that costs him."""
 
 from __future__ import annotations
 

@@ -1,0 +1,67 @@
+"""Files that others may have written are read by `gpq_agent.records` alone, which bounds them and never waits."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+AGENT = Path(__file__).resolve().parents[2] / "agent" / "gpq_agent"
+# What else is read, and why nobody can have put anything there.
+OURS = {
+    "node/bootstrap.py": "the agent's own code, which is sent before there is a reader; its pipe from the daemon",
+    "node/cgroups.py": "the kernel's",
+    "node/network.py": "the kernel's",
+    "node/gpu_probe.py": "the kernel's",
+    "node/attributes.py": "the kernel's",
+    "node/looking.py": "a pipe from our own child",
+    "node/patiently.py": "a pipe from our own child",
+    "node/checkup.py": "the kernel's; a pipe from our own child",
+    "node/gpu_looks.py": "a pipe from our own child",
+    "node/gpu_report.py": "the kernel's; pipes of our own",
+    "node/login.py": "the environment that our own child is given",
+    "train/check.py": "the environment that our own child is given",
+    "train/fork_server.py": "a pipe of our own",
+    "train/safekeeping.py": "the environment that our own child is given",
+    "train/environment.py": "the kernel's",
+    "gpucheck/processes.py": "a pipe from our own child",
+}
+
+
+def reads(path: Path) -> list[str]:
+    """Places where a module opens a file by name to read it, or parses JSON, by itself."""
+    places = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        if name in ("json.load", "json.loads", "Path.read_text", "Path.read_bytes"):
+            places.append(f"line {node.lineno}: {name}")
+        elif name in ("open", "io.open") and not _is_exempt(node):
+            places.append(f"line {node.lineno}: {ast.unparse(node)}")
+    return places
+
+
+def _is_exempt(call: ast.Call) -> bool:
+    """It writes, is given a descriptor, or a name of the kernel's."""
+    first = ast.unparse(call.args[0])
+    mode = ast.unparse(call.args[1]) if len(call.args) > 1 else "'r'"
+    return not mode.startswith(("'r", '"r')) or first.startswith(("os.open(", "'/proc/", "'/etc/machine-id"))
+
+
+@pytest.mark.parametrize("module", sorted(str(path.relative_to(AGENT)) for path in AGENT.rglob("*.py")))
+def test_no_module_reads_by_itself_what_others_may_write(module: str) -> None:
+    if module in ("records.py", *OURS):
+        return
+    assert reads(AGENT / module) == [], "read it by gpq_agent.records, or say in OURS why nobody can have changed it"
+
+
+def test_what_is_excepted_needs_it() -> None:
+    assert [module for module in OURS if not reads(AGENT / module)] == []
+
+
+def test_a_module_that_does_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text("import json\nwith open(name, 'rb') as stream:\n    json.load(stream)\nopen(name, 'w')\n")
+    assert len(reads(path)) == 2
