@@ -154,6 +154,13 @@ def set_aside(path: str) -> str:
     return ""
 
 
+def put_away(damage: Damaged) -> str:
+    """Set the damaged file aside. What has become of it, in words."""
+    kept = set_aside(damage.path)
+    place = ", and is kept as {}".format(os.path.basename(kept)) if kept else ""
+    return "{} was damaged ({}){}".format(os.path.basename(damage.path), damage.why, place)
+
+
 def check(kind: Type[Any], content: Dict[str, Any], path: str) -> Dict[str, Any]:
     """`content` as it is, where all fields of the NamedTuple `kind` are in it, or have defaults, and are of their types. Others
     are a newer version's. Raises Damaged."""

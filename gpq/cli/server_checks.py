@@ -73,6 +73,7 @@ class _Checkup:
         for name, node in self.nodes.items():
             self.found.append(server_lines.reachability(node))
             self.found += server_lines.unknown_attempts(node)
+            self.found += server_lines.damaged_files(node)
             if self._config(name).connector == "ssh":
                 self.found.append(_ssh(name, self._config(name)))
             if name in told:

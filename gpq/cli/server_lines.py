@@ -38,6 +38,11 @@ def unknown_attempts(node: NodeView) -> list[Check]:
     return [Check("attempts", "warn", told, mend, node.name) for told in node.strangers]
 
 
+def damaged_files(node: NodeView) -> list[Check]:
+    mend = "gpq goes on without them: a full disk, a crash of the server, or a program that writes there may be why"
+    return [Check("records", "warn", line, mend, node.name) for line in node.damage]
+
+
 def of_itself(name: str, told: Told, offset: float, unsure: float, files: int = UNLIMITED) -> list[Check]:
     """From what `examine` told. `offset`: of its clock against ours, seconds, known to within `unsure`; `files`: that may be
     open in this shell, and so in its jobs."""

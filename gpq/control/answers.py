@@ -225,6 +225,7 @@ class Reader:
             drained=node.id in self.snapshot.drained,
             address=node.address,
             strangers=self._strangers(node),
+            damage=list(node.damage),
         )
 
     def _strangers(self, node: Node) -> list[str]:

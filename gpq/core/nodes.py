@@ -130,6 +130,7 @@ class Node:
     stuck: tuple[tuple[str, str], ...] = ()  # ("42.1", why): attempts that were ended, and do not go
     storage: str = ""  # of the folder of the checkpoints: nodes with the same one share it; "": shared with none
     strangers: tuple[Stranger, ...] = ()
+    damage: tuple[str, ...] = ()  # files of gpq's that were not what they should be, and were set aside: a line each
     owner: str = ""  # user there to whom it belongs (gpq.core.owners); "": nobody
     yields: tuple[str, ...] = ()  # users who asked there for their server (`gpq yield`)
 

@@ -218,6 +218,7 @@ class Observer:
             stuck=sightings.stuck(known),
             storage=self.storage,
             strangers=self._strangers(known, snapshot),
+            damage=sightings.damage(self._hello, known),
             owner=self._owner,
             yields=tuple(sorted(map(str, yields)))[:MOST_YIELDS],
         )

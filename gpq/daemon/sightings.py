@@ -16,6 +16,7 @@ from gpq.core.owners import presence
 from gpq.core.profile import RankPulse
 from gpq.core.units import DeviceId, JobId, NodeId, Seconds
 
+MOST_DAMAGE = 20  # lines of one node
 LONGEST_NOTE = 500  # characters
 MOST_ADDRESSES = 16  # of a node, that peers try
 MOST = 1 << 53  # of any number; beyond it JSON and floats are not exact
@@ -113,6 +114,15 @@ def stuck(known: Mapping[tuple[JobId, int], Mapping[str, Any]]) -> tuple[tuple[s
     )
 
 
+def damage(hello: Mapping[str, Any], known: Mapping[tuple[JobId, int], Mapping[str, Any]]) -> tuple[str, ...]:
+    """Files that the node set aside, a line each, at most MOST_DAMAGE."""
+    lines = [str(line) for line in hello.get("damage", ())]
+    lines += [
+        f"attempt {key[0]}.{key[1]}: {line}" for key, info in sorted(known.items()) for line in info.get("damage", ())
+    ]
+    return tuple(line[:LONGEST_NOTE] for line in lines[:MOST_DAMAGE])
+
+
 def _state(word: str) -> DeviceState:
     """A word of a newer agent means at least that it is not to be used."""
     return DeviceState(word) if word in set(DeviceState) else DeviceState.DEGRADED
@@ -176,4 +186,4 @@ def _outline(node: Node) -> tuple[object, ...]:
         for device in node.devices
     )
     net = (node.address, node.addresses, node.interface, node.ephemeral, node.storage, node.strangers, presence(node))
-    return (node.state, node.boot_id, node.cores, node.memory_mib, *net, node.stuck, devices)
+    return (node.state, node.boot_id, node.cores, node.memory_mib, *net, node.stuck, node.damage, devices)

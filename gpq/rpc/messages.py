@@ -579,6 +579,7 @@ class NodeView(msgspec.Struct, frozen=True):
     drained: bool = False  # also while it does not answer
     address: str = ""  # where other servers reach it
     strangers: list[str] = []  # attempts that live there and are not in the database, a line each
+    damage: list[str] = []  # files of gpq's there that were set aside, a line each
 
     @property
     def answers(self) -> bool:

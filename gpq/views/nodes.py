@@ -37,7 +37,7 @@ def seen(node: NodeView) -> str:
 
 def _reason(node: NodeView) -> str:
     """Attempts that are not in the database do not show on devices where those are in other use."""
-    return "; ".join(safe(part) for part in (node.reason, *node.strangers) if part)
+    return "; ".join(safe(part) for part in (node.reason, *node.strangers, *node.damage) if part)
 
 
 def _devices(rows: list[tuple[NodeView, DeviceView]], held: list[ReservationView]) -> list[Column]:

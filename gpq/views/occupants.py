@@ -22,6 +22,7 @@ def lines(nodes: list[NodeView], past: Past, width: int) -> list[Text]:
         head = f"{safe(node.name)}  {safe(node.state)}  {node.cores} cores  {gib(node.memory_mib)}"
         found.append(Text(f"{head}  seen {seen(node)}  {safe(node.reason)}".rstrip(), style=style))
         found += [Text(f"  not in the database: {safe(line)}", style="red") for line in node.strangers]
+        found += [Text(f"  {safe(line)}", style="yellow") for line in node.damage]
         for device in node.devices:
             found += _device(node, device, past, room)
         found.append(Text(""))

@@ -90,7 +90,7 @@ class Attempts:
             try:
                 self._orders[key] = launch.parse_order(content)
             except SpoolError as error:
-                self._damaged(key, wire.ORDER, error.message)
+                self._put_away(key, records.Damaged(os.path.join(self.spool.folder(key), wire.ORDER), error.message))
                 self._orders[key] = self._bare_order(key)
         return self._orders[key]
 
@@ -286,14 +286,11 @@ class Attempts:
             shape = SHAPES.get(name)
             return records.read_object(path) if shape is None else records.read_shape(shape, path)
         except records.Damaged as damage:
-            self._damaged(key, name, damage.why)
+            self._put_away(key, damage)
         return self._bare_order(key)._asdict() if name == wire.ORDER else None
 
-    def _damaged(self, key: str, name: str, why: str) -> None:
-        place = records.set_aside(os.path.join(self.spool.folder(key), name))
-        words = "{} was damaged ({}){}".format(
-            name, why, ", and is kept as " + os.path.basename(place) if place else ""
-        )
+    def _put_away(self, key: str, damage: records.Damaged) -> None:
+        words = records.put_away(damage)
         lines = self._damage.setdefault(key, [])
         if words not in lines:
             lines.append(words)

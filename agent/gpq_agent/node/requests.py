@@ -274,6 +274,7 @@ class Agent:
             "network": [[one.name, one.address] for one in network.candidates(network.interfaces())],
             "ephemeral": list(network.ephemeral_ports()),
             "storage": self.staging.storage,
+            "damage": self.spool.damage + self.staging.damage,
         }
 
     def _hello(self, message: Message) -> Message:

@@ -15,12 +15,13 @@ import os
 import shutil
 import time
 import uuid
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
-from gpq_agent import wire
+from gpq_agent import records, wire
 
 LOCK = "lock"
 FORGOTTEN = "forgotten"
+COPY = ".copy"  # of the spool's own file, for a day when that is damaged
 RESERVE = ".reserve"
 RESERVE_BYTES = 4096
 LOCK_PATIENCE = 20.0  # seconds to wait for another agent's state change
@@ -35,6 +36,13 @@ class SpoolError(Exception):
         self.message = message
         self.hint = hint
         self.kind = kind
+
+
+class Identity(NamedTuple):
+    """Of a spool: spool.json, and its copy."""
+
+    id: str
+    machine: str = ""
 
 
 class Lock:
@@ -106,16 +114,22 @@ class Spool:
         self.checkpoints = os.path.abspath(checkpoints) if checkpoints else os.path.join(self.path, "checkpoints")
         for folder in (self.path, self.attempts, self.checkpoints):
             os.makedirs(folder, mode=0o700, exist_ok=True)
+        self.damage: List[str] = []  # what of the spool's own was set aside, in words
         self.id = self._claim()
 
     def _claim(self) -> str:
         """The spool's id; refuses a spool of another machine, whose attempts would all look dead from here."""
         path = os.path.join(self.path, "spool.json")
         with self.lock():
-            record = wire.read_json(path)
-            if record is None:
-                record = {"id": uuid.uuid4().hex[:16], "machine": machine_id()}
-                wire.write_json(path, record)
+            record, copy = self._identity(path), self._identity(path + COPY)
+            record = record or copy
+            if record is None and self.damage and self.attempt_keys():
+                told = "{}, and nothing tells which attempts are this spool's".format(self.damage[0])
+                raise SpoolError(told, "end the jobs there, then remove {}".format(self.attempts))
+            record = record or {"id": uuid.uuid4().hex[:16], "machine": machine_id()}
+            for name in (path, path + COPY):
+                if not os.path.exists(name):
+                    wire.write_json(name, record)
         theirs, ours = record.get("machine", ""), machine_id()
         if theirs and ours and theirs != ours:
             raise SpoolError(
@@ -123,6 +137,15 @@ class Spool:
                 "give each node its own --spool; if this machine was installed anew, remove {}".format(path),
             )
         return str(record["id"])
+
+    def _identity(self, path: str) -> Optional[Dict[str, Any]]:
+        """What a file says of the spool, None where it does not: one that is damaged is set aside."""
+        try:
+            record = records.read_shape(Identity, path)
+        except records.Damaged as damage:
+            self.damage.append(records.put_away(damage))
+            return None
+        return record
 
     def beside(self) -> List[str]:
         """Names of other spools of this machine in the same folder: of other names that a daemon has for it, perhaps."""

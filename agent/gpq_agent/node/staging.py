@@ -34,7 +34,8 @@ class Staging:
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        self.storage = storage.storage_id(folder)
+        self.damage: List[str] = []
+        self.storage = storage.storage_id(folder, self.damage)
         self._works: List[Tuple[Message, Work]] = []
         self._announced: Dict[str, Tuple[int, List[Entry]]] = {}  # by name, with the time of change of its SET
         self.operations: Dict[str, Callable[[Message], Message]] = {

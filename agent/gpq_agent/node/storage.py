@@ -9,12 +9,13 @@ Of the library's checkpoints and of a script's saves only the newest complete on
 whatever else a job keeps there, everything.
 """
 
+import contextlib
 import os
 import re
 import uuid
-from typing import Any, Dict, Generator, Iterator, List, Tuple
+from typing import Any, Dict, Generator, Iterator, List, NamedTuple, Tuple
 
-from gpq_agent import wire
+from gpq_agent import records, wire
 from gpq_agent.node import trees
 from gpq_agent.node.trees import Entry, Immovable
 
@@ -26,10 +27,21 @@ STEP, MANIFEST, STATE = "step-", "manifest.json", "state.pt"
 RECORD, MEMORY = "saved.json", "memory.json"
 
 
-def storage_id(folder: str) -> str:
-    """The id that the folder has, made where it has none. Raises OSError."""
+class Marker(NamedTuple):
+    """Of a folder of checkpoints: MARKER."""
+
+    id: str
+
+
+def storage_id(folder: str, damage: List[str]) -> str:
+    """The id that the folder has, made where it has none; "" where it cannot have one. What was set aside for it is added to
+    `damage`, in words. Raises OSError."""
     path = os.path.join(folder, MARKER)
-    known = wire.read_json(path)
+    try:
+        known = records.read_shape(Marker, path)
+    except records.Damaged as error:
+        damage.append(records.put_away(error))
+        known = None
     if known is None:
         temporary = "{}.{}.new".format(path, uuid.uuid4().hex[:8])
         wire.write_json(temporary, {"id": uuid.uuid4().hex})
@@ -42,7 +54,8 @@ def storage_id(folder: str) -> str:
         finally:
             if os.path.exists(temporary):
                 os.unlink(temporary)
-        known = wire.read_json(path)
+        with contextlib.suppress(records.Damaged):
+            known = records.read_shape(Marker, path)
     return str((known or {}).get("id", ""))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from gpq_agent import records, wire
 from gpq_agent.node import shapes
+from gpq_agent.node.spool import Spool, SpoolError
 
 from tests.agent.node.harness import NodeAgent, survivors, wait_until
 
@@ -183,3 +184,39 @@ def test_a_job_that_removed_its_folder_can_be_cancelled(
     node.ask("stop", attempt=key, mode="kill", grace=0.0)
     node.wait_for(key, "exited", "lost")
     assert survivors(node.spool, key) == []
+
+
+@pytest.mark.parametrize("name", ["spool.json", "spool.json.copy", "checkpoints/.storage.json"])
+def test_a_damaged_file_of_the_spool_costs_no_attempt(agent: Callable[..., NodeAgent], name: str) -> None:
+    """Every kind of damage, one after the other, each met by a new agent."""
+    node = agent("--slots", "2")
+    key = node.start(1, ["sleep", "600"])
+    node.wait_for(key, "running")
+    spool = node.greeting["spool"]
+    for harm in HARM.values():
+        node.close()
+        path = node.spool / name
+        path.unlink()
+        harm(path)
+        node = agent("--slots", "2")
+        assert node.greeting["spool"] == spool
+        assert [Path(name).name in line for line in node.greeting["damage"]] == [True]
+        assert node.attempts()[key]["state"] == "running"
+        for old in path.parent.glob(path.name + ".damaged*"):
+            os.rename(old, path.parent / f"old-{len(os.listdir(path.parent))}")
+    node.ask("stop", attempt=key, mode="kill", grace=0.0)
+    node.wait_for(key, "exited")
+
+
+def test_without_its_own_file_and_the_copy_a_spool_with_attempts_says_what_to_do(tmp_path: Path) -> None:
+    known = Spool(str(tmp_path)).id
+    os.mkdir(tmp_path / "attempts" / "1.1")
+    (tmp_path / "spool.json").unlink()
+    assert Spool(str(tmp_path)).id == known
+    for name in ("spool.json", "spool.json.copy"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(SpoolError, match=r"spool\.json was damaged \(it is empty\).*nothing tells which attempts"):
+        Spool(str(tmp_path))
+    (tmp_path / "attempts" / "1.1").rmdir()
+    (tmp_path / "spool.json").write_bytes(b"")
+    assert Spool(str(tmp_path)).id != known

@@ -127,7 +127,8 @@ def test_what_is_planted_in_place_of_a_lock_is_refused_and_not_touched(
 
 
 @pytest.mark.parametrize(
-    "content", ["[" * 4000, '{"a":' * 600 + "1" + "}" * 600, '{"job": 1e999}', '{"job": %s}' % ("9" * 3000), "\udcff", "7"]
+    "content",
+    ["[" * 4000, '{"a":' * 600 + "1" + "}" * 600, '{"job": 1e999}', '{"job": %s}' % ("9" * 3000), "\udcff", "7"],
 )
 def test_a_holder_that_writes_nonsense_is_a_holder_without_a_name(folder: Path, content: str) -> None:
     """Another user can: the file is his."""
