@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -57,7 +58,34 @@ def laboratory(lab: Lab | None) -> Iterator[Lab]:
 @run("partitions", row="26", times=50, unit="partition past the end of a lease")
 def partitions(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]:
     """Cable out, or one direction lost: each job ends itself before it lives elsewhere, by the stamps that it writes."""
-    faults = ("cut", "drop_in", "drop_out")
+    return _partitions(times, seed, lab)
+
+
+@run(
+    "partitions-killed",
+    row="26",
+    times=50,
+    unit="partition past the end of a lease of jobs whose supervisors were killed",
+)
+def partitions_killed(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]:
+    """The same where each supervisor is killed at a random instant around that, as by the kernel for want of memory."""
+    return _partitions(times, seed, lab, "KILL")
+
+
+@run(
+    "partitions-stopped",
+    row="26",
+    times=50,
+    unit="partition past the end of a lease of jobs whose supervisors stand still",
+)
+def partitions_stopped(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]:
+    """The same where each supervisor is stopped at a random instant around that."""
+    return _partitions(times, seed, lab, "STOP")
+
+
+def _partitions(times: int, seed: int, lab: Lab | None, harm: str = "") -> Sequence[Measured]:
+    """`harm`: the signal that supervisors get."""
+    faults, dice = ("cut", "drop_in", "drop_out"), random.Random(seed)
     overlap = never = 0.0
     moved = wrong = 0
     gaps: list[float] = []
@@ -73,7 +101,13 @@ def partitions(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measur
             other = here["srv-b" if first == "srv-a" else "srv-a"]
             for job in jobs:
                 _until_alive(here[places[job]], job, 1)
+            shims = [_pids(here[first], daemon, job)[0] for job in hit] if harm else []
+            early = [pid for pid in shims if dice.random() < 0.5]
+            _signal(here[first], harm, early)
             getattr(here[first].link, faults[(seed + number) % 3])()
+            if harm:
+                time.sleep(dice.uniform(0.0, LEASE / 2))
+            _signal(here[first], harm, [pid for pid in shims if pid not in early])
             for job in hit:
                 _until_alive(other, job, 2)
             time.sleep(0.3)  # what overlaps would show
@@ -99,6 +133,11 @@ def partitions(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measur
         Measured("third attempts", int(never), at_most=0),
         Measured("wrong ends", wrong, at_most=0),
     ]
+
+
+def _signal(server: Server, name: str, pids: Sequence[int]) -> None:
+    if pids:
+        server.inside("kill", f"-{name}", *map(str, pids))
 
 
 def _until_alive(server: Server, job: int, attempt: int) -> None:

@@ -54,3 +54,9 @@ def test_a_killed_agent_is_started_again_and_no_job_notices(lab: Lab, figures: F
 @pytest.mark.row("26")
 def test_in_a_partition_a_job_ends_itself_before_it_lives_elsewhere(lab: Lab, figures: Figures) -> None:
     figures.all(servers.partitions(1, seed=0, lab=lab))
+
+
+@pytest.mark.row("26")
+def test_so_does_one_whose_supervisor_is_killed_or_stands_still(lab: Lab, figures: Figures) -> None:
+    figures.all(servers.partitions_killed(1, seed=0, lab=lab))
+    figures.all(servers.partitions_stopped(1, seed=0, lab=lab))
