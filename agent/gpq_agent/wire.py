@@ -29,7 +29,8 @@ a. A report is acknowledged by the next `watch` of the same connection: its `hea
 b. The agent keeps the highest acknowledged stamp of each store in `<spool>/lease.<store>.json`; not when its daemon's
    epoch is stale. The shim's lease ends at max(order.stamp, that stamp) + order.lease by CLOCK_BOOTTIME. Then it sends
    TERM to the whole tree, KILL order.lease_margin / 3 seconds after that end (at once where it slept through both), and
-   records the end with `fenced`. A lease that was renewed too late is over all the same: TERM is not taken back.
+   records the end with `fenced`. A lease that was renewed too late is over all the same: TERM is not taken back. Where the
+   shim is gone or stands still a second process does that within the rest of the margin (node/guard.py).
 c. The daemon gives a part of an attempt up lease + lease_margin seconds after it took in the node's last report, by its
    CLOCK_BOOTTIME. A new daemon counts from its own start (the one before it can acknowledge nothing made later, by a2).
    Once every part is over, given up or told, the job is pending again under the next attempt number.
