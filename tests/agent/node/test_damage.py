@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from gpq_agent.node import shapes
 from gpq_agent.node.spool import Spool, SpoolError
 
 from tests.agent.node.harness import NodeAgent, survivors, wait_until
+from tests.figures import Figures
 
 Harm = Callable[[Path], object]
 
@@ -93,6 +95,13 @@ def test_what_is_whole_is_taken_and_more_than_is_known(tmp_path: Path) -> None:
     assert records.read_object(str(tmp_path / "none")) is None
 
 
+def neighbour_runs(node: NodeAgent, figures: Figures) -> None:
+    began = time.monotonic()
+    neighbour = node.start(1000, ["true"])
+    figures.at_most("a neighbour's job starts", time.monotonic() - began, 5.0)
+    assert node.ended(neighbour)["code"] == 0
+
+
 # Of an attempt that has ended, and of one that lives.
 SLOTS = str(len(HARM) + 1)
 ENDED = (wire.EXIT, wire.STARTED, wire.SHIM, wire.ORDER, wire.STOP, wire.CONTROL, shapes.NOTE, wire.REPORT, wire.LOG)
@@ -100,7 +109,7 @@ ENDED = (wire.EXIT, wire.STARTED, wire.SHIM, wire.ORDER, wire.STOP, wire.CONTROL
 
 @pytest.mark.parametrize("name", ENDED)
 def test_a_damaged_file_of_one_attempt_costs_no_other(
-    agent: Callable[..., NodeAgent], tmp_path: Path, name: str
+    agent: Callable[..., NodeAgent], figures: Figures, name: str
 ) -> None:
     """Every kind of damage to one file, each in an attempt of its own, and then a new agent."""
     node = agent("--slots", SLOTS)
@@ -117,8 +126,7 @@ def test_a_damaged_file_of_one_attempt_costs_no_other(
     infos = node.attempts()
     assert set(infos) == set(keys.values()), "none is taken for one that never was"
     assert {one["state"] for one in infos.values()} <= {"exited", "lost"}
-    neighbour = node.start(1000, ["true"])
-    assert node.ended(neighbour)["code"] == 0
+    neighbour_runs(node, figures)
 
 
 LIVING = (
@@ -136,7 +144,9 @@ LIVING = (
 
 @pytest.mark.parametrize("name", LIVING)
 @pytest.mark.parametrize("again", [False, True], ids=["the same agent", "a new agent"])
-def test_a_job_whose_file_was_damaged_can_be_cancelled(agent: Callable[..., NodeAgent], name: str, again: bool) -> None:
+def test_a_job_whose_file_was_damaged_can_be_cancelled(
+    agent: Callable[..., NodeAgent], figures: Figures, name: str, again: bool
+) -> None:
     node = agent("--slots", SLOTS)
     keys = {
         harm: node.start(number, ["sleep", "600"], devices=[f"slot-{number}"])
@@ -155,11 +165,13 @@ def test_a_job_whose_file_was_damaged_can_be_cancelled(agent: Callable[..., Node
     infos = node.attempts()
     assert set(infos) == set(keys.values())
     assert {one["state"] for one in infos.values()} <= {"starting", "running", "orphan"}, "they live"
-    assert node.ended(node.start(1000, ["true"]))["code"] == 0
+    neighbour_runs(node, figures)
+    began = time.monotonic()
     for key in keys.values():
         node.ask("stop", attempt=key, mode="kill", grace=0.0)
     for key in keys.values():
         node.wait_for(key, "exited", "lost")
+    figures.at_most(f"{len(keys)} jobs are cancelled", time.monotonic() - began, 10.0)
     assert not [key for key in keys.values() if survivors(node.spool, key)]
 
 
