@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help stop-table demo demo-policies pictures test test-long test-interpreters bars prove lint check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-daemon bench-exactness bench-noise bench-crowd bench-beside gpu-check chaos chaos-daemon compare-recovery dst habits planted completions clean
+.PHONY: help stop-table demo demo-policies pictures test test-long test-interpreters bars prove lint check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-daemon bench-exactness bench-noise bench-crowd bench-beside bench-files gpu-check chaos chaos-daemon compare-recovery dst habits planted completions clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -119,6 +119,9 @@ bench-beside: $(VENV)/.dev  ## CPU time of status, submit and one TAB beside tas
 
 bench-crowd: $(VENV)/.dev  ## 200 clients submit 10,000 jobs at once, then an array of as many: make bench-crowd OUT=FILE ARGS="--policy fifo"
 	PYTHONPATH=.:agent $(BIN)/python benchmarks/crowd.py --out $(or $(OUT),benchmarks/results/crowd.md) $(ARGS)
+
+bench-files: $(VENV)/.dev  ## a checkpoint from one server to another: 10,000 small files, 400 MB of large ones, beside cp -a
+	PYTHONPATH=.:agent $(BIN)/python benchmarks/files.py $(ARGS)
 
 bench-daemon: $(VENV)/.dev  ## memory and start of a daemon with 10,000 finished jobs
 	$(BIN)/python benchmarks/daemon_memory.py
