@@ -43,8 +43,8 @@ def boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def _epoch_path(place: Spool, store: str) -> str:
-    return os.path.join(place.path, "epoch.{}.json".format(store))
+def _epoch_name(store: str) -> str:
+    return "epoch.{}.json".format(store)
 
 
 def _lease_path(place: Spool, store: str) -> str:
@@ -73,23 +73,21 @@ class Reign:
             self.store, self.epoch = store, epoch
             self.admit()
             if self._highest() < epoch:
-                wire.write_json(_epoch_path(self.spool, store), {"epoch": epoch})
+                self.spool.write_both(_epoch_name(store), {"epoch": epoch})
 
     def admit(self) -> None:
         """Raises SpoolError once a newer daemon of the same store has greeted any agent of this spool."""
         if self.store and self._highest() > self.epoch:
             raise SpoolError(
                 "a newer daemon has taken over: epoch {}, this one has {}".format(self._highest(), self.epoch),
-                "if its database was restored from a copy, remove {}".format(_epoch_path(self.spool, self.store)),
+                "if its database was restored from a copy, remove {}*".format(
+                    os.path.join(self.spool.path, _epoch_name(self.store))
+                ),
                 "stale",
             )
 
     def _highest(self) -> int:
-        try:
-            record = records.read_shape(Epoch, _epoch_path(self.spool, self.store))
-        except records.Damaged as damage:
-            raise SpoolError("damaged: {}".format(damage), "remove it") from damage
-        return int(record["epoch"]) if record is not None else 0
+        return max((int(record["epoch"]) for record in self.spool.read_both(Epoch, _epoch_name(self.store))), default=0)
 
     def stamp(self) -> float:
         """For the report that is being made."""
@@ -111,11 +109,37 @@ class Reign:
         """See to it that there is a file with room for renewals. Raises SpoolError or OSError."""
         if store != self.store:
             raise SpoolError("a lease needs a daemon that said whose it is: {!r}".format(store), "say hello first")
-        if self._descriptor < 0:
-            descriptor = os.open(_lease_path(self.spool, store), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            if os.fstat(descriptor).st_size < LEASE_BYTES:
-                os.pwrite(descriptor, b"{}".ljust(LEASE_BYTES - 1) + b"\n", 0)
-            self._descriptor = descriptor
+        path = _lease_path(self.spool, store)
+        if self._descriptor >= 0 and _is_at(path, self._descriptor):
+            return
+        if self._descriptor >= 0:  # somebody has put another file there, which is what shims see
+            os.close(self._descriptor)
+            self._descriptor = -1
+        try:
+            descriptor = records.open_plain(path, os.O_RDWR)
+        except FileNotFoundError:
+            descriptor = _new(path)
+        except records.Damaged as damage:
+            self.spool.put_away(damage)
+            descriptor = _new(path)
+        size = os.fstat(descriptor).st_size
+        if size > LEASE_BYTES:
+            os.ftruncate(descriptor, LEASE_BYTES)
+        elif size < LEASE_BYTES:
+            os.pwrite(descriptor, b"{}".ljust(LEASE_BYTES - 1) + b"\n", 0)
+        self._descriptor = descriptor
+
+
+def _new(path: str) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+
+def _is_at(path: str, descriptor: int) -> bool:
+    try:
+        there, ours = os.lstat(path), os.fstat(descriptor)
+    except OSError:
+        return False
+    return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
 
 
 class Lease:

@@ -15,13 +15,14 @@ import os
 import shutil
 import time
 import uuid
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Type
 
 from gpq_agent import records, wire
 
 LOCK = "lock"
 FORGOTTEN = "forgotten"
-COPY = ".copy"  # of the spool's own file, for a day when that is damaged
+NAME = "spool.json"
+COPY = ".copy"  # after the name of a file that nothing else could tell again
 RESERVE = ".reserve"
 RESERVE_BYTES = 4096
 LOCK_PATIENCE = 20.0  # seconds to wait for another agent's state change
@@ -119,17 +120,15 @@ class Spool:
 
     def _claim(self) -> str:
         """The spool's id; refuses a spool of another machine, whose attempts would all look dead from here."""
-        path = os.path.join(self.path, "spool.json")
+        path = os.path.join(self.path, NAME)
         with self.lock():
-            record, copy = self._identity(path), self._identity(path + COPY)
-            record = record or copy
-            if record is None and self.damage and self.attempt_keys():
+            known = self.read_both(Identity, NAME)
+            if not known and self.damage and self.attempt_keys():
                 told = "{}, and nothing tells which attempts are this spool's".format(self.damage[0])
                 raise SpoolError(told, "end the jobs there, then remove {}".format(self.attempts))
-            record = record or {"id": uuid.uuid4().hex[:16], "machine": machine_id()}
-            for name in (path, path + COPY):
-                if not os.path.exists(name):
-                    wire.write_json(name, record)
+            record = known[0] if known else {"id": uuid.uuid4().hex[:16], "machine": machine_id()}
+            if len(known) < 2:
+                self.write_both(NAME, record)
         theirs, ours = record.get("machine", ""), machine_id()
         if theirs and ours and theirs != ours:
             raise SpoolError(
@@ -138,14 +137,28 @@ class Spool:
             )
         return str(record["id"])
 
-    def _identity(self, path: str) -> Optional[Dict[str, Any]]:
-        """What a file says of the spool, None where it does not: one that is damaged is set aside."""
-        try:
-            record = records.read_shape(Identity, path)
-        except records.Damaged as damage:
-            self.damage.append(records.put_away(damage))
-            return None
-        return record
+    def read_both(self, kind: Type[Any], name: str) -> List[Dict[str, Any]]:
+        """What a file of the spool and its copy say, as far as they can be taken: a damaged one is set aside. Raises OSError."""
+        known = []
+        for path in (os.path.join(self.path, name), os.path.join(self.path, name + COPY)):
+            try:
+                content = records.read_shape(kind, path)
+            except records.Damaged as damage:
+                self.put_away(damage)
+            else:
+                known += [content] if content is not None else []
+        return known
+
+    def write_both(self, name: str, content: Dict[str, Any]) -> None:
+        """Raises OSError."""
+        for path in (os.path.join(self.path, name), os.path.join(self.path, name + COPY)):
+            wire.write_json(path, content)
+
+    def put_away(self, damage: records.Damaged) -> None:
+        """Set a damaged file of the spool's own aside, and remember to tell."""
+        words = records.put_away(damage)
+        if words not in self.damage:
+            self.damage.append(words)
 
     def beside(self) -> List[str]:
         """Names of other spools of this machine in the same folder: of other names that a daemon has for it, perhaps."""
@@ -155,7 +168,7 @@ class Spool:
             names = sorted(entry.name for entry in itertools.islice(entries, MOST_BESIDE) if entry.name != own)
         for name in names:
             try:
-                record = wire.read_json(os.path.join(folder, name, "spool.json"))
+                record = wire.read_json(os.path.join(folder, name, NAME))
             except (OSError, ValueError):
                 continue
             if record is not None and record.get("machine", "") == machine_id():

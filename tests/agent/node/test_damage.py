@@ -17,6 +17,7 @@ from gpq_agent.node import shapes
 from gpq_agent.node.spool import Spool, SpoolError
 
 from tests.agent.node.harness import NodeAgent, survivors, wait_until
+from tests.agent.node.test_leases import STORE, leased
 from tests.figures import Figures
 
 Harm = Callable[[Path], object]
@@ -196,6 +197,59 @@ def test_a_job_that_removed_its_folder_can_be_cancelled(
     node.ask("stop", attempt=key, mode="kill", grace=0.0)
     node.wait_for(key, "exited", "lost")
     assert survivors(node.spool, key) == []
+
+
+STATEMENTS = (
+    wire.UNLAUNCHED,
+    wire.EXCUSED,
+    wire.FIRST_ERROR,
+    wire.DEPARTED,
+    wire.STOPPED,
+    wire.FINISHED,
+    wire.REPORT,
+    wire.RANK + "0",
+    wire.CONTROL,
+)
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_a_job_that_leaves_nonsense_where_gpq_reads_is_over_when_it_ends(
+    agent: Callable[..., NodeAgent], figures: Figures, tmp_path: Path, name: str
+) -> None:
+    node = agent("--slots", SLOTS)
+    keys = []
+    for number, harm in enumerate(HARM.values(), start=1):
+        place = tmp_path / f"harm-{number}"
+        harm(place)
+        command = f'rm -f "$GPQ_RUN_DIR/{name}"; cp -a --sparse=always {place} "$GPQ_RUN_DIR/{name}"; exit 3'
+        keys.append(node.start(number, ["sh", "-c", command], devices=[f"slot-{number}"]))
+    for key in keys:
+        node.ended(key)
+    neighbour_runs(node, figures)
+
+
+@pytest.mark.parametrize("name", [f"epoch.{STORE}.json", f"epoch.{STORE}.json.copy", f"lease.{STORE}.json"])
+def test_leases_go_on_beside_damaged_files_of_theirs(agent: Callable[..., NodeAgent], name: str) -> None:
+    node = agent("--slots", "1")
+    key = leased(node, 1, ["sleep", "600"], lease=600.0)
+    node.wait_for(key, "running")
+    node.ask("hello", store=STORE, epoch=5)
+    for harm in HARM.values():
+        path = node.spool / name
+        path.unlink()
+        harm(path)
+        node.ask(
+            "watch", offsets={}, wait=0.0, seen="", heard=node.ask("watch", offsets={}, wait=0.0, seen="")["stamp"]
+        )
+        older = agent("--slots", "1")
+        assert older.try_ask("hello", store=STORE, epoch=4)["kind"] == "stale", "what a newer daemon has taken over"
+        older.ask("hello", store=STORE, epoch=5)
+        older.close()
+        for old in node.spool.glob(name + ".damaged*"):
+            os.rename(old, node.spool / f"old-{len(os.listdir(node.spool))}")
+    assert node.attempts()[key]["state"] == "running"
+    node.ask("stop", attempt=key, mode="kill", grace=0.0)
+    node.wait_for(key, "exited")
 
 
 @pytest.mark.parametrize("name", ["spool.json", "spool.json.copy", "checkpoints/.storage.json"])
