@@ -23,6 +23,7 @@ from gpq_agent.node.leases import Reign
 from gpq_agent.node.locks import TAKEN, Locks
 from gpq_agent.node.pulses import pulses
 from gpq_agent.node.release import Release
+from gpq_agent.node.shapes import statement
 from gpq_agent.node.spool import Spool, SpoolError
 from gpq_agent.node.staging import PARALLEL, Staging
 from gpq_agent.node.trials import Trials
@@ -200,7 +201,7 @@ class Agent:
             info = self.release.filter(key, info, held)
             infos.append(info)
             if info.state == "exited":
-                self.trials.hear(info, held, functools.partial(wire.read_json, self._error_of(key)))
+                self.trials.hear(info, held, functools.partial(statement, self.spool.folder(key), wire.FIRST_ERROR))
             if info.state in LIVE or self.release.holding(key):
                 holders.update(dict.fromkeys(held, key))
             if info.state in LIVE and info.exit is not None:  # nothing but what cannot be killed leaves a note so early
@@ -406,9 +407,6 @@ class Agent:
 
     def _is_looking(self) -> bool:
         return self.environments.is_waited_for or self.errands.is_waited_for or bool(self.trials.suspects())
-
-    def _error_of(self, key: str) -> str:
-        return os.path.join(self.spool.folder(key), wire.FIRST_ERROR)
 
     def _info(self, key: str) -> Message:
         for info in self.refresh():

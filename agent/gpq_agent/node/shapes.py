@@ -1,9 +1,10 @@
 """What the files of an attempt must have to be taken for what they are, beyond those of `wire`. By name of the file."""
 
+import os
 import time
-from typing import Any, Dict, NamedTuple, Type
+from typing import Any, Dict, NamedTuple, Optional, Type
 
-from gpq_agent import wire
+from gpq_agent import records, wire
 
 NOTE = "note.json"
 STOP_RANK = {"checkpoint": 1, "signal": 2, "kill": 3}
@@ -41,6 +42,27 @@ class Note(NamedTuple):
     note: str
 
 
+class Unlaunched(NamedTuple):
+    """Why the user's program was not begun."""
+
+    kind: str
+    note: str
+
+
+class FirstError(NamedTuple):
+    """What ended a replica."""
+
+    error: str
+    rank: int = 0
+    gpu: str = ""
+
+
+class Departed(NamedTuple):
+    """A replica that left."""
+
+    rank: int
+
+
 SHAPES: Dict[str, Type[Any]] = {
     wire.SHIM: Identity,
     wire.STARTED: FirstProcess,
@@ -48,7 +70,19 @@ SHAPES: Dict[str, Type[Any]] = {
     wire.EXIT: wire.ExitRecord,
     wire.CONTROL: wire.Control,
     NOTE: Note,
+    wire.UNLAUNCHED: Unlaunched,
+    wire.EXCUSED: Note,
+    wire.FIRST_ERROR: FirstError,
+    wire.DEPARTED: Departed,
 }
+
+
+def statement(folder: str, name: str) -> Optional[Dict[str, Any]]:
+    """What processes of an attempt say in one of these files, None where there is nothing that can be taken for it."""
+    try:
+        return records.read_shape(SHAPES[name], os.path.join(folder, name))
+    except (OSError, ValueError):
+        return None
 
 
 def beyond() -> int:

@@ -6,10 +6,11 @@ Reads only what launchers and collectives print about themselves; where that say
 import os
 import re
 import signal
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import List, NamedTuple, Tuple
 
 from gpq_agent import wire
 from gpq_agent.node import logs
+from gpq_agent.node.shapes import statement
 
 LOOK_BACK = 1 << 16  # bytes of the log
 # torchrun's summary of what failed before it ended the others.
@@ -32,10 +33,10 @@ class Verdict(NamedTuple):
 
 def verdict(folder: str, order: wire.StartOrder, code: int) -> Verdict:
     """Of an attempt of which the first process ended with `code`, which is not 0."""
-    told = _content(folder, wire.UNLAUNCHED)
+    told = statement(folder, wire.UNLAUNCHED)
     if told is not None:
         return Verdict(unlaunched=str(told.get("kind")), note=str(told.get("note")))
-    reason = _content(folder, wire.EXCUSED)
+    reason = statement(folder, wire.EXCUSED)
     if reason is not None:
         return Verdict(excused=str(reason.get("note")))
     if not order.port:
@@ -48,8 +49,8 @@ def verdict(folder: str, order: wire.StartOrder, code: int) -> Verdict:
     killed = [(rank, code) for rank, code in failures if code < 0 and code not in (-signal.SIGABRT, -signal.SIGTERM)]
     if killed:
         return Verdict(cause=_cause(*killed[0]))
-    error = _content(folder, wire.FIRST_ERROR)
-    departed = _content(folder, wire.DEPARTED)
+    error = statement(folder, wire.FIRST_ERROR)
+    departed = statement(folder, wire.DEPARTED)
     if departed is not None and (error is None or PEER_GONE.search(str(error.get("error")))):
         rank = int(departed.get("rank", 0))
         ends = [_cause(one, code) for one, code in failures if one == rank]
@@ -81,13 +82,6 @@ def _cause(rank: int, code: int) -> str:
     except ValueError:
         name = "signal {}".format(-code)
     return "rank {} was killed by {}".format(rank, name)
-
-
-def _content(folder: str, name: str) -> Optional[Dict[str, Any]]:
-    try:
-        return wire.read_json(os.path.join(folder, name))
-    except (OSError, ValueError):
-        return None
 
 
 def _tail(path: str) -> str:
