@@ -201,7 +201,11 @@ class MemoryRecord:
         return bound
 
     def _content(self) -> Dict[str, Any]:
+        """Empty where nothing is known; what is damaged gives way to what will be."""
         try:
             return wire.read_json(self._path) or {}
-        except (OSError, ValueError):
-            return {}
+        except records.Damaged as damage:
+            records.set_aside(damage.path)
+        except OSError:
+            pass
+        return {}

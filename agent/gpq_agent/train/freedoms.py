@@ -6,7 +6,7 @@ All replicas lose a freedom at the same step, because the batch of each follows 
 import os
 from typing import Any, Callable, Dict, Optional, Set
 
-from gpq_agent import wire
+from gpq_agent import records, wire
 
 from .agreement import Agreement
 from .batches import Configuration, Limits, ceil_div
@@ -108,7 +108,10 @@ class Freedoms:
         assert self._path is not None
         try:
             content: Any = (wire.read_json(self._path) or {}).get("habits")
-        except (OSError, ValueError):
+        except records.Damaged as damage:
+            records.set_aside(damage.path)
+            return {}
+        except OSError:
             return {}
         if not isinstance(content, dict):
             return {}

@@ -11,6 +11,8 @@ from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.own_saves import OwnSaves
 from gpq_agent.train.restore import Parts
 
+from tests.agent.harm import HARM
+
 from .driver import FORKSERVER, wait_until
 
 
@@ -77,6 +79,41 @@ def test_a_damaged_checkpoint_is_passed_over_and_said_so(tmp_path: Path, damage:
     assert store.read(name)["step"] == 1
     assert len(notices) == 1
     assert "step-000000000002 is damaged" in notices[0]
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "state.pt"])
+def test_a_checkpoint_with_a_file_of_any_damage_is_passed_over(tmp_path: Path, name: str) -> None:
+    for number, (kind, harm) in enumerate(HARM.items()):
+        store = CheckpointStore(str(tmp_path / str(number)))
+        for step in (1, 2):
+            store.save({"step": step}, step, attempt=1)
+        path = Path(store.folder, "step-000000000002", name)
+        path.unlink()
+        harm(path)
+        notices: list[str] = []
+        assert store.newest(notices.append) == "step-000000000001", kind
+        assert "step-000000000002 is damaged" in notices[0], kind
+
+
+def test_what_is_known_of_memory_begins_anew_after_any_damage(tmp_path: Path) -> None:
+    for number, (kind, harm) in enumerate(HARM.items()):
+        folder = tmp_path / str(number)
+        (folder / "gpq").mkdir(parents=True)
+        harm(folder / "gpq" / "memory.json")
+        assert MemoryRecord(str(folder)).bound() is None, kind
+        assert MemoryRecord(str(folder)).failed(8) == 6, kind
+        assert MemoryRecord(str(folder)).bound() == 6, kind
+
+
+def test_a_damaged_record_of_own_saves_is_named_and_nothing_begins_anew(tmp_path: Path) -> None:
+    for number, (kind, harm) in enumerate(HARM.items()):
+        if kind == "nothing in it":
+            continue  # nothing was saved yet
+        folder = tmp_path / str(number)
+        (folder / "own").mkdir(parents=True)
+        harm(folder / "own" / "saved.json")
+        with pytest.raises(GpqTrainError, match=r"saved\.json"):
+            OwnSaves(str(folder))
 
 
 def test_a_failed_write_raises_and_leaves_the_earlier_checkpoint(tmp_path: Path) -> None:
