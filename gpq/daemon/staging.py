@@ -111,7 +111,7 @@ class Stager:
         """Of the attempt that is being started; None when nothing is on its way."""
         with self._lock:
             live = [task for (name, _), task in self._tasks.items() if name == job and task.state == "running"]
-        if not live:
+        if not live or not live[-1].what:  # what it is, is not known in its first moment
             return None
         task = live[-1]
         gauges = list(task.gauges)

@@ -48,10 +48,7 @@ class Trials:
             for gpu in held:
                 self._refused.pop(gpu, None)
             return
-        try:
-            gpu = str((error() or {}).get("gpu") or "")
-        except (OSError, ValueError):  # cut off by a full disk, say: it names none
-            return
+        gpu = (error() or {}).get("gpu", "")
         if gpu in held:
             self._waiting.append(Suspicion(gpu, info.job))
 
