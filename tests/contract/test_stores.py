@@ -83,7 +83,7 @@ def test_every_field_of_a_job_survives(store: AnyStore) -> None:
     [job] = submit(store, replace(spec(), env=(("A", "ä \n"),), argv=("a", "b c"), time_limit=3.5))
     full = replace(
         job,
-        placement=Placement(((NodeId("a"), ()),)),
+        placement=Placement(((NodeId("a"), (DeviceId("a-0"),)),)),
         state=JobState.RUNNING,
         exits=((NodeId("a"), Exit(None, signal=9, oom=True)),),
         order=BatchOrder(3, 64, 1),
@@ -167,7 +167,7 @@ def test_history_answers_the_latest_first_and_only_what_matches(
 
 def test_the_journal_is_kept_in_order_and_found_by_job_and_kind(store: AnyStore) -> None:
     one, two = submit(store, spec(), spec())
-    launched = Launched(3.0, one.id, 1, Placement(((NodeId("a"), ()),)), BatchOrder(), "starts")
+    launched = Launched(3.0, one.id, 1, Placement(((NodeId("a"), (DeviceId("a-0"),)),)), BatchOrder(), "starts")
     store.commit([launched], store.load())
     failed = Failed(4.0, two.id, Exit(1, note="no such file"))
     store.commit([failed], store.load())

@@ -8,7 +8,7 @@ import contextlib
 import os
 import re
 import time
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
 from gpq_agent import records, wire
 from gpq_agent.node import procs
@@ -32,9 +32,8 @@ STORE = re.compile(r"[0-9A-Za-z-]{1,64}")
 LEASE_BYTES = 128  # of the file: no renewal needs a new block, so a full disk ends no job
 KILL_SHARE = 1.0 / 3.0  # of the margin: from TERM to KILL
 GUARD_SHARE = 1.0 / 2.0  # of the margin: from TERM to the second guard
-LOOK_SHARE = (
-    1.0 / 6.0
-)  # of the margin: at least so often the shim looks at the clock, which a timer would sleep through
+# Of the margin: at least so often the shim looks at the clock, which a timer would sleep through.
+LOOK_SHARE = 1.0 / 6.0
 LONGEST_LOOK = 1.0  # seconds
 
 
@@ -72,7 +71,8 @@ class Reign:
         with self.spool.lock():
             self.store, self.epoch = store, epoch
             self.admit()
-            if self._highest() < epoch:
+            recorded = self._recorded()
+            if len(recorded) < 2 or min(recorded) < epoch:  # one may have been damaged
                 self.spool.write_both(_epoch_name(store), {"epoch": epoch})
 
     def admit(self) -> None:
@@ -86,8 +86,12 @@ class Reign:
                 "stale",
             )
 
+    def _recorded(self) -> List[int]:
+        """Of the file and its copy, those that are there and whole."""
+        return [int(record["epoch"]) for record in self.spool.read_both(Epoch, _epoch_name(self.store))]
+
     def _highest(self) -> int:
-        return max((int(record["epoch"]) for record in self.spool.read_both(Epoch, _epoch_name(self.store))), default=0)
+        return max(self._recorded(), default=0)
 
     def stamp(self) -> float:
         """For the report that is being made."""

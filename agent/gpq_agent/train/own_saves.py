@@ -19,9 +19,9 @@ PREFIX = "save-"
 class Record(NamedTuple):
     """saved.json. `complete`: names of saves, the newest first."""
 
-    step: int = 0
-    complete: List[str] = []
-    number: int = 0
+    step: int
+    complete: List[str]
+    number: int
 
 
 def _record(folder: Optional[str]) -> Dict[str, Any]:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 from gpq_agent import records, wire
-from gpq_agent.node import shapes
+from gpq_agent.node import leases, shapes
 from gpq_agent.node.spool import Spool, SpoolError
 
 from tests.agent.harm import HARM
 from tests.agent.node.harness import NodeAgent, survivors, wait_until
-from tests.agent.node.test_leases import STORE, leased
+from tests.agent.node.test_leases import STORE, acknowledge, leased
 from tests.figures import Figures
 
 
@@ -178,23 +178,37 @@ def test_a_job_that_leaves_nonsense_where_gpq_reads_is_over_when_it_ends(
     neighbour_runs(node, figures)
 
 
-@pytest.mark.parametrize("name", [f"epoch.{STORE}.json", f"epoch.{STORE}.json.copy", f"lease.{STORE}.json"])
+LEASED = {
+    f"epoch.{STORE}.json": leases.Epoch,
+    f"epoch.{STORE}.json.copy": leases.Epoch,
+    f"lease.{STORE}.json": leases.Renewal,
+}
+
+
+@pytest.mark.parametrize("name", LEASED)
 def test_leases_go_on_beside_damaged_files_of_theirs(agent: Callable[..., NodeAgent], name: str) -> None:
     node = agent("--slots", "1")
-    key = leased(node, 1, ["sleep", "600"], lease=600.0)
+    key = leased(node, 1, ["sleep", "600"], lease=20.0)
     node.wait_for(key, "running")
     node.ask("hello", store=STORE, epoch=5)
+    path = node.spool / name
+
+    def is_whole_again() -> bool:
+        acknowledge(node, acknowledge(node))
+        try:
+            return records.read_shape(LEASED[name], str(path)) is not None
+        except records.Damaged:
+            return False
+
+    wait_until(is_whole_again, "it is there")
     for harm in HARM.values():
-        path = node.spool / name
         path.unlink()
         harm(path)
-        node.ask(
-            "watch", offsets={}, wait=0.0, seen="", heard=node.ask("watch", offsets={}, wait=0.0, seen="")["stamp"]
-        )
         older = agent("--slots", "1")
         assert older.try_ask("hello", store=STORE, epoch=4)["kind"] == "stale", "what a newer daemon has taken over"
         older.ask("hello", store=STORE, epoch=5)
         older.close()
+        wait_until(is_whole_again, "it is whole again")
         for old in node.spool.glob(name + ".damaged*"):
             os.rename(old, node.spool / f"old-{len(os.listdir(node.spool))}")
     assert node.attempts()[key]["state"] == "running"
