@@ -17,7 +17,7 @@ from gpq_agent.node.spool import Spool, SpoolError
 
 from tests.agent.harm import HARM
 from tests.agent.node.harness import NodeAgent, survivors, wait_until
-from tests.agent.node.test_leases import STORE, acknowledge, leased
+from tests.agent.node.test_leases import STORE
 from tests.figures import Figures
 
 
@@ -178,37 +178,24 @@ def test_a_job_that_leaves_nonsense_where_gpq_reads_is_over_when_it_ends(
     neighbour_runs(node, figures)
 
 
-LEASED = {
-    f"epoch.{STORE}.json": leases.Epoch,
-    f"epoch.{STORE}.json.copy": leases.Epoch,
-    f"lease.{STORE}.json": leases.Renewal,
-}
-
-
-@pytest.mark.parametrize("name", LEASED)
+@pytest.mark.parametrize("name", [f"epoch.{STORE}.json", f"epoch.{STORE}.json.copy", f"lease.{STORE}.json"])
 def test_leases_go_on_beside_damaged_files_of_theirs(agent: Callable[..., NodeAgent], name: str) -> None:
-    node = agent("--slots", "1")
-    key = leased(node, 1, ["sleep", "600"], lease=20.0)
+    node = agent("--slots", "2")
+    hello = node.ask("hello", store=STORE, epoch=5)
+    order = {"stamp": hello["stamp"], "boot_id": hello["boot_id"], "store": STORE, "lease": 600.0, "lease_margin": 60.0}
+    key = node.start(1, ["sleep", "600"], **order)
     node.wait_for(key, "running")
-    node.ask("hello", store=STORE, epoch=5)
     path = node.spool / name
-
-    def is_whole_again() -> bool:
-        acknowledge(node, acknowledge(node))
-        try:
-            return records.read_shape(LEASED[name], str(path)) is not None
-        except records.Damaged:
-            return False
-
-    wait_until(is_whole_again, "it is there")
-    for harm in HARM.values():
+    for number, harm in enumerate(HARM.values(), start=2):
         path.unlink()
         harm(path)
-        older = agent("--slots", "1")
+        older = agent("--slots", "2")
         assert older.try_ask("hello", store=STORE, epoch=4)["kind"] == "stale", "what a newer daemon has taken over"
         older.ask("hello", store=STORE, epoch=5)
         older.close()
-        wait_until(is_whole_again, "it is whole again")
+        assert node.ended(node.start(number, ["true"], devices=["slot-1"], **order))["code"] == 0
+        assert path.is_file()
+        assert 0 < path.stat().st_size <= leases.LEASE_BYTES
         for old in node.spool.glob(name + ".damaged*"):
             os.rename(old, node.spool / f"old-{len(os.listdir(node.spool))}")
     assert node.attempts()[key]["state"] == "running"
