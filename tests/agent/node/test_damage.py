@@ -181,19 +181,21 @@ def test_a_job_that_leaves_nonsense_where_gpq_reads_is_over_when_it_ends(
 @pytest.mark.parametrize("name", [f"epoch.{STORE}.json", f"epoch.{STORE}.json.copy", f"lease.{STORE}.json"])
 def test_leases_go_on_beside_damaged_files_of_theirs(agent: Callable[..., NodeAgent], name: str) -> None:
     node = agent("--slots", "2")
-    hello = node.ask("hello", store=STORE, epoch=5)
-    order = {"stamp": hello["stamp"], "boot_id": hello["boot_id"], "store": STORE, "lease": 600.0, "lease_margin": 60.0}
-    key = node.start(1, ["sleep", "600"], **order)
+
+    def start(job: int, argv: list[str]) -> str:
+        hello = node.ask("hello", store=STORE, epoch=5)
+        lease = {"store": STORE, "lease": 600.0, "lease_margin": 60.0, "boot_id": hello["boot_id"]}
+        return node.start(job, argv, devices=[f"slot-{int(job > 1)}"], stamp=hello["stamp"], **lease)
+
+    key = start(1, ["sleep", "600"])
     node.wait_for(key, "running")
-    path = node.spool / name
+    path, older = node.spool / name, agent("--slots", "2")
     for number, harm in enumerate(HARM.values(), start=2):
         path.unlink()
         harm(path)
-        older = agent("--slots", "2")
         assert older.try_ask("hello", store=STORE, epoch=4)["kind"] == "stale", "what a newer daemon has taken over"
         older.ask("hello", store=STORE, epoch=5)
-        older.close()
-        assert node.ended(node.start(number, ["true"], devices=["slot-1"], **order))["code"] == 0
+        assert node.ended(start(number, ["true"]))["code"] == 0
         assert path.is_file()
         assert 0 < path.stat().st_size <= leases.LEASE_BYTES
         for old in node.spool.glob(name + ".damaged*"):
