@@ -319,7 +319,16 @@ def test_a_script_that_crashes_at_import_fails_at_once_with_its_traceback(gpq: G
 
 @pytest.mark.long
 def test_a_script_that_hangs_at_its_checkpoint_is_ended_after_its_grace(gpq: Gpq, daemon: Daemon) -> None:
-    job = submit(gpq, daemon, "hang", SCRIPT.format(inside="time.sleep(100000)"), "--grace", "2s", "--gpus", "1")
+    job = submit(
+        gpq,
+        daemon,
+        "hang",
+        SCRIPT.format(inside="return job.step and time.sleep(100000)"),
+        "--grace",
+        "2s",
+        "--gpus",
+        "1",
+    )
     wait_until(lambda: "step" in daemon.log(int(job)), f"job {job} trains", 3 * PATIENCE)
     detail = daemon.detail(int(job))
     assert detail.job.state == "running"
