@@ -329,7 +329,7 @@ def test_a_job_on_a_gpu_that_is_lost_says_so_and_others_run(
     other = nvml_node.start(2, ["sh", "-c", f"{wait}; exit 4"], devices=[B])
     driver.set_gpus({"uuid": A, "lost": "query"}, {"uuid": B})
     wait_for_device(nvml_node, A, "lost")
-    assert nvml_node.attempts()[other]["state"] == "running"
+    nvml_node.wait_for(other, "running")
     (tmp_path / "gate").touch()
     figures.exactly("its end", nvml_node.ended(hit)["note"], f"GPU lost: {A}")
     record = nvml_node.ended(other)
