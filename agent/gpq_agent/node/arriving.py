@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 import time
-from typing import Generator, List
+from typing import Generator, List, Set
 
 from gpq_agent.node import procs, storage, trees
 from gpq_agent.node.spool import SpoolError
@@ -25,16 +25,18 @@ def install(place: str, target: str, entries: List[Entry]) -> Generator[None, No
     library = [one for one in entries if one.path.startswith(storage.LIBRARY + "/" + storage.STEP)]
     if not all(storage.is_same(target, one) for one in library):
         _install_step(place, target, library[0].path.rpartition("/")[0], entries)
+    arrival = _Target(target)
     for one in entries:
         if one.mark == FOLDER:
-            _make_folder(target, one)
+            _make_folder(arrival.path(one), one)
             yield
     last = storage.OWN + "/" + storage.RECORD
     for number, one in sorted(enumerate(entries), key=lambda item: item[1].path == last):
         if one.is_file:
-            _move(os.path.join(place, str(number)), target, one)
+            _move(os.path.join(place, str(number)), arrival.path(one))
         elif one.mark.startswith(LINK):
-            _make_link(target, one)
+            _make_link(arrival.path(one), one)
+            inside(target, one.path)
         yield
     _prune(target, entries)
     for one in sorted(entries, reverse=True):  # what a folder holds before its own time
@@ -63,16 +65,23 @@ def inside(folder: str, path: str) -> str:
     return full
 
 
-def _parent(target: str, one: Entry) -> str:
-    """The full path of an entry whose folder is there, and below the target."""
-    folder = os.path.dirname(one.path)
-    if folder:
-        os.makedirs(inside(target, folder), mode=0o700, exist_ok=True)
-    return os.path.join(target, trees.local_name(one.path))
+class _Target:
+    """The folder of a job that a set arrives in. Folders on the way to its files are made and looked at once."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self._ready: Set[str] = set()
+
+    def path(self, one: Entry) -> str:
+        """The full path of an entry whose folder is there, and below the target. Raises SpoolError."""
+        parent = os.path.dirname(one.path)
+        if parent and parent not in self._ready:
+            os.makedirs(inside(self.folder, parent), mode=0o700, exist_ok=True)
+            self._ready.add(parent)
+        return os.path.join(self.folder, trees.local_name(one.path))
 
 
-def _make_folder(target: str, one: Entry) -> None:
-    path = _parent(target, one)
+def _make_folder(path: str, one: Entry) -> None:
     with contextlib.suppress(FileNotFoundError):
         mode = os.lstat(path).st_mode
         if stat.S_ISDIR(mode):
@@ -82,17 +91,16 @@ def _make_folder(target: str, one: Entry) -> None:
     os.mkdir(path, 0o700)
 
 
-def _move(source: str, target: str, one: Entry) -> None:
-    if not os.path.exists(source):
+def _move(source: str, path: str) -> None:
+    if not os.path.lexists(source):
         return  # it was there already, or went with its step
-    path = _parent(target, one)
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
     os.replace(source, path)
 
 
-def _make_link(target: str, one: Entry) -> None:
-    path, end = _parent(target, one), trees.local_name(one.mark[len(LINK) :])
+def _make_link(path: str, one: Entry) -> None:
+    end = trees.local_name(one.mark[len(LINK) :])
     if os.path.islink(path) and os.readlink(path) == end:
         return
     if os.path.isdir(path) and not os.path.islink(path):
@@ -100,7 +108,6 @@ def _make_link(target: str, one: Entry) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     os.symlink(end, path)
-    inside(target, one.path)
 
 
 def _dress(target: str, one: Entry) -> None:

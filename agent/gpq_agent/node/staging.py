@@ -1,4 +1,4 @@
-"""Files on their way to this server, and from it: read in pieces, taken in at an offset, proved by SHA-256, then renamed in.
+"""Files on their way to this server: taken in at an offset, proved by SHA-256, then renamed in. `sending` reads them.
 
 <checkpoints>/.staging/NAME/set.json    what is to come: {"files": [as trees.Entry, ...]}
 <checkpoints>/.staging/NAME/N           the file of that place in the list, as far as it came: after a cut it goes on there
@@ -11,20 +11,17 @@ little at a time between two requests, so that nothing else waits for it.
 import base64
 import os
 import time
-from typing import Any, Callable, Dict, Generator, List, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
-from gpq_agent import records, wire
-from gpq_agent.node import arriving, storage, trees, unpacking
-from gpq_agent.node.arriving import inside, remove
+from gpq_agent import wire
+from gpq_agent.node import arriving, sending, storage, trees, unpacking
+from gpq_agent.node.arriving import remove
 from gpq_agent.node.spool import SpoolError
 from gpq_agent.node.storage import CODE_PREFIX, HASH, STAGING
-from gpq_agent.node.trees import SMALL, TIMED, Entry, Immovable
-
-Message = Dict[str, Any]
-Work = Generator[None, None, Message]
+from gpq_agent.node.sending import Message, Work
+from gpq_agent.node.trees import SMALL, TIMED, Entry
 
 SET, PROVED = "set.json", "proved"
-PIECE = 1 << 20  # bytes, at most, of one request
 SLICE = 0.05  # seconds of long work between two requests
 PARALLEL = ("files", "digest", "stage", "seal")  # requests that are answered when their work is done
 
@@ -39,8 +36,8 @@ class Staging:
         self._works: List[Tuple[Message, Work]] = []
         self._announced: Dict[str, Tuple[int, List[Entry]]] = {}  # by name, with the time of change of its SET
         self.operations: Dict[str, Callable[[Message], Message]] = {
-            "fetch": self._fetch,
-            "gather": self._gather,
+            "fetch": lambda message: sending.fetch(self._of_job(message), message),
+            "gather": lambda message: sending.gather(self._of_job(message), message),
             "put": self._put,
             "scatter": self._scatter,
             "kept": lambda _: storage.jobs(self.folder),
@@ -52,8 +49,8 @@ class Staging:
     def begin(self, message: Message, check: Callable[[], None]) -> None:
         """One of PARALLEL; `tick` gives its answer. `check` raises where whoever asks may not."""
         works: Dict[str, Callable[[], Work]] = {
-            "files": lambda: self._files(message),
-            "digest": lambda: self._digest(message),
+            "files": lambda: sending.files(self._of_job(message)),
+            "digest": lambda: sending.digest(self._of_job(message), message),
             "stage": lambda: self._stage(message),
             "seal": lambda: self._seal(message, check),
         }
@@ -79,47 +76,6 @@ class Staging:
             return [(message, _raising(error))]
         self._works.append((message, work))  # whoever else waits is next
         return []
-
-    # -- where it comes from -------------------------------------------------------------------------------------------
-
-    def _files(self, message: Message) -> Work:
-        """`stays`: why they cannot go elsewhere, "" where they can."""
-        entries: List[Entry] = []
-        try:
-            entries = yield from storage.listing(self._of_job(message))
-        except Immovable as error:
-            return {"files": [], "age": list(storage.age([])), "stays": str(error)}
-        return {"files": trees.as_json(entries), "age": list(storage.age(entries)), "stays": ""}
-
-    def _fetch(self, message: Message) -> Message:
-        """Of one file from `offset` on: `skip` bytes of a hole, then data."""
-        offset, limit = int(message["offset"]), min(max(int(message["limit"]), 1), PIECE)
-        with os.fdopen(records.open_plain(self._source(message, message["path"])), "rb", buffering=0) as stream:
-            size = os.fstat(stream.fileno()).st_size
-            begin = trees.data_at(stream.fileno(), offset, size) if offset < size else offset
-            data = os.pread(stream.fileno(), limit, begin)
-        return {"skip": begin - offset, "data": _encoded(data)}
-
-    def _gather(self, message: Message) -> Message:
-        """Small files whole, the first of those that are asked for: as many as a piece holds."""
-        contents: List[str] = []
-        room = PIECE
-        for path in list(message["paths"]):
-            with os.fdopen(records.open_plain(self._source(message, path)), "rb") as stream:
-                data = stream.read(SMALL + 1)
-            room -= len(data)
-            if contents and room < 0:
-                break
-            contents.append(_encoded(data))
-        return {"data": contents}
-
-    def _digest(self, message: Message) -> Work:
-        digest = yield from trees.digest(self._source(message, message["path"]))
-        return {"digest": digest}
-
-    def _source(self, message: Message, path: Any) -> str:
-        [one] = trees.parsed([[path, 0, TIMED]])
-        return inside(self._of_job(message), one.path)
 
     # -- where it goes -------------------------------------------------------------------------------------------------
 
@@ -285,10 +241,6 @@ def _at(place: str, entries: List[Entry], number: Any) -> Tuple[Entry, str]:
     if not isinstance(number, int) or not 0 <= number < len(entries) or not entries[number].is_file:
         raise ValueError("{!r} is no file of what is on its way here".format(number))
     return entries[number], os.path.join(place, str(number))
-
-
-def _encoded(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
 
 
 def _size(path: str) -> int:
