@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from tests.chaos import servers
+from tests.chaos.runs import Measured
 from tests.chaos.servers import STARTS
 from tests.figures import Figures
 from tests.lab.daemons import LabDaemon
@@ -57,6 +59,8 @@ def test_in_a_partition_a_job_ends_itself_before_it_lives_elsewhere(lab: Lab, fi
 
 
 @pytest.mark.row("26")
-def test_so_does_one_whose_supervisor_is_killed_or_stands_still(lab: Lab, figures: Figures) -> None:
-    figures.all(servers.partitions_killed(1, seed=0, lab=lab))
-    figures.all(servers.partitions_stopped(1, seed=0, lab=lab))
+@pytest.mark.parametrize("run", [servers.partitions_killed, servers.partitions_stopped])
+def test_so_does_one_whose_supervisor_is_killed_or_stands_still(
+    lab: Lab, figures: Figures, run: Callable[..., Sequence[Measured]]
+) -> None:
+    figures.all(run(1, seed=0, lab=lab))
