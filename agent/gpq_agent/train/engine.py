@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gpq_agent import wire
 
-from . import activations, check, clipping, internals
+from . import check, clipping, hooks, internals
 from .agreement import Agreement, Proposal
 from .batches import Configuration, Limits, ordered
 from .checkpoint import CheckpointStore, MemoryRecord
@@ -48,7 +48,7 @@ from .shortage import lessen
 from .stepping import StepGate, inner_optimizers
 from .stopping import EXIT_CODES, STOP_ORDERED, STOP_SIGNAL, Terminator, is_out_of_memory, note_error
 from .timing import StepClock, StepTimes
-from .trial import Fingerprint, Trial, batch_norms, has_hooks
+from .trial import Fingerprint, Trial, batch_norms
 
 AGREE_SECONDS = 0.2  # agree on orders about so often, at most once a step
 MAX_PAUSE = 50  # steps between agreements
@@ -117,7 +117,7 @@ class Engine:
         self._divisors = Divisors(LOSSES)
         self._reading: Optional[Reading] = None  # of the pass that runs
         self._trained: Tuple[int, List[bool]] = (-1, [])  # epoch, and which parameters are, at the end of a body
-        self._changes: Optional[activations.Changes] = None
+        self._changes: Optional[hooks.Changes] = None
         self._following: Optional[Following] = None  # of the first bodies
         self._between = False  # it runs after a step in the same body
         self._trial: Optional[Trial] = None
@@ -186,7 +186,7 @@ class Engine:
         self._watch_optimizers()
         listen(self)
         clipping.listen(self._gradients)
-        self._changes = activations.listen()
+        self._changes = hooks.listen()
         self._following = self._follow(self._gradients.parameters, optimizers)
         self.freedoms.recall()
         if reducer is not None:
@@ -396,14 +396,12 @@ class Engine:
             self.see(code, detail)
         self._look_ended = time.perf_counter()
         self._look_seconds = self._look_ended - begin
-        self._see_hooks()
+        self._watch_hooks()
 
-    def _see_hooks(self) -> None:
+    def _watch_hooks(self) -> None:
+        """Those that the script has put on so far. It may do so in any line."""
         assert self._gradients is not None
-        if has_hooks(self._gradients.parameters()):
-            self.see("grad-hook")
-        if activations.has_module_hooks(self._models):
-            self.see("flow-hook")
+        hooks.watch(self._gradients.parameters(), self._models)
 
     def _propose(self) -> Proposal:
         order = self._control.order if self._control is not None else None
@@ -675,6 +673,8 @@ class Engine:
         self._fingerprint = None
         if self._steps_here < WATCHED_STEPS:
             self._fingerprint = Fingerprint(self._gradients.parameters())
+        if self._is_new_to_us():
+            self._watch_hooks()
         self._gain = 1.0 if self._limits.fixed else max(self._noise.gain(step.total), 1.0)
         if step.configuration.seq > 0 and step.configuration != self._announced:
             self._announced = step.configuration
@@ -685,6 +685,10 @@ class Engine:
                 "seq": step.configuration.seq,
             }
             self.report.send("retuned", content)
+
+    def _is_new_to_us(self) -> bool:
+        """Is the step in hand one of the first, or the first in pieces of an epoch?"""
+        return self._trial is not None or self._fingerprint is not None
 
     def leave_micro(self, micro: Issued, *, abandoned: bool) -> bool:
         """The script is done with it. True: the step is to be made anew, in one piece."""
@@ -799,7 +803,6 @@ class Engine:
         changed = trial.changed_parts()
         if changed:
             self.see("state-in-pieces", ", ".join(changed))
-        self._see_hooks()
         if not self.freedoms.agree():
             return False
         needed = {ACCUMULATE} if micro.step.configuration.accum_steps > 0 else {SPLIT}
@@ -878,6 +881,8 @@ class Engine:
             examples = self.micro.step.counts[self.micro.place]
             if examples and self._divisors.wanted(examples):
                 self._reading = self._divisors.read(roots, given, examples)
+        if self._is_new_to_us():
+            self._watch_hooks()
         self._between = self._gate.acted
         self._gradients.begin_pass()
         if self._reading is not None or self._between:
@@ -893,8 +898,9 @@ class Engine:
         # What another model does in the body, a measurement say, is no part of the training.
         if (self._reading is not None or self._between) and gradients.is_reached():
             self._judge_pass()
-        if self._changes is not None and self._changes.changed:
-            self.see("flow-hook")
+        if self._changes is not None:
+            for code in self._changes.codes:
+                self.see(code)
         gradients.end_pass()
         if self.environment.replicas == 1 or not gradients.last:
             self._tail = ()  # nothing to wait for

@@ -5,7 +5,7 @@ Where a version lacks one that gpq can do without, the function says what it ret
 
 import sys
 from operator import attrgetter
-from typing import Any, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -60,8 +60,11 @@ def values_of(sparse: torch.Tensor) -> torch.Tensor:
     return sparse._values()
 
 
-def has_gradient_hooks(parameter: torch.Tensor) -> bool:
-    return bool(getattr(parameter, "_backward_hooks", None) or getattr(parameter, "_post_accumulate_grad_hooks", None))
+def gradient_hooks(parameter: torch.Tensor) -> List[Dict[int, Any]]:
+    """By number, what is called with its gradient on the way, and what is called with itself once
+    that has arrived. torch calls what is put in the place of one."""
+    names = ("_backward_hooks", "_post_accumulate_grad_hooks")
+    return [getattr(parameter, name, None) or {} for name in names]
 
 
 # -- the graph of a loss -----------------------------------------------------------------------------------------------
@@ -113,8 +116,10 @@ def is_compiling() -> bool:
     return any(item is not None for item in getattr(frame, "cached_backends", {}).values())
 
 
-def has_backward_hooks(module: torch.nn.Module) -> bool:
-    return bool(module._backward_hooks or module._backward_pre_hooks)
+def backward_hooks(module: torch.nn.Module) -> List[Dict[int, Any]]:
+    """By number, what is called with the module and gradients, after its backward pass and before
+    it. The same."""
+    return [module._backward_hooks, module._backward_pre_hooks]
 
 
 def kept_tensors(module: torch.nn.Module) -> List[torch.Tensor]:

@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
-from .internals import BatchNorm, foreach_norm, has_gradient_hooks
+from .internals import BatchNorm, foreach_norm
 
 Parameter = torch.nn.Parameter
 
@@ -99,11 +99,6 @@ def alike(one: Any, other: Any) -> bool:
         return bool(one == other)
     except Exception:  # what a script keeps may compare as it likes: not known to be the same
         return False
-
-
-def has_hooks(parameters: Iterable[Parameter]) -> bool:
-    """Has the script put hooks on parameters, which see the gradient of a pass before it is complete?"""
-    return any(map(has_gradient_hooks, parameters))
 
 
 def batch_norms(models: Iterable[torch.nn.Module]) -> Tuple[Optional[str], bool]:

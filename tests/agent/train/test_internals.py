@@ -67,16 +67,19 @@ def test_tensors() -> None:
 
 
 def test_hooks() -> None:
-    for hook in (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook):
-        parameter = torch.nn.Parameter(torch.zeros(1))
-        assert not internals.has_gradient_hooks(parameter)
-        hook(parameter, lambda gradient: None)
-        assert internals.has_gradient_hooks(parameter)
-    for name in ("register_full_backward_hook", "register_full_backward_pre_hook"):
-        layer = torch.nn.Linear(1, 1)
-        assert not internals.has_backward_hooks(layer)
-        getattr(layer, name)(lambda *_: None)
-        assert internals.has_backward_hooks(layer)
+    """torch calls what is put in their place, of a module in the forward passes to come."""
+    layer, seen = torch.nn.Linear(1, 1), []
+    layer.weight.register_hook(lambda gradient: None)
+    layer.weight.register_post_accumulate_grad_hook(lambda parameter: None)
+    layer.register_full_backward_hook(lambda *_: None)
+    layer.register_full_backward_pre_hook(lambda *_: None)
+    several = [*internals.gradient_hooks(layer.weight), *internals.backward_hooks(layer)]
+    for place, hooks in enumerate(several):
+        [number] = hooks
+        hooks[number] = lambda *_, place=place: seen.append(place)
+    layer(torch.ones(1, 1, requires_grad=True)).sum().backward()
+    assert sorted(seen) == [0, 1, 2, 3]
+    assert internals.gradient_hooks(layer.bias) == [{}, {}]
 
 
 def test_graphs() -> None:

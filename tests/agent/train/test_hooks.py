@@ -1,0 +1,197 @@
+"""Hooks that only look cost a loop nothing. Others show in the first pass that they change."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from gpq_agent.train import hooks
+
+from .test_stepping import Examples, job, network, prepared
+
+Model = torch.nn.Module
+FREEDOMS = {"accumulate", "split", "resize"}
+
+
+def halve(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient * 0.5
+
+
+def halve_in_place(gradient: torch.Tensor) -> None:
+    gradient.mul_(0.5)
+
+
+def halve_unseen(gradient: torch.Tensor) -> None:
+    gradient.data.mul_(0.5)
+
+
+def look(gradient: torch.Tensor) -> None:
+    gradient.norm()
+
+
+def look_and_return(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient
+
+
+def halve_flow(module: Model, given: Any, other: Any = None) -> Any:
+    return (given[0] * 0.5,)
+
+
+def look_at_flow(module: Model, given: Any, other: Any = None) -> Any:
+    return given
+
+
+def on_parameters(hook: Callable[[torch.Tensor], Any]) -> Callable[[Model], None]:
+    def put_on(model: Model) -> None:
+        for item in model.parameters():
+            item.register_hook(hook)
+
+    return put_on
+
+
+def after(act: Callable[[torch.Tensor], None]) -> Callable[[Model], None]:
+    def put_on(model: Model) -> None:
+        for item in model.parameters():
+            item.register_post_accumulate_grad_hook(act)
+
+    return put_on
+
+
+def clip(parameter: Any) -> None:
+    parameter.grad.clamp_(-0.02, 0.02)
+
+
+def clip_unseen(parameter: Any) -> None:
+    parameter.grad.data.clamp_(-0.02, 0.02)
+
+
+def replace(parameter: Any) -> None:
+    parameter.grad = parameter.grad.sign()
+
+
+def clear(parameter: Any) -> None:
+    parameter.grad = None
+
+
+LOOKING: dict[str, Callable[[Any], Any]] = {
+    "wandb.watch": on_parameters(look),
+    "returns what it was given": on_parameters(look_and_return),
+    "once it has arrived": after(lambda parameter: look(parameter.grad)),
+    "of a module": lambda model: model[2].register_full_backward_hook(lambda *given: None),
+    "of a module, returns": lambda model: model[2].register_full_backward_hook(look_at_flow),
+    "before a module": lambda model: model[2].register_full_backward_pre_hook(look_at_flow),
+}
+CHANGING: dict[str, Callable[[Any], Any]] = {
+    "returns": on_parameters(halve),
+    "in place": on_parameters(halve_in_place),
+    "in place, through .data": on_parameters(halve_unseen),
+    "clips what has arrived": after(clip),
+    "clips what has arrived, through .data": after(clip_unseen),
+    "replaces what has arrived": after(replace),
+    "clears what has arrived": after(clear),
+    "of a module": lambda model: model[2].register_full_backward_hook(halve_flow),
+    "before a module": lambda model: model[2].register_full_backward_pre_hook(halve_flow),
+}
+
+
+def train(put_on: Callable[[Any], Any], *, inside: bool = False) -> tuple[set[str], list[int]]:
+    """Freedoms that a loop has lost, and the examples in each of its bodies. `inside`: the first
+    body puts the hook on."""
+    this = job()
+    loader = this.loader(Examples(48), batch_size=12, max_local_batch=6, fixed_batch=True)
+    model, optimizer, _ = prepared(this)
+    if not inside:
+        put_on(model)
+    sizes: list[int] = []
+    for _ in this.epochs(1):
+        for x, y in loader:
+            if inside and not sizes:
+                put_on(model)
+            sizes.append(len(x))
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+    return this._engine.freedoms.lost, sizes
+
+
+@pytest.mark.parametrize("name", LOOKING)
+def test_a_hook_that_only_looks_costs_nothing(name: str) -> None:
+    assert train(LOOKING[name]) == (set(), 8 * [6])
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_a_hook_that_changes_gradients_undoes_the_first_part_of_a_step(name: str) -> None:
+    assert train(CHANGING[name]) == (FREEDOMS, [6, 12, 12, 12, 12])
+
+
+def test_a_hook_that_the_first_body_puts_on_a_parameter_undoes_it_too() -> None:
+    assert train(on_parameters(halve), inside=True) == (FREEDOMS, [6, 12, 12, 12, 12])
+
+
+def test_a_hook_shows_in_the_pass_in_which_it_first_changes_something() -> None:
+    passes = 0
+
+    def later(gradient: torch.Tensor) -> torch.Tensor | None:
+        nonlocal passes
+        passes += 1
+        return gradient * 0.5 if passes > 3 else None
+
+    _, sizes = train(lambda model: model[0].bias.register_hook(later))
+    assert sizes == [6, 6, 6, 6, 12, 12]  # the step in hand goes on as it has begun
+
+
+def test_handles_remove_hooks_that_are_watched() -> None:
+    model = network()
+    layer: Any = model[0]  # type: ignore[index]
+    handles = [
+        layer.weight.register_hook(halve),
+        layer.weight.register_post_accumulate_grad_hook(clip),
+        layer.register_full_backward_hook(look_at_flow),
+        layer.register_full_backward_pre_hook(look_at_flow),
+    ]
+    hooks.watch(model.parameters(), [model])
+    several = [
+        layer.weight._backward_hooks,
+        layer.weight._post_accumulate_grad_hooks,
+        layer._backward_hooks,
+        layer._backward_pre_hooks,
+    ]
+    assert all(isinstance(hook, hooks.Watched) for [hook] in map(dict.values, several))
+    for handle in handles:
+        handle.remove()
+    assert several == 4 * [{}]
+
+
+def pickled(model: Any) -> Any:
+    return pickle.loads(pickle.dumps(model))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
+def test_a_copy_of_a_module_has_the_plain_hook(copied: Callable[[Any], Any]) -> None:
+    model: Any = network()
+    model[0].register_full_backward_hook(look_at_flow)
+    hooks.watch([], [model])
+    assert list(copied(model)[0]._backward_hooks.values()) == [look_at_flow]
+
+
+def test_a_hook_is_wrapped_once() -> None:
+    item = torch.nn.Parameter(torch.ones(2))
+    item.register_hook(look)
+    hooks.watch([item], [])
+    [(number, watched)] = item._backward_hooks.items()  # type: ignore[union-attr]
+    hooks.watch([item], [])
+    assert item._backward_hooks == {number: watched}
+
+
+def test_gradients_that_are_not_numbers_are_no_change() -> None:
+    """A loss scale that is too large begins with such."""
+    changes = hooks.listen()
+    item = torch.nn.Parameter(torch.ones(2))
+    item.register_hook(look)
+    hooks.watch([item], [])
+    (item * torch.tensor([float("nan"), float("inf")])).sum().backward()
+    assert changes.codes == set()
