@@ -1,9 +1,11 @@
 """The first step in pieces of an epoch is a trial: its first micro-batch may show that the loop must not be cut.
 
-Then everything is put back as it was before it, and the step is made in one piece. Decides nothing about freedoms.
+Then everything is put back as it was before it, and the step is made in one piece. Copies are on
+the host: a step must not run out of memory because it is looked at. Decides nothing about freedoms.
 """
 
-import copy
+import contextlib
+import io
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import torch
@@ -21,40 +23,58 @@ class Trial:
     ) -> None:
         self._parameters = list(parameters)
         self._buffers = {name: item for model in models for name, item in model.named_buffers() if item is not None}
-        self._kept = {name: item.detach().clone() for name, item in self._buffers.items()}
-        self._values = [item.detach().clone() for item in self._parameters]
+        self._kept = {name: _copied(item) for name, item in self._buffers.items()}
+        self._values = [_copied(item) for item in self._parameters]
         # Cleared gradients need no copy: they are most often None, or zero.
-        self._gradients = [None if item.grad is None else item.grad.detach().clone() for item in self._parameters]
+        gradients = [item.grad for item in self._parameters]
+        self._gradients = [None if item is None else _copied(item) for item in gradients]
         self._parts = dict(parts)
-        self._states = {name: copy.deepcopy(part.state_dict()) for name, part in self._parts.items()}
+        self._states: Dict[str, io.BytesIO] = {}
+        for name, part in self._parts.items():
+            # What cannot be saved now is left alone: its next checkpoint will tell.
+            with contextlib.suppress(Exception):
+                stream = io.BytesIO()
+                torch.save(part.state_dict(), stream)
+                self._states[name] = stream
 
     def moved(self) -> bool:
         """Has the script changed parameters? Waits for the device."""
-        return any(not torch.equal(item.detach(), value) for item, value in zip(self._parameters, self._values))
+        return any(not alike(item, value) for item, value in zip(self._parameters, self._values))
 
     def changed_buffer(self) -> str:
         """Name of a buffer of the models that a forward pass has changed, "" if there is none. Waits for the device."""
-        changed = [name for name, item in self._buffers.items() if not torch.equal(item.detach(), self._kept[name])]
-        return changed[0] if changed else ""
+        pairs = ((name, item, self._kept[name]) for name, item in self._buffers.items())
+        return next((name for name, item, value in pairs if not alike(item, value)), "")
 
     def changed_parts(self) -> List[str]:
         """Names of what was registered and is not as it was. Waits for the device."""
-        return [name for name, part in self._parts.items() if not alike(part.state_dict(), self._states[name])]
+        saved = ((name, _loaded(stream, "cpu")) for name, stream in self._states.items())
+        return [name for name, state in saved if not alike(self._parts[name].state_dict(), state)]
 
     def undo(self) -> None:
         """Put everything back. What has not changed is not written to: a graph that the script keeps may need it as it is."""
         with torch.no_grad():
             for item, value, gradient in zip(self._parameters, self._values, self._gradients):
                 _put_back(item, value)
-                item.grad = gradient
+                item.grad = None if gradient is None else gradient.to(item.device)
             for name, buffer in self._buffers.items():
                 _put_back(buffer, self._kept[name])
-        for name, part in self._parts.items():
-            part.load_state_dict(self._states[name])
+        for name, stream in self._states.items():
+            self._parts[name].load_state_dict(_loaded(stream))
+
+
+def _copied(item: torch.Tensor) -> torch.Tensor:
+    return item.detach().to("cpu", copy=True)
+
+
+def _loaded(stream: io.BytesIO, device: Optional[str] = None) -> Any:
+    """Without one, tensors are on the devices that they were on."""
+    stream.seek(0)
+    return torch.load(stream, map_location=device, weights_only=False)  # our own bytes
 
 
 def _put_back(item: torch.Tensor, value: torch.Tensor) -> None:
-    if not torch.equal(item.detach(), value):
+    if not alike(item, value):
         item.copy_(value)
 
 
@@ -87,9 +107,11 @@ class Fingerprint:
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Are two states the same, tensors by value?"""
+    """Are two states the same, tensors by value, on whatever devices?"""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(one.detach().cpu(), other.detach().cpu())
     if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
-        return isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and torch.equal(one, other)
+        return False
     if isinstance(one, dict):
         return isinstance(other, dict) and one.keys() == other.keys() and all(alike(one[k], other[k]) for k in one)
     if isinstance(one, (list, tuple)):
