@@ -46,7 +46,7 @@ from .sampler import SAMPLE_EVERY, GlobalSampler, Issued
 from .scaling import UNCHANGED, Adjustment, Rule, betas_power
 from .shortage import lessen
 from .stepping import StepGate, inner_optimizers
-from .stopping import EXIT_CODES, STOP_ORDERED, STOP_SIGNAL, Terminator, is_out_of_memory, note_error
+from .stopping import EXIT_CODES, STOP_ORDERED, STOP_SIGNAL, Terminator, is_of_a_part, is_out_of_memory, note_error
 from .timing import StepClock, StepTimes
 from .trial import Fingerprint, Trial, batch_norms
 
@@ -589,10 +589,10 @@ class Engine:
             return
         if is_out_of_memory(error):
             self._out_of_memory(micro)
-        elif isinstance(error, Exception) and not isinstance(error, GpqTrainError):
+        elif is_of_a_part(error):
             self._failed_in_part(micro, error)
 
-    def _failed_in_part(self, micro: Issued, error: Exception) -> None:
+    def _failed_in_part(self, micro: Issued, error: BaseException) -> None:
         """The first step in pieces: it is likely that the loop cannot do with a part of a batch."""
         if len(micro.step.counts) > 1 and not self._cut:
             share = "{} with {} of {} examples".format(

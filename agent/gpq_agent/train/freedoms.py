@@ -23,7 +23,8 @@ SAID = {
 
 
 class Freedoms:
-    """`tell` is called on rank 0 alone, with a habit; `folder` is where checkpoints are."""
+    """`tell` is called with a habit, on rank 0 or on a replica that ends by it. `folder`: that of
+    checkpoints on this server."""
 
     def __init__(
         self, folder: Optional[str], agreement: Agreement, rank: int, tell: Callable[[wire.Habit], None]
@@ -38,9 +39,10 @@ class Freedoms:
         self.lost: Set[str] = set()
 
     def recall(self) -> None:
-        """Take up what earlier attempts saw. Collective."""
-        found = self._read() if self._path is not None and self._rank == 0 else {}
-        self._seen.update({code: detail for code, detail in found.items() if code in HABITS})
+        """Take up what earlier attempts saw, on any server: a replica that ended by a habit has noted
+        it on its own. Collective."""
+        record = self._read() if self._path is not None else {}
+        self._seen.update({code: detail for code, detail in record.items() if code in HABITS})
         self.agree()
 
     def see(self, code: str, detail: str = "") -> None:

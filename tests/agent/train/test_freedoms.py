@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import gc
+import json
+import os
 from pathlib import Path
 
 import gpq_agent.train as gpq
 import pytest
 import torch
+import torch.distributed as dist
 from gpq_agent import wire
 from gpq_agent.train.agreement import Agreement, Proposal
 from gpq_agent.train.freedoms import Freedoms
 
+from .driver import DEADLINE, FORKSERVER, free_port
 from .test_stepping import Examples, job, prepared
 
 
@@ -31,6 +35,67 @@ def test_a_habit_that_ends_a_replica_is_told_once_and_obeyed_by_the_next_attempt
     later = freedoms(tmp_path, said)
     later.recall()
     assert later.lost == {"accumulate", "split"} == first.lost
+
+
+def recall(rank: int, folder: str, port: int) -> None:
+    """One of two replicas, each with a checkpoint folder. Writes what it tells and has lost."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    said: list[str] = []
+    agreement = Agreement(dist.group.WORLD, rank, Proposal)
+    this = Freedoms(f"{folder}/{rank}", agreement, rank, lambda habit: said.append(habit.code))
+    this.recall()
+    Path(folder, f"{rank}.json").write_text(json.dumps([said, sorted(this.lost)]))
+    dist.destroy_process_group()
+
+
+def test_what_ended_a_replica_on_another_server_is_told_by_the_next_attempt(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        (tmp_path / str(rank) / "gpq").mkdir(parents=True)
+    freedoms(tmp_path / "1", []).alone("part-error", "ValueError with 2 of 16 examples")
+    port = free_port()
+    places = [(rank, str(tmp_path), port) for rank in (0, 1)]
+    processes = [FORKSERVER.Process(target=recall, args=place) for place in places]
+    for process in processes:
+        process.start()
+    try:
+        for process in processes:
+            process.join(DEADLINE)
+        assert [process.exitcode for process in processes] == [0, 0]
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+    outcome = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    assert outcome == [[["part-error"], ["accumulate", "split"]], [[], ["accumulate", "split"]]]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device"),
+        BrokenPipeError(),
+        TimeoutError(),
+        ModuleNotFoundError(),
+        MemoryError(),
+        KeyboardInterrupt(),
+        RuntimeError("[gloo/transport/tcp/pair.cc:544] Connection closed by peer [10.0.0.2]:4915"),
+        dist.DistBackendError("NCCL communicator was aborted on rank 0"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_from_outside_the_loop_is_none_of_a_part(error: BaseException) -> None:
+    this = job()
+    loader = this.loader(Examples(24), batch_size=24, max_local_batch=12, fixed_batch=True)
+    model, optimizer, _ = prepared(this)
+    for _ in this.epochs(1):
+        for x, y in loader:
+            this._engine.failed(error)
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert this._engine.freedoms.lost == set()
 
 
 @pytest.mark.parametrize("cut", [True, False], ids=["in pieces", "whole"])
