@@ -60,7 +60,7 @@ MEET_SECONDS = 15.0  # that replicas may be apart in a step that has no backward
 APART = 1e-6  # of the sum of the norms of all weights: replicas that are further apart do not train alike
 LOSSES = 8  # micro-batches of an attempt whose losses are looked at
 LOOK_SHARE = 1000.0  # times what a look took, until the next one at the end of an epoch
-LOOKS = (1, 3)  # after so many steps: has something been forgotten?
+LOOKS = 5  # after each of the first steps: has something been forgotten?
 OFTEN, SELDOM = 100, 10  # which parameters are trained is looked at in so many steps, then in one of so many
 MOST_PENDING = 64  # steps of the loader that a loop may put into one of its own before a stop no longer waits for it
 
@@ -131,7 +131,8 @@ class Engine:
         self._steps_here = 0  # of this attempt
         self._cut = False  # one of those was made in pieces, to its end
         self._look_ended = self._look_seconds = 0.0
-        self._looked = False
+        self._looks = 0  # after steps, of this attempt
+        self._look_due = False  # the newest step has changed the weights, and nobody has looked since
         self._pending = 0  # steps of the loader since the last real step
         self._weighed = False  # job.weigh() is used in the step in hand
         self._weighed_here = False  # and was called in this micro-batch
@@ -366,9 +367,10 @@ class Engine:
 
     def _compare_notes(self) -> None:
         """Have all replicas seen the same? After the first steps of an attempt; alone, whenever there is something."""
-        if self._search is not None and self._steps_here in LOOKS and not self._looked:
-            self._looked = True
-            self._look_for_forgotten()
+        if self._look_due and self._looks < LOOKS:
+            self._look_due = False
+            self._looks += 1
+            self._look_for_forgotten(early=True)
         if self._gate is None or (self._steps_here > WATCHED_STEPS and self.environment.replicas > 1):
             return
         if self._steps_here == WATCHED_STEPS:
@@ -388,11 +390,11 @@ class Engine:
         elif any(abs(row[-1] - rows[0][-1]) > APART * abs(rows[0][-1]) for row in rows):
             self.see("replicas-apart", "what they have trained")
 
-    def _look_for_forgotten(self) -> None:
+    def _look_for_forgotten(self, *, early: bool) -> None:
         assert self._search is not None
         assert self._gradients is not None
         begin = time.perf_counter()
-        for code, detail in self._search.look():
+        for code, detail in self._search.look(early=early):
             self.see(code, detail)
         self._look_ended = time.perf_counter()
         self._look_seconds = self._look_ended - begin
@@ -491,7 +493,7 @@ class Engine:
         again()
         if self._search is not None:
             if time.perf_counter() - self._look_ended > LOOK_SHARE * self._look_seconds:
-                self._look_for_forgotten()
+                self._look_for_forgotten(early=False)
             self._compare_replicas()
         if self.freedoms.agree() and self._gate is not None:
             self._reshape()
@@ -506,7 +508,7 @@ class Engine:
     def _stop(self, kind: int) -> None:
         self._count_examples()
         if self._search is not None:
-            self._look_for_forgotten()
+            self._look_for_forgotten(early=False)
         self.freedoms.agree()  # what was seen, and not told yet
         saved = self.save("stop") if self.environment.rank == 0 else False
         if not self.agreement.confirm(saved):
@@ -658,6 +660,7 @@ class Engine:
         assert self._noise is not None
         assert self._gradients is not None
         step = micro.step
+        self._look_due = True
         self.ledger.begin_step()
         self._weighed, self._unit = False, 1.0
         self._probe.arm(
@@ -778,7 +781,6 @@ class Engine:
         self._probe.finish()
         self.ledger.step_done()
         self._steps_here += 1
-        self._looked = False
         self._pending = 0 if acted else self._pending + 1
         seconds = time.perf_counter() - self._step_begin
         self._step_seconds += (seconds - self._step_seconds) * (0.1 if self._step_seconds else 1.0)
@@ -956,6 +958,7 @@ class Engine:
     def stepped(self, applied: bool) -> None:
         """The step in hand was made."""
         if not applied:
+            self._look_due = False  # an average of weights that stay as they are does not change either
             self.meter.skipped(self._gain)
             return
         self.meter.stepped(self._gain)

@@ -1,6 +1,9 @@
 """Finds what belongs to the training and was never given to job.prepare() or job.state(): schedulers, scalers, copies of weights.
 
-Looks once through the objects of the process, after the first steps. Refuses nothing; what it cannot see, it does not find.
+Looks through the objects of the process, and runs no code of their classes, which may do anything.
+Refuses nothing. An average of weights changes from step to step, a snapshot seldom, so copies are
+looked at after the first steps alone. One that begins later, or changes once an epoch, is not seen
+here: the proof, gpq check, is to find it.
 """
 
 import gc
@@ -9,7 +12,7 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 
 import torch
 
-from .internals import has_scaled
+from .internals import GradScaler, attributes_of, has_scaled, parameters_of
 
 MOST_TENSORS = 100000  # a longer list is something else
 NEAR = 0.25  # of the squared norm of the weights
@@ -26,8 +29,8 @@ class Given(NamedTuple):
     gradients: Callable[[], Sequence[torch.Tensor]] = list
 
 
-KINDS = (torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler, torch.nn.Module, dict, list)
-_RELEVANT: Dict[type, bool] = {}  # a process has a million objects of a few thousand kinds
+STATEFUL = (torch.optim.lr_scheduler.LRScheduler, GradScaler)
+COPIES = (torch.nn.Module, dict, list)
 
 
 class Copy(NamedTuple):
@@ -38,93 +41,102 @@ class Copy(NamedTuple):
 
 
 class Search:
-    """One per job. A copy of weights counts once it is seen to change: one that never does is the same after a restart."""
+    """One per job. A copy of weights counts where one of the first steps has changed it in place, or
+    two in a row have made it anew: a snapshot, of the best weights say, is made now and then."""
 
     def __init__(self, given: Given) -> None:
         self._given = given
-        self._copies: Dict[int, Copy] = {}
-        self._looked = False
-        self._scheduler: Optional[str] = None
+        self._copies: Optional[Dict[int, Copy]] = None  # of the early look before
+        self._renewed: Set[str] = set()  # kinds of those that the step before it has made
 
     def scheduler(self) -> str:
-        """The class of a scheduler of one of the optimizers that was not given; "" if there is none.
+        """The class of a scheduler of an optimizer that was given while it was not, "" if there is none.
+        A walk through all objects takes longer than many a step."""
+        return dict(self.look(early=False)).get("forgotten-scheduler", "")
 
-        Searched for once: what sets rates is there when it first does, and a walk through all
-        objects takes longer than many a step."""
-        if self._scheduler is None:
-            self._scheduler = self._unknown_scheduler()
-        return self._scheduler
-
-    def _unknown_scheduler(self) -> str:
-        known = _reachable(self._given.parts)
-        optimizers = {id(each) for each in self._given.optimizers}
-        for item in gc.get_objects():
-            if not issubclass(type(item), torch.optim.lr_scheduler.LRScheduler) or id(item) in known:
-                continue
-            if id(getattr(item, "optimizer", None)) in optimizers:
-                return type(item).__name__
-        return ""
-
-    def look(self) -> List[Tuple[str, str]]:
-        """(habit, what it is) of each kind that is found now. Between two steps; waits for the device."""
+    def look(self, *, early: bool) -> List[Tuple[str, str]]:
+        """(habit, what it is) of each kind that is there now. `early`: after one of the first steps, one
+        real step after the early look before. Looks at copies too, and waits for the device."""
         given = self._given
-        known = _reachable(given.parts) | _reachable(given.optimizers)
+        ours = _reachable(given.parts) | _reachable(given.optimizers)
         for model in given.models:
-            known.update(id(module) for module in model.modules())
+            ours.update(id(module) for module in model.modules())
         optimizers = {id(each) for each in given.optimizers}
         shapes = [shapes for shapes in map(_shapes, given.models) if sum(map(len, shapes)) > 1]
-        storages = _storages(given)
-        found: Dict[str, str] = {}
+        storages = _storages(given) if early else set()
+        habits: Dict[str, str] = {}
         copies: Dict[int, Copy] = {}
+        renewed: Set[str] = set()
+        kinds = STATEFUL + COPIES if early else STATEFUL
+        relevant: Dict[int, bool] = {}  # a process has a million objects of a few thousand classes
         for item in gc.get_objects():
             kind = type(item)
-            if kind not in _RELEVANT:
-                _RELEVANT[kind] = issubclass(kind, KINDS)
-            if not _RELEVANT[kind] or id(item) in known:
+            if id(kind) not in relevant:
+                relevant[id(kind)] = issubclass(kind, kinds)
+            if not relevant[id(kind)] or id(item) in ours:
                 continue
-            if issubclass(kind, torch.optim.lr_scheduler.LRScheduler):
-                if id(getattr(item, "optimizer", None)) in optimizers:
-                    found.setdefault("forgotten-scheduler", kind.__name__)
-            elif issubclass(kind, torch.amp.GradScaler):
-                if item.is_enabled() and has_scaled(item):
-                    found.setdefault("forgotten-scaler", kind.__name__)
-            else:
+            try:
+                if issubclass(kind, STATEFUL):
+                    code = _code(item, optimizers)
+                    if code:
+                        habits.setdefault(code, kind.__name__)
+                    continue
                 tensors = _tensors(item)
                 if _is_copy(tensors, shapes, storages):
                     copies[id(item)] = copy = Copy(weakref.ref(tensors[0]), _value(tensors))
-                    if self._looked and self._is_kept(item, copy, tensors):
-                        found.setdefault("forgotten-copy", _named(item))
-        self._copies, self._looked = copies, True
-        return list(found.items())
+                    if self._is_average(item, copy, tensors, renewed):
+                        habits.setdefault("forgotten-copy", _named(item))
+            except Exception:  # half made, say, or another thread's: no reason to end a training
+                continue
+        if early:
+            self._copies, self._renewed = copies, renewed
+        return list(habits.items())
 
-    def _is_kept(self, item: Any, copy: "Copy", tensors: List[torch.Tensor]) -> bool:
-        """Does it outlive a step, and change? Tensors that stay and change do; new ones if they are near to the weights: what
-        is not, is most often made anew in each step (perturbations, gradients)."""
+    def _is_average(self, item: Any, copy: Copy, tensors: List[torch.Tensor], renewed: Set[str]) -> bool:
+        """New tensors count if they are near to the weights: others are most often made anew in each
+        step (perturbations, gradients). `renewed` gets their kind."""
+        if self._copies is None:
+            return False
         before = self._copies.get(id(item))
         if before is not None and before.first() is copy.first():
             return before.value != copy.value
-        return any(_is_near(tensors, list(model.parameters())) for model in self._given.models)
+        if not any(_is_near(tensors, list(model.parameters())) for model in self._given.models):
+            return False
+        renewed.add(_named(item))
+        return _named(item) in self._renewed
+
+
+def _code(item: Any, optimizers: Set[int]) -> str:
+    """What a script forgot that made this scheduler or scaler, "" if that trains nothing here."""
+    if issubclass(type(item), GradScaler):
+        return "forgotten-scaler" if has_scaled(item) else ""
+    return "forgotten-scheduler" if id(dict.get(attributes_of(item), "optimizer")) in optimizers else ""
 
 
 def _reachable(roots: Iterable[Any]) -> Set[int]:
-    """Ids of what these objects are made of. Not through modules of Python or classes."""
+    """Ids of what these objects are made of. Not through classes."""
     known: Set[int] = set()
     waiting = list(roots)
     while waiting and len(known) < MOST_WALKED:
         item = waiting.pop()
-        if id(item) in known or isinstance(item, (type, str, int, float, torch.Tensor)):
+        if id(item) in known or issubclass(type(item), (type, str, int, float, torch.Tensor)):
             continue
         known.add(id(item))
-        if isinstance(item, dict):
-            waiting += [item[key] for key in list(item)]
-        elif isinstance(item, (list, tuple, set)):
-            waiting += list(item)
-        else:
-            held = getattr(item, "__dict__", None)
-            if isinstance(held, dict):
-                known.add(id(held))
-                waiting += list(held.values())
+        try:
+            waiting += _inside(item)
+        except Exception:  # it has no attributes, or is half made: then it leads no further
+            continue
     return known
+
+
+def _inside(item: Any) -> List[Any]:
+    """What it holds in the memory of a built-in class; for others their attributes."""
+    if issubclass(type(item), dict):
+        return list(dict.values(item))
+    for base in (list, tuple, set):
+        if issubclass(type(item), base):
+            return list(base.__iter__(item))
+    return [attributes_of(item)]
 
 
 def _shapes(model: torch.nn.Module) -> List[Tuple[int, ...]]:
@@ -146,15 +158,21 @@ def _storages(given: Given) -> Set[int]:
 
 
 def _tensors(container: Any) -> List[torch.Tensor]:
-    if isinstance(container, torch.nn.Module):
-        return list(container.parameters())
-    if not container or len(container) > MOST_TENSORS:
+    if issubclass(type(container), torch.nn.Module):
+        return list(filter(_is_plain, parameters_of(container)))
+    is_dict = issubclass(type(container), dict)
+    if (dict.__len__(container) if is_dict else list.__len__(container)) > MOST_TENSORS:
         return []
-    first = next(iter(container.values())) if isinstance(container, dict) else container[0]
-    if not isinstance(first, torch.Tensor):  # nearly always, so it is asked first
+    values = iter(dict.values(container)) if is_dict else list.__iter__(container)
+    first = next(values, None)
+    if not _is_plain(first):  # nearly always, so it is asked first
         return []
-    values = list(container.values()) if isinstance(container, dict) else container
-    return [item for item in values if type(item) in (torch.Tensor, torch.nn.Parameter)]
+    return [first, *filter(_is_plain, values)]
+
+
+def _is_plain(item: Any) -> bool:
+    """Other tensors run code of their classes."""
+    return type(item) is torch.Tensor or type(item) is torch.nn.Parameter
 
 
 def _value(tensors: List[torch.Tensor]) -> float:
@@ -175,9 +193,9 @@ def _is_near(tensors: List[torch.Tensor], weights: List[torch.Tensor]) -> bool:
 
 
 def _named(container: Any) -> str:
-    if isinstance(container, torch.nn.Module):
+    if issubclass(type(container), torch.nn.Module):
         return type(container).__name__
-    return "a list of tensors" if isinstance(container, list) else "a dictionary of tensors"
+    return "a list of tensors" if issubclass(type(container), list) else "a dictionary of tensors"
 
 
 def _is_copy(tensors: List[torch.Tensor], shapes: Sequence[List[Tuple[int, ...]]], storages: Set[int]) -> bool:

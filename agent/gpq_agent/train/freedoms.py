@@ -54,6 +54,10 @@ class Freedoms:
         """Has the loop this habit, as far as all agree?"""
         return code in self._known
 
+    def noticed(self, code: str) -> bool:
+        """Has the loop this habit, as far as this replica knows?"""
+        return code in self._known or code in self._seen
+
     @property
     def waiting(self) -> bool:
         """Was something seen that is not agreed on?"""

@@ -5,7 +5,7 @@ Where a version lacks one that gpq can do without, the function says what it ret
 
 import sys
 from operator import attrgetter
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -18,6 +18,8 @@ __all__ = ["BatchNorm", "StorageWeakRef", "TorchDispatchMode"]
 TRIED = ("2.5", "2.11", "2.13")
 
 BatchNorm = _BatchNorm
+# torch 2.3 brought the first, which is the base of the other since.
+GradScaler: Any = getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler)
 current_dispatch_mode = _get_current_dispatch_mode
 without_dispatch = torch._C._DisableTorchDispatch
 
@@ -128,14 +130,41 @@ def kept_tensors(module: torch.nn.Module) -> List[torch.Tensor]:
     return [item for item in (*module._parameters.values(), *buffers) if item is not None]
 
 
+def attributes_of(item: Any) -> Dict[str, Any]:
+    """Its own, without code of its class. Raises AttributeError where it can have none."""
+    attributes: Dict[str, Any] = object.__getattribute__(item, "__dict__")
+    return attributes
+
+
+def parameters_of(module: torch.nn.Module) -> List[Any]:
+    """As torch's own parameters() gives them, without code of the module's class."""
+    parameters: Dict[int, Any] = {}
+    modules: Set[int] = set()
+    waiting: List[Any] = [module]
+    while waiting:
+        item = waiting.pop()
+        if item is None or id(item) in modules:
+            continue
+        modules.add(id(item))
+        attributes = attributes_of(item)
+        parameters.update((id(each), each) for each in dict.values(attributes["_parameters"]) if each is not None)
+        waiting += reversed(list(dict.values(attributes["_modules"])))
+    return list(parameters.values())
+
+
 def scale_of(scaler: Any) -> Any:
     """Of a GradScaler, without waiting for the device: a tensor; a number where it has scaled nothing yet."""
     scale = getattr(scaler, "_scale", None)
     return scaler.get_scale() if scale is None else scale
 
 
+def new_scaler(device: str) -> Any:
+    """A GradScaler for this kind of device. Before torch 2.3 there was one for CUDA alone."""
+    return GradScaler(device) if hasattr(torch.amp, "GradScaler") else GradScaler()
+
+
 def has_scaled(scaler: Any) -> bool:
-    return getattr(scaler, "_scale", None) is not None
+    return dict.get(attributes_of(scaler), "_scale") is not None
 
 
 def synchronise(model: torch.nn.Module, wanted: bool) -> None:

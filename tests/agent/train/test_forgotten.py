@@ -1,0 +1,200 @@
+"""What the script has not given to the job: what the search tells of it, and which code it leaves alone."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from gpq_agent.train.forgotten import Given, Search
+from torch.optim.lr_scheduler import ExponentialLR
+
+from .test_stepping import Examples, Model, job
+
+CALLED: list[str] = []  # code of foreign classes
+
+
+def network() -> Model:
+    """Of shapes that no other test has: what those leave behind is no copy of it."""
+    return torch.nn.Sequential(torch.nn.Linear(5, 11), torch.nn.Tanh(), torch.nn.Linear(11, 1))
+
+
+def sgd(model: Model) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def weights(model: Model) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in model.named_parameters()}
+
+
+def train(after: Callable[[Any, int, Model, Any], None]) -> Any:
+    """The engine of two epochs of six steps. `after` gets it, the number of the step, model and optimizer."""
+    gc.collect()
+    this = job()
+    loader = this.loader(Examples(48), batch_size=8, fixed_batch=True)
+    model = network()
+    model, optimizer, _ = this.prepare(model, sgd(model))
+    count = 0
+    for _ in this.epochs(2):
+        for x, y in loader:
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+            count += 1
+            after(this._engine, count, model, optimizer)
+    return this._engine
+
+
+# -- copies ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [2, 3])
+def test_a_snapshot_that_is_renewed_now_and_then_is_no_average(first: int) -> None:
+    best: dict[str, dict[str, torch.Tensor]] = {}
+
+    def after(engine: Any, count: int, model: Model, optimizer: Any) -> None:
+        if count % 4 == first:
+            best["weights"] = weights(model)
+
+    assert not train(after).freedoms.noticed("forgotten-copy")
+
+
+def test_an_average_whose_tensors_are_new_after_each_step_is_told() -> None:
+    average: dict[str, dict[str, torch.Tensor]] = {}
+
+    def after(engine: Any, count: int, model: Model, optimizer: Any) -> None:
+        now = weights(model)
+        before = average.get("weights", now)
+        average["weights"] = {name: 0.9 * before[name] + 0.1 * now[name] for name in now}
+
+    assert train(after).freedoms.knows("forgotten-copy")
+
+
+# -- foreign code ------------------------------------------------------------------------------------------------------
+
+
+def forbidden(name: str) -> Any:
+    def method(self: Any, *args: Any) -> Any:
+        CALLED.append(name)
+        raise LookupError(name)
+
+    return method
+
+
+class ForeignDict(dict[str, Any]):
+    __len__ = __iter__ = __getitem__ = __bool__ = values = keys = items = forbidden("dict")
+
+
+class ForeignList(list[Any]):
+    __len__ = __iter__ = __getitem__ = __bool__ = forbidden("list")
+
+
+class ForeignTuple(tuple[Any, ...]):
+    __slots__ = ()
+    __len__ = __iter__ = __getitem__ = __bool__ = forbidden("tuple")
+
+
+class ForeignModule(torch.nn.Sequential):
+    parameters = named_parameters = modules = named_modules = children = forbidden("module")
+    __len__ = __iter__ = forbidden("module")
+
+
+class Proxy:
+    __class__ = property(forbidden("proxy"))  # type: ignore[assignment]
+
+
+class ForeignSchedule(ExponentialLR):
+    def __getattribute__(self, name: str) -> Any:
+        CALLED.append("schedule")
+        return super().__getattribute__(name)
+
+
+class ForeignScaler(torch.amp.GradScaler):
+    def is_enabled(self) -> bool:
+        CALLED.append("scaler")
+        return super().is_enabled()
+
+    def __getattribute__(self, name: str) -> Any:
+        CALLED.append("scaler")
+        return super().__getattribute__(name)
+
+
+def strangers(model: Model) -> list[Any]:
+    tensors = list(weights(model).values())
+    module = ForeignModule(torch.nn.Linear(5, 11), torch.nn.Linear(11, 1))
+    return [ForeignDict(a=1), ForeignList(tensors), ForeignTuple(tensors), module, [Proxy()]]
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["in what was given", "in the process"])
+def test_the_search_runs_no_code_of_foreign_containers(given: bool) -> None:
+    model = network()
+    objects = strangers(model)
+    search = Search(Given([model], [sgd(model)], objects if given else []))
+    CALLED.clear()
+    search.look(early=True)
+    search.look(early=True)
+    assert not CALLED
+
+
+def test_foreign_schedulers_and_scalers_are_recognised_without_code_of_theirs() -> None:
+    model = network()
+    optimizer = sgd(model)
+    schedule, scaler = ForeignSchedule(optimizer, 0.9), ForeignScaler("cpu")
+    scaler.scale(torch.ones(1))
+    search = Search(Given([model], [optimizer], []))
+    CALLED.clear()
+    seen = dict(search.look(early=False))
+    assert not CALLED
+    assert seen["forgotten-scheduler"] == "ForeignSchedule"
+    assert "forgotten-scaler" in seen
+    del schedule, scaler
+
+
+def test_an_average_in_a_foreign_container_is_told() -> None:
+    model = network()
+    average = ForeignDict(weights(model))
+    search = Search(Given([model], [sgd(model)], []))
+    codes = []
+    for _ in range(3):
+        for tensor in dict.values(average):
+            tensor.mul_(0.9)
+        codes.append([code for code, _ in search.look(early=True)])
+    assert codes == [[], ["forgotten-copy"], ["forgotten-copy"]]
+
+
+def test_an_object_that_is_half_made_is_left_out_alone() -> None:
+    model = network()
+    optimizer = sgd(model)
+    half = torch.nn.Module.__new__(torch.nn.Module)
+    schedule = ExponentialLR(optimizer, 0.9)
+    search = Search(Given([model], [optimizer], [half]))
+    other = torch.nn.Module.__new__(torch.nn.Module)
+    assert ("forgotten-scheduler", "ExponentialLR") in search.look(early=True)
+    del schedule, other
+
+
+# -- versions of torch -------------------------------------------------------------------------------------------------
+
+BEFORE_2_3 = """
+import torch
+del torch.amp.GradScaler
+import gpq_agent.train
+from gpq_agent.train import internals
+from gpq_agent.train.forgotten import Given, Search
+
+model = torch.nn.Linear(3, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = internals.new_scaler("cuda")
+assert type(scaler) is torch.cuda.amp.GradScaler
+scaler._scale = torch.ones(1)  # as if it had scaled a loss, which takes a GPU
+assert Search(Given([model], [optimizer], [])).look(early=True) == [("forgotten-scaler", "GradScaler")]
+"""
+
+
+def test_a_torch_that_has_grad_scalers_for_cuda_alone() -> None:
+    """In a process of its own: torch is another there."""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", BEFORE_2_3], check=True)
