@@ -508,7 +508,7 @@ class Engine:
     def _stop(self, kind: int) -> None:
         self._count_examples()
         if self._search is not None:
-            self._look_for_forgotten(early=False)
+            self._see_hooks()  # no more than that: a walk through all objects would take of the grace time
         self.freedoms.agree()  # what was seen, and not told yet
         saved = self.save("stop") if self.environment.rank == 0 else False
         if not self.agreement.confirm(saved):
@@ -850,6 +850,8 @@ class Engine:
         if self.evaluating:
             return
         if code == "own-rate" and self._search is not None:
+            if any(map(self.freedoms.noticed, ("own-rate", "forgotten-scheduler"))):
+                return  # a search walks through all objects, and this comes in every step
             scheduler = self._search.scheduler()
             if scheduler:  # it is what sets the rate
                 code, detail = "forgotten-scheduler", scheduler

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from gpq_agent.train.forgotten import Given, Search
+from gpq_agent.train.stopping import STOP_ORDERED
 from torch.optim.lr_scheduler import ExponentialLR
 
 from .test_stepping import Examples, Model, job
@@ -72,6 +73,37 @@ def test_an_average_whose_tensors_are_new_after_each_step_is_told() -> None:
         average["weights"] = {name: 0.9 * before[name] + 0.1 * now[name] for name in now}
 
     assert train(after).freedoms.knows("forgotten-copy")
+
+
+# -- when it searches --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("agreed", [True, False], ids=["agreed on", "waiting"])
+def test_a_rate_that_is_known_to_be_set_by_hand_is_not_searched_for(agreed: bool) -> None:
+    schedules = []
+
+    def after(engine: Any, count: int, model: Model, optimizer: Any) -> None:
+        if count == 4:
+            engine.freedoms.see("own-rate")
+            if agreed:
+                engine.freedoms.agree()
+            schedules.append(ExponentialLR(optimizer, 0.9))
+            engine.see("own-rate")
+            assert not engine.freedoms.noticed("forgotten-scheduler")
+
+    train(after)
+
+
+def test_a_stop_does_not_search() -> None:
+    schedules = []
+
+    def after(engine: Any, count: int, model: Model, optimizer: Any) -> None:
+        if count == 4:
+            schedules.append(ExponentialLR(optimizer, 0.9))
+            engine._stop(STOP_ORDERED)
+            assert not engine.freedoms.noticed("forgotten-scheduler")
+
+    train(after)
 
 
 # -- foreign code ------------------------------------------------------------------------------------------------------
