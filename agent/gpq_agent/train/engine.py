@@ -33,7 +33,7 @@ from .heads import Head
 from .leaving import again, leave, part_company
 from .ledger import Ledger
 from .noise_scale import NoiseScale
-from .normalising import Divisors, Reading
+from .normalising import Divisors, Reading, differs
 from .passes import listen
 from .probe import GradientProbe
 from .progress import ProgressMeter
@@ -388,6 +388,8 @@ class Engine:
         if any(row[:-1] != rows[0][:-1] for row in rows):
             self.see("replicas-apart", "the learning rate")
         elif any(abs(row[-1] - rows[0][-1]) > APART * abs(rows[0][-1]) for row in rows):
+        if self.environment.replicas > 1 and self._steps_here:
+            self._compare_divisors()
             self.see("replicas-apart", "what they have trained")
 
     def _look_for_forgotten(self, *, early: bool) -> None:
@@ -403,6 +405,12 @@ class Engine:
     def _watch_hooks(self) -> None:
         """Those that the script has put on so far. It may do so in any line."""
         assert self._gradients is not None
+    def _compare_divisors(self) -> None:
+        """Is a mean on one replica over other numbers of elements than on another, by example? Collective."""
+        rows = [row[0] for row in self.agreement.gather([self._divisors.of_shape]) if row[0]]
+        if any(differs(row, rows[0]) for row in rows):
+            self.see("token-loss")
+
         hooks.watch(self._gradients.parameters(), self._models)
 
     def _propose(self) -> Proposal:
@@ -919,7 +927,7 @@ class Engine:
             self.see("step-between")
         if self._reading is None:
             return
-        if self._divisors.differ(self._reading):
+        if self._divisors.differ(self._reading, self._steps_here):
             self.see("token-loss")
         if self._reading.coupled:
             self.see("batch-loss")

@@ -23,10 +23,18 @@ THROUGH = (
 )  # fmt: skip
 
 
-def divisors(loss: torch.Tensor) -> List[float]:
+class Divisor(NamedTuple):
+    """`of_shape`: it is the number of elements, those of padding among them. That follows the shape of a batch, which may be
+    another in each step (images of several sizes, buckets of lengths), and must not within one."""
+
+    value: float
+    of_shape: bool = False
+
+
+def divisors(loss: torch.Tensor) -> List[Divisor]:
     """What each part of a scalar loss is divided by: elements of a mean, the tokens that count of a cross-entropy, the
     divisor of a sum (1.0: none). In the order of the graph."""
-    found: List[float] = []
+    found: List[Divisor] = []
     waiting: List[Tuple[Any, float]] = [(loss.grad_fn, 1.0)]
     for _ in range(MOST_NODES):
         if not waiting:
@@ -38,11 +46,12 @@ def divisors(loss: torch.Tensor) -> List[float]:
         elif name in ("MeanBackward", "SumBackward") and _of_parameters(node):
             continue  # a penalty on weights, the same for every part of a batch
         elif name == "MeanBackward":
-            _note(found, _elements(node))
+            elements = _elements(node)
+            found += [] if elements is None else [Divisor(elements, of_shape=True)]
         elif name in ("SumBackward", "NansumBackward", *PRODUCTS):
-            _note(found, factor)
+            found.append(Divisor(factor))
         elif saves(node, "reduction"):
-            _note(found, _reduced(node, factor))
+            found += _reduced(node, factor)
         elif name in ("DivBackward", "MulBackward"):
             other = _other(node)
             inner = factor * (other if name == "DivBackward" else 1.0 / other) if other else factor
@@ -56,7 +65,7 @@ class Reading(NamedTuple):
     """`divisors`: of the parts of the losses; `coupled`: they hold examples against each other."""
 
     examples: int
-    divisors: List[float]
+    divisors: List[Divisor]
     coupled: bool
 
 
@@ -64,8 +73,11 @@ class Divisors:
     """Over the first micro-batches: is a loss divided by its examples, or by something that follows them?"""
 
     def __init__(self, looks: int) -> None:
+        self.of_shape = 0.0  # by example, what the latest loss was divided by that follows its shape; 0.0: nothing
         self._left = looks
-        self._first: Optional[List[float]] = None
+        self._first: Optional[List[Divisor]] = None  # by example
+        self._step = -1
+        self._of_step: List[Divisor] = []  # by example, of the first micro-batch of that step
         self._sizes: Set[int] = set()  # of the micro-batches that were looked at
 
     def wanted(self, examples: int) -> bool:
@@ -78,7 +90,7 @@ class Divisors:
 
     def read(self, roots: Sequence[Any], given: Sequence[Any], examples: int) -> Reading:
         """Of the losses that are about to be differentiated, of so many examples. `given`: the gradient of each, or None."""
-        found: List[float] = []
+        found: List[Divisor] = []
         coupled = False
         for root, gradient in zip(roots, given):
             if not isinstance(root, torch.Tensor):
@@ -86,29 +98,38 @@ class Divisors:
             coupled = coupled or couples(root, examples)
             factor = _alike(gradient)
             if root.numel() > 1:  # a sum over its elements
-                found += [1.0 / factor] if factor else []
+                found += [Divisor(1.0 / factor)] if factor else []
                 continue
             own = divisors(root)
             found += own
-            if factor and 1.0 in own:
-                found = [1.0 / factor if value == 1.0 else value for value in found]
+            if factor and any(item.value == 1.0 for item in own):
+                found = [Divisor(1.0 / factor) if item.value == 1.0 else item for item in found]
             elif factor:
-                found.append(factor * examples)  # the same, by example, where it is a number
+                found.append(Divisor(factor * examples))  # the same, by example, where it is a number
         return Reading(examples, found, coupled)
 
-    def differ(self, reading: Reading) -> bool:
-        """Take it in. True: a part of the losses is divided by something else than before, by example. That of a micro-batch
-        then is no part of a mean over the whole step."""
+    def differ(self, reading: Reading, step: int) -> bool:
+        """Take in that of a micro-batch of this step. True: a part of the losses is divided by something else than before, by
+        example; of what follows a shape only within the step. That of a micro-batch then is no part of a mean over the
+        whole step."""
         self._left -= 1
-        examples, found = reading.examples, reading.divisors
+        examples = reading.examples
         self._sizes.add(examples)
-        if examples > 1 and 1.0 in found:  # a sum over examples that nothing divides
-            return True
-        ratios = [value / examples for value in found]
+        if examples > 1 and any(item.value == 1.0 for item in reading.divisors):
+            return True  # a sum over examples that nothing divides
+        ratios = [item._replace(value=item.value / examples) for item in reading.divisors]
+        self.of_shape = sum(item.value for item in ratios if item.of_shape)
+        if step != self._step or len(self._of_step) != len(ratios):
+            self._step, self._of_step = step, ratios
         if self._first is None or len(self._first) != len(ratios):
             self._first = ratios
-            return False
-        return any(abs(one - other) > TOLERANCE * abs(other) for one, other in zip(ratios, self._first))
+        earlier = [(one, two) for one, two in zip(ratios, self._first) if not (one.of_shape and two.of_shape)]
+        return any(differs(one.value, two.value) for one, two in (*earlier, *zip(ratios, self._of_step)))
+
+
+def differs(one: float, other: float) -> bool:
+    """Is it more than rounding?"""
+    return abs(one - other) > TOLERANCE * abs(other)
 
 
 def _alike(gradient: Any) -> Optional[float]:
@@ -117,11 +138,6 @@ def _alike(gradient: Any) -> Optional[float]:
         return None
     first = float(gradient.detach().reshape(-1)[0].real)
     return first if bool((gradient.detach() == first).all()) else None
-
-
-def _note(found: List[float], value: Optional[float]) -> None:
-    if value is not None:
-        found.append(value)
 
 
 def _of_scalars(node: Any) -> bool:
@@ -156,18 +172,18 @@ def _elements(node: Any) -> Optional[float]:
     return product
 
 
-def _reduced(node: Any, factor: float) -> Optional[float]:
-    """Of a loss with a reduction of its own: 1 is a mean, 2 a sum."""
+def _reduced(node: Any, factor: float) -> List[Divisor]:
+    """Of a loss with a reduction of its own: 1 is a mean, 2 a sum. None or one."""
     reduction = saved(node, "reduction")
     if reduction == 2:
-        return factor
+        return [Divisor(factor)]
     if reduction != 1:
-        return None
-    weight = saved(node, "total_weight")
+        return []
+    weight, target, inner = saved(node, "total_weight"), saved(node, "target"), saved(node, "self")
     if isinstance(weight, torch.Tensor):
-        return float(weight)
-    inner = saved(node, "self")
-    return float(inner.numel()) if isinstance(inner, torch.Tensor) else None
+        whole = isinstance(target, torch.Tensor) and float(weight) == target.numel()
+        return [Divisor(float(weight), of_shape=whole)]
+    return [Divisor(float(inner.numel()), of_shape=True)] if isinstance(inner, torch.Tensor) else []
 
 
 def _other(node: Any) -> Optional[float]:
