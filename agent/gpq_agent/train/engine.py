@@ -767,6 +767,8 @@ class Engine:
         if self._steps_here > OFTEN and self._steps_here % SELDOM:
             return
         before, known = self._trained
+        if self._gradients.replaced:
+            self.see("late-group")
         trained = [item.requires_grad for item in self._gradients.parameters()]
         self._trained = (epoch, trained)
         if before == epoch and known != trained[: len(known)] and not self._gate.counted:

@@ -49,7 +49,8 @@ class Gradients:
         self._closing: List[Any] = []
         self._hiding: List[Parameter] = []
         self._unit = 1.0  # what the sums are multiples of: the weight of the first micro-batch
-        self._lengths: List[int] = []
+        self._identities: List[int] = []
+        self.replaced = False  # parameters of an optimizer have made room for others, since the first step
         self._watched: Optional[Marks] = None
         self._all: List[Parameter] = []
         self._small = True  # their gradients are
@@ -168,9 +169,13 @@ class Gradients:
 
     def parameters(self) -> List[Parameter]:
         """Each parameter once."""
-        lengths = [len(group["params"]) for optimizer in self._optimizers for group in optimizer.param_groups]
-        if lengths != self._lengths:  # groups are added now and then, never taken away
-            self._lengths = lengths
+        groups = [group["params"] for optimizer in self._optimizers for group in optimizer.param_groups]
+        identities = [id(item) for parameters in groups for item in parameters]
+        if identities != self._identities:
+            self.replaced |= not set(identities).issuperset(self._identities)
+            self._identities = identities
+            if self._whole:  # what the step has accumulated is of those before
+                self._sums, self._whole = dict(zip(self._all, self._whole)), []
             self._all = list(dict.fromkeys(item for optimizer in self._optimizers for item in _of(optimizer)))
             self._small = sum(item.numel() for item in self._all) <= KEPT
         return self._all
@@ -222,8 +227,6 @@ class Gradients:
 
     def _clear_the_way(self, parameters: List[Parameter], simple: bool) -> None:
         """So that the pass can tell what it computes from what there is, or adds to all that there is."""
-        if len(self._whole) != len(parameters):  # some were added in the middle of a step
-            self._spread()
         if simple and self._may_bring_back(parameters):
             self._bring_back(parameters)
             return

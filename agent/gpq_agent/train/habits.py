@@ -199,8 +199,8 @@ HABITS: Dict[str, Entry] = {
     ),
     "late-group": Entry(
         (RESIZE,),
-        "a group of parameters is added to an optimizer while it trains: a new attempt begins without it",
-        "give all groups at the start, frozen by requires_grad_(False) until they are wanted",
+        "an optimizer is given other or further parameters while it trains: a new attempt begins without them",
+        "give all of them at the start, frozen by requires_grad_(False) until they are wanted",
     ),
     "outside-parameters": Entry(
         (RESIZE,),

@@ -66,7 +66,8 @@ class Reducer:
         self._group: Any = self.buckets[0].group if self.buckets else None
         self._inside: Optional[Set[Parameter]] = None
         self._settled = False  # what the wrapped models reduce is known
-        self._strangers: Dict[int, List[Parameter]] = {}  # by how many parameters there were
+        self._strangers: List[Parameter] = []  # what they do not, of this list of parameters:
+        self._strangers_of: List[Parameter] = []
 
     @property
     def own_hooks(self) -> bool:
@@ -164,17 +165,18 @@ class Reducer:
 
     def _outside(self) -> List[Parameter]:
         """What no wrapped model reduces, and may have a gradient now."""
-        known = self._strangers.get(len(self._parameters)) if self._settled else None
-        if known is not None and not known:
-            return known
+        changed = self._strangers_of is not self._parameters  # its list is made anew where an optimizer's changes
+        if self._settled and not changed and not self._strangers:
+            return self._strangers
         inside = self._inside
         if inside is None or any(not each.learnt for each in self.buckets):
             inside = self._inside = set().union(*(each.reached for each in self.buckets))
-            self._strangers = {}
+            changed = True
             self._settled = all(each.learnt for each in self.buckets)
-        if len(self._parameters) not in self._strangers:  # parameters are added, never taken away
-            self._strangers[len(self._parameters)] = [item for item in self._parameters if item not in inside]
-        return [item for item in self._strangers[len(self._parameters)] if item.requires_grad]
+        if changed:
+            self._strangers_of = self._parameters
+            self._strangers = [item for item in self._parameters if item not in inside]
+        return [item for item in self._strangers if item.requires_grad]
 
     def _reduce(
         self,
