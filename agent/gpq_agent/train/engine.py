@@ -468,7 +468,7 @@ class Engine:
         self.pulse.phase("saving")
         try:
             saved = self.store.save(self.parts.state(), self.meter.steps, self.environment.attempt, why)
-        except (OSError, RuntimeError) as error:
+        except Exception as error:  # a full disk, or a part that cannot be saved: the others must not wait for rank 0
             self.store.postpone()
             self.notice("cannot write a checkpoint: {}".format(str(error).splitlines()[0]))
             return False
@@ -515,8 +515,6 @@ class Engine:
 
     def _stop(self, kind: int) -> None:
         self._count_examples()
-        if self._search is not None:
-            self._see_hooks()  # no more than that: a walk through all objects would take of the grace time
         self.freedoms.agree()  # what was seen, and not told yet
         saved = self.save("stop") if self.environment.rank == 0 else False
         if not self.agreement.confirm(saved):

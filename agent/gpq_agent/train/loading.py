@@ -13,7 +13,7 @@ import pathlib
 import pickle
 import re
 import uuid
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 import torch
 
@@ -69,12 +69,18 @@ def refusal(source: Any) -> str:
 def refuse_unloadable(state: Any) -> None:
     """Raises GpqTrainError for a state that, once saved, would not be loaded."""
     stream = io.BytesIO()
+    if not unsavable(state, stream):  # else job.prepare() tells, should that still be so
+        stream.seek(0)
+        _loaded(stream)
+
+
+def unsavable(state: Any, stream: Optional[io.BytesIO] = None) -> str:
+    """Why it cannot be saved as it is now, "" where it can: into `stream`, without the content of its tensors."""
     try:
-        torch.save(_light(state), stream)
-    except Exception:  # it cannot be saved as it is now, which its save will tell
-        return
-    stream.seek(0)
-    _loaded(stream)
+        torch.save(_light(state), stream or io.BytesIO())
+    except Exception as error:  # whatever a class of the script raises
+        return " ".join("{}: {}".format(type(error).__name__, error).split())
+    return ""
 
 
 def _light(value: Any) -> Any:

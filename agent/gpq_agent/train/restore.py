@@ -18,7 +18,7 @@ from gpq_agent import records
 from .checkpoint import CheckpointStore
 from .errors import GpqTrainError
 from .internals import uncompiled
-from .loading import read_state, refuse_unloadable
+from .loading import PLAINER, read_state, refuse_unloadable, unsavable
 from .sampler import stable_seed
 
 LARGEST_SEED = 1 << 32  # numpy takes no larger one, so scripts give none
@@ -78,6 +78,18 @@ class Parts:
         state = dict(self._waiting)
         state.update({name: part.state_dict() for name, part in self._parts.items()})
         return state
+
+    def refuse_unsavable(self) -> None:
+        """Raises GpqTrainError for a part that no checkpoint could hold: better now than at the first one."""
+        for name, part in self._parts.items():
+            problem = unsavable(part.state_dict())
+            if problem:
+                raise GpqTrainError(
+                    "the state of {} ({}) cannot be saved: {}".format(
+                        name[len(USER) :] if name.startswith(USER) else name, type(part).__name__, problem
+                    ),
+                    PLAINER,
+                )
 
     def offer(self, state: Dict[str, Any]) -> None:
         """What a checkpoint holds, for parts that are yet to be registered."""

@@ -548,6 +548,8 @@ class Job:
 
     def _restore(self) -> None:
         begin = time.perf_counter()
+        if self.checkpoint_dir:
+            self._engine.parts.refuse_unsavable()
         self._read()
         state, self._state = self._state, None
         if state is None:

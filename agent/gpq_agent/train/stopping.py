@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import weakref
 from types import FrameType, TracebackType
 from typing import Any, Callable, Optional, Type
 
@@ -104,11 +105,14 @@ def note_error(folder: str, rank: int, error: BaseException, gpu: str = "") -> N
 
 
 def on_error(act: Callable[[BaseException], None]) -> None:
-    """Call `act` with the error that ends the script, before its traceback is shown as usual."""
-    previous = sys.excepthook
+    """Call the method `act` with the error that ends the script, before its traceback is shown as usual. Its object is held
+    weakly: the hook outlives it."""
+    previous, reference = sys.excepthook, weakref.WeakMethod(act)
 
     def hook(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
-        act(error)
+        method = reference()
+        if method is not None:
+            method(error)
         previous(kind, error, trace)
 
     sys.excepthook = hook
