@@ -56,7 +56,8 @@ SAMPLE_COST = 0.005  # share of the training time that gradient statistics may t
 SAMPLE_RANGE = (5, 50)  # steps
 RETRY_SECONDS = 5.0  # until a stop whose checkpoint could not be written is tried again
 WATCHED_STEPS = 3  # of an attempt, after each of which replicas tell each other what they have seen of the loop
-MEET_SECONDS = 15.0  # that replicas may be apart in a step that has no backward pass
+MEET_SECONDS = 15.0  # that a replica may wait in its backward pass for one that had none
+MEET_AT_MOST = 600.0  # that replicas may be apart in a step without one: of other servers it is not seen what they do
 APART = 1e-6  # of the sum of the norms of all weights: replicas that are further apart do not train alike
 LOSSES = 8  # micro-batches of an attempt whose losses are looked at
 LOOK_SHARE = 1000.0  # times what a look took, until the next one at the end of an epoch
@@ -134,6 +135,11 @@ class Engine:
         self._looks = 0  # after steps, of this attempt
         self._look_due = False  # the newest step has changed the weights, and nobody has looked since
         self._pending = 0  # steps of the loader since the last real step
+        self._stop_waits = 0  # of which kind, until rank 0 is between two steps of the loop's own
+        self._opening: List[Tuple[str, str]] = []  # habits of the loop that begins, until it trains
+        self._first = False  # the micro-batch in hand is the first of a loop
+        self._looked_at = False  # the script has dropped the first batch of a loop, and nothing since
+        self._look_used = False  # and has trained on it
         self._weighed = False  # job.weigh() is used in the step in hand
         self._weighed_here = False  # and was called in this micro-batch
         self._unit = 1.0  # of its weights, on this replica
@@ -306,7 +312,7 @@ class Engine:
     def boundary(self) -> None:
         """Obey what was agreed on. Does not return when that is a stop, unless nothing could be saved."""
         again()
-        if self.evaluating or 0 < self._pending < MOST_PENDING:  # in the midst of a step of the loop's own: not now
+        if self.evaluating:
             return
         self._reopen()
         self._compare_notes()
@@ -315,13 +321,15 @@ class Engine:
         if self.environment.checkpoint_dir:
             self._terminator.arm()
         self.pulse.beat(self.meter.steps, "arrived")
-        if self.check is not None:
+        if self.check is not None and not self._in_midst():
             self.check.boundary(self)
         agreed = self.agreement.step() if self.check is None else self.check.agreed()
         if agreed is not None:
             self._obey(agreed)
+        elif self._stop_waits:
+            self._stop(self._stop_waits)
         store = self.store
-        if store is not None and self.environment.rank == 0 and self.training and store.due():
+        if store is not None and self.environment.rank == 0 and self.training and store.due() and not self._in_midst():
             self.save("periodic")
         self.pulse.phase("computing")
         self._step_begin = time.perf_counter()
@@ -342,6 +350,11 @@ class Engine:
             self.publisher.ranks(self._times, self.meter.steps)
         if agreed.stop and self.training:
             self._stop(agreed.stop)
+
+    def _in_midst(self) -> bool:
+        """Is this replica in the midst of a step that the loop makes of several of the loader's? A checkpoint would lose
+        what it has accumulated. Replicas may differ, where one leaves a step out: rank 0's answer counts."""
+        return 0 < self._pending < MOST_PENDING
 
     def _may_not_split(self) -> bool:
         return SPLIT in self.freedoms.lost and self.environment.replicas == 1
@@ -514,6 +527,9 @@ class Engine:
         self.publisher.log({"gpq_epochs": self.ledger.epochs, "gpq_epochs_exact": self.ledger.exact})
 
     def _stop(self, kind: int) -> None:
+        self._stop_waits = 0 if self.agreement.confirm(not self._in_midst()) else kind
+        if self._stop_waits:
+            return
         self._count_examples()
         self.freedoms.agree()  # what was seen, and not told yet
         saved = self.save("stop") if self.environment.rank == 0 else False
@@ -773,11 +789,15 @@ class Engine:
             self.see("own-freezing")
 
     def _meet_others(self) -> None:
-        """No backward pass in a step: the other replicas have had none either, or wait in theirs for this one for ever."""
+        """No backward pass in a step: the other replicas have had none either, however long they take, or wait in theirs for
+        this one for ever."""
         work = dist.all_reduce(torch.zeros(1), group=self.group, async_op=True)
-        end = time.monotonic() + MEET_SECONDS
+        begin = alone = time.monotonic()
         while not work.is_completed():
-            if time.monotonic() > end:
+            now = time.monotonic()
+            if not self.pulse.others_wait(self.meter.steps):
+                alone = now
+            if now > min(alone + MEET_SECONDS, begin + MEET_AT_MOST):
                 raise GpqTrainError(
                     "this replica left backward() out of a step that other replicas wait in",
                     "run backward() for every batch, on every replica: multiply a loss that is not wanted by 0",

@@ -3,6 +3,7 @@
 A step writes them in about a microsecond, without a system call, a thread or a word to anybody; node/pulses.py reads them.
 """
 
+import contextlib
 import mmap
 import os
 import struct
@@ -20,9 +21,10 @@ class Pulse:
         self._step, self._since = -1, 0.0
         self._layout = struct.Struct(wire.PULSE)
         self._pid = os.getpid()
+        self._folder, self._name = folder, "{}{}".format(wire.RANK, rank)
         if folder:
             try:
-                path = os.path.join(folder, "{}{}".format(wire.RANK, rank))
+                path = os.path.join(folder, self._name)
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
                 try:
                     os.posix_fallocate(descriptor, 0, self._layout.size)  # on a full disk a mapped write is a SIGBUS
@@ -45,6 +47,18 @@ class Pulse:
         """Another phase of the same step."""
         if self._map is not None:
             _PHASE.pack_into(self._map, _PHASE_AT, _NUMBERS[phase])
+
+    def others_wait(self, step: int) -> bool:
+        """Does another replica of this server wait for this one, after as many steps? For seldom use."""
+        if self._map is None or self._folder is None:
+            return False
+        for name in os.listdir(self._folder):
+            if name.startswith(wire.RANK) and name != self._name:
+                with contextlib.suppress(OSError, struct.error), open(os.path.join(self._folder, name), "rb") as stream:
+                    _, steps, phase, _ = self._layout.unpack(stream.read(self._layout.size))
+                    if steps == step and phase == _NUMBERS["arrived"]:
+                        return True
+        return False
 
 
 _NUMBERS = {phase: number for number, phase in enumerate(wire.PHASES)}

@@ -31,6 +31,11 @@ for epoch in job.epochs(3):
         optimizer.step()
         optimizer.zero_grad()
 """
+# What each replica does with a batch that is not to be trained on, and what all come to.
+SKIPS = {
+    "one leaves a step out": "model(x).mean().backward(); optimizer.zero_grad(); continue",
+    "all leave a batch out, one of them late": "continue",
+}
 FAULTS = {
     "raise ValueError('a bad batch')": "ValueError: a bad batch",
     "sys.exit(3)": "",
@@ -62,3 +67,21 @@ def test_all_end_with_the_error_of_the_one_that_failed(tmp_path: Path, fault: st
         assert first is not None
         assert first["rank"] == 1
         assert first["error"].startswith(FAULTS[fault]), text
+
+
+@pytest.mark.parametrize("step", [1, 5])
+@pytest.mark.parametrize("skip", SKIPS)
+def test_a_step_that_is_left_out_ends_no_training(tmp_path: Path, skip: str, step: int) -> None:
+    late = SKIPS[skip] == "continue"
+    script = SCRIPT.replace("job.rank == 1 and number == 3", f"number == {step} and ({late} or job.rank == 1)")
+    script = script.replace("FAULT", f"time.sleep(0.5 * ({late} and job.rank == 0)); {SKIPS[skip]}")
+    # Nobody may be taken for lost by the clock alone.
+    patience = "import time\nfrom gpq_agent.train import engine\nengine.MEET_SECONDS = 0.01\n"
+    (tmp_path / "train.py").write_text(patience + script)
+    gpq = {wire.ENV_RUN_DIR: str(tmp_path), wire.ENV_ATTEMPT: "1", wire.ENV_CORES: "0;0"}
+    run = subprocess.run(
+        [*torchrun(2), "train.py"], cwd=tmp_path, env=environment(**gpq), stderr=subprocess.PIPE, text=True,
+        timeout=DEADLINE, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert "a step of the loader ended without optimizer.step()" in run.stderr
