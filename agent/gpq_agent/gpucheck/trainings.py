@@ -7,7 +7,6 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 import torch
 
 import gpq_agent.train as gpq
-from gpq_agent.train import internals
 
 from .processes import CPU, device_environ
 
@@ -73,7 +72,7 @@ def optimizer_of(plan: Plan, model: torch.nn.Module, device: torch.device) -> An
 
 
 def scaler_of(device: torch.device) -> Any:
-    return internals.new_scaler(device.type)
+    return torch.amp.GradScaler(device.type)
 
 
 class Pass(NamedTuple):

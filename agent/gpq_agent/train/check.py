@@ -100,6 +100,10 @@ class Recorder:
         self._micro = micro
         self._generators = generators()
 
+    def taken_back(self) -> None:
+        """The script has only looked at the micro-batch in hand."""
+        self._micro = None
+
     def left(self, micro: Issued) -> None:
         self._random = self._random or moved(self._generators, generators())
         self._indices += micro.indices

@@ -388,6 +388,8 @@ class Engine:
             return
         if self._steps_here == WATCHED_STEPS:
             self._compare_replicas()
+        if self.environment.replicas > 1 and self._steps_here:
+            self._compare_divisors()
         if (self.environment.replicas > 1 or self.freedoms.waiting) and self.freedoms.agree():
             self._reshape()
 
@@ -401,9 +403,13 @@ class Engine:
         if any(row[:-1] != rows[0][:-1] for row in rows):
             self.see("replicas-apart", "the learning rate")
         elif any(abs(row[-1] - rows[0][-1]) > APART * abs(rows[0][-1]) for row in rows):
-        if self.environment.replicas > 1 and self._steps_here:
-            self._compare_divisors()
             self.see("replicas-apart", "what they have trained")
+
+    def _compare_divisors(self) -> None:
+        """Is a mean on one replica over other numbers of elements than on another, by example? Collective."""
+        rows = [row[0] for row in self.agreement.gather([self._divisors.of_shape]) if row[0]]
+        if any(differs(row, rows[0]) for row in rows):
+            self.see("token-loss")
 
     def _look_for_forgotten(self, *, early: bool) -> None:
         assert self._search is not None
@@ -418,12 +424,6 @@ class Engine:
     def _watch_hooks(self) -> None:
         """Those that the script has put on so far. It may do so in any line."""
         assert self._gradients is not None
-    def _compare_divisors(self) -> None:
-        """Is a mean on one replica over other numbers of elements than on another, by example? Collective."""
-        rows = [row[0] for row in self.agreement.gather([self._divisors.of_shape]) if row[0]]
-        if any(differs(row, rows[0]) for row in rows):
-            self.see("token-loss")
-
         hooks.watch(self._gradients.parameters(), self._models)
 
     def _propose(self) -> Proposal:
@@ -483,7 +483,7 @@ class Engine:
             saved = self.store.save(self.parts.state(), self.meter.steps, self.environment.attempt, why)
         except Exception as error:  # a full disk, or a part that cannot be saved: the others must not wait for rank 0
             self.store.postpone()
-            self.notice("cannot write a checkpoint: {}".format(str(error).splitlines()[0]))
+            self.notice("cannot write a checkpoint: {}".format(" ".join((str(error) or repr(error)).split())))
             return False
         if saved.refusal and saved.refusal not in self._refusals:
             self._refusals.add(saved.refusal)
@@ -639,14 +639,15 @@ class Engine:
     def fetch(self) -> None:
         self._times.start()
 
-    def enter(self, micro: Issued) -> bool:
-        """The script is about to be given this micro-batch. False: not it, but the step anew, in another shape."""
+    def enter(self, micro: Issued, *, first: bool) -> bool:
+        """The script is about to be given this micro-batch, the `first` of a loop. False: not it, but the step anew, in
+        another shape."""
         if self._gate is None or self._gradients is None or self._probe is None or self._limits is None:
             raise GpqTrainError("the loader was used before job.prepare()", "call job.prepare(model, optimizer) first")
         step, replicas = micro.step, self.environment.replicas
         if not self._checked and self._is_cut_wrongly(micro):
             return False
-        self.micro, self._abandoned = micro, None
+        self.micro, self._abandoned, self._first = micro, None, first
         self.evaluation_failed = self._weighed_here = False
         self._times.begin(step.configuration, first=micro.place == 0, usable=step.full)
         if micro.place == 0:
@@ -661,9 +662,34 @@ class Engine:
         self._gate.enter(micro)
         if self.check is not None:
             self.check.entered(micro)
-        if self._following is not None:
+        # Not the first body: it may be a look at the data, and an evaluation what follows it.
+        if self._following is not None and not first:
             self._following.begin(step.counts[micro.place], step.total)
         return True
+
+    def take_back(self, micro: Issued) -> bool:
+        """The script has dropped the first micro-batch of a loop: after a look at it? Then nothing of it counts. What it has
+        changed by hand, it has changed at the head of the epoch."""
+        gate, gradients = self._gate, self._gradients
+        assert gate is not None
+        assert gradients is not None
+        if gate.touched or gradients.passes or self._weighed_here:
+            return False
+        gate.take_back()
+        gradients.leave(drop=True)
+        self._times.spoil()
+        if self.check is not None:
+            self.check.taken_back()
+        # Should an error end the script: it may have dropped the loop.
+        self._abandoned = None if self.evaluation_failed else micro
+        self.micro = self._trial = None
+        self._looked_at = True
+        return True
+
+    def looks_over(self) -> bool:
+        """A loop begins: has the script trained on what was taken back?"""
+        used, self._look_used, self._looked_at = self._look_used, False, False
+        return used
 
     def _is_cut_wrongly(self, micro: Issued) -> bool:
         """Look at the layers of the models, once they are as they are trained. Collective."""
@@ -722,11 +748,13 @@ class Engine:
         assert self._probe is not None
         if self._following is not None:
             self._end_following(excused=self._gate.counted or self._weighed_here)
+        if self._first:
+            self._open()
         if abandoned and not self.evaluation_failed:
             self._abandoned = micro
         if abandoned and not self._gate.counted:
             self.see("own-break")
-        acted, guarded = self._gate.acted, self._gate.guarded
+        acted, guarded, passes = self._gate.acted, self._gate.guarded, self._gradients.passes
         self._see_freezing(micro.step.epoch)
         if micro.last and not abandoned and self.environment.replicas > 1 and not self._gradients.passes:
             self._meet_others()
@@ -739,6 +767,8 @@ class Engine:
             self.see("two-passes")
         if self._gradients.carried:
             self.see("carried-gradient")
+        if self._gradients.replaced:
+            self.see("late-group")
         self._gate.leave(abandoned=abandoned)
         if not abandoned and not acted and not (guarded and not micro.last):
             self._see_no_step()
@@ -754,7 +784,9 @@ class Engine:
         self._gradients.leave(drop=abandoned)
         if self.check is not None:
             self.check.left(micro)
-        self.ledger.hand_out(micro.indices)
+        # A batch that the loop has left out trains nothing.
+        if passes or acted or self.freedoms.knows("hand-step"):
+            self.ledger.hand_out(micro.indices)
         if micro.last:
             self._cut = self._cut or micro.place > 0
             self._end_step(acted)
@@ -781,8 +813,6 @@ class Engine:
         if self._steps_here > OFTEN and self._steps_here % SELDOM:
             return
         before, known = self._trained
-        if self._gradients.replaced:
-            self.see("late-group")
         trained = [item.requires_grad for item in self._gradients.parameters()]
         self._trained = (epoch, trained)
         if before == epoch and known != trained[: len(known)] and not self._gate.counted:
@@ -887,21 +917,44 @@ class Engine:
 
     def outside(self) -> None:
         """An optimizer steps outside the loop over the loader."""
+        if self._looked_at:  # with a batch that was taken by next() of an iterator that is gone
+            self._looked_at, self._look_used = False, True
+            self._open()
+            self.see("own-break")
         if self.in_epochs:
             self.see("own-loader")
 
     def pass_over_data(self, *, by_next: bool) -> Optional[int]:
         """The script begins a loop over the loader, or asks for batches `by_next`. Returns the epoch of job.epochs(), None if
-        that does not count them."""
+        that does not count them. Raises GpqTrainError in the body of another such loop."""
+        if self.micro is not None and not self.evaluating:
+            raise GpqTrainError(
+                "a loop over the loader begins while a batch of another one is in hand",
+                "one loop at a time; for a look at the data next(iter(loader)), whose iterator is not kept",
+            )
+        self._opening = []
         if by_next:
-            self.see("own-next")
+            self.suspect("own-next")
         if not self.in_epochs:
-            self.see("own-epochs")
+            self.suspect("own-epochs")
             return None
         changed = self._head.changed() if self._head is not None else ""
         if changed:
-            self.see("epoch-head", changed)
+            self.suspect("epoch-head", changed)
         return self.epoch
+
+    def suspect(self, code: str, detail: str = "") -> None:
+        """The loop that begins has this habit, should it do more than look at a batch."""
+        self._opening.append((code, detail))
+
+    def _open(self) -> None:
+        """The loop that has begun trains."""
+        self._first = False
+        if self._head is not None:
+            self._head.close()
+        for code, detail in self._opening:
+            self.see(code, detail)
+        self._opening = []
 
     def begin_pass(self, roots: Sequence[Any], given: Sequence[Any]) -> None:
         if self._following is not None:

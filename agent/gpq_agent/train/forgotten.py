@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 
 import torch
 
-from .internals import GradScaler, attributes_of, has_scaled, parameters_of
+from .internals import attributes_of, has_scaled, parameters_of
 
 MOST_TENSORS = 100000  # a longer list is something else
 NEAR = 0.25  # of the squared norm of the weights
@@ -29,7 +29,7 @@ class Given(NamedTuple):
     gradients: Callable[[], Sequence[torch.Tensor]] = list
 
 
-STATEFUL = (torch.optim.lr_scheduler.LRScheduler, GradScaler)
+STATEFUL = (torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
 COPIES = (torch.nn.Module, dict, list)
 
 
@@ -108,7 +108,7 @@ class Search:
 
 def _code(item: Any, optimizers: Set[int]) -> str:
     """What a script forgot that made this scheduler or scaler, "" if that trains nothing here."""
-    if issubclass(type(item), GradScaler):
+    if issubclass(type(item), torch.amp.GradScaler):
         return "forgotten-scaler" if has_scaled(item) else ""
     return "forgotten-scheduler" if id(dict.get(attributes_of(item), "optimizer")) in optimizers else ""
 

@@ -44,7 +44,6 @@ class Head:
     def changed(self) -> str:
         """What the head has done, without asking where the epoch stands; "" if nothing. Waits for the device."""
         weights, state = self._weights, self._state
-        self._weights = self._state = None
         if weights is None or state is None or self.asked:
             return ""
         if not weights.equals(self._fingerprint_weights()):
@@ -52,6 +51,10 @@ class Head:
         if not state.equals(self._fingerprint_state()):
             return "changes the state of an optimizer"
         return "steps a schedule" if self._gate.scheduled_outside > self._scheduled else ""
+
+    def close(self) -> None:
+        """The loop over the loader has begun to train: what changes from now on is no business of the head's."""
+        self._weights = self._state = None
 
     def _fingerprint_weights(self) -> Fingerprint:
         found: List[torch.Tensor] = []

@@ -18,8 +18,6 @@ __all__ = ["BatchNorm", "StorageWeakRef", "TorchDispatchMode"]
 TRIED = ("2.5", "2.11", "2.13")
 
 BatchNorm = _BatchNorm
-# torch 2.3 brought the first, which is the base of the other since.
-GradScaler: Any = getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler)
 current_dispatch_mode = _get_current_dispatch_mode
 without_dispatch = torch._C._DisableTorchDispatch
 
@@ -156,11 +154,6 @@ def scale_of(scaler: Any) -> Any:
     """Of a GradScaler, without waiting for the device: a tensor; a number where it has scaled nothing yet."""
     scale = getattr(scaler, "_scale", None)
     return scaler.get_scale() if scale is None else scale
-
-
-def new_scaler(device: str) -> Any:
-    """A GradScaler for this kind of device. Before torch 2.3 there was one for CUDA alone."""
-    return GradScaler(device) if hasattr(torch.amp, "GradScaler") else GradScaler()
 
 
 def has_scaled(scaler: Any) -> bool:

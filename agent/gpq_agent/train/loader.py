@@ -32,8 +32,14 @@ class Boundaries(Protocol):
     def fetch(self) -> None:
         """A micro-batch is about to be fetched."""
 
-    def enter(self, micro: Issued) -> bool:
-        """It is about to be given to the script. False: not it, but the step anew."""
+    def enter(self, micro: Issued, *, first: bool) -> bool:
+        """It is about to be given to the script, `first` of a loop. False: not it, but the step anew."""
+
+    def take_back(self, micro: Issued) -> bool:
+        """The script has dropped the first micro-batch of a loop. True: after a look at it, no more."""
+
+    def looks_over(self) -> bool:
+        """Has the script trained on what was taken back? Then it counts after all."""
 
     def leave_micro(self, micro: Issued, *, abandoned: bool) -> bool:
         """The script is done with it. True: the step is to be made anew."""
@@ -41,8 +47,8 @@ class Boundaries(Protocol):
     def renewed(self) -> bool:
         """Must what was fetched ahead be fetched anew, from the cursor? True once each time."""
 
-    def see(self, code: str, detail: str = "") -> None:
-        """The loop has a habit."""
+    def suspect(self, code: str, detail: str = "") -> None:
+        """The loop that begins has a habit, if it turns out to train."""
 
     def pass_over_data(self, *, by_next: bool) -> Optional[int]:
         """The script begins a loop over the loader, or asks for batches `by_next`. Returns the epoch of job.epochs(), None if
@@ -70,6 +76,7 @@ class Loader:
         self.sampler = sampler
         self.counted = 0
         self._left = False  # the script has left the loop over it early
+        self._look: Optional[Issued] = None  # that the script has dropped at once
         self._looked = False  # at who takes the batches, in this attempt
         self._session = session
         # Not the script's own generator: what is drawn from it must not depend on how often a job was stopped.
@@ -110,14 +117,16 @@ class Loader:
     def _batches(self, this: List[Any]) -> Iterator[Any]:
         """`this`: of this generator a weak reference, once it runs."""
         sampler = self.sampler
+        if self._session.looks_over():
+            self._drop_look()
         epoch = self._session.pass_over_data(by_next=_is_called_by_next(sys._getframe(1)))
         if not self._looked:
             self._looked = True
             for code, detail in holders.look(this[0](), sys._getframe(1), self.steps_per_epoch):
-                self._session.see(code, detail)
+                self._session.suspect(code, detail)
             count = counted.look(sys._getframe(1))
             if count:
-                self._session.see("own-count", count)
+                self._session.suspect("own-count", count)
         over = sampler.cursor.consumed >= sampler.size
         if over and epoch is not None and sampler.cursor.epoch >= epoch:
             raise GpqTrainError(
@@ -127,7 +136,8 @@ class Loader:
         # A loop without job.epochs() begins the next epoch, also where it has left the last one early.
         if over or (self._left and epoch is None):
             sampler.seek(sampler.cursor.epoch + 1)
-        self._left = False
+        self._left, self._look = False, None
+        first = True
         self._session.boundary()
         self._session.renewed()
         self._seed_workers()
@@ -141,19 +151,30 @@ class Loader:
             batch = next(batches)
             micro = sampler.received()
             self.counted = micro.step.counts[micro.place]
-            if not self._session.enter(micro):
+            if not self._session.enter(micro, first=first):
                 continue
             abandoned, again = True, False  # the script breaks out of the loop, or fails in it
             try:
                 yield batch
                 abandoned = False
             finally:
-                self._left = abandoned
-                again = self._session.leave_micro(micro, abandoned=abandoned)
-                if micro.last and not again:
-                    sampler.consumed(micro.step)
+                if abandoned and first and self._session.take_back(micro):
+                    self._look = micro
+                    sampler.seek(*sampler.cursor)
+                else:
+                    self._left = abandoned
+                    again = self._session.leave_micro(micro, abandoned=abandoned)
+                    if micro.last and not again:
+                        sampler.consumed(micro.step)
+            first = False
             if micro.last and sampler.cursor.consumed < sampler.size:
                 self._session.boundary()
+
+    def _drop_look(self) -> None:
+        """The script has trained on the batch that it seemed to look at: it is used up, as any that a loop was left in."""
+        look, self._look, self._left = self._look, None, True
+        if look is not None and look.last:
+            self.sampler.consumed(look.step)
 
     def _seed_workers(self) -> None:
         if self._workers is not None:

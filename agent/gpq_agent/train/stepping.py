@@ -66,6 +66,11 @@ class StepGate:
         return bool(self._acted)
 
     @property
+    def touched(self) -> bool:
+        """Has a step been made, or a schedule advanced, in this micro-batch?"""
+        return bool(self._acted) or self._scheduled
+
+    @property
     def stepping(self) -> bool:
         """Does a real step of an optimizer run?"""
         return self._running
@@ -80,6 +85,11 @@ class StepGate:
         self._acted.clear()
         if micro.place == 0:
             self.note_rates()
+
+    def take_back(self) -> None:
+        """The micro-batch was only looked at."""
+        self.guarded = self.counted = False
+        self._micro = None
 
     def leave(self, *, abandoned: bool) -> None:
         """The body of the loop is over for this micro-batch; `abandoned`: by a break or an error."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -207,26 +205,3 @@ def test_an_object_that_is_half_made_is_left_out_alone() -> None:
     other = torch.nn.Module.__new__(torch.nn.Module)
     assert ("forgotten-scheduler", "ExponentialLR") in search.look(early=True)
     del schedule, other
-
-
-# -- versions of torch -------------------------------------------------------------------------------------------------
-
-BEFORE_2_3 = """
-import torch
-del torch.amp.GradScaler
-import gpq_agent.train
-from gpq_agent.train import internals
-from gpq_agent.train.forgotten import Given, Search
-
-model = torch.nn.Linear(3, 2)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-scaler = internals.new_scaler("cuda")
-assert type(scaler) is torch.cuda.amp.GradScaler
-scaler._scale = torch.ones(1)  # as if it had scaled a loss, which takes a GPU
-assert Search(Given([model], [optimizer], [])).look(early=True) == [("forgotten-scaler", "GradScaler")]
-"""
-
-
-def test_a_torch_that_has_grad_scalers_for_cuda_alone() -> None:
-    """In a process of its own: torch is another there."""
-    subprocess.run([sys.executable, "-W", "ignore", "-c", BEFORE_2_3], check=True)

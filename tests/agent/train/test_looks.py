@@ -1,0 +1,85 @@
+"""A look at a batch takes nothing from the training, and what is trained on all the same is told."""
+
+from typing import Any
+
+import pytest
+import torch
+from gpq_agent.train import internals
+from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.session import Job
+
+from .test_stepping import Examples, adam, clear_first, job, network, plain, same
+
+Model = torch.nn.Module
+
+
+def begun(local: int | None = None) -> tuple[Job, Any, Model, Any]:
+    this = job()
+    loader = this.loader(Examples(40), batch_size=10, max_local_batch=local)
+    model, optimizer, _ = this.prepare(network_ := network(), adam(network_))
+    return this, loader, model, optimizer
+
+
+@pytest.mark.parametrize("local", [10, 4])
+def test_a_look_at_the_first_batch_costs_neither_it_nor_a_freedom(local: int) -> None:
+    this, loader, model, optimizer = begun(local)
+    x, _ = next(iter(loader))
+    model(x)
+    for epoch in this.epochs(3):
+        if epoch == 1:
+            next(iter(loader))
+        for x, y in loader:
+            clear_first(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
+    assert same(model, plain(Examples(40), 10, 3))
+    assert not this._engine.freedoms.lost
+    assert (this._engine.ledger.epochs, this._engine.ledger.exact) == (3, 3)
+
+
+def test_a_head_of_an_epoch_is_judged_by_its_loop_and_not_by_a_look_before(capsys: pytest.CaptureFixture[str]) -> None:
+    this, loader, model, optimizer = begun()
+    for epoch in this.epochs(2):
+        next(iter(loader))
+        with torch.no_grad():
+            model[0].bias.add_(0.1)
+        for x, y in loader:
+            clear_first(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
+        assert ("epoch-head" in this._engine.freedoms._known) == (epoch >= 0)
+    assert "at the head of an epoch (changes weights)" in capsys.readouterr().err
+
+
+def test_a_batch_whose_iterator_is_gone_counts_where_it_is_trained_on() -> None:
+    this, loader, model, optimizer = begun()
+    batches = []
+    for _ in range(3):
+        x, y = next(iter(loader))
+        batches.append(x)
+        clear_first(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
+    assert not torch.equal(batches[0], batches[1])
+    assert not torch.equal(batches[1], batches[2])
+    this._engine.freedoms.agree()
+    assert {"own-next", "own-epochs", "own-break"} <= set(this._engine.freedoms._known)
+
+
+def test_an_evaluation_beside_an_iterator_that_is_kept_is_no_part_of_a_body() -> None:
+    _, loader, _, _ = begun()
+    batches = iter(loader)
+    next(batches)
+    assert not internals.is_watched()
+
+
+def test_a_second_loop_beside_a_batch_in_hand_is_refused() -> None:
+    _, loader, _, _ = begun()
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(GpqTrainError, match="a batch of another one is in hand"):
+        next(iter(loader))
+
+
+def test_a_batch_that_is_left_out_is_no_part_of_an_exact_epoch() -> None:
+    this, loader, model, optimizer = begun()
+    for epoch in this.epochs(2):
+        for number, (x, y) in enumerate(loader):
+            if (epoch, number) == (1, 2):
+                continue
+            clear_first(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
+    assert (this._engine.ledger.epochs, this._engine.ledger.exact) == (2, 1)
