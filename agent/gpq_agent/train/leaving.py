@@ -148,6 +148,7 @@ def _at_exit() -> None:
     if issubclass(getattr(sys, "last_type", SystemExit), Exception):
         end_at_once(1)
     flush_files()
+    gc.freeze()  # a job that is let go now would wait for the others, who then end first and are blamed
     with contextlib.suppress(ValueError):  # only the main thread may
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(TEARDOWN_SECONDS)
