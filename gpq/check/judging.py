@@ -14,6 +14,10 @@ from gpq.check.shapes import Shape
 from gpq.check.verdict import DIFFERS, FAILED, SAME, TOLD, FoundHabit, ShapeView
 
 FREEDOMS = ("accumulate", "split", "resize", "retune")
+REFUTED = "nothing here bears it out"
+LATER = "so few steps cannot show it"
+# What ends a loop later, and averages that no module holds.
+SHOWS_LATER = frozenset({"own-end", "own-break", "forgotten-copy"})
 
 
 def rows(judge: Judge, pairs: Sequence[tuple[Course, Run]], script: str, reproducible: bool | None) -> list[ShapeView]:
@@ -26,11 +30,21 @@ def rows(judge: Judge, pairs: Sequence[tuple[Course, Run]], script: str, reprodu
 
 
 def _row(judge: Judge, course: Course, run: Run, script: str, reproducible: bool | None) -> ShapeView:
-    """One shape against the reference. What was told in the reference holds in all shapes: no job begins otherwise."""
+    """One shape against the reference. What was told in the reference holds in all shapes: no job begins otherwise. What was
+    suspected is told where it shows: a job that it has been seen in is kept from such shapes."""
     shape = course.shape
     told = _against(shape, {**judge.reference.told, **run.told})
     if told is not None:
         return ShapeView(shape.name, TOLD, None, None, "", told, [], "", "")
+    row = _compared(judge, course, run, script, reproducible)
+    suspected = _against(shape, {**judge.reference.suspected, **run.suspected})
+    if suspected is None or row.verdict == SAME or reproducible is False:
+        return row
+    return msgspec.structs.replace(row, verdict=TOLD, habit=suspected, problem="", log="")
+
+
+def _compared(judge: Judge, course: Course, run: Run, script: str, reproducible: bool | None) -> ShapeView:
+    shape = course.shape
     if course.failed:
         return _failed(judge, course, f"{course.failed}: {' '.join(last_lines(course.log)[-1:])}")
     if run.outside or judge.reference.outside:
@@ -56,9 +70,21 @@ def _outside(shape: Shape) -> ShapeView:
     return ShapeView(shape.name, DIFFERS, None, None, "samples", habit("own-loader"), [], "", "")
 
 
-def habits(runs: Sequence[Run]) -> list[FoundHabit]:
-    """Everything that the library told, once."""
-    return list({code: _view(told) for run in runs for code, told in run.told.items()}.values())
+def habits(runs: Sequence[Run], rows: Sequence[ShapeView] = ()) -> list[FoundHabit]:
+    """Everything that the library told, once, and what it suspected that shows in a row."""
+    told = {code: _view(told) for run in runs for code, told in run.told.items()}
+    shown = {row.habit.code: row.habit for row in rows if row.verdict == TOLD and row.habit is not None}
+    return list({**told, **shown}.values())
+
+
+def doubts(runs: Sequence[Run], rows: Sequence[ShapeView]) -> list[str]:
+    """A line for each suspicion of the library that shows in no row."""
+    shown = {row.habit.code for row in rows if row.habit is not None}
+    suspected = {code: told for run in runs for code, told in run.suspected.items() if code not in shown}
+    return [
+        f"a job would take this for granted, and {LATER if code in SHOWS_LATER else REFUTED}: {told.message[:300]} ({code})"
+        for code, told in suspected.items()
+    ]
 
 
 def worst(rows: Sequence[ShapeView]) -> str:

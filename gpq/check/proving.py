@@ -85,8 +85,13 @@ def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
             steps=reference.last or asked.steps,
             batch=facts.batch if facts else 0,
             shapes=rows,
-            habits=judging.habits([reference, *turned, *runs]),
-            notes=[*_notes(reference, rows, judge), *runner.remarks, *remarks(restored, asked.cwd)],
+            habits=judging.habits([reference, *turned, *runs], rows),
+            notes=[
+                *_notes(reference, rows, judge),
+                *judging.doubts([reference, *runs], rows),
+                *runner.remarks,
+                *remarks(restored, asked.cwd),
+            ],
             seconds=round(time.monotonic() - begun, 1),
             at=datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
         )

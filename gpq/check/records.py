@@ -27,10 +27,20 @@ class Facts(msgspec.Struct, frozen=True):
     batch_norms: list[str] = []
 
 
+class Told(msgspec.Struct, frozen=True):
+    """A wire.Habit."""
+
+    code: str
+    freedoms: list[str]
+    message: str
+    cure: str
+
+
 class Line(msgspec.Struct, frozen=True):
-    """A wire.CheckStep, or one of the three other lines."""
+    """A wire.CheckStep, or one of the four other lines."""
 
     facts: Facts | None = None
+    suspected: Told | None = None
     end: int | None = None
     outside: int = 0
     step: int | None = None
@@ -43,15 +53,6 @@ class Line(msgspec.Struct, frozen=True):
     rates: list[list[float]] = []
     tensors: dict[str, Sketch] = {}
     numbers: dict[str, float | None] = {}
-
-
-class Told(msgspec.Struct, frozen=True):
-    """A wire.Habit."""
-
-    code: str
-    freedoms: list[str]
-    message: str
-    cure: str
 
 
 @dataclass
@@ -78,6 +79,7 @@ class Run:
     outside: int = 0  # optimizer steps outside the loop, where that was all there was
     ended: bool = False  # as it was told, after the last step
     told: dict[str, Told] = field(default_factory=dict)
+    suspected: dict[str, Told] = field(default_factory=dict)  # what would be told in a job, and is tried here
     notices: list[str] = field(default_factory=list)
 
     @property
@@ -104,6 +106,8 @@ def _take(run: Run, line: Line, rank: int) -> None:
     run.facts = run.facts or line.facts
     run.ended = run.ended or line.end is not None
     run.outside = max(run.outside, line.outside)
+    if line.suspected is not None:
+        run.suspected.setdefault(line.suspected.code, line.suspected)
     if line.step is None:
         return
     step = run.steps.setdefault(line.step, Step())

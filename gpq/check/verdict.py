@@ -40,7 +40,7 @@ class Verdict(msgspec.Struct, frozen=True):
     steps: int
     batch: int  # examples of a step, over all replicas; 0: the script has a loop of its own
     shapes: list[ShapeView]
-    habits: list[FoundHabit]  # that the library told, in any shape
+    habits: list[FoundHabit]  # that the library told, in any shape; those that it suspects where they show in one
     notes: list[str]
     seconds: float
     at: str  # when it was found, UTC

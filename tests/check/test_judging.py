@@ -12,7 +12,7 @@ from gpq_agent import wire
 from gpq import paths
 from gpq.check import keeping
 from gpq.check.comparing import Judge
-from gpq.check.judging import habits, rows, worst
+from gpq.check.judging import doubts, habits, rows, worst
 from gpq.check.records import Facts, Run, Step, Told, read
 from gpq.check.running import Course
 from gpq.check.shapes import REFERENCE, compared
@@ -61,6 +61,29 @@ def test_a_shape_is_told_where_the_library_takes_the_freedom_away_that_it_needs(
         ["accumulate", "split"],
         ["resize"],
     ]
+
+
+def test_a_suspicion_is_told_where_it_shows_and_named_where_it_does_not() -> None:
+    tokens = Told("token-loss", ["accumulate", "split"], "a loss is divided by tokens", "job.weigh(tokens)")
+    later = Told("own-end", ["resize"], "the loop may end early", "job.state()")
+    runs = [run(wrong=shape.name == "accumulating") for shape in SHAPES]
+    reference = run()
+    reference.suspected = {each.code: each for each in (tokens, later)}
+    courses = [Course(shape, Path("/nowhere")) for shape in SHAPES]
+    table = rows(Judge(reference, reference), list(zip(courses, runs, strict=True)), "", None)
+    assert [row.verdict for row in table] == ["told", "same", "same", "same", "same"]
+    assert (table[0].step, table[0].what) == (0, "samples"), "what shows it"
+    assert [each.code for each in habits([reference], table)] == ["token-loss"]
+    assert doubts([reference], table) == [
+        "a job would take this for granted, and so few steps cannot show it: the loop may end early (own-end)"
+    ]
+    nothing = rows(Judge(reference, reference), [(course, run()) for course in courses], "", None)
+    assert worst(nothing) == "same"
+    assert doubts([reference], nothing)[0].startswith(
+        "a job would take this for granted, and nothing here bears it out"
+    )
+    # Of a job that fails there, or differs in what nobody suspects, no suspicion is the reason.
+    assert judged(run(), runs)["accumulating"] == ("differs", "samples")
 
 
 def test_a_loop_outside_job_epochs_begins_anew() -> None:

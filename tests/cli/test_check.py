@@ -269,6 +269,28 @@ def test_nothing_of_it_outlives_the_command(gpq: Gpq, tmp_path: Path, scratch: P
     assert len(copies) == 1
 
 
+@pytest.mark.parametrize(
+    ("loss", "verdict", "words"),
+    [
+        (
+            "loss = torch.nan_to_num(loss)",
+            "same",
+            "and nothing here bears it out: a loss holds the examples of a batch",
+        ),
+        ("loss = loss.sqrt()", "told", "gpq says: a loss holds the examples of a batch against each other"),
+    ],
+)
+def test_what_a_job_would_suspect_is_put_to_the_test(
+    gpq: Gpq, tmp_path: Path, loss: str, verdict: str, words: str
+) -> None:
+    path = script(tmp_path, loss=loss)
+    found = checked(gpq, "--timeout", "4m", str(path), code=0)
+    assert {row["verdict"] for row in found["shapes"]} == {verdict}
+    assert [habit["code"] for habit in found["habits"]] == ([] if verdict == "same" else ["batch-loss"])
+    text = " ".join(gpq("check", "--last", str(path)).stdout.split())
+    assert words in text
+
+
 def test_fresh_interpreters_come_to_the_same(gpq: Gpq, tmp_path: Path) -> None:
     """So does a check whose fork server dies: what it has forked by then begins anew."""
     kill = """

@@ -1,7 +1,8 @@
 """Habits as scripts of their own for `gpq check`, one in each: owns which, what the verdict must name, and the judge of it.
 
 The loops are those of the table of habits. A habit that the library tells takes away some freedoms: shapes that need one of
-those are told, by that habit's code, and all others come out the same. Where a loop is right, all shapes do.
+those are told, by that habit's code, and all others come out the same. One that it suspects is told where it shows. Where a
+loop is right, all shapes come out the same.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpq_agent.train.habits import HABITS
+from gpq_agent.train.habits import HABITS, SUSPECTED
 
 from gpq.check.shapes import Shape, compared
 from gpq.check.verdict import DIFFERS, SAME, TOLD
@@ -100,6 +101,7 @@ PLANTED: dict[str, tuple[str, ...]] = {
 }
 # What no library sees at once, and a guess must name: loop -> (code, shapes that differ).
 GUESSED = {"plateau-training-loss": ("replicas-apart", ("two replicas", "two replicas, accumulating", RESUMED))}
+MISSED = {"ema-dict"}  # nothing compares an average that no module holds
 STEPS = {"break-early": 20}  # it leaves an epoch after eight batches
 
 
@@ -117,7 +119,10 @@ def faults(name: str, verdict: Mapping[str, Any]) -> list[str]:
         return _misguessed(*GUESSED[name], rows)
     codes = PLANTED[name]
     told = {each["code"] for each in verdict["habits"]}
-    found = [f"{code} is not told" for code in codes if code not in told]
+    suspected = {code for code in codes if HABITS[code].evidence == SUSPECTED}
+    found = [f"{code} is not told" for code in codes if code not in told and code not in suspected]
+    if suspected and name not in MISSED and told.isdisjoint(codes):
+        found.append(f"none of {', '.join(codes)} shows")
     if not codes:
         found += [f"{code} is told, and nothing is to be" for code in sorted(told)]
     for shape in compared(verdict["steps"]):
@@ -135,13 +140,16 @@ def _misguessed(code: str, shapes: tuple[str, ...], rows: Mapping[str, Mapping[s
 
 
 def _wanted(codes: tuple[str, ...], shape: Shape) -> list[str]:
-    """What may stand in the row of that shape."""
-    needed = [f"{TOLD} {code}" for code in codes if set(HABITS[code].freedoms) & set(shape.freedoms)]
-    return needed or [SAME]
+    """What may stand in the row of that shape. What is only suspected need not show in each."""
+    needed = [code for code in codes if set(HABITS[code].freedoms) & set(shape.freedoms)]
+    told = [f"{TOLD} {code}" for code in needed]
+    return told if any(HABITS[code].evidence != SUSPECTED for code in needed) else [*told, SAME]
 
 
 def _seen(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return "no row"
     habit = row["habit"]
+    if row["verdict"] == TOLD:
+        return f"{TOLD} {habit['code']}"
     return " ".join(filter(None, [row["verdict"], habit["code"] if habit else "", row["what"], row["problem"]]))

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import threading
-from typing import Any, Dict, List, Mapping, NoReturn, Optional
+from typing import Any, Dict, List, Mapping, NoReturn, Optional, Set
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -56,6 +56,7 @@ class Recorder:
         self._outside = 0  # optimizer steps outside a loop over job.loader()
         self._facts: Dict[str, Any] = {}
         self._told = False
+        self._suspected: Set[str] = set()
         self._fresh()
         without_dropout()
         register_optimizer_step_pre_hook(self._before_step)
@@ -110,6 +111,12 @@ class Recorder:
         self._micro = None
         if micro.last:
             self._count += 1
+
+    def suspect(self, habit: wire.Habit) -> None:
+        """In a run this would take freedoms. Here it is put to the test."""
+        if habit.code not in self._suspected:
+            self._suspected.add(habit.code)
+            self._say({"suspected": habit._asdict()})
 
     def log(self, values: Mapping[str, Any]) -> None:
         micro = self._micro

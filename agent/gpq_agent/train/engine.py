@@ -28,7 +28,7 @@ from .following import Following, tensors_within
 from .forgotten import Given, Search
 from .freedoms import Freedoms, line
 from .gradients import Gradients
-from .habits import ACCUMULATE, SPLIT
+from .habits import ACCUMULATE, HABITS, SPLIT, SUSPECTED
 from .heads import Head
 from .leaving import again, leave, part_company
 from .ledger import Ledger
@@ -136,7 +136,9 @@ class Engine:
         self._look_due = False  # the newest step has changed the weights, and nobody has looked since
         self._pending = 0  # steps of the loader since the last real step
         self._stop_waits = 0  # of which kind, until rank 0 is between two steps of the loop's own
-        self._opening: List[Tuple[str, str]] = []  # habits of the loop that begins, until it trains
+        self._opening: List[
+            Tuple[Callable[[str, str], None], str, str]
+        ] = []  # habits of the loop that begins, until it trains
         self._first = False  # the micro-batch in hand is the first of a loop
         self._looked_at = False  # the script has dropped the first batch of a loop, and nothing since
         self._look_used = False  # and has trained on it
@@ -905,6 +907,9 @@ class Engine:
 
     def see(self, code: str, detail: str = "") -> None:
         """The loop has a habit. Nothing that an evaluation does counts."""
+        if HABITS[code].evidence == SUSPECTED:
+            self.suspect(code, detail)
+            return
         if self.evaluating:
             return
         if code == "own-rate" and self._search is not None:
@@ -934,26 +939,36 @@ class Engine:
             )
         self._opening = []
         if by_next:
-            self.suspect("own-next")
+            self.announce("own-next")
         if not self.in_epochs:
-            self.suspect("own-epochs")
+            self._opening.append((self.see, "own-epochs", ""))
             return None
         changed = self._head.changed() if self._head is not None else ""
         if changed:
-            self.suspect("epoch-head", changed)
+            self._opening.append((self.see, "epoch-head", changed))
         return self.epoch
 
+    def announce(self, code: str, detail: str = "") -> None:
+        """The loop that begins seems to have this habit, should it do more than look at a batch."""
+        self._opening.append((self.suspect, code, detail))
+
     def suspect(self, code: str, detail: str = "") -> None:
-        """The loop that begins has this habit, should it do more than look at a batch."""
-        self._opening.append((code, detail))
+        """The loop seems to have a habit. It counts until it is refuted: under `gpq check`, which is to do that, it does not
+        count."""
+        if self.evaluating:
+            return
+        if self.check is None:
+            self.freedoms.see(code, detail)
+        else:
+            self.check.suspect(self.freedoms.habit(code, detail))
 
     def _open(self) -> None:
         """The loop that has begun trains."""
         self._first = False
         if self._head is not None:
             self._head.close()
-        for code, detail in self._opening:
-            self.see(code, detail)
+        for see, code, detail in self._opening:
+            see(code, detail)
         self._opening = []
 
     def begin_pass(self, roots: Sequence[Any], given: Sequence[Any]) -> None:

@@ -90,9 +90,13 @@ class Freedoms:
         if code in self._told:
             return
         self._told.add(code)
+        self._tell(self.habit(code, self._known.get(code) or "on one of the replicas"))
+
+    @staticmethod
+    def habit(code: str, detail: str) -> wire.Habit:
+        """In words."""
         entry = HABITS[code]
-        detail = self._known.get(code) or "on one of the replicas"
-        self._tell(wire.Habit(code, list(entry.freedoms), entry.message.format(detail), entry.cure))
+        return wire.Habit(code, list(entry.freedoms), entry.message.format(detail), entry.cure)
 
     def allowed(self, configuration: Configuration, limits: Limits) -> Configuration:
         """The configuration nearest to this one that needs no freedom that is lost."""

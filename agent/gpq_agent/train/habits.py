@@ -12,12 +12,17 @@ IN_PIECES = (ACCUMULATE, SPLIT)  # a step must stay in one piece
 AS_IT_IS = (ACCUMULATE, SPLIT, RETUNE)  # and keep its batch
 
 
+OBSERVED, SUSPECTED = "observed", "suspected"  # the act itself was seen, or what mostly comes of it
+
+
 class Entry(NamedTuple):
-    """`message`: what the loop does; `cure`: what to change. `{}` in either is filled in by who notices."""
+    """`message`: what the loop does; `cure`: what to change. `{}` in either is filled in by who notices. `evidence`: on which
+    it is noticed."""
 
     freedoms: Tuple[str, ...]
     message: str
     cure: str
+    evidence: str = OBSERVED
 
 
 HABITS: Dict[str, Entry] = {
@@ -35,17 +40,20 @@ HABITS: Dict[str, Entry] = {
         (ACCUMULATE, SPLIT, RESIZE),
         "a loss is divided by something else than its examples (tokens, a mask, nothing at all)",
         "job.weigh(tokens) before backward(), or a mean over examples",
+        SUSPECTED,
     ),
     "batch-loss": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
         "a loss holds the examples of a batch against each other, or bends their sum (its root, a floor)",
         "for a root or a floor: take it of each example; else none, batch and number of GPUs stay",
+        SUSPECTED,
     ),
     "batch-statistics": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
         "the loop trains with what it computes from a batch as a whole (its mean, a sum of weights, a threshold, a gradient), "
         "or picks examples by their places in it",
         "job.weigh() for what a loss is divided by; for the rest take it of all data, once",
+        SUSPECTED,
     ),
     "part-error": Entry(
         IN_PIECES,
@@ -111,26 +119,31 @@ HABITS: Dict[str, Entry] = {
         (ACCUMULATE, SPLIT, RESIZE),
         "the loop trains with tensors it keeps from one pass to the next (a memory bank, a hidden state, a batch drawn ahead)",
         "job.state() for a copy of weights; none where examples are kept",
+        SUSPECTED,
     ),
     "own-number": Entry(
         ALL,
         "a number that the loop computes with is another in every pass (a coefficient, a temperature)",
         "compute it from job.step",
+        SUSPECTED,
     ),
     "own-count": Entry(
         ALL,
         "what the loop trains hangs on a count of its own ({}), which counts micro-batches and begins anew after a restart",
         "count by job.step",
+        SUSPECTED,
     ),
     "own-generator": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
         "the loop draws random numbers from a generator of its own, which counts passes and begins anew after a restart",
         "leave generator= out: torch's own is seeded by the step",
+        SUSPECTED,
     ),
     "own-next": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
         "the loop takes batches with next(), so it counts micro-batches as steps, and all of an epoch after a restart",
         "for batch in loader:",
+        SUSPECTED,
     ),
     "comm-hook": Entry(
         (SPLIT,),
@@ -166,6 +179,7 @@ HABITS: Dict[str, Entry] = {
         ALL,
         "a copy of the model's weights ({}) was not given to job.state(): it begins anew after a restart",
         "job.state(copy), and update it where job.at_step is true",
+        SUSPECTED,
     ),
     "state-in-pieces": Entry(
         IN_PIECES,
@@ -186,11 +200,13 @@ HABITS: Dict[str, Entry] = {
         (RESIZE,),
         "the loop may leave job.epochs() by what it alone knows ({}), which begins anew after a restart",
         'bad = job.state("bad", 0) before the loop, job.state("bad", bad) where it changes; job.state(object) for an object',
+        SUSPECTED,
     ),
     "own-zip": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
         "the loop takes something else beside each batch, by zip() or map(), which counts micro-batches and begins anew",
         "one data set that gives both to job.loader()",
+        SUSPECTED,
     ),
     "epoch-head": Entry(
         (RESIZE,),

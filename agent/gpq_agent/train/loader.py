@@ -47,8 +47,8 @@ class Boundaries(Protocol):
     def renewed(self) -> bool:
         """Must what was fetched ahead be fetched anew, from the cursor? True once each time."""
 
-    def suspect(self, code: str, detail: str = "") -> None:
-        """The loop that begins has a habit, if it turns out to train."""
+    def announce(self, code: str, detail: str = "") -> None:
+        """The loop that begins seems to have a habit, if it turns out to train."""
 
     def pass_over_data(self, *, by_next: bool) -> Optional[int]:
         """The script begins a loop over the loader, or asks for batches `by_next`. Returns the epoch of job.epochs(), None if
@@ -123,10 +123,10 @@ class Loader:
         if not self._looked:
             self._looked = True
             for code, detail in holders.look(this[0](), sys._getframe(1), self.steps_per_epoch):
-                self._session.suspect(code, detail)
+                self._session.announce(code, detail)
             count = counted.look(sys._getframe(1))
             if count:
-                self._session.suspect("own-count", count)
+                self._session.announce("own-count", count)
         over = sampler.cursor.consumed >= sampler.size
         if over and epoch is not None and sampler.cursor.epoch >= epoch:
             raise GpqTrainError(

@@ -446,9 +446,9 @@ class Job:
         if found.leaving:
             engine.see("own-end", ", ".join(found.leaving))
         if found.counting:
-            engine.see("own-break")
+            engine.suspect("own-break")
         if found.head:
-            engine.see("epoch-head", found.head)
+            engine.suspect("epoch-head", found.head)
         if found.best and engine.environment.checkpoint_dir:
             name = found.best[0]
             engine.notice(
