@@ -63,6 +63,8 @@ Data
       that of the order and the worker processes, instead of `gpq.init(seed=...)`. Also, as for torch's DataLoader:
       num_workers, collate_fn, pin_memory, persistent_workers, prefetch_factor, timeout, worker_init_fn,
       multiprocessing_context. Batches come in order (`in_order=False` is not obeyed).
+    * A look at a batch, `next(iter(loader))` on every replica, takes nothing from the training. One loop over the loader at
+      a time: keep no such iterator.
 
 Stopping and resuming
     A stop order or SIGTERM takes effect between two steps: checkpoint, exit. The next attempt goes on in the middle of
