@@ -221,14 +221,14 @@ def _by_pass(case: Case) -> str:
 
 
 def joined(guesses: list[FoundHabit | None]) -> list[FoundHabit | None]:
-    """One habit shows in several shapes, and more plainly in some: what those tell holds for the others."""
-    codes = {each.code for each in guesses if each}
-    plain = {weak: strong for strong, weaker in PLAINER.items() if strong in codes for weak in weaker}
-    return [habit(plain[each.code]) if each and each.code in plain else each for each in guesses]
+    """One habit shows in several shapes, and more plainly in some: what those tell holds for the others, word for word."""
+    plainest = {each.code: each for each in reversed(guesses) if each}
+    plain = {weak: plainest[strong] for strong, weaker in PLAINER.items() if strong in plainest for weak in weaker}
+    return [plain.get(each.code, each) if each else each for each in guesses]
 
 
 def drawn(run: Run) -> bool:
-    """Did the body of the loop draw random numbers?"""
+    """Did the body of the loop draw random numbers that are no example's own?"""
     return any(step.random for step in run.steps.values())
 
 

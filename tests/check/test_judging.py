@@ -12,6 +12,7 @@ from gpq_agent import wire
 from gpq import paths
 from gpq.check import keeping
 from gpq.check.comparing import Judge
+from gpq.check.guessing import habit, joined
 from gpq.check.judging import doubts, habits, rows, worst
 from gpq.check.records import Facts, Run, Step, Told, read
 from gpq.check.running import Course
@@ -106,6 +107,14 @@ def test_a_scheduler_that_differs_alone_has_its_own_metric_on_every_replica() ->
     apart.steps[4].numbers["group 0.momentum"] = 0.3
     reference.steps[4].numbers["group 0.momentum"] = 0.9
     assert judged(reference, [apart for _ in SHAPES])["two replicas"] == ("differs", "by-pass")
+
+
+def test_a_habit_that_one_shape_shows_more_plainly_is_that_of_the_others_word_for_word() -> None:
+    plain, weak, other = habit("state-in-pieces", "ema"), habit("forgotten-copy"), habit("own-rate")
+    assert joined([plain, weak, None, other]) == [plain, plain, None, other]
+    assert "(ema)" in plain.message
+    first = habit("hand-gradient", "7")
+    assert joined([first, habit("token-loss", "9")]) == [first, habit("token-loss", "9")]
 
 
 def test_fewer_steps_than_the_reference_are_no_success() -> None:
