@@ -28,6 +28,8 @@ class Sketcher:
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(SEED)
         self._matrix = torch.randn(WIDTH, COUNT, dtype=torch.float64, generator=generator)
+        self._matrices: Dict[torch.device, torch.Tensor] = {}
+        self._signs: Dict[Tuple[torch.device, int], torch.Tensor] = {}
 
     def __call__(self, tensor: torch.Tensor) -> Fingerprint:
         """[norm, machine epsilon of its type, COUNT projections]; [None] where not all of it is finite."""
@@ -35,20 +37,36 @@ class Sketcher:
         if flat.is_complex():
             flat = torch.view_as_real(flat).reshape(-1)
         epsilon = torch.finfo(flat.dtype).eps if flat.is_floating_point() else 0.0
-        total = torch.zeros(COUNT, dtype=torch.float64)
-        squares = 0.0
+        device = flat.device if flat.device.type == "cuda" else torch.device("cpu")
+        matrix = self._matrix_on(device)
+        # The squares behind the projections: what comes from a device comes at once.
+        total = torch.zeros(COUNT + 1, dtype=torch.float64, device=device)
         for number, part in enumerate(torch.split(flat, WIDTH * ROWS)):
-            part = part.to(device="cpu", dtype=torch.float64)
-            squares += float(torch.dot(part, part))
+            part = part.to(device=device, dtype=torch.float64)
+            total[COUNT] += torch.dot(part, part)
             rows = -(-len(part) // WIDTH)
-            padded = torch.zeros(rows * WIDTH, dtype=torch.float64)
+            padded = torch.zeros(rows * WIDTH, dtype=torch.float64, device=device)
             padded[: len(part)] = part
-            generator = torch.Generator().manual_seed(SEED + 1 + number)
-            signs = torch.randint(0, 2, (rows, COUNT), generator=generator) * 2 - 1
-            total += (padded.reshape(rows, WIDTH) @ self._matrix * signs).sum(dim=0)
+            signs = self._signs_on(device, number)[:rows]
+            total[:COUNT] += (padded.reshape(rows, WIDTH) @ matrix * signs).sum(dim=0)
+        *projections, squares = total.tolist()
         if not math.isfinite(squares):
             return [None]
-        return [math.sqrt(squares), epsilon, *total.tolist()]
+        return [math.sqrt(squares), epsilon, *projections]
+
+    def _matrix_on(self, device: torch.device) -> torch.Tensor:
+        if device not in self._matrices:
+            self._matrices[device] = self._matrix.to(device)
+        return self._matrices[device]
+
+    def _signs_on(self, device: torch.device, number: int) -> torch.Tensor:
+        """Of the rows of part `number` of a tensor."""
+        key = (device, number)
+        if key not in self._signs:
+            generator = torch.Generator().manual_seed(SEED + 1 + number)
+            signs = torch.randint(0, 2, (ROWS, COUNT), generator=generator, dtype=torch.int8) * 2 - 1
+            self._signs[key] = signs.to(device)
+        return self._signs[key]
 
 
 def flattened(name: str, value: Any) -> Iterator[Tuple[str, Any]]:
