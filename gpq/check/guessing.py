@@ -45,7 +45,7 @@ WORDS = {
         "job.prepare(model, optimizer, scheduler)",
     ),
     "random": (
-        "the loop draws random numbers, and as many as it has passes and replicas",
+        "the loop draws random numbers for a batch as a whole, so they fall otherwise in its parts",
         "draw them in the data set, by example; where only their distribution counts, nothing is wrong",
     ),
     "mixed": (
@@ -155,7 +155,7 @@ def _samples(case: Case) -> str:
 
 
 def _random(case: Case) -> str:
-    return "random" if drawn(case.judge.reference) else ""
+    return "random" if drawn(case.judge.reference) or drawn(case.run) else ""
 
 
 def _scaled(case: Case) -> str:

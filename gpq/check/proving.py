@@ -193,8 +193,14 @@ def _usable(reference: Run, course: Course, asked: Asked) -> None:
 def _notes(reference: Run, rows: list[ShapeView], judge: Judge) -> list[str]:
     notes = []
     facts = reference.facts
-    if facts and facts.loader:
-        notes.append("dropout was off, and random augmentation seeded by example: both may differ from shape to shape")
+    if facts and facts.loader and not facts.compiled:
+        notes.append(
+            "random numbers were drawn by example, dropout and augmentation alike: a job's shapes draw their own"
+        )
+    if facts and (facts.compiled or not facts.loader):
+        notes.append("dropout was off: what a compiled model draws, or a loop of its own, nobody sees")
+    elif facts and facts.recurrent:
+        notes.append("dropout between the layers of recurrent modules was off: no shape draws as another does")
     if facts and not facts.loader:
         notes.append("the script has a loop of its own: gpq never accumulates or splits its steps")
     if judge.mixed and not drawn(reference):

@@ -25,6 +25,8 @@ class Facts(msgspec.Struct, frozen=True):
     size: int = 0  # examples of its data set
     batch: int = 0  # total
     batch_norms: list[str] = []
+    recurrent: bool = False  # dropout between layers of recurrent modules was taken out
+    compiled: bool = False
 
 
 class Told(msgspec.Struct, frozen=True):

@@ -17,11 +17,13 @@ from gpq_agent import wire
 from .agreement import Proposal
 from .batches import Limits, ceil_div
 from .environment import Environment
+from .following import is_compiled
 from .internals import BatchNorm
+from .keyed import Keyed
 from .leaving import end_at_once
 from .sampler import GlobalSampler, Issued
 from .sketch import MOST, Fingerprint, Sketcher, flattened, named_optimizer, named_parameters
-from .steady import Placed, SeededData, copies, generators, moved, still, without_dropout
+from .steady import Dropout, Placed, SeededData, arranged, copies, plain_attention, still
 from .stepping import inner_optimizers
 from .stopping import STOP_ORDERED
 
@@ -58,7 +60,9 @@ class Recorder:
         self._told = False
         self._suspected: Set[str] = set()
         self._fresh()
-        without_dropout()
+        self._keyed = Keyed()
+        self._dropout = Dropout()
+        plain_attention()
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
         if order.lifeline >= 0:
@@ -99,14 +103,17 @@ class Recorder:
         if micro.place == 0:
             self._indices = []  # a step that is begun anew, cut otherwise, has none of what it was begun with
         self._micro = micro
-        self._generators = generators()
+        self._dropout.off = is_compiled()
+        rows = arranged(micro.indices, self.order.reverse, self.order.rotate)
+        self._keyed.begin(micro.step.epoch, micro.step.start, rows)
 
     def taken_back(self) -> None:
-        """The script has only looked at the micro-batch in hand."""
+        """The script has only looked at the micro-batch in hand, or the step is made anew."""
+        self._keyed.end()
         self._micro = None
 
     def left(self, micro: Issued) -> None:
-        self._random = self._random or moved(self._generators, generators())
+        self._random = self._keyed.end() or self._random
         self._indices += micro.indices
         self._micro = None
         if micro.last:
@@ -203,14 +210,13 @@ class Recorder:
     def _tell(self, engine: Any) -> None:
         """What the script is, once there is something to train."""
         models = [part for part in engine.parts._parts.values() if isinstance(part, torch.nn.Module)]
-        for model in models:
-            still(model)
+        recurrent = [still(model) for model in models]
         norms = [
             name for model in models for name, each in model.named_modules()
             if isinstance(each, BatchNorm) and not isinstance(each, torch.nn.SyncBatchNorm)
         ]  # fmt: skip
         facts = dict(self._facts, loader=engine._sampler is not None, batch_norms=norms[:100])
-        self._say({"facts": facts})
+        self._say({"facts": dict(facts, recurrent=any(recurrent), compiled=is_compiled())})
 
     def _say(self, content: Dict[str, Any]) -> None:
         data = wire.encode(content)

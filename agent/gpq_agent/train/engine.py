@@ -779,6 +779,8 @@ class Engine:
             self._gradients.leave(drop=True)
             self._trial.undo()
             self._trial = None
+            if self.check is not None:
+                self.check.taken_back()
             if self._following is not None:
                 self._following.forget()
             return True
@@ -980,7 +982,8 @@ class Engine:
         if self.micro is not None and not self._weighed:
             examples = self.micro.step.counts[self.micro.place]
             if examples and self._divisors.wanted(examples):
-                self._reading = self._divisors.read(roots, given, examples)
+                with internals.without_dispatch():  # numbers that a graph has kept are no tensors to a mode
+                    self._reading = self._divisors.read(roots, given, examples)
         if self._is_new_to_us():
             self._watch_hooks()
         self._between = self._gate.acted

@@ -111,7 +111,7 @@ class Following(TorchDispatchMode):
 
     def begin(self, examples: int, whole: int = 0) -> None:
         """The script is about to be given a micro-batch of so many, of a step of `whole`; 0: of nobody knows what."""
-        if self.over or self._inside or _is_compiled():
+        if self.over or self._inside or is_compiled():
             self._bodies = PASSES
             return
         self._examples = examples
@@ -285,7 +285,7 @@ class Following(TorchDispatchMode):
 
     def _is_kept(self, generator: torch.Generator) -> bool:
         """Has an earlier body drawn from it, and has nobody seeded it since? torch's own are seeded by the step."""
-        if _is_torchs(generator):
+        if is_torchs(generator):
             return False
         number, seed = internals.number_of(generator), generator.initial_seed()
         body, _, known = self._generators.setdefault(number, (self._bodies, generator, seed))
@@ -448,13 +448,13 @@ def _seeds() -> Tuple[Any, ...]:
     return (random.getstate(), *(bytes(part) if hasattr(part, "tobytes") else part for part in drawn))
 
 
-def _is_torchs(generator: torch.Generator) -> bool:
+def is_torchs(generator: torch.Generator) -> bool:
     """One of those that draw where none is given: gpq seeds them by the step."""
     ours = (torch.default_generator, *getattr(torch.cuda, "default_generators", ()))
     return internals.number_of(generator) in map(internals.number_of, ours)
 
 
-def _is_compiled() -> bool:
+def is_compiled() -> bool:
     """Does the script use torch.compile, or what is made for it? That may run otherwise under a mode, or not at all."""
     if "torch.nn.attention.flex_attention" in sys.modules:
         return True

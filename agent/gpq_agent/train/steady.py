@@ -1,13 +1,16 @@
-"""For `gpq check` alone: takes out of a run what may depend on its shape: dropout, and the luck of augmentation.
+"""For `gpq check` alone: takes out of a run what may depend on its shape: the luck of augmentation,
+and dropout inside kernels.
 
 Both are right under gpq in the way that they are right under DistributedDataParallel, but no two shapes draw the same.
+What a body draws is the business of keyed.py.
 """
 
 import contextlib
 import functools
+import math
 import random
 import sys
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar
 
 import torch
 from torch.nn import functional
@@ -17,38 +20,85 @@ from .sampler import GlobalSampler, stable_seed
 
 DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 ATTENTION = "scaled_dot_product_attention"
+Item = TypeVar("Item")
+States = Tuple[List[torch.Tensor], Any, Any]  # of the generators of torch, of random and of numpy
 
 
-def without_dropout() -> None:
-    """Every dropout of torch.nn.functional, and so of its modules, lets all through, in this process for good."""
-    for name in DROPOUTS:
-        setattr(functional, name, _through(getattr(functional, name)))
+def plain_attention() -> None:
+    """Attention with dropout comes by the plain formula, in this process for good: fused kernels draw inside."""
     attention: Callable[..., Any] = getattr(functional, ATTENTION)
 
     @functools.wraps(attention)
-    def whole(
-        query: Any, key: Any, value: Any, mask: Any = None, dropout_p: float = 0.0, *rest: Any, **more: Any
+    def plain(
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        **more: Any,
     ) -> Any:
-        if "attn_mask" in more:
-            mask = more.pop("attn_mask")
-        return attention(query, key, value, mask, 0.0, *rest, **more)
+        if not dropout_p:
+            return attention(query, key, value, attn_mask, dropout_p, is_causal, **more)
+        return _attend(query, key, value, attn_mask, dropout_p, is_causal, **more)
 
-    setattr(functional, ATTENTION, whole)
-
-
-def _through(plain: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(plain)
-    def nothing(input: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-        return input
-
-    return nothing
+    setattr(functional, ATTENTION, plain)
 
 
-def still(model: torch.nn.Module) -> None:
-    """The dropout that is not in torch.nn.functional: of recurrent modules."""
-    for module in model.modules():
-        if isinstance(module, torch.nn.RNNBase):
-            module.dropout = 0.0
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: Optional[torch.Tensor],
+    share: float,
+    is_causal: bool,
+    scale: Optional[float] = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """As torch documents it. `share`: of the weights, that is dropped."""
+    if enable_gqa:
+        key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
+        value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
+    weights = query @ key.transpose(-2, -1) * (1 / math.sqrt(query.size(-1)) if scale is None else scale)
+    if is_causal:
+        past = torch.ones(query.size(-2), key.size(-2), dtype=torch.bool, device=query.device).tril()
+        weights = weights.masked_fill(past.logical_not(), -math.inf)
+    if mask is not None:
+        weights = weights.masked_fill(mask.logical_not(), -math.inf) if mask.dtype == torch.bool else weights + mask
+    blind = (weights == -math.inf).all(dim=-1, keepdim=True)  # what may look at nothing gets zeros
+    weights = torch.softmax(weights.masked_fill(blind, 0.0), dim=-1).masked_fill(blind, 0.0)
+    return functional.dropout(weights, share) @ value
+
+
+class Dropout:
+    """That of torch.nn.functional, and so of its modules, from now on in this process. `off`: it lets all
+    through, where nobody sees what is drawn."""
+
+    def __init__(self) -> None:
+        self.off = True
+        for name in DROPOUTS:
+            setattr(functional, name, self._around(getattr(functional, name)))
+
+    def _around(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(plain)
+        def dropout(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            return input if self.off else plain(input, *args, **kwargs)
+
+        return dropout
+
+
+def still(model: torch.nn.Module) -> bool:
+    """No dropout between the layers of recurrent modules: their kernels draw inside. Was there any?"""
+    recurrent = [module for module in model.modules() if isinstance(module, torch.nn.RNNBase) and module.dropout]
+    for module in recurrent:
+        module.dropout = 0.0
+    return bool(recurrent)
+
+
+def torch_generators() -> List[torch.Generator]:
+    """Those that draw where none is given."""
+    cuda = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return [torch.default_generator, *(torch.cuda.default_generators if cuda else ())]
 
 
 def generators() -> List[Any]:
@@ -75,22 +125,52 @@ def _same(one: Any, other: Any) -> bool:
     return bool((one == other).all()) if hasattr(one, "all") else bool(one == other)
 
 
+def states() -> States:
+    """To be put back by put_back()."""
+    numpy = sys.modules.get("numpy")
+    return torch_states(), random.getstate(), numpy.random.get_state() if numpy is not None else None
+
+
+def torch_states() -> List[torch.Tensor]:
+    return [generator.get_state() for generator in torch_generators()]
+
+
+def put_back(kept: States) -> None:
+    put_back_torch(kept[0])
+    random.setstate(kept[1])
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and kept[2] is not None:
+        numpy.random.set_state(kept[2])
+
+
+def put_back_torch(kept: Sequence[torch.Tensor]) -> None:
+    for generator, state in zip(torch_generators(), kept):
+        generator.set_state(state)
+
+
+def seed(value: int) -> None:
+    """All generators of this process begin at `value`."""
+    seed_torch(value)
+    random.seed(value)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(value % 2**32)
+
+
+def seed_torch(value: int) -> None:
+    for generator in torch_generators():
+        generator.manual_seed(value)
+
+
 @contextlib.contextmanager
 def seeded(value: int) -> Iterator[None]:
     """All generators of this process begin at `value` inside, and are as they were after it."""
-    numpy = sys.modules.get("numpy")
-    kept = torch.get_rng_state(), random.getstate(), numpy.random.get_state() if numpy is not None else None
-    torch.default_generator.manual_seed(value)
-    random.seed(value)
-    if numpy is not None:
-        numpy.random.seed(value % 2**32)
+    kept = states()
+    seed(value)
     try:
         yield
     finally:
-        torch.set_rng_state(kept[0])
-        random.setstate(kept[1])
-        if numpy is not None and kept[2] is not None:
-            numpy.random.set_state(kept[2])
+        put_back(kept)
 
 
 class SeededData(Dataset):  # type: ignore[type-arg]
@@ -115,8 +195,7 @@ class SeededData(Dataset):  # type: ignore[type-arg]
 
 
 class Placed:
-    """A batch sampler that says of which epoch the examples are; `reverse`: in each batch the last first; `rotate`: its
-    second half first."""
+    """A batch sampler that says of which epoch the examples are; `reverse` and `rotate`: how each batch is arranged."""
 
     def __init__(self, sampler: GlobalSampler, reverse: bool, rotate: bool = False) -> None:
         self._sampler = sampler
@@ -126,10 +205,14 @@ class Placed:
     def __iter__(self) -> Iterator[List[Tuple[int, int]]]:
         epoch = self._sampler.cursor.epoch
         for indices in self._sampler:
-            places = [(epoch, index) for index in indices]
-            half = len(places) // 2 if self._rotate else 0
-            places = places[half:] + places[:half]
-            yield places[::-1] if self._reverse else places
+            yield [(epoch, index) for index in arranged(indices, self._reverse, self._rotate)]
+
+
+def arranged(batch: Sequence[Item], reverse: bool, rotate: bool) -> List[Item]:
+    """Examples in the order of their rows. `reverse`: the last first; `rotate`: before that, the second half first."""
+    half = len(batch) // 2 if rotate else 0
+    turned = [*batch[half:], *batch[:half]]
+    return turned[::-1] if reverse else turned
 
 
 def copies(model: torch.nn.Module, known: Dict[int, Any]) -> List[torch.nn.Module]:
