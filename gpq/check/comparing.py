@@ -19,6 +19,11 @@ gradient and all others are right, are let pass: what a loop does wrongly shows 
 
 Where another order alone takes most tensors far (MIXED), the examples of a batch are mixed with each other, or random
 numbers fall on them by their place: that is no rounding, and n counts for nothing.
+
+Weights in half precision are rounded in each part of a batch by more than all this, and steps amplify it. So there the first
+step alone is judged that is not bit for bit the reference's, whose weights are still the same. It differs where d is above
+COARSE machine epsilons of half precision of s: right runs lay at a third of that. A tensor that another order alone takes
+as far is rounding, and may differ by NOISE * n.
 """
 
 from __future__ import annotations
@@ -32,6 +37,7 @@ from gpq.check.records import GRADIENT, Run, Sketch, Step
 
 SIZE, MOVED, NOISE = 1e-4, 1e-3, 10.0
 ULPS = 16
+COARSE = 3
 FEW, AMPLIFIED = 0.1, 100.0  # of the tensors; times the allowance
 MIXED = 0.05  # of the way
 NUMBER = 1e-6  # relative, of plain numbers
@@ -83,15 +89,17 @@ class Judge:
         """`turned`: the reference with its batches in other orders."""
         self.reference, self._turned = reference, turned
         self.mixed = False
+        self.coarse = COARSE * _half_epsilon(reference)  # relative; 0 where weights are in full precision
         self._typical: dict[int, float] = {}
         for number in sorted(reference.steps):
             shares = self._shares(number)
             self._typical[number] = median(shares) if shares else 0.0
-        if self._typical and max(self._typical.values()) > MIXED:
+        if not self.coarse and self._typical and max(self._typical.values()) > MIXED:
             self.mixed = True
 
     def judge(self, run: Run) -> Finding:
         finding = Finding(missing=run.last < self.reference.last)
+        judged = None  # the only step, of weights in half precision
         for number, step in sorted(self.reference.steps.items()):
             other = run.steps.get(number)
             if other is None:
@@ -100,14 +108,17 @@ class Judge:
                 finding.samples = number
             if finding.rates is None and not _same_rates(step.rates, other.rates):
                 finding.rates, finding.uneven = number, len(step.rates) != len(other.rates)
-            if finding.tensors is None:
-                found = [each for each in self.differences(number, other) if each.excess > 1]
+            if finding.tensors is None and judged is None:
+                every = self.differences(number, other)
+                found = [each for each in every if each.excess > 1]
                 if found and not self._is_amplified(found, number):
                     finding.tensors, finding.differences = number, found
+                if self.coarse and any(each.excess for each in every):
+                    judged = number
             finding.metrics += [name for name in self._metrics(number, other) if name not in finding.metrics]
-        last = run.steps.get(self.reference.last)
-        if last is not None:
-            largest = self._largest(last)
+        last = self.reference.last if judged is None else judged
+        if last in run.steps:
+            largest = self._largest(last, run.steps[last])
             finding.largest = largest if math.isfinite(largest) else None
         firsts = [each for each in (finding.samples, finding.rates, finding.tensors) if each is not None]
         finding.step = min(firsts) if firsts else None
@@ -130,7 +141,7 @@ class Judge:
             if not _private(name)
         ]
         found += [
-            _number(name, value, step.numbers.get(name), self._number_turned(number, name, value))
+            _number(name, value, step.numbers.get(name), self._number_turned(number, name, value), self.coarse)
             for name, value in mine.numbers.items()
             if not _private(name)
         ]
@@ -140,7 +151,7 @@ class Judge:
         """By which the gradients of step `number` are too large, if it is one factor for all of them."""
         mine = self.reference.steps[number].tensors
         names = [name for name in mine if name.startswith(GRADIENT) and name in step.tensors]
-        steady = [name for name in names if self._noise(name, mine[name], number) < MOVED * norm(mine[name])]
+        steady = [name for name in names if norm(mine[name]) and self._is_steady(name, mine[name], number, MOVED)]
         factors = [_one_factor(mine[name], step.tensors[name]) for name in steady]
         found = [each for each in factors if each is not None]
         if not found or len(found) < len(factors):
@@ -154,18 +165,31 @@ class Judge:
         distance, size = apart(mine, other), norm(mine)
         if not distance:
             return Difference(name, "tensor", 0.0, 0.0)
-        epsilon = mine[1] or 0.0 if len(mine) > 1 else 0.0
-        way = min(SIZE * size, MOVED * self._moved(name, mine))
-        allowed = max(way, ULPS * epsilon * size, self._noise(name, mine, number))
+        allowed = self._allowed(name, mine, number)
         relative = distance / size if size else math.inf
         return Difference(name, "tensor", distance / allowed if allowed else math.inf, relative)
+
+    def _allowed(self, name: str, mine: Sketch, number: int) -> float:
+        size, noise = norm(mine), self._noise(name, mine, number)
+        if self.coarse:
+            return self.coarse * size if self._is_steady(name, mine, number, 0.0) else noise
+        way = min(SIZE * size, MOVED * self._moved(name, mine))
+        return max(way, ULPS * _epsilon(mine) * size, noise)
+
+    def _is_steady(self, name: str, mine: Sketch, number: int, share: float) -> bool:
+        """Is it by no more than this `share` rounding? In half precision: in the first step by no more than that allows."""
+        if self.coarse:
+            number = sorted(self.reference.steps)[:2][-1]
+            mine, share = self.reference.steps[number].tensors.get(name, mine), NOISE * self.coarse
+        return self._noise(name, mine, number) <= share * norm(mine)
 
     def _noise(self, name: str, mine: Sketch, number: int) -> float:
         if self.mixed:
             return 0.0
         others = [step.tensors[name] for step in self._steps_turned(number) if name in step.tensors]
         own = max((apart(mine, other) for other in others), default=0.0)
-        return NOISE * max(own, self._typical.get(number, 0.0) * self._moved(name, mine))
+        typical = 0.0 if self.coarse else self._typical.get(number, 0.0)
+        return NOISE * max(own, typical * self._moved(name, mine))
 
     def _steps_turned(self, number: int) -> list[Step]:
         return [run.steps[number] for run in self._turned if number in run.steps]
@@ -191,13 +215,12 @@ class Judge:
             found += [min(1.0, apart(sketch, other) / way) for other in others if way > 0]
         return found
 
-    def _largest(self, last: Step) -> float:
+    def _largest(self, number: int, last: Step) -> float:
         """Without tensors that are mostly rounding."""
-        number = self.reference.last
         steady = [
             self._tensor(name, sketch, last.tensors.get(name), number).relative
             for name, sketch in self.reference.steps[number].tensors.items()
-            if not name.startswith(GRADIENT) and self._noise(name, sketch, number) <= SIZE * norm(sketch)
+            if not name.startswith(GRADIENT) and self._is_steady(name, sketch, number, SIZE)
         ]
         return max(steady, default=0.0)
 
@@ -220,12 +243,26 @@ def _private(name: str) -> bool:
     return any(part.startswith("_") for part in name.split("."))
 
 
-def _number(name: str, mine: float | None, other: float | None, turned: float | None) -> Difference:
+def _epsilon(sketch: Sketch) -> float:
+    """Of the tensor's type."""
+    return sketch[1] or 0.0 if len(sketch) > 1 else 0.0
+
+
+def _half_epsilon(run: Run) -> float:
+    """Machine epsilon of the coarsest weights, 0 where all are in full precision."""
+    if run.facts is None or not run.facts.half or not run.steps:
+        return 0.0
+    return max(map(_epsilon, run.steps[min(run.steps)].tensors.values()), default=0.0)
+
+
+def _number(
+    name: str, mine: float | None, other: float | None, turned: float | None, coarse: float = 0.0
+) -> Difference:
     if mine is None or other is None:
         return Difference(name, "number", 0.0 if mine == other else math.inf, 0.0 if mine == other else math.inf)
     distance = abs(mine - other)
     noise = abs(mine - turned) if turned is not None else 0.0
-    allowed = max(NUMBER * abs(mine), NOISE * noise, 1e-12)
+    allowed = max(NUMBER * abs(mine), coarse * abs(mine), NOISE * noise, 1e-12)
     return Difference(name, "number", distance / allowed, distance / abs(mine) if mine else distance)
 
 

@@ -201,6 +201,13 @@ def _notes(reference: Run, rows: list[ShapeView], judge: Judge) -> list[str]:
         notes.append("dropout was off: what a compiled model draws, or a loop of its own, nobody sees")
     elif facts and facts.recurrent:
         notes.append("dropout between the layers of recurrent modules was off: no shape draws as another does")
+    if judge.coarse:
+        notes.append(
+            "weights in half precision: judged at the first step that is made otherwise, to within 3 units in the last "
+            f"place ({judge.coarse:.1%})"
+        )
+    else:
+        notes.append("all was computed in full precision: no autocast, no TF32")
     if facts and not facts.loader:
         notes.append("the script has a loop of its own: gpq never accumulates or splits its steps")
     if judge.mixed and not drawn(reference):

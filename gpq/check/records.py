@@ -25,6 +25,7 @@ class Facts(msgspec.Struct, frozen=True):
     size: int = 0  # examples of its data set
     batch: int = 0  # total
     batch_norms: list[str] = []
+    half: bool = False  # weights are in half precision
     recurrent: bool = False  # dropout between layers of recurrent modules was taken out
     compiled: bool = False
 

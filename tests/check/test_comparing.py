@@ -25,14 +25,23 @@ def same(_: int, gradients: Weights) -> Weights:
     return gradients
 
 
-def trained(alter: Alter = same, *, seed: int = 0, noise: float = 1e-7, rate: float = 1e-3, bias: float = 0.0) -> Run:
+def trained(
+    alter: Alter = same,
+    *,
+    seed: int = 0,
+    noise: float = 1e-7,
+    rate: float = 1e-3,
+    bias: float = 0.0,
+    half: bool = False,
+) -> Run:
     """Plain descent on made gradients with rounding of its own; `bias`: size of the noise of one tensor, which has no
-    gradient but that."""
+    gradient but that; `half`: in bfloat16."""
+    dtype = torch.bfloat16 if half else torch.float32
     generator = torch.Generator().manual_seed(1)
     luck = torch.Generator().manual_seed(100 + seed)
     weights = {name: torch.randn(60, 70, generator=generator) for name in BODY}
     weights["key.bias"] = torch.randn(50, generator=generator)
-    run = Run(facts=Facts(loader=True, size=100, batch=8), ended=True)
+    run = Run(facts=Facts(loader=True, size=100, batch=8, half=half), ended=True)
     for number in range(STEPS + 1):
         tensors = {}
         if number:
@@ -43,8 +52,8 @@ def trained(alter: Alter = same, *, seed: int = 0, noise: float = 1e-7, rate: fl
                 size = bias if name == "key.bias" else noise * float(value.norm())
                 value = value + size * torch.randn(value.shape, generator=luck) / math.sqrt(value.numel())
                 weights[name] = weights[name] - rate * value
-                tensors[GRADIENT + name] = SKETCH(value)
-        tensors |= {name: SKETCH(value) for name, value in weights.items()}
+                tensors[GRADIENT + name] = SKETCH(value.to(dtype))
+        tensors |= {name: SKETCH(value.to(dtype)) for name, value in weights.items()}
         run.steps[number] = Step(tensors=tensors, indices=[number], rates=[[rate]] if number else [])
     return run
 
@@ -116,6 +125,31 @@ def test_a_tensor_whose_gradient_is_rounding_alone_may_end_anywhere_near() -> No
 
     wrong = trained(lambda _, each: {**each, "first.weight": each["first.weight"] * 1.01}, seed=2, bias=1.0, rate=0.1)
     assert judge(bias=1.0, rate=0.1).judge(wrong).step == 1
+
+
+def test_in_half_precision_the_first_step_that_is_made_otherwise_is_judged_and_no_other() -> None:
+    """Right runs lay at 0.2 to 0.9% there, and what comes later amplifies it."""
+
+    def off(by: float, since: int) -> Alter:
+        return lambda number, each: {name: value * by if number >= since else value for name, value in each.items()}
+
+    how = {"half": True, "bias": 1.0, "noise": 0.0}
+    judged = Judge(trained(**how), trained(seed=1, **{**how, "noise": 3e-3}))  # type: ignore[arg-type]
+    assert judged.coarse == pytest.approx(0.0234, rel=0.01)
+    assert not judged.mixed
+    for by, since, step in ((1.008, 1, None), (1.04, 1, 1), (1.04, 3, 3), (1.008, 3, None)):
+        run = trained(off(by, since), **how)  # type: ignore[arg-type]
+        found = judged.judge(run)
+        assert found.step == step, (by, since, found)
+        assert found.largest is not None
+        assert found.largest < 0.05
+    # What the first of them lets pass, later ones may be as far away as they like: samples and rates are not.
+    run = trained(
+        lambda number, each: {name: value * (1.005 if number == 1 else 3.0) for name, value in each.items()}, **how
+    )  # type: ignore[arg-type]
+    assert judged.judge(run).step is None
+    run.steps[5].rates = [[0.5]]
+    assert judged.judge(run).step == 5
 
 
 def test_where_the_order_of_examples_changes_everything_that_is_no_rounding() -> None:

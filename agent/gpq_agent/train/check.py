@@ -18,6 +18,7 @@ from .agreement import Proposal
 from .batches import Limits, ceil_div
 from .environment import Environment
 from .following import is_compiled
+from .full_precision import FullPrecision
 from .internals import BatchNorm
 from .keyed import Keyed
 from .leaving import end_at_once
@@ -28,6 +29,7 @@ from .stepping import inner_optimizers
 from .stopping import STOP_ORDERED
 
 INTERNAL = ("cursor", "data", "progress", "ledger", "noise", "trained")  # parts of a checkpoint that are gpq's own
+HALF = (torch.bfloat16, torch.float16)
 UNASKED = 4  # times the steps of the order, after which a loop that never asks gpq anything is ended
 
 recorder: "Optional[Recorder]" = None  # of this process
@@ -62,6 +64,7 @@ class Recorder:
         self._fresh()
         self._keyed = Keyed()
         self._dropout = Dropout()
+        self._precision = FullPrecision()
         plain_attention()
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
@@ -103,6 +106,7 @@ class Recorder:
         if micro.place == 0:
             self._indices = []  # a step that is begun anew, cut otherwise, has none of what it was begun with
         self._micro = micro
+        self._precision.renew()
         self._dropout.off = is_compiled()
         rows = arranged(micro.indices, self.order.reverse, self.order.rotate)
         self._keyed.begin(micro.step.epoch, micro.step.start, rows)
@@ -138,6 +142,7 @@ class Recorder:
 
     def boundary(self, engine: Any) -> None:
         """Between two steps. Does not return once all are done."""
+        self._precision.renew()
         if engine._sampler is None and self._optimizers:
             self._count += 1  # a loop of the script's own, which asks once a step
         self._write(engine)
@@ -211,12 +216,15 @@ class Recorder:
         """What the script is, once there is something to train."""
         models = [part for part in engine.parts._parts.values() if isinstance(part, torch.nn.Module)]
         recurrent = [still(model) for model in models]
+        half = any(item.dtype in HALF for model in models for item in model.parameters())
+        if half:
+            self._precision.give_up()
         norms = [
             name for model in models for name, each in model.named_modules()
             if isinstance(each, BatchNorm) and not isinstance(each, torch.nn.SyncBatchNorm)
         ]  # fmt: skip
         facts = dict(self._facts, loader=engine._sampler is not None, batch_norms=norms[:100])
-        self._say({"facts": dict(facts, recurrent=any(recurrent), compiled=is_compiled())})
+        self._say({"facts": dict(facts, half=half, recurrent=any(recurrent), compiled=is_compiled())})
 
     def _say(self, content: Dict[str, Any]) -> None:
         data = wire.encode(content)

@@ -5,7 +5,7 @@ Where a version lacks one that gpq can do without, the function says what it ret
 
 import sys
 from operator import attrgetter
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -158,6 +158,15 @@ def scale_of(scaler: Any) -> Any:
 
 def has_scaled(scaler: Any) -> bool:
     return dict.get(attributes_of(scaler), "_scale") is not None
+
+
+def enter_without_effect(autocast: Any, enter: Callable[[Any], Any]) -> Any:
+    """An autocast that lets all through as it is, this time. `enter`: its own way in."""
+    asked, autocast._enabled = autocast._enabled, False
+    try:
+        return enter(autocast)
+    finally:
+        autocast._enabled = asked
 
 
 def synchronise(model: torch.nn.Module, wanted: bool) -> None:
