@@ -70,7 +70,11 @@ GROUPS = (
     Group("habits", ("tests/habits",), LIBRARY),
     Group("library", ("tests/agent/train",), LIBRARY),
     Group("report", ("tests/agent/gpucheck",), (*LIBRARY, "agent/gpq_agent/gpucheck")),
-    Group("checks", ("tests/check", "tests/cli/test_check.py"), (*LIBRARY, "gpq/check", "gpq/cli/check.py")),
+    Group(
+        "checks",
+        ("tests/check", "tests/cli/test_check.py", "tests/cli/test_precision.py"),
+        (*LIBRARY, "gpq/check", "gpq/cli/check.py"),
+    ),
     Group("simulation", ("tests/sim", "tests/dst"), (*MODELS, *DAEMON, "gpq/sim", "gpq/cli/simulate.py")),
     Group("policies", ("tests/core", "tests/policies"), (*MODELS, "gpq/control")),
     Group("trainings", TRAININGS, (*SYSTEM, *LIBRARY, *HELPERS, "examples", "gpq/demo.py")),
