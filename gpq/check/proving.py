@@ -197,6 +197,11 @@ def _notes(reference: Run, rows: list[ShapeView], judge: Judge) -> list[str]:
         notes.append(
             "random numbers were drawn by example, dropout and augmentation alike: a job's shapes draw their own"
         )
+    if drawn(reference):
+        notes.append(
+            "some random numbers belong to no example, and were drawn alike in every part of a step: what they change could "
+            "not be told from rounding"
+        )
     if facts and (facts.compiled or not facts.loader):
         notes.append("dropout was off: what a compiled model draws, or a loop of its own, nobody sees")
     elif facts and facts.recurrent:

@@ -104,7 +104,7 @@ def test_the_examples_train_the_same_in_every_shape(gpq: Gpq, scratch: Path, nam
     ("code", "habit", "shapes"),
     [
         ("scaled-loss", {"loss": "loss = loss * (13 / len(x))"}, EVERY),
-        ("random", {"before": "x = x + 0.1 * torch.tensor(__import__('numpy').random.rand(*x.shape)).float()"}, EVERY),
+        ("random", {"before": "x = x + torch.tensor(__import__('numpy').random.randn(*x.shape)).float()"}, EVERY),
         # The library may come to see this one by itself, and tell.
         ("own-rate", {"after": "optimizer.param_groups[0]['lr'] = 0.01 * 0.9**passes"}, {ACCUMULATING, SPLIT, BOTH, RESUMED}),
         ("own-epochs", {"epochs": "range(9)"}, {RESUMED}),
