@@ -121,6 +121,7 @@ ENV_DEFAULTS = (
 ENV_DEVICES = "GPQ_DEVICES"  # device ids of this node, comma-separated
 CHECK_KEPT = "kept"  # in the folder of a check, above those of its shapes: files as they were before the script
 HASH_SEED = "0"  # PYTHONHASHSEED of every process of a job: sets and their like keep their order over restarts
+ENV_ACCEPTED = "GPQ_ACCEPTED"  # codes of habits that the library may suspect as it likes, comma-separated
 ENV_TRIAL = "GPQ_TRIAL"  # "1" in what `gpq doctor` runs on GPUs that it has locked
 ENV_CHECK = "GPQ_CHECK"  # a CheckOrder as a JSON object: a run of `gpq check`, which only proves something
 
@@ -371,6 +372,7 @@ class Habit(NamedTuple):
     freedoms: List[str]  # of FREEDOMS
     message: str  # what the loop does, one line, e.g. "the loop clears gradients between two backward passes"
     cure: str  # the change that gives the freedoms back, one line
+    evidence: str = "observed"  # or "suspected": what its user may accept, and gpq check refute
 
 
 class Declared(NamedTuple):

@@ -172,6 +172,7 @@ class Job:
         array_limit: str | int = "",
         notify: str | Sequence[str] = (),
         notify_on: str | Sequence[str] = (),
+        accept: str | Sequence[str] = (),
     ) -> list[str]:
         """Change what was asked of it, as `gpq edit`: what is left out stays. One line for each change that was made.
 
@@ -182,7 +183,7 @@ class Job:
         given: dict[str, Any] = dict(  # noqa: C408
             name=name, priority=priority, gpus=gpus, time=time, retries=retries, tag=tag, untag=untag, after=after,
             begin=begin, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory, max_batch_size=max_batch_size,
-            array_limit=array_limit, background=background, notify=notify, notify_on=notify_on,
+            array_limit=array_limit, background=background, notify=notify, notify_on=notify_on, accept=accept,
         )  # fmt: skip
         answer = call(edits.request([str(self.id)], **options.read(given)), messages.Changed)
         if answer.unchanged and not answer.jobs:

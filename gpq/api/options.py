@@ -61,6 +61,7 @@ class Options(TypedDict, total=False):
     snapshot: bool
     notify: str | Sequence[str]
     notify_on: str | Sequence[str]
+    accept: str | Sequence[str]
 
 
 def asked(script: Sequence[Word], command: Sequence[Word] | None, given: Mapping[str, Any]) -> asking.Settled:
@@ -258,6 +259,7 @@ READERS: dict[str, Any] = {
     "untag": _tags,
     "notify": _tags,
     "notify_on": _events,
+    "accept": _tags,
     "array_limit": _range,
     "tag": _tags,
     "resume_args": _resume,

@@ -63,6 +63,7 @@ def submit(
     snapshot: bool = False,
     notify: str | Sequence[str] = (),
     notify_on: str | Sequence[str] = (),
+    accept: str | Sequence[str] = (),
     hold: bool = False,
     dry_run: bool = False,
 ) -> Job | DryRun:
@@ -82,7 +83,7 @@ def submit(
         after=after, begin=begin, background=background, retries=retries, requeue_on_lost=requeue_on_lost, rigid=rigid,
         preemptible=preemptible, signal=signal, grace=grace, resume_args=resume_args, done_file=done_file, batch_size=batch_size,
         max_batch_size=max_batch_size, atomic_batch_size=atomic_batch_size, env=env, cwd=cwd, python=python, setup=setup,
-        snapshot=snapshot, notify=notify, notify_on=notify_on,
+        snapshot=snapshot, notify=notify, notify_on=notify_on, accept=accept,
     )  # fmt: skip
     settled = asked(script, command, given)
     if _several(settled):

@@ -25,6 +25,7 @@ LISTS = {
     "after": "after",
     "sweep": "sweep",
     "notify": "notify",
+    "accept": "accept",
 }  # may be repeated, and their fields
 JOINED = ("tags", "env")  # over all places where they are said
 NUMBERS = ("priority", "retries", "batch_size", "max_batch_size")

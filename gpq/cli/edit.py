@@ -53,6 +53,14 @@ def edit(
     notify_on: Annotated[
         str, _option("--notify-on", metavar="WORD,...", help="Of what: start, restart, retry, fail, end.")
     ] = "",
+    accept: Annotated[
+        list[str] | None,
+        _option(
+            "--accept",
+            metavar="CODE",
+            help="A suspicion that is to count for nothing; may be repeated; none: all count.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Change jobs that wait; of those that run, name, priority, limits, whom they tell, and the GPUs if they can be resized.
@@ -63,10 +71,12 @@ def edit(
       gpq edit 42 --gpus 2-8
       gpq edit 42-49 --after none --begin now
       gpq edit 42 --notify desktop --notify-on fail,end
+      gpq edit 42 --accept token-loss
     """
     asked = edits.request(
         jobs, name=name, priority=priority, gpus=gpus, time=time, retries=retries, tag=tag or (), untag=untag or (),
         after=after or (), begin=begin, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory, max_batch_size=max_batch_size,
         array_limit=array_limit, background=background, notify=notify or (), notify_on=notify_on,
+        accept=accept or (),
     )  # fmt: skip
     return control.tell(call(asked, messages.Changed), "changed", as_json=json)

@@ -31,6 +31,7 @@ def request(
     array_limit: str = "",
     notify: Sequence[str] = (),
     notify_on: str = "",
+    accept: Sequence[str] = (),
 ) -> messages.Edit:
     """Texts as typed; empty ones, and None, change nothing. Raises UsageError."""
     numbers = {"priority": priority, "retries": retries, "max_batch_size": max_batch_size}
@@ -58,6 +59,8 @@ def request(
         changes["notify"] = spec.targets(list(notify))
     if notify_on:
         changes["notify_on"] = list(outward.events(notify_on.split(",")))
+    if accept:
+        changes["accept"] = [] if list(accept) == ["none"] else list(dict.fromkeys(accept))
     tags, untags = ([values.name(each, "--tag") for each in given] for given in (tag, untag))
     return messages.Edit(jobs, changes, tags, untags, _limit(array_limit))
 

@@ -21,6 +21,7 @@ OF_SCRIPTS = (
     "--batch-size",
     "--max-batch-size",
     "--atomic-batch-size",
+    "--accept",
     "--python",
 )  # mean nothing to a command
 AS_COMMAND = "to run it as it is, on a fixed number of GPUs: gpq submit -- {}"
@@ -38,6 +39,7 @@ class Asked(msgspec.Struct, frozen=True):
     tags: list[str] = []
     notify: list[str] = []
     notify_on: str = ""
+    accept: list[str] = []
     priority: int = 0
     time: str = ""
     retries: int = 0
@@ -164,6 +166,7 @@ def build(asked: Asked) -> SpecMessage:
         background=asked.background,
         begin=begin(asked.begin) if asked.begin else 0.0,
         attributes=environment.attributes(),
+        accept=list(dict.fromkeys(asked.accept)),
     )
 
 
@@ -222,6 +225,7 @@ def refuse_mismatches(asked: Asked, level: str) -> None:
             ("--batch-size", asked.batch_size),
             ("--max-batch-size", asked.max_batch_size),
             ("--atomic-batch-size", asked.atomic_batch_size),
+            ("--accept", asked.accept),
         ):
             if given:
                 raise UsageError(f"{option} is for training scripts", "gpq does not look into a command after `--`")

@@ -54,6 +54,7 @@ def submit(
     batch_size: wishes.BatchSize = None,
     max_batch_size: wishes.MaxBatchSize = None,
     atomic_batch_size: wishes.AtomicBatchSize = "",
+    accept: wishes.Accept = None,
     env: wishes.Env = None,
     cwd: wishes.Cwd = "",
     python: wishes.Python = "",

@@ -38,6 +38,12 @@ Notify = Annotated[
 NotifyOn = Annotated[
     str, _option("--notify-on", metavar="WORD,...", help="Of what: start, restart, retry, fail, end. [default: end]")
 ]
+Accept = Annotated[
+    list[str] | None,
+    _option(
+        "--accept", metavar="CODE", help="A habit that gpq suspects, and that is to count for nothing; may be repeated."
+    ),
+]
 Priority = Annotated[int, _option("--priority", metavar="N", help="Higher goes first. [default: 0]")]
 Time = Annotated[str, _option("--time", "-t", metavar="DURATION", help="Limit of the run time, such as 90m or 2h.")]
 Retries = Annotated[

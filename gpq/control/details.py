@@ -54,7 +54,7 @@ def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetai
 
 def habits(job: Job) -> list[HabitView]:
     return [
-        HabitView(each.code, list(each.freedoms), each.message, each.cure, each.until > 0)
+        HabitView(each.code, list(each.freedoms), each.message, each.cure, each.until > 0, each.suspected)
         for each in job.profile.habits
     ]
 

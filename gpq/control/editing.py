@@ -20,7 +20,7 @@ from gpq.errors import Refused, UsageError
 from gpq.outward import NO_TARGETS, Notify
 from gpq.rpc.messages import Edit, SpecMessage
 
-ALWAYS = frozenset({"name", "priority", "time_limit", "retries", "background", "notify", "notify_on"})
+ALWAYS = frozenset({"name", "priority", "time_limit", "retries", "background", "notify", "notify_on", "accept"})
 SIZE = frozenset({"min_gpus", "max_gpus", "rigid"})  # also of a job that runs and can be resized
 WAITING = frozenset({
     "gpu_type", "min_gpu_memory_mib", "begin", "requeue_on_lost", "grace", "batch_size", "max_batch_size",

@@ -31,10 +31,11 @@ MAX_BATCH = 1 << 40
 UNLIMITED, MOST_LIMIT = -1, (1 << 63) - 1
 RESOURCE = re.compile(r"[a-z]{1,16}")
 LEAST_LEASE: Seconds = 1.0  # over the socket, for tests; the command line and config.toml ask for a minute
-LISTS = ("argv", "resume_argv", "tags", "modules", "notify", "notify_on")
+LISTS = ("argv", "resume_argv", "tags", "modules", "notify", "notify_on", "accept")
 LATER = ("level", "env", "after", "attributes")  # of the message, that become something else
 LEADS_TO_MODULES = ("PATH", "PYTHON", "LD_", "VIRTUAL_ENV", "CONDA_")  # variables by which an interpreter finds them
 MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+CODE_OF_HABIT = re.compile(r"[a-z]+(-[a-z]+)*")
 MAX_SETUP = 10_000  # characters
 MAX_PATH = 4095  # characters
 HOME = "~"  # where the setup of frozen code runs: the code itself comes with the first start
@@ -127,6 +128,13 @@ def _check_texts(message: SpecMessage) -> None:
     for tag in message.tags:
         if not NAME.fullmatch(tag):
             raise UsageError(f"{tag!r} cannot be a tag", "letters, digits, dot, dash and underscore, at most 64")
+    for code in message.accept:
+        if not CODE_OF_HABIT.fullmatch(code):
+            raise UsageError(
+                f"--accept {code[:40]!r} is no habit's code", "`gpq show` has the codes, such as token-loss"
+            )
+    if message.accept and message.level != Level.SCRIPT:
+        raise UsageError("--accept is for training scripts", "gpq suspects nothing of a command")
     if message.signal.removeprefix("SIG") not in SIGNALS or message.signal.startswith("SIG"):
         raise UsageError(f"unknown signal `{message.signal}`", "e.g. TERM, USR1, INT")
     for module in message.modules:

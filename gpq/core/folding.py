@@ -209,7 +209,8 @@ def apply(job: Job, event: Event) -> Job:
         case Edited():
             account = bookkeeping.edited(job, event.at)
             unmet = job.unmet if event.spec.after == job.spec.after else ""
-            return replace(job, spec=event.spec, awaits=event.awaits, unmet=unmet, account=account)
+            profile = habits.with_habits(job.profile, habits.without_accepted(job.profile.habits, event.spec.accept))
+            return replace(job, spec=event.spec, awaits=event.awaits, unmet=unmet, account=account, profile=profile)
         case Idled():
             return notice(replace(job, idle=True), event.why)
         case Held():

@@ -5,7 +5,7 @@ The library notices a habit; here it only counts. What it means for the allocati
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from gpq.core.models import Job
@@ -41,6 +41,12 @@ def joined(known: tuple[Habit, ...], told: Iterable[Habit]) -> tuple[Habit, ...]
     return known if habits == known else habits
 
 
+def without_accepted(habits: tuple[Habit, ...], accepted: Collection[str]) -> tuple[Habit, ...]:
+    """Less those that are suspected and accepted. The same object where all stay."""
+    left = tuple(habit for habit in habits if not (habit.suspected and habit.code in accepted))
+    return left if len(left) < len(habits) else habits
+
+
 def _union(one: Habit, other: Habit) -> tuple[str, ...]:
     return tuple(freedom for freedom in FREEDOMS if freedom in one.freedoms or freedom in other.freedoms)
 
@@ -49,7 +55,8 @@ def lent(job: Job, habits: Iterable[Habit]) -> Job:
     """A job that has just declared itself, with the habits that earlier ones of its program had."""
     own = {habit.code for habit in job.profile.habits}
     until = _steps(job.profile.progress) + MENDED_AFTER
-    more = [replace(habit, until=until) for habit in habits if habit.code not in own]
+    counting = without_accepted(tuple(habits), job.spec.accept)
+    more = [replace(habit, until=until) for habit in counting if habit.code not in own]
     return replace(job, profile=with_habits(job.profile, joined(job.profile.habits, more)))
 
 
@@ -89,16 +96,24 @@ def allowed(declared: Declared, lost: frozenset[str]) -> Declared:
 def blamed(job: Job, freedom: str) -> str:
     """``the loop does so (its-code)``: the habits that take this freedom; "" where it is not lost."""
     found = [habit for habit in job.profile.habits if freedom in habit.freedoms]
-    return "; ".join(f"{habit.message or 'its loop has a habit'} ({habit.code})" for habit in found)
+    return "; ".join(f"{habit.message or 'its loop has a habit'} ({_evidence(habit)})" for habit in found)
+
+
+def _evidence(habit: Habit) -> str:
+    return f"{habit.code}, suspected" if habit.suspected else habit.code
 
 
 def cures(job: Job, *freedoms: str) -> list[str]:
     """What would give any of these freedoms back, a line a habit."""
     return [
-        f"cure for {habit.code} (takes {', '.join(habit.freedoms)}): {habit.cure}"
+        f"cure for {habit.code} (takes {', '.join(habit.freedoms)}): {habit.cure}{_appeal(job, habit)}"
         for habit in job.profile.habits
         if habit.cure and any(freedom in habit.freedoms for freedom in freedoms)
     ]
+
+
+def _appeal(job: Job, habit: Habit) -> str:
+    return f"; where gpq check refutes it: gpq edit {job.id} --accept {habit.code}" if habit.suspected else ""
 
 
 def warning(job: Job) -> str:

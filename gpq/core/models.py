@@ -143,6 +143,7 @@ class JobSpec:
     code_cwd: str = ""  # the working directory in it, relative
     code_from: str = ""  # what was frozen, for people: commit, dirty or not, how many files
     attributes: Attributes | None = None  # None: an older submission's, or another program's: the server's own
+    accept: tuple[str, ...] = ()  # codes of habits that the library may suspect as it likes: they take no freedom
 
 
 @dataclass(frozen=True, slots=True)

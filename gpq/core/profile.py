@@ -124,6 +124,7 @@ class Habit:
     freedoms: tuple[str, ...]  # of FREEDOMS, in their order
     message: str = ""
     cure: str = ""  # the change to the script that gives them back
+    suspected: bool = False  # not observed: its user may accept it
     until: int = (
         0  # an earlier job of the program had it: it goes at this step of this job, unless it shows; 0: it showed
     )

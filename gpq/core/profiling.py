@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpq.core.accounts import Account
 from gpq.core.events import Profiled, TimingSums
 from gpq.core.foresight import foreseen
-from gpq.core.habits import joined, unmended, with_habits
+from gpq.core.habits import joined, unmended, with_habits, without_accepted
 from gpq.core.models import Job, JobSpec
 from gpq.core.noise_curve import recorded
 from gpq.core.profile import Declared, LossPoint, Noise, NoisePoint, Profile, ProfileRow
@@ -31,7 +31,11 @@ def learn(job: Job, event: Profiled) -> Job:
     declared = with_overrides(event.declared, job.spec) if event.declared else None
     retuned = event.retuned
     profile = replace(
-        with_habits(profile, unmended(joined(profile.habits, event.habits), event.progress), declared),
+        with_habits(
+            profile,
+            unmended(joined(profile.habits, without_accepted(event.habits, job.spec.accept)), event.progress),
+            declared,
+        ),
         rows=merge(profile.rows, event.timings, job.placement.gpu_type if job.placement else ""),
         noise=event.noise or profile.noise,
         early_noise=profile.early_noise or (event.noise if event.noise and is_usable(event.noise) else None),

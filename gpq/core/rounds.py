@@ -24,7 +24,7 @@ from gpq.core.events import (
 from gpq.core.fairness import counted
 from gpq.core.folding import fold
 from gpq.core.gates import next_opening, opened
-from gpq.core.habits import joined
+from gpq.core.habits import joined, without_accepted
 from gpq.core.idleness import capped, reclaimed
 from gpq.core.models import HOLDS_DEVICES, Allotment, Job, JobState, Placement, Shape, Snapshot, Wish
 from gpq.core.motives import Reallocation, motives, reallocations
@@ -199,7 +199,7 @@ def due(snapshot: Snapshot, events: Sequence[Event]) -> bool:
                 continue
             if event.declared is not None and job.profile.declared is None:
                 return True
-            if joined(job.profile.habits, event.habits) is not job.profile.habits:
+            if joined(job.profile.habits, without_accepted(event.habits, job.spec.accept)) is not job.profile.habits:
                 return True  # what it has, or does, may be no longer allowed
             if event.timings and job.profile.samples_per_second <= 0 and job.movable:
                 return True  # it may be moved from now on, and its size may have been a mistake

@@ -62,6 +62,8 @@ def start_order(
         ways = masters(launch, nodes) if len(parts) > 1 else ()
         address = ways[0] if ways else LOOPBACK
         _for_scripts(env, library)
+        if spec.accept:
+            env[wire.ENV_ACCEPTED] = ",".join(spec.accept)
         if launch.placement.replicas == 1:
             env.update(_alone(launch, address))
             command = [interpreter(spec, python), *command]

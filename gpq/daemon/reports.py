@@ -93,7 +93,11 @@ def _habit(message: Mapping[str, Any]) -> Habit:
     if not freedoms or not code:
         raise ValueError("a habit without a freedom or a code")
     return Habit(
-        code, freedoms, _line(message.get("message", ""), MAX_HABIT), _line(message.get("cure", ""), MAX_HABIT)
+        code,
+        freedoms,
+        _line(message.get("message", ""), MAX_HABIT),
+        _line(message.get("cure", ""), MAX_HABIT),
+        suspected=message.get("evidence") == "suspected",
     )
 
 

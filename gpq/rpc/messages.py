@@ -70,6 +70,7 @@ class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     begin: float = 0.0  # starts no earlier; seconds since the epoch
     background: bool = False  # takes only what nobody else wants
     attributes: AttributesMessage | None = None  # None: the server's own
+    accept: list[str] = []  # codes of habits that are only suspected, and count for nothing
 
 
 class ArrayMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -451,6 +452,7 @@ class HabitView(msgspec.Struct, frozen=True):
     message: str  # what the loop does
     cure: str  # the change to the script that gives them back
     lent: bool  # an earlier job of the program had it, and this one has not shown yet that it is mended
+    suspected: bool = False  # not observed: `--accept CODE` gives the freedoms back
 
 
 class JobDetail(msgspec.Struct, frozen=True):

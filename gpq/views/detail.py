@@ -24,7 +24,7 @@ def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
     text = wrapped(head(job), limit)
     text += _pairs(_asked(answer.spec, job), limit)
     text += paragraph("now", _pairs(_running(answer), limit))
-    text += paragraph(LOST, habits(answer.habits, limit))
+    text += paragraph(LOST, habits(answer.habits, limit, answer.job.id))
     text += paragraph("replicas", replicas(answer, limit))
     text += paragraph("goodput by number of GPUs, 1x = fewest", curve.lines(answer.curve, limit, bar))
     text += paragraph("loss", losses.lines(answer.losses, limit, bar, answer.metrics.get("loss")))
@@ -177,14 +177,17 @@ def _pairs(pairs: dict[str, str], limit: int) -> list[str]:
     return [line for key, value in pairs.items() for line in wrapped(value, limit, f"  {key:{KEY - 2}}", " " * KEY)]
 
 
-def habits(found: Sequence[HabitView], limit: int) -> list[str]:
-    """Of each habit: the freedoms, what the loop does, and what would give them back."""
+def habits(found: Sequence[HabitView], limit: int, job: int) -> list[str]:
+    """Of each habit: the freedoms, what the loop does, on what evidence, and what would give them back."""
     text = []
     for one in found:
         lost = f"{', '.join(one.freedoms)}: {one.message or 'a habit of the loop'} ({one.code})"
         text += wrapped(safe(lost), limit, "  - ", "    ")
         if one.cure:
             text += wrapped(safe(f"cure: {one.cure}"), limit, "    ", "    ")
+        if one.suspected:
+            said = f"suspected, not observed: `gpq check` tries it, `gpq edit {job} --accept {one.code}` overrules it"
+            text += wrapped(safe(said), limit, "    ", "    ")
         if one.lent:
             text += wrapped("an earlier job of this program did so; this one has yet to show", limit, "    ", "    ")
     return text

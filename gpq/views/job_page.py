@@ -66,7 +66,7 @@ def lines(page: Page, width: int) -> list[Text]:
     points = page.detail.curve or page.why.curve
     text += detail.paragraph("goodput by number of GPUs, 1x = fewest", curve.lines(points, width, bar))
     text += detail.paragraph("replicas", detail.replicas(page.detail, width))
-    text += detail.paragraph(detail.LOST, detail.habits(page.detail.habits, width))
+    text += detail.paragraph(detail.LOST, detail.habits(page.detail.habits, width, page.detail.job.id))
     text += detail.paragraph("why", explanation.lines(why, width, bar))
     text += detail.paragraph("latest events", [line for each in told for line in wrapped(each, width, "  ", "    ")])
     text += detail.paragraph("command", wrapped(safe(job.command), width, "  ", "    "))

@@ -142,6 +142,17 @@ def test_an_edit_keeps_what_the_user_did_not_name() -> None:
     assert event.spec == replace(full, priority=1)
 
 
+@pytest.mark.parametrize("job", [ELASTIC, YOUNG])
+def test_suspicions_are_accepted_in_every_state_of_a_script_alone(job: Job) -> None:
+    event = asked(job, changes={"accept": ["token-loss"]})
+    assert isinstance(event, Edited)
+    assert (event.spec.accept, event.said) == (("token-loss",), "accept none -> token-loss")
+    with pytest.raises(UsageError, match="is no habit's code"):
+        asked(job, changes={"accept": ["Token loss"]})
+    with pytest.raises(UsageError, match="--accept is for training scripts"):
+        asked(RIGID, changes={"accept": ["token-loss"]})
+
+
 @pytest.mark.parametrize("job", [PENDING, RIGID, ELASTIC, YOUNG])
 def test_whom_it_tells_changes_in_every_state(job: Job) -> None:
     event = asked(job, changes={"notify": ["slack", "mailto:ana@lab.example"]})

@@ -13,7 +13,7 @@ from gpq.core.events import Event
 from gpq.core.explain import explain
 from gpq.core.folding import fold
 from gpq.core.freedoms import bound, gpus_kept
-from gpq.core.habits import MAX_HABITS, MEANING, MENDED_AFTER, joined, with_habits
+from gpq.core.habits import MAX_HABITS, MEANING, MENDED_AFTER, blamed, cures, joined, lent, with_habits
 from gpq.core.models import Job, JobState, Level, Shape, Snapshot, StopReason
 from gpq.core.priors import program_of
 from gpq.core.profile import ACCUMULATE, FREEDOMS, RESIZE, RETUNE, SPLIT, Habit, Profile, Progress
@@ -48,6 +48,28 @@ def test_habits_are_kept_one_of_a_code_and_a_freedom_that_is_lost_stays_lost() -
     assert joined(once, [SAM]) is once
     [both] = joined(once, [replace(SAM, freedoms=(RETUNE,), message="other words")])
     assert (both.freedoms, both.message) == ((ACCUMULATE, SPLIT, RETUNE), "other words")
+
+
+def test_a_suspicion_that_its_user_accepts_takes_nothing_now_or_later_and_an_observation_does() -> None:
+    suspected = Habit("token-loss", (RESIZE,), "a mean over tokens", "job.weigh(tokens)", suspected=True)
+    here = report(
+        snapshot(running(1, on("a", 0), declared=False), node("a", 2)),
+        1,
+        10,
+        declared=DECLARES,
+        habits=(SAM, suspected),
+    )
+    one = here.jobs[JobId(1)]
+    assert one.profile.lost == {ACCUMULATE, SPLIT, RESIZE}
+    assert "(token-loss, suspected)" in blamed(one, RESIZE)
+    assert "gpq edit 1 --accept token-loss" in cures(one, RESIZE)[0]
+    accepted = replace(one.spec, accept=("token-loss", "two-passes"))
+    here = fold(here, [facts.Edited(here.now, one.id, accepted, one.awaits, "me", "")]).snapshot
+    assert profile_of(here, 1).lost == {ACCUMULATE, SPLIT}
+    here = report(here, 1, 20, habits=(suspected,))
+    assert profile_of(here, 1).habits == (SAM,)
+    borrower = job(2, spec_=spec(accept=("token-loss",)))
+    assert lent(borrower, [SAM, suspected]).profile.lost == {ACCUMULATE, SPLIT}
 
 
 def test_of_more_habits_than_are_kept_the_freedoms_count_all_the_same() -> None:

@@ -105,6 +105,12 @@ def test_the_library_goes_before_the_users_own_path() -> None:
     assert order(noted, place(a=1)).env["PYTHONPATH"] == "/lib/gpq:/mine"
 
 
+def test_a_script_is_told_what_its_user_accepts() -> None:
+    accepting = spec(accept=("token-loss", "own-count"))
+    assert order(accepting, place(a=1)).env[wire.ENV_ACCEPTED] == "token-loss,own-count"
+    assert wire.ENV_ACCEPTED not in order(spec(), place(a=1)).env
+
+
 def test_the_interpreter_is_the_one_that_was_asked_for_then_the_servers_then_the_one_of_the_submission() -> None:
     for fields, of_node, found, gives_way in (
         ({"python": "/mine", "python_asked": True, "setup": "x"}, "/theirs", "/mine", False),

@@ -28,7 +28,7 @@ from .following import Following, tensors_within
 from .forgotten import Given, Search
 from .freedoms import Freedoms, line
 from .gradients import Gradients
-from .habits import ACCUMULATE, HABITS, SPLIT, SUSPECTED
+from .habits import ACCEPTABLE, ACCUMULATE, HABITS, SPLIT, SUSPECTED
 from .heads import Head
 from .leaving import again, leave, part_company
 from .ledger import Ledger
@@ -108,7 +108,10 @@ class Engine:
         self._rules: Dict[int, Rule] = {}
         self._scale_betas = True
         self._scaler: Any = None
-        self.freedoms = Freedoms(folder, self.agreement, environment.rank, self._tell_habit)
+        accepted = {code for code in environ.get(wire.ENV_ACCEPTED, "").split(",") if code}
+        for code in sorted(accepted - ACCEPTABLE):
+            self.notice("--accept {} changes nothing: gpq suspects no such habit".format(code))
+        self.freedoms = Freedoms(folder, self.agreement, environment.rank, self._tell_habit, accepted & ACCEPTABLE)
         self.in_epochs = False  # of job.epochs()
         self.epoch = 0  # that it has given last
         self._renewed = False  # what the data loader has fetched ahead is of another shape than it should be
@@ -960,9 +963,9 @@ class Engine:
         if self.evaluating:
             return
         if self.check is None:
-            self.freedoms.see(code, detail)
+            self.freedoms.suspect(code, detail)
         else:
-            self.check.suspect(self.freedoms.habit(code, detail))
+            self.check.suspect(self.freedoms.habit(code, detail, SUSPECTED))
 
     def _open(self) -> None:
         """The loop that has begun trains."""

@@ -4,13 +4,13 @@ All replicas lose a freedom at the same step, because the batch of each follows 
 """
 
 import os
-from typing import Any, Callable, Dict, Optional, Set
+from typing import Any, Callable, Collection, Dict, Optional, Set
 
 from gpq_agent import records, wire
 
 from .agreement import Agreement
 from .batches import Configuration, Limits, ceil_div
-from .habits import ACCUMULATE, HABITS, RESIZE, RETUNE, SPLIT
+from .habits import ACCUMULATE, HABITS, OBSERVED, RESIZE, RETUNE, SPLIT, SUSPECTED
 
 RECORD = "habits.json"
 CODES = sorted(HABITS)
@@ -27,7 +27,12 @@ class Freedoms:
     checkpoints on this server."""
 
     def __init__(
-        self, folder: Optional[str], agreement: Agreement, rank: int, tell: Callable[[wire.Habit], None]
+        self,
+        folder: Optional[str],
+        agreement: Agreement,
+        rank: int,
+        tell: Callable[[wire.Habit], None],
+        accepted: Collection[str] = (),
     ) -> None:
         self._path = os.path.join(folder, "gpq", RECORD) if folder else None
         self._agreement = agreement
@@ -35,6 +40,8 @@ class Freedoms:
         self._tell = tell
         self._known: Dict[str, str] = {}  # habit: its detail
         self._seen: Dict[str, str] = {}  # on this replica, not agreed on yet
+        self._accepted = accepted
+        self._suspected: Set[str] = set()  # by this replica, and not observed
         self._told: Set[str] = set()
         self.lost: Set[str] = set()
 
@@ -42,13 +49,22 @@ class Freedoms:
         """Take up what earlier attempts saw, on any server: a replica that ended by a habit has noted
         it on its own. Collective."""
         record = self._read() if self._path is not None else {}
-        self._seen.update({code: detail for code, detail in record.items() if code in HABITS})
+        # What is accepted and was observed will be observed again.
+        known = {code: detail for code, detail in record.items() if code in HABITS and code not in self._accepted}
+        self._seen.update(known)
         self.agree()
 
     def see(self, code: str, detail: str = "") -> None:
         """This replica's loop has this habit. Counts once all agree."""
+        self._suspected.discard(code)
         if code not in self._known:
             self._seen.setdefault(code, detail)
+
+    def suspect(self, code: str, detail: str = "") -> None:
+        """This replica's loop seems to have this habit, which counts unless it is accepted."""
+        if code not in self._accepted and not self.noticed(code):
+            self._suspected.add(code)
+            self._seen[code] = detail
 
     def knows(self, code: str) -> bool:
         """Has the loop this habit, as far as all agree?"""
@@ -90,13 +106,15 @@ class Freedoms:
         if code in self._told:
             return
         self._told.add(code)
-        self._tell(self.habit(code, self._known.get(code) or "on one of the replicas"))
+        suspected = code in self._suspected or HABITS[code].evidence == SUSPECTED
+        detail = self._known.get(code) or "on one of the replicas"
+        self._tell(self.habit(code, detail, SUSPECTED if suspected else OBSERVED))
 
     @staticmethod
-    def habit(code: str, detail: str) -> wire.Habit:
+    def habit(code: str, detail: str, evidence: str) -> wire.Habit:
         """In words."""
         entry = HABITS[code]
-        return wire.Habit(code, list(entry.freedoms), entry.message.format(detail), entry.cure)
+        return wire.Habit(code, list(entry.freedoms), entry.message.format(detail), entry.cure, evidence)
 
     def allowed(self, configuration: Configuration, limits: Limits) -> Configuration:
         """The configuration nearest to this one that needs no freedom that is lost."""
@@ -140,4 +158,7 @@ def line(habit: wire.Habit) -> str:
     """What the user reads: the habit, what follows, the cure."""
     taken = ", ".join(SAID[each] for each in habit.freedoms)
     names = ", ".join(habit.freedoms)
-    return "{}: {} ({}). To get that back: {}".format(habit.message, taken, names, habit.cure)
+    words = "{}: {} ({}). To get that back: {}".format(habit.message, taken, names, habit.cure)
+    if habit.evidence == SUSPECTED:
+        words += ". If that is wrong, and gpq check comes out the same: --accept {}".format(habit.code)
+    return words

@@ -13,7 +13,9 @@ import torch
 import torch.distributed as dist
 from gpq_agent import wire
 from gpq_agent.train.agreement import Agreement, Proposal
+from gpq_agent.train.environment import Environment
 from gpq_agent.train.freedoms import Freedoms
+from gpq_agent.train.session import Job
 
 from .driver import DEADLINE, FORKSERVER, free_port
 from .test_stepping import Examples, job, prepared
@@ -148,3 +150,33 @@ def test_who_sets_the_rate_is_searched_for_once(by_schedule: bool, monkeypatch: 
                 optimizer.param_groups[0]["lr"] *= 0.99
     assert this._engine.freedoms.knows("forgotten-scheduler" if by_schedule else "own-rate")
     assert walked[0] < walked[5] == walked[-1]
+
+
+def attempt(folder: Path, script_accepts: str = "") -> set[str]:
+    """What a loop with a suspicious loss and a rate of its own is known for after an epoch."""
+    environ = {wire.ENV_ACCEPTED: script_accepts}
+    this = Job(Environment(checkpoint_dir=str(folder)), torch.device("cpu"), 0, environ)
+    loader = this.loader(Examples(40), batch_size=10)
+    model, optimizer, _ = prepared(this)
+    for _ in this.epochs(1):
+        for count, (x, y) in enumerate(loader):
+            torch.nan_to_num(torch.nn.functional.mse_loss(model(x), y)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            optimizer.param_groups[0]["lr"] = 0.1 / (count + 1)
+    return set(this._engine.freedoms._known)
+
+
+def test_what_is_only_suspected_may_be_accepted_and_what_is_observed_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert attempt(tmp_path) == {"batch-loss", "own-rate"}
+    text = capsys.readouterr().err
+    assert "gpq check comes out the same: --accept batch-loss" in text
+    assert "--accept own-rate" not in text
+    # Also by an attempt after one that has noted it.
+    assert attempt(tmp_path, "batch-loss,own-rate,made-up") == {"own-rate"}
+    text = capsys.readouterr().err
+    assert "--accept own-rate changes nothing: gpq suspects no such habit" in text
+    assert "--accept made-up changes nothing" in text
+    assert "--accept batch-loss changes" not in text
