@@ -8,6 +8,8 @@ import pytest
 import torch
 from gpq_agent.train.sketch import COUNT, ROWS, SEED, WIDTH, Sketcher
 
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+
 
 def by_the_formula(tensor: torch.Tensor) -> list[float]:
     """Row by row, from nothing but the seed."""
@@ -23,19 +25,13 @@ def by_the_formula(tensor: torch.Tensor) -> list[float]:
     return total.tolist()
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("size", [1, WIDTH, 3 * WIDTH + 5, ROWS * WIDTH + 2 * WIDTH + 1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_they_are_as_the_formula_has_them(size: int, dtype: torch.dtype) -> None:
+def test_they_are_as_the_formula_has_them(size: int, dtype: torch.dtype, device: str) -> None:
     tensor = torch.randn(size, generator=torch.Generator().manual_seed(size)).to(dtype)
-    norm, epsilon, *projections = Sketcher()(tensor)
+    norm, epsilon, *projections = Sketcher()(tensor.to(device))
     assert norm == pytest.approx(float(tensor.double().norm()), rel=1e-12)
     assert epsilon == torch.finfo(dtype).eps
-    assert projections == pytest.approx(by_the_formula(tensor), rel=1e-12, abs=1e-12)
+    assert projections == pytest.approx(by_the_formula(tensor), rel=1e-9, abs=1e-9)
     assert Sketcher()(torch.tensor([1.0, math.nan])) == [None]
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_they_are_the_same_on_a_gpu() -> None:
-    tensor = torch.randn(ROWS * WIDTH + 77, generator=torch.Generator().manual_seed(1))
-    sketch = Sketcher()
-    assert sketch(tensor.cuda()) == pytest.approx(sketch(tensor), rel=1e-9, abs=1e-9)
