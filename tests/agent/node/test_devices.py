@@ -12,6 +12,8 @@ from gpq_agent.node import gpu_probe, release
 from gpq_agent.node.devices import Devices
 from gpq_agent.node.gpu_probe import Probe, RawGpu
 
+from tests.waiting import wait_until
+
 A, B = (f"GPU-{letter * 8}-0000-0000-0000-000000000000" for letter in "ab")
 Named = Callable[[str], int]
 
@@ -38,8 +40,11 @@ def named(tmp_path: Path) -> Iterator[Named]:
         program = tmp_path / name
         program.write_bytes(Path("/bin/sleep").read_bytes())
         program.chmod(0o755)
-        started.append(subprocess.Popen([str(program), "600"]))
-        return started[-1].pid
+        process = subprocess.Popen([str(program), "600"])
+        started.append(process)
+        # Its files are closed on exec before the kernel has its words.
+        wait_until(lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes() != b"", f"{name} has begun")
+        return process.pid
 
     yield start
     for process in started:
