@@ -10,7 +10,7 @@ import struct
 import time
 from typing import Optional
 
-from gpq_agent import wire
+from gpq_agent import records, wire
 
 
 class Pulse:
@@ -54,8 +54,9 @@ class Pulse:
             return False
         for name in os.listdir(self._folder):
             if name.startswith(wire.RANK) and name != self._name:
-                with contextlib.suppress(OSError, struct.error), open(os.path.join(self._folder, name), "rb") as stream:
-                    _, steps, phase, _ = self._layout.unpack(stream.read(self._layout.size))
+                with contextlib.suppress(OSError, ValueError, struct.error):
+                    with os.fdopen(records.open_plain(os.path.join(self._folder, name)), "rb") as stream:
+                        _, steps, phase, _ = self._layout.unpack(stream.read(self._layout.size))
                     if steps == step and phase == _NUMBERS["arrived"]:
                         return True
         return False
