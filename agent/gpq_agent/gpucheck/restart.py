@@ -12,7 +12,7 @@ import torch
 from .processes import CheckFailed, Child, wait_for_word
 from .trainings import EXAMPLES, Pass, Plan, Training, enter
 
-EPOCHS = 2
+EPOCHS = 3  # 120 steps: a stop is heard at the next agreement, up to 50 steps after it was asked for
 STOP_AT, KILL_AT = 30, 20  # steps of their attempts
 BATCH = 100
 SAME = 1e-5  # of the weights, relative: nothing but the order of additions may differ
