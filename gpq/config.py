@@ -27,6 +27,7 @@ NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")  # a name, an IPv4 or an IPv6 address
 INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,14}")
 HOST = re.compile(rf"(?:[A-Za-z0-9_][A-Za-z0-9._-]{{0,63}}@)?(?:{ADDRESS.pattern})")  # never begins with a dash
+CODE_OF_HABIT = re.compile(r"[a-z]+(-[a-z]+)*")
 CHECK = "correct it; `gpq config check` tries again"
 KINDS = {
     "float": "a number",
@@ -87,6 +88,7 @@ class FileConfig:
     measured_restart: bool = True
     nodes: dict[str, NodeConfig] = field(default_factory=lambda: {"local": NodeConfig()})
     notify: dict[str, object] = field(default_factory=dict, repr=False)  # URLs may hold secrets
+    accept: dict[str, list[str]] = field(default_factory=dict)  # suspicions by script, as `gpq submit --accept`
 
 
 def load(path: str | None = None, *, policies: Collection[str] = (), cores: Collection[int] = ()) -> FileConfig:
@@ -231,6 +233,10 @@ def _check_values(config: FileConfig, text: str, path: str) -> None:
             outward.address(config.metrics)
         except UsageError as error:
             raise _error(f"metrics: {error.message}", ["metrics"], text, path, error.hint) from None
+    for program, codes in config.accept.items():
+        if any(not CODE_OF_HABIT.fullmatch(code) for code in codes):
+            hint = "`gpq show` has the codes, such as token-loss"
+            raise _error(f"accept.{program} names no habit's code", ["accept", program], text, path, hint)
     for key, problem, hint in outward.notify_problems(config.notify):
         raise _error(problem, ["notify", key], text, path, hint)
     if not config.nodes:

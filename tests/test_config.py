@@ -19,6 +19,7 @@ OWN = {
     "setup_limit",
     "metrics",
     "notify",
+    "accept",
 }  # what the core has no use for
 
 
@@ -89,6 +90,10 @@ cores = {}
         ('metrics = "0"\n', "metrics: `0` is no port or address with a port (at line 1, column 1)"),
         ("setup_limit = 0\n", "setup_limit must be above 0 (at line 1, column 1)"),
         (SSH + 'host = "a"\naddress = "a b"\n', "`a b` is no address (at line 4, column 1)"),
+        (
+            '[accept]\n"a.py" = ["token-loss"]\n"b.py" = ["Token loss"]\n',
+            "accept.b.py names no habit's code (at line 3, ",
+        ),
         (SSH + 'host = "a"\nssh = ["ssh", ""]\n', "ssh must be a command and its options (at line 4, column 1)"),
     ],
 )

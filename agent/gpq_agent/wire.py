@@ -122,6 +122,7 @@ ENV_DEVICES = "GPQ_DEVICES"  # device ids of this node, comma-separated
 CHECK_KEPT = "kept"  # in the folder of a check, above those of its shapes: files as they were before the script
 HASH_SEED = "0"  # PYTHONHASHSEED of every process of a job: sets and their like keep their order over restarts
 ENV_ACCEPTED = "GPQ_ACCEPTED"  # codes of habits that the library may suspect as it likes, comma-separated
+ENV_PROOF = "GPQ_PROOF"  # a Proof as a JSON object
 ENV_TRIAL = "GPQ_TRIAL"  # "1" in what `gpq doctor` runs on GPUs that it has locked
 ENV_CHECK = "GPQ_CHECK"  # a CheckOrder as a JSON object: a run of `gpq check`, which only proves something
 
@@ -363,6 +364,8 @@ REPORT_KINDS = (
 # several micro-batches), "split" (two of them on one replica, to measure the noise scale), "resize" (a restart with another
 # number of replicas), "retune" (another total batch).
 FREEDOMS = ("accumulate", "split", "resize", "retune")
+# Habits that the few steps of `gpq check` do not refute: what ends a loop later, and averages that no module holds.
+SHOWS_LATER = frozenset({"own-end", "own-break", "forgotten-copy"})
 
 
 class Habit(NamedTuple):
@@ -372,7 +375,16 @@ class Habit(NamedTuple):
     freedoms: List[str]  # of FREEDOMS
     message: str  # what the loop does, one line, e.g. "the loop clears gradients between two backward passes"
     cure: str  # the change that gives the freedoms back, one line
-    evidence: str = "observed"  # or "suspected": what its user may accept, and gpq check refute
+    evidence: str = "observed"  # "suspected": its user may accept it, and gpq check refute it; "proven" by gpq check
+
+
+class Proof(NamedTuple):
+    """What `gpq check` found of a job's program before it was submitted."""
+
+    program: str  # a digest of it: train/proof.py
+    same: List[str]  # of FREEDOMS: in all shapes that need one the training was the same
+    lost: List[str]  # of FREEDOMS: some shape that needs one trains something else
+    message: str = ""  # which shapes, one line
 
 
 class Declared(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from gpq_agent import wire
 
 from gpq.check.comparing import Finding, Judge
 from gpq.check.guessing import Case, batch_norm, guess, habit, joined, own_epochs
@@ -16,8 +17,6 @@ from gpq.check.verdict import DIFFERS, FAILED, SAME, TOLD, FoundHabit, ShapeView
 FREEDOMS = ("accumulate", "split", "resize", "retune")
 REFUTED = "nothing here bears it out"
 LATER = "so few steps cannot show it"
-# What ends a loop later, and averages that no module holds.
-SHOWS_LATER = frozenset({"own-end", "own-break", "forgotten-copy"})
 
 
 def rows(judge: Judge, pairs: Sequence[tuple[Course, Run]], script: str, reproducible: bool | None) -> list[ShapeView]:
@@ -82,7 +81,7 @@ def doubts(runs: Sequence[Run], rows: Sequence[ShapeView]) -> list[str]:
     shown = {row.habit.code for row in rows if row.habit is not None}
     suspected = {code: told for run in runs for code, told in run.suspected.items() if code not in shown}
     return [
-        f"a job would take this for granted, and {LATER if code in SHOWS_LATER else REFUTED}: {told.message[:300]} ({code})"
+        f"a job would take this for granted, and {LATER if code in wire.SHOWS_LATER else REFUTED}: {told.message[:300]} ({code})"
         for code, told in suspected.items()
     ]
 

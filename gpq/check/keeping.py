@@ -1,4 +1,8 @@
-"""Verdicts that are kept: a file each in the state directory, by script, content and arguments. Needs no daemon."""
+"""Verdicts that are kept: a file each in the state directory, by script and arguments. Needs no daemon.
+
+A verdict is of the script and its own modules as they were. Numbers among the arguments make no other
+program: `--lr 0.1` is `--lr 0.3`, and 0 and 1 alone are themselves, since they turn things off and on.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +10,21 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 
 from gpq_agent import wire
 
 from gpq import paths
 
 MOST = 200  # verdicts; older ones go
-MOST_READ = 1 << 26  # bytes of a script
+MOST_READ = 1 << 26  # bytes of a file
+NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.])")
+SIZE = "#"  # any number but 0 and 1
 
 
-def digest(script: str) -> str:
-    """SHA-256 of the script's content. Raises OSError."""
-    with open(script, "rb") as stream:
-        return hashlib.sha256(stream.read(MOST_READ)).hexdigest()
-
-
-def place(script: str, arguments: list[str], content: str) -> str:
-    """Where the verdict of this script, as it is now, with these arguments would be."""
-    named = json.dumps([os.path.realpath(script), arguments, content])
+def place(script: str, arguments: list[str]) -> str:
+    """Where the verdict of this script with such arguments would be."""
+    named = json.dumps([os.path.realpath(script), [NUMBER.sub(_size, word) for word in arguments]])
     return os.path.join(paths.verdicts(), hashlib.sha256(named.encode()).hexdigest()[:32] + ".json")
 
 
@@ -39,19 +40,36 @@ def keep(path: str, verdict: dict[str, object]) -> None:
 
 
 def kept(script: str, arguments: list[str]) -> dict[str, object] | None:
-    """The verdict on this script as it is, with these arguments; None where there is none, or it cannot be read."""
-    if not os.path.isdir(paths.verdicts()):
-        return None
+    """The verdict on this script with such arguments, which may have changed since. None where there is none, or it
+    cannot be read."""
     try:
-        return wire.read_json(place(script, arguments, digest(script)))
+        verdict = wire.read_json(place(script, arguments))
     except (OSError, ValueError):
         return None
+    return verdict if verdict is not None and files_of(verdict) else None
 
 
-def against(verdict: dict[str, object] | None) -> list[str]:
-    """The shapes in which a kept verdict says that a script differs, or fails."""
-    rows = (verdict or {}).get("shapes")
-    if not isinstance(rows, list):
-        return []
-    bad = [row for row in rows if isinstance(row, dict) and row.get("verdict") in ("differs", "failed")]
-    return [f"{str(row.get('shape'))[:60]}: {row['verdict']}" for row in bad][:8]
+def changed(verdict: dict[str, object]) -> str:
+    """The path of a file that is not as it was when the verdict was found, "" where all are."""
+    return next((path for path, content in files_of(verdict).items() if _digest(path) != content), "")
+
+
+def files_of(verdict: dict[str, object]) -> dict[str, str]:
+    """SHA-256 by path of what a verdict is of."""
+    files = verdict.get("files")
+    if not isinstance(files, dict) or not all(isinstance(item, str) for pair in files.items() for item in pair):
+        return {}
+    return files
+
+
+def _digest(path: str) -> str:
+    try:
+        with open(path, "rb") as stream:
+            return hashlib.sha256(stream.read(MOST_READ)).hexdigest()
+    except OSError:
+        return ""
+
+
+def _size(number: re.Match[str]) -> str:
+    value = float(number[0])
+    return f"{value:g}" if value in (0.0, 1.0) else SIZE

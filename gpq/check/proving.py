@@ -48,7 +48,6 @@ def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
     begun = time.monotonic()
     if asked.gpu:
         gpus.need(REPLICAS, asked.python, asked.environ, asked.cwd)
-    content = keeping.digest(asked.script)
     home = Path(tempfile.mkdtemp(prefix="gpq-check-"))
     rows: list[ShapeView] = []
     named = False
@@ -80,7 +79,10 @@ def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
         verdict = Verdict(
             script=os.path.realpath(asked.script),
             arguments=list(asked.arguments),
-            digest=content,
+            program=facts.digest if facts else "",
+            files=facts.files if facts else {},
+            torch=facts.torch if facts else "",
+            library=facts.library if facts else "",
             verdict=judging.worst(rows),
             steps=reference.last or asked.steps,
             batch=facts.batch if facts else 0,
@@ -92,11 +94,12 @@ def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
                 *runner.remarks,
                 *remarks(restored, asked.cwd),
             ],
+            coarse=judge.coarse,
             seconds=round(time.monotonic() - begun, 1),
             at=datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
         )
         named = verdict.verdict == FAILED
-        return _kept(verdict, keeping.place(asked.script, list(asked.arguments), content))
+        return _kept(verdict, keeping.place(asked.script, list(asked.arguments)))
     except GpqError as error:
         named = any(str(home) in text for text in (error.message, error.hint, *error.quoted))
         raise

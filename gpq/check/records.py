@@ -28,6 +28,10 @@ class Facts(msgspec.Struct, frozen=True):
     half: bool = False  # weights are in half precision
     recurrent: bool = False  # dropout between layers of recurrent modules was taken out
     compiled: bool = False
+    digest: str = ""  # this and what follows: of the program (gpq_agent.train.proof.Program)
+    torch: str = ""
+    library: str = ""
+    files: dict[str, str] = {}  # path: SHA-256
 
 
 class Told(msgspec.Struct, frozen=True):

@@ -35,13 +35,17 @@ class Verdict(msgspec.Struct, frozen=True):
 
     script: str
     arguments: list[str]
-    digest: str  # SHA-256 of the script
+    program: str  # a digest of what was checked: `files`, `torch` and `library`
+    files: dict[str, str]  # the script and modules that nobody installed: SHA-256 by path
+    torch: str  # version
+    library: str  # version of gpq's
     verdict: str  # the worst of the rows: "failed", else "differs", "told", "same"
     steps: int
     batch: int  # examples of a step, over all replicas; 0: the script has a loop of its own
     shapes: list[ShapeView]
     habits: list[FoundHabit]  # that the library told, in any shape; those that it suspects where they show in one
     notes: list[str]
+    coarse: float  # relative difference that may be rounding, where weights are in half precision; 0.0: they are not
     seconds: float
     at: str  # when it was found, UTC
-    schema: int = 1
+    schema: int = 2

@@ -251,13 +251,19 @@ def requested(settled: Settled, *, hold: bool = False, dry_run: bool = False) ->
     """What the daemon is asked, and remarks about it. Raises UsageError."""
     asked, hold, dry_run = settled.asked, hold or settled.how["hold"], dry_run or settled.how["dry_run"]
     built = spec.build(asked)
-    if not (asked.array or asked.sweep or asked.sweep_file):
-        return messages.Submit(built, held=hold, dry_run=dry_run), spec.missing(built)
-    from gpq.cli import sweeps
+    notes = spec.missing(built)
+    array = None
+    if asked.array or asked.sweep or asked.sweep_file:
+        from gpq.cli import sweeps
 
-    array = sweeps.array_of(asked.array, asked.sweep, asked.sweep_file)
-    assert array is not None
-    notes = [*spec.missing(built), *sweeps.unused(array, built), *sweeps.plain_indices(asked.array, built)]
+        array = sweeps.array_of(asked.array, asked.sweep, asked.sweep_file)
+        assert array is not None
+        notes += [*sweeps.unused(array, built), *sweeps.plain_indices(asked.array, built)]
+    if built.level == "script":
+        from gpq.cli import proofs
+
+        proof, remarks = proofs.of(asked, built, array)
+        built, notes = msgspec.structs.replace(built, proof=proof), [*notes, *remarks]
     return messages.Submit(built, held=hold, array=array, dry_run=dry_run), notes
 
 

@@ -94,7 +94,7 @@ def check(
 
 def _kept(script: str, arguments: list[str]) -> Verdict:
     found = keeping.kept(script, arguments)
-    if found is not None:
+    if found is not None and not keeping.changed(found):
         with contextlib.suppress(msgspec.ValidationError):
             return msgspec.convert(found, Verdict)
     command = " ".join(["gpq check", os.path.relpath(script), *arguments])

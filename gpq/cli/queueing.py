@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shlex
 
-from gpq import paths
 from gpq.cli import asking, left_behind, spec
 from gpq.cli.grammar import GRAMMAR
 from gpq.client.connection import call
@@ -25,9 +23,7 @@ def run(parsed: asking.Parsed) -> int:
     settled = asking.settle(parsed)
     hold, wait, dry_run, json = (settled.how[key] for key in ("hold", "wait", "dry_run", "json"))
     request, notes = asking.requested(settled)
-    notes = [
-        *misplaced, *settled.notes, *notes, *left_behind.notes(request.spec, os.environ), *checked(settled.asked),
-    ]  # fmt: skip
+    notes = [*misplaced, *settled.notes, *notes, *left_behind.notes(request.spec, os.environ)]
     if notes:
         from gpq.cli import output
 
@@ -64,21 +60,6 @@ def late(parsed: asking.Parsed) -> list[str]:
     where, whom, before = ("`--`", "the command", "`--`") if parsed.black_box else ("the script", "it", "it")
     stand, go = ("stand", "go") if len(found) > 1 else ("stands", "goes")
     return [f"{', '.join(found)} {stand} after {where} and so {go} to {whom}: gpq's own options stand before {before}"]
-
-
-def checked(asked: spec.Asked) -> list[str]:
-    """A remark on a script, as it is, of which `gpq check` had nothing good to say."""
-    if asked.black_box or not asked.words or not os.path.isdir(paths.verdicts()):
-        return []
-    from gpq.check import keeping
-
-    script = os.path.join(spec.directory(asked.cwd), os.path.expanduser(asked.words[0]))
-    found = keeping.kept(script, asked.words[1:])
-    shapes = keeping.against(found)
-    if not shapes:
-        return []
-    line = shlex.join(["gpq", "check", "--last", *asked.words])
-    return [f"under gpq this script may train something else ({'; '.join(shapes)}): {line}"]
 
 
 def submitted_line(answer: messages.Submitted, array: messages.ArrayMessage | None) -> str:

@@ -10,16 +10,18 @@ import json
 import math
 import re
 import signal
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from posixpath import basename, join, normpath
 
 from gpq import outward
+from gpq.config import CODE_OF_HABIT
 from gpq.control.selectors import NAME, is_selector
 from gpq.core.events import CancelAsked, Edited, Event, HoldAsked, ReleaseAsked, RequeueAsked, Submitted
 from gpq.core.habits import cures, warning
-from gpq.core.models import HOLDS_DEVICES, Attributes, Dependency, Job, JobSpec, JobState, Level, Snapshot, Wish
+from gpq.core.models import HOLDS_DEVICES, Attributes, Dependency, Job, JobSpec, JobState, Level, Proof, Snapshot, Wish
 from gpq.core.nodes import Device, NodeState
-from gpq.core.profile import RESIZE
+from gpq.core.profile import FREEDOMS, RESIZE
 from gpq.core.units import JobId, Seconds
 from gpq.errors import GpqError, Refused, UsageError
 from gpq.outward import NO_TARGETS, Notify
@@ -32,10 +34,10 @@ UNLIMITED, MOST_LIMIT = -1, (1 << 63) - 1
 RESOURCE = re.compile(r"[a-z]{1,16}")
 LEAST_LEASE: Seconds = 1.0  # over the socket, for tests; the command line and config.toml ask for a minute
 LISTS = ("argv", "resume_argv", "tags", "modules", "notify", "notify_on", "accept")
-LATER = ("level", "env", "after", "attributes")  # of the message, that become something else
+LATER = ("level", "env", "after", "attributes", "proof")  # of the message, that become something else
 LEADS_TO_MODULES = ("PATH", "PYTHON", "LD_", "VIRTUAL_ENV", "CONDA_")  # variables by which an interpreter finds them
 MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-CODE_OF_HABIT = re.compile(r"[a-z]+(-[a-z]+)*")
+MAX_PROOF = 500  # characters of a text in one
 MAX_SETUP = 10_000  # characters
 MAX_PATH = 4095  # characters
 HOME = "~"  # where the setup of frozen code runs: the code itself comes with the first start
@@ -73,7 +75,30 @@ def spec_of(
     if level is not Level.SCRIPT:
         fields["max_gpus"] = message.min_gpus
     env = tuple(sorted(message.env.items()))
-    return JobSpec(**fields, level=level, env=env, user=user, uid=uid, attributes=_attributes_of(message))
+    attributes, proof = _attributes_of(message), _proof_of(message)
+    return JobSpec(**fields, level=level, env=env, user=user, uid=uid, attributes=attributes, proof=proof)
+
+
+def accepting(spec: JobSpec, programs: Mapping[str, Sequence[str]]) -> JobSpec:
+    """With the suspicions that config.toml accepts of this script, which it names by its path or its file's name."""
+    if spec.level is not Level.SCRIPT:
+        return spec
+    path = normpath(join(spec.cwd, spec.argv[0]))
+    codes = [*spec.accept, *programs.get(path, ()), *programs.get(basename(path), ())]
+    return replace(spec, accept=tuple(dict.fromkeys(codes)))
+
+
+def _proof_of(message: SpecMessage) -> Proof | None:
+    """Raises UsageError."""
+    proof = message.proof
+    if proof is None:
+        return None
+    texts = (proof.program, proof.message, proof.at)
+    known = all(freedom in FREEDOMS for freedom in (*proof.same, *proof.lost))
+    short = all(len(text) <= MAX_PROOF and text.isprintable() for text in texts)
+    if message.level != Level.SCRIPT or not known or not short or set(proof.same) & set(proof.lost):
+        raise UsageError("what gpq check found of this job cannot be", "use the gpq command")
+    return Proof(proof.program, tuple(proof.same), tuple(proof.lost), proof.message, proof.at)
 
 
 def _attributes_of(message: SpecMessage) -> Attributes | None:
@@ -111,6 +136,11 @@ def message_of(spec: JobSpec) -> SpecMessage:
     if spec.attributes is not None:
         limits = {name: (soft, hard) for name, soft, hard in spec.attributes.limits}
         fields["attributes"] = messages.AttributesMessage(spec.attributes.umask, spec.attributes.nice, limits)
+    if spec.proof is not None:
+        proof = spec.proof
+        fields["proof"] = messages.ProofMessage(
+            proof.program, list(proof.same), list(proof.lost), proof.message, proof.at
+        )
     return SpecMessage(**fields)
 
 

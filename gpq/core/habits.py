@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from gpq.core.models import Job
+from gpq.core.models import Job, JobSpec
 from gpq.core.profile import ACCUMULATE, FREEDOMS, RESIZE, RETUNE, SPLIT, Declared, Habit, Profile, Progress
 
 MAX_HABITS = 32  # of a job
+PROVEN = "proven"  # the code of what gpq check found of one job: the next one may be mended
 # Optimiser steps of a job after which a habit that only an earlier job of the program had is taken to be mended: the library
 # tells what it sees in the first steps, and what a full epoch shows is told live when it shows.
 MENDED_AFTER = 200
@@ -47,6 +48,19 @@ def without_accepted(habits: tuple[Habit, ...], accepted: Collection[str]) -> tu
     return left if len(left) < len(habits) else habits
 
 
+def counting(habits: Iterable[Habit], spec: JobSpec) -> tuple[Habit, ...]:
+    """Of the habits of earlier jobs of a program: those that count for one like this. What is suspected takes no freedom
+    that `gpq check` has shown to be safe."""
+    left = without_accepted(tuple(habits), spec.accept)
+    same = spec.proof.same if spec.proof is not None else ()
+    less = [_without(habit, same) if habit.suspected else habit for habit in left]
+    return tuple(habit for habit in less if habit.freedoms)
+
+
+def _without(habit: Habit, same: Collection[str]) -> Habit:
+    return replace(habit, freedoms=tuple(freedom for freedom in habit.freedoms if freedom not in same))
+
+
 def _union(one: Habit, other: Habit) -> tuple[str, ...]:
     return tuple(freedom for freedom in FREEDOMS if freedom in one.freedoms or freedom in other.freedoms)
 
@@ -55,8 +69,7 @@ def lent(job: Job, habits: Iterable[Habit]) -> Job:
     """A job that has just declared itself, with the habits that earlier ones of its program had."""
     own = {habit.code for habit in job.profile.habits}
     until = _steps(job.profile.progress) + MENDED_AFTER
-    counting = without_accepted(tuple(habits), job.spec.accept)
-    more = [replace(habit, until=until) for habit in counting if habit.code not in own]
+    more = [replace(habit, until=until) for habit in counting(habits, job.spec) if habit.code not in own]
     return replace(job, profile=with_habits(job.profile, joined(job.profile.habits, more)))
 
 

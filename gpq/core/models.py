@@ -98,6 +98,17 @@ class Attributes:
 
 
 @dataclass(frozen=True, slots=True)
+class Proof:
+    """What `gpq check` found of a program (wire.Proof). `at`: when, UTC."""
+
+    program: str
+    same: tuple[str, ...] = ()  # of FREEDOMS
+    lost: tuple[str, ...] = ()  # of FREEDOMS
+    message: str = ""
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """What was asked. Changes by `Edited` alone."""
 
@@ -144,6 +155,7 @@ class JobSpec:
     code_from: str = ""  # what was frozen, for people: commit, dirty or not, how many files
     attributes: Attributes | None = None  # None: an older submission's, or another program's: the server's own
     accept: tuple[str, ...] = ()  # codes of habits that the library may suspect as it likes: they take no freedom
+    proof: Proof | None = None  # what `gpq check` found of the script before it was submitted
 
 
 @dataclass(frozen=True, slots=True)

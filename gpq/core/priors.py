@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from posixpath import join, normpath
 
-from gpq.core.habits import joined, lent
+from gpq.core.habits import PROVEN, joined, lent
 from gpq.core.models import Job, Level, Snapshot
 from gpq.core.noise_curve import merged
 from gpq.core.profile import Noise, Prior, ProfileRow
@@ -86,7 +86,7 @@ def shared(priors: Mapping[str, Prior], before: Job, after: Job) -> tuple[Mappin
     prior = priors.get(key, Prior())
     if first and prior.habits:
         after = lent(after, prior.habits)
-    seen = [habit for habit in after.profile.habits if not habit.until]
+    seen = [habit for habit in after.profile.habits if not habit.until and habit.code != PROVEN]
     mended = {habit.code for habit in before.profile.habits} - {habit.code for habit in after.profile.habits}
     left = tuple(habit for habit in prior.habits if habit.code not in mended)
     habits = joined(left, seen)

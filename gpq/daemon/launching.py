@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -64,6 +65,9 @@ def start_order(
         _for_scripts(env, library)
         if spec.accept:
             env[wire.ENV_ACCEPTED] = ",".join(spec.accept)
+        if spec.proof is not None:
+            proof = wire.Proof(spec.proof.program, list(spec.proof.same), list(spec.proof.lost), spec.proof.message)
+            env[wire.ENV_PROOF] = json.dumps(proof._asdict())
         if launch.placement.replicas == 1:
             env.update(_alone(launch, address))
             command = [interpreter(spec, python), *command]

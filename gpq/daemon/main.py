@@ -201,7 +201,7 @@ def _serve(ready: Ready, default: Attributes, lock: DaemonLock, metrics: str = "
         stack.callback(world.close)
         controller = Controller(world, store, chosen, core)
         notify = outward.notify(settings.notify)
-        about = About(core, world.now(), store.epoch, settings.grace, settings.requeue_on_lost, notify)
+        about = About(core, world.now(), store.epoch, settings.grace, settings.requeue_on_lost, notify, settings.accept)
         fleet = Fleet(world, controller, settings, fingerprint)
         service = Service(
             controller,

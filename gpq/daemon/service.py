@@ -7,7 +7,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -68,6 +68,7 @@ class About:
     grace: float  # of jobs that ask for none
     lease: float = 0.0  # of jobs that ask for none: requeue_on_lost
     notify: outward.Notify = outward.NO_TARGETS  # as of its start; targets that were added since are known as well
+    accept: Mapping[str, Sequence[str]] = field(default_factory=dict)  # suspicions by script
 
 
 class Service:
@@ -99,8 +100,9 @@ class Service:
         self.metrics: Callable[[], tuple[str, str]] = lambda: ("", "")  # where they are served, why they are not
         self._fairness: tuple[Snapshot, Mapping[JobId, JobFairness]] = (Snapshot(), {})
         self._submitting = Submitting(
-            controller, past, lambda: fleet.names, grace=about.grace, lease=about.lease, notify=about.notify
-        )
+            controller, past, lambda: fleet.names,
+            grace=about.grace, lease=about.lease, notify=about.notify, accept=about.accept,
+        )  # fmt: skip
         self._handlers: dict[type[Request], Callable[[Any, Peer], msgspec.Struct]] = {
             messages.Submit: self._submitting.submit,
             messages.Status: self._status,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
@@ -26,6 +27,7 @@ from gpq.errors import Refused
 from gpq.ports import History
 from gpq.rpc import messages
 
+NOTHING: Mapping[str, Sequence[str]] = MappingProxyType({})
 ENDING_PATIENCE = 10.0  # until a job that has left the snapshot is in the history
 
 T = TypeVar("T")
@@ -47,7 +49,8 @@ def settled(controller: Controller, build: Callable[[Snapshot], tuple[Sequence[A
 
 
 class Submitting:
-    """`grace`, `lease`: seconds, and `notify`: of jobs that ask for none. `configured` answers with the names of the nodes."""
+    """`grace`, `lease`: seconds, and `notify`: of jobs that ask for none. `accept`: suspicions by script.
+    `configured` answers with the names of the nodes."""
 
     def __init__(
         self,
@@ -58,17 +61,19 @@ class Submitting:
         grace: float,
         lease: float,
         notify: outward.Notify = outward.NO_TARGETS,
+        accept: Mapping[str, Sequence[str]] = NOTHING,
     ) -> None:
         self._controller = controller
         self._past = past
         self._configured = configured
-        self._grace, self._lease, self._notify = grace, lease, notify
+        self._grace, self._lease, self._notify, self._accept = grace, lease, notify, accept
         self._born = deadline(0.0)
 
     def submit(self, request: messages.Submit, peer: Peer) -> msgspec.Struct:
         """Submitted, or what a dry run came to. Raises GpqError; nothing is queued then."""
         notify = self.targets(request.spec.notify)
         spec = requests.spec_of(request.spec, peer.user, peer.uid, self._grace, self._lease, notify)
+        spec = requests.accepting(spec, self._accept)
         if request.array is not None:
             arrays.check(request.array)
         if spec.min_gpus > 1 or spec.gpu_type or spec.min_gpu_memory_mib:

@@ -29,6 +29,16 @@ class AttributesMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     limits: dict[str, tuple[int, int]] = {}
 
 
+class ProofMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `gpq check` found of a program before it was submitted."""
+
+    program: str  # a digest of the script, its own modules, and the versions of torch and gpq
+    same: list[str]  # freedoms in whose shapes it trained the same: suspicions do not take these
+    lost: list[str]  # freedoms that the job does without, since a shape differed, failed or was told
+    message: str = ""  # these shapes
+    at: str = ""  # when it was found, UTC
+
+
 class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A job as the CLI parsed it. User and uid are not in it: the daemon takes them from the socket's peer."""
 
@@ -71,6 +81,7 @@ class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     background: bool = False  # takes only what nobody else wants
     attributes: AttributesMessage | None = None  # None: the server's own
     accept: list[str] = []  # codes of habits that are only suspected, and count for nothing
+    proof: ProofMessage | None = None  # what `gpq check` found of the script
 
 
 class ArrayMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -7,7 +7,17 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gpq.rpc.messages import AttemptView, EventView, HabitView, JobDetail, JobView, PartView, RankView, SpecMessage
+from gpq.rpc.messages import (
+    AttemptView,
+    EventView,
+    HabitView,
+    JobDetail,
+    JobView,
+    PartView,
+    ProofMessage,
+    RankView,
+    SpecMessage,
+)
 from gpq.views import curve, losses
 from gpq.views.plain import Column, duration, moment, number, safe, table, wrapped
 from gpq.views.queue import percent, remark, where
@@ -94,10 +104,21 @@ def _asked(spec: SpecMessage, job: JobView) -> dict[str, str]:
         else "",
         "atomic batch": f"{spec.min_atomic_batch} to {spec.max_atomic_batch}" if spec.max_atomic_batch else "",
         "niceness": str(spec.attributes.nice) if spec.attributes and spec.attributes.nice else "",
+        "accepted": ", ".join(spec.accept),
+        "gpq check": _proof(spec.proof),
         "tags": ", ".join(spec.tags),
         "notifies": f"{', '.join(spec.notify)} of {', '.join(spec.notify_on or [])}" if spec.notify else "",
     }
     return {key: safe(value) for key, value in pairs.items() if value}
+
+
+def _proof(proof: ProofMessage | None) -> str:
+    """`on 2026-11-27: accumulate, split, resize are safe`."""
+    if proof is None:
+        return ""
+    open_, lost = ", ".join(proof.same), ", ".join(proof.lost)
+    words = [f"safe: {open_}" if open_ else "", f"not safe: {lost} ({proof.message})" if lost else ""]
+    return f"{'; '.join(filter(None, words))} (on {proof.at[:10]})"
 
 
 def _metrics(answer: JobDetail) -> str:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
-import pytest
 from gpq_agent import wire
 
-from gpq import paths
-from gpq.check import keeping
 from gpq.check.comparing import Judge
 from gpq.check.guessing import habit, joined
 from gpq.check.judging import doubts, habits, rows, worst
@@ -128,7 +124,21 @@ def test_the_table_shows_what_was_told_and_what_gpq_does_without() -> None:
     found = rows(Judge(run(PASSES), run()), [(course, run()) for course in courses], "", None)
     assert worst(found) == "told"
     verdict = Verdict(
-        "/a/tr\x1bain.py", ["--x"], "d", "told", 8, 32, found, habits([run(PASSES)]), ["a note"], 3.2, "now"
+        "/a/tr\x1bain.py",
+        ["--x"],
+        "d",
+        {},
+        "2",
+        "0",
+        "told",
+        8,
+        32,
+        found,
+        habits([run(PASSES)]),
+        ["a note"],
+        0.0,
+        3.2,
+        "now",
     )
     text = "\n".join(lines(verdict, 200))
     assert (
@@ -162,24 +172,3 @@ def test_what_is_written_badly_is_left_out(tmp_path: Path) -> None:
     assert found.steps[1].metrics == {"loss": [(1.5, 2, 0), (2.5, 1, 1)]}
     assert found.steps[1].tensors == {"w": [1.0, 0.0, 2.0]}
     assert REFERENCE.order(REFERENCE.attempts[0], "/f", 8, 3).epoch_steps == 4
-
-
-def test_verdicts_are_kept_by_script_content_and_arguments_and_the_oldest_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GPQ_HOME", str(tmp_path / "home"))
-    script = tmp_path / "train.py"
-    script.write_text("1")
-    assert keeping.kept(str(script), []) is None
-    place = keeping.place(str(script), ["a"], keeping.digest(str(script)))
-    keeping.keep(place, {"shapes": [{"shape": "split", "verdict": "differs"}, {"shape": "x", "verdict": "same"}, 3]})
-    assert keeping.against(keeping.kept(str(script), ["a"])) == ["split: differs"]
-    assert keeping.kept(str(script), ["b"]) is None
-    Path(place).write_text("[]")
-    assert keeping.kept(str(script), ["a"]) is None
-    for number in range(keeping.MOST):
-        keeping.keep(os.path.join(paths.verdicts(), f"{number}.json"), {})
-        os.utime(os.path.join(paths.verdicts(), f"{number}.json"), (number + 10**10, number + 10**10))
-    assert len(os.listdir(paths.verdicts())) == keeping.MOST
-    assert not os.path.exists(place)
-    assert keeping.against(None) == keeping.against({"shapes": 3}) == []

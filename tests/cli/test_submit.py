@@ -1,5 +1,6 @@
 """`gpq submit`: what was typed is what the daemon is asked, whichever way the options are read."""
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpq.check import keeping
 from gpq.cli import asking, environment, queueing, spec
 from gpq.cli.app import dispatch
 from gpq.cli.grammar import GRAMMAR
@@ -304,6 +306,40 @@ def stays(gpq: Gpq, *argv: str, **environ: str) -> list[str]:
     assert len(lines) <= 1, said.stderr
     assert "canary" not in said.stdout + said.stderr
     return sorted(re.findall(r"--env (\w+)", lines[0])) if lines else []
+
+
+LOOP = "import gpq_agent.train as gpq\n"
+
+
+def test_the_check_is_named_for_a_script_on_the_library_that_may_be_resized_and_has_no_verdict(
+    gpq: Gpq, made: Made, home: Path
+) -> None:
+    (home / "train.py").write_text(LOOP)
+    (home / "plain.py").write_text("import torch\n")
+    said = gpq("submit", "--sweep", "lr=0.1,0.2", "train.py", "--lr", "{lr}")
+    assert "no verdict on this script yet: `gpq check train.py --lr 0.1` tries" in said.stderr
+    for quiet in (["plain.py"], ["--gpus", "2", "train.py"], ["--rigid", "train.py"], ["--", "./train.py"]):
+        assert "verdict" not in gpq("submit", *quiet).stderr
+
+
+def test_a_verdict_goes_along_with_the_job_until_its_program_changes(gpq: Gpq, made: Made, home: Path) -> None:
+    script = home / "train.py"
+    script.write_text(LOOP)
+    rows = [{"shape": "accumulating", "verdict": "same"}, {"shape": "split", "verdict": "differs"}]
+    files = {str(script): hashlib.sha256(LOOP.encode()).hexdigest()}
+    found = {"files": files, "program": "abc", "shapes": rows, "at": "2026-11-27T10:00:00Z"}
+    monkeypatch = pytest.MonkeyPatch()
+    with monkeypatch.context() as patch:
+        patch.setenv("GPQ_HOME", gpq.environment["GPQ_HOME"])
+        keeping.keep(keeping.place(str(script), ["--lr", "0.3"]), found)
+    said = gpq("submit", "train.py", "--lr", "0.1")
+    assert "(split: differs), so the job does without split: gpq check --last train.py --lr 0.1" in said.stderr
+    proof = messages.ProofMessage("abc", ["accumulate"], ["split"], "split: differs", "2026-11-27T10:00:00Z")
+    assert made.asked[-1].spec.proof == proof  # type: ignore[attr-defined]
+    script.write_text(LOOP + "\n")
+    said = gpq("submit", "train.py", "--lr", "0.1")
+    assert "train.py has changed since gpq check found" in said.stderr
+    assert made.asked[-1].spec.proof is None  # type: ignore[attr-defined]
 
 
 def test_variables_that_the_job_seems_to_use_and_that_stay_behind_are_named_once(

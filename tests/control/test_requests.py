@@ -11,11 +11,11 @@ from gpq.control import requests
 from gpq.control.requests import changes, fits, hold, release, requeue
 from gpq.control.selectors import is_selector, resolve, single
 from gpq.core.events import CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked, Submitted
-from gpq.core.models import Job, JobSpec, JobState, Level, Snapshot, Wish
+from gpq.core.models import Job, JobSpec, JobState, Level, Proof, Snapshot, Wish
 from gpq.core.nodes import NodeState
 from gpq.core.units import JobId
 from gpq.errors import GpqError, NotFound, Refused, UsageError
-from gpq.rpc.messages import AttributesMessage, SpecMessage
+from gpq.rpc.messages import AttributesMessage, ProofMessage, SpecMessage
 from gpq.store.memory import MemoryStore
 from tests import builders
 from tests.builders import DECLARED, black_box, node, on, spec
@@ -279,3 +279,38 @@ def test_a_misspelt_name_lists_the_near_ones() -> None:
 @pytest.mark.parametrize("word", ["all", "@", "@~3", "42", "3-7"])
 def test_words_with_a_meaning_cannot_be_names(word: str) -> None:
     assert is_selector(word)
+
+
+PROOF = ProofMessage("abc", ["split"], ["resize"], "two replicas: differs", "2026-11-27T10:00:00Z")
+SCRIPT = SpecMessage(["/x/train.py"], "/x", "script", proof=PROOF)
+
+
+def test_what_gpq_check_found_goes_along_both_ways() -> None:
+    made = requests.spec_of(SCRIPT, "ana", 1000, 60.0)
+    assert made.proof == Proof("abc", ("split",), ("resize",), "two replicas: differs", "2026-11-27T10:00:00Z")
+    assert requests.message_of(made).proof == PROOF
+
+
+@pytest.mark.parametrize(
+    "proof",
+    [
+        structs.replace(PROOF, same=["everything"]),
+        structs.replace(PROOF, same=["resize"]),
+        structs.replace(PROOF, message="x" * 10_000),
+        structs.replace(PROOF, program="a\x1b"),
+    ],
+)
+def test_what_it_cannot_have_found_is_refused(proof: ProofMessage) -> None:
+    with pytest.raises(UsageError, match="what gpq check found"):
+        requests.spec_of(structs.replace(SCRIPT, proof=proof), "ana", 1000, 60.0)
+    with pytest.raises(UsageError, match="what gpq check found"):
+        requests.spec_of(structs.replace(SCRIPT, level="black-box"), "ana", 1000, 60.0)
+
+
+def test_config_accepts_suspicions_of_a_script_by_its_path_or_its_files_name() -> None:
+    programs = {"train.py": ["token-loss"], "/a/train.py": ["own-count"], "other.py": ["own-end"]}
+    here = spec(argv=("./train.py",), cwd="/a", accept=("token-loss", "batch-loss"))
+    assert requests.accepting(here, programs).accept == ("token-loss", "batch-loss", "own-count")
+    assert requests.accepting(replace(here, cwd="/b"), programs).accept == ("token-loss", "batch-loss")
+    command = black_box(argv=("train.py",))
+    assert requests.accepting(command, programs) is command

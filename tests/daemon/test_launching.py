@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from gpq_agent import wire
 
 from gpq.cli import slurm_variables
 from gpq.core.actions import Launch, Prepare
-from gpq.core.models import Attributes, BatchOrder, JobSpec, Level, Placement
+from gpq.core.models import Attributes, BatchOrder, JobSpec, Level, Placement, Proof
 from gpq.core.units import DeviceId, JobId, NodeId
 from gpq.daemon import slurm
 from gpq.daemon.launching import can_meet, masters, prepare_order, start_order
@@ -109,6 +110,13 @@ def test_a_script_is_told_what_its_user_accepts() -> None:
     accepting = spec(accept=("token-loss", "own-count"))
     assert order(accepting, place(a=1)).env[wire.ENV_ACCEPTED] == "token-loss,own-count"
     assert wire.ENV_ACCEPTED not in order(spec(), place(a=1)).env
+
+
+def test_a_script_is_told_what_gpq_check_found_of_it() -> None:
+    checked = spec(proof=Proof("abc", ("split",), ("resize",), "two replicas: differs", "now"))
+    found = order(checked, place(a=1)).env[wire.ENV_PROOF]
+    assert wire.Proof(**json.loads(found)) == wire.Proof("abc", ["split"], ["resize"], "two replicas: differs")
+    assert wire.ENV_PROOF not in order(spec(), place(a=1)).env
 
 
 def test_the_interpreter_is_the_one_that_was_asked_for_then_the_servers_then_the_one_of_the_submission() -> None:

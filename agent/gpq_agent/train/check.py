@@ -22,6 +22,7 @@ from .full_precision import FullPrecision
 from .internals import BatchNorm
 from .keyed import Keyed
 from .leaving import end_at_once
+from .proof import Program
 from .sampler import GlobalSampler, Issued
 from .sketch import MOST, Fingerprint, Sketcher, flattened, named_optimizer, named_parameters
 from .steady import Dropout, Placed, SeededData, arranged, copies, plain_attention, still
@@ -59,6 +60,7 @@ class Recorder:
         self._names: Dict[int, str] = {}  # of the model's parameters, by id
         self._outside = 0  # optimizer steps outside a loop over job.loader()
         self._facts: Dict[str, Any] = {}
+        self.program: Optional[Program] = None  # as the script prepared its training
         self._told = False
         self._suspected: Set[str] = set()
         self._fresh()
@@ -224,6 +226,8 @@ class Recorder:
             if isinstance(each, BatchNorm) and not isinstance(each, torch.nn.SyncBatchNorm)
         ]  # fmt: skip
         facts = dict(self._facts, loader=engine._sampler is not None, batch_norms=norms[:100])
+        if self.program is not None:
+            facts.update(self.program._asdict())
         self._say({"facts": dict(facts, half=half, recurrent=any(recurrent), compiled=is_compiled())})
 
     def _say(self, content: Dict[str, Any]) -> None:

@@ -37,6 +37,8 @@ from .normalising import Divisors, Reading, differs
 from .passes import listen
 from .probe import GradientProbe
 from .progress import ProgressMeter
+from .proof import program
+from .proof import read as read_proof
 from .publish import Publisher, declaration
 from .pulse import Pulse
 from .reducing import Reducer
@@ -70,7 +72,7 @@ class Engine:
     """One per job; a loader and a training set-up are attached when the script has made them."""
 
     def __init__(self, environment: Environment, device: torch.device, environ: Mapping[str, str]) -> None:
-        self.environment = environment
+        self.environment, self._environ = environment, environ
         self.check = check.begin(environ, environment)
         lead = environment.rank == 0
         run_dir = environment.run_dir
@@ -200,7 +202,7 @@ class Engine:
         clipping.listen(self._gradients)
         self._changes = hooks.listen()
         self._following = self._follow(self._gradients.parameters, optimizers)
-        self.freedoms.recall()
+        self._recall()
         if reducer is not None:
             self._share_strangers(wrapped)
             if reducer.own_hooks:
@@ -210,6 +212,13 @@ class Engine:
         self.training = True
         return self._gate
 
+    def _recall(self) -> None:
+        """What gpq check found, and what earlier attempts saw."""
+        if self.check is not None:
+            self.check.program = program()
+        lead = self.environment.rank == 0
+        self.freedoms.recall(read_proof(self._environ, self.notice) if lead else None)
+
     def attach_steps(self, models: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> None:
         """For loops without a loader of ours: gradients and steps are the script's own; replicas may have unlike shares."""
         self._models = list(models)
@@ -218,7 +227,7 @@ class Engine:
             probe = GradientProbe(optimizers, NoiseScale(1, 0), self.environment.replicas, wrapped[0].process_group)
             self._shares = Reducer(wrapped, probe, self.group, self.environment.replicas)
             self._shares.follow()
-        self.freedoms.recall()
+        self._recall()
         inside = {item for each in self._models for item in each.parameters()}
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         if wrapped and any(item not in inside for group in groups for item in group["params"]):

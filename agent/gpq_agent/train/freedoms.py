@@ -4,16 +4,18 @@ All replicas lose a freedom at the same step, because the batch of each follows 
 """
 
 import os
-from typing import Any, Callable, Collection, Dict, Optional, Set
+from typing import Any, Callable, Collection, Dict, List, Optional, Set, Tuple
 
 from gpq_agent import records, wire
 
 from .agreement import Agreement
 from .batches import Configuration, Limits, ceil_div
 from .habits import ACCUMULATE, HABITS, OBSERVED, RESIZE, RETUNE, SPLIT, SUSPECTED
+from .proof import habit as habit_of
 
 RECORD = "habits.json"
 CODES = sorted(HABITS)
+SURE = 2  # how much an observation weighs, more than a suspicion
 SAID = {
     ACCUMULATE: "no micro-batches",
     SPLIT: "no noise scale from one GPU",
@@ -24,7 +26,7 @@ SAID = {
 
 class Freedoms:
     """`tell` is called with a habit, on rank 0 or on a replica that ends by it. `folder`: that of
-    checkpoints on this server."""
+    checkpoints on this server. `accepted`: suspicions that count for nothing."""
 
     def __init__(
         self,
@@ -39,31 +41,43 @@ class Freedoms:
         self._rank = rank
         self._tell = tell
         self._known: Dict[str, str] = {}  # habit: its detail
+        self._suspected: Set[str] = set()  # of these: none that was observed
         self._seen: Dict[str, str] = {}  # on this replica, not agreed on yet
+        self._doubtful: Set[str] = set()  # of these: only suspected
         self._accepted = accepted
-        self._suspected: Set[str] = set()  # by this replica, and not observed
-        self._told: Set[str] = set()
+        self._same: Set[str] = set()  # freedoms in whose shapes gpq check found the same
+        self._proof: Optional[wire.Proof] = None
         self.lost: Set[str] = set()
 
-    def recall(self) -> None:
-        """Take up what earlier attempts saw, on any server: a replica that ended by a habit has noted
-        it on its own. Collective."""
-        record = self._read() if self._path is not None else {}
-        # What is accepted and was observed will be observed again.
-        known = {code: detail for code, detail in record.items() if code in HABITS and code not in self._accepted}
-        self._seen.update(known)
+    def recall(self, proof: Optional[wire.Proof] = None) -> None:
+        """Take up what gpq check found, and what earlier attempts saw on any server: a replica that ended by a
+        habit has noted it on its own. Collective."""
+        first = self._proof is None
+        self._proof = proof = self._agreement.first(proof)  # rank 0's
+        if proof is not None:
+            self._same = set(proof.same)
+            self.lost.update(proof.lost)
+            if proof.lost and first and self._rank == 0:
+                self._tell(habit_of(proof))
+        habits, suspected = self._read()
+        for code, detail in habits.items():
+            # What is accepted and was observed will be observed again.
+            if code in HABITS and code not in self._accepted:
+                self._seen[code] = detail
+                if code in suspected or HABITS[code].evidence == SUSPECTED:
+                    self._doubtful.add(code)
         self.agree()
 
     def see(self, code: str, detail: str = "") -> None:
         """This replica's loop has this habit. Counts once all agree."""
-        self._suspected.discard(code)
-        if code not in self._known:
+        self._doubtful.discard(code)
+        if code not in self._known or code in self._suspected:
             self._seen.setdefault(code, detail)
 
     def suspect(self, code: str, detail: str = "") -> None:
-        """This replica's loop seems to have this habit, which counts unless it is accepted."""
+        """This replica's loop seems to have this habit, which counts unless it is accepted, or refuted."""
         if code not in self._accepted and not self.noticed(code):
-            self._suspected.add(code)
+            self._doubtful.add(code)
             self._seen[code] = detail
 
     def knows(self, code: str) -> bool:
@@ -80,18 +94,26 @@ class Freedoms:
         return bool(self._seen)
 
     def agree(self) -> bool:
-        """What any replica has seen, all have. Returns whether that is more than before. Collective."""
-        mine = [float(code in self._seen) for code in CODES]
-        agreed = [code for code, seen in zip(CODES, self._agreement.maximum(mine)) if seen and code not in self._known]
-        for code in agreed:
-            self._known[code] = self._seen.get(code, "")
-            self.lost.update(HABITS[code].freedoms)
+        """What any replica has seen, all have. Returns whether freedoms are lost by it. Collective."""
+        evidence = self._agreement.maximum([float(self._weight(code)) for code in CODES])
+        news = [
+            code
+            for code, weight in zip(CODES, evidence)
+            if weight and (code not in self._known or (weight == SURE and code in self._suspected))
+        ]
+        for code in news:
+            self._known[code] = self._seen.get(code) or self._known.get(code, "")
+            (self._suspected.discard if evidence[CODES.index(code)] == SURE else self._suspected.add)(code)
         self._seen.clear()
-        if agreed and self._rank == 0:
+        self._doubtful.clear()
+        taking = [code for code in news if self._taken(code)]
+        for code in taking:
+            self.lost.update(self._taken(code))
+        if news and self._rank == 0:
             self._write()
-            for code in agreed:
-                self.say(code)
-        return bool(agreed)
+            for code in taking:
+                self._say(code)
+        return bool(taking)
 
     def alone(self, code: str, detail: str) -> None:
         """This replica is about to end, by this habit: nobody can be asked any more. For the next attempt."""
@@ -99,16 +121,25 @@ class Freedoms:
             self._known[code] = detail
             self.lost.update(HABITS[code].freedoms)
             self._write()
-            self.say(code)
+            self._say(code)
 
-    def say(self, code: str) -> None:
+    def _weight(self, code: str) -> int:
+        if code not in self._seen:
+            return 0
+        return SURE - 1 if code in self._doubtful else SURE
+
+    def _taken(self, code: str) -> List[str]:
+        """The freedoms that a habit takes. gpq check is right where a suspicion is not, but for what shows later
+        than in its steps."""
+        freedoms = HABITS[code].freedoms
+        refuted = self._same if code in self._suspected and code not in wire.SHOWS_LATER else ()
+        return [freedom for freedom in freedoms if freedom not in refuted]
+
+    def _say(self, code: str) -> None:
         """A line for the user, and up."""
-        if code in self._told:
-            return
-        self._told.add(code)
-        suspected = code in self._suspected or HABITS[code].evidence == SUSPECTED
         detail = self._known.get(code) or "on one of the replicas"
-        self._tell(self.habit(code, detail, SUSPECTED if suspected else OBSERVED))
+        evidence = SUSPECTED if code in self._suspected else OBSERVED
+        self._tell(self.habit(code, detail, evidence)._replace(freedoms=self._taken(code)))
 
     @staticmethod
     def habit(code: str, detail: str, evidence: str) -> wire.Habit:
@@ -132,24 +163,28 @@ class Freedoms:
             total = max(limits.base_batch, configuration.atomic_batch * limits.replicas)
         return configuration._replace(atomic_batch=ceil_div(total, limits.replicas), accum_steps=0, total=total)
 
-    def _read(self) -> Dict[str, str]:
-        assert self._path is not None
+    def _read(self) -> Tuple[Dict[str, str], Set[str]]:
+        """(habits with their details, those of them that were only suspected)."""
+        if self._path is None:
+            return {}, set()
         try:
-            content: Any = (wire.read_json(self._path) or {}).get("habits")
+            content: Any = wire.read_json(self._path) or {}
         except records.Damaged as damage:
             records.set_aside(damage.path)
-            return {}
+            return {}, set()
         except OSError:
-            return {}
-        if not isinstance(content, dict):
-            return {}
-        return {str(code): str(detail)[:200] for code, detail in list(content.items())[:100]}
+            return {}, set()
+        habits, suspected = content.get("habits"), content.get("suspected")
+        if not isinstance(habits, dict):
+            return {}, set()
+        details = {str(code): str(detail)[:200] for code, detail in list(habits.items())[:100]}
+        return details, set(map(str, suspected[:100])) if isinstance(suspected, list) else set()
 
     def _write(self) -> None:
         if self._path is None:
             return
         try:
-            wire.write_json(self._path, {"habits": self._known})
+            wire.write_json(self._path, {"habits": self._known, "suspected": sorted(self._suspected)})
         except OSError:
             return  # a full disk; the next attempt sees it again
 

@@ -15,6 +15,8 @@ from gpq_agent import wire
 from gpq_agent.train.agreement import Agreement, Proposal
 from gpq_agent.train.environment import Environment
 from gpq_agent.train.freedoms import Freedoms
+from gpq_agent.train.habits import HABITS
+from gpq_agent.train.proof import program
 from gpq_agent.train.session import Job
 
 from .driver import DEADLINE, FORKSERVER, free_port
@@ -152,9 +154,11 @@ def test_who_sets_the_rate_is_searched_for_once(by_schedule: bool, monkeypatch: 
     assert walked[0] < walked[5] == walked[-1]
 
 
-def attempt(folder: Path, script_accepts: str = "") -> set[str]:
-    """What a loop with a suspicious loss and a rate of its own is known for after an epoch."""
+def attempt(folder: Path, script_accepts: str = "", found: wire.Proof | None = None) -> Freedoms:
+    """What is known of a loop with a suspicious loss and a rate of its own after an epoch."""
     environ = {wire.ENV_ACCEPTED: script_accepts}
+    if found is not None:
+        environ[wire.ENV_PROOF] = json.dumps(found._asdict())
     this = Job(Environment(checkpoint_dir=str(folder)), torch.device("cpu"), 0, environ)
     loader = this.loader(Examples(40), batch_size=10)
     model, optimizer, _ = prepared(this)
@@ -164,19 +168,71 @@ def attempt(folder: Path, script_accepts: str = "") -> set[str]:
             optimizer.step()
             optimizer.zero_grad()
             optimizer.param_groups[0]["lr"] = 0.1 / (count + 1)
-    return set(this._engine.freedoms._known)
+    return this._engine.freedoms
 
 
 def test_what_is_only_suspected_may_be_accepted_and_what_is_observed_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert attempt(tmp_path) == {"batch-loss", "own-rate"}
+    assert set(attempt(tmp_path)._known) == {"batch-loss", "own-rate"}
     text = capsys.readouterr().err
     assert "gpq check comes out the same: --accept batch-loss" in text
     assert "--accept own-rate" not in text
     # Also by an attempt after one that has noted it.
-    assert attempt(tmp_path, "batch-loss,own-rate,made-up") == {"own-rate"}
+    assert set(attempt(tmp_path, "batch-loss,own-rate,made-up")._known) == {"own-rate"}
     text = capsys.readouterr().err
     assert "--accept own-rate changes nothing: gpq suspects no such habit" in text
     assert "--accept made-up changes nothing" in text
     assert "--accept batch-loss changes" not in text
+
+
+SAFE = ["accumulate", "split", "resize"]
+
+
+def test_what_gpq_check_found_refutes_what_is_suspected_and_not_what_is_observed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = program()
+    assert os.path.realpath(__file__) in here.files
+    assert not any("site-packages" in path or "gpq_agent" in path for path in here.files)
+    lost = attempt(tmp_path / "a", found=wire.Proof(here.digest, SAFE, [])).lost
+    assert lost == set(HABITS["own-rate"].freedoms)
+    assert "batch-loss" not in capsys.readouterr().err
+    # An attempt later it is still only suspected.
+    assert attempt(tmp_path / "a", found=wire.Proof(here.digest, SAFE, [])).lost == lost
+    # Of another program it refutes nothing, and what differed there is left out all the same.
+    other = wire.Proof("another", SAFE[:2], ["resize"], "two replicas: differs")
+    assert attempt(tmp_path / "b", found=other).lost == {*SAFE, *lost}
+    text = capsys.readouterr().err
+    assert "is not as it was when gpq check found the same" in text
+    assert "(two replicas: differs): no other number of GPUs (resize)" in text
+    assert "--accept batch-loss" in text
+    environ = {wire.ENV_PROOF: "[]"}
+    Job(Environment(), torch.device("cpu"), 0, environ)._engine._recall()
+    assert "what gpq check found cannot be read" in capsys.readouterr().err
+
+
+def test_a_suspicion_takes_what_was_not_proven_and_all_once_it_is_observed(tmp_path: Path) -> None:
+    (tmp_path / "gpq").mkdir()
+    said: list[wire.Habit] = []
+    this = freedoms(tmp_path, said)
+    this.recall(wire.Proof("here", ["accumulate", "split", "resize"], []))
+    this.suspect("token-loss", "x")
+    assert not this.agree()
+    this.suspect("own-count", "i")
+    assert this.agree()
+    assert (this.lost, said[-1].evidence) == ({"retune"}, "suspected")
+    # What shows later than a check looks is not refuted.
+    this.suspect("own-end", "best")
+    assert this.agree()
+    assert this.lost == {"retune", *HABITS["own-end"].freedoms}
+    this.suspect("epoch-head", "weights")
+    this.agree()
+    assert "epoch-head" not in {habit.code for habit in said if habit.freedoms == list(HABITS["epoch-head"].freedoms)}
+    this.see("epoch-head", "weights")
+    assert this.agree()
+    assert (said[-1].code, said[-1].evidence) == ("epoch-head", "observed")
+    assert set(HABITS["epoch-head"].freedoms) <= this.lost
+    later = freedoms(tmp_path, said)
+    later.recall(wire.Proof("here", ["accumulate", "split", "resize"], []))
+    assert later.lost == this.lost

@@ -1,0 +1,88 @@
+"""What `gpq check` found of this program, and whether this is that program still. Decides nothing about freedoms."""
+
+import hashlib
+import json
+import os
+import sys
+import sysconfig
+import types
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional
+
+import torch
+
+import gpq_agent
+from gpq_agent import wire
+
+PROVEN = "proven"  # the code of a habit that the check found, and its evidence
+INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+MOST_READ = 1 << 26  # bytes of a file
+CURE = "mend the loop (gpq check --last says where it differs), check it again, and submit it anew"
+
+
+class Program(NamedTuple):
+    """What runs here. `files`: SHA-256 of the script and of modules that nobody installed, by path. `digest`: of these
+    without their paths, which differ between servers, and of the versions of torch and gpq."""
+
+    digest: str
+    torch: str
+    library: str
+    files: Dict[str, str]
+
+
+def program() -> Program:
+    """As far as it is imported by now."""
+    library = gpq_agent.__version__
+    files = {path: _digest(path) for path in _own_files()}
+    whole = json.dumps([sorted(files.values()), torch.__version__, library])
+    return Program(hashlib.sha256(whole.encode()).hexdigest(), torch.__version__, library, files)
+
+
+def read(environ: Mapping[str, str], notice: Callable[[str], None]) -> Optional[wire.Proof]:
+    """The proof that this job was submitted with. One of a program that has changed since gives no freedom
+    back, and what it found against shapes stays. Does nothing where there is none."""
+    text = environ.get(wire.ENV_PROOF)
+    if not text:
+        return None
+    try:
+        proof = wire.Proof(**json.loads(text))
+    except (ValueError, TypeError):
+        notice("what gpq check found cannot be read: it counts for nothing")
+        return None
+    if proof.same and proof.program != program().digest:
+        notice(
+            "the script, a module of its own, torch or gpq is not as it was when gpq check found the same in "
+            "every shape, which counts for nothing now: check it again, and submit it anew"
+        )
+        return proof._replace(same=[])
+    return proof
+
+
+def habit(proof: wire.Proof) -> wire.Habit:
+    """For who is told of freedoms that are lost."""
+    message = "gpq check found that it may train something else ({})".format(proof.message)
+    return wire.Habit(PROVEN, list(proof.lost), message, CURE, PROVEN)
+
+
+def _own_files() -> List[str]:
+    """Of the script and its modules, less what is Python's, installed, or gpq's."""
+    foreign = [os.path.dirname(os.path.abspath(gpq_agent.__file__))]
+    foreign += [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    prefixes = tuple(os.path.join(folder, "") for folder in foreign)
+    paths = set()
+    for module in list(sys.modules.values()):
+        # Looked up as it lies there: a module may import others where it is asked for an attribute.
+        path = vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
+        if isinstance(path, str) and os.path.isfile(path):
+            path = os.path.realpath(path)
+            if not path.startswith(prefixes) and not any(part in path for part in INSTALLED):
+                paths.add(path)
+    return sorted(paths)
+
+
+def _digest(path: str) -> str:
+    """ "" where it cannot be read."""
+    try:
+        with open(path, "rb") as stream:
+            return hashlib.sha256(stream.read(MOST_READ)).hexdigest()
+    except OSError:
+        return ""

@@ -1,0 +1,49 @@
+"""What `gpq check` found of the script that is submitted: it travels with the job, and is said in one line."""
+
+from __future__ import annotations
+
+import os
+import shlex
+
+from gpq.check import keeping
+from gpq.cli import spec
+from gpq.rpc.messages import ArrayMessage, ProofMessage, SpecMessage
+from gpq.rpc.placeholders import filled
+
+LIBRARY = b"gpq_agent"
+MOST_READ = 1 << 20  # bytes of a script
+
+
+def of(asked: spec.Asked, built: SpecMessage, array: ArrayMessage | None) -> tuple[ProofMessage | None, list[str]]:
+    """The proof of a script, and a remark on it, or that there is none. An array goes by its first job."""
+    if built.level != "script" or not asked.words:
+        return None, []
+    script = os.path.join(spec.directory(asked.cwd), os.path.expanduser(asked.words[0]))
+    values = {"index": str(array.indices[0]), **(array.params or [{}])[0]} if array is not None else {}
+    arguments = [filled(word, values) for word in asked.words[1:]]
+    line = shlex.join([asked.words[0], *arguments])
+    verdict = keeping.kept(script, arguments)
+    if verdict is None:
+        may_be_resized = built.max_gpus != built.min_gpus and not built.rigid
+        if may_be_resized and _uses_library(script):
+            return None, [f"no verdict on this script yet: `gpq check {line}` tries if it trains the same on any GPUs"]
+        return None, []
+    changed = keeping.changed(verdict)
+    if changed:
+        name = os.path.relpath(changed, os.path.dirname(os.path.realpath(script)))
+        return None, [f"{name} has changed since gpq check found something of this script: `gpq check {line}`"]
+    from gpq.check.proofs import proof
+
+    found = proof(verdict)
+    if found is None or not found.lost:
+        return found, []
+    words = f"under gpq this script may train something else ({found.message}), so the job does without"
+    return found, [f"{words} {', '.join(found.lost)}: gpq check --last {line}"]
+
+
+def _uses_library(script: str) -> bool:
+    try:
+        with open(script, "rb") as stream:
+            return LIBRARY in stream.read(MOST_READ)
+    except OSError:
+        return False

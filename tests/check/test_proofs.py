@@ -1,0 +1,113 @@
+"""What of a verdict travels with a job, and for which scripts and arguments it is found again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+from gpq_agent import wire
+
+from gpq import paths
+from gpq.check import keeping
+from gpq.check.proofs import FREEDOMS, proof
+
+ACCUMULATING, SPLIT, TWO, BOTH, RESUMED = (
+    "accumulating",
+    "split",
+    "two replicas",
+    "two replicas, accumulating",
+    "stopped and resumed on another number",
+)
+TOKENS = {"code": "token-loss", "freedoms": ["accumulate", "split", "resize"]}
+
+
+def verdict(told: dict[str, object] | None = None, coarse: float = 0.0, **verdicts: str) -> dict[str, object]:
+    """By the first word of each shape's name; `same` where nothing is said."""
+    rows = [
+        {"shape": shape, "verdict": verdicts.get(word, "same"), "habit": told}
+        for word, shape in (("a", ACCUMULATING), ("s", SPLIT), ("t", TWO), ("b", BOTH), ("r", RESUMED))
+    ]
+    return {"shapes": rows, "program": "p", "at": "2026-11-27T10:00:00Z", "coarse": coarse}
+
+
+@pytest.mark.parametrize(
+    ("found", "same", "lost", "message"),
+    [
+        (verdict(), "accumulate split resize retune", "", ""),
+        (verdict(coarse=0.02), "accumulate split resize", "", ""),
+        (
+            verdict(a="differs", b="differs"),
+            "split",
+            "accumulate",
+            "accumulating: differs; two replicas, accumulating: differs",
+        ),
+        (verdict(b="failed"), "split", "accumulate resize", "two replicas, accumulating: failed"),
+        (verdict(r="differs"), "accumulate split", "resize", "stopped and resumed on another number: differs"),
+        (
+            verdict(TOKENS, s="told"),
+            "",
+            "accumulate split resize",
+            "split: told (token-loss)",
+        ),
+    ],
+)
+def test_a_freedom_is_open_where_all_its_shapes_are_the_same_and_lost_where_one_is_not(
+    found: dict[str, object], same: str, lost: str, message: str
+) -> None:
+    made = proof(found)
+    assert made is not None
+    assert (made.same, made.lost) == (same.split(), lost.split())
+    assert (made.message, made.program, made.at) == (message, "p", "2026-11-27T10:00:00Z")
+
+
+def test_what_cannot_be_read_proves_nothing() -> None:
+    assert FREEDOMS == wire.FREEDOMS
+    for content in ({}, {"shapes": 3}, {"shapes": [3, {"shape": "of a later version", "verdict": "same"}]}):
+        assert proof(content) is None  # type: ignore[arg-type]
+    own_loop = {"shapes": [{"shape": TWO, "verdict": "same"}]}
+    made = proof(own_loop)  # type: ignore[arg-type]
+    assert made is not None
+    assert made.same == ["resize", "retune"], "a loop of its own is never accumulated or split"
+
+
+def test_a_verdict_is_of_a_script_and_its_modules_and_sizes_among_the_arguments_make_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPQ_HOME", str(tmp_path / "home"))
+    script, module = tmp_path / "train.py", tmp_path / "model.py"
+    script.write_text("1")
+    module.write_text("2")
+    files = {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in (script, module)}
+    checked = ["--lr", "0.1", "--accum", "1", "--out=runs/7", "-1e-3", "resnet18"]
+    assert keeping.kept(str(script), checked) is None
+    keeping.keep(keeping.place(str(script), checked), {"files": files})
+    like = ["--lr", "3e-4", "--accum", "1.0", "--out=runs/12", "5", "resnet18"]
+    found = keeping.kept(str(script), like)
+    assert found is not None
+    assert keeping.changed(found) == ""
+    for place, word in ((3, "4"), (3, "0"), (6, "resnet50"), (4, "--out=other/7")):
+        assert keeping.kept(str(script), [*like[:place], word, *like[place + 1 :]]) is None
+    module.write_text("3")
+    assert keeping.changed(found) == str(module)
+    module.unlink()
+    assert keeping.changed(found) == str(module)
+
+
+def test_the_oldest_verdicts_go_and_one_that_is_damaged_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPQ_HOME", str(tmp_path / "home"))
+    script = str(tmp_path / "train.py")
+    place = keeping.place(script, [])
+    keeping.keep(place, {"files": {script: "x"}})
+    for content in ("[]", "{", json.dumps({"files": {}}), json.dumps({"files": {script: 3}})):
+        Path(place).write_text(content)
+        assert keeping.kept(script, []) is None
+    for number in range(keeping.MOST):
+        keeping.keep(os.path.join(paths.verdicts(), f"{number}.json"), {})
+        os.utime(os.path.join(paths.verdicts(), f"{number}.json"), (number + 10**10, number + 10**10))
+    assert len(os.listdir(paths.verdicts())) == keeping.MOST
+    assert not os.path.exists(place)
