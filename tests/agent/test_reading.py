@@ -25,6 +25,7 @@ OURS = {
     "train/fork_server.py": "a pipe of our own",
     "train/safekeeping.py": "the environment that our own child is given",
     "train/environment.py": "the kernel's",
+    "train/proof.py": "modules that run here already; the environment that our own child is given",
     "gpucheck/processes.py": "a pipe from our own child",
 }
 

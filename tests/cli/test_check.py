@@ -154,8 +154,17 @@ def test_a_submission_says_what_a_kept_verdict_has_against_the_script(live: Gpq,
     said = live("submit", "--hold", str(path))
     assert f"gpq check --last {path}" in said.stderr
     assert "accumulating: differs" in said.stderr
-    for argv in (["submit", "--hold", str(path), "--more"], ["submit", "--hold", "--", "true"]):
-        assert "gpq check" not in live(*argv).stderr
+    [job] = json.loads(live("submit", "--hold", "--json", str(path)).stdout)["jobs"]
+    shown = json.loads(live("show", "--json", str(job)).stdout)["spec"]["proof"]
+    assert "accumulate" in shown["lost"]
+    assert "gpq check safe: split; not safe: accumulate, resize (accumulating: differs;" in " ".join(
+        live("show", str(job)).stdout.split()
+    )
+    assert (
+        f"no verdict on this script yet: `gpq check {path} --more`"
+        in live("submit", "--hold", str(path), "--more").stderr
+    )
+    assert "gpq check" not in live("submit", "--hold", "--", "true").stderr
 
 
 def test_a_loop_of_the_scripts_own_is_checked_in_the_shapes_that_it_may_get(gpq: Gpq, tmp_path: Path) -> None:
