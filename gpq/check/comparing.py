@@ -22,8 +22,11 @@ numbers fall on them by their place: that is no rounding, and n counts for nothi
 
 Weights in half precision are rounded in each part of a batch by more than all this, and steps amplify it. So there the first
 step alone is judged that is not bit for bit the reference's, whose weights are still the same. It differs where d is above
-COARSE machine epsilons of half precision of s: right runs lay at a third of that. A tensor that another order alone takes
-as far is rounding, and may differ by NOISE * n.
+COARSE machine epsilons of half precision of s, and above COARSE * n: right runs lay at a third of
+that. A tensor that another order alone takes as far is rounding, and may differ by NOISE * n. A few
+gradients (FEW) may be off by CANCELLED allowances: examples nearly cancel there. Weights and states
+that follow from gradients rounded otherwise are let pass: the first step of Adam is made of signs.
+A script that only runs in half precision is judged in the same way.
 """
 
 from __future__ import annotations
@@ -34,15 +37,17 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from gpq.check.records import GRADIENT, Run, Sketch, Step
+from gpq.check.sketches import ONE_FACTOR, apart, epsilon, norm, one_factor
 
 SIZE, MOVED, NOISE = 1e-4, 1e-3, 10.0
 ULPS = 16
 COARSE = 3
-FEW, AMPLIFIED = 0.1, 100.0  # of the tensors; times the allowance
+FEW, AMPLIFIED, CANCELLED = 0.1, 100.0, 10.0  # of the tensors; times the allowance
+SIGNS = 2.0  # of the norm: all signs the other way
 MIXED = 0.05  # of the way
+BFLOAT16 = 2.0**-7  # its machine epsilon
 NUMBER = 1e-6  # relative, of plain numbers
 METRIC = 1e-3
-ONE_FACTOR = 0.25  # how far one factor may be from telling all: parts of a batch may be uneven
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,26 +75,14 @@ class Finding:
     metrics: list[str] = field(default_factory=list)
 
 
-def apart(one: Sketch, other: Sketch) -> float:
-    """|a - b| from the projections of a and b (train/sketch.py); infinite where one of them is not finite."""
-    pairs = [(a, b) for a, b in zip(one[2:], other[2:], strict=False) if a is not None and b is not None]
-    if not pairs or len(one) != len(other):
-        return 0.0 if one == other else math.inf
-    return math.sqrt(sum((a - b) ** 2 for a, b in pairs) / len(pairs))
-
-
-def norm(sketch: Sketch) -> float:
-    return sketch[0] or 0.0 if sketch else 0.0
-
-
 class Judge:
     """Knows the reference and what rounding does to it."""
 
-    def __init__(self, reference: Run, *turned: Run) -> None:
-        """`turned`: the reference with its batches in other orders."""
+    def __init__(self, reference: Run, *turned: Run, exact: bool = True) -> None:
+        """`turned`: the reference with its batches in other orders; `exact`: in full precision."""
         self.reference, self._turned = reference, turned
         self.mixed = False
-        self.coarse = COARSE * _half_epsilon(reference)  # relative; 0 where weights are in full precision
+        self.coarse = COARSE * _half_epsilon(reference, exact)  # relative; 0 in full precision
         self._typical: dict[int, float] = {}
         for number in sorted(reference.steps):
             shares = self._shares(number)
@@ -111,7 +104,7 @@ class Judge:
             if finding.tensors is None and judged is None:
                 every = self.differences(number, other)
                 found = [each for each in every if each.excess > 1]
-                if found and not self._is_amplified(found, number):
+                if found and not self._is_amplified(found, every):
                     finding.tensors, finding.differences = number, found
                 if self.coarse and any(each.excess for each in every):
                     judged = number
@@ -124,11 +117,19 @@ class Judge:
         finding.step = min(firsts) if firsts else None
         return finding
 
-    def _is_amplified(self, found: Sequence[Difference], number: int) -> bool:
-        """Are these a few tensors, a little off, whose gradients are all right?"""
-        few = len(found) <= max(1, FEW * len(self.reference.steps[number].tensors))
+    def _is_amplified(self, gaps: Sequence[Difference], every: Sequence[Difference]) -> bool:
+        """Are these a few tensors, a little off, whose gradients are all right? In half precision
+        any number may be, as long as they follow from gradients that are rounded otherwise."""
+        if self.coarse:
+            gradients = {gap.what: gap.excess for gap in every if gap.what.startswith(GRADIENT)}
+            excesses = [excess for excess in gradients.values() if excess > 1]
+            if len(excesses) > max(1, FEW * len(gradients)) or max(excesses, default=0) > CANCELLED:
+                return False
+            sources = {what for what, excess in gradients.items() if excess}
+            gaps = [gap for gap in gaps if gap.relative > SIGNS or _source(gap.what) not in sources]
+        few = len(gaps) <= max(1, FEW * sum(gap.kind == "tensor" for gap in every))
         return few and all(
-            each.kind == "tensor" and not each.what.startswith(GRADIENT) and each.excess <= AMPLIFIED for each in found
+            gap.kind == "tensor" and not gap.what.startswith(GRADIENT) and gap.excess <= AMPLIFIED for gap in gaps
         )
 
     def differences(self, number: int, step: Step) -> list[Difference]:
@@ -152,7 +153,7 @@ class Judge:
         mine = self.reference.steps[number].tensors
         names = [name for name in mine if name.startswith(GRADIENT) and name in step.tensors]
         steady = [name for name in names if norm(mine[name]) and self._is_steady(name, mine[name], number, MOVED)]
-        factors = [_one_factor(mine[name], step.tensors[name]) for name in steady]
+        factors = [one_factor(mine[name], step.tensors[name]) for name in steady]
         found = [each for each in factors if each is not None]
         if not found or len(found) < len(factors):
             return None
@@ -172,9 +173,10 @@ class Judge:
     def _allowed(self, name: str, mine: Sketch, number: int) -> float:
         size, noise = norm(mine), self._noise(name, mine, number)
         if self.coarse:
-            return self.coarse * size if self._is_steady(name, mine, number, 0.0) else noise
+            steady = self._is_steady(name, mine, number, 0.0)
+            return max(self.coarse * size, COARSE / NOISE * noise) if steady else noise
         way = min(SIZE * size, MOVED * self._moved(name, mine))
-        return max(way, ULPS * _epsilon(mine) * size, noise)
+        return max(way, ULPS * epsilon(mine) * size, noise)
 
     def _is_steady(self, name: str, mine: Sketch, number: int, share: float) -> bool:
         """Is it by no more than this `share` rounding? In half precision: in the first step by no more than that allows."""
@@ -216,11 +218,12 @@ class Judge:
         return found
 
     def _largest(self, number: int, last: Step) -> float:
-        """Without tensors that are mostly rounding."""
+        """Of gradients in half precision, else of all others; without what is mostly rounding."""
+        coarse = bool(self.coarse)
         steady = [
             self._tensor(name, sketch, last.tensors.get(name), number).relative
             for name, sketch in self.reference.steps[number].tensors.items()
-            if not name.startswith(GRADIENT) and self._is_steady(name, sketch, number, SIZE)
+            if name.startswith(GRADIENT) == coarse and self._is_steady(name, sketch, number, SIZE)
         ]
         return max(steady, default=0.0)
 
@@ -238,21 +241,21 @@ class Judge:
         return found
 
 
+def _source(name: str) -> str:
+    """The gradient that a weight or a state of the optimizer follows from."""
+    return GRADIENT + name.rpartition(" of ")[2]
+
+
 def _private(name: str) -> bool:
     """Flags that schedulers keep for themselves."""
     return any(part.startswith("_") for part in name.split("."))
 
 
-def _epsilon(sketch: Sketch) -> float:
-    """Of the tensor's type."""
-    return sketch[1] or 0.0 if len(sketch) > 1 else 0.0
-
-
-def _half_epsilon(run: Run) -> float:
-    """Machine epsilon of the coarsest weights, 0 where all are in full precision."""
-    if run.facts is None or not run.facts.half or not run.steps:
-        return 0.0
-    return max(map(_epsilon, run.steps[min(run.steps)].tensors.values()), default=0.0)
+def _half_epsilon(run: Run, exact: bool) -> float:
+    """Machine epsilon of the coarsest half type, 0 where all is in full precision."""
+    half = run.facts is not None and run.facts.half and run.steps
+    weights = run.steps[min(run.steps)].tensors.values() if half else ()
+    return max(run.epsilon, *map(epsilon, weights), 0.0) or (0.0 if exact else BFLOAT16)
 
 
 def _number(
@@ -278,14 +281,3 @@ def _mean(values: Sequence[tuple[float, int, int]]) -> float | None:
         return sum(value * each for value, each, _ in values) / weight
     first = [value for value, _, rank in values if rank == 0]
     return first[-1] if first else None
-
-
-def _one_factor(one: Sketch, other: Sketch) -> float | None:
-    """f with other = f * one, None where there is none."""
-    pairs = [(a, b) for a, b in zip(one[2:], other[2:], strict=False) if a is not None and b is not None]
-    square = sum(a * a for a, _ in pairs)
-    if not square:
-        return None
-    found = sum(a * b for a, b in pairs) / square
-    rest = sum((b - found * a) ** 2 for a, b in pairs)
-    return found if found > 0 and rest <= ONE_FACTOR**2 * sum(b * b for _, b in pairs) else None

@@ -49,6 +49,7 @@ class Line(msgspec.Struct, frozen=True):
     facts: Facts | None = None
     suspected: Told | None = None
     end: int | None = None
+    epsilon: float = 0.0
     outside: int = 0
     step: int | None = None
     attempt: int = 1
@@ -85,6 +86,7 @@ class Run:
     facts: Facts | None = None
     outside: int = 0  # optimizer steps outside the loop, where that was all there was
     ended: bool = False  # as it was told, after the last step
+    epsilon: float = 0.0  # of the coarsest half type that autocast computed in
     told: dict[str, Told] = field(default_factory=dict)
     suspected: dict[str, Told] = field(default_factory=dict)  # what would be told in a job, and is tried here
     notices: list[str] = field(default_factory=list)
@@ -113,6 +115,7 @@ def _take(run: Run, line: Line, rank: int) -> None:
     run.facts = run.facts or line.facts
     run.ended = run.ended or line.end is not None
     run.outside = max(run.outside, line.outside)
+    run.epsilon = max(run.epsilon, line.epsilon)
     if line.suspected is not None:
         run.suspected.setdefault(line.suspected.code, line.suspected)
     if line.step is None:

@@ -21,7 +21,7 @@ class ShapeView(msgspec.Struct, frozen=True):
 
     shape: str
     verdict: str  # "same" | "told" (gpq takes the freedom away from itself that it needs) | "differs" | "failed"
-    largest: float | None  # relative difference of a tensor after the last step; None where none was compared
+    largest: float | None  # relative difference after the last step (half precision: of a gradient)
     step: int | None  # the first that differs
     what: str  # differs first there: a tensor, a number, "samples", "learning rate"
     habit: FoundHabit | None  # the probable one, where it differs; what was told, where it is told

@@ -9,10 +9,11 @@ import pytest
 import torch
 from gpq_agent.train.sketch import COUNT, ROWS, WIDTH, Sketcher
 
-from gpq.check.comparing import Judge, apart
+from gpq.check.comparing import Judge
 from gpq.check.guessing import Case, guess
 from gpq.check.records import GRADIENT, Facts, Run, Step
 from gpq.check.shapes import Shape
+from gpq.check.sketches import apart
 
 STEPS = 6
 BODY = ("first.weight", "second.weight")
@@ -150,6 +151,39 @@ def test_in_half_precision_the_first_step_that_is_made_otherwise_is_judged_and_n
     assert judged.judge(run).step is None
     run.steps[5].rates = [[0.5]]
     assert judged.judge(run).step == 5
+
+
+def test_in_half_precision_the_first_step_is_judged_by_its_gradients() -> None:
+    """A few may nearly cancel, and weights that began at zero show their signs alone."""
+
+    def run(rounding: float, factors: dict[str, float] | None = None) -> Run:
+        generator, luck = torch.Generator().manual_seed(3), torch.Generator().manual_seed(4)
+        tensors = {"center": torch.ones(9)}
+        for layer in map("layer.{}".format, range(10)):
+            gradient, sign = torch.randn(200, generator=generator), torch.ones(200)
+            sign[:50] = -1.0 if rounding else 1.0  # as far as the whole norm
+            gradient *= 1 + rounding * torch.randn(200, generator=luck)
+            tensors |= {GRADIENT + layer: gradient, layer: sign}
+            tensors[f"optimizer.exp_avg of {layer}"] = gradient * 0.1
+        for name, factor in (factors or {}).items():
+            tensors[name] = tensors[name] * factor
+        sketches = {name: SKETCH(value) for name, value in tensors.items()}
+        steps = {0: Step(), 1: Step(tensors=sketches)}
+        return Run(facts=Facts(loader=True), steps=steps, ended=True, epsilon=2.0**-7)
+
+    judged = Judge(run(0.0), run(0.0), exact=False)
+    assert judged.coarse == pytest.approx(0.0234, rel=0.01)
+    first, second = GRADIENT + "layer.0", GRADIENT + "layer.1"
+    for rounding, factors, step in (
+        (0.005, {}, None),
+        (0.005, {first: 1.1}, None),
+        (0.005, {first: 1.1, second: 1.1}, 1),
+        (0.005, {first: 1.5}, 1),
+        (0.005, {"layer.0": 4.0}, 1),
+        (0.005, {"center": math.inf}, 1),
+        (0.0, {f"layer.{number}": 1.1 for number in range(4)}, 1),  # from the same gradients
+    ):
+        assert judged.judge(run(rounding, factors)).step == step, (rounding, factors)
 
 
 def test_where_the_order_of_examples_changes_everything_that_is_no_rounding() -> None:
