@@ -484,6 +484,7 @@ class CheckOrder(NamedTuple):
     reverse: bool = False  # the examples of a batch in reverse order: what rounding alone changes
     rotate: bool = False  # its second half first: the same, by other luck
     lifeline: int = -1  # a descriptor: once it is at its end, `gpq check` is gone, and so is this process
+    exact: bool = True  # in full precision; else autocast and TF32 are as the script has them
 
 
 class CheckStep(NamedTuple):

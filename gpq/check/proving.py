@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -56,12 +56,12 @@ def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
         with interruptible(), _restoring(home, restored), Runner(_program(asked, home), home, asked.steps) as runner:
             deadline = begun + asked.seconds
             shapes = (REFERENCE, *ROUNDING, *compared(asked.steps))
-            courses = runner.run(shapes, deadline, ended)
+            courses, failure = _courses(runner, shapes, deadline, ended)
             _whole(courses, asked)
             reference, *others = [read(course.folder, len(course.shape.attempts)) for course in courses]
             turned, runs = others[: len(ROUNDING)], others[len(ROUNDING) :]
             _usable(reference, courses[0], asked)
-            judge = Judge(reference, *turned)
+            judge = Judge(reference, *turned, exact=runner.exact)
             reproducible = None
             if judge.mixed and not drawn(reference):
                 again = runner.run((AGAIN,), deadline, ended)
@@ -89,7 +89,7 @@ def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
             shapes=rows,
             habits=judging.habits([reference, *turned, *runs], rows),
             notes=[
-                *_notes(reference, rows, judge),
+                *_notes(reference, rows, judge, failure),
                 *judging.doubts([reference, *runs], rows),
                 *runner.remarks,
                 *remarks(restored, asked.cwd),
@@ -105,6 +105,19 @@ def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
         raise
     finally:
         _tidy(home, whole=not named)
+
+
+def _courses(
+    runner: Runner, shapes: Sequence[Shape], deadline: float, ended: Callable[[str], None]
+) -> tuple[list[Course], str]:
+    """All shapes, in the script's own precision where it fails in full precision, and its error."""
+    courses = runner.run(shapes, deadline, ended)
+    reference = courses[0]
+    if not reference.failed or not any(reference.folder.glob("*.jsonl")):  # none before gpq.init()
+        return courses, ""
+    failure = reference.error()
+    runner.exact = False
+    return runner.run(shapes, deadline, ended), failure
 
 
 @contextlib.contextmanager
@@ -193,7 +206,8 @@ def _usable(reference: Run, course: Course, asked: Asked) -> None:
     )
 
 
-def _notes(reference: Run, rows: list[ShapeView], judge: Judge) -> list[str]:
+def _notes(reference: Run, rows: list[ShapeView], judge: Judge, failure: str) -> list[str]:
+    """`failure`: of the script in full precision."""
     notes = []
     facts = reference.facts
     if facts and facts.loader and not facts.compiled:
@@ -210,9 +224,10 @@ def _notes(reference: Run, rows: list[ShapeView], judge: Judge) -> list[str]:
     elif facts and facts.recurrent:
         notes.append("dropout between the layers of recurrent modules was off: no shape draws as another does")
     if judge.coarse:
+        where = f"not in full precision, where the script fails ({failure[:200]})"
         notes.append(
-            "weights in half precision: judged at the first step that is made otherwise, to within 3 units in the last "
-            f"place ({judge.coarse:.1%})"
+            f"{where if failure else 'weights in half precision'}: judged at the first step that "
+            f"is made otherwise, to within 3 units in the last place ({judge.coarse:.1%})"
         )
     else:
         notes.append("all was computed in full precision: no autocast, no TF32")

@@ -66,9 +66,15 @@ class Course:
         """What a replica of the attempt that runs, or ran last, printed."""
         return self.folder / f"{self.attempt + 1}.{rank}.log"
 
+    def error(self) -> str:
+        """The last line of what failed."""
+        line = " ".join(last_lines(self.log)[-1:])
+        return line.removeprefix("[rank0]: ") or self.failed
+
 
 class Runner:
-    """A context: at its end everything that it started is gone. `remarks`: what the user is to know of the way that it ran."""
+    """A context: at its end everything that it started is gone. `exact`: does it run in full
+    precision? `remarks`: what the user is to know of the way that it ran."""
 
     def __init__(self, program: Program, folder: Path, steps: int) -> None:
         self._program, self._folder, self._steps = program, folder, steps
@@ -78,6 +84,7 @@ class Runner:
         self._courses: list[Course] = []
         self._server: ForkServer | None = None
         self.remarks: list[str] = []
+        self.exact = True
         self._lifeline, self._held = os.pipe()
 
     def __enter__(self) -> Runner:
@@ -129,6 +136,7 @@ class Runner:
 
     def _prepared(self, shape: Shape) -> Path:
         folder = self._folder / shape.name.replace(" ", "-").replace(",", "")
+        shutil.rmtree(folder, ignore_errors=True)  # of an earlier run
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         return folder
 
@@ -151,7 +159,6 @@ class Runner:
 
     def _begin_anew(self, course: Course) -> None:
         self._close(course)
-        shutil.rmtree(course.folder, ignore_errors=True)
         self._prepared(course.shape)
         course.attempt, course.tries = -1, 1
 
@@ -191,7 +198,8 @@ class Runner:
 
     def _own_environ(self, course: Course, attempt: Attempt, rank: int, port: int) -> dict[str, str]:
         """What a replica has beyond the others."""
-        order = course.shape.order(attempt, str(course.folder), self._steps, self._lifeline)
+        folder = str(course.folder)
+        order = course.shape.order(attempt, folder, self._steps, self._lifeline, self.exact)
         number = course.attempt + 1
         environ = {
             wire.ENV_CHECK: json.dumps(order._asdict()),

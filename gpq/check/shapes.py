@@ -39,7 +39,14 @@ class Shape:
     def replicas(self) -> int:
         return max(attempt.replicas for attempt in self.attempts)
 
-    def order(self, attempt: Attempt, folder: str, steps: int, lifeline: int) -> wire.CheckOrder:
+    def order(
+        self,
+        attempt: Attempt,
+        folder: str,
+        steps: int,
+        lifeline: int,
+        exact: bool = True,
+    ) -> wire.CheckOrder:
         """What a process of this attempt is told. An epoch is cut to half of the steps, so that its end is seen twice."""
         return wire.CheckOrder(
             folder=folder,
@@ -52,6 +59,7 @@ class Shape:
             reverse=self.reverse,
             rotate=self.rotate,
             lifeline=lifeline,
+            exact=exact,
         )
 
 

@@ -60,8 +60,9 @@ def check(
 
     It runs here, in the current folder, with checkpoints in a folder of its own. Files that the script overwrites by itself are
     put back at the end; new ones stay, and are named. An epoch is cut to a few batches, all is computed in full
-    precision, and random numbers (dropout, noise, augmentation) are drawn by example. `gpq submit` says so where the last
-    verdict on a script was not good. Exit code 1 where a shape differs in silence, or fails.
+    precision unless the script fails in it, and random numbers (dropout, noise, augmentation) are drawn by example.
+    `gpq submit` says so where the last verdict on a script was not good. Exit code 1 where a shape differs in silence,
+    or fails.
 
     \b
     Example:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from gpq.check import proving
-from gpq.check.running import Course
-from gpq.check.shapes import REFERENCE, compared
+from gpq.check.running import Course, Runner
+from gpq.check.shapes import REFERENCE, Shape, compared
 from gpq.errors import TimedOut
 
 
@@ -25,3 +28,32 @@ def test_of_a_timeout_the_shapes_that_ended_are_told(tmp_path: Path) -> None:
     late = f"{accumulating.shape.name}; {both.shape.name}"
     assert error.message == f"not done after 60 s: {late}; what they printed: {tmp_path}"
     assert error.quoted == ("two replicas failed with exit code 1: two.log", "done: one replica; split")
+
+
+@dataclass
+class Fails:
+    """A runner whose reference fails in full precision, or always."""
+
+    folder: Path
+    always: bool = False
+    exact: bool = True
+    runs: list[bool] = field(default_factory=list)
+
+    def run(self, shapes: Sequence[Shape], _: float, __: Callable[[str], None]) -> list[Course]:
+        self.runs.append(self.exact)
+        courses = [Course(shape, self.folder) for shape in shapes]
+        if self.exact or self.always:
+            courses[0].failed, courses[0].log = "exit code 1", str(self.folder / "log")
+        return courses
+
+
+@pytest.mark.parametrize(("records", "always"), [(True, False), (True, True), (False, True)])
+def test_what_fails_in_full_precision_is_run_again(tmp_path: Path, records: bool, always: bool) -> None:
+    (tmp_path / "log").write_text("before\n[rank0]: RuntimeError: picky\n")
+    if records:  # it came to gpq.init()
+        (tmp_path / "1.0.jsonl").touch()
+    runner = Fails(tmp_path, always)
+    courses, failure = proving._courses(cast(Runner, runner), (REFERENCE,), 1.0, lambda _: None)
+    assert runner.runs == ([True, False] if records else [True])
+    assert failure == ("RuntimeError: picky" if records else "")
+    assert bool(courses[0].failed) is always

@@ -18,7 +18,7 @@ from .agreement import Proposal
 from .batches import Limits, ceil_div
 from .environment import Environment
 from .following import is_compiled
-from .full_precision import FullPrecision
+from .full_precision import HALF, FullPrecision
 from .internals import BatchNorm
 from .keyed import Keyed
 from .leaving import end_at_once
@@ -30,7 +30,6 @@ from .stepping import inner_optimizers
 from .stopping import STOP_ORDERED
 
 INTERNAL = ("cursor", "data", "progress", "ledger", "noise", "trained")  # parts of a checkpoint that are gpq's own
-HALF = (torch.bfloat16, torch.float16)
 UNASKED = 4  # times the steps of the order, after which a loop that never asks gpq anything is ended
 
 recorder: "Optional[Recorder]" = None  # of this process
@@ -66,7 +65,7 @@ class Recorder:
         self._fresh()
         self._keyed = Keyed()
         self._dropout = Dropout()
-        self._precision = FullPrecision()
+        self._precision = FullPrecision(order.exact)
         plain_attention()
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
@@ -273,7 +272,7 @@ class Recorder:
             found.update(flattened(name, named_optimizer(optimizer, names)))
 
     def _end(self, engine: Any) -> NoReturn:
-        self._say({"end": self._count})
+        self._say({"end": self._count, "epsilon": self._precision.epsilon})
         engine.pulse.phase("ended")
         end_at_once(0)
 

@@ -1,7 +1,7 @@
 """For `gpq check` alone: all is computed in full precision, by kernels that come to the same again. On trial is the loop.
 
 In half precision, and in TF32, the parts of a batch are rounded otherwise than the whole, by more
-than an error of the loop may come to.
+than an error of the loop may come to. A script that fails in full precision is run as it is.
 """
 
 import functools
@@ -17,14 +17,18 @@ from . import internals
 # Where a version of torch lets a script say in which precision single precision is computed, in torch.backends.
 PLACES = ("cuda.matmul", "cudnn.conv", "cudnn.rnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn")
 FULL = ("ieee", "none")
+HALF = (torch.bfloat16, torch.float16)
 WARNINGS = (".*does not have a deterministic implementation", ".*not deterministic because it uses CuBLAS")
 
 
 class FullPrecision:
-    """One per process, for good."""
+    """One per process, for good. `epsilon`: of the coarsest half type that autocast computed in."""
 
-    def __init__(self) -> None:
-        self._autocast = False  # as the script has it
+    def __init__(self, exact: bool = True) -> None:
+        """Without `exact`, autocast and TF32 are as the script has them."""
+        self._exact = exact
+        self._autocast = not exact  # as the script has it
+        self.epsilon = 0.0
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or cuBLAS does not come to the same
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         for message in WARNINGS:
@@ -34,7 +38,7 @@ class FullPrecision:
 
     def renew(self) -> None:
         """Whatever the script has set since."""
-        if _is_reduced():
+        if self._exact and _is_reduced():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # names that some versions want no more
                 torch.set_float32_matmul_precision("highest")
@@ -54,9 +58,18 @@ class FullPrecision:
 
         @functools.wraps(plain)
         def enter(region: Any) -> Any:
-            return plain(region) if self._autocast else internals.enter_without_effect(region, plain)
+            if not self._autocast:
+                return internals.enter_without_effect(region, plain)
+            result = plain(region)
+            self._note(region.device)
+            return result
 
         torch.amp.autocast_mode.autocast.__enter__ = enter  # type: ignore[method-assign]
+
+    def _note(self, device: str) -> None:
+        dtype = torch.get_autocast_dtype(device)
+        if torch.is_autocast_enabled(device) and dtype in HALF:
+            self.epsilon = max(self.epsilon, torch.finfo(dtype).eps)
 
 
 def _is_reduced() -> bool:

@@ -14,7 +14,7 @@ import warnings
 warnings.simplefilter("error")
 import torch
 from gpq_agent.train.full_precision import FullPrecision
-precision = FullPrecision()
+precision = FullPrecision({exact})
 x = torch.ones(2, 2)
 """
 AUTOCAST = """
@@ -32,8 +32,23 @@ with warnings.catch_warnings():
         assert not torch.is_autocast_enabled("cuda")
     with torch.cpu.amp.autocast():
         assert (x @ x).dtype == torch.float32
+assert precision.epsilon == 0.0
 precision.give_up()
 assert dtypes() == {torch.bfloat16}, dtypes()
+"""
+AS_IT_IS = """
+with torch.autocast("cpu", dtype=torch.float16, enabled=False):
+    assert precision.epsilon == 0.0
+for dtype in (torch.float16, torch.bfloat16, torch.float16):
+    with torch.autocast("cpu", dtype=dtype):
+        assert (x @ x).dtype == dtype
+assert precision.epsilon == torch.finfo(torch.bfloat16).eps
+torch.set_float32_matmul_precision("high")
+torch.backends.cudnn.benchmark = True
+precision.renew()
+assert torch.get_float32_matmul_precision() == "high"
+assert not torch.backends.cudnn.benchmark
+assert torch.are_deterministic_algorithms_enabled()
 """
 SETTINGS = """
 def reduced():
@@ -66,5 +81,13 @@ for change in (old, new):
 
 @pytest.mark.parametrize("words", [AUTOCAST, SETTINGS], ids=["autocast", "settings"])
 def test_the_script_has_no_say(words: str) -> None:
+    _run(words, exact=True)
+
+
+def test_where_it_fails_it_has_but_no_luck() -> None:
+    _run(AS_IT_IS, exact=False)
+
+
+def _run(words: str, *, exact: bool) -> None:
     environ = {"PYTHONPATH": str(Path(gpq_agent.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-c", BEGIN + words], check=True, env=environ)
+    subprocess.run([sys.executable, "-c", BEGIN.format(exact=exact) + words], check=True, env=environ)
