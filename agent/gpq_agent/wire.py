@@ -120,7 +120,6 @@ ENV_DEFAULTS = (
 )
 ENV_DEVICES = "GPQ_DEVICES"  # device ids of this node, comma-separated
 CHECK_FILES = "files"  # in the folder of a shape that is checked: what its script has written and removed
-CHECK_KEPT = "kept"  # in the folder of a check, above those of its shapes: files as they were before the script
 HASH_SEED = "0"  # PYTHONHASHSEED of every process of a job: sets and their like keep their order over restarts
 ENV_ACCEPTED = "GPQ_ACCEPTED"  # codes of habits that the library may suspect as it likes, comma-separated
 ENV_PROOF = "GPQ_PROOF"  # a Proof as a JSON object

@@ -52,7 +52,14 @@ class ForkServer:
     """`ready`: its imports are done; `lost`: why it cannot be used, "" while it can; `codes`: how replicas ended, by id."""
 
     def __init__(
-        self, python: str, script: str, cwd: str, environ: Mapping[str, str], lifeline: int, log: Path
+        self,
+        python: str,
+        script: str,
+        cwd: str,
+        environ: Mapping[str, str],
+        lifeline: int,
+        log: Path,
+        head: Sequence[str] = (),  # of its command
     ) -> None:
         self.ready, self.lost = False, ""
         self.codes: dict[int, int] = {}
@@ -66,7 +73,7 @@ class ForkServer:
         with other, open(log, "wb") as output:
             try:
                 self._process = subprocess.Popen(
-                    [python, "-c", PROGRAM, script, str(other.fileno()), folder],
+                    [*head, python, "-c", PROGRAM, script, str(other.fileno()), folder],
                     cwd=cwd,
                     env=dict(environ),
                     stdin=subprocess.DEVNULL,

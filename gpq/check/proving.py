@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,17 +16,17 @@ import gpq_agent
 import msgspec
 from gpq_agent import wire
 
-from gpq.check import gpus, judging, keeping
+from gpq.check import gpus, judging, keeping, scratch
 from gpq.check.comparing import Judge
 from gpq.check.guessing import drawn
 from gpq.check.records import Run, read
-from gpq.check.restoring import Restored, remarks, restore
 from gpq.check.running import Course, Program, Runner, interruptible, last_lines
 from gpq.check.shapes import AGAIN, REFERENCE, REPLICAS, ROUNDING, Shape, compared
 from gpq.check.verdict import DIFFERS, FAILED, ShapeView, Verdict
 from gpq.errors import GpqError, TimedOut
 
 THREADS = 4  # cores for each thread of a process beyond the first
+PAST_PYTHON = "under gpq check, C code and other programs may write below TMPDIR alone; "
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +50,8 @@ def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
     home = Path(tempfile.mkdtemp(prefix="gpq-check-"))
     rows: list[ShapeView] = []
     named = False
-    restored = Restored()
     try:
-        with interruptible(), _restoring(home, restored), Runner(_program(asked, home), home, asked.steps) as runner:
+        with interruptible(), Runner(_program(asked, home), home, asked.steps) as runner:
             deadline = begun + asked.seconds
             shapes = (REFERENCE, *ROUNDING, *compared(asked.steps))
             courses, failure = _courses(runner, shapes, deadline, ended)
@@ -92,7 +90,6 @@ def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
                 *_notes(reference, rows, judge, failure),
                 *judging.doubts([reference, *runs], rows),
                 *runner.remarks,
-                *remarks(restored, asked.cwd),
             ],
             coarse=judge.coarse,
             seconds=round(time.monotonic() - begun, 1),
@@ -120,21 +117,6 @@ def _courses(
     return runner.run(shapes, deadline, ended), failure
 
 
-@contextlib.contextmanager
-def _restoring(home: Path, restored: Restored) -> Iterator[None]:
-    """At the end, however it comes, the files that the script has overwritten are as before."""
-    try:
-        yield
-    finally:
-        found = restore(home)
-        restored.back += found.back
-        restored.new += found.new
-        restored.lost += found.lost
-        if sys.exc_info()[0] is not None:  # no verdict will say it
-            for each in found.lost:
-                sys.stderr.write(f"gpq: could not be put back: {each}\n")
-
-
 def _kept(verdict: Verdict, place: str) -> Verdict:
     """The same, and a remark where it could not be kept."""
     try:
@@ -158,7 +140,7 @@ def _program(asked: Asked, home: Path) -> Program:
     environ.setdefault("PYTHONUNBUFFERED", "1")
     environ.setdefault("PYTHONHASHSEED", wire.HASH_SEED)
     environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // THREADS)))
-    environ["WANDB_MODE"] = "disabled"  # a check is no experiment
+    environ |= scratch.variables(home)
     return Program(asked.python, asked.script, asked.arguments, asked.cwd, environ, asked.gpu, asked.isolated)
 
 
@@ -175,10 +157,12 @@ def _whole(courses: list[Course], asked: Asked) -> None:
     """Raises where the script fails in one replica alone, or the time is over."""
     first = courses[0]
     if first.failed:
+        said = last_lines(first.log)
+        refused = any("Permission denied" in line for line in said)
         raise GpqError(
             f"the script failed in one replica alone, with {first.failed}:",
-            f"all that it printed: {first.log}",
-            last_lines(first.log),
+            f"{PAST_PYTHON if refused else ''}all that it printed: {first.log}",
+            said,
         )
     late = [course.shape.name for course in courses if not course.over]
     if late:
@@ -248,9 +232,9 @@ def _notes(reference: Run, rows: list[ShapeView], judge: Judge, failure: str) ->
 def _tidy(home: Path, *, whole: bool) -> None:
     """Checkpoints go at once; what the script printed stays where somebody was told of it."""
     with contextlib.suppress(OSError):
-        if whole and not any((home / wire.CHECK_KEPT).glob("*.json")):  # a file that is not put back yet
+        if whole:
             shutil.rmtree(home)
             return
-        for folder in home.glob("*/checkpoints"):
+        ours = (home / "library", home / scratch.NAME)
+        for folder in (*home.glob("*/checkpoints"), *home.glob(f"*/{wire.CHECK_FILES}"), *ours):
             shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(home / "library", ignore_errors=True)

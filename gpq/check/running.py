@@ -23,6 +23,7 @@ from pathlib import Path
 from gpq_agent import wire
 
 from gpq.check.fork_server import Fork, ForkServer, ServerLost
+from gpq.check.scratch import confined
 from gpq.check.shapes import REFERENCE, Attempt, Shape
 from gpq.errors import GpqError, Interrupted
 
@@ -79,6 +80,7 @@ class Runner:
     def __init__(self, program: Program, folder: Path, steps: int) -> None:
         self._program, self._folder, self._steps = program, folder, steps
         self._environ = dict(program.environ)
+        self._head = confined(program.python, folder)  # of the command of every process
         if not program.gpu:
             self._environ |= {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
         self._courses: list[Course] = []
@@ -91,7 +93,9 @@ class Runner:
         program = self._program
         if program.script.endswith(".py") and not program.isolated:
             log = self._folder / "fork-server.log"
-            self._server = ForkServer(program.python, program.script, program.cwd, self._environ, self._lifeline, log)
+            self._server = ForkServer(
+                program.python, program.script, program.cwd, self._environ, self._lifeline, log, self._head
+            )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -183,7 +187,7 @@ class Runner:
         with open(path, "wb") as log:
             try:
                 return subprocess.Popen(
-                    [program.python, program.script, *program.arguments],
+                    [*self._head, program.python, program.script, *program.arguments],
                     cwd=program.cwd,
                     env=environ,
                     stdin=subprocess.DEVNULL,

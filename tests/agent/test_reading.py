@@ -23,7 +23,7 @@ OURS = {
     "node/login.py": "the environment that our own child is given",
     "train/check.py": "the environment that our own child is given",
     "train/fork_server.py": "a pipe of our own",
-    "train/safekeeping.py": "the environment that our own child is given",
+    "train/redirect.py": "the environment that our own child is given",
     "train/environment.py": "the kernel's",
     "train/proof.py": "modules that run here already; the environment that our own child is given",
     "gpucheck/processes.py": "a pipe from our own child",

@@ -7,10 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests import schemas
 from tests.cli.conftest import ROOT, Gpq
@@ -85,6 +88,21 @@ def alive(pid: str) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def contents(folder: Path) -> dict[str, tuple[float, bytes]]:
+    """All that is in it, and when it was changed."""
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mtime, path.read_bytes() if path.is_file() else b"")
+        for path in folder.rglob("*")
+    }
+
+
+@pytest.fixture
+def pids() -> Iterator[Path]:
+    """What is in /dev is as it is."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        yield Path(name)
 
 
 def rows(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -248,22 +266,23 @@ def test_a_script_that_fails_on_two_replicas_alone_has_a_row_for_it(gpq: Gpq, tm
     assert "AssertionError: planted" in row["problem"]
     assert "planted" in Path(row["log"]).read_text()
     assert own.read_text() == "of weeks"
-    assert f"the script overwrote {own}: put back as before the check" in found["notes"]
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nothing_of_it_outlives_the_command(gpq: Gpq, tmp_path: Path, scratch: Path, how: signal.Signals) -> None:
+def test_nothing_of_it_outlives_the_command(
+    gpq: Gpq, tmp_path: Path, scratch: Path, pids: Path, how: signal.Signals
+) -> None:
     """However it ends: its processes, and the workers of their loaders, write their ids when they are up."""
-    pids = tmp_path / "pids"
-    pids.mkdir()
-    own = tmp_path / "best.pt"
-    own.write_text("of weeks")
-    write = f"open({str(own)!r}, 'w').write('of the check')"
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "best.pt").write_text("of weeks")
+    write = "open('best.pt', 'w').write('of the check'); open('new', 'w').close()"
     tell = f"import os, time; open(os.path.join({str(pids)!r}, str(os.getpid())), 'w').close()"
     endless = f"{write}; {tell}; time.sleep(600)"
-    path = script(tmp_path, before=endless)
+    path = script(folder, before=endless)
+    before = contents(folder)
     with subprocess.Popen(
-        [sys.executable, "-m", "gpq", "check", str(path)], env=gpq.environment, cwd=tmp_path, stderr=subprocess.PIPE
+        [sys.executable, "-m", "gpq", "check", str(path)], env=gpq.environment, cwd=folder, stderr=subprocess.PIPE
     ) as process:
         wait_until(lambda: len(os.listdir(pids)) >= 2, "the first two shapes", 120)
         process.send_signal(how)
@@ -271,11 +290,68 @@ def test_nothing_of_it_outlives_the_command(gpq: Gpq, tmp_path: Path, scratch: P
     assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[how]
     wait_until(lambda: not any(map(alive, os.listdir(pids))), "their end")
     assert bool(list(scratch.glob("gpq-check-*"))) == (how is signal.SIGKILL)
-    if how != signal.SIGKILL:
-        assert own.read_text() == "of weeks"
-        return
-    copies = [each for each in scratch.glob("gpq-check-*/kept/*") if each.read_text() == "of weeks"]
-    assert len(copies) == 1
+    assert contents(folder) == before
+
+
+def test_no_file_of_the_user_is_written(gpq: Gpq, tmp_path: Path, scratch: Path) -> None:
+    """The script finds what it has written, also after a restart in the same shape, and in no other."""
+    folder = tmp_path / "project"
+    (folder / "runs").mkdir(parents=True)
+    torch.save("of weeks", folder / "best.pt")
+    (folder / "log.csv").write_text("of weeks\n")
+    (folder / "runs" / "old").write_text("of weeks")
+    begin = """
+import os, shutil, sqlite3
+from pathlib import Path
+first = os.environ["GPQ_ATTEMPT"] == "1"
+if first:
+    assert torch.load("best.pt") == "of weeks"
+    shutil.rmtree("runs", ignore_errors=True)
+else:
+    assert torch.load("best.pt")["passes"] > 0
+    assert not os.path.exists("runs/old")
+    assert Path("runs", "0").read_text() == "x"
+os.makedirs("runs", exist_ok=True)
+(Path("runs") / os.environ["RANK"]).write_text("x")
+"""
+    save = """
+        with open("log.csv", "a") as stream:
+            print(passes, file=stream)
+        if job.rank == 0:
+            torch.save({"passes": passes, "model": model.state_dict()}, "best.part")
+            os.replace("best.part", "best.pt")
+            assert torch.load("best.pt")["passes"] == passes
+            base = sqlite3.connect("base")
+            base.execute("create table if not exists t (x)")
+            base.commit()
+            base.close()
+"""
+    path = script(folder, after=save)
+    path.write_text(path.read_text().replace("job = gpq.init()", begin + "job = gpq.init()"))
+    before = contents(folder)
+    said = subprocess.run(
+        [sys.executable, "-m", "gpq", "check", "--json", "--steps", "6", "--timeout", "4m", str(path)],
+        env=gpq.environment, cwd=folder, capture_output=True, text=True, check=False, timeout=280,
+    )  # fmt: skip
+    found = json.loads(said.stdout)
+    assert {shape: row["verdict"] for shape, row in rows(found).items()} == dict.fromkeys(EVERY, "same"), found
+    assert contents(folder) == before
+    assert not list(scratch.glob("gpq-check-*"))
+
+
+def test_a_program_that_writes_files_is_refused_in_words(gpq: Gpq, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    path = script(folder, before="import subprocess; subprocess.run(['cp', 'train.py', 'copy.py'], check=True)")
+    before = contents(folder)
+    said = subprocess.run(
+        [sys.executable, "-m", "gpq", "check", str(path)],
+        env=gpq.environment, cwd=folder, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert said.returncode == 1
+    assert "cp: cannot create regular file 'copy.py': Permission denied" in said.stderr
+    assert "under gpq check, C code and other programs may write below TMPDIR alone" in said.stderr
+    assert contents(folder) == before
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ import sys
 
 from .errors import GpqTrainError
 from .leaving import StopTraining
-from .safekeeping import guard
+from .redirect import guard
 from .session import Job, init
 
 guard(os.environ, sys.addaudithook)  # before the script opens a file

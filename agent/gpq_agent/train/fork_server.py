@@ -24,7 +24,7 @@ from typing import Any, Dict, List, NoReturn
 import torch
 import torch._dynamo  # the script's first optimizer would import it
 
-from .safekeeping import guard
+from .redirect import guard
 
 POLL_SECONDS = 0.02  # between two looks for a replica that has ended
 GPUS = ("/dev/nvidia", "/dev/kfd", "/dev/dxg")

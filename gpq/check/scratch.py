@@ -1,0 +1,44 @@
+"""The folder of a check as the one place where its processes write: variables that send programs
+there, and a command that lets them write nowhere else.
+
+What the script itself writes, `gpq_agent.train.redirect` sends to the folder of its shape.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gpq_agent
+
+LANDLOCK = Path(gpq_agent.__file__).parent / "train" / "landlock.py"
+# Below the folder of the check. A short name: sockets are made there, and their paths are limited.
+NAME = "tmp"
+FOLDERS = {
+    "TMPDIR": "",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TORCH_EXTENSIONS_DIR": "extensions",
+    "TRITON_CACHE_DIR": "triton",
+    "CUDA_CACHE_PATH": "cuda",
+    "MPLCONFIGDIR": "matplotlib",
+}
+# A check is no experiment. Xet is a program of Huggingface that writes past Python.
+FIXED = {
+    "WANDB_MODE": "disabled",
+    "COMET_MODE": "disabled",
+    "NEPTUNE_MODE": "debug",
+    "HF_HUB_DISABLE_XET": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+
+
+def variables(home: Path) -> dict[str, str]:
+    """Whatever the shell says of them. The folder is there then."""
+    folder = home / NAME
+    folder.mkdir(exist_ok=True)
+    paths = {name: str(folder / below) for name, below in FOLDERS.items()}
+    return {**FIXED, **paths, "MLFLOW_TRACKING_URI": f"file:{folder / 'mlruns'}"}
+
+
+def confined(python: str, home: Path) -> list[str]:
+    """The head of a command that writes below `home` alone, on a Linux that sees to that."""
+    return [python, "-I", str(LANDLOCK), str(home)]
