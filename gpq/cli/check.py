@@ -58,11 +58,10 @@ def check(
     compared: `same`, `differs` (with the first step and tensor, and the probable habit of the loop), or `told`: the library
     says what stands against a shape, and gpq never runs the job in it.
 
-    It runs here, in the current folder, with checkpoints in a folder of its own. Files that the script overwrites by itself are
-    put back at the end; new ones stay, and are named. An epoch is cut to a few batches, all is computed in full
-    precision unless the script fails in it, and random numbers (dropout, noise, augmentation) are drawn by example.
-    `gpq submit` says so where the last verdict on a script was not good. Exit code 1 where a shape differs in silence,
-    or fails.
+    It runs here, in the current folder, with checkpoints in a folder of its own. None of your files is changed: what the
+    script writes goes to a temporary folder, and is read from there. An epoch is cut to a few batches, all is computed in
+    full precision unless the script fails in it, and random numbers (dropout, noise, augmentation) are drawn by example.
+    `gpq submit` passes the verdict on to the job. Exit code 1 where a shape differs in silence, or fails.
 
     \b
     Example:
