@@ -154,9 +154,10 @@ def _replace(instead: Dict[Any, Any]) -> None:
         if name in PLAIN or not isinstance(names, dict):
             continue
         for key, value in list(names.items()):
-            if isinstance(value, FUNCTIONS) and value in instead:
+            # By its type, since some objects warn where they are asked for their class.
+            if type(value) in FUNCTIONS and value in instead:
                 names[key] = instead[value]
-            elif isinstance(value, type) and name.partition(".")[0] in KEEPERS:
+            elif type(value) is type and name.partition(".")[0] in KEEPERS:
                 _replace_in(value, instead)
     openers = getattr(sys.modules.get("numpy.lib._datasource"), "_file_openers", None)
     table = getattr(openers, "_file_openers", {})  # for savetxt and loadtxt of numpy
@@ -167,10 +168,10 @@ def _replace_in(kind: type, instead: Dict[Any, Any]) -> None:
     """What a class has for its own, and what its methods take by default."""
     for name, value in list(vars(kind).items()):
         function = value.__func__ if isinstance(value, staticmethod) else value
-        if isinstance(function, FUNCTIONS) and function in instead:
+        if type(function) in FUNCTIONS and function in instead:
             setattr(kind, name, instead[function])
         elif isinstance(function, types.FunctionType) and function.__defaults__:
             function.__defaults__ = tuple(
-                instead.get(default, default) if isinstance(default, FUNCTIONS) else default
+                instead.get(default, default) if type(default) in FUNCTIONS else default
                 for default in function.__defaults__
             )

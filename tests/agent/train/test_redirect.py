@@ -242,8 +242,8 @@ def tree(folder: Path) -> dict[str, Any]:
 def run(script: str, home: Path, ways: dict[str, tuple[str, str]], *head: str, **environ: str) -> Told:
     (home / "tmp").mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
-        [*head, sys.executable, "-c", BEGIN + script + VIEW], input=json.dumps(ways), capture_output=True, text=True,
-        check=False, env={**os.environ, "TMPDIR": str(home / "tmp"), **environ},
+        [*head, sys.executable, "-W", "error::FutureWarning", "-c", BEGIN + script + VIEW], input=json.dumps(ways),
+        capture_output=True, text=True, check=False, env={**os.environ, "TMPDIR": str(home / "tmp"), **environ},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     told: Told = json.loads(done.stdout.splitlines()[-1])
