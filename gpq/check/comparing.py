@@ -81,12 +81,16 @@ class Judge:
     def __init__(self, reference: Run, *turned: Run, exact: bool = True) -> None:
         """`turned`: the reference with its batches in other orders; `exact`: in full precision."""
         self.reference, self._turned = reference, turned
-        self.mixed = False
+        self.mixed = False  # another order changes by more than rounding what is trained
+        self.ordered: int | None = None  # the first step, where it does so there: no part of a batch is as the whole
         self.coarse = COARSE * _half_epsilon(reference, exact)  # relative; 0 in full precision
         self._typical: dict[int, float] = {}
         for number in sorted(reference.steps):
             shares = self._shares(number)
+            first = bool(shares) and not any(self._typical.values())
             self._typical[number] = median(shares) if shares else 0.0
+            if first and not self.coarse and self._typical[number] > MIXED:
+                self.ordered = number
         if not self.coarse and self._typical and max(self._typical.values()) > MIXED:
             self.mixed = True
 

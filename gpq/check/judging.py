@@ -17,6 +17,7 @@ from gpq.check.verdict import DIFFERS, FAILED, SAME, TOLD, FoundHabit, ShapeView
 FREEDOMS = ("accumulate", "split", "resize", "retune")
 REFUTED = "nothing here bears it out"
 LATER = "so few steps cannot show it"
+ORDER = "order of examples"  # in one replica alone: so a part of a batch is never as the whole
 
 
 def rows(judge: Judge, pairs: Sequence[tuple[Course, Run]], script: str, reproducible: bool | None) -> list[ShapeView]:
@@ -55,6 +56,10 @@ def _compared(judge: Judge, course: Course, run: Run, script: str, reproducible:
         cause = guess(Case(judge, shape, run, finding, script, reproducible))
         return ShapeView(
             shape.name, DIFFERS, finding.largest, finding.step, _what(finding), cause, finding.metrics, "", ""
+        )
+    if judge.ordered is not None and reproducible and shape.cut:
+        return ShapeView(
+            shape.name, DIFFERS, finding.largest, judge.ordered, ORDER, habit("mixed"), finding.metrics, "", ""
         )
     if len(shape.attempts) > 1 and own_epochs(run):
         step, cause = shape.attempts[1].begin, habit("own-epochs")

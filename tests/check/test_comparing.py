@@ -138,6 +138,7 @@ def test_in_half_precision_the_first_step_that_is_made_otherwise_is_judged_and_n
     judged = Judge(trained(**how), trained(seed=1, **{**how, "noise": 3e-3}))  # type: ignore[arg-type]
     assert judged.coarse == pytest.approx(0.0234, rel=0.01)
     assert not judged.mixed
+    assert judged.ordered is None
     for by, since, step in ((1.008, 1, None), (1.04, 1, 1), (1.04, 3, 3), (1.008, 3, None)):
         run = trained(off(by, since), **how)  # type: ignore[arg-type]
         found = judged.judge(run)
@@ -189,6 +190,7 @@ def test_in_half_precision_the_first_step_is_judged_by_its_gradients() -> None:
 def test_where_the_order_of_examples_changes_everything_that_is_no_rounding() -> None:
     mixed = Judge(trained(), trained(lambda number, each: {name: value * 1.2 for name, value in each.items()}, seed=1))
     assert mixed.mixed
+    assert mixed.ordered == 1
     found = mixed.judge(trained(lambda number, each: {name: value * 1.1 for name, value in each.items()}, seed=2))
     assert found.step == 1
 

@@ -113,6 +113,19 @@ def test_a_habit_that_one_shape_shows_more_plainly_is_that_of_the_others_word_fo
     assert joined([first, habit("token-loss", "9")]) == [first, habit("token-loss", "9")]
 
 
+def test_no_part_of_a_batch_is_as_the_whole_where_the_order_of_its_examples_changes_what_is_trained() -> None:
+    """What another order changes counts as rounding, and hides what a part changes."""
+    judge = Judge(run(), run())
+    judge.ordered = 1
+    courses = [(Course(shape, Path("/nowhere")), run()) for shape in SHAPES]
+    ordered = rows(judge, courses, "", True)
+    assert {(row.verdict, row.what, row.habit.code) for row in ordered if row.habit} == {
+        ("differs", "order of examples", "mixed")
+    }
+    assert len(ordered) == len(SHAPES)
+    assert {row.verdict for row in rows(judge, courses, "", None)} == {"same"}, "random numbers may have done it"
+
+
 def test_fewer_steps_than_the_reference_are_no_success() -> None:
     short = run()
     del short.steps[8]
