@@ -9,9 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gpq_agent
 import pytest
 from gpq_agent import wire
 from gpq_agent.train import landlock
+
+from tests.pythons import pythons
 
 # What is called `seen` at the end is compared with that of a plain run, and so is the folder as the script sees it then.
 WAYS = {
@@ -208,6 +211,18 @@ print(json.dumps(told))
 """
 
 
+LIBRARY = "import numpy, torch, gpq_agent.train\n"
+# What a Python without torch takes of it, as the library's own first lines import torch.
+ALONE = f"""
+import types
+sys.path.insert(0, {str(Path(gpq_agent.__file__).parents[1])!r})
+package = sys.modules["gpq_agent.train"] = types.ModuleType("gpq_agent.train")
+package.__path__ = [{str(Path(landlock.__file__).parent)!r}]
+from gpq_agent.train import redirect
+redirect.guard(os.environ, sys.addaudithook)
+"""
+OTHERS = [python.executable for version, python in pythons().items() if version != sys.version_info[:2]]
+Ways = dict[str, tuple[str, str]]  # the folder, and what is done there
 Told = dict[str, list[Any]]
 
 
@@ -239,10 +254,10 @@ def tree(folder: Path) -> dict[str, Any]:
     return found
 
 
-def run(script: str, home: Path, ways: dict[str, tuple[str, str]], *head: str, **environ: str) -> Told:
+def run(script: str, home: Path, ways: Ways, python: str, *head: str, **environ: str) -> Told:
     (home / "tmp").mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
-        [*head, sys.executable, "-W", "error::FutureWarning", "-c", BEGIN + script + VIEW], input=json.dumps(ways),
+        [*head, python, "-W", "error::FutureWarning", "-c", BEGIN + script + VIEW], input=json.dumps(ways),
         capture_output=True, text=True, check=False, env={**os.environ, "TMPDIR": str(home / "tmp"), **environ},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -250,30 +265,31 @@ def run(script: str, home: Path, ways: dict[str, tuple[str, str]], *head: str, *
     return told
 
 
-def checked(home: Path, ways: dict[str, tuple[str, str]], shape: str = "a-shape") -> Told:
+def checked(
+    home: Path, ways: Ways, shape: str = "a-shape", library: str = LIBRARY, python: str = sys.executable
+) -> Told:
     """As `gpq check` runs it."""
     (home / shape).mkdir(parents=True, exist_ok=True)
-    head = (sys.executable, "-I", landlock.__file__, str(home))
-    order = json.dumps({"folder": str(home / shape)})
-    return run("import numpy, torch, gpq_agent.train\n", home, ways, *head, **{wire.ENV_CHECK: order})
+    head = (python, "-I", landlock.__file__, str(home))
+    return run(library, home, ways, python, *head, **{wire.ENV_CHECK: json.dumps({"folder": str(home / shape)})})
 
 
 class Played:
     """All ways, each in a folder of its own: in a plain run, and in a checked one."""
 
-    def __init__(self, base: Path) -> None:
-        ways = {**WAYS, **TORCH}
-        plain, self.folders = (
+    def __init__(self, base: Path, ways: dict[str, str], plain: str, library: str, python: str) -> None:
+        aside, self.folders = (
             {way: made(base / name / str(number)) for number, way in enumerate(ways)} for name in ("plain", "checked")
         )
         self.before = {way: tree(folder) for way, folder in self.folders.items()}
-        self.plain = run("import numpy, torch\n", base / "aside", {way: (str(plain[way]), ways[way]) for way in ways})
-        self.seen = checked(base / "home", {way: (str(self.folders[way]), ways[way]) for way in ways})
+        self.plain = run(plain, base / "aside", {way: (str(aside[way]), ways[way]) for way in ways}, python)
+        own = {way: (str(self.folders[way]), ways[way]) for way in ways}
+        self.seen = checked(base / "home", own, library=library, python=python)
 
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
-    return Played(tmp_path_factory.mktemp("ways"))
+    return Played(tmp_path_factory.mktemp("ways"), {**WAYS, **TORCH}, "import numpy, torch\n", LIBRARY, sys.executable)
 
 
 @pytest.mark.parametrize("way", [*WAYS, *TORCH])
@@ -281,6 +297,13 @@ def test_it_sees_what_a_plain_run_sees_and_changes_nothing(way: str, played: Pla
     seen, plain = played.seen[way], played.plain[way]
     assert seen == plain
     assert tree(played.folders[way]) == played.before[way]
+
+
+@pytest.mark.parametrize("python", OTHERS)
+def test_other_pythons_do_the_same(python: str, tmp_path: Path) -> None:
+    played = Played(tmp_path, WAYS, "", ALONE, python)
+    assert played.seen == played.plain
+    assert {way: tree(folder) for way, folder in played.folders.items()} == played.before
 
 
 def test_what_goes_past_it_is_refused(tmp_path: Path) -> None:
