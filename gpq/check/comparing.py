@@ -85,12 +85,15 @@ class Judge:
         self.ordered: int | None = None  # the first step, where it does so there: no part of a batch is as the whole
         self.coarse = COARSE * _half_epsilon(reference, exact)  # relative; 0 in full precision
         self._typical: dict[int, float] = {}
+        met = False
         for number in sorted(reference.steps):
             shares = self._shares(number)
-            first = bool(shares) and not any(self._typical.values())
-            self._typical[number] = median(shares) if shares else 0.0
-            if first and not self.coarse and self._typical[number] > MIXED:
-                self.ordered = number
+            self._typical[number] = median(shares.values()) if shares else 0.0
+            gradients = [share for name, share in shares.items() if name.startswith(GRADIENT)]
+            if gradients and not met:
+                met = True  # weights are still the same
+                if not self.coarse and median(gradients) > MOVED:
+                    self.ordered = number
         if not self.coarse and self._typical and max(self._typical.values()) > MIXED:
             self.mixed = True
 
@@ -212,13 +215,14 @@ class Judge:
         start = self.reference.steps[min(self.reference.steps)].tensors.get(name)
         return apart(start, mine) if start is not None else norm(mine)
 
-    def _shares(self, number: int) -> list[float]:
-        """Of each tensor that moved: how far another order takes it, as a part of the way it went."""
-        found: list[float] = []
+    def _shares(self, number: int) -> dict[str, float]:
+        """Of each tensor that moved: how far another order takes it at most, as a part of the way it went."""
+        found: dict[str, float] = {}
         for name, sketch in self.reference.steps[number].tensors.items():
             way = self._moved(name, sketch)
             others = [step.tensors[name] for step in self._steps_turned(number) if name in step.tensors]
-            found += [min(1.0, apart(sketch, other) / way) for other in others if way > 0]
+            if others and way > 0:
+                found[name] = min(1.0, max(apart(sketch, other) for other in others) / way)
         return found
 
     def _largest(self, number: int, last: Step) -> float:
