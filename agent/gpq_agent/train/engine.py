@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gpq_agent import wire
 
-from . import check, clipping, hooks, internals
+from . import check, hooks, internals
 from .agreement import Agreement, Proposal
 from .batches import Configuration, Limits, ordered
 from .checkpoint import CheckpointStore, MemoryRecord
@@ -199,7 +199,6 @@ class Engine:
         self._search = Search(Given(list(models), self._optimizers, self.parts.held(), self._gradients.held))
         self._watch_optimizers()
         listen(self)
-        clipping.listen(self._gradients)
         self._changes = hooks.listen()
         self._following = self._follow(self._gradients.parameters, optimizers)
         self._recall()

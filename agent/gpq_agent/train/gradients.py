@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 import torch
 
 from . import bulk
-from .internals import foreach_add_, foreach_mul, foreach_mul_, foreach_zero_, version_of
+from .internals import foreach_add_, foreach_mul, foreach_mul_, foreach_zero_
 from .probe import GradientProbe
 from .reducing import Marks, Parameter, Reducer, is_as, is_marked, mark
 from .zeros import Zeros, is_zero
@@ -179,21 +179,6 @@ class Gradients:
             self._all = list(dict.fromkeys(item for optimizer in self._optimizers for item in _of(optimizer)))
             self._small = sum(item.numel() for item in self._all) <= KEPT
         return self._all
-
-    def has_left_zero(self, parameters: Sequence[Parameter]) -> bool:
-        """Is all that these have in `p.grad` zero, left there in this step, and has nobody changed it?"""
-        if not self._open or self.last or not self._zeros:
-            return False
-        if self._spare.are_in(parameters):
-            return True
-        for item in parameters:
-            gradient = item.grad
-            if gradient is None:
-                continue
-            zeros, version = self._zeros.get(item, (None, -1))
-            if gradient is not zeros or version_of(gradient) != version:
-                return False
-        return True
 
     def held(self) -> List[torch.Tensor]:
         """What is kept here of gradients."""

@@ -91,11 +91,6 @@ def is_backward() -> bool:
     return current is not None and current() != -1
 
 
-def is_watched() -> bool:
-    """Does a dispatch mode see what is computed?"""
-    return bool(torch._C._len_torch_dispatch_stack())
-
-
 def schema_of(function: Any) -> Any:
     """Of an operation that a dispatch mode is given; None where it has none."""
     return getattr(function, "_schema", None)

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Sequence
 
 import torch
 
-from .bulk import are_same, gradients_of, put, versions_of
+from .bulk import are_same, put, versions_of
 from .internals import foreach_norm, values_of
 from .reducing import Marks, Parameter, mark_of
 
@@ -44,10 +44,6 @@ class Zeros:
     def all(self) -> List[torch.Tensor]:
         """Those that there are."""
         return list(self._zeros)
-
-    def are_in(self, parameters: Sequence[Parameter]) -> bool:
-        """Do just these parameters have them in `p.grad`, in their order, and has nobody changed one?"""
-        return are_same(gradients_of(parameters), self._zeros) and versions_of(self._zeros) == self._versions
 
     def _make(self, parameters: Sequence[Parameter], parts: Sequence[torch.Tensor]) -> None:
         self.forget()

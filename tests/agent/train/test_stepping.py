@@ -132,36 +132,6 @@ def test_gradients_are_zero_before_the_last_micro_batch_whatever_was_done_to_tho
     assert same(model, plain(data, 24, 2))
 
 
-def test_torch_clips_what_a_model_has_by_now_also_where_it_walks_through_it_no_more() -> None:
-    """`model.parameters()` is not walked through where a step only accumulates: the answer is that of the latest real step."""
-    data, this = Examples(96), job()
-    loader = this.loader(data, batch_size=24, max_local_batch=12, fixed_batch=True)
-    model = network()
-    model, optimizer, _ = this.prepare(model, adam(model))
-    weight = next(model.parameters())
-    clip, walked = torch.nn.utils.clip_grad_norm_, []
-    named = model.named_parameters
-    model.named_parameters = lambda *given, **options: walked.append(this.at_step) or named(*given, **options)
-    for number, _ in enumerate(this.epochs(3)):
-        for x, y in loader:
-            torch.nn.functional.mse_loss(model(x), y).backward()
-            begun = model.parameters()
-            next(begun)
-            assert bool(clip(begun, 1e9)) == this.at_step, "a walk that has begun goes on from where it is"
-            if number == 1 and not this.at_step:
-                assert weight.grad is not None
-                weight.grad.add_(1.0)  # seen, whoever walked last
-            walked.clear()
-            norm = clip(model.parameters(), 0.1)
-            assert bool(norm) == (this.at_step or number == 1)
-            if this.step >= 3:  # what the first bodies compute may be looked at whole
-                assert bool(walked) == (this.at_step or number == 1)
-            assert torch.nn.utils.clip_grad_norm_(torch.nn.Linear(2, 2).parameters(), 1.0) == 0.0
-            optimizer.step()
-            optimizer.zero_grad()
-    assert same(model, plain(data, 24, 3, clip=0.1))
-
-
 def test_torch_clips_and_the_optimizer_clears_zeros_where_a_step_only_accumulates_as_they_would_by_themselves() -> None:
     data, this = Examples(96), job()
     loader = this.loader(data, batch_size=24, max_local_batch=12, fixed_batch=True)
