@@ -16,7 +16,17 @@ from gpq_agent.train.habits import HABITS, SUSPECTED
 from gpq.check.shapes import Shape, compared
 from gpq.check.verdict import DIFFERS, SAME, TOLD
 
+from .proven import PROVEN
+
 RESUMED = "stopped and resumed on another number"
+# The shapes of the table, as gpq check calls them.
+CALLED = {
+    "accumulate": "accumulating",
+    "split": "split",
+    "two": "two replicas",
+    "two-acc": "two replicas, accumulating",
+    "resize": RESUMED,
+}
 SCRIPT = """import gpq_agent.train as gpq
 import torch
 from tests.habits.catalogue import load
@@ -54,16 +64,10 @@ PLANTED: dict[str, tuple[str, ...]] = {
     "range-epochs": ("own-epochs",),
     "break-early": ("own-break",),
     "hook-scale": ("grad-hook",),
-    "bank-refilled": ("own-tensor",),
-    "hidden-state": ("own-tensor",),
-    "coefficient-counted": ("own-count", "own-number"),
+    "coefficient-counted": ("own-count",),
     "decay-counted": ("own-rate",),
-    "advantages": ("batch-statistics",),
     "polyak": ("step-value",),
     "norm-inverse": ("part-error",),
-    "first-ten": ("batch-statistics",),
-    "pairs-compared": ("batch-statistics",),
-    "weight-by-gradients": ("batch-statistics",),
     "backward-vector-sum": ("token-loss",),
     "batch-norm": ("batch-norm",),
     "spectral-norm": ("moving-buffer",),
@@ -102,7 +106,7 @@ PLANTED: dict[str, tuple[str, ...]] = {
 # What no library sees at once, and a guess must name: loop -> (code, shapes that differ).
 GUESSED = {"plateau-training-loss": ("replicas-apart", ("two replicas", "two replicas, accumulating", RESUMED))}
 MISSED = {"ema-dict"}  # nothing compares an average that no module holds
-STEPS = {"break-early": 20}  # it leaves an epoch after eight batches
+STEPS = {"break-early": 20, "takewhile-counts": 20}  # they leave an epoch after eight batches
 
 
 def write(name: str, folder: Path) -> Path:
@@ -117,6 +121,9 @@ def faults(name: str, verdict: Mapping[str, Any]) -> list[str]:
     rows = {row["shape"]: row for row in verdict["shapes"]}
     if name in GUESSED:
         return _misguessed(*GUESSED[name], rows)
+    if name in PROVEN:
+        shapes = [CALLED[shape] for shape in PROVEN[name]]
+        return [f"{shape}: {SAME}" for shape in shapes if rows[shape]["verdict"] == SAME]
     codes = PLANTED[name]
     told = {each["code"] for each in verdict["habits"]}
     suspected = {code for code in codes if HABITS[code].evidence == SUSPECTED}

@@ -17,9 +17,8 @@ from gpq_agent import wire
 from .agreement import Proposal
 from .batches import Limits, ceil_div
 from .environment import Environment
-from .following import is_compiled
 from .full_precision import HALF, FullPrecision
-from .internals import BatchNorm
+from .internals import BatchNorm, is_compiled
 from .keyed import Keyed
 from .leaving import end_at_once
 from .proof import Program

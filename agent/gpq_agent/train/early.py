@@ -8,7 +8,6 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Set, Tuple
 
 import torch
 
-from . import redone
 from .loader import Loader
 from .source import UNKNOWN, Body, Loop, Names, loops_of, name_of, reads, targets
 
@@ -36,17 +35,15 @@ class Watch(NamedTuple):
 
 class Found(NamedTuple):
     """`leaving`: names by which the loop may end, that begin anew after a restart; `counting`: those of them that are counted
-    in a loop over the loader; `watched`: objects that may do the same; `best`: names of best values; `head`: what the head of an
-    epoch does again."""
+    in a loop over the loader; `watched`: objects that may do the same; `best`: names of best values."""
 
     leaving: List[str]
     counting: List[str]
     watched: List[Watch]
     best: List[str]
-    head: str
 
 
-NOTHING = Found([], [], [], [], "")
+NOTHING = Found([], [], [], [])
 
 
 def look(frame: Any, parts: Iterable[Any]) -> Found:
@@ -61,7 +58,6 @@ def look(frame: Any, parts: Iterable[Any]) -> Found:
         _once(name for each in found for name in each.counting),
         [watch for each in found for watch in each.watched],
         _once(name for each in found for name in each.best),
-        next((each.head for each in found if each.head), ""),
     )
 
 
@@ -89,7 +85,6 @@ class _Reader:
             sorted(leaving & inner),
             watched,
             [name for name in self._best() if name not in leaving],
-            redone.look(self._loop),
         )
 
     # -- names ---------------------------------------------------------------------------------------------------------

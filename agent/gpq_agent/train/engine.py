@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Set, Tuple
 
 import torch
 import torch.distributed as dist
@@ -17,19 +17,19 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gpq_agent import wire
 
-from . import check, hooks, internals
+from . import check, internals
 from .agreement import Agreement, Proposal
 from .batches import Configuration, Limits, ordered
 from .checkpoint import CheckpointStore, MemoryRecord
 from .control import ControlReader
 from .environment import Environment, seconds_since_launch
 from .errors import GpqTrainError
-from .following import Following, tensors_within
 from .forgotten import Given, Search
 from .freedoms import Freedoms, line
 from .gradients import Gradients
 from .habits import ACCEPTABLE, ACCUMULATE, HABITS, SPLIT, SUSPECTED
 from .heads import Head
+from .hooks import Changes
 from .leaving import again, leave, part_company
 from .ledger import Ledger
 from .noise_scale import NoiseScale
@@ -123,8 +123,7 @@ class Engine:
         self._divisors = Divisors(LOSSES)
         self._reading: Optional[Reading] = None  # of the pass that runs
         self._trained: Tuple[int, List[bool]] = (-1, [])  # epoch, and which parameters are, at the end of a body
-        self._changes: Optional[hooks.Changes] = None
-        self._following: Optional[Following] = None  # of the first bodies
+        self._changes = Changes()
         self._between = False  # it runs after a step in the same body
         self._trial: Optional[Trial] = None
         self._trial_epoch = -1
@@ -199,8 +198,6 @@ class Engine:
         self._search = Search(Given(list(models), self._optimizers, self.parts.held(), self._gradients.held))
         self._watch_optimizers()
         listen(self)
-        self._changes = hooks.listen()
-        self._following = self._follow(self._gradients.parameters, optimizers)
         self._recall()
         if reducer is not None:
             self._share_strangers(wrapped)
@@ -234,21 +231,6 @@ class Engine:
         self.freedoms.agree()
         self.training = True
         listen(self)
-        parameters = list(dict.fromkeys(item for group in groups for item in group["params"]))
-        self._following = self._follow(lambda: parameters, optimizers)
-
-    @contextlib.contextmanager
-    def following(self) -> Iterator[None]:
-        """Around a step of a loop without a loader: what it keeps by itself, it does not have after a restart. Its numbers may
-        follow the step that it is given."""
-        if self._following is None:
-            yield
-            return
-        self._following.begin(0)
-        try:
-            yield
-        finally:
-            self._end_following(excused=True)
 
     def share_weight(self, weight: float, *, even: bool = True) -> None:
         """On the gradients of this replica until the next one. `even`: it is 1 on every replica. Raises GpqTrainError where it
@@ -283,17 +265,6 @@ class Engine:
 
         handle = register_optimizer_step_pre_hook(stepping)
         weakref.finalize(self, handle.remove)
-
-    def _is_no_part_of_the_loop(self) -> bool:
-        """What runs now: an evaluation, or an optimizer's own step."""
-        return self.evaluating > 0 or (self._gate is not None and self._gate.stepping)
-
-    def _follow(self, trained: Callable[[], List[Any]], optimizers: Sequence[Any]) -> Following:
-        def held() -> List[torch.Tensor]:
-            rates = [group.get("lr") for optimizer in optimizers for group in optimizer.param_groups]
-            return tensors_within([*self.parts.held(), *rates])
-
-        return Following(self._is_no_part_of_the_loop, held, trained)
 
     def _tell_habit(self, habit: wire.Habit) -> None:
         sys.stderr.write("gpq: {}\n".format(line(habit)))
@@ -437,7 +408,7 @@ class Engine:
     def _watch_hooks(self) -> None:
         """Those that the script has put on so far. It may do so in any line."""
         assert self._gradients is not None
-        hooks.watch(self._gradients.parameters(), self._models)
+        self._changes.watch(self._gradients.parameters())
 
     def _propose(self) -> Proposal:
         order = self._control.order if self._control is not None else None
@@ -675,9 +646,6 @@ class Engine:
         self._gate.enter(micro)
         if self.check is not None:
             self.check.entered(micro)
-        # Not the first body: it may be a look at the data, and an evaluation what follows it.
-        if self._following is not None and not first:
-            self._following.begin(step.counts[micro.place], step.total)
         return True
 
     def take_back(self, micro: Issued) -> bool:
@@ -759,8 +727,6 @@ class Engine:
         assert self._gate is not None
         assert self._gradients is not None
         assert self._probe is not None
-        if self._following is not None:
-            self._end_following(excused=self._gate.counted or self._weighed_here)
         if self._first:
             self._open()
         if abandoned and not self.evaluation_failed:
@@ -792,8 +758,6 @@ class Engine:
             self._trial = None
             if self.check is not None:
                 self.check.taken_back()
-            if self._following is not None:
-                self._following.forget()
             return True
         self._trial = None
         self._gradients.leave(drop=abandoned)
@@ -806,20 +770,6 @@ class Engine:
             self._cut = self._cut or micro.place > 0
             self._end_step(acted)
         return False
-
-    def _end_following(self, *, excused: bool) -> None:
-        assert self._following is not None
-        found = self._following.end(excused=excused)
-        if found.tensor:
-            self.see("own-tensor")
-        if found.number:
-            self.see("own-number")
-        if found.generator:
-            self.see("own-generator")
-        if found.batch and not self._weighed_here:
-            self.see("batch-statistics")
-        if self._following.over:
-            self._following = None
 
     def _see_freezing(self, epoch: int) -> None:
         """Within an epoch, a loop freezes and thaws by a count of its own, unless it asks for job.step."""
@@ -985,8 +935,6 @@ class Engine:
         self._opening = []
 
     def begin_pass(self, roots: Sequence[Any], given: Sequence[Any]) -> None:
-        if self._following is not None:
-            self._following.before_backward([*roots, *given])
         if self._gradients is None or self._gate is None or self.evaluating:
             return
         self._reading = None
@@ -1005,16 +953,13 @@ class Engine:
     def end_pass(self) -> None:
         if self._gradients is not None and self._probe is not None and not self.evaluating:
             self._end_pass(self._gradients, self._probe)
-        if self._following is not None:
-            self._following.after_backward()
 
     def _end_pass(self, gradients: Gradients, probe: GradientProbe) -> None:
         # What another model does in the body, a measurement say, is no part of the training.
         if (self._reading is not None or self._between) and gradients.is_reached():
             self._judge_pass()
-        if self._changes is not None:
-            for code in self._changes.codes:
-                self.see(code)
+        if self._changes.seen:
+            self.see("grad-hook")
         gradients.end_pass()
         if self.environment.replicas == 1 or not gradients.last:
             self._tail = ()  # nothing to wait for

@@ -48,13 +48,6 @@ HABITS: Dict[str, Entry] = {
         "for a root or a floor: take it of each example; else none, batch and number of GPUs stay",
         SUSPECTED,
     ),
-    "batch-statistics": Entry(
-        (ACCUMULATE, SPLIT, RESIZE),
-        "the loop trains with what it computes from a batch as a whole (its mean, a sum of weights, a threshold, a gradient), "
-        "or picks examples by their places in it",
-        "job.weigh() for what a loss is divided by; for the rest take it of all data, once",
-        SUSPECTED,
-    ),
     "part-error": Entry(
         IN_PIECES,
         "the loop fails in a part of a batch ({}), where gradients are zero until the last part",
@@ -105,38 +98,15 @@ HABITS: Dict[str, Entry] = {
         "a hook on parameters changes or takes gradients while they are computed, before the batch is complete",
         "change gradients after backward(), before optimizer.step()",
     ),
-    "flow-hook": Entry(
-        (ACCUMULATE, SPLIT, RESIZE),
-        "a hook changes gradients inside the model, where they are those of the part of the batch in hand",
-        "change gradients after backward(), before optimizer.step()",
-    ),
     "own-freezing": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
         "parameters are frozen and trained in turns, by a count of the loop's own",
         "decide by job.step, or by the epoch outside the loop over the loader",
     ),
-    "own-tensor": Entry(
-        (ACCUMULATE, SPLIT, RESIZE),
-        "the loop trains with tensors it keeps from one pass to the next (a memory bank, a hidden state, a batch drawn ahead)",
-        "job.state() for a copy of weights; none where examples are kept",
-        SUSPECTED,
-    ),
-    "own-number": Entry(
-        ALL,
-        "a number that the loop computes with is another in every pass (a coefficient, a temperature)",
-        "compute it from job.step",
-        SUSPECTED,
-    ),
     "own-count": Entry(
         ALL,
         "what the loop trains hangs on a count of its own ({}), which counts micro-batches and begins anew after a restart",
         "count by job.step",
-        SUSPECTED,
-    ),
-    "own-generator": Entry(
-        (ACCUMULATE, SPLIT, RESIZE),
-        "the loop draws random numbers from a generator of its own, which counts passes and begins anew after a restart",
-        "leave generator= out: torch's own is seeded by the step",
         SUSPECTED,
     ),
     "own-next": Entry(
@@ -202,12 +172,6 @@ HABITS: Dict[str, Entry] = {
         'bad = job.state("bad", 0) before the loop, job.state("bad", bad) where it changes; job.state(object) for an object',
         SUSPECTED,
     ),
-    "own-zip": Entry(
-        (ACCUMULATE, SPLIT, RESIZE),
-        "the loop takes something else beside each batch, by zip() or map(), which counts micro-batches and begins anew",
-        "one data set that gives both to job.loader()",
-        SUSPECTED,
-    ),
     "epoch-head": Entry(
         (RESIZE,),
         "what the loop does at the head of an epoch ({}) is done again when it goes on in the midst of one",
@@ -242,7 +206,7 @@ HABITS: Dict[str, Entry] = {
 
 
 # Some that are observed are also suspected, before they show.
-ACCEPTABLE = {code for code, entry in HABITS.items() if entry.evidence == SUSPECTED} | {"own-break", "epoch-head"}
+ACCEPTABLE = {code for code, entry in HABITS.items() if entry.evidence == SUSPECTED} | {"own-break"}
 
 
 def table() -> str:

@@ -8,11 +8,10 @@ from operator import attrgetter
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-__all__ = ["BatchNorm", "StorageWeakRef", "TorchDispatchMode"]
+__all__ = ["BatchNorm", "TorchDispatchMode"]
 
 # Versions of torch that the tests of the library, or gpq doctor --gpu, were run with.
 TRIED = ("2.5", "2.11", "2.13")
@@ -46,13 +45,14 @@ def untried(version: str) -> str:
 # -- tensors and generators --------------------------------------------------------------------------------------------
 
 
-def memory_of(item: torch.Tensor) -> int:
-    """A number of the memory that it is in. Raises RuntimeError or NotImplementedError for sparse ones and their like."""
-    return int(item.untyped_storage()._cdata)
-
-
 def number_of(generator: torch.Generator) -> int:
     return int(getattr(generator, "_cdata", 0))
+
+
+def is_torchs(generator: torch.Generator) -> bool:
+    """One of those that draw where none is given: gpq seeds them by the step."""
+    ours = (torch.default_generator, *getattr(torch.cuda, "default_generators", ()))
+    return number_of(generator) in map(number_of, ours)
 
 
 def values_of(sparse: torch.Tensor) -> torch.Tensor:
@@ -85,12 +85,6 @@ def shape_of(node: Any, at: int) -> Optional[Tuple[int, ...]]:
     return tuple(known[at].shape) if at < len(known) else None
 
 
-def is_backward() -> bool:
-    """Does a backward pass run? False where torch does not tell."""
-    current = getattr(torch._C, "_current_graph_task_id", None)
-    return current is not None and current() != -1
-
-
 def schema_of(function: Any) -> Any:
     """Of an operation that a dispatch mode is given; None where it has none."""
     return getattr(function, "_schema", None)
@@ -105,22 +99,12 @@ def uncompiled(model: torch.nn.Module) -> torch.nn.Module:
     return inner
 
 
-def is_compiling() -> bool:
-    """Has anything been compiled in this process?"""
+def is_compiled() -> bool:
+    """Does the script use torch.compile, or what is made for it? That may run otherwise under a mode, or not at all."""
+    if "torch.nn.attention.flex_attention" in sys.modules:
+        return True
     frame = sys.modules.get("torch._dynamo.eval_frame")
     return any(item is not None for item in getattr(frame, "cached_backends", {}).values())
-
-
-def backward_hooks(module: torch.nn.Module) -> List[Dict[int, Any]]:
-    """By number, what is called with the module and gradients, after its backward pass and before
-    it. The same."""
-    return [module._backward_hooks, module._backward_pre_hooks]
-
-
-def kept_tensors(module: torch.nn.Module) -> List[torch.Tensor]:
-    """A module's own parameters and buffers, those alone that its state_dict has."""
-    buffers = [item for name, item in module._buffers.items() if name not in module._non_persistent_buffers_set]
-    return [item for item in (*module._parameters.values(), *buffers) if item is not None]
 
 
 def attributes_of(item: Any) -> Dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import torch
 
 from . import internals
-from .following import is_compiled, is_torchs
 from .order import stable_seed
 from .steady import States, generators, moved, put_back, put_back_torch, seed, seed_torch, states, torch_states
 
@@ -44,7 +43,7 @@ class Keyed(internals.TorchDispatchMode):
         seed(stable_seed(epoch, start))
         self._begun = generators()
         self._examples, self._draws, self._luck = list(examples), 0, False
-        if not self._inside and not is_compiled():
+        if not self._inside and not internals.is_compiled():
             self._inside = True
             self.__enter__()  # type: ignore[no-untyped-call]
 
@@ -65,7 +64,9 @@ class Keyed(internals.TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        own = (isinstance(each, torch.Generator) and not is_torchs(each) for each in (*args, *kwargs.values()))
+        own = (
+            isinstance(each, torch.Generator) and not internals.is_torchs(each) for each in (*args, *kwargs.values())
+        )
         if not self._examples or torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()) or any(own):
             return func(*args, **kwargs)
         schema = internals.schema_of(func)

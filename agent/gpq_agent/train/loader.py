@@ -3,13 +3,12 @@
 import dis
 import inspect
 import sys
-import weakref
-from typing import Any, Iterator, List, Optional, Protocol
+from typing import Any, Iterator, Optional, Protocol
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from . import check, counted, holders
+from . import check, counted
 from .errors import GpqTrainError
 from .sampler import GlobalSampler, Issued, stable_seed
 
@@ -109,21 +108,15 @@ class Loader:
         return self.steps_per_epoch
 
     def __iter__(self) -> Iterator[Any]:
-        this: List[Any] = []
-        batches = self._batches(this)
-        this.append(weakref.ref(batches))
-        return batches
+        return self._batches()
 
-    def _batches(self, this: List[Any]) -> Iterator[Any]:
-        """`this`: of this generator a weak reference, once it runs."""
+    def _batches(self) -> Iterator[Any]:
         sampler = self.sampler
         if self._session.looks_over():
             self._drop_look()
         epoch = self._session.pass_over_data(by_next=_is_called_by_next(sys._getframe(1)))
         if not self._looked:
             self._looked = True
-            for code, detail in holders.look(this[0](), sys._getframe(1), self.steps_per_epoch):
-                self._session.announce(code, detail)
             count = counted.look(sys._getframe(1))
             if count:
                 self._session.announce("own-count", count)

@@ -283,8 +283,7 @@ class Job:
             reseed(self._seed, engine.meter.steps, 0)
             engine.share_weight(1.0)
             try:
-                with engine.following():
-                    yield engine.meter.steps
+                yield engine.meter.steps
             except GeneratorExit:
                 engine.abandon()
                 raise
@@ -447,8 +446,6 @@ class Job:
             engine.see("own-end", ", ".join(found.leaving))
         if found.counting:
             engine.suspect("own-break")
-        if found.head:
-            engine.suspect("epoch-head", found.head)
         if found.best and engine.environment.checkpoint_dir:
             name = found.best[0]
             engine.notice(

@@ -431,61 +431,6 @@ def passed_on(batches: Any) -> Iterator[Any]:
         yield batch
 
 
-def first(this: Job, around: Callable[[Any], Any]) -> dict[str, str]:
-    """What is known of a loop after its first step. An epoch has five."""
-    loader = this.loader(Examples(50), batch_size=10, fixed_batch=True)
-    _, optimizer, _ = prepared(this)
-    for _ in this.epochs(1):
-        for _ in around(loader):
-            if this._engine.meter.steps:
-                return dict(known(this))
-            optimizer.step()
-    raise AssertionError
-
-
-@pytest.mark.parametrize(
-    ("around", "code"),
-    [
-        (lambda loader: itertools.islice(loader, 3), "own-break"),
-        (lambda loader: enumerate(itertools.islice(loader, 5)), "own-break"),
-        (lambda loader: itertools.islice(enumerate(passed_on(loader)), 3), "own-break"),
-        (lambda loader: zip(range(3), loader, strict=False), "own-break"),
-        (lambda loader: zip(loader, range(5), strict=False), "own-break"),
-        (lambda loader: itertools.takewhile(lambda batch: batch is not None, loader), "own-break"),
-        (lambda loader: zip(loader, [1, 2, 3], strict=False), "own-zip"),
-        (lambda loader: enumerate(zip(itertools.cycle("ab"), passed_on(loader), strict=False)), "own-zip"),
-        (lambda loader: map(lambda one, other: one, loader, [1, 2, 3]), "own-zip"),
-        (lambda loader: itertools.zip_longest(loader, [1, 2, 3]), "own-zip"),
-    ],
-)
-def test_what_counts_batches_around_the_loader_is_told_at_the_first(around: Any, code: str) -> None:
-    assert set(first(job(), around)) == {code}
-
-
-@pytest.mark.parametrize(
-    "around",
-    [
-        lambda loader: loader,
-        enumerate,
-        passed_on,
-        lambda loader: map(list, enumerate(loader)),
-        lambda loader: (batch for batch in loader),
-        lambda loader: itertools.islice(loader, None),
-        lambda loader: itertools.islice(loader, 1000),
-        lambda loader: zip(itertools.count(), loader, itertools.repeat(2), strict=False),
-        lambda loader: zip(range(1000), loader, strict=False),
-        lambda loader: itertools.chain(loader),
-    ],
-)
-def test_what_only_passes_batches_on_is_not_told(around: Any) -> None:
-    assert first(job(), around) == {}
-
-
-def test_takewhile_that_asks_the_job_is_not_told() -> None:
-    this = job()
-    assert first(this, lambda loader: itertools.takewhile(lambda _: this.step < 9, loader)) == {}
-
-
 # -- the head of an epoch ----------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy
 import pytest
 import torch
-from gpq_agent.train import internals, keyed
+from gpq_agent.train import internals
 from gpq_agent.train.keyed import Keyed
 from gpq_agent.train.steady import ATTENTION, DROPOUTS, Dropout, arranged, generators, moved, plain_attention, still
 from torch import nn
@@ -181,7 +181,7 @@ def test_outside_a_body_all_is_as_ever() -> None:
     mode.begin(0, 0, WHOLE)  # a body that was left without an end
     assert torch.equal(first, torch.rand(7))
     mode.end()
-    assert not internals.is_watched()
+    assert internals.current_dispatch_mode() is None
     assert not moved(before, generators())
     torch.manual_seed(3)
     plain = torch.rand(7)
@@ -209,7 +209,7 @@ def test_a_mode_that_the_script_has_not_left_stays() -> None:
     mode.begin(0, 0, WHOLE)
     assert torch.equal(torch.rand(7), inside)
     mode.end()
-    assert not internals.is_watched()
+    assert internals.current_dispatch_mode() is None
     torch.set_rng_state(before[0])
     torch.manual_seed(4)
     assert torch.equal(torch.rand(7), plain)
@@ -230,10 +230,10 @@ def test_what_is_computed_anew_for_its_gradient_draws_the_same() -> None:
 
 
 def test_nothing_compiled_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyed, "is_compiled", lambda: True)
+    monkeypatch.setattr(internals, "is_compiled", lambda: True)
     mode = Keyed()
     mode.begin(0, 0, WHOLE)
-    assert not internals.is_watched()
+    assert internals.current_dispatch_mode() is None
     torch.rand(7)
     assert mode.end()
 

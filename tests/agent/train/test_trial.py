@@ -6,11 +6,18 @@ import threading
 from typing import Any
 
 import torch
-from gpq_agent.train.following import tensors_within
 from gpq_agent.train.trial import Trial
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .test_stepping import Examples, job, prepared
+
+
+def tensors_within(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [item for part in value for item in tensors_within(part)] if isinstance(value, (list, tuple)) else []
 
 
 class Part:
