@@ -364,8 +364,9 @@ REPORT_KINDS = (
 # several micro-batches), "split" (two of them on one replica, to measure the noise scale), "resize" (a restart with another
 # number of replicas), "retune" (another total batch).
 FREEDOMS = ("accumulate", "split", "resize", "retune")
-# Habits that the few steps of `gpq check` do not refute: what ends a loop later, and averages that no module holds.
-SHOWS_LATER = frozenset({"own-end", "own-break", "forgotten-copy"})
+# Habits that the few steps of `gpq check` do not refute: what takes batches by a count of its own, and
+# averages that no module holds.
+SHOWS_LATER = frozenset({"own-next", "forgotten-copy"})
 
 
 class Habit(NamedTuple):

@@ -16,6 +16,7 @@ import gpq_agent
 import msgspec
 from gpq_agent import wire
 
+from gpq import lint
 from gpq.check import gpus, judging, keeping, scratch
 from gpq.check.comparing import Judge
 from gpq.check.guessing import drawn
@@ -89,6 +90,7 @@ def prove(asked: Asked, ended: Callable[[str], None]) -> Verdict:
             notes=[
                 *_notes(reference, rows, judge, failure),
                 *judging.doubts([reference, *runs], rows),
+                *lint.hints(text),
                 *runner.remarks,
             ],
             coarse=judge.coarse,

@@ -10,8 +10,8 @@ from gpq.cli import spec
 from gpq.rpc.messages import ArrayMessage, ProofMessage, SpecMessage
 from gpq.rpc.placeholders import filled
 
-LIBRARY = b"gpq_agent"
-MOST_READ = 1 << 20  # bytes of a script
+LIBRARY, EPOCHS = "gpq_agent", ".epochs("  # in scripts that use it, and that may leave its epochs
+MOST_READ = 1 << 20  # characters of a script
 
 
 def of(asked: spec.Asked, built: SpecMessage, array: ArrayMessage | None) -> tuple[ProofMessage | None, list[str]]:
@@ -23,27 +23,39 @@ def of(asked: spec.Asked, built: SpecMessage, array: ArrayMessage | None) -> tup
     arguments = [filled(word, values) for word in asked.words[1:]]
     line = shlex.join([asked.words[0], *arguments])
     verdict = keeping.kept(script, arguments)
+    may_be_resized = built.max_gpus != built.min_gpus and not built.rigid
+    text = _text(script) if may_be_resized or verdict is not None else ""
+    remarks = hints(text) if EPOCHS in text else []
     if verdict is None:
-        may_be_resized = built.max_gpus != built.min_gpus and not built.rigid
-        if may_be_resized and _uses_library(script):
-            return None, [f"no verdict on this script yet: `gpq check {line}` tries if it trains the same on any GPUs"]
-        return None, []
+        if may_be_resized and LIBRARY in text:
+            remarks += [f"no verdict on this script yet: `gpq check {line}` tries if it trains the same on any GPUs"]
+        return None, remarks
     changed = keeping.changed(verdict)
     if changed:
         name = os.path.relpath(changed, os.path.dirname(os.path.realpath(script)))
-        return None, [f"{name} has changed since gpq check found something of this script: `gpq check {line}`"]
+        return None, [
+            *remarks,
+            f"{name} has changed since gpq check found something of this script: `gpq check {line}`",
+        ]
     from gpq.check.proofs import proof
 
     found = proof(verdict)
     if found is None or not found.lost:
-        return found, []
+        return found, remarks
     words = f"under gpq this script may train something else ({found.message}), so the job does without"
-    return found, [f"{words} {', '.join(found.lost)}: gpq check --last {line}"]
+    return found, [*remarks, f"{words} {', '.join(found.lost)}: gpq check --last {line}"]
 
 
-def _uses_library(script: str) -> bool:
+def hints(text: str) -> list[str]:
+    """Of what a script forgets at a restart. Few loops have any, so only they pay for its parsing."""
+    from gpq import lint
+
+    return lint.hints(text)
+
+
+def _text(script: str) -> str:
     try:
-        with open(script, "rb") as stream:
-            return LIBRARY in stream.read(MOST_READ)
+        with open(script, encoding="utf-8", errors="replace") as stream:
+            return stream.read(MOST_READ)
     except OSError:
-        return False
+        return ""

@@ -62,7 +62,7 @@ def test_a_shape_is_told_where_the_library_takes_the_freedom_away_that_it_needs(
 
 def test_a_suspicion_is_told_where_it_shows_and_named_where_it_does_not() -> None:
     tokens = Told("token-loss", ["accumulate", "split"], "a loss is divided by tokens", "job.weigh(tokens)")
-    later = Told("own-end", ["resize"], "the loop may end early", "job.state()")
+    later = Told("own-next", ["resize"], "the loop takes batches by next()", "a for loop")
     runs = [run(wrong=shape.name == "accumulating") for shape in SHAPES]
     reference = run()
     reference.suspected = {each.code: each for each in (tokens, later)}
@@ -72,7 +72,7 @@ def test_a_suspicion_is_told_where_it_shows_and_named_where_it_does_not() -> Non
     assert (table[0].step, table[0].what) == (0, "samples"), "what shows it"
     assert [each.code for each in habits([reference], table)] == ["token-loss"]
     assert doubts([reference], table) == [
-        "a job would take this for granted, and so few steps cannot show it: the loop may end early (own-end)"
+        "a job would take this for granted, and so few steps cannot show it: the loop takes batches by next() (own-next)"
     ]
     nothing = rows(Judge(reference, reference), [(course, run()) for course in courses], "", None)
     assert worst(nothing) == "same"

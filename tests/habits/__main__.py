@@ -23,7 +23,8 @@ micro-batches; two replicas; two that accumulate; and stopped in mid-epoch to go
 the same loop in plain PyTorch, without gpq: final weights, averages included, within 1e-4 of each tensor's norm.
 
 *right*: they agree. *told*: a line named the habit and the freedom that it takes; *right, told*: both; *refused*: an error with a
-hint. *gpq check*: they differ, by so much, and only `gpq check` says so (`make planted`). SILENT: nobody says so.
+hint. *gpq check*: they differ, by so much, and only `gpq check` says so (`make planted`);
+*hint*: so does `gpq submit`, from the source alone. SILENT: nobody says so.
 """
 
 

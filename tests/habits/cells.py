@@ -19,7 +19,7 @@ from tests.ports import free_port
 from tests.promises import demand_no_crash
 
 from .catalogue import Habit
-from .proven import PROVEN
+from .proven import HINTED, PROVEN
 from .replica import run_replica
 from .shapes import SHAPES, Shape
 
@@ -38,9 +38,9 @@ WORDS = {
 }
 
 RIGHT, RIGHT_TOLD, TOLD, SILENT = "right", "right, told", "told", "SILENT"
-CHECKED = "gpq check"
+CHECKED, HINT = "gpq check", "hint"
 TRACEBACK, HANG, UNSTOPPED, LATE = "TRACEBACK", "HANG", "NOT STOPPED", "LATE"
-GOOD = (RIGHT, RIGHT_TOLD, TOLD, CHECKED)
+GOOD = (RIGHT, RIGHT_TOLD, TOLD, CHECKED, HINT)
 
 
 class Cell(NamedTuple):
@@ -62,7 +62,7 @@ class Cell(NamedTuple):
     def shown(self) -> str:
         if self.verdict == TOLD and not math.isfinite(self.difference):
             return "refused"
-        if self.verdict in (TOLD, CHECKED, SILENT, LATE) and math.isfinite(self.difference):
+        if self.verdict in (TOLD, CHECKED, HINT, SILENT, LATE) and math.isfinite(self.difference):
             percent = 100 * self.difference
             return f"{self.verdict} " + (f"{percent:.2g}%" if percent < 99.5 else "over 100%")
         return self.verdict
@@ -112,6 +112,8 @@ def run_cell(habit: Habit, shape: Shape, wanted: dict[str, torch.Tensor], folder
         verdict = UNSTOPPED
     if verdict in (SILENT, LATE) and shape.name in PROVEN.get(habit.name, ()):
         verdict = CHECKED
+    if verdict in (SILENT, LATE) and habit.name in HINTED:
+        verdict = HINT
     return Cell(habit.name, shape.name, verdict, difference, tensor, said, time.monotonic() - begin, folder)
 
 

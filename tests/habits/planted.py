@@ -64,7 +64,6 @@ PLANTED: dict[str, tuple[str, ...]] = {
     "range-epochs": ("own-epochs",),
     "break-early": ("own-break",),
     "hook-scale": ("grad-hook",),
-    "coefficient-counted": ("own-count",),
     "decay-counted": ("own-rate",),
     "polyak": ("step-value",),
     "norm-inverse": ("part-error",),
@@ -106,7 +105,8 @@ PLANTED: dict[str, tuple[str, ...]] = {
 # What no library sees at once, and a guess must name: loop -> (code, shapes that differ).
 GUESSED = {"plateau-training-loss": ("replicas-apart", ("two replicas", "two replicas, accumulating", RESUMED))}
 MISSED = {"ema-dict"}  # nothing compares an average that no module holds
-STEPS = {"break-early": 20, "takewhile-counts": 20}  # they leave an epoch after eight batches
+# They leave an epoch after eight batches, or train otherwise later than the steps of a check.
+STEPS = dict.fromkeys(("break-early", "takewhile-counts", "islice-some", "loss-by-index", "loss-later"), 20)
 
 
 def write(name: str, folder: Path) -> Path:

@@ -1,6 +1,8 @@
-"""Loops that train something else where the library sees nothing, and which `gpq check` finds: by shapes of the table.
+"""Loops that train something else where the library sees nothing.
 
-`make planted` holds each against the verdict of `gpq check`.
+PROVEN: `gpq check` finds them, in these shapes of the table. `make planted` holds each against its verdict.
+HINTED: they end by what a restart forgets, later than a check looks. Their source tells, and what it hints
+at: `tests/test_lint.py`.
 """
 
 ALL = ("accumulate", "split", "two", "two-acc", "resize")
@@ -30,6 +32,22 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "zip-other-loader": ("split", "resize"),
     "zip-other-enumerate": ("resize",),
     "takewhile-counts": ("resize",),
+    "islice-some": ("resize",),
+    "coefficient-counted": ("accumulate", "split", "two-acc", "resize"),
+    "coefficient-whole": ("accumulate", "split", "two-acc", "resize"),
+    "coefficient-tensor": ("accumulate", "split", "two-acc", "resize"),
+    "loss-by-index": ("accumulate", "split", "two-acc", "resize"),
+    "loss-later": ("accumulate", "split", "two-acc", "resize"),
+    "loss-at-the-end": ("accumulate", "split", "two-acc", "resize"),
     "head-halves-rate": ("resize",),
     "head-copies-model": ("resize",),
+}
+HINTED = {
+    "patience": "bad",
+    "patience-object": "stopper",
+    "patience-attribute": "stopper",
+    "patience-trainer": "self.bad",
+    "patience-history": "history",
+    "epochs-numbered": "number",
+    "steps-counted": "steps",
 }

@@ -17,7 +17,7 @@ def verdict(*told: bool) -> Verdict:
         )
         for number, each in enumerate(told)
     ]  # fmt: skip
-    return Verdict("train.py", [], "", TOLD, 8, 13, shapes, [HABIT], [], 1.0, "")
+    return Verdict("train.py", [], "", {}, "", "", TOLD, 8, 13, shapes, [HABIT], [], 0.0, 1.0, "")
 
 
 def test_a_habit_names_the_shapes_that_it_concerns_or_every_shape() -> None:

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import weakref
-from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence, Set, Tuple
 
 import torch
 import torch.distributed as dist
@@ -140,9 +140,7 @@ class Engine:
         self._look_due = False  # the newest step has changed the weights, and nobody has looked since
         self._pending = 0  # steps of the loader since the last real step
         self._stop_waits = 0  # of which kind, until rank 0 is between two steps of the loop's own
-        self._opening: List[
-            Tuple[Callable[[str, str], None], str, str]
-        ] = []  # habits of the loop that begins, until it trains
+        self._opening: List[Tuple[str, str]] = []  # habits of the loop that begins, until it trains
         self._first = False  # the micro-batch in hand is the first of a loop
         self._looked_at = False  # the script has dropped the first batch of a loop, and nothing since
         self._look_used = False  # and has trained on it
@@ -869,10 +867,8 @@ class Engine:
     # -- called by the gate --------------------------------------------------------------------------------------------
 
     def see(self, code: str, detail: str = "") -> None:
-        """The loop has a habit. Nothing that an evaluation does counts."""
-        if HABITS[code].evidence == SUSPECTED:
-            self.suspect(code, detail)
-            return
+        """The loop has a habit, or seems to have it: that is what gpq check is to try. Nothing that an evaluation
+        does counts."""
         if self.evaluating:
             return
         if code == "own-rate" and self._search is not None:
@@ -881,7 +877,10 @@ class Engine:
             scheduler = self._search.scheduler()
             if scheduler:  # it is what sets the rate
                 code, detail = "forgotten-scheduler", scheduler
-        self.freedoms.see(code, detail)
+        if self.check is not None and HABITS[code].evidence == SUSPECTED:
+            self.check.suspect(self.freedoms.habit(code, detail))
+        else:
+            self.freedoms.see(code, detail)
 
     def outside(self) -> None:
         """An optimizer steps outside the loop over the loader."""
@@ -902,36 +901,22 @@ class Engine:
             )
         self._opening = []
         if by_next:
-            self.announce("own-next")
+            self._opening.append(("own-next", ""))
         if not self.in_epochs:
-            self._opening.append((self.see, "own-epochs", ""))
+            self._opening.append(("own-epochs", ""))
             return None
         changed = self._head.changed() if self._head is not None else ""
         if changed:
-            self._opening.append((self.see, "epoch-head", changed))
+            self._opening.append(("epoch-head", changed))
         return self.epoch
-
-    def announce(self, code: str, detail: str = "") -> None:
-        """The loop that begins seems to have this habit, should it do more than look at a batch."""
-        self._opening.append((self.suspect, code, detail))
-
-    def suspect(self, code: str, detail: str = "") -> None:
-        """The loop seems to have a habit. It counts until it is refuted: under `gpq check`, which is to do that, it does not
-        count."""
-        if self.evaluating:
-            return
-        if self.check is None:
-            self.freedoms.suspect(code, detail)
-        else:
-            self.check.suspect(self.freedoms.habit(code, detail, SUSPECTED))
 
     def _open(self) -> None:
         """The loop that has begun trains."""
         self._first = False
         if self._head is not None:
             self._head.close()
-        for see, code, detail in self._opening:
-            see(code, detail)
+        for code, detail in self._opening:
+            self.see(code, detail)
         self._opening = []
 
     def begin_pass(self, roots: Sequence[Any], given: Sequence[Any]) -> None:

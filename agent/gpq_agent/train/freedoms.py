@@ -4,18 +4,17 @@ All replicas lose a freedom at the same step, because the batch of each follows 
 """
 
 import os
-from typing import Any, Callable, Collection, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Collection, Dict, List, Optional, Set
 
 from gpq_agent import records, wire
 
 from .agreement import Agreement
 from .batches import Configuration, Limits, ceil_div
-from .habits import ACCUMULATE, HABITS, OBSERVED, RESIZE, RETUNE, SPLIT, SUSPECTED
+from .habits import ACCUMULATE, HABITS, RESIZE, RETUNE, SPLIT, SUSPECTED
 from .proof import habit as habit_of
 
 RECORD = "habits.json"
 CODES = sorted(HABITS)
-SURE = 2  # how much an observation weighs, more than a suspicion
 SAID = {
     ACCUMULATE: "no micro-batches",
     SPLIT: "no noise scale from one GPU",
@@ -41,9 +40,7 @@ class Freedoms:
         self._rank = rank
         self._tell = tell
         self._known: Dict[str, str] = {}  # habit: its detail
-        self._suspected: Set[str] = set()  # of these: none that was observed
         self._seen: Dict[str, str] = {}  # on this replica, not agreed on yet
-        self._doubtful: Set[str] = set()  # of these: only suspected
         self._accepted = accepted
         self._same: Set[str] = set()  # freedoms in whose shapes gpq check found the same
         self._proof: Optional[wire.Proof] = None
@@ -59,26 +56,15 @@ class Freedoms:
             self.lost.update(proof.lost)
             if proof.lost and first and self._rank == 0:
                 self._tell(habit_of(proof))
-        habits, suspected = self._read()
-        for code, detail in habits.items():
-            # What is accepted and was observed will be observed again.
-            if code in HABITS and code not in self._accepted:
-                self._seen[code] = detail
-                if code in suspected or HABITS[code].evidence == SUSPECTED:
-                    self._doubtful.add(code)
+        for code, detail in self._read().items():
+            if code in HABITS:
+                self.see(code, detail)
         self.agree()
 
     def see(self, code: str, detail: str = "") -> None:
-        """This replica's loop has this habit. Counts once all agree."""
-        self._doubtful.discard(code)
-        if code not in self._known or code in self._suspected:
+        """This replica's loop has this habit, or seems to have it. Counts once all agree, unless it is accepted."""
+        if code not in self._known and code not in self._accepted:
             self._seen.setdefault(code, detail)
-
-    def suspect(self, code: str, detail: str = "") -> None:
-        """This replica's loop seems to have this habit, which counts unless it is accepted, or refuted."""
-        if code not in self._accepted and not self.noticed(code):
-            self._doubtful.add(code)
-            self._seen[code] = detail
 
     def knows(self, code: str) -> bool:
         """Has the loop this habit, as far as all agree?"""
@@ -95,21 +81,15 @@ class Freedoms:
 
     def agree(self) -> bool:
         """What any replica has seen, all have. Returns whether freedoms are lost by it. Collective."""
-        evidence = self._agreement.maximum([float(self._weight(code)) for code in CODES])
-        news = [
-            code
-            for code, weight in zip(CODES, evidence)
-            if weight and (code not in self._known or (weight == SURE and code in self._suspected))
-        ]
-        for code in news:
-            self._known[code] = self._seen.get(code) or self._known.get(code, "")
-            (self._suspected.discard if evidence[CODES.index(code)] == SURE else self._suspected.add)(code)
+        mine = [float(code in self._seen) for code in CODES]
+        agreed = [code for code, seen in zip(CODES, self._agreement.maximum(mine)) if seen and code not in self._known]
+        for code in agreed:
+            self._known[code] = self._seen.get(code, "")
         self._seen.clear()
-        self._doubtful.clear()
-        taking = [code for code in news if self._taken(code)]
+        taking = [code for code in agreed if self._taken(code)]
         for code in taking:
             self.lost.update(self._taken(code))
-        if news and self._rank == 0:
+        if agreed and self._rank == 0:
             self._write()
             for code in taking:
                 self._say(code)
@@ -123,29 +103,24 @@ class Freedoms:
             self._write()
             self._say(code)
 
-    def _weight(self, code: str) -> int:
-        if code not in self._seen:
-            return 0
-        return SURE - 1 if code in self._doubtful else SURE
-
     def _taken(self, code: str) -> List[str]:
         """The freedoms that a habit takes. gpq check is right where a suspicion is not, but for what shows later
         than in its steps."""
-        freedoms = HABITS[code].freedoms
-        refuted = self._same if code in self._suspected and code not in wire.SHOWS_LATER else ()
-        return [freedom for freedom in freedoms if freedom not in refuted]
+        refuted: Collection[str] = ()
+        if HABITS[code].evidence == SUSPECTED and code not in wire.SHOWS_LATER:
+            refuted = self._same
+        return [freedom for freedom in HABITS[code].freedoms if freedom not in refuted]
 
     def _say(self, code: str) -> None:
         """A line for the user, and up."""
         detail = self._known.get(code) or "on one of the replicas"
-        evidence = SUSPECTED if code in self._suspected else OBSERVED
-        self._tell(self.habit(code, detail, evidence)._replace(freedoms=self._taken(code)))
+        self._tell(self.habit(code, detail)._replace(freedoms=self._taken(code)))
 
     @staticmethod
-    def habit(code: str, detail: str, evidence: str) -> wire.Habit:
+    def habit(code: str, detail: str) -> wire.Habit:
         """In words."""
         entry = HABITS[code]
-        return wire.Habit(code, list(entry.freedoms), entry.message.format(detail), entry.cure, evidence)
+        return wire.Habit(code, list(entry.freedoms), entry.message.format(detail), entry.cure, entry.evidence)
 
     def allowed(self, configuration: Configuration, limits: Limits) -> Configuration:
         """The configuration nearest to this one that needs no freedom that is lost."""
@@ -163,28 +138,25 @@ class Freedoms:
             total = max(limits.base_batch, configuration.atomic_batch * limits.replicas)
         return configuration._replace(atomic_batch=ceil_div(total, limits.replicas), accum_steps=0, total=total)
 
-    def _read(self) -> Tuple[Dict[str, str], Set[str]]:
-        """(habits with their details, those of them that were only suspected)."""
+    def _read(self) -> Dict[str, str]:
         if self._path is None:
-            return {}, set()
+            return {}
         try:
-            content: Any = wire.read_json(self._path) or {}
+            content: Any = (wire.read_json(self._path) or {}).get("habits")
         except records.Damaged as damage:
             records.set_aside(damage.path)
-            return {}, set()
+            return {}
         except OSError:
-            return {}, set()
-        habits, suspected = content.get("habits"), content.get("suspected")
-        if not isinstance(habits, dict):
-            return {}, set()
-        details = {str(code): str(detail)[:200] for code, detail in list(habits.items())[:100]}
-        return details, set(map(str, suspected[:100])) if isinstance(suspected, list) else set()
+            return {}
+        if not isinstance(content, dict):
+            return {}
+        return {str(code): str(detail)[:200] for code, detail in list(content.items())[:100]}
 
     def _write(self) -> None:
         if self._path is None:
             return
         try:
-            wire.write_json(self._path, {"habits": self._known, "suspected": sorted(self._suspected)})
+            wire.write_json(self._path, {"habits": self._known})
         except OSError:
             return  # a full disk; the next attempt sees it again
 

@@ -103,12 +103,6 @@ HABITS: Dict[str, Entry] = {
         "parameters are frozen and trained in turns, by a count of the loop's own",
         "decide by job.step, or by the epoch outside the loop over the loader",
     ),
-    "own-count": Entry(
-        ALL,
-        "what the loop trains hangs on a count of its own ({}), which counts micro-batches and begins anew after a restart",
-        "count by job.step",
-        SUSPECTED,
-    ),
     "own-next": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
         "the loop takes batches with next(), so it counts micro-batches as steps, and all of an epoch after a restart",
@@ -166,12 +160,6 @@ HABITS: Dict[str, Entry] = {
         "the loop leaves the loader before its end, by a count of its own",
         "decide by job.step when to leave",
     ),
-    "own-end": Entry(
-        (RESIZE,),
-        "the loop may leave job.epochs() by what it alone knows ({}), which begins anew after a restart",
-        'bad = job.state("bad", 0) before the loop, job.state("bad", bad) where it changes; job.state(object) for an object',
-        SUSPECTED,
-    ),
     "epoch-head": Entry(
         (RESIZE,),
         "what the loop does at the head of an epoch ({}) is done again when it goes on in the midst of one",
@@ -205,8 +193,7 @@ HABITS: Dict[str, Entry] = {
 }
 
 
-# Some that are observed are also suspected, before they show.
-ACCEPTABLE = {code for code, entry in HABITS.items() if entry.evidence == SUSPECTED} | {"own-break"}
+ACCEPTABLE = {code for code, entry in HABITS.items() if entry.evidence == SUSPECTED}
 
 
 def table() -> str:

@@ -8,7 +8,7 @@ from typing import Any, Iterator, Optional, Protocol
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from . import check, counted
+from . import check
 from .errors import GpqTrainError
 from .sampler import GlobalSampler, Issued, stable_seed
 
@@ -46,9 +46,6 @@ class Boundaries(Protocol):
     def renewed(self) -> bool:
         """Must what was fetched ahead be fetched anew, from the cursor? True once each time."""
 
-    def announce(self, code: str, detail: str = "") -> None:
-        """The loop that begins seems to have a habit, if it turns out to train."""
-
     def pass_over_data(self, *, by_next: bool) -> Optional[int]:
         """The script begins a loop over the loader, or asks for batches `by_next`. Returns the epoch of job.epochs(), None if
         that does not count them."""
@@ -76,7 +73,6 @@ class Loader:
         self.counted = 0
         self._left = False  # the script has left the loop over it early
         self._look: Optional[Issued] = None  # that the script has dropped at once
-        self._looked = False  # at who takes the batches, in this attempt
         self._session = session
         # Not the script's own generator: what is drawn from it must not depend on how often a job was stopped.
         self._workers = None if generator is None else torch.Generator()
@@ -115,11 +111,6 @@ class Loader:
         if self._session.looks_over():
             self._drop_look()
         epoch = self._session.pass_over_data(by_next=_is_called_by_next(sys._getframe(1)))
-        if not self._looked:
-            self._looked = True
-            count = counted.look(sys._getframe(1))
-            if count:
-                self._session.announce("own-count", count)
         over = sampler.cursor.consumed >= sampler.size
         if over and epoch is not None and sampler.cursor.epoch >= epoch:
             raise GpqTrainError(

@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import sys
 import time
 import weakref
 from contextlib import contextmanager
@@ -13,7 +12,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gpq_agent import wire
 
-from . import early
 from .batches import Limits, starting
 from .engine import Engine
 from .environment import (
@@ -246,7 +244,6 @@ class Job:
         sampler = self._loader.sampler
         self._engine.meter.epochs = count
         self._engine.in_epochs = True
-        watched = self._look_at_loop(sys._getframe(1))
         while sampler.cursor.epoch < count:
             epoch = sampler.cursor.epoch
             self._engine.begin_epoch(epoch)
@@ -255,7 +252,6 @@ class Job:
             except GeneratorExit:
                 self._engine.abandon()
                 raise
-            watched = self._watch(watched)
             self._engine.close_epoch()
             if sampler.cursor.epoch == epoch:
                 sampler.seek(epoch + 1)
@@ -437,34 +433,6 @@ class Job:
         self._engine.done()
 
     # -- inside --------------------------------------------------------------------------------------------------------
-
-    def _look_at_loop(self, frame: Any) -> List[early.Watch]:
-        """What of the loop over job.epochs() a restart would forget. Returns the objects that may end it, to be watched."""
-        engine = self._engine
-        found = early.look(frame, engine.parts.held())
-        if found.leaving:
-            engine.see("own-end", ", ".join(found.leaving))
-        if found.counting:
-            engine.suspect("own-break")
-        if found.best and engine.environment.checkpoint_dir:
-            name = found.best[0]
-            engine.notice(
-                "the best value so far ({}) begins anew after a restart, so that a worse model may take the place of the best: "
-                "{} = job.state({!r}, ...) before the loop, job.state({!r}, {}) where it changes".format(
-                    ", ".join(found.best), name, name, name, name
-                )
-            )
-        return found.watched
-
-    def _watch(self, watched: List[early.Watch]) -> List[early.Watch]:
-        """Those that have not changed in the epoch that is over; those that have are told, unless checkpoints hold them."""
-        waiting = []
-        for each in watched:
-            if not each.changed():
-                waiting.append(each)
-            elif not any(part is each.item for part in self._engine.parts.held()):
-                self._engine.see("own-end", each.name)
-        return waiting
 
     def _bounded(self, limits: Limits) -> Limits:
         memory = self._engine.memory

@@ -212,27 +212,22 @@ def test_what_gpq_check_found_refutes_what_is_suspected_and_not_what_is_observed
     assert "what gpq check found cannot be read" in capsys.readouterr().err
 
 
-def test_a_suspicion_takes_what_was_not_proven_and_all_once_it_is_observed(tmp_path: Path) -> None:
+def test_a_suspicion_takes_what_was_not_proven_and_an_observation_all(tmp_path: Path) -> None:
     (tmp_path / "gpq").mkdir()
     said: list[wire.Habit] = []
     this = freedoms(tmp_path, said)
-    this.recall(wire.Proof("here", ["accumulate", "split", "resize"], []))
-    this.suspect("token-loss", "x")
-    assert not this.agree()
-    this.suspect("own-count", "i")
+    proof = wire.Proof("here", ["accumulate", "split"], [])
+    this.recall(proof)
+    this.see("batch-loss", "x")
     assert this.agree()
-    assert (this.lost, said[-1].evidence) == ({"retune"}, "suspected")
+    assert (this.lost, said[-1].freedoms, said[-1].evidence) == ({"resize"}, ["resize"], "suspected")
     # What shows later than a check looks is not refuted.
-    this.suspect("own-end", "best")
+    this.see("own-next")
     assert this.agree()
-    assert this.lost == {"retune", *HABITS["own-end"].freedoms}
-    this.suspect("epoch-head", "weights")
-    this.agree()
-    assert "epoch-head" not in {habit.code for habit in said if habit.freedoms == list(HABITS["epoch-head"].freedoms)}
-    this.see("epoch-head", "weights")
+    assert set(HABITS["own-next"].freedoms) <= this.lost
+    this.see("two-passes")
     assert this.agree()
-    assert (said[-1].code, said[-1].evidence) == ("epoch-head", "observed")
-    assert set(HABITS["epoch-head"].freedoms) <= this.lost
+    assert (said[-1].freedoms, said[-1].evidence) == (["accumulate", "split"], "observed")
     later = freedoms(tmp_path, said)
-    later.recall(wire.Proof("here", ["accumulate", "split", "resize"], []))
+    later.recall(proof)
     assert later.lost == this.lost

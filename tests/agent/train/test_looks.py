@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from gpq_agent.train import internals
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.session import Job
 
@@ -58,13 +57,6 @@ def test_a_batch_whose_iterator_is_gone_counts_where_it_is_trained_on() -> None:
     assert not torch.equal(batches[1], batches[2])
     this._engine.freedoms.agree()
     assert {"own-next", "own-epochs", "own-break"} <= set(this._engine.freedoms._known)
-
-
-def test_an_evaluation_beside_an_iterator_that_is_kept_is_no_part_of_a_body() -> None:
-    _, loader, _, _ = begun()
-    batches = iter(loader)
-    next(batches)
-    assert not internals.is_watched()
 
 
 def test_a_second_loop_beside_a_batch_in_hand_is_refused() -> None:
