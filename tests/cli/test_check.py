@@ -304,15 +304,15 @@ def test_no_file_of_the_user_is_written(gpq: Gpq, tmp_path: Path, scratch: Path)
 import os, shutil, sqlite3
 from pathlib import Path
 first = os.environ["GPQ_ATTEMPT"] == "1"
-if first:
-    assert torch.load("best.pt") == "of weeks"
-    shutil.rmtree("runs", ignore_errors=True)
-else:
+if not first:
     assert torch.load("best.pt")["passes"] > 0
     assert not os.path.exists("runs/old")
     assert Path("runs", "0").read_text() == "x"
-os.makedirs("runs", exist_ok=True)
-(Path("runs") / os.environ["RANK"]).write_text("x")
+elif os.environ["RANK"] == "0":
+    assert torch.load("best.pt") == "of weeks"
+    shutil.rmtree("runs")
+    os.makedirs("runs", exist_ok=True)
+    (Path("runs") / "0").write_text("x")
 """
     save = """
         with open("log.csv", "a") as stream:
