@@ -233,6 +233,7 @@ def _notes(reference: Run, rows: list[ShapeView], judge: Judge, failure: str) ->
 
 def _tidy(home: Path, *, whole: bool) -> None:
     """Checkpoints go at once; what the script printed stays where somebody was told of it."""
+    scratch.tidy(home)
     with contextlib.suppress(OSError):
         if whole:
             shutil.rmtree(home)

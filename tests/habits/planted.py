@@ -106,7 +106,10 @@ PLANTED: dict[str, tuple[str, ...]] = {
 GUESSED = {"plateau-training-loss": ("replicas-apart", ("two replicas", "two replicas, accumulating", RESUMED))}
 MISSED = {"ema-dict"}  # nothing compares an average that no module holds
 # They leave an epoch after eight batches, or train otherwise later than the steps of a check.
-STEPS = dict.fromkeys(("break-early", "takewhile-counts", "islice-some", "loss-by-index", "loss-later"), 20)
+LATER = (
+    "break-early", "takewhile-counts", "islice-some", "islice-enumerate", "zip-range-short", "loss-by-index", "loss-later",
+)  # fmt: skip
+STEPS = dict.fromkeys(LATER, 20)
 
 
 def write(name: str, folder: Path) -> Path:

@@ -33,6 +33,8 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "zip-other-enumerate": ("resize",),
     "takewhile-counts": ("resize",),
     "islice-some": ("resize",),
+    "islice-enumerate": ("resize",),
+    "zip-range-short": ("resize",),
     "coefficient-counted": ("accumulate", "split", "two-acc", "resize"),
     "coefficient-whole": ("accumulate", "split", "two-acc", "resize"),
     "coefficient-tensor": ("accumulate", "split", "two-acc", "resize"),

@@ -1,0 +1,23 @@
+"""The one folder where the processes of a check write."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+from gpq.check import scratch
+
+
+def test_sockets_find_room_in_the_path_of_any_folder(tmp_path: Path) -> None:
+    for name in ("short", "l" * 100):
+        home = tmp_path / name
+        home.mkdir()
+        folder = scratch.variables(home)["TMPDIR"]
+        assert os.path.samefile(folder, home / "tmp")
+        os.mkdir(os.path.join(folder, "pymp-12345678"))  # as multiprocessing does
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(os.path.join(folder, "pymp-12345678", "listener-12345678"))
+        assert (home / "tmp" / "pymp-12345678" / "listener-12345678").exists()
+        scratch.tidy(home)
+        assert not os.path.islink(folder)
