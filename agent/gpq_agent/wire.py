@@ -372,7 +372,9 @@ SHOWS_LATER = frozenset({"own-next", "forgotten-copy"})
 class Habit(NamedTuple):
     """Something that a training loop does, and the freedoms that it takes away: for good for this job."""
 
-    code: str  # one of train/habits.py, e.g. "two-passes"; a code that the daemon does not know counts all the same
+    code: (
+        str  # one of train/habits/table.py, e.g. "two-passes"; a code that the daemon does not know counts all the same
+    )
     freedoms: List[str]  # of FREEDOMS
     message: str  # what the loop does, one line, e.g. "the loop clears gradients between two backward passes"
     cure: str  # the change that gives the freedoms back, one line

@@ -2,17 +2,17 @@
 
 import pytest
 from gpq_agent import wire
-from gpq_agent.train.freedoms import line
-from gpq_agent.train.habits import HABITS, table
+from gpq_agent.train.habits.freedoms import line
+from gpq_agent.train.habits.table import HABITS, table
 
 from tests.cli.conftest import ROOT
 
-BEGIN, END = "<!-- habits: python -m gpq_agent.train.habits -->\n", "<!-- /habits -->"
+BEGIN, END = "<!-- habits: python -m gpq_agent.train.habits.table -->\n", "<!-- /habits -->"
 
 
 def test_the_table_in_the_readme_is_fresh() -> None:
     text = (ROOT / "README.md").read_text()
-    assert text.partition(BEGIN)[2].partition(END)[0] == table(), "python -m gpq_agent.train.habits"
+    assert text.partition(BEGIN)[2].partition(END)[0] == table(), "python -m gpq_agent.train.habits.table"
 
 
 @pytest.mark.parametrize("code", HABITS)

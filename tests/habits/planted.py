@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpq_agent.train.habits import HABITS, SUSPECTED
+from gpq_agent.train.habits.table import HABITS, SUSPECTED
 
 from gpq.check.shapes import Shape, compared
 from gpq.check.verdict import DIFFERS, SAME, TOLD

@@ -18,7 +18,7 @@ BY_DESIGN = {
     "publish": "reports",
     "save": "checkpoints",
     "close_epoch": "ends of epochs",
-    "_failed": "first step in pieces of an epoch",
+    "_is_refused": "first step in pieces of an epoch",
     "_compare_notes": "looks for what was forgotten",
 }
 GRADIENTS = 1e-4  # of single precision, over a few dozen examples

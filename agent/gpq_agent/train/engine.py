@@ -7,13 +7,11 @@ import contextlib
 import os
 import sys
 import time
-import weakref
 from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence, Set, Tuple
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gpq_agent import wire
 
@@ -24,16 +22,30 @@ from .checkpoint import CheckpointStore, MemoryRecord
 from .control import ControlReader
 from .environment import Environment, seconds_since_launch
 from .errors import GpqTrainError
-from .forgotten import Given, Search
-from .freedoms import Freedoms, line
+from .events import (
+    BackwardBegin,
+    BatchBegin,
+    BatchEnd,
+    Boundary,
+    EpochBegin,
+    Failure,
+    FirstPartEnd,
+    GradientFacts,
+    LoopBegin,
+    Meeting,
+    SchedulerCall,
+    SettingsChange,
+    StepCall,
+    StepOutside,
+)
 from .gradients import Gradients
-from .habits import ACCEPTABLE, ACCUMULATE, HABITS, SPLIT, SUSPECTED
-from .heads import Head
-from .hooks import Changes
+from .habits.freedoms import Freedoms, line
+from .habits.observers import JobView, Observers
+from .habits.registry import OBSERVERS, OF_OTHER_LOOPS
+from .habits.table import ACCEPTABLE, ACCUMULATE, SPLIT, Habit, described, is_suspected
 from .leaving import again, leave, part_company
 from .ledger import Ledger
 from .noise_scale import NoiseScale
-from .normalising import Divisors, Reading, differs
 from .passes import listen
 from .probe import GradientProbe
 from .progress import ProgressMeter
@@ -43,14 +55,14 @@ from .publish import Publisher, declaration
 from .pulse import Pulse
 from .reducing import Reducer
 from .report import Reporter
-from .restore import Parts, unwrapped
+from .restore import Parts
 from .sampler import SAMPLE_EVERY, GlobalSampler, Issued
 from .scaling import UNCHANGED, Adjustment, Rule, betas_power
 from .shortage import lessen
-from .stepping import StepGate, inner_optimizers
-from .stopping import EXIT_CODES, STOP_ORDERED, STOP_SIGNAL, Terminator, is_of_a_part, is_out_of_memory, note_error
+from .stepping import StepGate
+from .stopping import EXIT_CODES, STOP_ORDERED, STOP_SIGNAL, Terminator, is_out_of_memory, note_error
 from .timing import StepClock, StepTimes
-from .trial import Fingerprint, Trial, batch_norms
+from .trial import Trial
 
 AGREE_SECONDS = 0.2  # agree on orders about so often, at most once a step
 MAX_PAUSE = 50  # steps between agreements
@@ -60,11 +72,6 @@ RETRY_SECONDS = 5.0  # until a stop whose checkpoint could not be written is tri
 WATCHED_STEPS = 3  # of an attempt, after each of which replicas tell each other what they have seen of the loop
 MEET_SECONDS = 15.0  # that a replica may wait in its backward pass for one that had none
 MEET_AT_MOST = 600.0  # that replicas may be apart in a step without one: of other servers it is not seen what they do
-APART = 1e-6  # of the sum of the norms of all weights: replicas that are further apart do not train alike
-LOSSES = 8  # micro-batches of an attempt whose losses are looked at
-LOOK_SHARE = 1000.0  # times what a look took, until the next one at the end of an epoch
-LOOKS = 5  # after each of the first steps: has something been forgotten?
-OFTEN, SELDOM = 100, 10  # which parameters are trained is looked at in so many steps, then in one of so many
 MOST_PENDING = 64  # steps of the loader that a loop may put into one of its own before a stop no longer waits for it
 
 
@@ -120,27 +127,18 @@ class Engine:
         self._reshape_later = False  # at the next step
         self._asked: Optional[Configuration] = None  # before freedoms that are lost
         self._checked = False  # layers were looked at
-        self._divisors = Divisors(LOSSES)
-        self._reading: Optional[Reading] = None  # of the pass that runs
-        self._trained: Tuple[int, List[bool]] = (-1, [])  # epoch, and which parameters are, at the end of a body
-        self._changes = Changes()
-        self._between = False  # it runs after a step in the same body
+        self._observers = Observers((), JobView([], [], list), self.report_habit, self.notice)
+        self._asks_reached = False  # an observer asks whether the pass that runs reaches parameters
         self._trial: Optional[Trial] = None
         self._trial_epoch = -1
-        self._fingerprint: Optional[Fingerprint] = None
-        self._search: Optional[Search] = None
-        self._head: Optional[Head] = None
         self._shares: Optional[Reducer] = None  # of a loop without a loader
         self.training = False  # prepared: there is something to save
         self.steps_wanted = 0  # of a loop without a loader, 0 = not known
         self._steps_here = 0  # of this attempt
-        self._cut = False  # one of those was made in pieces, to its end
-        self._look_ended = self._look_seconds = 0.0
-        self._looks = 0  # after steps, of this attempt
-        self._look_due = False  # the newest step has changed the weights, and nobody has looked since
+        self._weights_changed = False  # by the newest step
         self._pending = 0  # steps of the loader since the last real step
         self._stop_waits = 0  # of which kind, until rank 0 is between two steps of the loop's own
-        self._opening: List[Tuple[str, str]] = []  # habits of the loop that begins, until it trains
+        self._opening: Optional[LoopBegin] = None  # the loop that has begun, until it trains
         self._first = False  # the micro-batch in hand is the first of a loop
         self._looked_at = False  # the script has dropped the first batch of a loop, and nothing since
         self._look_used = False  # and has trained on it
@@ -192,19 +190,33 @@ class Engine:
         reducer = Reducer(wrapped, self._probe, self.group, replicas) if replicas > 1 else None
         self._gradients = Gradients(optimizers, self._probe, reducer)
         self._gate = StepGate(optimizers, self._gradients, self)
-        self._head = Head(self._models, self._optimizers, self._gate)
-        self._search = Search(Given(list(models), self._optimizers, self.parts.held(), self._gradients.held))
-        self._watch_optimizers()
+        view = self._view(optimizers)
+        self._observers = Observers(
+            OBSERVERS,
+            view._replace(own_comm_hook=reducer is not None and reducer.own_hooks),
+            self.report_habit,
+            self.notice,
+        )
         listen(self)
         self._recall()
+        self._observers.attempt_begins()
         if reducer is not None:
             self._share_strangers(wrapped)
-            if reducer.own_hooks:
-                self.see("comm-hook")
             self.freedoms.agree()
         self._reshape()
         self.training = True
         return self._gate
+
+    def _view(self, optimizers: Sequence[Any]) -> JobView:
+        """What observers may look at."""
+        gradients = self._gradients.held if self._gradients is not None else list
+        noticed = self.freedoms.noticed
+        parts = self.parts.held()
+        return JobView(self._models, list(optimizers), self.parameters, parts, gradients, noticed, self._in_batch)
+
+    def _in_batch(self) -> bool:
+        """Is the script at work on a micro-batch, and not on an evaluation?"""
+        return self.micro is not None and not self.evaluating
 
     def _recall(self) -> None:
         """What gpq check found, and what earlier attempts saw."""
@@ -222,10 +234,8 @@ class Engine:
             self._shares = Reducer(wrapped, probe, self.group, self.environment.replicas)
             self._shares.follow()
         self._recall()
-        inside = {item for each in self._models for item in each.parameters()}
-        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-        if wrapped and any(item not in inside for group in groups for item in group["params"]):
-            self.see("outside-parameters")
+        self._observers = Observers(OF_OTHER_LOOPS, self._view(optimizers), self.report_habit, self.notice)
+        self._observers.attempt_begins()
         self.freedoms.agree()
         self.training = True
         listen(self)
@@ -250,19 +260,6 @@ class Engine:
             for item in self._gradients.parameters():
                 if item not in inside:
                     dist.broadcast(item.detach(), src=0, group=wrapped[0].process_group)
-
-    def _watch_optimizers(self) -> None:
-        """Notice steps of optimizers that were not given."""
-        known = {id(part) for each in self._optimizers for part in (each, *inner_optimizers(each))}
-        this = weakref.ref(self)
-
-        def stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
-            engine = this()
-            if engine is not None and engine.micro is not None and id(optimizer) not in known:
-                engine.see("other-optimizer", type(optimizer).__name__)
-
-        handle = register_optimizer_step_pre_hook(stepping)
-        weakref.finalize(self, handle.remove)
 
     def _tell_habit(self, habit: wire.Habit) -> None:
         sys.stderr.write("gpq: {}\n".format(line(habit)))
@@ -362,51 +359,15 @@ class Engine:
 
     def _compare_notes(self) -> None:
         """Have all replicas seen the same? After the first steps of an attempt; alone, whenever there is something."""
-        if self._look_due and self._looks < LOOKS:
-            self._look_due = False
-            self._looks += 1
-            self._look_for_forgotten(early=True)
-        if self._gate is None or (self._steps_here > WATCHED_STEPS and self.environment.replicas > 1):
+        changed, self._weights_changed = self._weights_changed, False
+        self._observers.boundary(Boundary(self._steps_here, changed))
+        replicas = self.environment.replicas
+        if self._gate is None or (self._steps_here > WATCHED_STEPS and replicas > 1):
             return
-        if self._steps_here == WATCHED_STEPS:
-            self._compare_replicas()
-        if self.environment.replicas > 1 and self._steps_here:
-            self._compare_divisors()
-        if (self.environment.replicas > 1 or self.freedoms.waiting) and self.freedoms.agree():
+        if replicas > 1 and self._steps_here:
+            self._observers.meet(Meeting(self._steps_here, epoch_ends=False), self.agreement.gather)
+        if (replicas > 1 or self.freedoms.waiting) and self.freedoms.agree():
             self._reshape()
-
-    def _compare_replicas(self) -> None:
-        """Replicas that do the same have the same rates and weights. Collective."""
-        if self.environment.replicas == 1 or self._gradients is None:
-            return
-        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
-        rates = [float(group["lr"]) for group in groups if group.get("lr") is not None]
-        rows = self.agreement.gather([*rates, Fingerprint(self._gradients.parameters()).total])
-        if any(row[:-1] != rows[0][:-1] for row in rows):
-            self.see("replicas-apart", "the learning rate")
-        elif any(abs(row[-1] - rows[0][-1]) > APART * abs(rows[0][-1]) for row in rows):
-            self.see("replicas-apart", "what they have trained")
-
-    def _compare_divisors(self) -> None:
-        """Is a mean on one replica over other numbers of elements than on another, by example? Collective."""
-        rows = [row[0] for row in self.agreement.gather([self._divisors.of_shape]) if row[0]]
-        if any(differs(row, rows[0]) for row in rows):
-            self.see("token-loss")
-
-    def _look_for_forgotten(self, *, early: bool) -> None:
-        assert self._search is not None
-        assert self._gradients is not None
-        begin = time.perf_counter()
-        for code, detail in self._search.look(early=early):
-            self.see(code, detail)
-        self._look_ended = time.perf_counter()
-        self._look_seconds = self._look_ended - begin
-        self._watch_hooks()
-
-    def _watch_hooks(self) -> None:
-        """Those that the script has put on so far. It may do so in any line."""
-        assert self._gradients is not None
-        self._changes.watch(self._gradients.parameters())
 
     def _propose(self) -> Proposal:
         order = self._control.order if self._control is not None else None
@@ -483,21 +444,19 @@ class Engine:
     def begin_epoch(self, epoch: int) -> None:
         """job.epochs() is about to give this one."""
         self.epoch = epoch
-        if self._head is not None and self._sampler is not None:
-            self._head.begin(whole=self._sampler.cursor.consumed == 0)
+        if self._sampler is not None:
+            self._observers.epoch_begins(EpochBegin(epoch, whole=self._sampler.cursor.consumed == 0))
 
     def place_asked(self) -> None:
         """The script has asked how far it is in the epoch: what it does at the head of one, it does by that."""
-        if self._head is not None:
-            self._head.asked = True
+        self._observers.place_asked()
 
     def close_epoch(self) -> None:
         """The running epoch is over on every replica. Collective."""
         again()
-        if self._search is not None:
-            if time.perf_counter() - self._look_ended > LOOK_SHARE * self._look_seconds:
-                self._look_for_forgotten(early=False)
-            self._compare_replicas()
+        self._observers.epoch_ends()
+        if self.environment.replicas > 1:
+            self._observers.meet(Meeting(self._steps_here, epoch_ends=True), self.agreement.gather)
         if self.freedoms.agree() and self._gate is not None:
             self._reshape()
         self._count_examples()
@@ -595,16 +554,11 @@ class Engine:
             return
         if is_out_of_memory(error):
             self._out_of_memory(micro)
-        elif is_of_a_part(error):
-            self._failed_in_part(micro, error)
-
-    def _failed_in_part(self, micro: Issued, error: BaseException) -> None:
-        """The first step in pieces: it is likely that the loop cannot do with a part of a batch."""
-        if len(micro.step.counts) > 1 and not self._cut:
-            share = "{} with {} of {} examples".format(
-                type(error).__name__, micro.step.counts[micro.place], micro.step.total
-            )
-            self.freedoms.alone("part-error", share)
+            return
+        counts = micro.step.counts
+        event = Failure(micro.place, len(counts), counts[micro.place], micro.step.total, error)
+        for habit in self._observers.failed(event):
+            self.freedoms.record_locally(habit)
 
     def _out_of_memory(self, failed: Issued) -> None:
         """An allocation failed: let the next attempt ask for less."""
@@ -644,6 +598,8 @@ class Engine:
         self._gate.enter(micro)
         if self.check is not None:
             self.check.entered(micro)
+        trial = self._trial is not None
+        self._observers.batch_begins(BatchBegin(self._steps_here, micro.place, trial))
         return True
 
     def take_back(self, micro: Issued) -> bool:
@@ -673,9 +629,7 @@ class Engine:
     def _is_cut_wrongly(self, micro: Issued) -> bool:
         """Look at the layers of the models, once they are as they are trained. Collective."""
         self._checked = True
-        name, everywhere = batch_norms(unwrapped(each).inner for each in self._models)
-        if name is not None:
-            self.see("sync-batch-norm" if everywhere else "batch-norm", name)
+        self._observers.training_begins()
         if not self.freedoms.agree():
             return False
         self._reshape()
@@ -687,7 +641,7 @@ class Engine:
         assert self._noise is not None
         assert self._gradients is not None
         step = micro.step
-        self._look_due = True
+        self._weights_changed = True
         self.ledger.begin_step()
         self._weighed, self._unit = False, 1.0
         self._probe.arm(
@@ -698,13 +652,7 @@ class Engine:
         )
         self._trial = None
         if len(step.counts) > 1 and self._trial_epoch != step.epoch:
-            self._divisors.again()
             self._trial = Trial(self._gradients.parameters(), self.parts.of_the_script(), self._models)
-        self._fingerprint = None
-        if self._steps_here < WATCHED_STEPS:
-            self._fingerprint = Fingerprint(self._gradients.parameters())
-        if self._is_new_to_us():
-            self._watch_hooks()
         self._gain = 1.0 if self._limits.fixed else max(self._noise.gain(step.total), 1.0)
         if step.configuration.seq > 0 and step.configuration != self._announced:
             self._announced = step.configuration
@@ -716,10 +664,6 @@ class Engine:
             }
             self.report.send("retuned", content)
 
-    def _is_new_to_us(self) -> bool:
-        """Is the step in hand one of the first, or the first in pieces of an epoch?"""
-        return self._trial is not None or self._fingerprint is not None
-
     def leave_micro(self, micro: Issued, *, abandoned: bool) -> bool:
         """The script is done with it. True: the step is to be made anew, in one piece."""
         assert self._gate is not None
@@ -729,28 +673,17 @@ class Engine:
             self._open()
         if abandoned and not self.evaluation_failed:
             self._abandoned = micro
-        if abandoned and not self._gate.counted:
-            self.see("own-break")
-        acted, guarded, passes = self._gate.acted, self._gate.guarded, self._gradients.passes
-        self._see_freezing(micro.step.epoch)
+        passes = self._gradients.passes
         if micro.last and not abandoned and self.environment.replicas > 1 and not self._gradients.passes:
             self._meet_others()
-        if not acted or self.evaluating:
+        if not self._gate.acted or self.evaluating:
             self._times.spoil()
         if self._weighed and not self._weighed_here and not abandoned:
             raise GpqTrainError("job.weigh() was called in some micro-batches of a step, not in all", "call it in each")
         self._times.end(synchronised=micro.last, tail=self._tail)
-        if self._gradients.changed_between:
-            self.see("two-passes")
-        if self._gradients.carried:
-            self.see("carried-gradient")
-        if self._gradients.replaced:
-            self.see("late-group")
-        self._gate.leave(abandoned=abandoned)
-        if not abandoned and not acted and not (guarded and not micro.last):
-            self._see_no_step()
+        acted = self._end_batch(micro, abandoned)
         self.micro = None
-        if not abandoned and not micro.last and self._trial is not None and self._failed(self._trial, micro):
+        if not abandoned and not micro.last and self._trial is not None and self._is_refused(self._trial, micro):
             self._gradients.leave(drop=True)
             self._trial.undo()
             self._trial = None
@@ -762,24 +695,29 @@ class Engine:
         if self.check is not None:
             self.check.left(micro)
         # A batch that the loop has left out trains nothing.
-        if passes or acted or self.freedoms.knows("hand-step"):
+        if passes or acted or self.freedoms.steps_by_hand:
             self.ledger.hand_out(micro.indices)
         if micro.last:
-            self._cut = self._cut or micro.place > 0
-            self._end_step(acted)
+            self._end_step(acted or self.freedoms.steps_by_hand)
         return False
 
-    def _see_freezing(self, epoch: int) -> None:
-        """Within an epoch, a loop freezes and thaws by a count of its own, unless it asks for job.step."""
+    def _end_batch(self, micro: Issued, abandoned: bool) -> bool:
+        """Tell observers what the body has done. Returns whether an optimizer has stepped."""
         assert self._gate is not None
         assert self._gradients is not None
-        if self._steps_here > OFTEN and self._steps_here % SELDOM:
-            return
-        before, known = self._trained
-        trained = [item.requires_grad for item in self._gradients.parameters()]
-        self._trained = (epoch, trained)
-        if before == epoch and known != trained[: len(known)] and not self._gate.counted:
-            self.see("own-freezing")
+        optimizers, gradients = self._gate.leave(), self._gradients
+        facts = GradientFacts(gradients.changed_between, gradients.carried, gradients.replaced)
+        event = BatchEnd(
+            step=self._steps_here,
+            epoch=micro.step.epoch,
+            place=micro.place,
+            last=micro.last,
+            left_early=abandoned,
+            optimizers=optimizers,
+            gradients=facts,
+        )
+        self._observers.batch_ends(event)
+        return optimizers.stepped
 
     def _meet_others(self) -> None:
         """No backward pass in a step: the other replicas have had none either, however long they take, or wait in theirs for
@@ -806,26 +744,11 @@ class Engine:
         seconds = time.perf_counter() - self._step_begin
         self._step_seconds += (seconds - self._step_seconds) * (0.1 if self._step_seconds else 1.0)
 
-    def _see_no_step(self) -> None:
-        """The loop has left a micro-batch without a step of any optimizer."""
-        if self.freedoms.knows("hand-step") or (self._fingerprint is not None and self._fingerprint.differs()):
-            self._pending = -1
-            self.see("hand-step")
-        else:
-            self.see("hand-accumulation")
-
-    def _failed(self, trial: Trial, micro: Issued) -> bool:
+    def _is_refused(self, trial: Trial, micro: Issued) -> bool:
         """Has the first micro-batch of a step in pieces shown that it must not be cut? Collective."""
-        assert self._gradients is not None
         self._trial_epoch = micro.step.epoch
-        if trial.moved():
-            self.see("hand-step")
-        buffer = trial.changed_buffer()
-        if buffer:
-            self.see("moving-buffer", buffer)
-        changed = trial.changed_parts()
-        if changed:
-            self.see("state-in-pieces", ", ".join(changed))
+        event = FirstPartEnd(trial.moved(), trial.changed_buffer(), trial.changed_parts())
+        self._observers.first_part_ends(event)
         if not self.freedoms.agree():
             return False
         needed = {ACCUMULATE} if micro.step.configuration.accum_steps > 0 else {SPLIT}
@@ -866,30 +789,31 @@ class Engine:
 
     # -- called by the gate --------------------------------------------------------------------------------------------
 
-    def see(self, code: str, detail: str = "") -> None:
-        """The loop has a habit, or seems to have it: that is what gpq check is to try. Nothing that an evaluation
-        does counts."""
+    def report_habit(self, habit: Habit) -> None:
+        """The loop has it, or seems to have it: that is what gpq check is to try. Nothing that an evaluation does counts."""
         if self.evaluating:
             return
-        if code == "own-rate" and self._search is not None:
-            if any(map(self.freedoms.noticed, ("own-rate", "forgotten-scheduler"))):
-                return  # a search walks through all objects, and this comes in every step
-            scheduler = self._search.scheduler()
-            if scheduler:  # it is what sets the rate
-                code, detail = "forgotten-scheduler", scheduler
-        if self.check is not None and HABITS[code].evidence == SUSPECTED:
-            self.check.suspect(self.freedoms.habit(code, detail))
+        if self.check is not None and is_suspected(habit.code):
+            self.check.suspect(described(habit))
         else:
-            self.freedoms.see(code, detail)
+            self.freedoms.record(habit)
+
+    def step_called(self, event: StepCall) -> None:
+        self._observers.step_called(event)
+
+    def settings_changed(self, event: SettingsChange) -> None:
+        self._observers.settings_changed(event)
+
+    def scheduler_called(self, event: SchedulerCall) -> None:
+        self._observers.scheduler_called(event)
 
     def outside(self) -> None:
         """An optimizer steps outside the loop over the loader."""
-        if self._looked_at:  # with a batch that was taken by next() of an iterator that is gone
+        after_look = self._looked_at  # with a batch that was taken by next() of an iterator that is gone
+        if after_look:
             self._looked_at, self._look_used = False, True
             self._open()
-            self.see("own-break")
-        if self.in_epochs:
-            self.see("own-loader")
+        self._observers.step_outside(StepOutside(self.in_epochs, after_look))
 
     def pass_over_data(self, *, by_next: bool) -> Optional[int]:
         """The script begins a loop over the loader, or asks for batches `by_next`. Returns the epoch of job.epochs(), None if
@@ -899,40 +823,25 @@ class Engine:
                 "a loop over the loader begins while a batch of another one is in hand",
                 "one loop at a time; for a look at the data next(iter(loader)), whose iterator is not kept",
             )
-        self._opening = []
-        if by_next:
-            self._opening.append(("own-next", ""))
-        if not self.in_epochs:
-            self._opening.append(("own-epochs", ""))
-            return None
-        changed = self._head.changed() if self._head is not None else ""
-        if changed:
-            self._opening.append(("epoch-head", changed))
-        return self.epoch
+        self._opening = LoopBegin(by_next, self.epoch if self.in_epochs else None)
+        self._observers.loop_begins(self._opening)
+        return self._opening.epoch
 
     def _open(self) -> None:
         """The loop that has begun trains."""
         self._first = False
-        if self._head is not None:
-            self._head.close()
-        for code, detail in self._opening:
-            self.see(code, detail)
-        self._opening = []
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            self._observers.loop_trains(opening)
 
     def begin_pass(self, roots: Sequence[Any], given: Sequence[Any]) -> None:
         if self._gradients is None or self._gate is None or self.evaluating:
             return
-        self._reading = None
-        if self.micro is not None and not self._weighed:
-            examples = self.micro.step.counts[self.micro.place]
-            if examples and self._divisors.wanted(examples):
-                with internals.without_dispatch():  # numbers that a graph has kept are no tensors to a mode
-                    self._reading = self._divisors.read(roots, given, examples)
-        if self._is_new_to_us():
-            self._watch_hooks()
-        self._between = self._gate.acted
+        examples = self.micro.step.counts[self.micro.place] if self.micro is not None and not self._weighed else 0
+        event = BackwardBegin(roots, given, self._steps_here, examples, self._gate.acted)
+        self._asks_reached = self._observers.backward_begins(event)
         self._gradients.begin_pass()
-        if self._reading is not None or self._between:
+        if self._asks_reached:
             self._gradients.watch()
 
     def end_pass(self) -> None:
@@ -941,10 +850,8 @@ class Engine:
 
     def _end_pass(self, gradients: Gradients, probe: GradientProbe) -> None:
         # What another model does in the body, a measurement say, is no part of the training.
-        if (self._reading is not None or self._between) and gradients.is_reached():
-            self._judge_pass()
-        if self._changes.seen:
-            self.see("grad-hook")
+        if self._asks_reached and gradients.is_reached():
+            self._observers.backward_reaches()
         gradients.end_pass()
         if self.environment.replicas == 1 or not gradients.last:
             self._tail = ()  # nothing to wait for
@@ -952,17 +859,6 @@ class Engine:
             self._tail = None
         else:
             self._tail = (probe.last_ready, self._times.clock.mark())
-
-    def _judge_pass(self) -> None:
-        """A pass has reached parameters of ours."""
-        if self._between:
-            self.see("step-between")
-        if self._reading is None:
-            return
-        if self._divisors.differ(self._reading, self._steps_here):
-            self.see("token-loss")
-        if self._reading.coupled:
-            self.see("batch-loss")
 
     def mean_loss(self, loss: Any) -> Any:
         """The mean over replicas of what a closure returned, by their examples."""
@@ -1000,7 +896,7 @@ class Engine:
     def stepped(self, applied: bool) -> None:
         """The step in hand was made."""
         if not applied:
-            self._look_due = False  # an average of weights that stay as they are does not change either
+            self._weights_changed = False  # an average of weights that stay as they are does not change either
             self.meter.skipped(self._gain)
             return
         self.meter.stepped(self._gain)

@@ -11,10 +11,11 @@ from typing import Any, Callable, List, Optional, Protocol, Sequence, Set, Tuple
 import torch
 
 from . import bulk
+from .events import OptimizerFacts, SchedulerCall, SettingsChange, StepCall
 from .gradients import Gradients
+from .param_groups import ParamGroups
 from .sampler import Issued
 from .scaling import UNCHANGED, Adjustment, adjusted
-from .settings import Settings
 
 
 class Steps(Protocol):
@@ -26,8 +27,14 @@ class Steps(Protocol):
     def stepped(self, applied: bool) -> None:
         """The step in hand was made; `applied` is False where a GradScaler left it out. Once a step."""
 
-    def see(self, code: str, detail: str = "") -> None:
-        """The loop has a habit."""
+    def step_called(self, event: StepCall) -> None:
+        """Before an optimizer steps in the loop."""
+
+    def settings_changed(self, event: SettingsChange) -> None:
+        """The script has set an optimizer otherwise."""
+
+    def scheduler_called(self, event: SchedulerCall) -> None:
+        """In the loop, or outside."""
 
     def mean_loss(self, loss: Any) -> Any:
         """The mean over replicas of what a closure returned."""
@@ -48,13 +55,9 @@ class StepGate:
         self._micro: Optional[Issued] = None
         self._acted: Set[int] = set()  # optimizers whose step() was called in this micro-batch
         self._running = False  # within a real step: an optimizer may be made of others
-        self._settings = Settings(self._optimizers)
+        self._settings = ParamGroups(self._optimizers)
         self._left_out = False  # a GradScaler made no step of this micro-batch
         self._scheduled = False  # a scheduler was called in this micro-batch
-        self.scheduled_outside = (
-            0  # calls of schedulers outside the loop over the loader, but for those told their place
-        )
-        self._without_schedule = False  # and in some other of this attempt it was not
         self._groups = self._count_groups()
         for optimizer in self._optimizers:
             for part in (optimizer, *inner_optimizers(optimizer)):
@@ -91,19 +94,21 @@ class StepGate:
         self.guarded = self.counted = False
         self._micro = None
 
-    def leave(self, *, abandoned: bool) -> None:
-        """The body of the loop is over for this micro-batch; `abandoned`: by a break or an error."""
-        assert self._micro is not None
-        self._check_rates()
-        self._check_schedules(abandoned)
-        if self._count_groups() > self._groups:
-            self._steps.see("late-group")
-        if not abandoned and not (self.guarded and not self._micro.last):
-            idle = [type(each).__name__ for each in self._optimizers if id(each) not in self._acted]
-            if idle and self._acted:
-                self._steps.see("uneven-steps", ", ".join(idle))
-        self.guarded = self.counted = False
+    def leave(self) -> OptimizerFacts:
+        """The body of the loop is over for this micro-batch. Returns what it has done."""
+        self._check_settings()
+        facts = OptimizerFacts(
+            stepped=bool(self._acted),
+            idle=tuple(type(one).__name__ for one in self._optimizers if id(one) not in self._acted),
+            asked_step=self.counted,
+            asked_sync=self.guarded,
+            scheduled=self._scheduled,
+            skipped=self._left_out,
+            groups_added=self._count_groups() > self._groups,
+        )
+        self.guarded = self.counted = self._scheduled = self._left_out = False
         self._micro = None
+        return facts
 
     def wrap_scaler(self, scaler: Any) -> None:
         """A GradScaler's step, unscale_ and update wait for the last micro-batch as well."""
@@ -113,7 +118,8 @@ class StepGate:
         def gated_step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if self._micro is None or not any(optimizer is each for each in self._optimizers):
                 return step(optimizer, *args, **kwargs)
-            self._require_pass()
+            if self._accept_manual():
+                self._steps.step_called(StepCall(self._micro.last, without_backward=True))
             if not self._micro.last:
                 self._hold(optimizer)
                 return None
@@ -147,10 +153,8 @@ class StepGate:
         def step(self: Any, *args: Any, **kwargs: Any) -> None:
             micro = gate._micro
             placed = bool(args or kwargs) and not measures  # step(epoch + index / len(loader))
-            if micro is not None:
-                gate._called(by_count=placed)
-            elif not placed:
-                gate.scheduled_outside += 1
+            gate._scheduled = micro is not None
+            gate._steps.scheduler_called(SchedulerCall(micro is not None, placed, gate.counted))
             if micro is None or (placed and micro.last):
                 plain.step(self, *args, **kwargs)
             elif micro.last:
@@ -187,17 +191,18 @@ class StepGate:
             if self._running:
                 return step(*args, **kwargs)
             if self._micro.last:  # else no step is made, and what stands there at the end of the body counts
-                self._check_rates()
+                self._check_settings()
             args, kwargs, closure = self._with_closure(args, kwargs)
-            if closure is not None:
-                self._steps.see("closure")
-            else:
-                self._require_pass()
-                if any(isinstance(value, (torch.Tensor, float)) for value in (*args, *kwargs.values())):
-                    self._steps.see("step-value")
+            values = () if closure is not None else (*args, *kwargs.values())
+            event = StepCall(
+                last=self._micro.last,
+                repeated=id(optimizer) in self._acted,
+                closure=closure is not None,
+                value=any(isinstance(value, (torch.Tensor, float)) for value in values),
+                without_backward=closure is None and self._accept_manual(),
+            )
+            self._steps.step_called(event)
             if not self._micro.last:
-                if id(optimizer) in self._acted:
-                    self._steps.see("two-passes")
                 loss = closure() if closure is not None else None
                 self._hold(optimizer)
                 return loss
@@ -250,10 +255,12 @@ class StepGate:
             return (closure, *args[1:]), kwargs, closure
         return args, {**kwargs, "closure": closure}, closure
 
-    def _require_pass(self) -> None:
-        if self._gradients.passes == 0 and any(item.grad is not None for item in self._gradients.parameters()):
-            self._steps.see("hand-gradient")
-            self._gradients.adopt()
+    def _accept_manual(self) -> bool:
+        """Gradients that came without a backward pass are those of one. Are there any?"""
+        if self._gradients.passes or all(item.grad is None for item in self._gradients.parameters()):
+            return False
+        self._gradients.adopt()
+        return True
 
     def _hold(self, optimizer: Any) -> None:
         self._acted.add(id(optimizer))
@@ -266,30 +273,13 @@ class StepGate:
         if first:
             self._steps.stepped(applied)
 
-    def _called(self, *, by_count: bool = False) -> None:
-        """A scheduler, in the loop; `by_count`: it was told where to be."""
-        self._scheduled = True
-        if by_count and not self.counted:
-            self._steps.see("own-rate")
-
-    def _check_schedules(self, abandoned: bool) -> None:
-        """A scheduler that is called in some passes of the loop only is called by a count of them."""
-        asked = self.guarded or self.counted
-        if self._scheduled and self._without_schedule and not asked:
-            self._steps.see("own-rate")
-        # A step that a scaler leaves out is none for a schedule either, in many loops.
-        if not self._scheduled and not self._left_out and not abandoned and not asked:
-            self._without_schedule = True
-        self._scheduled = self._left_out = False
-
     def _count_groups(self) -> int:
         return sum(len(optimizer.param_groups) for optimizer in self._optimizers)
 
-    def _check_rates(self) -> None:
+    def _check_settings(self) -> None:
         if self._settings.changed():
-            middle = self._micro is not None and self._micro.place > 0
-            if middle or not self.counted:
-                self._steps.see("own-rate")
+            in_pieces = self._micro is not None and self._micro.place > 0
+            self._steps.settings_changed(SettingsChange(in_pieces, asked_step=self.counted))
             self._settings.note()
 
 

@@ -9,11 +9,8 @@ import weakref
 from types import FrameType, TracebackType
 from typing import Any, Callable, Optional, Type
 
-import torch.distributed as dist
-
 from gpq_agent import wire
 
-from .errors import GpqTrainError
 from .stranded import Watch
 
 STOP_ORDERED = 1
@@ -24,10 +21,6 @@ OUT_OF_MEMORY = (
     "out of memory", "can't allocate memory", "cannot allocate memory",
     "cublas_status_alloc_failed", "cudnn_status_alloc_failed",
 )  # fmt: skip
-# What no part of a batch causes: files and networks, memory, a module that is not there.
-OUTSIDE = (OSError, EOFError, MemoryError, ImportError, dist.DistError)
-# Another replica's end, as gloo tells it, by RuntimeError.
-LOST = ("closed by peer", "reset by peer", "broken pipe", "timed out", "timeout")
 
 
 class Terminator:
@@ -84,14 +77,6 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     text = str(error).lower()
     return isinstance(error, RuntimeError) and any(words in text for words in OUT_OF_MEMORY)
-
-
-def is_of_a_part(error: BaseException) -> bool:
-    """May this come of a batch that was cut? Not what lies outside the loop, nor a replica's end."""
-    if not isinstance(error, Exception) or isinstance(error, (GpqTrainError, *OUTSIDE)):
-        return False
-    text = str(error).lower()
-    return not (isinstance(error, RuntimeError) and any(words in text for words in LOST))
 
 
 def note_error(folder: str, rank: int, error: BaseException, gpu: str = "") -> None:

@@ -6,11 +6,9 @@ the host: a step must not run out of memory because it is looked at. Decides not
 
 import contextlib
 import io
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
 import torch
-
-from .internals import BatchNorm, foreach_norm
 
 Parameter = torch.nn.Parameter
 
@@ -78,34 +76,6 @@ def _put_back(item: torch.Tensor, value: torch.Tensor) -> None:
         item.copy_(value)
 
 
-class Fingerprint:
-    """A number for each parameter, so that a change by hand shows, at the cost of one pass over them."""
-
-    def __init__(self, parameters: Iterable[Parameter]) -> None:
-        self._parameters = [item for item in parameters if not item.is_sparse]
-        self._norms = self._take()
-
-    @property
-    def total(self) -> float:
-        """One number for all of them."""
-        return float(self._norms.sum())
-
-    def differs(self) -> bool:
-        """Waits for the device."""
-        return not torch.equal(self._norms, self._take())
-
-    def equals(self, other: "Fingerprint") -> bool:
-        """Of other tensors perhaps, as many and in the same order."""
-        return torch.equal(self._norms.nan_to_num(), other._norms.nan_to_num())
-
-    def _take(self) -> torch.Tensor:
-        if not self._parameters:
-            return torch.zeros(0)
-        with torch.no_grad():
-            norms = foreach_norm([item.detach() for item in self._parameters])
-            return torch.stack([norm.detach().double().cpu() for norm in norms])
-
-
 def alike(one: Any, other: Any) -> bool:
     """Are two states the same, tensors by value, on whatever devices?"""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
@@ -121,15 +91,3 @@ def alike(one: Any, other: Any) -> bool:
         return bool(one == other)
     except Exception:  # what a script keeps may compare as it likes: not known to be the same
         return False
-
-
-def batch_norms(models: Iterable[torch.nn.Module]) -> Tuple[Optional[str], bool]:
-    """(name of a layer that takes statistics over the batch in hand, does it take them over all replicas?)."""
-    found: Dict[bool, str] = {}
-    for model in models:
-        for name, layer in model.named_modules():
-            if isinstance(layer, BatchNorm) and layer.training:
-                found.setdefault(isinstance(layer, torch.nn.SyncBatchNorm), name)
-    if False in found:
-        return found[False], False
-    return found.get(True), True

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from gpq_agent.train.batches import Configuration, Limits, Step, shape_step, starting
 from gpq_agent.train.environment import Environment
+from gpq_agent.train.events import SchedulerCall, SettingsChange, StepCall
 from gpq_agent.train.gradients import Gradients
 from gpq_agent.train.noise_scale import NoiseScale
 from gpq_agent.train.passes import listen
@@ -101,7 +102,7 @@ def exact(net: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[float, floa
 
 
 class Told:
-    """What the gate asks of the engine, at the base batch; `seen` are the habits that it tells."""
+    """What the gate asks of the engine, at the base batch; `seen`: what could be a habit of what it tells."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -112,8 +113,14 @@ class Told:
     def stepped(self, applied: bool) -> None:
         pass
 
-    def see(self, code: str, detail: str = "") -> None:
-        self.seen.append(code)
+    def step_called(self, event: StepCall) -> None:
+        self.seen += [name for name in ("repeated", "closure", "value", "without_backward") if getattr(event, name)]
+
+    def settings_changed(self, event: SettingsChange) -> None:
+        self.seen.append("settings")
+
+    def scheduler_called(self, event: SchedulerCall) -> None:
+        raise AssertionError("no loop here has a schedule")
 
     def mean_loss(self, loss: Any) -> Any:
         raise AssertionError("no loop here has a closure")
@@ -152,7 +159,7 @@ class Loop:
 
     def leave(self, step: Step, place: int) -> None:
         """After the body of the loop."""
-        self.gate.leave(abandoned=False)
+        self.gate.leave()
         self.gradients.leave(drop=False)
         if place == len(step.counts) - 1:
             self.probe.finish()

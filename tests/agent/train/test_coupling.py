@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from gpq_agent.train.coupling import couples
-from gpq_agent.train.normalising import divisors
+from gpq_agent.train.habits.gradients.example_mixing import mixes_examples
+from gpq_agent.train.habits.gradients.loss_divisors import divisors
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -109,13 +109,13 @@ MEANS: dict[str, Any] = {
 @pytest.mark.parametrize("examples", SIZES)
 @pytest.mark.parametrize("loss", COUPLED)
 def test_a_loss_that_bends_the_sum_over_its_batch_is_seen(loss: str, examples: int) -> None:
-    assert couples(COUPLED[loss](Batch(examples)), examples)
+    assert mixes_examples(COUPLED[loss](Batch(examples)), examples)
 
 
 @pytest.mark.parametrize("examples", SIZES)
 @pytest.mark.parametrize("loss", MEANS)
 def test_a_mean_over_examples_is_left_alone(loss: str, examples: int) -> None:
-    assert not couples(MEANS[loss](Batch(examples)), examples)
+    assert not mixes_examples(MEANS[loss](Batch(examples)), examples)
 
 
 @pytest.mark.parametrize("how", ["product", "einsum", "nansum"])

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from gpq_agent.train.forgotten import Given, Search
+from gpq_agent.train.habits.observers import JobView
+from gpq_agent.train.habits.state.search import Search
+from gpq_agent.train.habits.table import Habit
 from gpq_agent.train.stopping import STOP_ORDERED
 from torch.optim.lr_scheduler import ExponentialLR
 
@@ -81,12 +83,13 @@ def test_a_rate_that_is_known_to_be_set_by_hand_is_not_searched_for(agreed: bool
     schedules = []
 
     def after(engine: Any, count: int, model: Model, optimizer: Any) -> None:
-        if count == 4:
-            engine.freedoms.see("own-rate")
+        if count == 7:
+            engine.freedoms.record(Habit("own-rate"))
             if agreed:
                 engine.freedoms.agree()
             schedules.append(ExponentialLR(optimizer, 0.9))
-            engine.see("own-rate")
+            optimizer.param_groups[0]["lr"] *= 0.5
+        elif count == 8:
             assert not engine.freedoms.noticed("forgotten-scheduler")
 
     train(after)
@@ -163,7 +166,7 @@ def strangers(model: Model) -> list[Any]:
 def test_the_search_runs_no_code_of_foreign_containers(given: bool) -> None:
     model = network()
     objects = strangers(model)
-    search = Search(Given([model], [sgd(model)], objects if given else []))
+    search = Search(JobView([model], [sgd(model)], list, objects if given else []))
     CALLED.clear()
     search.look(early=True)
     search.look(early=True)
@@ -175,9 +178,9 @@ def test_foreign_schedulers_and_scalers_are_recognised_without_code_of_theirs() 
     optimizer = sgd(model)
     schedule, scaler = ForeignSchedule(optimizer, 0.9), ForeignScaler("cpu")
     scaler.scale(torch.ones(1))
-    search = Search(Given([model], [optimizer], []))
+    search = Search(JobView([model], [optimizer], list))
     CALLED.clear()
-    seen = dict(search.look(early=False))
+    seen = {habit.code: habit.detail for habit in search.look(early=False)}
     assert not CALLED
     assert seen["forgotten-scheduler"] == "ForeignSchedule"
     assert "forgotten-scaler" in seen
@@ -187,12 +190,12 @@ def test_foreign_schedulers_and_scalers_are_recognised_without_code_of_theirs() 
 def test_an_average_in_a_foreign_container_is_told() -> None:
     model = network()
     average = ForeignDict(weights(model))
-    search = Search(Given([model], [sgd(model)], []))
+    search = Search(JobView([model], [sgd(model)], list))
     codes = []
     for _ in range(3):
         for tensor in dict.values(average):
             tensor.mul_(0.9)
-        codes.append([code for code, _ in search.look(early=True)])
+        codes.append([habit.code for habit in search.look(early=True)])
     assert codes == [[], ["forgotten-copy"], ["forgotten-copy"]]
 
 
@@ -201,7 +204,7 @@ def test_an_object_that_is_half_made_is_left_out_alone() -> None:
     optimizer = sgd(model)
     half = torch.nn.Module.__new__(torch.nn.Module)
     schedule = ExponentialLR(optimizer, 0.9)
-    search = Search(Given([model], [optimizer], [half]))
+    search = Search(JobView([model], [optimizer], list, [half]))
     other = torch.nn.Module.__new__(torch.nn.Module)
     assert ("forgotten-scheduler", "ExponentialLR") in search.look(early=True)
     del schedule, other

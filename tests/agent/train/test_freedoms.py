@@ -14,8 +14,8 @@ import torch.distributed as dist
 from gpq_agent import wire
 from gpq_agent.train.agreement import Agreement, Proposal
 from gpq_agent.train.environment import Environment
-from gpq_agent.train.freedoms import Freedoms
-from gpq_agent.train.habits import HABITS
+from gpq_agent.train.habits.freedoms import Freedoms
+from gpq_agent.train.habits.table import HABITS, Habit
 from gpq_agent.train.proof import program
 from gpq_agent.train.session import Job
 
@@ -32,8 +32,8 @@ def test_a_habit_that_ends_a_replica_is_told_once_and_obeyed_by_the_next_attempt
     said: list[wire.Habit] = []
     first = freedoms(tmp_path, said)
     first.recall()
-    first.alone("part-error", "ValueError with 2 of 16 examples")
-    first.alone("part-error", "again")
+    first.record_locally(Habit("part-error", "ValueError with 2 of 16 examples"))
+    first.record_locally(Habit("part-error", "again"))
     assert [habit.code for habit in said] == ["part-error"]
     assert "ValueError with 2 of 16 examples" in said[0].message
     later = freedoms(tmp_path, said)
@@ -57,7 +57,7 @@ def recall(rank: int, folder: str, port: int) -> None:
 def test_what_ended_a_replica_on_another_server_is_told_by_the_next_attempt(tmp_path: Path) -> None:
     for rank in (0, 1):
         (tmp_path / str(rank) / "gpq").mkdir(parents=True)
-    freedoms(tmp_path / "1", []).alone("part-error", "ValueError with 2 of 16 examples")
+    freedoms(tmp_path / "1", []).record_locally(Habit("part-error", "ValueError with 2 of 16 examples"))
     port = free_port()
     places = [(rank, str(tmp_path), port) for rank in (0, 1)]
     processes = [FORKSERVER.Process(target=recall, args=place) for place in places]
@@ -218,14 +218,14 @@ def test_a_suspicion_takes_what_was_not_proven_and_an_observation_all(tmp_path: 
     this = freedoms(tmp_path, said)
     proof = wire.Proof("here", ["accumulate", "split"], [])
     this.recall(proof)
-    this.see("batch-loss", "x")
+    this.record(Habit("batch-loss", "x"))
     assert this.agree()
     assert (this.lost, said[-1].freedoms, said[-1].evidence) == ({"resize"}, ["resize"], "suspected")
     # What shows later than a check looks is not refuted.
-    this.see("own-next")
+    this.record(Habit("own-next"))
     assert this.agree()
     assert set(HABITS["own-next"].freedoms) <= this.lost
-    this.see("two-passes")
+    this.record(Habit("two-passes"))
     assert this.agree()
     assert (said[-1].freedoms, said[-1].evidence) == (["accumulate", "split"], "observed")
     later = freedoms(tmp_path, said)

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from gpq_agent.train.hooks import Changes, Watched
+from gpq_agent.train.habits.gradients.gradient_hook import GradientHook, Watched
+from gpq_agent.train.habits.observers import JobView
 
 from .test_stepping import Examples, job, prepared
 
@@ -131,10 +132,14 @@ def test_a_hook_shows_in_the_pass_in_which_it_first_changes_something() -> None:
     assert sizes == [6, 6, 6, 6, 12, 12]  # the step in hand goes on as it has begun
 
 
+def watcher() -> GradientHook:
+    return GradientHook(JobView([], [], list, in_batch=lambda: True))
+
+
 def test_handles_remove_hooks_that_are_watched() -> None:
     item: Any = torch.nn.Parameter(torch.ones(2))
     handles = [item.register_hook(halve), item.register_post_accumulate_grad_hook(clip)]
-    Changes().watch([item])
+    watcher().watch([item])
     several = [item._backward_hooks, item._post_accumulate_grad_hooks]
     assert all(isinstance(hook, Watched) for [hook] in map(dict.values, several))
     for handle in handles:
@@ -150,7 +155,7 @@ def pickled(model: Any) -> Any:
 def test_a_copy_of_a_hook_is_the_plain_hook(copied: Callable[[Any], Any]) -> None:
     item: Any = torch.nn.Parameter(torch.ones(2))
     item.register_hook(look)
-    Changes().watch([item])
+    watcher().watch([item])
     [watched] = item._backward_hooks.values()
     assert copied(watched) is look
 
@@ -158,18 +163,18 @@ def test_a_copy_of_a_hook_is_the_plain_hook(copied: Callable[[Any], Any]) -> Non
 def test_a_hook_is_wrapped_once() -> None:
     item = torch.nn.Parameter(torch.ones(2))
     item.register_hook(look)
-    changes = Changes()
-    changes.watch([item])
+    hooks = watcher()
+    hooks.watch([item])
     [(number, watched)] = item._backward_hooks.items()  # type: ignore[union-attr]
-    changes.watch([item])
+    hooks.watch([item])
     assert item._backward_hooks == {number: watched}
 
 
 def test_gradients_that_are_not_numbers_are_no_change() -> None:
     """A loss scale that is too large begins with such."""
-    changes = Changes()
+    hooks = watcher()
     item = torch.nn.Parameter(torch.ones(2))
     item.register_hook(look)
-    changes.watch([item])
+    hooks.watch([item])
     (item * torch.tensor([float("nan"), float("inf")])).sum().backward()
-    assert not changes.seen
+    assert not hooks.changed

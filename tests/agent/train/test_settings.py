@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from gpq_agent.train.settings import Settings
+from gpq_agent.train.param_groups import ParamGroups
 
 
 def adam(**settings: Any) -> torch.optim.Optimizer:
@@ -49,7 +49,7 @@ CHANGES = [multiplied, becomes_a_tensor, other_betas, switched, none_any_more, n
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_change_of_any_group_is_seen_until_it_is_noted(change: Callable[[Any], None], place: int) -> None:
     optimizer = adam()
-    settings = Settings([adam(), optimizer])
+    settings = ParamGroups([adam(), optimizer])
     assert not settings.changed(), "nothing was noted yet"
     settings.note()
     assert not settings.changed()
@@ -65,7 +65,7 @@ def test_a_tensor_is_known_by_its_version_also_within_a_tuple() -> None:
     rate, beta = torch.tensor(0.1), torch.tensor(0.9)
     optimizer = adam()
     optimizer.param_groups[0].update(lr=rate, betas=(beta, 0.99))
-    settings = Settings([optimizer])
+    settings = ParamGroups([optimizer])
     for tensor in (rate, beta):
         settings.note()
         assert not settings.changed()
@@ -78,7 +78,7 @@ def test_a_tensor_is_known_by_its_version_also_within_a_tuple() -> None:
 
 def test_a_setting_of_many_numbers_is_compared_without_a_traceback() -> None:
     optimizer = adam()
-    settings = Settings([optimizer])
+    settings = ParamGroups([optimizer])
     settings.note()
     optimizer.param_groups[0]["weight_decay"] = torch.ones(3)
     assert settings.changed()
@@ -88,7 +88,7 @@ def test_a_setting_of_many_numbers_is_compared_without_a_traceback() -> None:
 
 def test_the_same_number_of_another_type_is_no_change() -> None:
     optimizer = adam(weight_decay=0.0)
-    settings = Settings([optimizer])
+    settings = ParamGroups([optimizer])
     settings.note()
     optimizer.param_groups[0]["weight_decay"] = 0
     assert not settings.changed()
@@ -96,7 +96,7 @@ def test_the_same_number_of_another_type_is_no_change() -> None:
 
 def test_a_group_that_is_added_is_no_change_and_one_that_is_gone_is() -> None:
     optimizer = adam()
-    settings = Settings([optimizer])
+    settings = ParamGroups([optimizer])
     settings.note()
     optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
     assert not settings.changed()
@@ -109,7 +109,7 @@ def test_a_group_that_is_added_is_no_change_and_one_that_is_gone_is() -> None:
 
 def test_a_rate_that_is_a_tensor_is_seen_to_change_also_by_a_way_that_leaves_no_trace() -> None:
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))], lr=torch.tensor(0.5), foreach=False)
-    settings = Settings([optimizer])
+    settings = ParamGroups([optimizer])
     settings.note()
     assert not settings.changed()
     optimizer.param_groups[0]["lr"].data.mul_(0.5)

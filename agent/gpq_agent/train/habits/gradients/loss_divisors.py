@@ -4,16 +4,16 @@ Reads what autograd keeps for its own use, by names that may change with torch: 
 for the device, so it is asked in the first micro-batches only.
 """
 
-from typing import Any, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
-from .coupling import couples, node_name
-from .internals import saved, saves
+from gpq_agent.train.internals import saved, saves
+
+from .example_mixing import node_name
 
 MOST_NODES = 200
 TOLERANCE = 1e-6
-MOST_SIZES = 8
 PRODUCTS = ("DotBackward", "MmBackward", "MvBackward", "BmmBackward")  # a weighted sum, where one number comes out
 ON_WEIGHTS = ("PowBackward", "AbsBackward", "MulBackward", "SumBackward", "MeanBackward", "SqrtBackward")
 THROUGH = (
@@ -61,70 +61,24 @@ def divisors(loss: torch.Tensor) -> List[Divisor]:
     return found
 
 
-class Reading(NamedTuple):
-    """`divisors`: of the parts of the losses; `coupled`: they hold examples against each other."""
-
-    examples: int
-    divisors: List[Divisor]
-    coupled: bool
-
-
-class Divisors:
-    """Over the first micro-batches: is a loss divided by its examples, or by something that follows them?"""
-
-    def __init__(self, looks: int) -> None:
-        self.of_shape = 0.0  # by example, what the latest loss was divided by that follows its shape; 0.0: nothing
-        self._left = looks
-        self._first: Optional[List[Divisor]] = None  # by example
-        self._step = -1
-        self._of_step: List[Divisor] = []  # by example, of the first micro-batch of that step
-        self._sizes: Set[int] = set()  # of the micro-batches that were looked at
-
-    def wanted(self, examples: int) -> bool:
-        """Is a look at a micro-batch of so many worth its while? One of another size, as the tail, tells most."""
-        return self._left > 0 or (examples not in self._sizes and len(self._sizes) < MOST_SIZES)
-
-    def again(self) -> None:
-        """Look at the next one too, however many there were: it is of another size."""
-        self._left = max(self._left, 1)
-
-    def read(self, roots: Sequence[Any], given: Sequence[Any], examples: int) -> Reading:
-        """Of the losses that are about to be differentiated, of so many examples. `given`: the gradient of each, or None."""
-        found: List[Divisor] = []
-        coupled = False
-        for root, gradient in zip(roots, given):
-            if not isinstance(root, torch.Tensor):
-                continue
-            coupled = coupled or couples(root, examples)
-            factor = _alike(gradient)
-            if root.numel() > 1:  # a sum over its elements
-                found += [Divisor(1.0 / factor)] if factor else []
-                continue
-            own = divisors(root)
-            found += own
-            if factor and any(item.value == 1.0 for item in own):
-                found = [Divisor(1.0 / factor) if item.value == 1.0 else item for item in found]
-            elif factor:
-                found.append(Divisor(factor * examples))  # the same, by example, where it is a number
-        return Reading(examples, found, coupled)
-
-    def differ(self, reading: Reading, step: int) -> bool:
-        """Take in that of a micro-batch of this step. True: a part of the losses is divided by something else than before, by
-        example; of what follows a shape only within the step. That of a micro-batch then is no part of a mean over the
-        whole step."""
-        self._left -= 1
-        examples = reading.examples
-        self._sizes.add(examples)
-        if examples > 1 and any(item.value == 1.0 for item in reading.divisors):
-            return True  # a sum over examples that nothing divides
-        ratios = [item._replace(value=item.value / examples) for item in reading.divisors]
-        self.of_shape = sum(item.value for item in ratios if item.of_shape)
-        if step != self._step or len(self._of_step) != len(ratios):
-            self._step, self._of_step = step, ratios
-        if self._first is None or len(self._first) != len(ratios):
-            self._first = ratios
-        earlier = [(one, two) for one, two in zip(ratios, self._first) if not (one.of_shape and two.of_shape)]
-        return any(differs(one.value, two.value) for one, two in (*earlier, *zip(ratios, self._of_step)))
+def divisors_of(roots: Sequence[Any], grad_tensors: Sequence[Any], examples: int) -> List[Divisor]:
+    """Of the losses that are about to be differentiated, of so many examples. `grad_tensors`: the
+    gradient of each, or None."""
+    parts: List[Divisor] = []
+    for root, gradient in zip(roots, grad_tensors):
+        if not isinstance(root, torch.Tensor):
+            continue
+        factor = _common_value(gradient)
+        if root.numel() > 1:  # a sum over its elements
+            parts += [Divisor(1.0 / factor)] if factor else []
+            continue
+        own = divisors(root)
+        parts += own
+        if factor and any(item.value == 1.0 for item in own):
+            parts = [Divisor(1.0 / factor) if item.value == 1.0 else item for item in parts]
+        elif factor:
+            parts.append(Divisor(factor * examples))  # the same, by example, where it is a number
+    return parts
 
 
 def differs(one: float, other: float) -> bool:
@@ -132,7 +86,7 @@ def differs(one: float, other: float) -> bool:
     return abs(one - other) > TOLERANCE * abs(other)
 
 
-def _alike(gradient: Any) -> Optional[float]:
+def _common_value(gradient: Any) -> Optional[float]:
     """What all elements of it are; None: they differ, or there is none."""
     if not isinstance(gradient, torch.Tensor) or gradient.is_sparse or not gradient.numel():
         return None

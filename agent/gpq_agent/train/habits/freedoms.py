@@ -7,11 +7,11 @@ import os
 from typing import Any, Callable, Collection, Dict, List, Optional, Set
 
 from gpq_agent import records, wire
+from gpq_agent.train.agreement import Agreement
+from gpq_agent.train.batches import Configuration, Limits, ceil_div
+from gpq_agent.train.proof import habit as habit_of
 
-from .agreement import Agreement
-from .batches import Configuration, Limits, ceil_div
-from .habits import ACCUMULATE, HABITS, RESIZE, RETUNE, SPLIT, SUSPECTED
-from .proof import habit as habit_of
+from .table import ACCUMULATE, HABITS, RESIZE, RETUNE, SPLIT, SUSPECTED, Habit, described
 
 RECORD = "habits.json"
 CODES = sorted(HABITS)
@@ -58,13 +58,18 @@ class Freedoms:
                 self._tell(habit_of(proof))
         for code, detail in self._read().items():
             if code in HABITS:
-                self.see(code, detail)
+                self.record(Habit(code, detail))
         self.agree()
 
-    def see(self, code: str, detail: str = "") -> None:
+    def record(self, habit: Habit) -> None:
         """This replica's loop has this habit, or seems to have it. Counts once all agree, unless it is accepted."""
-        if code not in self._known and code not in self._accepted:
-            self._seen.setdefault(code, detail)
+        if habit.code not in self._known and habit.code not in self._accepted:
+            self._seen.setdefault(habit.code, habit.detail)
+
+    @property
+    def steps_by_hand(self) -> bool:
+        """Does the loop make steps without an optimizer, as far as this replica knows?"""
+        return self.noticed("hand-step")
 
     def knows(self, code: str) -> bool:
         """Has the loop this habit, as far as all agree?"""
@@ -95,13 +100,13 @@ class Freedoms:
                 self._say(code)
         return bool(taking)
 
-    def alone(self, code: str, detail: str) -> None:
+    def record_locally(self, habit: Habit) -> None:
         """This replica is about to end, by this habit: nobody can be asked any more. For the next attempt."""
-        if code not in self._known:
-            self._known[code] = detail
-            self.lost.update(HABITS[code].freedoms)
+        if habit.code not in self._known:
+            self._known[habit.code] = habit.detail
+            self.lost.update(HABITS[habit.code].freedoms)
             self._write()
-            self._say(code)
+            self._say(habit.code)
 
     def _taken(self, code: str) -> List[str]:
         """The freedoms that a habit takes. gpq check is right where a suspicion is not, but for what shows later
@@ -114,13 +119,7 @@ class Freedoms:
     def _say(self, code: str) -> None:
         """A line for the user, and up."""
         detail = self._known.get(code) or "on one of the replicas"
-        self._tell(self.habit(code, detail)._replace(freedoms=self._taken(code)))
-
-    @staticmethod
-    def habit(code: str, detail: str) -> wire.Habit:
-        """In words."""
-        entry = HABITS[code]
-        return wire.Habit(code, list(entry.freedoms), entry.message.format(detail), entry.cure, entry.evidence)
+        self._tell(described(Habit(code, detail))._replace(freedoms=self._taken(code)))
 
     def allowed(self, configuration: Configuration, limits: Limits) -> Configuration:
         """The configuration nearest to this one that needs no freedom that is lost."""

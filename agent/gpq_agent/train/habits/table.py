@@ -1,10 +1,12 @@
 """Habits of training loops that gpq cannot make right everywhere: what each takes away, in which words, and what gives it back.
 
-A table. Who notices a habit, and when, is the business of the files that watch the loop.
+A table. Who notices a habit, and when, is the business of the observers.
 """
 
 import sys
 from typing import Dict, NamedTuple, Tuple
+
+from gpq_agent import wire
 
 ACCUMULATE, SPLIT, RESIZE, RETUNE = "accumulate", "split", "resize", "retune"
 ALL = (ACCUMULATE, SPLIT, RESIZE, RETUNE)
@@ -15,9 +17,15 @@ AS_IT_IS = (ACCUMULATE, SPLIT, RETUNE)  # and keep its batch
 OBSERVED, SUSPECTED = "observed", "suspected"  # the act itself was seen, or what mostly comes of it
 
 
+class Habit(NamedTuple):
+    """What an observer has noticed. `detail`: what fills `{}` in the message."""
+
+    code: str
+    detail: str = ""
+
+
 class Entry(NamedTuple):
-    """`message`: what the loop does; `cure`: what to change. `{}` in either is filled in by who notices. `evidence`: on which
-    it is noticed."""
+    """`message`: what the loop does. `cure`: what to change. `evidence`: on which it is noticed."""
 
     freedoms: Tuple[str, ...]
     message: str
@@ -194,6 +202,18 @@ HABITS: Dict[str, Entry] = {
 
 
 ACCEPTABLE = {code for code, entry in HABITS.items() if entry.evidence == SUSPECTED}
+
+
+def is_suspected(code: str) -> bool:
+    """May it be accepted by the user, and refuted by gpq check?"""
+    return HABITS[code].evidence == SUSPECTED
+
+
+def described(habit: Habit) -> wire.Habit:
+    """In words, with all the freedoms that it takes."""
+    entry = HABITS[habit.code]
+    message = entry.message.format(habit.detail)
+    return wire.Habit(habit.code, list(entry.freedoms), message, entry.cure, entry.evidence)
 
 
 def table() -> str:

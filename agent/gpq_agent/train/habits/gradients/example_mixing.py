@@ -9,7 +9,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
-from .internals import saved, shape_of
+from gpq_agent.train.internals import saved, shape_of
 
 MOST_NODES = 200
 SUMS = ("MeanBackward", "SumBackward", "NansumBackward", "DotBackward")
@@ -46,7 +46,7 @@ class _Part(NamedTuple):
 NOTHING = _Part(False, False)
 
 
-def couples(loss: torch.Tensor, examples: int) -> bool:
+def mixes_examples(loss: torch.Tensor, examples: int) -> bool:
     """Has a part of this batch another loss than its examples have in the whole?"""
     nodes = _nodes(loss.grad_fn)
     parts: Dict[Any, _Part] = {}

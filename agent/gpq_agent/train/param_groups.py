@@ -16,7 +16,7 @@ PLAIN = (float, int, bool, str, type(None))
 _groups_of = attrgetter("param_groups")
 
 
-class Settings:
+class ParamGroups:
     """Of all groups of these optimizers. Nothing has changed before the first `note`."""
 
     def __init__(self, optimizers: Sequence[Any]) -> None:

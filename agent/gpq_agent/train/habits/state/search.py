@@ -1,32 +1,24 @@
-"""Finds what belongs to the training and was never given to job.prepare() or job.state(): schedulers, scalers, copies of weights.
+"""A search for what the job was never given: schedulers, scalers, copies of weights.
 
 Looks through the objects of the process, and runs no code of their classes, which may do anything.
-Refuses nothing. An average of weights changes from step to step, a snapshot seldom, so copies are
-looked at after the first steps alone. One that begins later, or changes once an epoch, is not seen
-here: the proof, gpq check, is to find it.
+An average of weights changes from step to step, a snapshot seldom, so copies are looked at after
+the first steps alone. One that begins later, or changes once an epoch, is not seen here: the
+proof, gpq check, is to find it.
 """
 
 import gc
 import weakref
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import torch
 
-from .internals import attributes_of, has_scaled, parameters_of
+from gpq_agent.train.habits.observers import JobView
+from gpq_agent.train.habits.table import Habit
+from gpq_agent.train.internals import attributes_of, has_scaled, parameters_of
 
 MOST_TENSORS = 100000  # a longer list is something else
 NEAR = 0.25  # of the squared norm of the weights
 MOST_WALKED = 10000  # objects of what was given that are followed
-
-
-class Given(NamedTuple):
-    """What the script has given. `parts`: everything that checkpoints hold; `gradients`: what the library itself keeps of those
-    between two steps."""
-
-    models: Sequence[torch.nn.Module]
-    optimizers: Sequence[Any]
-    parts: Sequence[Any]
-    gradients: Callable[[], Sequence[torch.Tensor]] = list
 
 
 STATEFUL = (torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
@@ -44,20 +36,15 @@ class Search:
     """One per job. A copy of weights counts where one of the first steps has changed it in place, or
     two in a row have made it anew: a snapshot, of the best weights say, is made now and then."""
 
-    def __init__(self, given: Given) -> None:
-        self._given = given
+    def __init__(self, job: JobView) -> None:
+        self._job = job
         self._copies: Optional[Dict[int, Copy]] = None  # of the early look before
         self._renewed: Set[str] = set()  # kinds of those that the step before it has made
 
-    def scheduler(self) -> str:
-        """The class of a scheduler of an optimizer that was given while it was not, "" if there is none.
-        A walk through all objects takes longer than many a step."""
-        return dict(self.look(early=False)).get("forgotten-scheduler", "")
-
-    def look(self, *, early: bool) -> List[Tuple[str, str]]:
-        """(habit, what it is) of each kind that is there now. `early`: after one of the first steps, one
-        real step after the early look before. Looks at copies too, and waits for the device."""
-        given = self._given
+    def look(self, *, early: bool) -> List[Habit]:
+        """Of each kind that is there now. `early`: after one of the first steps, one real step after
+        the early look before. Looks at copies too, and waits for the device."""
+        given = self._job
         ours = _reachable(given.parts) | _reachable(given.optimizers)
         for model in given.models:
             ours.update(id(module) for module in model.modules())
@@ -90,7 +77,7 @@ class Search:
                 continue
         if early:
             self._copies, self._renewed = copies, renewed
-        return list(habits.items())
+        return [Habit(code, name) for code, name in habits.items()]
 
     def _is_average(self, item: Any, copy: Copy, tensors: List[torch.Tensor], renewed: Set[str]) -> bool:
         """New tensors count if they are near to the weights: others are most often made anew in each
@@ -100,10 +87,17 @@ class Search:
         before = self._copies.get(id(item))
         if before is not None and before.first() is copy.first():
             return before.value != copy.value
-        if not any(_is_near(tensors, list(model.parameters())) for model in self._given.models):
+        if not any(_is_near(tensors, list(model.parameters())) for model in self._job.models):
             return False
         renewed.add(_named(item))
         return _named(item) in self._renewed
+
+
+def scheduler_of(job: JobView) -> str:
+    """The class of a scheduler of an optimizer of this job that the job was not given, "" if there
+    is none. Walks through all objects, which takes longer than many a step."""
+    habits = Search(job).look(early=False)
+    return next((habit.detail for habit in habits if habit.code == "forgotten-scheduler"), "")
 
 
 def _code(item: Any, optimizers: Set[int]) -> str:
@@ -143,7 +137,7 @@ def _shapes(model: torch.nn.Module) -> List[Tuple[int, ...]]:
     return [tuple(item.shape) for item in model.parameters()]
 
 
-def _storages(given: Given) -> Set[int]:
+def _storages(given: JobView) -> Set[int]:
     """Of parameters, buffers, gradients and the state of optimizers: lists of these are no copies."""
     held: List[Any] = [*given.gradients()]
     for model in given.models:

@@ -1,5 +1,7 @@
-"""Notices hooks of parameters that change gradients before a batch is complete. A hook that only looks
-is left alone, and so are hooks of modules and of what is computed: what they do, gpq check sees.
+"""A hook of a parameter changes gradients before a batch is complete.
+
+A hook that only looks is left alone, and so are hooks of modules and of what is computed: what they
+do, gpq check sees.
 """
 
 import weakref
@@ -7,18 +9,44 @@ from typing import Any, Callable, Dict, Iterable, List, Tuple
 
 import torch
 
-from .internals import gradient_hooks, version_of
+from gpq_agent.train.events import BackwardBegin, BatchBegin, BatchEnd
+from gpq_agent.train.habits.observers import Habits, Observer
+from gpq_agent.train.habits.table import Habit
+from gpq_agent.train.internals import gradient_hooks, version_of
 
-GRADIENT = "grad-hook"
+WATCHED_STEPS = 5  # of an attempt, around which new hooks are looked for
 
 Own = Callable[[Tuple[Any, ...]], Any]
 
 
-class Changes:
-    """`seen`: has a hook changed a gradient?"""
+class GradientHook(Observer):
+    """Stands around the hooks that the script has put on so far. It may do so in any line."""
 
-    def __init__(self) -> None:
-        self.seen = False
+    codes = ("grad-hook",)
+    changed = False  # a hook has changed a gradient
+    _often = True  # it is one of the first steps, or one that can still be taken back
+
+    def attempt_begins(self) -> Habits:
+        self.watch(self.job.parameters())
+        return ()
+
+    def batch_begins(self, event: BatchBegin) -> Habits:
+        self._often = event.step < WATCHED_STEPS or event.trial
+        if self._often:
+            self.watch(self.job.parameters())
+        return ()
+
+    def backward_begins(self, event: BackwardBegin) -> bool:
+        if self._often:
+            self.watch(self.job.parameters())
+        return False
+
+    def batch_ends(self, event: BatchEnd) -> Habits:
+        return [Habit("grad-hook")] if self.changed else ()
+
+    def epoch_ends(self) -> Habits:
+        self.watch(self.job.parameters())
+        return ()
 
     def watch(self, parameters: Iterable[torch.Tensor]) -> None:
         """From now on the hooks that are on these now are watched. torch reads them when it calls them."""
@@ -32,8 +60,8 @@ class Watched:
     """Stands around a hook. `own`: what of its arguments the hook may change. A copy, or a pickle,
     is the hook alone."""
 
-    def __init__(self, plain: Callable[..., Any], own: Own, changes: Changes) -> None:
-        self._plain, self._own, self._changes = plain, own, weakref.ref(changes)
+    def __init__(self, plain: Callable[..., Any], own: Own, observer: GradientHook) -> None:
+        self._plain, self._own, self._observer = plain, own, weakref.ref(observer)
         self._fresh = True
 
     def __call__(self, *given: Any) -> Any:
@@ -46,19 +74,19 @@ class Watched:
         result = self._plain(*given)
         after = _tensors(self._own(given) if result is None else result)
         if _marks(after) != marks or not all(_same(item, copy) for item, copy in copies):
-            changes = self._changes()
-            if changes is not None:
-                changes.seen = True
+            observer = self._observer()
+            if observer is not None and observer.job.in_batch():
+                observer.changed = True
         return result
 
     def __reduce__(self) -> Any:
         return _itself, (self._plain,)
 
 
-def _wrap(hooks: Dict[int, Any], own: Own, changes: Changes) -> None:
+def _wrap(hooks: Dict[int, Any], own: Own, observer: GradientHook) -> None:
     for number, hook in hooks.items():  # under its number, by which its handle removes it
         if not isinstance(hook, Watched):
-            hooks[number] = Watched(hook, own, changes)
+            hooks[number] = Watched(hook, own, observer)
 
 
 def _gradient(given: Tuple[Any, ...]) -> Any:

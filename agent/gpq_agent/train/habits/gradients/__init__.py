@@ -1,0 +1,1 @@
+"""What a loop does to gradients, and how it makes its loss."""

@@ -1,0 +1,1 @@
+"""How a loop goes through epochs and batches."""

@@ -1,0 +1,1 @@
+"""How a loop sets its optimizers and models up, and otherwise as it goes."""

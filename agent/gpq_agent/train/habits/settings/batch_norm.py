@@ -1,0 +1,26 @@
+"""A layer takes statistics over the batch in hand."""
+
+import torch
+
+from gpq_agent.train.habits.observers import Habits, Observer
+from gpq_agent.train.habits.table import Habit
+from gpq_agent.train.internals import BatchNorm as AnyBatchNorm
+from gpq_agent.train.restore import unwrapped
+
+
+class BatchNorm(Observer):
+    """Over one device's part, or by SyncBatchNorm over that of all replicas. Looked at once models
+    are as they are trained: a layer in evaluation takes none."""
+
+    codes = ("batch-norm", "sync-batch-norm")
+
+    def training_begins(self) -> Habits:
+        synchronised = ""
+        for model in self.job.models:
+            for name, layer in unwrapped(model).inner.named_modules():
+                if not isinstance(layer, AnyBatchNorm) or not layer.training:
+                    continue
+                if not isinstance(layer, torch.nn.SyncBatchNorm):
+                    return [Habit("batch-norm", name)]
+                synchronised = synchronised or name or type(layer).__name__
+        return [Habit("sync-batch-norm", synchronised)] if synchronised else ()

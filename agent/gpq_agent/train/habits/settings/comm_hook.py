@@ -1,0 +1,13 @@
+"""The model has a communication hook of its own."""
+
+from gpq_agent.train.habits.observers import Habits, Observer
+from gpq_agent.train.habits.table import Habit
+
+
+class CommHook(Observer):
+    """DistributedDataParallel takes one hook, so the library's has no place."""
+
+    codes = ("comm-hook",)
+
+    def attempt_begins(self) -> Habits:
+        return [Habit("comm-hook")] if self.job.own_comm_hook else ()

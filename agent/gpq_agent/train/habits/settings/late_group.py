@@ -1,0 +1,15 @@
+"""An optimizer is given other or further parameters while it trains."""
+
+from gpq_agent.train.events import BatchEnd
+from gpq_agent.train.habits.observers import Habits, Observer
+from gpq_agent.train.habits.table import Habit
+
+
+class LateGroup(Observer):
+    """It has more groups than at the start, or parameters have made room for others."""
+
+    codes = ("late-group",)
+
+    def batch_ends(self, event: BatchEnd) -> Habits:
+        late = event.optimizers.groups_added or event.gradients.replaced
+        return [Habit("late-group")] if late else ()

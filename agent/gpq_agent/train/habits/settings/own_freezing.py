@@ -1,0 +1,31 @@
+"""Parameters are frozen and trained in turns."""
+
+from typing import List
+
+from gpq_agent.train.events import BatchEnd
+from gpq_agent.train.habits.observers import Habits, JobView, Observer
+from gpq_agent.train.habits.table import Habit
+
+OFTEN_STEPS = 100  # of an attempt, after each of which it is looked at
+SELDOM_STEPS = 10  # later after one of so many
+
+
+class OwnFreezing(Observer):
+    """Which parameters are trained changes within an epoch, and the loop has not asked `job.step`."""
+
+    codes = ("own-freezing",)
+
+    def __init__(self, job: JobView) -> None:
+        super().__init__(job)
+        self._epoch = -1
+        self._trained: List[bool] = []
+
+    def batch_ends(self, event: BatchEnd) -> Habits:
+        if event.step > OFTEN_STEPS and event.step % SELDOM_STEPS:
+            return ()
+        epoch, before = self._epoch, self._trained
+        trained = [item.requires_grad for item in self.job.parameters()]
+        self._epoch, self._trained = event.epoch, trained
+        if epoch == event.epoch and before != trained[: len(before)] and not event.optimizers.asked_step:
+            return [Habit("own-freezing")]
+        return ()

@@ -1,0 +1,42 @@
+"""The loop sets a learning rate, or another setting of an optimizer, by a count of its own."""
+
+from gpq_agent.train.events import BatchEnd, SchedulerCall, SettingsChange
+from gpq_agent.train.habits.observers import Habits, JobView, Observer
+from gpq_agent.train.habits.state.search import scheduler_of
+from gpq_agent.train.habits.table import Habit
+
+
+class OwnRate(Observer):
+    """A setting changes, or a scheduler is called in some passes only, and the loop has not asked
+    `job.step`. Where a scheduler does it that the job was not given, that is the habit: a search
+    walks through all objects, so there is one at most."""
+
+    codes = ("own-rate", "forgotten-scheduler")
+
+    def __init__(self, job: JobView) -> None:
+        super().__init__(job)
+        self._missed = False  # a micro-batch has ended without a call of a scheduler
+
+    def settings_changed(self, event: SettingsChange) -> Habits:
+        return self._notice() if event.in_pieces or not event.asked_step else ()
+
+    def scheduler_called(self, event: SchedulerCall) -> Habits:
+        return self._notice() if event.in_loop and event.placed and not event.asked_step else ()
+
+    def batch_ends(self, event: BatchEnd) -> Habits:
+        """A scheduler that is called in some passes of the loop only is called by a count of them."""
+        facts = event.optimizers
+        if facts.asked_sync or facts.asked_step:
+            return ()
+        if facts.scheduled:
+            return self._notice() if self._missed else ()
+        # A step that a GradScaler leaves out is none for a schedule either, in many loops.
+        if not facts.skipped and not event.left_early:
+            self._missed = True
+        return ()
+
+    def _notice(self) -> Habits:
+        if not self.job.in_batch() or any(map(self.job.noticed, self.codes)):
+            return ()
+        scheduler = scheduler_of(self.job)
+        return [Habit("forgotten-scheduler", scheduler) if scheduler else Habit("own-rate")]

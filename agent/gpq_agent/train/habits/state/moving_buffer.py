@@ -1,0 +1,14 @@
+"""A buffer of a model changes in every forward pass."""
+
+from gpq_agent.train.events import FirstPartEnd
+from gpq_agent.train.habits.observers import Habits, Observer
+from gpq_agent.train.habits.table import Habit
+
+
+class MovingBuffer(Observer):
+    """Seen where a step in pieces was looked at: its first part has moved it already."""
+
+    codes = ("moving-buffer",)
+
+    def first_part_ends(self, event: FirstPartEnd) -> Habits:
+        return [Habit("moving-buffer", event.buffer)] if event.buffer else ()

@@ -1,0 +1,36 @@
+"""Replicas do not train alike."""
+
+import math
+from typing import Sequence
+
+from gpq_agent.train.events import Meeting
+from gpq_agent.train.habits.norms import Norms
+from gpq_agent.train.habits.observers import Habits, Observer
+from gpq_agent.train.habits.table import Habit
+
+AT_STEP = 3  # of an attempt, and at the end of each epoch
+MAX_DRIFT = 1e-6  # of the sum of the norms of all weights: what is further apart is not trained alike
+
+
+class ReplicasApart(Observer):
+    """They compare learning rates, and the norms of their weights. Waits for the device."""
+
+    codes = ("replicas-apart",)
+    shares = 2
+
+    def share(self, event: Meeting) -> Sequence[float]:
+        if not event.epoch_ends and event.steps != AT_STEP:
+            return [math.nan, math.nan]
+        groups = [group for optimizer in self.job.optimizers for group in optimizer.param_groups]
+        rates = [float(group["lr"]) for group in groups if group.get("lr") is not None]
+        # One number for all rates, which is another where two of them have changed places.
+        digest = sum(rate * (place + 1) for place, rate in enumerate(rates))
+        return [digest, Norms(self.job.parameters()).total]
+
+    def compare(self, rows: Sequence[Sequence[float]]) -> Habits:
+        rate, norm = rows[0]
+        if any(row[0] != rate for row in rows):
+            return [Habit("replicas-apart", "the learning rate")]
+        if any(abs(row[1] - norm) > MAX_DRIFT * abs(norm) for row in rows):
+            return [Habit("replicas-apart", "what they have trained")]
+        return ()

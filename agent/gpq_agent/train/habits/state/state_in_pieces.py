@@ -1,0 +1,14 @@
+"""What was given to `job.state()` changes in every micro-batch."""
+
+from gpq_agent.train.events import FirstPartEnd
+from gpq_agent.train.habits.observers import Habits, Observer
+from gpq_agent.train.habits.table import Habit
+
+
+class StateInPieces(Observer):
+    """Seen where a step in pieces was looked at: its first part has changed it already."""
+
+    codes = ("state-in-pieces",)
+
+    def first_part_ends(self, event: FirstPartEnd) -> Habits:
+        return [Habit("state-in-pieces", ", ".join(event.parts))] if event.parts else ()

@@ -1,0 +1,41 @@
+"""A scheduler, a GradScaler or a copy of weights was never given to the job: it begins anew after a restart."""
+
+import time
+
+from gpq_agent.train.events import Boundary
+from gpq_agent.train.habits.observers import Habits, JobView, Observer
+
+from .search import Search
+
+FIRST_LOOKS = 5  # after steps of an attempt that have changed weights
+MIN_PAUSE = 1000.0  # times what a look took, until the next one at the end of an epoch
+
+
+class UnregisteredState(Observer):
+    """Looks after the first steps, and seldom at the end of an epoch. Waits for the device."""
+
+    codes = ("forgotten-scheduler", "forgotten-scaler", "forgotten-copy")
+
+    def __init__(self, job: JobView) -> None:
+        super().__init__(job)
+        self._search = Search(job)
+        self._looks = 0
+        self._ended = self._seconds = 0.0
+
+    def boundary(self, event: Boundary) -> Habits:
+        if not event.changed or self._looks >= FIRST_LOOKS:
+            return ()
+        self._looks += 1
+        return self._look(early=True)
+
+    def epoch_ends(self) -> Habits:
+        if time.perf_counter() - self._ended <= MIN_PAUSE * self._seconds:
+            return ()
+        return self._look(early=False)
+
+    def _look(self, *, early: bool) -> Habits:
+        begin = time.perf_counter()
+        habits = self._search.look(early=early)
+        self._ended = time.perf_counter()
+        self._seconds = self._ended - begin
+        return habits

@@ -1,0 +1,1 @@
+"""How a loop calls its optimizers."""

@@ -1,0 +1,14 @@
+"""`optimizer.step()` is given a value, as of the loss."""
+
+from gpq_agent.train.events import StepCall
+from gpq_agent.train.habits.observers import Habits, Observer
+from gpq_agent.train.habits.table import Habit
+
+
+class StepValue(Observer):
+    """The value is that of the last part of the batch, where a step has several."""
+
+    codes = ("step-value",)
+
+    def step_called(self, event: StepCall) -> Habits:
+        return [Habit("step-value")] if event.value else ()

@@ -1,0 +1,354 @@
+"""Each habit by its observer alone, from a few events. What becomes of an observer that fails."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import gpq_agent.train
+import pytest
+import torch
+from gpq_agent.train.events import (
+    BackwardBegin,
+    BatchBegin,
+    BatchEnd,
+    Boundary,
+    EpochBegin,
+    Failure,
+    FirstPartEnd,
+    GradientFacts,
+    LoopBegin,
+    Meeting,
+    OptimizerFacts,
+    SchedulerCall,
+    SettingsChange,
+    StepCall,
+    StepOutside,
+)
+from gpq_agent.train.habits.observers import Habits, JobView, Observer, Observers
+from gpq_agent.train.habits.registry import OBSERVERS, OF_OTHER_LOOPS
+from gpq_agent.train.habits.table import HABITS, Habit
+from torch.optim.lr_scheduler import ExponentialLR
+
+from .test_stepping import Examples, job, prepared
+
+Events = Callable[[Observer, torch.nn.Module, torch.optim.Optimizer], Iterable[Habits]]
+QUIET = OptimizerFacts(
+    stepped=True, idle=(), asked_step=False, asked_sync=False, scheduled=False, skipped=False, groups_added=False
+)
+CLEAN = GradientFacts(changed_between=False, carried=False, replaced=False)
+KINDS = (*OBSERVERS, *OF_OTHER_LOOPS)
+
+
+def end(
+    *, step: int = 0, place: int = 0, last: bool = True, left_early: bool = False, **facts: bool | tuple[str]
+) -> Any:
+    """A batch whose facts are these, else those of a right loop."""
+    optimizers = QUIET._replace(**{name: facts[name] for name in facts if name in QUIET._fields})
+    gradients = CLEAN._replace(**{name: facts[name] for name in facts if name in CLEAN._fields})
+    return BatchEnd(step, 0, place, last, left_early, optimizers, gradients)
+
+
+def losses(observer: Any, *pairs: tuple[torch.Tensor, int]) -> list[Habits]:
+    """What an observer says of losses over so many examples, each of a step of its own."""
+    habits: list[Habits] = []
+    for step, (loss, examples) in enumerate(pairs):
+        assert observer.backward_begins(BackwardBegin([loss], [None], step, examples, stepped=False))
+        habits.append(observer.backward_reaches())
+    return habits
+
+
+def closure(observer: Observer, *_: Any) -> list[Habits]:
+    return [observer.step_called(StepCall(last=True, closure=True))]
+
+
+def step_value(observer: Observer, *_: Any) -> list[Habits]:
+    return [observer.step_called(StepCall(last=True, value=True))]
+
+
+def hand_gradient(observer: Observer, *_: Any) -> list[Habits]:
+    return [observer.step_called(StepCall(last=False, without_backward=True))]
+
+
+def own_loader(observer: Observer, *_: Any) -> list[Habits]:
+    return [observer.step_outside(StepOutside(in_epochs=True, after_look=False))]
+
+
+def other_optimizer(observer: Observer, model: torch.nn.Module, _: Any) -> list[Habits]:
+    other = torch.optim.SGD(model.parameters(), lr=0.1)
+    other.step()
+    observer.close()
+    return [observer.batch_ends(end())]
+
+
+def uneven_steps(observer: Observer, *_: Any) -> list[Habits]:
+    return [observer.batch_ends(end(idle=("Adam",)))]
+
+
+def missing_step(observer: Observer, model: torch.nn.Module, _: Any) -> list[Habits]:
+    missing = observer.batch_ends(end(stepped=False))
+    observer.batch_begins(BatchBegin(0, 0, trial=False))
+    with torch.no_grad():
+        next(model.parameters()).add_(1.0)
+    return [missing, observer.batch_ends(end(stepped=False))]
+
+
+def two_passes(observer: Observer, *_: Any) -> list[Habits]:
+    return [observer.batch_ends(end(changed_between=True)), observer.step_called(StepCall(last=False, repeated=True))]
+
+
+def carried_gradient(observer: Observer, *_: Any) -> list[Habits]:
+    return [observer.batch_ends(end(carried=True))]
+
+
+def step_between(observer: Observer, *_: Any) -> list[Habits]:
+    assert observer.backward_begins(BackwardBegin([], [], 0, 0, stepped=True))
+    return [observer.backward_reaches()]
+
+
+def gradient_hook(observer: Observer, model: torch.nn.Module, _: Any) -> list[Habits]:
+    next(model.parameters()).register_hook(lambda gradient: gradient * 0.5)
+    observer.batch_begins(BatchBegin(0, 0, trial=False))
+    model(torch.ones(1, 3)).sum().backward()
+    return [observer.batch_ends(end())]
+
+
+def token_loss(observer: Observer, model: torch.nn.Module, _: Any) -> list[Habits]:
+    tokens = [model(torch.ones(4, 3)).sum() / count for count in (3, 5)]
+    return losses(observer, *((loss, 4) for loss in tokens))
+
+
+def batch_loss(observer: Observer, model: torch.nn.Module, _: Any) -> list[Habits]:
+    return losses(observer, (model(torch.ones(4, 3)).square().mean().sqrt(), 4))
+
+
+def own_freezing(observer: Observer, model: torch.nn.Module, _: Any) -> list[Habits]:
+    observer.batch_ends(end())
+    next(model.parameters()).requires_grad_(False)
+    return [observer.batch_ends(end(step=1))]
+
+
+def own_rate(observer: Observer, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[Habits]:
+    observer.batch_ends(end())
+    by_hand = [
+        observer.settings_changed(SettingsChange(in_pieces=False, asked_step=False)),
+        observer.scheduler_called(SchedulerCall(in_loop=True, placed=True, asked_step=False)),
+        observer.batch_ends(end(scheduled=True)),
+    ]
+    assert [habit for habits in by_hand for habit in habits] == 3 * [Habit("own-rate")]
+    schedule = ExponentialLR(optimizer, 0.9)
+    assert schedule.optimizer is optimizer
+    return [*by_hand, observer.settings_changed(SettingsChange(in_pieces=True, asked_step=True))]
+
+
+def late_group(observer: Observer, *_: Any) -> list[Habits]:
+    return [observer.batch_ends(end(groups_added=True)), observer.batch_ends(end(replaced=True))]
+
+
+def comm_hook(observer: Observer, *_: Any) -> list[Habits]:
+    observer.job = observer.job._replace(own_comm_hook=True)
+    return [observer.attempt_begins()]
+
+
+def batch_norm(observer: Observer, *_: Any) -> list[Habits]:
+    layers = [torch.nn.BatchNorm1d(3), torch.nn.SyncBatchNorm(3)]
+    habits = []
+    for layer in layers:
+        observer.job = observer.job._replace(models=[torch.nn.Sequential(layer)])
+        habits.append(observer.training_begins())
+    return habits
+
+
+def outside_parameters(observer: Observer, *_: Any) -> list[Habits]:
+    return [observer.attempt_begins()]
+
+
+def own_next(observer: Observer, *_: Any) -> list[Habits]:
+    return [observer.loop_trains(LoopBegin(by_next=True, epoch=0))]
+
+
+def own_epochs(observer: Observer, *_: Any) -> list[Habits]:
+    return [observer.loop_trains(LoopBegin(by_next=False, epoch=None))]
+
+
+def own_break(observer: Observer, *_: Any) -> list[Habits]:
+    look = StepOutside(in_epochs=False, after_look=True)
+    return [observer.batch_ends(end(left_early=True)), observer.step_outside(look)]
+
+
+def epoch_start(observer: Observer, model: torch.nn.Module, _: Any) -> list[Habits]:
+    observer.epoch_begins(EpochBegin(0, whole=True))
+    with torch.no_grad():
+        next(model.parameters()).add_(1.0)
+    observer.loop_begins(LoopBegin(by_next=False, epoch=0))
+    return [observer.loop_trains(LoopBegin(by_next=False, epoch=0))]
+
+
+def part_error(observer: Observer, *_: Any) -> list[Habits]:
+    return [observer.failed(Failure(0, 2, 4, 8, IndexError("of the loop")))]
+
+
+def unregistered_state(observer: Observer, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[Habits]:
+    schedule, scaler = ExponentialLR(optimizer, 0.9), torch.amp.GradScaler("cpu")
+    scaler.scale(torch.ones(1))
+    average = {name: item.detach().clone() for name, item in model.named_parameters()}
+    habits = []
+    for step in (1, 2, 3):
+        for item in average.values():
+            item.mul_(0.9)
+        habits.append(observer.boundary(Boundary(step, changed=True)))
+    del schedule, scaler
+    return habits
+
+
+def state_in_pieces(observer: Observer, *_: Any) -> list[Habits]:
+    return [observer.first_part_ends(FirstPartEnd(parameters=False, buffer="", parts=["average"]))]
+
+
+def moving_buffer(observer: Observer, *_: Any) -> list[Habits]:
+    return [observer.first_part_ends(FirstPartEnd(parameters=False, buffer="weight_u", parts=[]))]
+
+
+def replicas_apart(observer: Observer, *_: Any) -> list[Habits]:
+    mine = list(observer.share(Meeting(1, epoch_ends=True)))
+    assert not any(map(math.isnan, mine))
+    assert list(observer.compare([mine, mine])) == []
+    assert math.isnan(observer.share(Meeting(1, epoch_ends=False))[0])
+    return [observer.compare([mine, [mine[0], 1.01 * mine[1]]]), observer.compare([mine, [0.5, mine[1]]])]
+
+
+def watched(kind: type[Observer]) -> tuple[Observer, torch.nn.Module, torch.optim.Optimizer]:
+    model = torch.nn.Linear(3, 13)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    view = JobView([model], [optimizer], lambda: list(model.parameters()), in_batch=lambda: True)
+    return kind(view), model, optimizer
+
+
+def name_of(kind: type[Observer]) -> str:
+    return kind.__module__.rpartition(".")[2]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if name_of(kind) != "outside_parameters"], ids=name_of)
+def test_an_observer_notices_its_habits_from_events_alone(kind: type[Observer]) -> None:
+    observer, model, optimizer = watched(kind)
+    act: Events = globals()[name_of(kind)]
+    noticed = [habit.code for habits in act(observer, model, optimizer) for habit in habits]
+    assert set(noticed) == set(kind.codes)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=name_of)
+def test_of_a_right_loop_an_observer_says_nothing(kind: type[Observer]) -> None:
+    observer, model, optimizer = watched(kind)
+    said = [observer.attempt_begins(), observer.training_begins()]
+    for step in range(4):
+        loop = LoopBegin(by_next=False, epoch=step)
+        said += [observer.epoch_begins(EpochBegin(step, whole=True)), observer.loop_begins(loop)]
+        said.append(observer.batch_begins(BatchBegin(step, 0, trial=True)))
+        loss = model(torch.ones(4, 3)).square().mean()
+        if observer.backward_begins(BackwardBegin([loss], [None], step, 4, stepped=False)):
+            said.append(observer.backward_reaches())
+        loss.backward()
+        said += [observer.step_called(StepCall(last=True)), observer.batch_ends(end(step=step))]
+        said.append(observer.first_part_ends(FirstPartEnd(parameters=False, buffer="", parts=[])))
+        optimizer.step()
+        said += [observer.boundary(Boundary(step, changed=True)), observer.loop_trains(loop), observer.epoch_ends()]
+        mine = observer.share(Meeting(step, epoch_ends=True))
+        said.append(observer.compare([mine, mine]) if kind.shares else ())
+    observer.close()
+    assert [habit for habits in said for habit in habits] == []
+
+
+def test_every_habit_of_the_table_has_an_observer() -> None:
+    assert {code for kind in KINDS for code in kind.codes} == set(HABITS)
+
+
+def test_no_code_of_a_habit_is_named_outside_their_room() -> None:
+    train = Path(gpq_agent.train.__file__).parent
+    for path in train.rglob("*.py"):
+        if train / "habits" in path.parents:
+            continue
+        texts = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
+        assert texts.isdisjoint(set(HABITS) - {"closure"}), path  # that is an argument of torch too
+
+
+# -- one that fails --------------------------------------------------------------------------------
+
+
+class Failing(Observer):
+    """Fails at the third batch, and as it is closed."""
+
+    codes = ("own-break",)
+    shares = 1
+    closed = 0
+
+    def batch_ends(self, event: BatchEnd) -> Habits:
+        if event.step == 2:
+            raise LookupError("of its own")
+        return [Habit("own-break", str(event.step))]
+
+    def share(self, event: Meeting) -> list[float]:
+        return [1.0]
+
+    def compare(self, rows: Any) -> Habits:
+        return [Habit("own-break", "shared")]
+
+    def close(self) -> None:
+        Failing.closed += 1
+        raise OSError("twice")
+
+
+class Counting(Observer):
+    codes = ("own-next",)
+
+    def batch_ends(self, event: BatchEnd) -> Habits:
+        return [Habit("own-next", str(event.step))]
+
+
+class Unmade(Observer):
+    codes = ("own-epochs",)
+
+    def __init__(self, job: JobView) -> None:
+        raise ValueError("not here")
+
+
+def test_an_observer_that_raises_is_closed_and_named_and_no_other_is() -> None:
+    habits: list[Habit] = []
+    lines: list[str] = []
+    view = JobView([], [], list)
+    observers = Observers((Unmade, Failing, Counting), view, habits.append, lines.append)
+    two = [[1.0], [2.0]]
+    observers.meet(Meeting(1, epoch_ends=False), lambda values: two)
+    for step in range(4):
+        observers.batch_ends(end(step=step))
+    sent: list[list[float]] = []
+    # As many numbers as before: other replicas still have it.
+    observers.meet(Meeting(2, epoch_ends=False), lambda values: sent.append(values) or two)  # type: ignore[func-returns-value]
+    assert len(sent[0]) == 1
+    assert math.isnan(sent[0][0])
+    assert [habit.detail for habit in habits if habit.code == "own-break"] == ["shared", "0", "1"]
+    assert [habit.detail for habit in habits if habit.code == "own-next"] == ["0", "1", "2", "3"]
+    assert Failing.closed == 1
+    assert lines == [
+        "gpq looks no longer for own-epochs, and training goes on (ValueError: not here)",
+        "gpq looks no longer for own-break, and training goes on (LookupError: of its own)",
+        "gpq looks no longer for own-break, and training goes on (OSError: twice)",
+    ]
+
+
+def test_training_goes_on_where_an_observer_raises(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gpq_agent.train.engine.OBSERVERS", (Failing, Counting))
+    this = job()
+    loader = this.loader(Examples(40), batch_size=10)
+    model, optimizer, _ = prepared(this)
+    for _ in this.epochs(1):
+        for x, y in loader:
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert this.step == 4
+    assert capsys.readouterr().err.count("gpq looks no longer for own-break") == 2
