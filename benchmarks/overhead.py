@@ -169,7 +169,7 @@ def process(
                 times["cpu"].append(time.process_time() - cpu)
     result = {kind: values[unmeasured * options.turn :] for kind, values in times.items()}
     if under_gpq:
-        lost = job._engine.freedoms.lost
+        lost = job._engine.shape.freedoms.lost
         assert not lost, f"the loop is right, and yet it has lost {lost}"
         result["noise_scale"] = job.noise_scale
     if rank == 0:

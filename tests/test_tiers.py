@@ -134,7 +134,7 @@ SYSTEM = {"daemon", "faults", "servers", "store", "trainings"}
 @pytest.mark.parametrize(
     ("changed", "names"),
     [
-        ("agent/gpq_agent/train/engine.py", {"habits", "library", "report", "checks", "trainings"}),
+        ("agent/gpq_agent/train/engine/loop.py", {"habits", "library", "report", "checks", "trainings"}),
         ("agent/gpq_agent/node/shim.py", {"agent", "simulation", *SYSTEM}),
         ("gpq/cli/status.py", set()),
         ("gpq/core/goodput.py", {"simulation", "policies", *SYSTEM}),

@@ -501,7 +501,7 @@ class CheckStep(NamedTuple):
     random: bool  # the body of the loop drew random numbers
     metrics: List[Any]  # [name, value, examples that it stands for; 0: it was logged outside the loop]
     rates: List[List[float]]  # of each optimizer.step(): the learning rates of its groups
-    tensors: Dict[str, List[Optional[float]]]  # a Fingerprint each, see train/sketch.py
+    tensors: Dict[str, List[Optional[float]]]  # a Fingerprint each, see train/prove/sketch.py
     numbers: Dict[str, Optional[float]]
 
 

@@ -1,4 +1,4 @@
-"""The other end of `gpq_agent.train.fork_server`: a replica that is forked costs no import of torch.
+"""The other end of `gpq_agent.train.prove.fork_server`: a replica that is forked costs no import of torch.
 
 Whatever goes wrong with the server is no error of the check: `lost` says what, and its replicas are void.
 """
@@ -22,7 +22,7 @@ PROGRAM = """\
 import sys
 if sys.path[0] == "":
     sys.path[0] = sys.argv[3]  # as the script has it, before anything else is imported
-from gpq_agent.train.fork_server import main
+from gpq_agent.train.prove.fork_server import main
 main()
 """
 

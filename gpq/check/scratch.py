@@ -1,7 +1,7 @@
 """The folder of a check as the one place where its processes write: variables that send programs
 there, and a command that lets them write nowhere else.
 
-What the script itself writes, `gpq_agent.train.redirect` sends to the folder of its shape.
+What the script itself writes, `gpq_agent.train.prove.redirect` sends to the folder of its shape.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import gpq_agent
 
-LANDLOCK = Path(gpq_agent.__file__).parent / "train" / "landlock.py"
+LANDLOCK = Path(gpq_agent.__file__).parent / "train" / "prove" / "landlock.py"
 NAME = "tmp"  # below the folder of the check
 # Sockets are made there, with names of 36 characters, and a path of one has 107 at most.
 LONGEST = 70

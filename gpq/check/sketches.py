@@ -1,4 +1,4 @@
-"""What fingerprints of tensors tell of them (train/sketch.py in the agent): how far apart two are, and by which factor."""
+"""What fingerprints of tensors tell of them (train/prove/sketch.py in the agent): how far apart two are, and by which factor."""
 
 from __future__ import annotations
 

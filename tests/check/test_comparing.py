@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from gpq_agent.train.sketch import COUNT, ROWS, WIDTH, Sketcher
+from gpq_agent.train.prove.sketch import COUNT, ROWS, WIDTH, Sketcher
 
 from gpq.check.comparing import Judge
 from gpq.check.guessing import Case, guess

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpq_agent.train import fork_server
+from gpq_agent.train.prove import fork_server
 
 from gpq.check.fork_server import ForkServer, ServerLost
 from tests.waiting import wait_until
 
-AGENT = Path(fork_server.__file__).parents[2]
+AGENT = Path(fork_server.__file__).parents[3]
 ARGUMENTS = ("--epochs", "3", "", "größer")
 OWN = {"RANK": "1", "GPQ_OWN": "of this replica"}
 FACTS = """

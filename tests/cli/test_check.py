@@ -382,7 +382,7 @@ def test_fresh_interpreters_come_to_the_same(gpq: Gpq, tmp_path: Path) -> None:
         import os
         if "two-replicas-accumulating" in os.environ["GPQ_CHECK"]:
             with open(f"/proc/{os.getppid()}/cmdline") as cmdline:
-                if "gpq_agent.train.fork_server" in cmdline.read():
+                if "gpq_agent.train.prove.fork_server" in cmdline.read():
                     os.kill(os.getppid(), 9)
     """
     path = script(tmp_path, epochs="range(9)", after=kill)

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 from gpq_agent import wire
-from gpq_agent.train.restore import begin, given_seed
-from gpq_agent.train.sampler import permutation
+from gpq_agent.train.checkpoints.state_parts import begin, given_seed
+from gpq_agent.train.data.order import permutation
 from torch.utils.data import DataLoader
 
 

@@ -7,7 +7,7 @@ from typing import Any, List
 import torch
 
 import gpq_agent.train as gpq
-from gpq_agent.train.timing import StepClock
+from gpq_agent.train.telemetry.timing import StepClock
 
 from .processes import CPU, CheckFailed, Child, device_environ
 from .trainings import enter

@@ -10,8 +10,8 @@ from typing import Any, Dict, List
 
 import torch
 
-from gpq_agent.train.checkpoint import MemoryRecord
-from gpq_agent.train.stopping import is_out_of_memory
+from gpq_agent.train.checkpoints.store import MemoryRecord
+from gpq_agent.train.runtime.termination import is_out_of_memory
 
 from .processes import CheckFailed, CheckSkipped, Child
 from .trainings import Pass, Plan, Training, enter

@@ -7,7 +7,7 @@ from typing import Any, List, NamedTuple
 import torch
 
 import gpq_agent.train as gpq
-from gpq_agent.train.sampler import EARLY_SAMPLES, MOST_RARELY
+from gpq_agent.train.data.sampler import EARLY_SAMPLES, MOST_RARELY
 
 from .processes import Child, wait_for_word
 from .trainings import enter

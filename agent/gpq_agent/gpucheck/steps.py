@@ -18,7 +18,7 @@ BY_DESIGN = {
     "publish": "reports",
     "save": "checkpoints",
     "close_epoch": "ends of epochs",
-    "_is_refused": "first step in pieces of an epoch",
+    "is_refused": "first step in pieces of an epoch",
     "_compare_notes": "looks for what was forgotten",
 }
 GRADIENTS = 1e-4  # of single precision, over a few dozen examples
@@ -181,15 +181,14 @@ def gradients(tell: Any, devices: List[str]) -> str:
 def _noise(_: Any, device: str) -> float:
     enter(device)
     training = Training(Plan(batch=64, most=64, rate=1e-4))
-    engine = training.job._engine
+    statistics = training.job._engine.statistics
     # On both alike: else the time that steps take decides which are sampled, and when the samples are averaged.
     training.loader.sampler.sample_every = 1
-    engine._sample_every = lambda: 1  # type: ignore[method-assign]
-    engine.publish = lambda: None  # type: ignore[method-assign]
+    statistics.sample_every = lambda step_seconds: 1  # type: ignore[method-assign]
+    statistics.publish = lambda: None  # type: ignore[method-assign]
     training.run(NOISE_STEPS)
-    type(engine).publish(engine)
-    noise = training.job._noise
-    return float(noise.noise_scale) if noise is not None else 0.0
+    type(statistics).publish(statistics)
+    return training.job.noise_scale
 
 
 def noise(tell: Any, devices: List[str]) -> str:

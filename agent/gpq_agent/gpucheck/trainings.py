@@ -131,7 +131,8 @@ class Training:
 
     def _one(self, indices: Any, batch: List[Any]) -> None:
         x, y, weight = [part.to(self.device, non_blocking=True) for part in batch]
-        micro = self.job._engine.micro
+        loop = self.job._engine.loop
+        micro = loop.micro if loop is not None else None
         if self.plan.weighed:
             self.job.weigh(float(batch[2].sum()))
         with self._cast():

@@ -1,4 +1,4 @@
-"""The one error that a training script can meet: what is so, in one line, and what to do about it."""
+"""The one error that a training script can meet: what is so, in one line, and what to do."""
 
 
 class GpqTrainError(RuntimeError):

@@ -1,10 +1,12 @@
-"""What happens in a training loop, as plain facts: what the library tells those who watch it for habits."""
+"""What happens in a training loop, as plain facts: what the library tells those who watch it for
+habits."""
 
 from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
 
 class EpochBegin(NamedTuple):
-    """`job.epochs()` is about to give this epoch. `whole`: from its beginning, not from the midst."""
+    """`job.epochs()` is about to give this epoch. `whole`: from its beginning, not from the
+    midst."""
 
     epoch: int
     whole: bool
@@ -40,9 +42,9 @@ class BackwardBegin(NamedTuple):
 
 
 class StepCall(NamedTuple):
-    """`optimizer.step()` in the loop. `last`: in the last micro-batch of a step. `repeated`: for the
-    second time in a micro-batch. `value`: it was given a tensor or a number. `without_backward`:
-    gradients are there, and no backward pass has left them."""
+    """`optimizer.step()` in the loop. `last`: in the last micro-batch of a step. `repeated`: for
+    the second time in a micro-batch. `value`: it was given a tensor or a number.
+    `without_backward`: gradients are there, and no backward pass has left them."""
 
     last: bool
     repeated: bool = False
@@ -68,8 +70,8 @@ class SchedulerCall(NamedTuple):
 
 
 class StepOutside(NamedTuple):
-    """An optimizer steps outside the loop over the loader. `after_look`: with a batch that the script
-    has taken by `next()` from an iterator that is gone."""
+    """An optimizer steps outside the loop over the loader. `after_look`: with a batch that the
+    script has taken by `next()` from an iterator that is gone."""
 
     in_epochs: bool
     after_look: bool
@@ -128,8 +130,8 @@ class Boundary(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """This error is about to end the script, in micro-batch `place` of `micro_batches`, with so many
-    of the `total` examples of its step."""
+    """This error is about to end the script, in micro-batch `place` of `micro_batches`, with so
+    many of the `total` examples of its step."""
 
     place: int
     micro_batches: int

@@ -1,6 +1,7 @@
-"""Names of torch that torch does not promise to keep. All that gpq uses are here, so a new version is met in one place.
+"""Names of torch that torch does not promise to keep.
 
-Where a version lacks one that gpq can do without, the function says what it returns then.
+All that gpq uses are here, so a new version is met in one place. Where a version lacks one that gpq
+can do without, the function says what it returns then.
 """
 
 import sys
@@ -38,11 +39,14 @@ def untried(version: str) -> str:
     """The words for a version of torch that the library's tests have never run with, else none."""
     if ".".join(version.split(".")[:2]) in TRIED:
         return ""
-    words = "torch {} was never tried with gpq ({} were): gpq check shows whether this program trains the same"
+    words = (
+        "torch {} was never tried with gpq ({} were): gpq check shows whether this program trains "
+        "the same"
+    )
     return words.format(version.partition("+")[0], ", ".join(TRIED))
 
 
-# -- tensors and generators --------------------------------------------------------------------------------------------
+# -- tensors and generators ----------------------------------------------------------------------
 
 
 def number_of(generator: torch.Generator) -> int:
@@ -51,8 +55,8 @@ def number_of(generator: torch.Generator) -> int:
 
 def is_torchs(generator: torch.Generator) -> bool:
     """One of those that draw where none is given: gpq seeds them by the step."""
-    ours = (torch.default_generator, *getattr(torch.cuda, "default_generators", ()))
-    return number_of(generator) in map(number_of, ours)
+    default_generators = (torch.default_generator, *getattr(torch.cuda, "default_generators", ()))
+    return number_of(generator) in map(number_of, default_generators)
 
 
 def values_of(sparse: torch.Tensor) -> torch.Tensor:
@@ -61,17 +65,19 @@ def values_of(sparse: torch.Tensor) -> torch.Tensor:
 
 
 def gradient_hooks(parameter: torch.Tensor) -> List[Dict[int, Any]]:
-    """By number, what is called with its gradient on the way, and what is called with itself once
-    that has arrived. torch calls what is put in the place of one."""
+    """By number, what is called with its gradient on the way, and with itself on arrival.
+
+    torch calls what is put in the place of one.
+    """
     names = ("_backward_hooks", "_post_accumulate_grad_hooks")
     return [getattr(parameter, name, None) or {} for name in names]
 
 
-# -- the graph of a loss -----------------------------------------------------------------------------------------------
+# -- the graph of a loss -------------------------------------------------------------------------
 
 
 def saved(node: Any, name: str) -> Any:
-    """What a node of the graph has kept by this name for its backward pass; None where it has none such."""
+    """What a node of the graph has kept by this name for its backward pass, None without one."""
     return getattr(node, "_saved_" + name, None)
 
 
@@ -79,18 +85,18 @@ def saves(node: Any, name: str) -> bool:
     return hasattr(node, "_saved_" + name)
 
 
-def shape_of(node: Any, at: int) -> Optional[Tuple[int, ...]]:
-    """Of the output `at` of a node; None where that is not known."""
-    known = getattr(node, "_input_metadata", None) or ()
-    return tuple(known[at].shape) if at < len(known) else None
+def shape_of(node: Any, index: int) -> Optional[Tuple[int, ...]]:
+    """Of the output `index` of a node, None where that is not known."""
+    metadata = getattr(node, "_input_metadata", None) or ()
+    return tuple(metadata[index].shape) if index < len(metadata) else None
 
 
 def schema_of(function: Any) -> Any:
-    """Of an operation that a dispatch mode is given; None where it has none."""
+    """Of an operation that a dispatch mode is given, None where it has none."""
     return getattr(function, "_schema", None)
 
 
-# -- modules and what trains them --------------------------------------------------------------------------------------
+# -- modules and what trains them ----------------------------------------------------------------
 
 
 def uncompiled(model: torch.nn.Module) -> torch.nn.Module:
@@ -100,7 +106,10 @@ def uncompiled(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def is_compiled() -> bool:
-    """Does the script use torch.compile, or what is made for it? That may run otherwise under a mode, or not at all."""
+    """Does the script use torch.compile, or what is made for it?
+
+    That may run otherwise under a mode, or not at all.
+    """
     if "torch.nn.attention.flex_attention" in sys.modules:
         return True
     frame = sys.modules.get("torch._dynamo.eval_frame")
@@ -116,21 +125,28 @@ def attributes_of(item: Any) -> Dict[str, Any]:
 def parameters_of(module: torch.nn.Module) -> List[Any]:
     """As torch's own parameters() gives them, without code of the module's class."""
     parameters: Dict[int, Any] = {}
-    modules: Set[int] = set()
-    waiting: List[Any] = [module]
-    while waiting:
-        item = waiting.pop()
-        if item is None or id(item) in modules:
+    visited: Set[int] = set()
+    queue: List[Any] = [module]
+    while queue:
+        item = queue.pop()
+        if item is None or id(item) in visited:
             continue
-        modules.add(id(item))
+        visited.add(id(item))
         attributes = attributes_of(item)
-        parameters.update((id(each), each) for each in dict.values(attributes["_parameters"]) if each is not None)
-        waiting += reversed(list(dict.values(attributes["_modules"])))
+        parameters.update(
+            (id(parameter), parameter)
+            for parameter in dict.values(attributes["_parameters"])
+            if parameter is not None
+        )
+        queue += reversed(list(dict.values(attributes["_modules"])))
     return list(parameters.values())
 
 
 def scale_of(scaler: Any) -> Any:
-    """Of a GradScaler, without waiting for the device: a tensor; a number where it has scaled nothing yet."""
+    """Of a GradScaler, without waiting for the device.
+
+    A tensor, or a number where it has scaled nothing yet.
+    """
     scale = getattr(scaler, "_scale", None)
     return scaler.get_scale() if scale is None else scale
 
@@ -141,26 +157,33 @@ def has_scaled(scaler: Any) -> bool:
 
 def enter_without_effect(autocast: Any, enter: Callable[[Any], Any]) -> Any:
     """An autocast that lets all through as it is, this time. `enter`: its own way in."""
-    asked, autocast._enabled = autocast._enabled, False
+    is_enabled, autocast._enabled = autocast._enabled, False
     try:
         return enter(autocast)
     finally:
-        autocast._enabled = asked
+        autocast._enabled = is_enabled
 
 
-def synchronise(model: torch.nn.Module, wanted: bool) -> None:
-    """What DistributedDataParallel.no_sync() sets, without a block around the script's own code. Past the module's own way to
-    set an attribute, which looks for parameters first."""
-    model.__dict__["require_backward_grad_sync"] = wanted
+def synchronise(model: torch.nn.Module, enable: bool) -> None:
+    """What DistributedDataParallel.no_sync() sets, without a block around the script's own code.
+
+    Past the module's own way to set an attribute, which looks for parameters first.
+    """
+    model.__dict__["require_backward_grad_sync"] = enable
 
 
 def detach_reducer(model: torch.nn.Module) -> None:
-    """DistributedDataParallel reduces no more: the reducer's end takes its hooks off the parameters."""
+    """DistributedDataParallel reduces no more.
+
+    The end of the reducer takes its hooks off the parameters.
+    """
     for name in ("reducer", "logger"):
         model.__dict__.pop(name, None)
 
 
 def all_reduce(group: Any, buffer: torch.Tensor, options: Any) -> Any:
-    """A work that reduces in place. dist.all_reduce checks and logs for a tenth of a millisecond, and this runs once per
-    bucket."""
+    """A work that reduces in place.
+
+    dist.all_reduce checks and logs for a tenth of a millisecond, and this runs once per bucket.
+    """
     return group.allreduce([buffer], options)

@@ -1,4 +1,5 @@
-"""What `gpq check` found of this program, and whether this is that program still. Decides nothing about freedoms."""
+"""What `gpq check` found of this program, and whether this is that program still. Decides nothing
+about freedoms."""
 
 import hashlib
 import json
@@ -20,8 +21,9 @@ CURE = "mend the loop (gpq check --last says where it differs), check it again, 
 
 
 class Program(NamedTuple):
-    """What runs here. `files`: SHA-256 of the script and of modules that nobody installed, by path. `digest`: of these
-    without their paths, which differ between servers, and of the versions of torch and gpq."""
+    """What runs here. `files`: SHA-256 of the script and of modules that nobody installed, by path.
+    `digest`: of these without their paths, which differ between servers, and of the versions of
+    torch and gpq."""
 
     digest: str
     torch: str
@@ -38,8 +40,8 @@ def program() -> Program:
 
 
 def read(environ: Mapping[str, str], notice: Callable[[str], None]) -> Optional[wire.Proof]:
-    """The proof that this job was submitted with. One of a program that has changed since gives no freedom
-    back, and what it found against shapes stays. Does nothing where there is none."""
+    """The proof that this job was submitted with. One of a program that has changed since gives no
+    freedom back, and what it found against shapes stays. Does nothing where there is none."""
     text = environ.get(wire.ENV_PROOF)
     if not text:
         return None
@@ -50,7 +52,8 @@ def read(environ: Mapping[str, str], notice: Callable[[str], None]) -> Optional[
         return None
     if proof.same and proof.program != program().digest:
         notice(
-            "the script, a module of its own, torch or gpq is not as it was when gpq check found the same in "
+            "the script, a module of its own, torch or gpq is not as it was when gpq check found "
+            "the same in "
             "every shape, which counts for nothing now: check it again, and submit it anew"
         )
         return proof._replace(same=[])

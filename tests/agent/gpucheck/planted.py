@@ -3,6 +3,7 @@
 `python -m tests.agent.gpucheck.planted` reads names, of PLANTS or of checks, which then run as they are.
 """
 
+import importlib
 import itertools
 import json
 import os
@@ -17,9 +18,13 @@ import gpq_agent.train as gpq
 import torch
 from gpq_agent.gpucheck import checks, kernels, memory, replicas, restart, speed, steps
 from gpq_agent.gpucheck.checks import Check
-from gpq_agent.train import batches, checkpoint, noise_scale, session, stepping, stopping
-from gpq_agent.train.engine import Engine
-from gpq_agent.train.timing import StepClock
+from gpq_agent.train.checkpoints import store as checkpoint
+from gpq_agent.train.data import batches
+from gpq_agent.train.engine.boundary import StepBoundary
+from gpq_agent.train.noise import noise_scale
+from gpq_agent.train.optim.step_gate import StepGate
+from gpq_agent.train.runtime import termination as stopping
+from gpq_agent.train.telemetry.timing import StepClock
 
 from tests.ports import free_port
 
@@ -32,7 +37,8 @@ def products_off() -> None:
 
 
 def nothing_refused() -> None:
-    session.open_device = lambda environment: torch.device("cpu")  # type: ignore[assignment]
+    module = importlib.import_module("gpq_agent.train.job.init")  # gpq.init is the function
+    module.open_device = lambda environment: torch.device("cpu")  # type: ignore[attr-defined]
 
 
 def events_off() -> None:
@@ -122,8 +128,8 @@ PLANTS: dict[str, tuple[Work, Callable[[], None]]] = {
     "product off": (kernels.products, products_off),
     "nothing refused": (kernels.wrong_names, nothing_refused),
     "events off": (kernels.events, events_off),
-    "hidden wait": (steps.sgd_syncs, lambda: wait_hidden_in(stepping.StepGate, "enter")),
-    "designed wait": (steps.sgd_syncs, lambda: wait_hidden_in(Engine, "_compare_notes")),
+    "hidden wait": (steps.sgd_syncs, lambda: wait_hidden_in(StepGate, "enter")),
+    "designed wait": (steps.sgd_syncs, lambda: wait_hidden_in(StepBoundary, "_compare_notes")),
     "weights forgotten": (steps.gradients, weights_forgotten),
     "noise off": (steps.noise, noise_off),
     "memory unknown": (memory.out_of_memory, memory_unknown),

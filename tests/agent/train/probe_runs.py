@@ -12,18 +12,19 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from gpq_agent.train.batches import Configuration, Limits, Step, shape_step, starting
-from gpq_agent.train.environment import Environment
+from gpq_agent.train.data.batches import Configuration, Limits, Step, shape_step, starting
+from gpq_agent.train.data.sampler import MicroBatch
 from gpq_agent.train.events import SchedulerCall, SettingsChange, StepCall
-from gpq_agent.train.gradients import Gradients
-from gpq_agent.train.noise_scale import NoiseScale
-from gpq_agent.train.passes import listen
-from gpq_agent.train.probe import GradientProbe
-from gpq_agent.train.reducing import Reducer
-from gpq_agent.train.sampler import Issued
-from gpq_agent.train.scaling import Adjustment
-from gpq_agent.train.session import Job
-from gpq_agent.train.stepping import StepGate
+from gpq_agent.train.gradients.accumulator import Accumulator
+from gpq_agent.train.gradients.backward_hook import listen
+from gpq_agent.train.gradients.reducer import Reducer
+from gpq_agent.train.job.job import Job
+from gpq_agent.train.noise.noise_scale import NoiseScale
+from gpq_agent.train.noise.probe import GradientProbe
+from gpq_agent.train.optim.grad_scaler import wrap_scaler
+from gpq_agent.train.optim.lr_rules import Adjustment
+from gpq_agent.train.optim.step_gate import StepGate
+from gpq_agent.train.runtime.environment import Environment
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -140,9 +141,9 @@ class Loop:
         self.model: Any = DistributedDataParallel(net) if replicas > 1 else net
         self.probe = GradientProbe([optimizer], scale, replicas)
         reducer = Reducer([self.model], self.probe, None, replicas) if replicas > 1 else None
-        self.gradients = Gradients([optimizer], self.probe, reducer)
+        self.gradients = Accumulator([optimizer], self.probe, reducer)
         self.told = Told()
-        self.gate = StepGate([optimizer], self.gradients, self.told)
+        self.gate = StepGate([optimizer], self.gradients, self.told, self.told)
         listen(self.gradients)
 
     def begin(self, step: Step) -> None:
@@ -155,7 +156,7 @@ class Loop:
         """Before the forward pass of a micro-batch."""
         weight = step.weight(place, self.replicas)
         self.gradients.enter(place, len(step.counts), weight, even=step.is_even(self.replicas))
-        self.gate.enter(Issued(step, place, place == len(step.counts) - 1))
+        self.gate.enter(MicroBatch(step, place, place == len(step.counts) - 1))
 
     def leave(self, step: Step, place: int) -> None:
         """After the body of the loop."""
@@ -199,7 +200,7 @@ class Trial:
         # The loss scale grows while it is measured, as it does in a long run.
         self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=GROWTH) if habits else None
         if self.scaler is not None:
-            self.loop.gate.wrap_scaler(self.scaler)
+            wrap_scaler(self.scaler, self.loop.gate)
         self.clipped = 0
         self.kept = [(item, item.clone()) for item in self.changing()]
 
@@ -446,8 +447,8 @@ def notice_of_a_taken_hook(rank: int, replicas: int) -> dict[str, Any]:
                     optimizer.zero_grad()
         assert micros == 4 * max(8 // local, 1)
         engine = job._engine
-        assert engine._noise is not None
-        samples += engine._noise.samples
+        assert engine.shape.data is not None
+        samples += engine.shape.data.noise.samples
         del job, loader, wrapped, optimizer, engine
     lines = [said.getvalue()]  # rank 0 says it
     dist.broadcast_object_list(lines)

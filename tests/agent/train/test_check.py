@@ -9,11 +9,11 @@ import numpy
 import pytest
 import torch
 from gpq_agent import wire
-from gpq_agent.train.batches import Limits, starting
-from gpq_agent.train.check import Recorder
-from gpq_agent.train.environment import Environment
-from gpq_agent.train.sampler import GlobalSampler
-from gpq_agent.train.steady import Placed, SeededData, generators, moved
+from gpq_agent.train.data.batches import Limits, starting
+from gpq_agent.train.data.sampler import GlobalSampler
+from gpq_agent.train.prove.determinism import Placed, SeededData, generators, moved
+from gpq_agent.train.prove.recorder import Recorder
+from gpq_agent.train.runtime.environment import Environment
 from torch.utils.data import DataLoader, Dataset
 
 
@@ -76,7 +76,7 @@ def test_a_sampled_step_leaves_nothing_out(tmp_path: Path, replicas: int, batch:
         sampler.sample_every = 2
         recorder.sampler(Lucky(), sampler)
         issued = [index for indices in sampler for index in indices]
-        steps = [sampler.received().step for _ in range(len(sampler._issued))]
+        steps = [sampler.received().step for _ in range(len(sampler._queue))]
         assert {step.total for step in steps} == {batch, size - 3 * batch}
         assert any(step.sampled for step in steps)
         seen += issued

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from gpq_agent.train import restore
-from gpq_agent.train.checkpoint import CheckpointStore, MemoryRecord
+from gpq_agent.train.checkpoints import state_parts as restore
+from gpq_agent.train.checkpoints.script_checkpoints import ScriptCheckpoints
+from gpq_agent.train.checkpoints.state_parts import Parts
+from gpq_agent.train.checkpoints.store import CheckpointStore, MemoryRecord
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.own_saves import OwnSaves
-from gpq_agent.train.restore import Parts
 
 from tests.agent.harm import HARM
 
@@ -113,7 +113,7 @@ def test_a_damaged_record_of_own_saves_is_named_and_nothing_begins_anew(tmp_path
         (folder / "own").mkdir(parents=True)
         harm(folder / "own" / "saved.json")
         with pytest.raises(GpqTrainError, match=r"saved\.json"):
-            OwnSaves(str(folder))
+            ScriptCheckpoints(str(folder))
 
 
 def test_a_failed_write_raises_and_leaves_the_earlier_checkpoint(tmp_path: Path) -> None:
@@ -162,13 +162,13 @@ def test_out_of_memory_lowers_the_bound_step_by_step(tmp_path: Path) -> None:
 
 
 def test_saves_of_the_scripts_own_count_only_once_committed(tmp_path: Path) -> None:
-    saves = OwnSaves(str(tmp_path))
+    saves = ScriptCheckpoints(str(tmp_path))
     assert (saves.start_step, saves.resume_path) == (0, None)
     for step in (5, 9, 14):
         Path(saves.next_path(), "weights").write_text(str(step))
         saves.commit(step)
     Path(saves.next_path(), "weights").write_text("half written")
-    again = OwnSaves(str(tmp_path))
+    again = ScriptCheckpoints(str(tmp_path))
     assert again.start_step == 14
     assert Path(str(again.resume_path), "weights").read_text() == "14"
     assert len(list((tmp_path / "own").glob("save-*"))) == 3, "two complete, one under way"

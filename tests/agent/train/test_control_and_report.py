@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 from gpq_agent import wire
-from gpq_agent.train.agreement import Agreement, Proposal
-from gpq_agent.train.batches import Configuration
-from gpq_agent.train.control import ControlReader
-from gpq_agent.train.environment import read_environment
-from gpq_agent.train.reducing import averages
-from gpq_agent.train.report import Reporter
-from gpq_agent.train.timing import WARM_UP, StepClock, StepTimes, sums, trim
+from gpq_agent.train.data.batches import Configuration
+from gpq_agent.train.gradients.ddp_buckets import averages
+from gpq_agent.train.runtime.agreement import Agreement, Proposal
+from gpq_agent.train.runtime.environment import read_environment
+from gpq_agent.train.runtime.orders import ControlReader
+from gpq_agent.train.telemetry.report import Reporter
+from gpq_agent.train.telemetry.timing import WARM_UP, StepClock, StepTimes, sums, trim
 
 from .driver import wait_until
 

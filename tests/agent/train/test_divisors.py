@@ -22,7 +22,7 @@ def test_shapes_may_differ_from_step_to_step(within: bool) -> None:
             optimizer.step()
             optimizer.zero_grad()
             bodies += 1
-    assert ("token-loss" in this._engine.freedoms._known) == within
+    assert ("token-loss" in this._engine.shape.freedoms._agreed) == within
     assert bodies > this.step or within
 
 
@@ -41,4 +41,4 @@ def test_tokens_that_are_left_out_are_no_shape(ignored: bool) -> None:
             torch.nn.functional.cross_entropy(model(x), targets).backward()
             optimizer.step()
             optimizer.zero_grad()
-    assert ("token-loss" in this._engine.freedoms._known) == ignored
+    assert ("token-loss" in this._engine.shape.freedoms._agreed) == ignored

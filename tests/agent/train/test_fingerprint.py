@@ -9,11 +9,11 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from gpq_agent.train.agreement import Agreement, Proposal
+from gpq_agent.train.data.fingerprint import Fingerprint
+from gpq_agent.train.data.likeness import likeness
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.fingerprint import Fingerprint
-from gpq_agent.train.likeness import likeness
-from gpq_agent.train.restore import begin, given_seed
+from gpq_agent.train.runtime.agreement import Agreement, Proposal
+from gpq_agent.train.runtime.rng import script_seed, seed_all
 
 from .driver import TrainingJob
 
@@ -156,13 +156,13 @@ def test_the_places_of_a_subset_are_compared_one_by_one() -> None:
 def test_all_generators_are_seeded_alike_each_time() -> None:
     drawn = []
     for _ in range(2):
-        begin(7)
+        seed_all(7)
         drawn.append((float(torch.rand(1)), float(numpy.random.rand()), random.random()))
     assert drawn[0] == drawn[1]
 
 
 def test_the_seed_that_a_script_gave_before_is_kept() -> None:
     torch.manual_seed(3)
-    assert given_seed() == 3
+    assert script_seed() == 3
     torch.seed()  # of its own drawing
-    assert given_seed() == 0
+    assert script_seed() == 0

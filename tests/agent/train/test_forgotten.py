@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from gpq_agent.train.habits.observers import JobView
+from gpq_agent.train.habits.observer import JobView
 from gpq_agent.train.habits.state.search import Search
 from gpq_agent.train.habits.table import Habit
-from gpq_agent.train.stopping import STOP_ORDERED
+from gpq_agent.train.runtime.termination import STOP_ORDERED
 from torch.optim.lr_scheduler import ExponentialLR
 
 from .test_stepping import Examples, Model, job
@@ -61,7 +61,7 @@ def test_a_snapshot_that_is_renewed_now_and_then_is_no_average(first: int) -> No
         if count % 4 == first:
             best["weights"] = weights(model)
 
-    assert not train(after).freedoms.noticed("forgotten-copy")
+    assert not train(after).shape.freedoms.noticed("forgotten-copy")
 
 
 def test_an_average_whose_tensors_are_new_after_each_step_is_told() -> None:
@@ -72,7 +72,7 @@ def test_an_average_whose_tensors_are_new_after_each_step_is_told() -> None:
         before = average.get("weights", now)
         average["weights"] = {name: 0.9 * before[name] + 0.1 * now[name] for name in now}
 
-    assert train(after).freedoms.knows("forgotten-copy")
+    assert train(after).shape.freedoms.knows("forgotten-copy")
 
 
 # -- when it searches --------------------------------------------------------------------------------------------------
@@ -84,13 +84,13 @@ def test_a_rate_that_is_known_to_be_set_by_hand_is_not_searched_for(agreed: bool
 
     def after(engine: Any, count: int, model: Model, optimizer: Any) -> None:
         if count == 7:
-            engine.freedoms.record(Habit("own-rate"))
+            engine.shape.freedoms.record(Habit("own-rate"))
             if agreed:
-                engine.freedoms.agree()
+                engine.shape.freedoms.agree()
             schedules.append(ExponentialLR(optimizer, 0.9))
             optimizer.param_groups[0]["lr"] *= 0.5
         elif count == 8:
-            assert not engine.freedoms.noticed("forgotten-scheduler")
+            assert not engine.shape.freedoms.noticed("forgotten-scheduler")
 
     train(after)
 
@@ -101,8 +101,8 @@ def test_a_stop_does_not_search() -> None:
     def after(engine: Any, count: int, model: Model, optimizer: Any) -> None:
         if count == 4:
             schedules.append(ExponentialLR(optimizer, 0.9))
-            engine._stop(STOP_ORDERED)
-            assert not engine.freedoms.noticed("forgotten-scheduler")
+            engine.boundaries._stop(STOP_ORDERED)
+            assert not engine.shape.freedoms.noticed("forgotten-scheduler")
 
     train(after)
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from gpq_agent import wire
-from gpq_agent.train.agreement import Agreement, Proposal
-from gpq_agent.train.environment import Environment
 from gpq_agent.train.habits.freedoms import Freedoms
 from gpq_agent.train.habits.table import HABITS, Habit
+from gpq_agent.train.job.job import Job
 from gpq_agent.train.proof import program
-from gpq_agent.train.session import Job
+from gpq_agent.train.runtime.agreement import Agreement, Proposal
+from gpq_agent.train.runtime.environment import Environment
 
 from .driver import DEADLINE, FORKSERVER, free_port
 from .test_stepping import Examples, job, prepared
@@ -95,11 +95,11 @@ def test_an_error_from_outside_the_loop_is_none_of_a_part(error: BaseException) 
     model, optimizer, _ = prepared(this)
     for _ in this.epochs(1):
         for x, y in loader:
-            this._engine.failed(error)
+            this._engine.failures.failed(error)
             torch.nn.functional.mse_loss(model(x), y).backward()
             optimizer.step()
             optimizer.zero_grad()
-    assert this._engine.freedoms.lost == set()
+    assert this._engine.shape.freedoms.lost == set()
 
 
 @pytest.mark.parametrize("cut", [True, False], ids=["in pieces", "whole"])
@@ -110,12 +110,12 @@ def test_an_error_is_one_of_a_part_of_a_batch_in_the_first_step_in_pieces_alone(
     engine, found = this._engine, []
     for _ in this.epochs(1):
         for x, y in loader:
-            engine.failed(gpq.GpqTrainError("of the library"))
-            assert not engine.freedoms.lost
-            engine.failed(IndexError("of the loop"))
-            found.append(set(engine.freedoms.lost))
-            engine.freedoms.lost.clear()
-            engine.freedoms._known.clear()
+            engine.failures.failed(gpq.GpqTrainError("of the library"))
+            assert not engine.shape.freedoms.lost
+            engine.failures.failed(IndexError("of the loop"))
+            found.append(set(engine.shape.freedoms.lost))
+            engine.shape.freedoms.lost.clear()
+            engine.shape.freedoms._agreed.clear()
             torch.nn.functional.mse_loss(model(x), y).backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -150,7 +150,7 @@ def test_who_sets_the_rate_is_searched_for_once(by_schedule: bool, monkeypatch: 
                 schedule.step()
             else:
                 optimizer.param_groups[0]["lr"] *= 0.99
-    assert this._engine.freedoms.knows("forgotten-scheduler" if by_schedule else "own-rate")
+    assert this._engine.shape.freedoms.knows("forgotten-scheduler" if by_schedule else "own-rate")
     assert walked[0] < walked[5] == walked[-1]
 
 
@@ -168,18 +168,18 @@ def attempt(folder: Path, script_accepts: str = "", found: wire.Proof | None = N
             optimizer.step()
             optimizer.zero_grad()
             optimizer.param_groups[0]["lr"] = 0.1 / (count + 1)
-    return this._engine.freedoms
+    return this._engine.shape.freedoms
 
 
 def test_what_is_only_suspected_may_be_accepted_and_what_is_observed_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert set(attempt(tmp_path)._known) == {"batch-loss", "own-rate"}
+    assert set(attempt(tmp_path)._agreed) == {"batch-loss", "own-rate"}
     text = capsys.readouterr().err
     assert "gpq check comes out the same: --accept batch-loss" in text
     assert "--accept own-rate" not in text
     # Also by an attempt after one that has noted it.
-    assert set(attempt(tmp_path, "batch-loss,own-rate,made-up")._known) == {"own-rate"}
+    assert set(attempt(tmp_path, "batch-loss,own-rate,made-up")._agreed) == {"own-rate"}
     text = capsys.readouterr().err
     assert "--accept own-rate changes nothing: gpq suspects no such habit" in text
     assert "--accept made-up changes nothing" in text

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from gpq_agent import wire
-from gpq_agent.train.environment import open_device, read_environment
 from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.runtime.environment import open_device, read_environment
 
 from tests.figures import Figures
 from tests.ports import free_port

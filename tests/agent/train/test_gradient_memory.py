@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from gpq_agent.train import reducing
-from gpq_agent.train.environment import Environment
-from gpq_agent.train.session import Job
+from gpq_agent.train.gradients import reducer
+from gpq_agent.train.job.job import Job
+from gpq_agent.train.runtime.environment import Environment
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -154,7 +154,7 @@ def under_gpq(
                 pieces, micros = micros, 0
         steps.append((pieces, recording.end()))
     assert len(steps) == STEPS
-    assert not job._engine.freedoms.lost
+    assert not job._engine.shape.freedoms.lost
     return [span for pieces, span in steps[2:] if pieces == micro]
 
 
@@ -178,7 +178,7 @@ def replica(rank: int, replicas: int, port: int, folder: str) -> None:
         dist.init_process_group("gloo", rank=rank, world_size=replicas)
     gc.collect()
     gc.freeze()  # torch itself: each step begins with a collection
-    reducing.CHUNK = WIDTH * (WIDTH + 1)  # what it reduces at once is of a fixed size: here that of a layer
+    reducer.CHUNK = WIDTH * (WIDTH + 1)  # what it reduces at once is of a fixed size: here that of a layer
     with Recording() as recording:
         spans = {
             name: (under_gpq(recording, **kind), plain(recording, kind["clear"], kind["micro"]))

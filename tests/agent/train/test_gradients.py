@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from gpq_agent.train.environment import Environment
-from gpq_agent.train.sampler import permutation
-from gpq_agent.train.session import Job
+from gpq_agent.train.data.order import permutation
+from gpq_agent.train.job.job import Job
+from gpq_agent.train.runtime.environment import Environment
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -128,14 +128,14 @@ def worst_error(rank: int, replicas: int, mode: str, batch: int, local: int, fix
                 scaler.step(optimizer)
                 scaler.update()
             if job.at_step:
-                micro = job._engine.micro
+                micro = job._engine.loop.micro
                 assert micro is not None
                 right = expected(skip, start, micro.step.total)
                 worst = max(worst, float((flat(net) - right).norm() / right.norm()))
                 start += micro.step.total
             optimizer.zero_grad()
     assert start == SIZE
-    known = set(job._engine.freedoms._known)
+    known = set(job._engine.shape.freedoms._agreed)
     assert known <= ALLOWED.get(mode, set()), f"{mode}: {known} would keep steps in one piece"
     # Between steps a wrapped model reduces as ever, but for one whose reducer had to go.
     if isinstance(model, DistributedDataParallel):

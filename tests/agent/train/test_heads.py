@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from gpq_agent.train.session import Job
+from gpq_agent.train.job.job import Job
 
 from .test_stepping import Examples, adam, clear_first, job, network
 
@@ -26,8 +26,8 @@ def heads(head: Callable[[Job, int, Any, Any, Any], Any], consumed: int = 0) -> 
         head(this, epoch, model, optimizer, schedule)
         for x, y in loader:
             clear_first(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
-    this._engine.freedoms.agree()
-    return dict(this._engine.freedoms._known)
+    this._engine.shape.freedoms.agree()
+    return dict(this._engine.shape.freedoms._agreed)
 
 
 def doubled(model: torch.nn.Module) -> None:

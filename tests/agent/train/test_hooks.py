@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from gpq_agent.train.habits.gradients.gradient_hook import GradientHook, Watched
-from gpq_agent.train.habits.observers import JobView
+from gpq_agent.train.habits.observer import JobView
 
 from .test_stepping import Examples, job, prepared
 
@@ -103,7 +103,7 @@ def train(put_on: Callable[[Any], Any], *, inside: bool = False) -> tuple[set[st
             optimizer.zero_grad()
             torch.nn.functional.mse_loss(model(x), y).backward()
             optimizer.step()
-    return this._engine.freedoms.lost, sizes
+    return this._engine.shape.freedoms.lost, sizes
 
 
 @pytest.mark.parametrize("name", LOOKING)

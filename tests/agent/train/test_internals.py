@@ -41,7 +41,8 @@ def own_names(trees: list[ast.Module]) -> set[str]:
 
 
 def test_private_names_of_torch_are_in_one_module_alone() -> None:
-    trees = {path.name: ast.parse(path.read_text()) for path in FOLDER.glob("*.py")}
+    paths = FOLDER.rglob("*.py")
+    trees = {str(path.relative_to(FOLDER)): ast.parse(path.read_text()) for path in paths}
     own = own_names([tree for name, tree in trees.items() if name != "internals.py"])
     known = own | PUBLIC | RANDOM | FILES
     found = {

@@ -9,8 +9,17 @@ import numpy
 import pytest
 import torch
 from gpq_agent.train import internals
-from gpq_agent.train.keyed import Keyed
-from gpq_agent.train.steady import ATTENTION, DROPOUTS, Dropout, arranged, generators, moved, plain_attention, still
+from gpq_agent.train.prove.determinism import (
+    ATTENTION,
+    DROPOUTS,
+    Dropout,
+    arranged,
+    generators,
+    moved,
+    plain_attention,
+    still,
+)
+from gpq_agent.train.prove.keyed import Keyed
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from gpq_agent import wire
-from gpq_agent.train.own_saves import OwnSaves
+from gpq_agent.train.checkpoints.script_checkpoints import ScriptCheckpoints
 
 from .driver import DEADLINE
 from .test_launch import environment, torchrun
@@ -233,7 +233,7 @@ def test_a_loop_of_its_own_says_when_it_is_done(tmp_path: Path) -> None:
     record = wire.read_json(path)
     assert record is not None
     assert (record["step"], record["end"]) == (3, True)
-    saves = OwnSaves(str(tmp_path / "checkpoints"))
+    saves = ScriptCheckpoints(str(tmp_path / "checkpoints"))
     assert saves.start_step == 3
     os.makedirs(saves.next_path(), exist_ok=True)
     saves.commit(4)  # who saves again is not at the end

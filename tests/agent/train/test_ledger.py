@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from gpq_agent.train.ledger import Ledger
+from gpq_agent.train.data.sample_audit import Ledger
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,8 +11,8 @@ ORDER = torch.randperm(50, generator=torch.Generator().manual_seed(1))
 
 
 def count(ledger: Ledger, indices: list[int]) -> None:
-    ledger.hand_out(indices)
-    ledger.step_done()
+    ledger.record_batch(indices)
+    ledger.record_step()
 
 
 def settle(ledgers: list[Ledger], end: int) -> None:

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from gpq_agent.train.data.order import OwnOrder, permutation
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.order import Drawn
-from gpq_agent.train.sampler import permutation
-from gpq_agent.train.session import Job
+from gpq_agent.train.job.job import Job
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
@@ -95,11 +94,11 @@ def test_weighted_sampling_trains_what_it_trains_alone(local: int) -> None:
     loader = this.loader(data, batch_size=16, max_local_batch=local, sampler=sampler())
     assert len(loader) == 5
     model, _ = train(this, loader, 3)
-    drawn = Drawn(sampler(), 60, batched=False)
+    drawn = OwnOrder(sampler(), 60, batched=False)
     orders = [drawn.draw(0, epoch).indices for epoch in range(3)]
     assert len(set(orders[0].tolist())) < 75, "some come twice"
     assert same(model, plainly(data, [batch for order in orders for batch in cut(order, 16)]))
-    assert (this._engine.ledger.epochs, this._engine.ledger.exact) == (3, 3)
+    assert (this._engine.boundaries.ledger.epochs, this._engine.boundaries.ledger.exact) == (3, 3)
     assert this.progress.fraction == 1.0
 
 
@@ -123,7 +122,7 @@ def test_a_sampler_is_asked_once_an_epoch_and_never_for_one_that_does_not_come()
     assert sampler.epochs == [0, 1, 2]
     assert same(model, plainly(data, [each for epoch in range(3) for each in cut(torch.arange(30 + epoch), 16)]))
     assert this.progress.fraction == 1.0
-    assert (this._engine.ledger.epochs, this._engine.ledger.exact) == (3, 3)
+    assert (this._engine.boundaries.ledger.epochs, this._engine.boundaries.ledger.exact) == (3, 3)
     short = job().loader(Examples(4), batch_size=8, sampler=list(range(4)) * 5, drop_last=True)
     assert (len(short), short.sampler.size) == (2, 8), "as far as can be told"
     assert [len(batch) for batch in short.sampler] == [8, 8]
@@ -140,7 +139,7 @@ def test_the_batches_of_a_batch_sampler_are_the_steps_at_the_rate_of_the_script(
     assert same(model, plainly(data, batches * 2))
     assert this.step == 10
     assert bodies == (10 if local is None else 2 * (1 + 5 + 1 + 1 + 1)), "in one piece where nothing says otherwise"
-    assert (this._engine.ledger.epochs, this._engine.ledger.exact) == (2, 2)
+    assert (this._engine.boundaries.ledger.epochs, this._engine.boundaries.ledger.exact) == (2, 2)
 
 
 def test_a_tail_is_left_out_on_request() -> None:
@@ -150,7 +149,7 @@ def test_a_tail_is_left_out_on_request() -> None:
     batches = [cut(permutation(0, epoch, 60, shuffle=True), 16, drop_last=True) for epoch in range(3)]
     assert same(model, plainly(data, [each for epoch in batches for each in epoch]))
     assert this.step == 9
-    assert (this._engine.ledger.epochs, this._engine.ledger.exact) == (3, 3)
+    assert (this._engine.boundaries.ledger.epochs, this._engine.boundaries.ledger.exact) == (3, 3)
     assert this.progress.fraction == 1.0
 
 
@@ -250,7 +249,7 @@ def orders(settings: Settings) -> dict[int, list[list[int]]]:
     result = {}
     for epoch in range(settings.epochs):
         if settings.sampler in BATCH_SAMPLERS:
-            batched = Drawn(
+            batched = OwnOrder(
                 BATCH_SAMPLERS[settings.sampler](settings.size, settings.batch), settings.size, batched=True
             )
             indices, ends, _ = batched.draw(0, epoch)
@@ -260,7 +259,7 @@ def orders(settings: Settings) -> dict[int, list[list[int]]]:
         order = permutation(0, epoch, settings.size, shuffle=True)
         if settings.sampler:
             order = (
-                Drawn(SAMPLERS[settings.sampler](settings.size), settings.size, batched=False).draw(0, epoch).indices
+                OwnOrder(SAMPLERS[settings.sampler](settings.size), settings.size, batched=False).draw(0, epoch).indices
             )
         result[epoch] = cut(order, settings.batch, drop_last=settings.drop_last)
     return result

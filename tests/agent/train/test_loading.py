@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gpq_agent.train.checkpoint import CheckpointStore
+from gpq_agent.train.checkpoints.loading import read_state
+from gpq_agent.train.checkpoints.state_parts import USER, Parts
+from gpq_agent.train.checkpoints.store import CheckpointStore
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.loading import read_state
-from gpq_agent.train.restore import USER, Parts
 
 
 @dataclasses.dataclass

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.session import Job
+from gpq_agent.train.job.job import Job
 
 from .test_stepping import Examples, adam, clear_first, job, network, plain, same
 
@@ -30,8 +30,8 @@ def test_a_look_at_the_first_batch_costs_neither_it_nor_a_freedom(local: int) ->
         for x, y in loader:
             clear_first(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
     assert same(model, plain(Examples(40), 10, 3))
-    assert not this._engine.freedoms.lost
-    assert (this._engine.ledger.epochs, this._engine.ledger.exact) == (3, 3)
+    assert not this._engine.shape.freedoms.lost
+    assert (this._engine.boundaries.ledger.epochs, this._engine.boundaries.ledger.exact) == (3, 3)
 
 
 def test_a_head_of_an_epoch_is_judged_by_its_loop_and_not_by_a_look_before(capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,7 +42,7 @@ def test_a_head_of_an_epoch_is_judged_by_its_loop_and_not_by_a_look_before(capsy
             model[0].bias.add_(0.1)
         for x, y in loader:
             clear_first(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
-        assert ("epoch-head" in this._engine.freedoms._known) == (epoch >= 0)
+        assert ("epoch-head" in this._engine.shape.freedoms._agreed) == (epoch >= 0)
     assert "at the head of an epoch (changes weights)" in capsys.readouterr().err
 
 
@@ -55,8 +55,8 @@ def test_a_batch_whose_iterator_is_gone_counts_where_it_is_trained_on() -> None:
         clear_first(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
     assert not torch.equal(batches[0], batches[1])
     assert not torch.equal(batches[1], batches[2])
-    this._engine.freedoms.agree()
-    assert {"own-next", "own-epochs", "own-break"} <= set(this._engine.freedoms._known)
+    this._engine.shape.freedoms.agree()
+    assert {"own-next", "own-epochs", "own-break"} <= set(this._engine.shape.freedoms._agreed)
 
 
 def test_a_second_loop_beside_a_batch_in_hand_is_refused() -> None:
@@ -74,4 +74,4 @@ def test_a_batch_that_is_left_out_is_no_part_of_an_exact_epoch() -> None:
             if (epoch, number) == (1, 2):
                 continue
             clear_first(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
-    assert (this._engine.ledger.epochs, this._engine.ledger.exact) == (2, 1)
+    assert (this._engine.boundaries.ledger.epochs, this._engine.boundaries.ledger.exact) == (2, 1)

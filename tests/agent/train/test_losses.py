@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 from gpq_agent import wire
-from gpq_agent.train.agreement import Agreement, Proposal
-from gpq_agent.train.losses import LossWindow
-from gpq_agent.train.publish import Publisher
-from gpq_agent.train.report import Reporter
+from gpq_agent.train.runtime.agreement import Agreement, Proposal
+from gpq_agent.train.telemetry.loss_window import LossWindow
+from gpq_agent.train.telemetry.publisher import Publisher
+from gpq_agent.train.telemetry.report import Reporter
 
 
 def test_a_window_is_the_mean_of_tensors_and_numbers_at_their_mean_progress() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.multiprocessing
-from gpq_agent.train.noise_scale import NoiseScale
+from gpq_agent.train.noise.noise_scale import NoiseScale
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -285,6 +285,24 @@ def test_split_batches_give_the_gradient_of_the_whole(parts: list[slice], sample
     loop = single(probe_runs.model())
     accumulate(loop, parts, sampled=sampled)
     torch.testing.assert_close(probe_runs.flat_gradient(loop.net), whole(parts))
+
+
+@pytest.mark.parametrize("by_hand", [(True, True), (True, False)], ids=["twice", "then by backward()"])
+def test_gradients_set_by_hand_of_some_parameters_stay_with_them(by_hand: tuple[bool, bool]) -> None:
+    loop = single(probe_runs.model())
+    inputs, targets = probe_runs.data()
+    *others, last = loop.net.parameters()
+    for place in loop.micro_batches(probe_runs.step_of([4, 4], 8, sampled=False)):
+        if by_hand[place]:
+            last.grad = torch.full_like(last, 2.0)
+        else:
+            (0 * probe_runs.loss_of(loop.net, inputs[:4], targets[:4])).backward()
+        loop.optimizer.step()
+        if place == 0:
+            loop.optimizer.zero_grad()
+    assert last.grad is not None
+    assert torch.equal(last.grad, torch.full_like(last, 2.0 if all(by_hand) else 1.0))
+    assert not any(item.grad.any() for item in others if item.grad is not None)
 
 
 @pytest.mark.parametrize("parts", [[slice(0, 10), slice(10, 16)], [slice(0, 8), slice(8, 16)]])

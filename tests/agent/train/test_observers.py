@@ -28,7 +28,8 @@ from gpq_agent.train.events import (
     StepCall,
     StepOutside,
 )
-from gpq_agent.train.habits.observers import Habits, JobView, Observer, Observers
+from gpq_agent.train.habits.observer import Habits, JobView, Observer
+from gpq_agent.train.habits.observers import Observers
 from gpq_agent.train.habits.registry import OBSERVERS, OF_OTHER_LOOPS
 from gpq_agent.train.habits.table import HABITS, Habit
 from torch.optim.lr_scheduler import ExponentialLR
@@ -318,7 +319,8 @@ def test_an_observer_that_raises_is_closed_and_named_and_no_other_is() -> None:
     habits: list[Habit] = []
     lines: list[str] = []
     view = JobView([], [], list)
-    observers = Observers((Unmade, Failing, Counting), view, habits.append, lines.append)
+    observers = Observers(habits.append, lines.append)
+    observers.watch((Unmade, Failing, Counting), view)
     two = [[1.0], [2.0]]
     observers.meet(Meeting(1, epoch_ends=False), lambda values: two)
     for step in range(4):
@@ -341,7 +343,7 @@ def test_an_observer_that_raises_is_closed_and_named_and_no_other_is() -> None:
 def test_training_goes_on_where_an_observer_raises(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gpq_agent.train.engine.OBSERVERS", (Failing, Counting))
+    monkeypatch.setattr("gpq_agent.train.engine.engine.OBSERVERS", (Failing, Counting))
     this = job()
     loader = this.loader(Examples(40), batch_size=10)
     model, optimizer, _ = prepared(this)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from gpq_agent.train.batches import Limits, ordered, starting
+from gpq_agent.train.data.batches import Limits, ordered, starting
+from gpq_agent.train.data.order import OwnOrder, hold_together
+from gpq_agent.train.data.sample_audit import Ledger
+from gpq_agent.train.data.sampler import GlobalSampler
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.ledger import Ledger
-from gpq_agent.train.order import Drawn, hold_together
-from gpq_agent.train.sampler import GlobalSampler
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import (
@@ -125,20 +125,20 @@ def states() -> list[Any]:
 def test_an_order_depends_on_seed_and_epoch_only_and_leaves_every_generator_as_it_was(name: str) -> None:
     batched = name in BATCHED
     make = (BATCHED if batched else SAMPLERS)[name]
-    first = Drawn(make(60), 60, batched=batched)
+    first = OwnOrder(make(60), 60, batched=batched)
     orders = [first.draw(5, epoch) for epoch in range(4)]
     for epoch in (3, 1):  # another process, whose generators are elsewhere, and which saw no earlier epoch
         for _ in range(epoch):
             random.random(), numpy.random.random(), torch.rand(3)
         before = states()
-        again = Drawn(make(60), 60, batched=batched).draw(5, epoch)
+        again = OwnOrder(make(60), 60, batched=batched).draw(5, epoch)
         assert states() == before
         assert torch.equal(again.indices, orders[epoch].indices)
         assert (again.ends, again.digest) == (orders[epoch].ends, orders[epoch].digest)
     if name != "a list":
         assert len({order.digest for order in orders}) == 4, "each epoch has its own"
     if name not in ("a list", "set_epoch", "torch's over set_epoch"):
-        assert Drawn(make(60), 60, batched=batched).draw(6, 0).digest != orders[0].digest, "the seed has its say"
+        assert OwnOrder(make(60), 60, batched=batched).draw(6, 0).digest != orders[0].digest, "the seed has its say"
 
 
 @pytest.mark.parametrize("generator", [torch.Generator(), random.Random(2), numpy.random.default_rng(2)])
@@ -153,11 +153,11 @@ def test_a_generator_that_a_sampler_shares_with_the_script_goes_on_as_if_nothing
     )  # fmt: skip
     state = generator.get_state() if isinstance(generator, torch.Generator) else None
     if state is None:
-        Drawn(sampler, 9, batched=False).draw(0, 0)
+        OwnOrder(sampler, 9, batched=False).draw(0, 0)
         fresh = random.Random(2) if isinstance(generator, random.Random) else numpy.random.default_rng(2)
         assert draws() == fresh.random()
     else:
-        Drawn(sampler, 9, batched=False).draw(0, 0)
+        OwnOrder(sampler, 9, batched=False).draw(0, 0)
         assert torch.equal(generator.get_state(), state)
 
 
@@ -182,7 +182,7 @@ class Attempt:
         self.samplers = [
             GlobalSampler(
                 size, starting(bounds), replicas=bounds.replicas, rank=rank, seed=3, shuffle=True, most=bounds.max_local,
-                drawn=Drawn(make(), size, **options),
+                own_order=OwnOrder(make(), size, **options),
             )
             for rank in range(bounds.replicas)
         ]  # fmt: skip
@@ -226,10 +226,10 @@ class Attempt:
                     queue.append(next(stream))
                 queue.pop(0)
                 issued = sampler.received()
-                ledger.hand_out(issued.indices)
+                ledger.record_batch(issued.indices)
                 taken += issued.indices
                 last = issued.last
-            ledger.step_done()
+            ledger.record_step()
             sampler.consumed(issued.step)
         assert len(taken) == issued.step.total
         return taken
@@ -252,7 +252,7 @@ def test_any_history_of_an_own_sampler_trains_what_it_yields_epoch_by_epoch(
             sampler.sample_every = every
             lengths.add(sampler.steps_per_epoch)
         state = attempt.run(steps, orders, ahead, seen)
-    alone = Drawn(make(), size, batched=False)
+    alone = OwnOrder(make(), size, batched=False)
     assert state is not None
     for epoch in {epoch for epoch, _ in seen}:
         order = alone.draw(3, epoch).indices.tolist()
@@ -280,7 +280,7 @@ def test_the_batches_of_a_batch_sampler_are_the_steps_on_any_number_of_replicas(
         attempt = Attempt(make, size, Limits(6, 6, local, replicas, True), state, batched=True)
         lengths.add(attempt.samplers[0].steps_per_epoch)
         state = attempt.run(steps, orders, ahead, seen)
-    alone = Drawn(make(), size, batched=True)
+    alone = OwnOrder(make(), size, batched=True)
     assert state is not None
     for epoch in {epoch for epoch, _ in seen}:
         indices, ends, _ = alone.draw(3, epoch)
@@ -297,19 +297,19 @@ def test_a_large_batch_of_a_batch_sampler_goes_through_at_once_where_it_fits() -
     batches = [[0, 1, 2], [3, 4, 5, 6, 7, 8, 9]]
     for local, expected in ((16, [[3], [7]]), (4, [[3], [3, 4]])):
         bounds = Limits(4, 4, local, 1, True)
-        drawn = Drawn(batches, 10, batched=True)
+        drawn = OwnOrder(batches, 10, batched=True)
         sampler = GlobalSampler(
-            10, starting(bounds), replicas=1, rank=0, seed=0, shuffle=True, most=local, drawn=drawn
+            10, starting(bounds), replicas=1, rank=0, seed=0, shuffle=True, most=local, own_order=drawn
         )  # fmt: skip
         list(sampler)
-        steps = {issued.step.start: issued.step for issued in sampler._issued}
+        steps = {issued.step.start: issued.step for issued in sampler._queue}
         assert [step.counts for step in steps.values()] == expected
         assert all(sum(step.weight(place, 1) for place in range(len(step.counts))) == 1.0 for step in steps.values())
 
 
 def together(makes: list[Callable[[], Any]]) -> None:
     """Replicas whose samplers these are compare their orders."""
-    drawn = [Drawn(make(), 20, batched=False) for make in makes]
+    drawn = [OwnOrder(make(), 20, batched=False) for make in makes]
     rows: list[list[float]] = []
     for each in drawn:
         hold_together(each.draw(0, 0), lambda values: rows.append(values) or [values], each.name, 0)  # type: ignore[func-returns-value]
@@ -328,7 +328,14 @@ def test_a_sampler_that_differs_between_replicas_is_named() -> None:
 def sampler_of(own: Any, tell: Callable[[str], None] = lambda line: None) -> GlobalSampler:
     bounds = Limits(4, 4, 4, 1)
     return GlobalSampler(
-        20, starting(bounds), replicas=1, rank=0, seed=0, shuffle=True, drawn=Drawn(own, 20, batched=False), tell=tell
+        20,
+        starting(bounds),
+        replicas=1,
+        rank=0,
+        seed=0,
+        shuffle=True,
+        own_order=OwnOrder(own, 20, batched=False),
+        tell=tell,
     )
 
 
@@ -356,7 +363,7 @@ def test_an_epoch_that_cannot_be_drawn_again_ends_as_it_began_and_that_is_said(m
     list(restarted)
     assert len(told) == 1, "nothing to say"
 
-    monkeypatch.setattr("gpq_agent.train.sampler.MOST_KEPT", 10)
+    monkeypatch.setattr("gpq_agent.train.data.epoch_orders.MOST_KEPT", 10)
     bare = first.state_dict()
     assert bare["order"]["indices"] is None
     refused = sampler_of(Counting(20))
@@ -405,9 +412,9 @@ class ForeverInBatches:
 def test_what_is_no_order_of_an_epoch_is_one_clear_line(
     sampler: Any, batched: bool, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpq_agent.train.order.SLACK", 1000)
+    monkeypatch.setattr("gpq_agent.train.data.order.SLACK", 1000)
     with pytest.raises(GpqTrainError, match=message) as caught:
-        Drawn(sampler, 20, batched=batched).draw(0, 0)
+        OwnOrder(sampler, 20, batched=batched).draw(0, 0)
     assert "\n" not in caught.value.message
 
 
@@ -415,6 +422,6 @@ def test_what_is_no_order_of_an_epoch_is_one_clear_line(
 def test_a_sampler_that_deals_the_data_out_is_refused_with_what_to_do_instead(batched: bool) -> None:
     sampler: Any = DistributedSampler(range(20), num_replicas=2, rank=0)  # type: ignore[arg-type]
     with pytest.raises(GpqTrainError, match="DistributedSampler deals the data out to replicas") as caught:
-        Drawn(BatchSampler(sampler, 4, drop_last=False) if batched else sampler, 20, batched=batched)
+        OwnOrder(BatchSampler(sampler, 4, drop_last=False) if batched else sampler, 20, batched=batched)
     assert "leave it out" in caught.value.hint
-    Drawn(SequentialSampler(range(20)), 20, batched=False)
+    OwnOrder(SequentialSampler(range(20)), 20, batched=False)

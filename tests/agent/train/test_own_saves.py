@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpq_agent.train.own_saves import OwnSaves
+from gpq_agent.train.checkpoints.script_checkpoints import ScriptCheckpoints
 
 
 def write(path: str, **files: str) -> None:
@@ -13,11 +13,11 @@ def write(path: str, **files: str) -> None:
 
 
 def test_what_an_attempt_left_half_saved_is_not_mixed_into_the_next_save(tmp_path: Path) -> None:
-    first = OwnSaves(str(tmp_path))
+    first = ScriptCheckpoints(str(tmp_path))
     write(first.next_path(), rank0="a", rank1="b")
     first.commit(10)
     write(first.next_path(), rank0="half", rank1="half")  # and the attempt is killed
-    again = OwnSaves(str(tmp_path))
+    again = ScriptCheckpoints(str(tmp_path))
     again.sweep()
     assert again.start_step == 10
     assert again.resume_path is not None
@@ -27,7 +27,7 @@ def test_what_an_attempt_left_half_saved_is_not_mixed_into_the_next_save(tmp_pat
 
 
 def test_all_replicas_save_into_the_same_folder_every_time(tmp_path: Path) -> None:
-    lead, other = OwnSaves(str(tmp_path)), OwnSaves(str(tmp_path))
+    lead, other = ScriptCheckpoints(str(tmp_path)), ScriptCheckpoints(str(tmp_path))
     for step in (10, 20, 30):
         assert lead.next_path() == other.next_path()
         write(lead.next_path(), rank0="x")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from gpq_agent.train.environment import Environment
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.session import Job
+from gpq_agent.train.job.job import Job
+from gpq_agent.train.runtime.environment import Environment
 
 from .test_stepping import Examples, adam, clear_first, network
 

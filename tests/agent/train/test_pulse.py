@@ -9,15 +9,15 @@ import pytest
 import torch
 from gpq_agent import wire
 from gpq_agent.node.pulses import pulses
-from gpq_agent.train.batches import Configuration
-from gpq_agent.train.pulse import Pulse
-from gpq_agent.train.timing import WARM_UP, StepClock, StepTimes
+from gpq_agent.train.data.batches import Configuration
+from gpq_agent.train.runtime.heartbeat import Heartbeat
+from gpq_agent.train.telemetry.timing import WARM_UP, StepClock, StepTimes
 
 from tests.figures import Figures
 
 
 def test_the_node_reads_what_the_replica_writes(tmp_path: Path) -> None:
-    first, third = Pulse(str(tmp_path), 0), Pulse(str(tmp_path), 10)
+    first, third = Heartbeat(str(tmp_path), 0), Heartbeat(str(tmp_path), 10)
     assert pulses(str(tmp_path)) == [wire.Pulse(0, 0, "starting", 0.0), wire.Pulse(10, 0, "starting", 0.0)]
     first.beat(7, "computing")
     third.beat(6, "arrived")
@@ -32,18 +32,18 @@ def test_the_node_reads_what_the_replica_writes(tmp_path: Path) -> None:
 
 
 def test_what_makes_no_sense_is_left_out_and_without_a_folder_nothing_is_written(tmp_path: Path) -> None:
-    Pulse(str(tmp_path), 0).beat(3, "saving")
+    Heartbeat(str(tmp_path), 0).beat(3, "saving")
     (tmp_path / f"{wire.RANK}1").write_bytes(b"short")
     (tmp_path / f"{wire.RANK}2").write_bytes(b"\xff" * 32)
     (tmp_path / f"{wire.RANK}x").write_bytes((tmp_path / f"{wire.RANK}0").read_bytes())
     assert [one[:3] for one in pulses(str(tmp_path))] == [(0, 3, "saving")]
-    Pulse(None, 0).beat(1, "computing")
-    Pulse(str(tmp_path / "nowhere"), 0).beat(1, "computing")
+    Heartbeat(None, 0).beat(1, "computing")
+    Heartbeat(str(tmp_path / "nowhere"), 0).beat(1, "computing")
     assert pulses(str(tmp_path / "nowhere")) == []
 
 
 def test_a_beat_costs_microseconds(tmp_path: Path, figures: Figures) -> None:
-    pulse = Pulse(str(tmp_path), 0)
+    pulse = Heartbeat(str(tmp_path), 0)
     best = 1.0
     for _ in range(20):
         begin = time.perf_counter()
@@ -80,7 +80,7 @@ def test_a_window_has_the_time_before_the_wait_of_whole_steps_only() -> None:
         micro(times, clock, first=True, last=False, seconds=1.0)
         micro(times, clock, first=False, last=True, seconds=4.0, waited=2.5)
     micro(times, clock, first=True, last=False, seconds=1.0)
-    times.spoil()
+    times.discard()
     micro(times, clock, first=False, last=True, seconds=100.0)
     assert times.flush() != []
     steps, compute, p95, whole, wait, fetch = times.window()

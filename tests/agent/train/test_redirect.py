@@ -13,7 +13,7 @@ from typing import Any
 import gpq_agent
 import pytest
 from gpq_agent import wire
-from gpq_agent.train import landlock
+from gpq_agent.train.prove import landlock
 
 from tests.pythons import pythons
 
@@ -218,8 +218,8 @@ ALONE = f"""
 import types
 sys.path.insert(0, {str(Path(gpq_agent.__file__).parents[1])!r})
 package = sys.modules["gpq_agent.train"] = types.ModuleType("gpq_agent.train")
-package.__path__ = [{str(Path(landlock.__file__).parent)!r}]
-from gpq_agent.train import redirect
+package.__path__ = [{str(Path(landlock.__file__).parents[1])!r}]
+from gpq_agent.train.prove import redirect
 redirect.guard(os.environ, sys.addaudithook)
 """
 OTHERS = [python.executable for version, python in pythons().items() if version != sys.version_info[:2]]

@@ -42,4 +42,4 @@ def test_a_head_in_the_place_of_another_is_accumulated_too() -> None:
             plain.step()
     for mine, other in zip(layers.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(mine, other)
-    assert "late-group" in this._engine.freedoms._known
+    assert "late-group" in this._engine.shape.freedoms._agreed

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 import torch
-from gpq_agent.train.batches import Configuration, Limits, Step, ordered, shape_step, share_of, starting
+from gpq_agent.train.data.batches import Configuration, Limits, Step, ordered, shape_step, share_of, starting
+from gpq_agent.train.data.order import permutation
+from gpq_agent.train.data.sampler import GlobalSampler
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.sampler import GlobalSampler, permutation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

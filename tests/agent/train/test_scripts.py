@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 from gpq_agent import wire
-from gpq_agent.train import engine
-from gpq_agent.train.control import ControlReader
+from gpq_agent.train.engine import boundary
+from gpq_agent.train.runtime.orders import ControlReader
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tests.ports import free_port
@@ -50,7 +50,7 @@ def replica(environment: Mapping[str, str], script: str, out: str, stop_after: i
     multiprocessing.set_start_method("fork", force=True)
     # In single precision rounding alone can push an activation over a rectifier's kink, and the run elsewhere by 1e-2.
     torch.set_default_dtype(torch.float64)
-    vars(engine).update(AGREE_SECONDS=0.0, ControlReader=Punctual)
+    vars(boundary).update(AGREE_SECONDS=0.0, ControlReader=Punctual)
     if stop_after and environment.get("RANK", "0") == "0":
         order_to_stop(environment, stop_after)
     sys.argv = [script, out]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from gpq_agent.train.param_groups import ParamGroups
+from gpq_agent.train.optim.param_groups import ParamGroups
 
 
 def adam(**settings: Any) -> torch.optim.Optimizer:

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from gpq_agent import wire
-from gpq_agent.train.batches import Configuration, Limits, Step
-from gpq_agent.train.checkpoint import CheckpointStore, MemoryRecord
-from gpq_agent.train.environment import Environment
-from gpq_agent.train.session import Job
-from gpq_agent.train.shortage import lessen
-from gpq_agent.train.stopping import is_out_of_memory
+from gpq_agent.train.checkpoints.store import CheckpointStore, MemoryRecord
+from gpq_agent.train.data.batches import Configuration, Limits, Step
+from gpq_agent.train.engine.shortage import lessen
+from gpq_agent.train.job.job import Job
+from gpq_agent.train.runtime.environment import Environment
+from gpq_agent.train.runtime.termination import is_out_of_memory
 
 SIXTEEN = Limits(base_batch=16, max_batch=64, max_local=64, replicas=1)
 
@@ -58,7 +58,7 @@ def test_where_it_did_not_fit_the_noise_scale_is_measured_no_more(tmp_path: Path
     record.stop_sampling()
     job = Job(Environment(checkpoint_dir=str(tmp_path)), torch.device("cpu"), 0, {})
     assert job.loader(Examples(), batch_size=16, max_batch_size=64).sampler.sample_every == 0
-    assert job._engine._propose().sample_every == 0
+    assert job._engine.boundaries.propose().sample_every == 0
 
 
 @pytest.mark.parametrize(

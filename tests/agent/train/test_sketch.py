@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from gpq_agent.train.sketch import COUNT, ROWS, SEED, WIDTH, Sketcher
+from gpq_agent.train.prove.sketch import COUNT, ROWS, SEED, WIDTH, Sketcher
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 from gpq_agent import wire
-from gpq_agent.train.environment import Environment
+from gpq_agent.train.data.order import permutation
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.sampler import permutation
-from gpq_agent.train.session import Job
+from gpq_agent.train.job.job import Job
+from gpq_agent.train.runtime.environment import Environment
 
 Model = torch.nn.Module
 
@@ -195,7 +195,7 @@ def test_the_rate_is_scaled_for_the_step_only_and_the_scheduler_advances_by_the_
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda steps: 1.0 if steps < 1000 else 0.1)
     model, optimizer, scheduler = this.prepare(model, optimizer, scheduler, rule="linear")
     optimizer.register_step_pre_hook(lambda *_: rates.append(optimizer.param_groups[0]["lr"]))
-    this._noise.observe(1.0, 0.5, batch=10, count=2)  # noise enough for a gain above 1
+    this._data.noise.observe(1.0, 0.5, batch=10, count=2)  # noise enough for a gain above 1
     loader.sampler.configure(loader.sampler.configuration._replace(atomic_batch=40, total=40))
     for _ in this.epochs(1):
         for x, y in loader:
@@ -281,7 +281,7 @@ def test_a_schedule_that_leaves_out_the_steps_that_a_scaler_leaves_out_is_no_hab
                 optimizer.zero_grad()
                 if (count % 2 == 0) if by_count else scaler.get_scale() >= before:
                     schedule.step()
-        assert ("own-rate" in this._engine.freedoms._known) == by_count
+        assert ("own-rate" in this._engine.shape.freedoms._agreed) == by_count
 
 
 def test_a_generator_that_trains_is_a_loop_and_one_that_passes_batches_on_is_as_whoever_asks_it() -> None:
@@ -302,7 +302,7 @@ def test_a_generator_that_trains_is_a_loop_and_one_that_passes_batches_on_is_as_
     this = job()
     steps = training(this, this.loader(Examples(40), batch_size=10))
     assert next(steps) == 1
-    assert "own-next" not in this._engine.freedoms._known
+    assert "own-next" not in this._engine.shape.freedoms._agreed
     steps.close()  # its model would be a copy of those of the tests to come
     for by_next in (False, True):
         that = job()
@@ -316,7 +316,7 @@ def test_a_generator_that_trains_is_a_loop_and_one_that_passes_batches_on_is_as_
                 break
             batches.close()
             break
-        assert ("own-next" in that._engine.freedoms._seen) == by_next
+        assert ("own-next" in that._engine.shape.freedoms._fresh) == by_next
     del this, steps, that, loader, batches, net, optimizer
     gc.collect()
 
@@ -352,7 +352,7 @@ def test_a_step_left_half_accumulated_goes_into_no_other_step() -> None:
         index = order[start : start + 24]
         clear_first(expected, reference, lambda: torch.nn.functional.mse_loss(expected(data.x[index]), data.y[index]))  # noqa: B023
     assert same(model, expected)
-    assert (this._engine.ledger.epochs, this._engine.ledger.exact) == (2, 1)
+    assert (this._engine.boundaries.ledger.epochs, this._engine.boundaries.ledger.exact) == (2, 1)
 
 
 @pytest.mark.parametrize("total_steps", [40, 12])
@@ -363,7 +363,7 @@ def test_a_schedule_of_limited_length_outlasts_steps_that_count_for_more(total_s
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=total_steps)
     this.prepare(model, optimizer, scheduler, rule="linear")
-    this._noise.observe(1.0, 0.5, batch=8, count=2)
+    this._data.noise.observe(1.0, 0.5, batch=8, count=2)
     loader.sampler.configure(loader.sampler.configuration._replace(atomic_batch=24, total=24))
     for _ in this.epochs(5):
         for x, y in loader:

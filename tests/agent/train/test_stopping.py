@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from gpq_agent import wire
-from gpq_agent.train.stopping import Terminator
+from gpq_agent.train.runtime.termination import SigtermHandler
 
 from .driver import DEADLINE, FORKSERVER, TrainingJob, wait_until
 
@@ -141,7 +141,7 @@ def test_a_process_forked_by_the_script_still_dies_of_sigterm() -> None:
 
 
 def fork_and_terminate() -> None:
-    terminator = Terminator()
+    terminator = SigtermHandler()
     terminator.arm()
     reading, writing = os.pipe()
     child = os.fork()

@@ -10,8 +10,8 @@ import pytest
 # A launcher with a replica that is killed, and another one that waits in a lock of C, or trains on.
 LAUNCHER = """
 import ctypes, os, signal, sys, time
-from gpq_agent.train import stranded
-from gpq_agent.train.stopping import Terminator
+from gpq_agent.train.runtime import stranded
+from gpq_agent.train.runtime.termination import SigtermHandler
 stranded.PATIENCE = stranded.LOOK = 0.2
 
 def stuck(terminator):
@@ -32,7 +32,7 @@ if other == 0:
 reading, writing = os.pipe()
 replica = os.fork()
 if replica == 0:
-    terminator = Terminator(replicas=2)
+    terminator = SigtermHandler(replicas=2)
     terminator.arm()
     os.write(writing, b".")
     globals()[sys.argv[1]](terminator)

@@ -76,7 +76,7 @@ def test_a_step_that_is_left_out_ends_no_training(tmp_path: Path, skip: str, ste
     script = SCRIPT.replace("job.rank == 1 and number == 3", f"number == {step} and ({late} or job.rank == 1)")
     script = script.replace("FAULT", f"time.sleep(0.5 * ({late} and job.rank == 0)); {SKIPS[skip]}")
     # Nobody may be taken for lost by the clock alone.
-    patience = "import time\nfrom gpq_agent.train import engine\nengine.MEET_SECONDS = 0.01\n"
+    patience = "import time\nfrom gpq_agent.train.engine import loop\nloop.MEET_SECONDS = 0.01\n"
     (tmp_path / "train.py").write_text(patience + script)
     gpq = {wire.ENV_RUN_DIR: str(tmp_path), wire.ENV_ATTEMPT: "1", wire.ENV_CORES: "0;0"}
     run = subprocess.run(

@@ -1,15 +1,17 @@
-"""What this job's loop leaves open to the allocator: habits that were seen, kept for good beside the checkpoints, and told once.
+"""What this job's loop leaves open to the allocator: habits that were seen, kept for good beside
+the checkpoints, and told once.
 
-All replicas lose a freedom at the same step, because the batch of each follows from it. Notices no habit itself.
+All replicas lose a freedom at the same step, because the batch of each follows from it. Notices no
+habit itself.
 """
 
 import os
 from typing import Any, Callable, Collection, Dict, List, Optional, Set
 
 from gpq_agent import records, wire
-from gpq_agent.train.agreement import Agreement
-from gpq_agent.train.batches import Configuration, Limits, ceil_div
+from gpq_agent.train.data.batches import Configuration, Limits, ceil_div
 from gpq_agent.train.proof import habit as habit_of
+from gpq_agent.train.runtime.agreement import Agreement
 
 from .table import ACCUMULATE, HABITS, RESIZE, RETUNE, SPLIT, SUSPECTED, Habit, described
 
@@ -39,18 +41,18 @@ class Freedoms:
         self._agreement = agreement
         self._rank = rank
         self._tell = tell
-        self._known: Dict[str, str] = {}  # habit: its detail
-        self._seen: Dict[str, str] = {}  # on this replica, not agreed on yet
+        self._agreed: Dict[str, str] = {}  # habit: its detail
+        self._fresh: Dict[str, str] = {}  # on this replica, not agreed on yet
         self._accepted = accepted
         self._same: Set[str] = set()  # freedoms in whose shapes gpq check found the same
         self._proof: Optional[wire.Proof] = None
         self.lost: Set[str] = set()
 
     def recall(self, proof: Optional[wire.Proof] = None) -> None:
-        """Take up what gpq check found, and what earlier attempts saw on any server: a replica that ended by a
-        habit has noted it on its own. Collective."""
+        """Take up what gpq check found, and what earlier attempts saw on any server: a replica that
+        ended by a habit has noted it on its own. Collective."""
         first = self._proof is None
-        self._proof = proof = self._agreement.first(proof)  # rank 0's
+        self._proof = proof = self._agreement.broadcast(proof)  # rank 0's
         if proof is not None:
             self._same = set(proof.same)
             self.lost.update(proof.lost)
@@ -62,9 +64,10 @@ class Freedoms:
         self.agree()
 
     def record(self, habit: Habit) -> None:
-        """This replica's loop has this habit, or seems to have it. Counts once all agree, unless it is accepted."""
-        if habit.code not in self._known and habit.code not in self._accepted:
-            self._seen.setdefault(habit.code, habit.detail)
+        """This replica's loop has this habit, or seems to have it. Counts once all agree, unless it
+        is accepted."""
+        if habit.code not in self._agreed and habit.code not in self._accepted:
+            self._fresh.setdefault(habit.code, habit.detail)
 
     @property
     def steps_by_hand(self) -> bool:
@@ -73,24 +76,29 @@ class Freedoms:
 
     def knows(self, code: str) -> bool:
         """Has the loop this habit, as far as all agree?"""
-        return code in self._known
+        return code in self._agreed
 
     def noticed(self, code: str) -> bool:
         """Has the loop this habit, as far as this replica knows?"""
-        return code in self._known or code in self._seen
+        return code in self._agreed or code in self._fresh
 
     @property
     def waiting(self) -> bool:
         """Was something seen that is not agreed on?"""
-        return bool(self._seen)
+        return bool(self._fresh)
 
     def agree(self) -> bool:
-        """What any replica has seen, all have. Returns whether freedoms are lost by it. Collective."""
-        mine = [float(code in self._seen) for code in CODES]
-        agreed = [code for code, seen in zip(CODES, self._agreement.maximum(mine)) if seen and code not in self._known]
+        """What any replica has seen, all have. Returns whether freedoms are lost by it.
+        Collective."""
+        mine = [float(code in self._fresh) for code in CODES]
+        agreed = [
+            code
+            for code, is_noticed in zip(CODES, self._agreement.all_reduce_max(mine))
+            if is_noticed and code not in self._agreed
+        ]
         for code in agreed:
-            self._known[code] = self._seen.get(code, "")
-        self._seen.clear()
+            self._agreed[code] = self._fresh.get(code, "")
+        self._fresh.clear()
         taking = [code for code in agreed if self._taken(code)]
         for code in taking:
             self.lost.update(self._taken(code))
@@ -101,16 +109,17 @@ class Freedoms:
         return bool(taking)
 
     def record_locally(self, habit: Habit) -> None:
-        """This replica is about to end, by this habit: nobody can be asked any more. For the next attempt."""
-        if habit.code not in self._known:
-            self._known[habit.code] = habit.detail
+        """This replica is about to end, by this habit: nobody can be asked any more. For the next
+        attempt."""
+        if habit.code not in self._agreed:
+            self._agreed[habit.code] = habit.detail
             self.lost.update(HABITS[habit.code].freedoms)
             self._write()
             self._say(habit.code)
 
     def _taken(self, code: str) -> List[str]:
-        """The freedoms that a habit takes. gpq check is right where a suspicion is not, but for what shows later
-        than in its steps."""
+        """The freedoms that a habit takes. gpq check is right where a suspicion is not, but for
+        what shows later than in its steps."""
         refuted: Collection[str] = ()
         if HABITS[code].evidence == SUSPECTED and code not in wire.SHOWS_LATER:
             refuted = self._same
@@ -118,7 +127,7 @@ class Freedoms:
 
     def _say(self, code: str) -> None:
         """A line for the user, and up."""
-        detail = self._known.get(code) or "on one of the replicas"
+        detail = self._agreed.get(code) or "on one of the replicas"
         self._tell(described(Habit(code, detail))._replace(freedoms=self._taken(code)))
 
     def allowed(self, configuration: Configuration, limits: Limits) -> Configuration:
@@ -129,13 +138,17 @@ class Freedoms:
         if ACCUMULATE not in self.lost:
             if total == configuration.total:
                 return configuration
-            micros = max(ceil_div(ceil_div(total, limits.replicas), max(configuration.atomic_batch, 1)), 1)
+            micros = max(
+                ceil_div(ceil_div(total, limits.replicas), max(configuration.atomic_batch, 1)), 1
+            )
             share = ceil_div(ceil_div(total, limits.replicas), micros)
             return configuration._replace(atomic_batch=share, accum_steps=micros - 1, total=total)
         if RETUNE not in self.lost and configuration.accum_steps > 0:
             # What fits at once decides, as far as the batch that the rate is for allows.
             total = max(limits.base_batch, configuration.atomic_batch * limits.replicas)
-        return configuration._replace(atomic_batch=ceil_div(total, limits.replicas), accum_steps=0, total=total)
+        return configuration._replace(
+            atomic_batch=ceil_div(total, limits.replicas), accum_steps=0, total=total
+        )
 
     def _read(self) -> Dict[str, str]:
         if self._path is None:
@@ -155,16 +168,18 @@ class Freedoms:
         if self._path is None:
             return
         try:
-            wire.write_json(self._path, {"habits": self._known})
+            wire.write_json(self._path, {"habits": self._agreed})
         except OSError:
             return  # a full disk; the next attempt sees it again
 
 
 def line(habit: wire.Habit) -> str:
     """What the user reads: the habit, what follows, the cure."""
-    taken = ", ".join(SAID[each] for each in habit.freedoms)
+    losses = ", ".join(SAID[freedom] for freedom in habit.freedoms)
     names = ", ".join(habit.freedoms)
-    words = "{}: {} ({}). To get that back: {}".format(habit.message, taken, names, habit.cure)
+    words = "{}: {} ({}). To get that back: {}".format(habit.message, losses, names, habit.cure)
     if habit.evidence == SUSPECTED:
-        words += ". If that is wrong, and gpq check comes out the same: --accept {}".format(habit.code)
+        words += ". If that is wrong, and gpq check comes out the same: --accept {}".format(
+            habit.code
+        )
     return words

@@ -13,7 +13,7 @@ from .loops.own_break import OwnBreak
 from .loops.own_epochs import OwnEpochs
 from .loops.own_next import OwnNext
 from .loops.part_error import PartError
-from .observers import Observer
+from .observer import Observer
 from .settings.batch_norm import BatchNorm
 from .settings.comm_hook import CommHook
 from .settings.late_group import LateGroup

@@ -1,4 +1,5 @@
-"""Habits of training loops that gpq cannot make right everywhere: what each takes away, in which words, and what gives it back.
+"""Habits of training loops that gpq cannot make right everywhere: what each takes away, in which
+words, and what gives it back.
 
 A table. Who notices a habit, and when, is the business of the observers.
 """
@@ -52,7 +53,8 @@ HABITS: Dict[str, Entry] = {
     ),
     "batch-loss": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
-        "a loss holds the examples of a batch against each other, or bends their sum (its root, a floor)",
+        "a loss holds the examples of a batch against each other, or bends their sum (its root, a "
+        "floor)",
         "for a root or a floor: take it of each example; else none, batch and number of GPUs stay",
         SUSPECTED,
     ),
@@ -68,7 +70,8 @@ HABITS: Dict[str, Entry] = {
     ),
     "step-value": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
-        "optimizer.step() is given something (the loss, say), which is that of the part of the batch in hand",
+        "optimizer.step() is given something (the loss, say), which is that of the part of the "
+        "batch in hand",
         "an optimizer that takes its step from gradients alone",
     ),
     "hand-step": Entry(
@@ -84,7 +87,8 @@ HABITS: Dict[str, Entry] = {
     "hand-accumulation": Entry(
         ALL,
         "a step of the loader ended without optimizer.step(): the loop accumulates by itself",
-        "call optimizer.step() in every pass of the loop; gpq accumulates where a batch does not fit",
+        "call optimizer.step() in every pass of the loop; gpq accumulates where a batch does not "
+        "fit",
     ),
     "uneven-steps": Entry(
         ALL,
@@ -103,7 +107,8 @@ HABITS: Dict[str, Entry] = {
     ),
     "grad-hook": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
-        "a hook on parameters changes or takes gradients while they are computed, before the batch is complete",
+        "a hook on parameters changes or takes gradients while they are computed, before the batch "
+        "is complete",
         "change gradients after backward(), before optimizer.step()",
     ),
     "own-freezing": Entry(
@@ -113,19 +118,22 @@ HABITS: Dict[str, Entry] = {
     ),
     "own-next": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
-        "the loop takes batches with next(), so it counts micro-batches as steps, and all of an epoch after a restart",
+        "the loop takes batches with next(), so it counts micro-batches as steps, and all of an "
+        "epoch after a restart",
         "for batch in loader:",
         SUSPECTED,
     ),
     "comm-hook": Entry(
         (SPLIT,),
-        "the model has a communication hook of its own, so gradient noise is not measured on several replicas",
+        "the model has a communication hook of its own, so gradient noise is not measured on "
+        "several replicas",
         "leave the hook out",
     ),
     "batch-norm": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
         "batch norm ({}) takes its statistics from the examples that are together on one device",
-        "job.wrap(model, sync_batch_norm=True) for another number of GPUs; layer or group norm for all",
+        "job.wrap(model, sync_batch_norm=True) for another number of GPUs; layer or group norm for "
+        "all",
     ),
     "sync-batch-norm": Entry(
         IN_PIECES,
@@ -134,7 +142,8 @@ HABITS: Dict[str, Entry] = {
     ),
     "own-rate": Entry(
         ALL,
-        "the loop sets the learning rate, or another setting of an optimizer, by a count of its own",
+        "the loop sets the learning rate, or another setting of an optimizer, by a count of its "
+        "own",
         "compute it from job.step, or give a scheduler to job.prepare()",
     ),
     "forgotten-scheduler": Entry(
@@ -149,7 +158,8 @@ HABITS: Dict[str, Entry] = {
     ),
     "forgotten-copy": Entry(
         ALL,
-        "a copy of the model's weights ({}) was not given to job.state(): it begins anew after a restart",
+        "a copy of the model's weights ({}) was not given to job.state(): it begins anew after a "
+        "restart",
         "job.state(copy), and update it where job.at_step is true",
         SUSPECTED,
     ),
@@ -170,17 +180,20 @@ HABITS: Dict[str, Entry] = {
     ),
     "epoch-head": Entry(
         (RESIZE,),
-        "what the loop does at the head of an epoch ({}) is done again when it goes on in the midst of one",
+        "what the loop does at the head of an epoch ({}) is done again when it goes on in the "
+        "midst of one",
         "do it only if job.progress.samples == 0; what the epoch needs of it, keep by job.state()",
     ),
     "late-group": Entry(
         (RESIZE,),
-        "an optimizer is given other or further parameters while it trains: a new attempt begins without them",
+        "an optimizer is given other or further parameters while it trains: a new attempt begins "
+        "without them",
         "give all of them at the start, frozen by requires_grad_(False) until they are wanted",
     ),
     "outside-parameters": Entry(
         (RESIZE,),
-        "an optimizer has parameters outside the wrapped models: replicas train them apart from each other",
+        "an optimizer has parameters outside the wrapped models: replicas train them apart from "
+        "each other",
         "put them into a module that job.wrap() is given",
     ),
     "moving-buffer": Entry(
@@ -190,12 +203,14 @@ HABITS: Dict[str, Entry] = {
     ),
     "own-epochs": Entry(
         (RESIZE,),
-        "the loop over the loader is outside job.epochs(), so it begins anew at epoch 0 after a restart",
+        "the loop over the loader is outside job.epochs(), so it begins anew at epoch 0 after a "
+        "restart",
         "for epoch in job.epochs(count):",
     ),
     "own-loader": Entry(
         ALL,
-        "optimizer.step() runs outside the loop over job.loader(): every replica trains on all of the data",
+        "optimizer.step() runs outside the loop over job.loader(): every replica trains on all of "
+        "the data",
         "take the batches from job.loader()",
     ),
 }

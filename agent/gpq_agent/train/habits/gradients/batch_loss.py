@@ -4,7 +4,7 @@ import torch
 
 from gpq_agent.train import internals
 from gpq_agent.train.events import BackwardBegin, BatchBegin
-from gpq_agent.train.habits.observers import Habits, JobView, Observer
+from gpq_agent.train.habits.observer import Habits, JobView, Observer
 from gpq_agent.train.habits.table import Habit
 
 from .example_mixing import mixes_examples
@@ -12,7 +12,8 @@ from .looks import Looks
 
 
 class BatchLoss(Observer):
-    """Read off the graphs of the first losses. Suspected: the graph may hold what changes nothing."""
+    """Read off the graphs of the first losses. Suspected: the graph may hold what changes
+    nothing."""
 
     codes = ("batch-loss",)
 

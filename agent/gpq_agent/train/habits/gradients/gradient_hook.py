@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Iterable, List, Tuple
 import torch
 
 from gpq_agent.train.events import BackwardBegin, BatchBegin, BatchEnd
-from gpq_agent.train.habits.observers import Habits, Observer
+from gpq_agent.train.habits.observer import Habits, Observer
 from gpq_agent.train.habits.table import Habit
 from gpq_agent.train.internals import gradient_hooks, version_of
 
@@ -49,7 +49,8 @@ class GradientHook(Observer):
         return ()
 
     def watch(self, parameters: Iterable[torch.Tensor]) -> None:
-        """From now on the hooks that are on these now are watched. torch reads them when it calls them."""
+        """From now on the hooks that are on these now are watched. torch reads them when it calls
+        them."""
         for item in parameters:
             on_its_way, arrived = gradient_hooks(item)
             _wrap(on_its_way, _gradient, self)
@@ -64,15 +65,15 @@ class Watched:
         self._plain, self._own, self._observer = plain, own, weakref.ref(observer)
         self._fresh = True
 
-    def __call__(self, *given: Any) -> Any:
-        before = _tensors(self._own(given))
+    def __call__(self, *arguments: Any) -> Any:
+        before = _tensors(self._own(arguments))
         marks, copies = _marks(before), []
         if self._fresh:  # once by value: no version tells what is written into .data
             self._fresh = False
             dense = [item for item in before if item.layout == torch.strided]
             copies = [(item, item.detach().to("cpu", copy=True)) for item in dense]
-        result = self._plain(*given)
-        after = _tensors(self._own(given) if result is None else result)
+        result = self._plain(*arguments)
+        after = _tensors(self._own(arguments) if result is None else result)
         if _marks(after) != marks or not all(_same(item, copy) for item, copy in copies):
             observer = self._observer()
             if observer is not None and observer.job.in_batch():
@@ -89,12 +90,12 @@ def _wrap(hooks: Dict[int, Any], own: Own, observer: GradientHook) -> None:
             hooks[number] = Watched(hook, own, observer)
 
 
-def _gradient(given: Tuple[Any, ...]) -> Any:
-    return given[0]
+def _gradient(arguments: Tuple[Any, ...]) -> Any:
+    return arguments[0]
 
 
-def _gradient_of_first(given: Tuple[Any, ...]) -> Any:
-    return given[0].grad
+def _gradient_of_first(arguments: Tuple[Any, ...]) -> Any:
+    return arguments[0].grad
 
 
 def _tensors(value: Any) -> List[torch.Tensor]:

@@ -10,20 +10,20 @@ class Looks:
     """The first micro-batches, and one of each size: the tail of an epoch tells most."""
 
     def __init__(self) -> None:
-        self._left = FIRST
+        self._remaining = FIRST
         self._sizes: Set[int] = set()
 
     def due(self, examples: int) -> bool:
         """Is a look at a micro-batch of so many examples worth its while?"""
-        if self._left > 0:
+        if self._remaining > 0:
             return True
         return examples not in self._sizes and len(self._sizes) < MOST_SIZES
 
     def count(self, examples: int) -> None:
         """One was looked at."""
-        self._left -= 1
+        self._remaining -= 1
         self._sizes.add(examples)
 
     def expect(self) -> None:
         """Look at the next one too, however many there were: steps come in pieces from here on."""
-        self._left = max(self._left, 1)
+        self._remaining = max(self._remaining, 1)

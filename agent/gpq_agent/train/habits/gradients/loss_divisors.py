@@ -1,7 +1,8 @@
-"""By what a loss divides: read off the graph of a backward pass, so that a mean over tokens is told from one over examples.
+"""By what a loss divides: read off the graph of a backward pass, so that a mean over tokens is told
+from one over examples.
 
-Reads what autograd keeps for its own use, by names that may change with torch: what it does not know, it leaves out. Waits
-for the device, so it is asked in the first micro-batches only.
+Reads what autograd keeps for its own use, by names that may change with torch: what it does not
+know, it leaves out. Waits for the device, so it is asked in the first micro-batches only.
 """
 
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
@@ -14,27 +15,42 @@ from .example_mixing import node_name
 
 MOST_NODES = 200
 TOLERANCE = 1e-6
-PRODUCTS = ("DotBackward", "MmBackward", "MvBackward", "BmmBackward")  # a weighted sum, where one number comes out
-ON_WEIGHTS = ("PowBackward", "AbsBackward", "MulBackward", "SumBackward", "MeanBackward", "SqrtBackward")
+PRODUCTS = (
+    "DotBackward",
+    "MmBackward",
+    "MvBackward",
+    "BmmBackward",
+)  # a weighted sum, where one number comes out
+ON_WEIGHTS = (
+    "PowBackward",
+    "AbsBackward",
+    "MulBackward",
+    "SumBackward",
+    "MeanBackward",
+    "SqrtBackward",
+)
 THROUGH = (
-    "AddBackward", "SubBackward", "RsubBackward", "NegBackward", "ToCopyBackward", "CloneBackward", "ViewBackward",
-    "UnsafeViewBackward", "SqueezeBackward", "UnsqueezeBackward", "ReshapeAliasBackward", "AliasBackward",
+    "AddBackward", "SubBackward", "RsubBackward", "NegBackward", "ToCopyBackward", "CloneBackward",
+    "ViewBackward",
+    "UnsafeViewBackward", "SqueezeBackward", "UnsqueezeBackward", "ReshapeAliasBackward",
+    "AliasBackward",
     "StackBackward", "CatBackward", "WhereBackward", "PermuteBackward",
 )  # fmt: skip
 
 
 class Divisor(NamedTuple):
-    """`of_shape`: it is the number of elements, those of padding among them. That follows the shape of a batch, which may be
-    another in each step (images of several sizes, buckets of lengths), and must not within one."""
+    """`of_shape`: it is the number of elements, those of padding among them. That follows the shape
+    of a batch, which may be another in each step (images of several sizes, buckets of lengths), and
+    must not within one."""
 
     value: float
     of_shape: bool = False
 
 
 def divisors(loss: torch.Tensor) -> List[Divisor]:
-    """What each part of a scalar loss is divided by: elements of a mean, the tokens that count of a cross-entropy, the
-    divisor of a sum (1.0: none). In the order of the graph."""
-    found: List[Divisor] = []
+    """What each part of a scalar loss is divided by: elements of a mean, the tokens that count of a
+    cross-entropy, the divisor of a sum (1.0: none). In the order of the graph."""
+    parts: List[Divisor] = []
     waiting: List[Tuple[Any, float]] = [(loss.grad_fn, 1.0)]
     for _ in range(MOST_NODES):
         if not waiting:
@@ -47,18 +63,18 @@ def divisors(loss: torch.Tensor) -> List[Divisor]:
             continue  # a penalty on weights, the same for every part of a batch
         elif name == "MeanBackward":
             elements = _elements(node)
-            found += [] if elements is None else [Divisor(elements, of_shape=True)]
+            parts += [] if elements is None else [Divisor(elements, of_shape=True)]
         elif name in ("SumBackward", "NansumBackward", *PRODUCTS):
-            found.append(Divisor(factor))
+            parts.append(Divisor(factor))
         elif saves(node, "reduction"):
-            found += _reduced(node, factor)
+            parts += _reduced(node, factor)
         elif name in ("DivBackward", "MulBackward"):
             other = _other(node)
             inner = factor * (other if name == "DivBackward" else 1.0 / other) if other else factor
             waiting += [(child, inner) for child, _ in node.next_functions]
         elif name in THROUGH:
             waiting += [(child, factor) for child, _ in node.next_functions]
-    return found
+    return parts
 
 
 def divisors_of(roots: Sequence[Any], grad_tensors: Sequence[Any], examples: int) -> List[Divisor]:
@@ -95,7 +111,9 @@ def _common_value(gradient: Any) -> Optional[float]:
 
 
 def _of_scalars(node: Any) -> bool:
-    return any(node_name(child) in ("StackBackward", "CatBackward") for child, _ in node.next_functions)
+    return any(
+        node_name(child) in ("StackBackward", "CatBackward") for child, _ in node.next_functions
+    )
 
 
 def _of_parameters(node: Any) -> bool:

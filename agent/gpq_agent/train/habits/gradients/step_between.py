@@ -1,7 +1,7 @@
 """An optimizer steps between two backward passes of a body."""
 
 from gpq_agent.train.events import BackwardBegin
-from gpq_agent.train.habits.observers import Habits, Observer
+from gpq_agent.train.habits.observer import Habits, Observer
 from gpq_agent.train.habits.table import Habit
 
 

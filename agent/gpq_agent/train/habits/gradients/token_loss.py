@@ -5,7 +5,7 @@ from typing import List, Sequence
 
 from gpq_agent.train import internals
 from gpq_agent.train.events import BackwardBegin, BatchBegin, Meeting
-from gpq_agent.train.habits.observers import Habits, JobView, Observer
+from gpq_agent.train.habits.observer import Habits, JobView, Observer
 from gpq_agent.train.habits.table import Habit
 
 from .looks import Looks
@@ -25,7 +25,9 @@ class TokenLoss(Observer):
         self._looks = Looks()
         self._examples = 0  # of the backward pass that runs, where its losses were read
         self._divisors: List[Divisor] = []
-        self._first: List[Divisor] = []  # by example, of the first pass, or the first of as many parts
+        self._first: List[
+            Divisor
+        ] = []  # by example, of the first pass, or the first of as many parts
         self._step = -1
         self._of_step: List[Divisor] = []  # by example, of the first micro-batch of that step
         self._of_shape = 0.0  # by example, what follows the shape of the newest loss. 0.0: nothing
@@ -69,6 +71,10 @@ class TokenLoss(Observer):
             self._of_step = ratios
         if len(self._first) != len(ratios):
             self._first = ratios
-        of_values = [(one, two) for one, two in zip(ratios, self._first) if not (one.of_shape and two.of_shape)]
+        of_values = [
+            (one, two)
+            for one, two in zip(ratios, self._first)
+            if not (one.of_shape and two.of_shape)
+        ]
         pairs = [*of_values, *zip(ratios, self._of_step)]
         return any(differs(one.value, two.value) for one, two in pairs)

@@ -1,7 +1,7 @@
 """Gradients are changed or cleared between two backward passes of a step."""
 
 from gpq_agent.train.events import BatchEnd, StepCall
-from gpq_agent.train.habits.observers import Habits, Observer
+from gpq_agent.train.habits.observer import Habits, Observer
 from gpq_agent.train.habits.table import Habit
 
 

@@ -1,4 +1,5 @@
-"""What the script does at the head of an epoch, between `job.epochs()` and the loop over the loader.
+"""What the script does at the head of an epoch, between `job.epochs()` and the loop over the
+loader.
 
 It is done again when an attempt begins in the midst of the epoch.
 """
@@ -11,9 +12,9 @@ from torch.nn.parameter import is_lazy
 
 from gpq_agent.train.events import EpochBegin, LoopBegin, SchedulerCall
 from gpq_agent.train.habits.norms import Norms
-from gpq_agent.train.habits.observers import Habits, JobView, Observer
+from gpq_agent.train.habits.observer import Habits, JobView, Observer
 from gpq_agent.train.habits.table import Habit
-from gpq_agent.train.stepping import inner_optimizers
+from gpq_agent.train.optim.inner_optimizers import inner_optimizers
 
 ALWAYS = 3  # heads of an attempt that are looked at, whatever it costs
 MIN_PAUSE = 200.0  # times what a look took, until the next one after these
@@ -27,17 +28,19 @@ class EpochStart(Observer):
 
     def __init__(self, job: JobView) -> None:
         super().__init__(job)
-        self._optimizers = [part for one in job.optimizers for part in (one, *inner_optimizers(one))]
+        self._optimizers = [
+            part for one in job.optimizers for part in (one, *inner_optimizers(one))
+        ]
         self._weights: Optional[Norms] = None
         self._state: Optional[Norms] = None
-        self._asked = False
+        self._is_asked = False
         self._scheduled = False
         self._change = ""
         self._looks = 0
         self._next = 0.0
 
     def epoch_begins(self, event: EpochBegin) -> Habits:
-        self._asked = self._scheduled = False
+        self._is_asked = self._scheduled = False
         self._weights = self._state = None
         begin = time.perf_counter()
         if not event.whole or (self._looks >= ALWAYS and begin < self._next):
@@ -49,7 +52,7 @@ class EpochStart(Observer):
         return ()
 
     def place_asked(self) -> Habits:
-        self._asked = True
+        self._is_asked = True
         return ()
 
     def scheduler_called(self, event: SchedulerCall) -> Habits:
@@ -69,7 +72,7 @@ class EpochStart(Observer):
     def _changed(self) -> str:
         """What the head has done, "" if nothing."""
         weights, state = self._weights, self._state
-        if weights is None or state is None or self._asked:
+        if weights is None or state is None or self._is_asked:
             return ""
         if not weights.equal(self._norms_of_weights()):
             return "changes weights"
@@ -104,4 +107,8 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 def _measured(tensors: List[torch.Tensor]) -> List[Any]:
     """Each once."""
-    return list({id(item): item for item in tensors if not is_lazy(item) and item.is_floating_point()}.values())
+    return list(
+        {
+            id(item): item for item in tensors if not is_lazy(item) and item.is_floating_point()
+        }.values()
+    )

@@ -1,7 +1,7 @@
 """The loop leaves the loader before its end."""
 
 from gpq_agent.train.events import BatchEnd, StepOutside
-from gpq_agent.train.habits.observers import Habits, Observer
+from gpq_agent.train.habits.observer import Habits, Observer
 from gpq_agent.train.habits.table import Habit
 
 

@@ -1,7 +1,7 @@
 """The loop takes batches with `next()`."""
 
 from gpq_agent.train.events import LoopBegin
-from gpq_agent.train.habits.observers import Habits, Observer
+from gpq_agent.train.habits.observer import Habits, Observer
 from gpq_agent.train.habits.table import Habit
 
 

@@ -4,7 +4,7 @@ import torch.distributed as dist
 
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.events import BatchEnd, Failure
-from gpq_agent.train.habits.observers import Habits, Observer
+from gpq_agent.train.habits.observer import Habits, Observer
 from gpq_agent.train.habits.table import Habit
 
 # What no part of a batch causes: files and networks, memory, a module that is not there.
@@ -33,7 +33,8 @@ class PartError(Observer):
 
 
 def may_be_of_a_part(error: BaseException) -> bool:
-    """May this come of a batch that was cut? Not what lies outside the loop, nor a replica's end."""
+    """May this come of a batch that was cut? Not what lies outside the loop, nor a replica's
+    end."""
     if not isinstance(error, Exception) or isinstance(error, (GpqTrainError, *OUTSIDE)):
         return False
     text = str(error).lower()

@@ -2,10 +2,10 @@
 
 import torch
 
-from gpq_agent.train.habits.observers import Habits, Observer
+from gpq_agent.train.checkpoints.state_parts import unwrap
+from gpq_agent.train.habits.observer import Habits, Observer
 from gpq_agent.train.habits.table import Habit
 from gpq_agent.train.internals import BatchNorm as AnyBatchNorm
-from gpq_agent.train.restore import unwrapped
 
 
 class BatchNorm(Observer):
@@ -17,7 +17,7 @@ class BatchNorm(Observer):
     def training_begins(self) -> Habits:
         synchronised = ""
         for model in self.job.models:
-            for name, layer in unwrapped(model).inner.named_modules():
+            for name, layer in unwrap(model).inner.named_modules():
                 if not isinstance(layer, AnyBatchNorm) or not layer.training:
                     continue
                 if not isinstance(layer, torch.nn.SyncBatchNorm):

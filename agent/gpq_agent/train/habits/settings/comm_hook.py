@@ -1,6 +1,6 @@
 """The model has a communication hook of its own."""
 
-from gpq_agent.train.habits.observers import Habits, Observer
+from gpq_agent.train.habits.observer import Habits, Observer
 from gpq_agent.train.habits.table import Habit
 
 

@@ -1,7 +1,7 @@
 """An optimizer is given other or further parameters while it trains."""
 
 from gpq_agent.train.events import BatchEnd
-from gpq_agent.train.habits.observers import Habits, Observer
+from gpq_agent.train.habits.observer import Habits, Observer
 from gpq_agent.train.habits.table import Habit
 
 

@@ -2,7 +2,7 @@
 
 from torch.nn.parallel import DistributedDataParallel
 
-from gpq_agent.train.habits.observers import Habits, Observer
+from gpq_agent.train.habits.observer import Habits, Observer
 from gpq_agent.train.habits.table import Habit
 
 

@@ -3,7 +3,7 @@
 from typing import List
 
 from gpq_agent.train.events import BatchEnd
-from gpq_agent.train.habits.observers import Habits, JobView, Observer
+from gpq_agent.train.habits.observer import Habits, JobView, Observer
 from gpq_agent.train.habits.table import Habit
 
 OFTEN_STEPS = 100  # of an attempt, after each of which it is looked at
@@ -11,7 +11,8 @@ SELDOM_STEPS = 10  # later after one of so many
 
 
 class OwnFreezing(Observer):
-    """Which parameters are trained changes within an epoch, and the loop has not asked `job.step`."""
+    """Which parameters are trained changes within an epoch, and the loop has not asked
+    `job.step`."""
 
     codes = ("own-freezing",)
 
@@ -26,6 +27,10 @@ class OwnFreezing(Observer):
         epoch, before = self._epoch, self._trained
         trained = [item.requires_grad for item in self.job.parameters()]
         self._epoch, self._trained = event.epoch, trained
-        if epoch == event.epoch and before != trained[: len(before)] and not event.optimizers.asked_step:
+        if (
+            epoch == event.epoch
+            and before != trained[: len(before)]
+            and not event.optimizers.asked_step
+        ):
             return [Habit("own-freezing")]
         return ()

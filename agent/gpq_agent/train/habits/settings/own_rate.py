@@ -1,7 +1,7 @@
 """The loop sets a learning rate, or another setting of an optimizer, by a count of its own."""
 
 from gpq_agent.train.events import BatchEnd, SchedulerCall, SettingsChange
-from gpq_agent.train.habits.observers import Habits, JobView, Observer
+from gpq_agent.train.habits.observer import Habits, JobView, Observer
 from gpq_agent.train.habits.state.search import scheduler_of
 from gpq_agent.train.habits.table import Habit
 
@@ -24,7 +24,8 @@ class OwnRate(Observer):
         return self._notice() if event.in_loop and event.placed and not event.asked_step else ()
 
     def batch_ends(self, event: BatchEnd) -> Habits:
-        """A scheduler that is called in some passes of the loop only is called by a count of them."""
+        """A scheduler that is called in some passes of the loop only is called by a count of
+        them."""
         facts = event.optimizers
         if facts.asked_sync or facts.asked_step:
             return ()

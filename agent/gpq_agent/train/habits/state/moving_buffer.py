@@ -1,7 +1,7 @@
 """A buffer of a model changes in every forward pass."""
 
 from gpq_agent.train.events import FirstPartEnd
-from gpq_agent.train.habits.observers import Habits, Observer
+from gpq_agent.train.habits.observer import Habits, Observer
 from gpq_agent.train.habits.table import Habit
 
 

@@ -5,11 +5,13 @@ from typing import Sequence
 
 from gpq_agent.train.events import Meeting
 from gpq_agent.train.habits.norms import Norms
-from gpq_agent.train.habits.observers import Habits, Observer
+from gpq_agent.train.habits.observer import Habits, Observer
 from gpq_agent.train.habits.table import Habit
 
 AT_STEP = 3  # of an attempt, and at the end of each epoch
-MAX_DRIFT = 1e-6  # of the sum of the norms of all weights: what is further apart is not trained alike
+MAX_DRIFT = (
+    1e-6  # of the sum of the norms of all weights: what is further apart is not trained alike
+)
 
 
 class ReplicasApart(Observer):

@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Se
 
 import torch
 
-from gpq_agent.train.habits.observers import JobView
+from gpq_agent.train.habits.observer import JobView
 from gpq_agent.train.habits.table import Habit
 from gpq_agent.train.internals import attributes_of, has_scaled, parameters_of
 
@@ -33,8 +33,8 @@ class Copy(NamedTuple):
 
 
 class Search:
-    """One per job. A copy of weights counts where one of the first steps has changed it in place, or
-    two in a row have made it anew: a snapshot, of the best weights say, is made now and then."""
+    """One per job. A copy of weights counts where one of the first steps has changed it in place,
+    or two in a row have made it anew: a snapshot, of the best weights say, is made now and then."""
 
     def __init__(self, job: JobView) -> None:
         self._job = job
@@ -42,15 +42,15 @@ class Search:
         self._renewed: Set[str] = set()  # kinds of those that the step before it has made
 
     def look(self, *, early: bool) -> List[Habit]:
-        """Of each kind that is there now. `early`: after one of the first steps, one real step after
-        the early look before. Looks at copies too, and waits for the device."""
-        given = self._job
-        ours = _reachable(given.parts) | _reachable(given.optimizers)
-        for model in given.models:
+        """Of each kind that is there now. `early`: after one of the first steps, one real step
+        after the early look before. Looks at copies too, and waits for the device."""
+        job = self._job
+        ours = _reachable(job.parts) | _reachable(job.optimizers)
+        for model in job.models:
             ours.update(id(module) for module in model.modules())
-        optimizers = {id(each) for each in given.optimizers}
-        shapes = [shapes for shapes in map(_shapes, given.models) if sum(map(len, shapes)) > 1]
-        storages = _storages(given) if early else set()
+        optimizers = {id(optimizer) for optimizer in job.optimizers}
+        shapes = [shapes for shapes in map(_shapes, job.models) if sum(map(len, shapes)) > 1]
+        storages = _storages(job) if early else set()
         habits: Dict[str, str] = {}
         copies: Dict[int, Copy] = {}
         renewed: Set[str] = set()
@@ -79,9 +79,11 @@ class Search:
             self._copies, self._renewed = copies, renewed
         return [Habit(code, name) for code, name in habits.items()]
 
-    def _is_average(self, item: Any, copy: Copy, tensors: List[torch.Tensor], renewed: Set[str]) -> bool:
-        """New tensors count if they are near to the weights: others are most often made anew in each
-        step (perturbations, gradients). `renewed` gets their kind."""
+    def _is_average(
+        self, item: Any, copy: Copy, tensors: List[torch.Tensor], renewed: Set[str]
+    ) -> bool:
+        """New tensors count if they are near to the weights: others are most often made anew in
+        each step (perturbations, gradients). `renewed` gets their kind."""
         if self._copies is None:
             return False
         before = self._copies.get(id(item))
@@ -104,23 +106,27 @@ def _code(item: Any, optimizers: Set[int]) -> str:
     """What a script forgot that made this scheduler or scaler, "" if that trains nothing here."""
     if issubclass(type(item), torch.amp.GradScaler):
         return "forgotten-scaler" if has_scaled(item) else ""
-    return "forgotten-scheduler" if id(dict.get(attributes_of(item), "optimizer")) in optimizers else ""
+    return (
+        "forgotten-scheduler"
+        if id(dict.get(attributes_of(item), "optimizer")) in optimizers
+        else ""
+    )
 
 
 def _reachable(roots: Iterable[Any]) -> Set[int]:
     """Ids of what these objects are made of. Not through classes."""
-    known: Set[int] = set()
+    reached: Set[int] = set()
     waiting = list(roots)
-    while waiting and len(known) < MOST_WALKED:
+    while waiting and len(reached) < MOST_WALKED:
         item = waiting.pop()
-        if id(item) in known or issubclass(type(item), (type, str, int, float, torch.Tensor)):
+        if id(item) in reached or issubclass(type(item), (type, str, int, float, torch.Tensor)):
             continue
-        known.add(id(item))
+        reached.add(id(item))
         try:
             waiting += _inside(item)
         except Exception:  # it has no attributes, or is half made: then it leads no further
             continue
-    return known
+    return reached
 
 
 def _inside(item: Any) -> List[Any]:
@@ -137,18 +143,22 @@ def _shapes(model: torch.nn.Module) -> List[Tuple[int, ...]]:
     return [tuple(item.shape) for item in model.parameters()]
 
 
-def _storages(given: JobView) -> Set[int]:
-    """Of parameters, buffers, gradients and the state of optimizers: lists of these are no copies."""
-    held: List[Any] = [*given.gradients()]
-    for model in given.models:
-        held += [*model.parameters(), *model.buffers()]
-    for optimizer in given.optimizers:
+def _storages(job: JobView) -> Set[int]:
+    """Of parameters, buffers, gradients and the state of optimizers: lists of these are no
+    copies."""
+    tensors: List[Any] = [*job.gradients()]
+    for model in job.models:
+        tensors += [*model.parameters(), *model.buffers()]
+    for optimizer in job.optimizers:
         for group in optimizer.param_groups:
-            held += group["params"]
+            tensors += group["params"]
         for state in list(optimizer.state.values()):
-            held += [value for value in state.values() if isinstance(value, torch.Tensor)]
-    held += [item.grad for item in held if isinstance(item, torch.Tensor) and item.grad is not None]
-    return {item.data_ptr() for item in held if isinstance(item, torch.Tensor) and not item.is_sparse}
+            tensors += [value for value in state.values() if isinstance(value, torch.Tensor)]
+    tensors = [item for item in tensors if isinstance(item, torch.Tensor)]
+    tensors += [item.grad for item in tensors if item.grad is not None]
+    return {
+        item.data_ptr() for item in tensors if isinstance(item, torch.Tensor) and not item.is_sparse
+    }
 
 
 def _tensors(container: Any) -> List[torch.Tensor]:
@@ -181,7 +191,9 @@ def _is_near(tensors: List[torch.Tensor], weights: List[torch.Tensor]) -> bool:
         match = next((item for item in rest if item.shape == weight.shape), None)
         if match is None:
             return False
-        distance += float((match.detach().double().cpu() - weight.detach().double().cpu()).square().sum())
+        distance += float(
+            (match.detach().double().cpu() - weight.detach().double().cpu()).square().sum()
+        )
         norm += float(weight.detach().double().square().sum())
     return distance < NEAR * norm
 
@@ -192,18 +204,22 @@ def _named(container: Any) -> str:
     return "a list of tensors" if issubclass(type(container), list) else "a dictionary of tensors"
 
 
-def _is_copy(tensors: List[torch.Tensor], shapes: Sequence[List[Tuple[int, ...]]], storages: Set[int]) -> bool:
+def _is_copy(
+    tensors: List[torch.Tensor], shapes: Sequence[List[Tuple[int, ...]]], storages: Set[int]
+) -> bool:
     """Do they hold weights as a model has them, in memory of their own?"""
-    if not tensors or all(len(tensors) < len(each) for each in shapes):
+    if not tensors or all(len(tensors) < len(shape_list) for shape_list in shapes):
         return False
-    plain = [item for item in tensors if item.is_floating_point() and not item.is_sparse and item.numel()]
+    plain = [
+        item for item in tensors if item.is_floating_point() and not item.is_sparse and item.numel()
+    ]
     if any(item.data_ptr() in storages for item in plain):
         return False
     here = [tuple(item.shape) for item in plain]
-    return any(len(each) > 0 and _is_within(each, here) for each in shapes)
+    return any(len(shape_list) > 0 and _is_within(shape_list, here) for shape_list in shapes)
 
 
-def _is_within(wanted: List[Tuple[int, ...]], here: List[Tuple[int, ...]]) -> bool:
+def _is_within(shapes: List[Tuple[int, ...]], here: List[Tuple[int, ...]]) -> bool:
     """Do these shapes come in this order, perhaps with others (buffers) between?"""
     rest = iter(here)
-    return all(any(shape == other for other in rest) for shape in wanted)
+    return all(any(shape == other for other in rest) for shape in shapes)

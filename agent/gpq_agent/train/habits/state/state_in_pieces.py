@@ -1,7 +1,7 @@
 """What was given to `job.state()` changes in every micro-batch."""
 
 from gpq_agent.train.events import FirstPartEnd
-from gpq_agent.train.habits.observers import Habits, Observer
+from gpq_agent.train.habits.observer import Habits, Observer
 from gpq_agent.train.habits.table import Habit
 
 

@@ -1,9 +1,10 @@
-"""A scheduler, a GradScaler or a copy of weights was never given to the job: it begins anew after a restart."""
+"""A scheduler, a GradScaler or a copy of weights was never given to the job: it begins anew after a
+restart."""
 
 import time
 
 from gpq_agent.train.events import Boundary
-from gpq_agent.train.habits.observers import Habits, JobView, Observer
+from gpq_agent.train.habits.observer import Habits, JobView, Observer
 
 from .search import Search
 

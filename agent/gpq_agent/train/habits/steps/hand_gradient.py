@@ -1,7 +1,7 @@
 """Gradients are set by hand."""
 
 from gpq_agent.train.events import StepCall
-from gpq_agent.train.habits.observers import Habits, Observer
+from gpq_agent.train.habits.observer import Habits, Observer
 from gpq_agent.train.habits.table import Habit
 
 

@@ -4,7 +4,7 @@ from typing import Optional
 
 from gpq_agent.train.events import BatchBegin, BatchEnd, FirstPartEnd
 from gpq_agent.train.habits.norms import Norms
-from gpq_agent.train.habits.observers import Habits, JobView, Observer
+from gpq_agent.train.habits.observer import Habits, JobView, Observer
 from gpq_agent.train.habits.table import Habit
 
 WATCHED_STEPS = 3  # of an attempt, in which a change of weights is looked for

@@ -6,9 +6,9 @@ from typing import Any, List
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gpq_agent.train.events import BatchEnd
-from gpq_agent.train.habits.observers import Habits, JobView, Observer
+from gpq_agent.train.habits.observer import Habits, JobView, Observer
 from gpq_agent.train.habits.table import Habit
-from gpq_agent.train.stepping import inner_optimizers
+from gpq_agent.train.optim.inner_optimizers import inner_optimizers
 
 
 class OtherOptimizer(Observer):
@@ -19,22 +19,26 @@ class OtherOptimizer(Observer):
 
     def __init__(self, job: JobView) -> None:
         super().__init__(job)
-        self.seen: List[str] = []  # names of classes, in the micro-batch in hand
-        own = {id(part) for optimizer in job.optimizers for part in (optimizer, *inner_optimizers(optimizer))}
+        self.names: List[str] = []  # names of classes, in the micro-batch in hand
+        own = {
+            id(part)
+            for optimizer in job.optimizers
+            for part in (optimizer, *inner_optimizers(optimizer))
+        }
         this = weakref.ref(self)
 
         def stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
             observer = this()
             if observer is not None and id(optimizer) not in own and observer.job.in_batch():
-                observer.seen.append(type(optimizer).__name__)
+                observer.names.append(type(optimizer).__name__)
 
         handle = register_optimizer_step_pre_hook(stepping)
         self._remove = weakref.finalize(self, handle.remove)
 
     def batch_ends(self, event: BatchEnd) -> Habits:
-        if not self.seen:
+        if not self.names:
             return ()
-        names, self.seen = self.seen, []
+        names, self.names = self.names, []
         return [Habit("other-optimizer", names[0])]
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """The script trains on batches that are not from `job.loader()`."""
 
 from gpq_agent.train.events import StepOutside
-from gpq_agent.train.habits.observers import Habits, Observer
+from gpq_agent.train.habits.observer import Habits, Observer
 from gpq_agent.train.habits.table import Habit
 
 

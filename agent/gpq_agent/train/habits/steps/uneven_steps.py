@@ -1,7 +1,7 @@
 """An optimizer steps in some passes of the loop only."""
 
 from gpq_agent.train.events import BatchEnd
-from gpq_agent.train.habits.observers import Habits, Observer
+from gpq_agent.train.habits.observer import Habits, Observer
 from gpq_agent.train.habits.table import Habit
 
 
@@ -13,6 +13,11 @@ class UnevenSteps(Observer):
 
     def batch_ends(self, event: BatchEnd) -> Habits:
         facts = event.optimizers
-        if not facts.idle or not facts.stepped or event.left_early or (facts.asked_sync and not event.last):
+        if (
+            not facts.idle
+            or not facts.stepped
+            or event.left_early
+            or (facts.asked_sync and not event.last)
+        ):
             return ()
         return [Habit("uneven-steps", ", ".join(facts.idle))]

@@ -1,0 +1,118 @@
+"""Checkpoints are loaded without running code.
+
+Tensors, plain data and arrays of numpy are loaded, and the classes that the script allows by
+torch.serialization.add_safe_globals, torch's own list. Otherwise whoever can write to a checkpoint
+folder, on any server that a job has been on, could run any code as the job's user.
+"""
+
+import _codecs
+import collections
+import datetime
+import decimal
+import fractions
+import io
+import pathlib
+import pickle
+import re
+import uuid
+from typing import Any, Dict, List, Optional
+
+import torch
+
+from gpq_agent.train.errors import GpqTrainError
+
+PLAIN = (
+    set, frozenset, complex, bytearray, slice, range, collections.OrderedDict, collections.Counter,
+    datetime.datetime, datetime.date, datetime.time, datetime.timedelta, datetime.timezone,
+    decimal.Decimal, fractions.Fraction, uuid.UUID, pathlib.PosixPath, pathlib.PurePosixPath,
+    torch.Size, torch.dtype, torch.device,
+)  # fmt: skip
+PLAINER = "keep numbers, text, lists, dictionaries and tensors in what job.state() saves"
+GLOBAL = re.compile(r"(?:GLOBAL|class|global:?) `?([A-Za-z_][\w.]*\.[\w.]+)")
+
+
+def read_state(source: Any) -> Dict[str, Any]:
+    """Load a state from a path (mapped) or a binary stream, tensors on the CPU.
+
+    Raises GpqTrainError for what may run code.
+    """
+    state = _loaded(source)
+    if not isinstance(state, dict):
+        raise ValueError("a checkpoint must hold a dictionary")
+    return state
+
+
+def _loaded(source: Any) -> Any:
+    use_mmap = True if isinstance(source, str) else None
+    try:
+        with torch.serialization.safe_globals([*PLAIN, *_of_numpy()]):
+            return torch.load(source, map_location="cpu", mmap=use_mmap, weights_only=True)
+    except pickle.UnpicklingError as error:
+        name = GLOBAL.search(str(error))
+        if name is None:
+            reason = str(error).rpartition("WeightsUnpickler error:")[2].strip()
+            words = "the checkpoint holds what gpq does not load: {}"
+            raise GpqTrainError(words.format(reason.partition("\n")[0][:200]), PLAINER) from error
+        raise GpqTrainError(
+            "the checkpoint holds a {}: gpq does not load it, for it may run any code".format(
+                name.group(1)
+            ),
+            "torch.serialization.add_safe_globals([{}]) before gpq.init() allows it".format(
+                _last(name.group(1))
+            ),
+        ) from error
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def refusal(source: Any) -> str:
+    """What the next attempt would say to this checkpoint, "" where it will load it."""
+    try:
+        _loaded(source)
+    except GpqTrainError as error:
+        return "{} ({})".format(error.message, error.hint)
+    return ""
+
+
+def refuse_unloadable(state: Any) -> None:
+    """Raises GpqTrainError for a state that, once saved, would not be loaded."""
+    stream = io.BytesIO()
+    if not unsavable(state, stream):  # else job.prepare() tells, should that still be so
+        stream.seek(0)
+        _loaded(stream)
+
+
+def unsavable(state: Any, stream: Optional[io.BytesIO] = None) -> str:
+    """Why it cannot be saved as it is now, "" where it can.
+
+    It is saved into `stream`, without the content of its tensors.
+    """
+    try:
+        torch.save(_light(state), stream or io.BytesIO())
+    except Exception as error:  # whatever a class of the script raises
+        return " ".join("{}: {}".format(type(error).__name__, error).split())
+    return ""
+
+
+def _light(value: Any) -> Any:
+    """Without the content of its tensors."""
+    if type(value) is torch.Tensor:
+        return torch.empty(0)
+    if type(value) in (dict, collections.OrderedDict):
+        return type(value)((name, _light(item)) for name, item in value.items())
+    if type(value) in (list, tuple):
+        return type(value)(_light(item) for item in value)
+    return value
+
+
+def _of_numpy() -> List[Any]:
+    """What arrays and numbers of numpy are made of. Nothing where there is no numpy."""
+    try:
+        import numpy
+    except ImportError:
+        return []
+    constructors = [numpy.array([0]).__reduce__()[0], numpy.float64(0).__reduce__()[0]]
+    kinds = [type(numpy.dtype(code)) for code in "?bhilqBHILQefdgFDGSUVMm"]
+    return [numpy.ndarray, numpy.dtype, *constructors, *kinds, _codecs.encode]

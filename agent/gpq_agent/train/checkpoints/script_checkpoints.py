@@ -1,0 +1,143 @@
+"""Checkpoints that a script writes itself (any loop, fixed batch).
+
+Where they go, which one counts, where to go on. What is in them is the script's business.
+"""
+
+import os
+import shutil
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from gpq_agent import records, wire
+from gpq_agent.train.checkpoints.store import KEEP, sync_folder
+from gpq_agent.train.errors import GpqTrainError
+
+RECORD = "saved.json"
+PREFIX = "save-"
+
+
+class Record(NamedTuple):
+    """saved.json. `complete`: names of saves, the newest first."""
+
+    step: int
+    complete: List[str]
+    number: int
+
+
+def _record(folder: Optional[str]) -> Dict[str, Any]:
+    """Empty where nothing was saved yet.
+
+    Raises GpqTrainError for one that is damaged: to begin anew would lose what is there.
+    """
+    if folder is None:
+        return {}
+    try:
+        return records.read_shape(Record, os.path.join(folder, RECORD)) or {}
+    except records.Damaged as damage:
+        hint = "put it back, or remove it so that the job begins anew"
+        raise GpqTrainError(
+            "the record of what was saved is damaged: {}".format(damage), hint
+        ) from damage
+
+
+class ScriptCheckpoints:
+    """One folder per save, and one record that says which save is complete.
+
+    Only rank 0 commits.
+    """
+
+    def __init__(self, folder: Optional[str]) -> None:
+        self._folder = os.path.join(folder, "own") if folder else None
+        record = _record(self._folder)
+        self.start_step = int(record.get("step", 0))
+        self._complete_saves: List[str] = list(record.get("complete", []))
+        self._number = int(record.get("number", 0))
+        self._step = self.start_step
+
+    @property
+    def resume_path(self) -> Optional[str]:
+        """Folder of the last complete save, None if there is none."""
+        if self._folder and self._complete_saves:
+            return os.path.join(self._folder, self._complete_saves[0])
+        return None
+
+    def next_path(self) -> str:
+        """Folder for the coming save. It exists.
+
+        Raises GpqTrainError without a checkpoint directory.
+        """
+        if self._folder is None:
+            raise GpqTrainError(
+                "there is no checkpoint directory", "run under gpq, or gpq.init(checkpoint_dir=...)"
+            )
+        path = os.path.join(self._folder, self._name())
+        os.makedirs(path, exist_ok=True)
+        return path
+
+    def commit(self, step: int) -> str:
+        """The save in `next_path` is complete, and training would go on at `step`.
+
+        Makes both durable and drops old saves.
+        """
+        path = self.next_path()
+        for name in files_below(path):
+            descriptor = os.open(name, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        for name, _, _ in os.walk(path):
+            sync_folder(name)
+        folder = os.path.dirname(path)
+        sync_folder(folder)
+        names = [self._name(), *self._complete_saves]
+        content = {"step": step, "number": self._number + 1, "complete": names[:KEEP]}
+        wire.write_json(os.path.join(folder, RECORD), content)
+        for name in names[KEEP:]:
+            shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+        self.advance()
+        self._step = step
+        return path
+
+    def finish(self) -> None:
+        """Training is over, and the newest save is its last, until the next `commit`.
+
+        Does nothing for a script without saves.
+        """
+        if self._folder is None or not self._complete_saves:
+            return
+        content = {
+            "step": self._step,
+            "number": self._number,
+            "complete": self._complete_saves,
+            "end": True,
+        }
+        wire.write_json(os.path.join(self._folder, RECORD), content)
+
+    def advance(self) -> None:
+        """The save in `next_path` is complete: the next one has a folder of its own.
+
+        For replicas that do not commit.
+        """
+        self._complete_saves = [self._name(), *self._complete_saves][:KEEP]
+        self._number += 1
+
+    def sweep(self) -> None:
+        """Remove saves that an earlier attempt did not complete.
+
+        With other replicas, files of theirs would remain.
+        """
+        if self._folder is None or not os.path.isdir(self._folder):
+            return
+        for name in os.listdir(self._folder):
+            if name.startswith(PREFIX) and name not in self._complete_saves:
+                shutil.rmtree(os.path.join(self._folder, name), ignore_errors=True)
+
+    def _name(self) -> str:
+        return "{}{}".format(PREFIX, self._number + 1)
+
+
+def files_below(folder: str) -> List[str]:
+    """Paths of all files in a folder and those in it."""
+    return [
+        os.path.join(path, name) for path, _, names in os.walk(folder) for name in sorted(names)
+    ]

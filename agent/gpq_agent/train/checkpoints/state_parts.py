@@ -1,0 +1,254 @@
+"""What a checkpoint holds and how it comes back.
+
+Named parts, and the choice of the file on all replicas. Works without a shared file system:
+replicas whose node lacks the chosen file get it from rank 0.
+"""
+
+import io
+import os
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from gpq_agent import records
+from gpq_agent.train.checkpoints.loading import PLAINER, read_state, refuse_unloadable, unsavable
+from gpq_agent.train.checkpoints.store import CheckpointStore
+from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.internals import uncompiled
+
+USER = "user:"  # before the names of parts that the script has registered
+
+
+class ModelPair(NamedTuple):
+    """A model and what wraps it.
+
+    `wrapper`: the DistributedDataParallel if there is one, else the model. `inner`: the user's own
+    module.
+    """
+
+    wrapper: torch.nn.Module
+    inner: torch.nn.Module
+
+
+def unwrap(model: torch.nn.Module) -> ModelPair:
+    """Look through torch.compile and DistributedDataParallel, in any order."""
+    wrapper = uncompiled(model)
+    inner = wrapper.module if isinstance(wrapper, DistributedDataParallel) else wrapper
+    return ModelPair(wrapper, uncompiled(inner))
+
+
+class Parts:
+    """Everything that a checkpoint holds, by name.
+
+    A part registered after the checkpoint was read is restored then.
+    """
+
+    def __init__(self) -> None:
+        self._parts: Dict[str, Any] = {}
+        self._unclaimed_states: Dict[str, Any] = {}
+        self._part_list: List[Any] = []
+        self._loaded_names: Set[str] = set()  # as they were registered
+        self._script_parts = 0  # calls that registered something of the script
+
+    def add(self, name: str, part: Any) -> None:
+        """`part` has state_dict() and load_state_dict().
+
+        Raises GpqTrainError if it has not, or if the name is in use.
+        """
+        if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
+            raise GpqTrainError(
+                "{} has no state_dict() and load_state_dict()".format(type(part).__name__),
+                "job.state() keeps objects that can save and load themselves",
+            )
+        if name in self._parts:
+            raise GpqTrainError("there is already a part named {!r} in the checkpoint".format(name))
+        if name.startswith(USER):
+            refuse_unloadable(part.state_dict())
+        self._parts[name] = part
+        self._part_list.append(part)
+        if name in self._unclaimed_states:
+            self._loaded_names.add(name)
+            _load(part, self._unclaimed_states.pop(name))
+
+    def add_of_the_script(self, part: Any, name: Any = None) -> None:
+        """As add, for what the script registers. `name`: by default the number of this call."""
+        self._script_parts += 1
+        self.add("{}{}".format(USER, name if name is not None else self._script_parts), part)
+
+    def held(self) -> List[Any]:
+        """The parts themselves. Those that come later are in it too."""
+        return self._part_list
+
+    def named(self) -> Dict[str, Any]:
+        """All of them, by name."""
+        return self._parts
+
+    def of_the_script(self) -> Dict[str, Any]:
+        """What the script has registered, by the name that it gave."""
+        return {
+            name[len(USER) :]: part for name, part in self._parts.items() if name.startswith(USER)
+        }
+
+    def state(self) -> Dict[str, Any]:
+        """One dictionary of all states.
+
+        Parts that an older checkpoint holds and nobody claimed are kept.
+        """
+        state = dict(self._unclaimed_states)
+        state.update({name: part.state_dict() for name, part in self._parts.items()})
+        return state
+
+    def refuse_unsavable(self) -> None:
+        """Raises GpqTrainError for a part that no checkpoint could hold.
+
+        Better now than at the first one.
+        """
+        for name, part in self._parts.items():
+            problem = unsavable(part.state_dict())
+            if problem:
+                raise GpqTrainError(
+                    "the state of {} ({}) cannot be saved: {}".format(
+                        name[len(USER) :] if name.startswith(USER) else name,
+                        type(part).__name__,
+                        problem,
+                    ),
+                    PLAINER,
+                )
+
+    def offer(self, state: Dict[str, Any]) -> None:
+        """What a checkpoint holds, for parts that are yet to be registered."""
+        self._unclaimed_states = {
+            name: part for name, part in state.items() if name not in self._parts
+        }
+
+    def restore(self, state: Dict[str, Any]) -> None:
+        """Load what is registered and has no state yet. The rest waits for its part."""
+        self.offer(state)
+        for name, part in self._parts.items():
+            if name in state and name not in self._loaded_names:
+                self._unclaimed_states.pop(name, None)
+                _load(part, state[name])
+
+
+class Outside:
+    """In checkpoints: parameters of optimizers that no model holds, as those of a criterion.
+
+    They are in the order of the groups.
+    """
+
+    def __init__(self, parameters: List[torch.nn.Parameter]) -> None:
+        self._parameters = parameters
+
+    def __bool__(self) -> bool:
+        return bool(self._parameters)
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {"parameters": [item.detach() for item in self._parameters]}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        saved_parameters = state["parameters"]
+        if [item.shape for item in saved_parameters] != [item.shape for item in self._parameters]:
+            raise ValueError(
+                "an optimizer has other parameters outside the model than the checkpoint"
+            )
+        with torch.no_grad():
+            for item, value in zip(self._parameters, saved_parameters):
+                item.copy_(value)
+
+
+class Trained:
+    """In checkpoints: which parameters of the optimizers are trained.
+
+    A loop that thaws some in one epoch does not say so again in the next attempt.
+    """
+
+    def __init__(self, optimizers: Iterable[Any]) -> None:
+        self._optimizers = list(optimizers)
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {"trained": [item.requires_grad for item in self._parameters()]}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        for item, is_trained in zip(self._parameters(), state["trained"]):
+            item.requires_grad_(bool(is_trained))
+
+    def _parameters(self) -> List[torch.nn.Parameter]:
+        return [
+            item
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
+            for item in group["params"]
+        ]
+
+
+def outside_parameters(models: Iterable[torch.nn.Module], optimizers: Iterable[Any]) -> Outside:
+    """What the optimizers train that the models do not hold."""
+    model_ids = {id(item) for model in models for item in model.parameters()}
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    outsiders = {
+        id(item): item for group in groups for item in group["params"] if id(item) not in model_ids
+    }
+    return Outside(list(outsiders.values()))
+
+
+def _load(part: Any, state: Any) -> None:
+    # Modules copy into their own tensors. Others may keep what they are given, which is mapped from
+    # a file that a later checkpoint removes: give them memory of their own. Optimizers move theirs
+    # to a GPU, so only what stays is copied: one copy for each replica of a server would be many
+    # times what a GPU holds.
+    if isinstance(part, torch.nn.Module):
+        part.load_state_dict(state)
+    elif getattr(type(part), "load_state_dict", None) is torch.optim.Optimizer.load_state_dict:
+        part.load_state_dict(state)
+        for slots in (*part.state.values(), *part.param_groups):
+            slots.update({name: _owned(value) for name, value in slots.items() if name != "params"})
+    else:
+        part.load_state_dict(_owned(state))
+
+
+def _owned(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone() if value.device.type == "cpu" else value
+    if isinstance(value, dict):
+        return {name: _owned(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_owned(item) for item in value]
+    if type(value) is tuple:
+        return tuple(_owned(item) for item in value)
+    return value
+
+
+def choose_state(
+    store: Optional[CheckpointStore],
+    group: Optional[dist.ProcessGroup],
+    rank: int,
+    notice: Callable[[str], None],
+) -> Optional[Dict[str, Any]]:
+    """The newest whole checkpoint that rank 0 can see, the same on every replica.
+
+    None if there is none.
+    """
+    if store is None:
+        return None
+    name = (store.newest(notice) or "") if rank == 0 else ""
+    if group is None:
+        return store.read(name) if name else None
+    choice: List[Any] = [name, store.manifest(name) if name else {}]
+    dist.broadcast_object_list(choice, src=0, group=group)
+    name, manifest = choice
+    if not name:
+        return None
+    # The manifest holds the digest: another node may have the checkpoint of the same step of
+    # another attempt.
+    has_file = torch.tensor([int(store.manifest(name) == manifest)])
+    dist.all_reduce(has_file, op=dist.ReduceOp.MIN, group=group)
+    if has_file.item():
+        return store.read(name)
+    content = torch.empty(manifest["bytes"], dtype=torch.uint8)
+    if rank == 0:
+        with os.fdopen(records.open_plain(store.path(name)), "rb") as stream:
+            content = torch.frombuffer(bytearray(stream.read()), dtype=torch.uint8)
+    dist.broadcast(content, src=0, group=group)
+    return read_state(io.BytesIO(content.numpy().tobytes()))

@@ -1,0 +1,240 @@
+"""Checkpoints that are whole or absent.
+
+A temporary folder, fsync, rename, and a manifest with size and SHA-256. The newest two are kept. A
+damaged one is passed over, and said so. Only rank 0 writes.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+import torch
+
+from gpq_agent import records, wire
+from gpq_agent.train.checkpoints.loading import read_state, refusal
+
+FORMAT = 1
+KEEP = 2
+PREFIX = "step-"
+STATE = "state.pt"
+MANIFEST = "manifest.json"
+MIN_PERIOD = 60.0  # seconds between periodic checkpoints
+PERIOD_FACTOR = 100.0  # and at least so many times what one blocks the training
+
+
+class Saved(NamedTuple):
+    """One finished checkpoint.
+
+    `seconds`: how long training waited for it. `refusal`: why the next attempt will not load it, ""
+    where it will.
+    """
+
+    path: str
+    seconds: float
+    size: int
+    refusal: str = ""
+
+
+def sync_folder(path: str) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def digest(path: str) -> str:
+    """SHA-256 of a file's content, in hexadecimal."""
+    state = hashlib.sha256()
+    with os.fdopen(records.open_plain(path), "rb") as stream:
+        for block in iter(lambda: stream.read(1 << 20), b""):
+            state.update(block)
+    return state.hexdigest()
+
+
+class CheckpointStore:
+    """The checkpoints of one job in one folder, shared by all its attempts, one after the other."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = os.path.join(folder, "gpq")
+        self._blocked_seconds = 0.0
+        self._saved_at = time.monotonic()
+        os.makedirs(self.folder, exist_ok=True)
+
+    def due(self) -> bool:
+        """Is it time for a periodic one?"""
+        return time.monotonic() - self._saved_at >= max(
+            MIN_PERIOD, PERIOD_FACTOR * self._blocked_seconds
+        )
+
+    def postpone(self) -> None:
+        """Count the period from now, e.g. after a write that failed."""
+        self._saved_at = time.monotonic()
+
+    def save(self, state: Dict[str, Any], step: int, attempt: int, why: str = "periodic") -> Saved:
+        """Write a checkpoint durably.
+
+        `why`: periodic, stop, or end, which tells the node agent that training is over. Raises
+        OSError (or RuntimeError from torch's writer) and then leaves none.
+        """
+        begin = time.perf_counter()
+        name = "{}{:012d}".format(PREFIX, step)
+        temporary = os.path.join(self.folder, ".{}.{}.tmp".format(name, os.getpid()))
+        self._sweep()
+        try:
+            os.mkdir(temporary)
+            path = os.path.join(temporary, STATE)
+            with open(path, "wb") as stream:
+                torch.save(state, stream)
+                stream.flush()
+                os.fsync(stream.fileno())
+            size = os.path.getsize(path)
+            manifest: Dict[str, Any] = {
+                "format": FORMAT,
+                "step": step,
+                "attempt": attempt,
+                "why": why,
+            }
+            manifest.update(bytes=size, sha256=digest(path))
+            wire.write_json(os.path.join(temporary, MANIFEST), manifest)
+            final_path = self._free_name(name)
+            os.rename(temporary, final_path)
+            sync_folder(self.folder)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        reason = refusal(os.path.join(final_path, STATE))
+        self._prune(keep=os.path.basename(final_path))
+        self._blocked_seconds = time.perf_counter() - begin
+        self._saved_at = time.monotonic()
+        return Saved(final_path, self._blocked_seconds, size, reason)
+
+    def names(self) -> List[str]:
+        """Finished checkpoints, newest first.
+
+        A repeated step (`step-7.1`) is newer than the first of it.
+        """
+        names = [name for name in os.listdir(self.folder) if name.startswith(PREFIX)]
+        return sorted(names, key=_age, reverse=True)
+
+    def newest(self, notice: Callable[[str], None]) -> Optional[str]:
+        """Name of the newest checkpoint that is whole.
+
+        Says in a notice which ones it had to pass over.
+        """
+        for name in self.names():
+            problem = self.problem(name)
+            if not problem:
+                return name
+            notice(
+                "checkpoint {} is damaged ({}); falling back to the one before it".format(
+                    name, problem
+                )
+            )
+        return None
+
+    def problem(self, name: str) -> str:
+        """What is wrong with a checkpoint, "" if nothing."""
+        folder = os.path.join(self.folder, name)
+        try:
+            manifest = wire.read_json(os.path.join(folder, MANIFEST))
+            if manifest is None:
+                return "no manifest"
+            if manifest.get("format") != FORMAT:
+                return "format {}, this version reads {}".format(manifest.get("format"), FORMAT)
+            path = os.path.join(folder, STATE)
+            if os.path.getsize(path) != manifest.get("bytes"):
+                return "size differs from the manifest"
+            if digest(path) != manifest.get("sha256"):
+                return "content differs from the manifest"
+        except (OSError, ValueError) as error:
+            return str(error)
+        return ""
+
+    def read(self, name: str) -> Dict[str, Any]:
+        """The state, on the CPU and mapped, so that only what is used is read."""
+        return read_state(os.path.join(self.folder, name, STATE))
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.folder, name, STATE)
+
+    def manifest(self, name: str) -> Optional[Dict[str, Any]]:
+        """What the manifest says, None if there is none here or it cannot be read."""
+        try:
+            return wire.read_json(os.path.join(self.folder, name, MANIFEST))
+        except (OSError, ValueError):
+            return None
+
+    def _free_name(self, name: str) -> str:
+        """The first free name from `name` on.
+
+        A stop right after a periodic checkpoint saves the same step again. Both stay until pruning.
+        """
+        path, repeat = os.path.join(self.folder, name), 0
+        while os.path.exists(path):
+            repeat += 1
+            path = os.path.join(self.folder, "{}.{}".format(name, repeat))
+        return path
+
+    def _sweep(self) -> None:
+        """Remove what a killed attempt left half written. Attempts of a job never overlap."""
+        for name in os.listdir(self.folder):
+            if name.startswith(".") and name.endswith(".tmp"):
+                shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
+
+    def _prune(self, keep: str) -> None:
+        other_names = [name for name in self.names() if name != keep]
+        for name in other_names[KEEP - 1 :]:
+            # Renamed first: a kill in the middle must not leave half a checkpoint that looks whole.
+            trash = os.path.join(self.folder, ".{}.old.tmp".format(name))
+            with contextlib.suppress(OSError):
+                os.rename(os.path.join(self.folder, name), trash)
+            shutil.rmtree(trash, ignore_errors=True)
+
+
+def _age(name: str) -> Tuple[int, int]:
+    step, _, repeat = name[len(PREFIX) :].partition(".")
+    return (int(step) if step.isdigit() else -1, int(repeat) if repeat.isdigit() else 0)
+
+
+class MemoryRecord:
+    """What is known to fit, beside the checkpoints because out of memory ends the attempt.
+
+    It is the largest atomic batch, and whether steps may be sampled for the noise scale, which
+    takes memory of its own.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._path = os.path.join(folder, "gpq", "memory.json")
+
+    def bound(self) -> Optional[int]:
+        """Largest atomic batch to try, None if none ever failed."""
+        value = self._content().get("max_atomic_batch")
+        return value if isinstance(value, int) and value > 0 else None
+
+    def may_sample(self) -> bool:
+        return self._content().get("sample") is not False
+
+    def stop_sampling(self) -> None:
+        """A step did not fit that was sampled."""
+        wire.write_json(self._path, dict(self._content(), sample=False))
+
+    def failed(self, atomic_batch: int) -> int:
+        """`atomic_batch` did not fit: remember three quarters of it. Returns the new bound."""
+        bound = max(min(atomic_batch * 3 // 4, self.bound() or atomic_batch), 1)
+        wire.write_json(self._path, dict(self._content(), max_atomic_batch=bound))
+        return bound
+
+    def _content(self) -> Dict[str, Any]:
+        """Empty where nothing is known. What is damaged gives way to what will be."""
+        try:
+            return wire.read_json(self._path) or {}
+        except records.Damaged as damage:
+            records.set_aside(damage.path)
+        except OSError:
+            pass
+        return {}

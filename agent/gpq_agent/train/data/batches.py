@@ -1,0 +1,217 @@
+"""Batch arithmetic: from limits and an order to batch sizes, and from those to shares of a step.
+
+Pure. Every replica computes the same answers from the same arguments, so nothing here is ever
+communicated.
+"""
+
+from functools import lru_cache
+from typing import List, NamedTuple
+
+FEWEST = 2  # examples of a micro-batch: batch norm refuses one, and a lone one tells little
+
+
+class Limits(NamedTuple):
+    """What the script allows, in examples. `replicas` is K of this attempt."""
+
+    base_batch: int
+    max_batch: int
+    max_local: int
+    replicas: int
+    fixed: bool = False  # the total batch is always `base_batch`
+
+
+class Configuration(NamedTuple):
+    """Batch sizes in force. `total` need not divide: it may fall a little short.
+
+    Then it is less than replicas * atomic * (accum + 1).
+    """
+
+    seq: int
+    atomic_batch: int
+    accum_steps: int
+    total: int
+
+
+class Step(NamedTuple):
+    """One optimiser step as one replica sees it. Gradients are the mean over `total` examples.
+
+    `counts` are the examples of each micro-batch that count. A replica without enough examples has
+    empty ones, and runs them on repeated examples that weigh nothing. This replica's examples are
+    those at `first`, `first + stride`, ... of the step's part of the order.
+    """
+
+    epoch: int
+    start: int
+    total: int
+    counts: List[int]
+    configuration: Configuration
+    sampled: bool = False
+    # Not the tail of an epoch, not split for sampling: its time stands for the configuration.
+    full: bool = True
+    first: int = 0
+    stride: int = 1
+    # Of a sampled step, the same on every replica, else 0: the mean over micro-gradients of 1 /
+    # examples. A micro-gradient is a replica's whole share of the step. With one replica, each
+    # micro-batch is one.
+    inverse: float = 0.0
+
+    def weight(self, index: int, replicas: int) -> float:
+        """K * n_local / n_total.
+
+        Summed over micro-batches and averaged over K replicas it gives a mean over the step.
+        """
+        return replicas * self.counts[index] / self.total
+
+    def is_even(self, replicas: int) -> bool:
+        """Have all replicas equally many examples? All say the same, unlike of a weight of 1."""
+        return replicas == 1 or (self.stride == replicas and self.total % replicas == 0)
+
+
+class Share(NamedTuple):
+    """What one replica has of a step. See Step."""
+
+    counts: List[int]
+    first: int
+    stride: int
+
+
+def ceil_div(numerator: int, denominator: int) -> int:
+    """The smallest integer not below numerator / denominator."""
+    return -(-numerator // denominator)
+
+
+def spread(limits: Limits, seq: int, total: int, bound: int) -> Configuration:
+    """Spread `total` examples over the replicas, in as few micro-batches as possible.
+
+    A micro-batch has at most `bound` examples.
+    """
+    ranks = range(limits.replicas)
+    shares = [
+        share_of(total, limits.replicas, rank, max(bound, 1), limits.max_local) for rank in ranks
+    ]
+    largest = max(max(share.counts) for share in shares)
+    return Configuration(seq, largest, len(shares[0].counts) - 1, total)
+
+
+def starting(limits: Limits) -> Configuration:
+    """Without an order: exactly the user's own total batch, accumulated where it does not fit."""
+    return spread(limits, 0, limits.base_batch, limits.max_local)
+
+
+def ordered(limits: Limits, seq: int, atomic_batch: int, accum_steps: int) -> Configuration:
+    """The configuration that obeys an order as far as the limits allow.
+
+    With `atomic_batch` 0 the order leaves the choice to us.
+    """
+    if atomic_batch <= 0:
+        return starting(limits)._replace(seq=seq)
+    atomic = min(atomic_batch, limits.max_local)
+    if limits.fixed:
+        return spread(limits, seq, limits.base_batch, atomic)
+    block = atomic * limits.replicas
+    total = block * (max(accum_steps, 0) + 1)
+    if total < limits.base_batch:
+        total = block * ceil_div(limits.base_batch, block)
+    if total > limits.max_batch:
+        total = block * (limits.max_batch // block)
+    if total == 0:  # one micro-batch each is already more than the maximum
+        return spread(limits, seq, limits.max_batch, atomic)
+    return Configuration(seq, atomic, total // block - 1, total)
+
+
+@lru_cache(maxsize=64)
+def _share(total: int, replicas: int, rank: int, bound: int, most: int) -> Share:
+    """`share_of`, whose answer is nearly always that of the step before. Read its counts only."""
+    return share_of(total, replicas, rank, bound, most)
+
+
+def split_evenly(count: int, parts: int) -> List[int]:
+    """`parts` sizes that differ by at most one, with the sum `count`, the empty ones first."""
+    size, larger_parts = divmod(count, parts)
+    return [size] * (parts - larger_parts) + [size + 1] * larger_parts
+
+
+def share_of(total: int, replicas: int, rank: int, bound: int, most: int) -> Share:
+    """How `total` examples of a step are dealt out, in micro-batches of at most `bound`.
+
+    All replicas have equally many micro-batches. None is of one example while there are two or
+    more. Then some are empty, and pairs (one of three, if the number is odd) may exceed `bound`,
+    but never `most`, the script's own limit. Only where that is 2, an odd one is left over.
+    """
+    micros = ceil_div(ceil_div(total, replicas), bound)
+    if most < FEWEST or total < FEWEST or total >= FEWEST * replicas * micros:
+        counts = split_evenly((total - rank + replicas - 1) // replicas, micros)
+        return Share(counts, rank, replicas)
+    groups, remainder = divmod(total, FEWEST)
+    lone_example = remainder and most == FEWEST
+    groups += lone_example
+    quotient, larger_shares = divmod(groups, replicas)
+    own_groups = quotient + (rank < larger_shares)
+    counts = [0] * (ceil_div(groups, replicas) - own_groups) + [FEWEST] * own_groups
+    if remainder and rank == min(groups, replicas) - 1:  # the last that has any: nobody has fewer
+        counts[-1] += -1 if lone_example else 1
+    return Share(counts, FEWEST * (rank * quotient + min(rank, larger_shares)), 1)
+
+
+def next_total(size: int, position: int, configuration: Configuration, base: int) -> int:
+    """Examples of the step at `position` of an epoch of `size`, which ends with what is left."""
+    remaining = size - position
+    total = min(configuration.total, remaining)
+    # Another batch than the base must not leave a last example alone where the base batch does not.
+    if remaining - total == 1 and size % base != 1 and total > FEWEST:
+        return total - 1
+    return total
+
+
+def shape_step(
+    epoch: int,
+    start: int,
+    remaining: int,
+    configuration: Configuration,
+    replicas: int,
+    rank: int,
+    sample: bool,
+    *,
+    total: int = 0,
+    most: int = 0,
+) -> Step:
+    """The next step of `rank` when `remaining` examples of the epoch are left.
+
+    `total`: the examples of the step, by default those of the configuration, or what is left.
+    `most`: examples that fit a device at once, by default the configuration's.
+
+    A sampled step has the same examples as any other. With one replica and one micro-batch it is
+    split in two, which makes the noise estimate unbiased. A step is not sampled where some replica
+    would have no examples.
+    """
+    total = total or min(configuration.total, remaining)
+    most = max(most, configuration.atomic_batch)
+    bound = configuration.atomic_batch if configuration.accum_steps else most
+    full = total == configuration.total
+    share = _share(total, replicas, rank, bound, most)
+    if not (sample and full):
+        return Step(
+            epoch, start, total, share.counts, configuration, False, full, share.first, share.stride
+        )
+    split = replicas * len(share.counts) == 1 and total >= 2 * FEWEST
+    counts = split_evenly(total, 2) if split else share.counts
+    parts = counts
+    if replicas > 1:
+        parts = [
+            sum(share_of(total, replicas, other_rank, bound, most).counts)
+            for other_rank in range(replicas)
+        ]
+    sampled = len(parts) > 1 and min(parts) > 0
+    inverse = sum(1 / part for part in parts) / len(parts) if sampled else 0.0
+    return Step(
+        epoch,
+        start,
+        total,
+        counts,
+        configuration,
+        sampled,
+        not split,
+        share.first,
+        share.stride,
+        inverse,
+    )

@@ -1,0 +1,226 @@
+"""What a script iterates over: a DataLoader fed by the global cursor, inside the engine."""
+
+import dis
+import inspect
+import sys
+from typing import Any, Iterator, Optional, Protocol, Tuple
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from gpq_agent.train.data.sampler import GlobalSampler, MicroBatch
+from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.runtime.rng import stable_seed
+
+# Of torch's DataLoader, with its meaning.
+OPTIONS = (
+    "num_workers", "collate_fn", "pin_memory", "pin_memory_device", "persistent_workers",
+    "prefetch_factor", "timeout", "worker_init_fn", "multiprocessing_context", "in_order",
+)  # fmt: skip
+
+
+class Boundaries(Protocol):
+    """What the engine does around each micro-batch."""
+
+    def notice(self, message: str) -> None:
+        """A line for the user."""
+
+    def feed(self, dataset: Any, sampler: GlobalSampler) -> Tuple[Any, Any]:
+        """What torch's DataLoader is given: data set and batch sampler."""
+
+    def boundary(self) -> None:
+        """Between two optimiser steps: orders, checkpoints, stops. May not return."""
+
+    def fetch(self) -> None:
+        """A micro-batch is about to be fetched."""
+
+    def batch_begins(self, micro: MicroBatch) -> bool:
+        """It is about to be given to the script. False: not it, but the step anew."""
+
+    def take_back(self, micro: MicroBatch) -> bool:
+        """The script has dropped the first micro-batch of a loop. True: it only looked at it."""
+
+    def looks_over(self) -> bool:
+        """Has the script trained on what was taken back? Then it counts after all."""
+
+    def batch_ends(self, micro: MicroBatch, *, first: bool, abandoned: bool) -> bool:
+        """The script is done with it, the `first` of a loop. True: the step is made anew."""
+
+    def renewed(self) -> bool:
+        """Must what was fetched ahead be fetched anew, from the cursor? True once each time."""
+
+    def loop_begins(self, *, by_next: bool) -> Optional[int]:
+        """The script begins a loop over the loader, or asks for batches `by_next`.
+
+        Returns the epoch of job.epochs(), or None if that does not count them.
+        """
+
+
+class Loader:
+    """Iterating gives the micro-batches of the rest of an epoch.
+
+    They are as the data set's DataLoader would collate them. `counted` says how many examples of
+    the micro-batch in hand count. It is 0 for one that only keeps this replica in step with the
+    others at the end of an epoch, else the length of the batch. `len(loader)` is `steps_per_epoch`.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        sampler: GlobalSampler,
+        engine: Boundaries,
+        *,
+        generator: Optional[torch.Generator] = None,
+        **options: Any,
+    ) -> None:
+        """`generator` seeds the worker processes, `options` are those of OPTIONS.
+
+        Raises GpqTrainError.
+        """
+        self.dataset = dataset
+        self.sampler = sampler
+        self.counted = 0
+        self._early_exit = False  # the script has left the loop over it early
+        self._look: Optional[MicroBatch] = (
+            None  # the micro-batch that the script has dropped at once
+        )
+        self._engine = engine
+        # Not the script's own generator: what is drawn from it must not depend on how often a job
+        # was stopped.
+        self._workers = None if generator is None else torch.Generator()
+        self._seed = 0 if generator is None else generator.initial_seed()
+        unknown_options = sorted(set(options) - set(OPTIONS))
+        if unknown_options:
+            raise GpqTrainError(
+                "job.loader() has no option {}".format(", ".join(unknown_options)),
+                "it has " + ", ".join(("generator", *OPTIONS)),
+            )
+        if options.pop("in_order", True) is False:
+            engine.notice(
+                "in_order=False: batches come in order all the same, so that each goes into its "
+                "step"
+            )
+        data, batches = engine.feed(dataset, sampler)
+        try:
+            self._data: Any = DataLoader(
+                data, batch_sampler=batches, generator=self._workers, **options
+            )
+        except (ValueError, TypeError) as error:
+            raise GpqTrainError("job.loader(): {}".format(" ".join(str(error).split()))) from None
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimiser steps of an epoch at the base batch: what schedules are built from.
+
+        A constant: replicas, accumulation, a change of the batch or a restart do not change it, and
+        schedulers advance in the same unit. A loop over the loader runs more often where steps
+        accumulate.
+        """
+        return self.sampler.steps_per_epoch
+
+    def __len__(self) -> int:
+        return self.steps_per_epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._batches()
+
+    def _batches(self) -> Iterator[Any]:
+        sampler = self.sampler
+        if self._engine.looks_over():
+            self._drop_look()
+        epoch = self._engine.loop_begins(by_next=_is_called_by_next(sys._getframe(1)))
+        is_over = sampler.cursor.consumed >= sampler.size
+        if is_over and epoch is not None and sampler.cursor.epoch >= epoch:
+            raise GpqTrainError(
+                "a second loop over the loader in one epoch of job.epochs()",
+                "one loop in each of job.epochs(2 * count); a DataLoader of its own for what is no "
+                "training",
+            )
+        # A loop without job.epochs() begins the next epoch, even after leaving the last one early.
+        if is_over or (self._early_exit and epoch is None):
+            sampler.seek(sampler.cursor.epoch + 1)
+        self._early_exit, self._look = False, None
+        first = True
+        self._engine.boundary()
+        self._engine.renewed()
+        self._seed_workers()
+        batches = iter(self._data)
+        while sampler.cursor.consumed < sampler.size:
+            if self._engine.renewed():
+                del batches  # its workers end before others begin
+                sampler.seek(*sampler.cursor)
+                batches = iter(self._data)
+            self._engine.fetch()
+            batch = next(batches)
+            micro = sampler.received()
+            self.counted = micro.step.counts[micro.place]
+            if not self._engine.batch_begins(micro):
+                continue
+            abandoned, repeat = True, False  # the script breaks out of the loop, or fails in it
+            try:
+                yield batch
+                abandoned = False
+            finally:
+                if abandoned and first and self._engine.take_back(micro):
+                    self._look = micro
+                    sampler.seek(*sampler.cursor)
+                else:
+                    self._early_exit = abandoned
+                    repeat = self._engine.batch_ends(micro, first=first, abandoned=abandoned)
+                    if micro.last and not repeat:
+                        sampler.consumed(micro.step)
+            first = False
+            if micro.last and sampler.cursor.consumed < sampler.size:
+                self._engine.boundary()
+
+    def _drop_look(self) -> None:
+        """The script has trained on the batch that it seemed only to look at.
+
+        It is used up, as any that a loop was left in.
+        """
+        look, self._look, self._early_exit = self._look, None, True
+        if look is not None and look.last:
+            self.sampler.consumed(look.step)
+
+    def _seed_workers(self) -> None:
+        if self._workers is not None:
+            epoch, consumed = self.sampler.cursor
+            self._workers.manual_seed(stable_seed(self._seed, epoch, consumed, self.sampler.rank))
+
+
+def _is_called_by_next(frame: Any) -> bool:
+    """Is it next() that asks?
+
+    A for loop asks for all of them, also through enumerate(), tqdm() and the like.
+    """
+    while frame is not None:
+        code = frame.f_code
+        passes_on = code.co_flags & inspect.CO_GENERATOR and "backward" not in code.co_names
+        if not passes_on and code.co_name != "__next__":
+            operation: str = dis.opname[code.co_code[frame.f_lasti]]
+            return operation.startswith("CALL")
+        frame = frame.f_back  # it only passes batches on: who asks that?
+    return False
+
+
+def dataset_size(dataset: Any) -> int:
+    """Number of examples.
+
+    Raises GpqTrainError for a stream, whose examples cannot be visited exactly once.
+    """
+    if isinstance(dataset, IterableDataset):
+        raise GpqTrainError(
+            "job.loader() needs a data set with a length and an index; {} is an "
+            "IterableDataset".format(type(dataset).__name__),
+            "give it a Dataset with __len__ and __getitem__, or keep your own loader and use "
+            "job.should_stop()",
+        )
+    try:
+        return len(dataset)
+    except TypeError:
+        raise GpqTrainError(
+            "job.loader() needs a data set with a length; {} has none".format(
+                type(dataset).__name__
+            ),
+            "add __len__ and __getitem__ to it",
+        ) from None

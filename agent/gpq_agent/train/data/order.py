@@ -1,0 +1,224 @@
+"""The order of the examples of each epoch, drawn once an epoch.
+
+It is our own permutation, or what the script's sampler yields. An order depends on the job's seed
+and the epoch, so every replica and every attempt draws the same. Samplers that share out the data
+by themselves, that do not end, or whose indices are not integers are refused.
+"""
+
+import hashlib
+import operator
+import random
+import sys
+from array import array
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple
+
+import torch
+from torch.utils.data.distributed import DistributedSampler
+
+from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.runtime.rng import stable_seed
+
+SLACK = 1 << 20  # a sampler may yield so many indices,
+PASSES = 16  # and so many times the data set, before it counts as endless
+LONGEST = 1 << 31  # indices that the length of a sampler may announce
+NESTED = 4  # samplers within samplers that are looked at
+
+
+class Order(NamedTuple):
+    """The indices of an epoch, and where its batches end.
+
+    `indices`: shape (examples,), int64. `ends`: where each batch of a batch sampler ends, None
+    where gpq cuts them. `digest`: 48 bits of both, 0 for our own permutation.
+    """
+
+    indices: torch.Tensor
+    ends: Optional[List[int]] = None
+    digest: int = 0
+
+    def longest(self) -> int:
+        """Examples of the largest batch, 0 where gpq cuts them."""
+        ends = self.ends or [0]
+        return max(end - begin for begin, end in zip([0, *ends], ends))
+
+
+def permutation(seed: int, epoch: int, size: int, shuffle: bool) -> torch.Tensor:
+    """The examples of an epoch in order, shape (size,), int64. Depends on the arguments only."""
+    if not shuffle:
+        return torch.arange(size)
+    generator = torch.Generator()
+    generator.manual_seed(stable_seed(seed, epoch))
+    return torch.randperm(size, generator=generator)
+
+
+class OwnOrder:
+    """A script's own sampler, or batch sampler (`batched`), over a data set of `examples`."""
+
+    def __init__(self, sampler: Any, examples: int, *, batched: bool) -> None:
+        self.name = type(sampler).__name__
+        self.batched = batched
+        self._sampler = sampler
+        self._examples = examples
+        self._chain = _chain(sampler)
+        self._latest: Tuple[int, int, Optional[Order]] = (0, -1, None)
+        for member in self._chain:
+            if isinstance(member, DistributedSampler) or getattr(member, "num_replicas", 1) != 1:
+                raise GpqTrainError(
+                    "{} deals the data out to replicas; job.loader() does that itself".format(
+                        type(member).__name__
+                    ),
+                    "leave it out (shuffle= and drop_last= are options of job.loader()), or give "
+                    "the sampler that it wraps",
+                )
+
+    def length(self) -> Optional[int]:
+        """The sampler's own length, in indices or batches. None if it has none."""
+        try:
+            length = len(self._sampler)
+        except (TypeError, NotImplementedError, AttributeError):
+            return None
+        return length if length > 0 else None
+
+    def batch_size(self) -> Optional[int]:
+        """What a batch sampler says of its batches."""
+        value = getattr(self._sampler, "batch_size", None)
+        return value if isinstance(value, int) and value > 0 else None
+
+    def draw(self, seed: int, epoch: int) -> Order:
+        """The order of `epoch`. Leaves every generator in reach as it was. Raises GpqTrainError."""
+        latest = self._latest[2]
+        if latest is not None and self._latest[:2] == (seed, epoch):
+            return latest
+        for member in self._chain:
+            if callable(getattr(member, "set_epoch", None)):
+                member.set_epoch(epoch)
+        with _seeded(stable_seed(seed, epoch), self._chain):
+            indices, ends = self._batches() if self.batched else (self._indices(), None)
+        if not indices:
+            raise GpqTrainError(
+                "the sampler {} yields nothing in epoch {}".format(self.name, epoch)
+            )
+        content = hashlib.blake2b(indices.tobytes(), digest_size=6)
+        content.update(array("q", ends or []).tobytes())
+        digest = int.from_bytes(content.digest(), "big")
+        order = Order(torch.frombuffer(indices, dtype=torch.int64), ends, digest)
+        self._latest = (seed, epoch, order)
+        return order
+
+    def _indices(self) -> "array[int]":
+        result = array("q")
+        limit = max(PASSES * self._examples + SLACK, min(self.length() or 0, LONGEST))
+        for item in self._sampler:
+            result.append(self._index(item))
+            self._bound(len(result), limit)
+        return result
+
+    def _batches(self) -> Any:
+        result = array("q")
+        ends: List[int] = []
+        limit = PASSES * self._examples + SLACK
+        for batch in self._sampler:
+            try:
+                result.extend([self._index(item) for item in batch])
+            except TypeError:
+                raise GpqTrainError(
+                    "batch_sampler= yields lists of indices; {} yields a {}".format(
+                        self.name, type(batch).__name__
+                    ),
+                    "one that yields single indices is a sampler=",
+                ) from None
+            if len(result) == (ends[-1] if ends else 0):
+                raise GpqTrainError("the batch sampler {} yields an empty batch".format(self.name))
+            ends.append(len(result))
+            self._bound(len(result), limit)
+        return result, ends
+
+    def _index(self, item: Any) -> int:
+        try:
+            return operator.index(item)
+        except TypeError:
+            raise GpqTrainError(
+                "job.loader() needs integers as indices; {} yields a {}".format(
+                    self.name, type(item).__name__
+                ),
+                "" if self.batched else "one that yields lists of indices is a batch_sampler=",
+            ) from None
+
+    def _bound(self, count: int, limit: int) -> None:
+        if count > limit:
+            raise GpqTrainError(
+                "the sampler {} does not end: more than {} indices for {} examples".format(
+                    self.name, limit, self._examples
+                ),
+                "an epoch is one pass over it: let it stop after one",
+            )
+
+
+def hold_together(
+    order: Order, gather: Callable[[List[float]], List[List[float]]], name: str, epoch: int
+) -> None:
+    """Collective. Raises GpqTrainError, on every replica, where replicas drew different orders."""
+    rows = gather([float(order.digest), float(len(order.indices))])  # 48 bits fit a double
+    if any(row != rows[0] for row in rows):
+        raise GpqTrainError(
+            "the sampler {} yields another order on each replica (epoch {})".format(name, epoch),
+            "let it depend on set_epoch(epoch) or on the generators of torch, numpy or random, not "
+            "on the rank or the clock",
+        )
+
+
+def _chain(sampler: Any) -> List[Any]:
+    """The sampler and those within it, as torch's BatchSampler has one."""
+    chain: List[Any] = []
+    while sampler is not None and len(chain) < NESTED:
+        if any(sampler is member for member in chain):
+            break
+        chain.append(sampler)
+        sampler = getattr(sampler, "sampler", None) or getattr(sampler, "batch_sampler", None)
+    return chain
+
+
+@contextmanager
+def _seeded(seed: int, holders: List[Any]) -> Iterator[None]:
+    """Seed every generator that a sampler may use: the global ones (on the CPU), and its own."""
+    numpy = sys.modules.get("numpy")
+    generators: List[Any] = [torch.default_generator, random._inst]
+    if numpy is not None:
+        generators.append(numpy.random.mtrand._rand)
+    for holder in holders:
+        attributes = list(getattr(holder, "__dict__", {}).values())
+        generators += [
+            value for value in attributes if all(value is not generator for generator in generators)
+        ]
+    undo: List[Callable[[], Any]] = []
+    try:
+        for generator in generators:
+            restore = _seed(generator, seed, numpy)
+            if restore is not None:
+                undo.append(restore)
+        yield
+    finally:
+        for restore in undo:
+            restore()
+
+
+def _seed(generator: Any, seed: int, numpy: Any) -> Optional[Callable[[], Any]]:
+    """Seed it if it is a generator. Returns what puts its old state back."""
+    if isinstance(generator, torch.Generator):
+        state = generator.get_state()
+        generator.manual_seed(seed)
+        return lambda: generator.set_state(state)
+    if isinstance(generator, random.Random) and not isinstance(generator, random.SystemRandom):
+        python_state = generator.getstate()
+        generator.seed(seed)
+        return lambda: generator.setstate(python_state)
+    if numpy is not None and isinstance(generator, numpy.random.RandomState):
+        legacy_state = generator.get_state()
+        generator.seed(seed % 2**32)
+        return lambda: generator.set_state(legacy_state)
+    if numpy is not None and isinstance(generator, numpy.random.Generator):
+        bits = generator.bit_generator
+        bits_state = bits.state
+        bits.state = type(bits)(seed).state
+        return lambda: setattr(bits, "state", bits_state)
+    return None

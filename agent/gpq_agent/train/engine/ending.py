@@ -1,0 +1,57 @@
+"""The end of an attempt: on request, or because training is over."""
+
+import contextlib
+import os
+from typing import NoReturn
+
+from gpq_agent import wire
+from gpq_agent.train.runtime.shutdown import leave, part_company, raise_if_stopping
+from gpq_agent.train.runtime.termination import EXIT_CODES, SigtermHandler
+
+from .runtime import Runtime
+
+
+class Ending:
+    """One per job."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.finished = False  # the script has said so, or the epochs are over
+        self._runtime = runtime
+        self._terminator = SigtermHandler(runtime.environment.local_replicas)
+
+    @property
+    def is_requested(self) -> bool:
+        """By SIGTERM."""
+        return self._terminator.requested
+
+    def arm(self) -> None:
+        """SIGTERM asks for a checkpoint from now on."""
+        self._terminator.arm()
+
+    def disarm(self) -> None:
+        """SIGTERM ends the process, as ever."""
+        self._terminator.disarm()
+
+    def leave(self, kind: int) -> NoReturn:
+        """Everything is saved: say so on every node, and end."""
+        raise_if_stopping()
+        self._runtime.mark(wire.STOPPED)
+        self._runtime.pulse.phase("ended")
+        self.disarm()  # who is told to hurry now has nothing left to save
+        leave(EXIT_CODES[kind], self._runtime.say)
+
+    def done(self) -> None:
+        """Training is over: say so on every node, so that an exit with 0 is the end of the job."""
+        part_company()
+        self.disarm()
+        self._runtime.pulse.phase("ended")
+        self.finished = True
+        self._runtime.mark(wire.FINISHED)
+
+    def reopen(self) -> None:
+        """The script trains on after the end that it told of."""
+        environment = self._runtime.environment
+        if self.finished and environment.run_dir and environment.local_rank == 0:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(environment.run_dir, wire.FINISHED))
+        self.finished = False

@@ -1,0 +1,222 @@
+"""The engine of a job, put together: what `job` and its loader talk to."""
+
+import sys
+from typing import TYPE_CHECKING, Any, List, Mapping, Optional, Sequence, Tuple
+
+import torch
+
+from gpq_agent import wire
+from gpq_agent.train.data.batches import Limits
+from gpq_agent.train.data.sampler import GlobalSampler, MicroBatch
+from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.habits.freedoms import Freedoms, line
+from gpq_agent.train.habits.observer import JobView
+from gpq_agent.train.habits.observers import Observers
+from gpq_agent.train.habits.registry import OBSERVERS, OF_OTHER_LOOPS
+from gpq_agent.train.habits.table import ACCEPTABLE, Habit, described, is_suspected
+from gpq_agent.train.noise.noise_scale import NoiseScale
+from gpq_agent.train.proof import program
+from gpq_agent.train.proof import read as read_proof
+from gpq_agent.train.runtime.environment import Environment
+
+from .boundary import StepBoundary
+from .checkpointer import Checkpointer
+from .failures import FailureHandler
+from .loop import TrainingLoop
+from .loop_start import LoopStart
+from .own_batches import OwnBatches
+from .runtime import Runtime
+from .setup import Training, TrainingSetup, set_up, share_outside, view_of
+from .shape import BatchShape, BatchSource
+from .statistics import Statistics
+from .steps import StepRecord
+
+if TYPE_CHECKING:
+    from gpq_agent.train.prove.recorder import Recorder
+
+
+class Engine:
+    """One per job. `loop`: None until the script has prepared its training."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        device: torch.device,
+        environ: Mapping[str, str],
+        recorder: "Optional[Recorder]" = None,
+    ) -> None:
+        self.runtime = runtime = Runtime(environment, device, environ, recorder)
+        self.observers = Observers(self._report, runtime.notice)
+        self.shape = BatchShape(self._freedoms(), environment.replicas)
+        self.steps = StepRecord()
+        self.checkpointer = Checkpointer(runtime)
+        self.statistics = Statistics(runtime, self.shape)
+        self.start = LoopStart(self.observers)
+        self.failures = FailureHandler(runtime, self.shape, self.observers)
+        self.boundaries = StepBoundary(
+            runtime,
+            self.shape,
+            self.observers,
+            self.steps,
+            self.checkpointer,
+            self.statistics,
+        )
+        self.loop: Optional[TrainingLoop] = None
+        self.own_batches: Optional[OwnBatches] = None
+
+    # -- set-up ------------------------------------------------------------------------------------
+
+    def attach_data(self, limits: Limits, sampler: GlobalSampler, noise: NoiseScale) -> None:
+        """`job.loader()` was called."""
+        self.shape.data = BatchSource(limits, sampler, noise)
+        if not self.statistics.measures:
+            sampler.sample_every = 0
+
+    def attach_training(self, training: Training) -> TrainingLoop:
+        """`job.prepare()` was called, after `job.loader()`. Collective."""
+        assert self.shape.data is not None
+        setup = set_up(training, self.shape.data, self.runtime)
+        self.statistics.probes = [setup.probe]
+        self.observers.watch(OBSERVERS, self._view(setup))
+        self.loop = self.failures.loop = loop = TrainingLoop(
+            self.runtime,
+            setup,
+            self.shape,
+            self.observers,
+            self.start,
+            self.steps,
+            self.statistics,
+            self.boundaries.ledger,
+            self.checkpointer.parts,
+        )
+        self._recall()
+        self.observers.attempt_begins()
+        if self.runtime.replicas > 1:
+            share_outside(setup)
+            self.shape.freedoms.agree()
+        self.shape.reshape()
+        self.checkpointer.is_ready = True
+        return loop
+
+    def attach_steps(self, models: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> None:
+        """`job.prepare()` was called without `job.loader()`. Collective."""
+        self.own_batches = OwnBatches(self.runtime, models, optimizers)
+        self._recall()
+        self.observers.watch(OF_OTHER_LOOPS, JobView(models, optimizers, list))
+        self.observers.attempt_begins()
+        self.shape.freedoms.agree()
+        self.checkpointer.is_ready = True
+
+    # -- told by the loader ------------------------------------------------------------------------
+
+    def notice(self, message: str) -> None:
+        """A line for the user."""
+        self.runtime.notice(message)
+
+    def feed(self, dataset: Any, sampler: GlobalSampler) -> Tuple[Any, Any]:
+        """Data set and batch sampler of the DataLoader. `gpq check` has its own."""
+        recorder = self.runtime.recorder
+        return (dataset, sampler) if recorder is None else recorder.sampler(dataset, sampler)
+
+    def boundary(self) -> None:
+        self.boundaries.run()
+
+    def fetch(self) -> None:
+        self.statistics.times.start()
+
+    def renewed(self) -> bool:
+        return self.shape.renewed()
+
+    def looks_over(self) -> bool:
+        return self.start.take_look()
+
+    def loop_begins(self, *, by_next: bool) -> Optional[int]:
+        return self.start.begin(by_next=by_next, in_batch=self._in_batch())
+
+    def batch_begins(self, micro: MicroBatch) -> bool:
+        if self.loop is None:
+            raise GpqTrainError(
+                "the loader was used before job.prepare()",
+                "call job.prepare(model, optimizer) first",
+            )
+        return self.loop.batch_begins(micro)
+
+    def take_back(self, micro: MicroBatch) -> bool:
+        return self.loop is not None and self.loop.take_back(micro)
+
+    def batch_ends(self, micro: MicroBatch, *, first: bool, abandoned: bool) -> bool:
+        return self.loop is not None and self.loop.batch_ends(
+            micro, first=first, left_early=abandoned
+        )
+
+    # -- told by the job ---------------------------------------------------------------------------
+
+    def parameters(self) -> List[torch.nn.Parameter]:
+        """Of all optimizers that were prepared, each once."""
+        return self.loop.parameters() if self.loop is not None else []
+
+    def weigh(self, amount: float) -> None:
+        """The micro-batch in hand weighs so much instead of its examples."""
+        if self.loop is not None and self.loop.micro is not None:
+            self.loop.weighing.weigh(self.loop.micro, amount)
+
+    def share_weight(self, weight: float, *, even: bool = True) -> None:
+        """In a loop with batches of its own."""
+        if self.own_batches is not None:
+            self.own_batches.weigh(weight, even=even)
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        """After the end these go up at once."""
+        self.statistics.log(values, at_once=self.boundaries.ending.finished)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """`job.epochs()` is about to give this one."""
+        self.start.epoch = epoch
+        self.boundaries.begin_epoch(epoch)
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _freedoms(self) -> Freedoms:
+        runtime = self.runtime
+        names = runtime.environ.get(wire.ENV_ACCEPTED, "").split(",")
+        accepted = {code for code in names if code}
+        for code in sorted(accepted - ACCEPTABLE):
+            text = "--accept {} changes nothing: gpq suspects no such habit"
+            runtime.notice(text.format(code))
+        folder, rank = runtime.environment.checkpoint_dir, runtime.environment.rank
+        return Freedoms(folder, runtime.agreement, rank, self._tell, accepted & ACCEPTABLE)
+
+    def _tell(self, habit: wire.Habit) -> None:
+        sys.stderr.write("gpq: {}\n".format(line(habit)))
+        self.runtime.report.send("habit", habit._asdict())
+
+    def _report(self, habit: Habit) -> None:
+        """The loop has it, or seems to have it: that is what `gpq check` is to try. Nothing that an
+        evaluation does counts."""
+        if self.runtime.evaluating:
+            return
+        recorder = self.runtime.recorder
+        if recorder is not None and is_suspected(habit.code):
+            recorder.suspect(described(habit))
+        else:
+            self.shape.freedoms.record(habit)
+
+    def _recall(self) -> None:
+        """What `gpq check` found, and what earlier attempts saw."""
+        runtime = self.runtime
+        if runtime.recorder is not None:
+            runtime.recorder.program = program()
+        proof = read_proof(runtime.environ, runtime.notice) if runtime.is_lead else None
+        self.shape.freedoms.recall(proof)
+
+    def _view(self, setup: TrainingSetup) -> JobView:
+        return view_of(setup)._replace(
+            parts=self.checkpointer.parts.held(),
+            noticed=self.shape.freedoms.noticed,
+            in_batch=self._in_batch,
+        )
+
+    def _in_batch(self) -> bool:
+        """Is the script at work on a micro-batch, and not on an evaluation?"""
+        has_batch = self.loop is not None and self.loop.micro is not None
+        return has_batch and not self.runtime.evaluating

@@ -1,0 +1,251 @@
+"""Around a micro-batch: what happens before its body, and after it."""
+
+import time
+from typing import Any, List, Optional
+
+import torch
+import torch.distributed as dist
+
+from gpq_agent.train import internals
+from gpq_agent.train.checkpoints.state_parts import Parts
+from gpq_agent.train.data.sample_audit import Ledger
+from gpq_agent.train.data.sampler import MicroBatch
+from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.events import BatchBegin, BatchEnd, GradientFacts
+from gpq_agent.train.habits.observers import Observers
+from gpq_agent.train.optim.lr_rules import Adjustment
+from gpq_agent.train.optim.step_gate import StepGate
+
+from .backward import BackwardCalls
+from .first_part import FirstPart
+from .loop_start import LoopStart
+from .runtime import Runtime
+from .setup import TrainingSetup
+from .shape import BatchShape
+from .statistics import Statistics
+from .steps import StepRecord
+from .weighing import Weighing
+
+MEET_SECONDS = 15.0  # that a replica may wait in its backward pass for one that had none
+MEET_AT_MOST = 600.0  # that replicas may be apart in such a step: other servers are not seen
+
+
+class TrainingLoop:
+    """One per job, from `job.prepare()` on. `micro`: the micro-batch in hand."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        setup: TrainingSetup,
+        shape: BatchShape,
+        observers: Observers,
+        start: LoopStart,
+        steps: StepRecord,
+        statistics: Statistics,
+        ledger: Ledger,
+        parts: Parts,
+    ) -> None:
+        self.micro: Optional[MicroBatch] = None
+        self._runtime, self._setup, self._shape = runtime, setup, shape
+        self._observers, self._start, self._steps = observers, start, steps
+        self._statistics, self._ledger = statistics, ledger
+        self.gate = StepGate(setup.training.optimizers, setup.gradients, self, observers)
+        self.weighing = Weighing(setup.gradients, runtime.agreement, runtime.replicas)
+        self._first_part = FirstPart(setup, parts, shape, observers)
+        self._backward = BackwardCalls(
+            runtime,
+            setup,
+            self.gate,
+            observers,
+            steps,
+            self.weighing,
+            statistics.times.clock,
+        )
+        self._dropped: Optional[MicroBatch] = None  # the script left the loop in this one
+        self._is_new = True  # nothing of this attempt was given to the script yet
+
+    def failing(self) -> Optional[MicroBatch]:
+        """The micro-batch whose body an error ends. The traceback may or may not keep the loop
+        alive, and with it the micro-batch in hand."""
+        return self._dropped or (None if self._runtime.evaluation_failed else self.micro)
+
+    def parameters(self) -> List[torch.nn.Parameter]:
+        """Of all optimizers, each once."""
+        return self._setup.gradients.parameters()
+
+    def gain(self) -> float:
+        """Of the step in hand: steps at the base batch that it is worth."""
+        return self._setup.lr.gain
+
+    # -- told by the loader ------------------------------------------------------------------------
+
+    def batch_begins(self, micro: MicroBatch) -> bool:
+        """The script is about to be given it. False: not it, but the step anew, in another
+        shape."""
+        setup, step = self._setup, micro.step
+        if self._is_new and self._must_reshape(micro):
+            return False
+        self.micro = self._backward.micro = micro
+        self._dropped = None
+        self._runtime.evaluation_failed = self.weighing.called = False
+        self._statistics.times.begin(step.configuration, first=micro.place == 0, usable=step.full)
+        if micro.place == 0:
+            self._begin_step(micro)
+        if setup.training.scaler is not None and step.sampled:
+            # The tensor itself: get_scale() would wait for the GPU.
+            setup.probe.grad_scale = internals.scale_of(setup.training.scaler)
+        replicas = self._runtime.replicas
+        weight, even = step.weight(micro.place, replicas), step.is_even(replicas)
+        setup.gradients.enter(micro.place, len(step.counts), weight, even=even)
+        self.gate.enter(micro)
+        if self._runtime.recorder is not None:
+            self._runtime.recorder.entered(micro)
+        event = BatchBegin(self._steps.count, micro.place, trial=self._first_part.is_open)
+        self._observers.batch_begins(event)
+        return True
+
+    def take_back(self, micro: MicroBatch) -> bool:
+        """The script has dropped the first micro-batch of a loop: after a look at it? Then nothing
+        of it counts. What it has changed by hand, it has changed at the head of the epoch."""
+        gate, gradients, runtime = self.gate, self._setup.gradients, self._runtime
+        if gate.touched or gradients.passes or self.weighing.called:
+            return False
+        gate.take_back()
+        gradients.leave(drop=True)
+        self._statistics.times.discard()
+        if runtime.recorder is not None:
+            runtime.recorder.taken_back()
+        # Should an error end the script: it may have dropped the loop.
+        self._dropped = None if runtime.evaluation_failed else micro
+        self.micro = self._backward.micro = None
+        self._first_part.close()
+        self._start.look()
+        return True
+
+    def batch_ends(self, micro: MicroBatch, *, first: bool, left_early: bool) -> bool:
+        """The script is done with it, the `first` of a loop. `left_early`: by a break, or an error.
+        True: the step is to be made anew, in one piece."""
+        gradients, recorder = self._setup.gradients, self._runtime.recorder
+        if first:
+            self._start.train()
+        if left_early and not self._runtime.evaluation_failed:
+            self._dropped = micro
+        has_gradients = gradients.passes > 0
+        if micro.last and not left_early and self._runtime.replicas > 1 and not has_gradients:
+            self._meet_others()
+        if not self.gate.stepped or self._runtime.evaluating:
+            self._statistics.times.discard()
+        if not left_early:
+            self.weighing.check()
+        self._statistics.times.end(synchronised=micro.last, tail=self._backward.tail)
+        stepped = self._observe_end(micro, left_early)
+        self.micro = self._backward.micro = None
+        if not left_early and self._first_part.is_refused(micro):
+            if recorder is not None:
+                recorder.taken_back()
+            return True
+        self._first_part.close()
+        gradients.leave(drop=left_early)
+        if recorder is not None:
+            recorder.left(micro)
+        # A batch that the loop has left out trains nothing.
+        real = stepped or self._shape.freedoms.steps_by_hand
+        if has_gradients or real:
+            self._ledger.record_batch(micro.indices)
+        if micro.last:
+            self._setup.probe.finish()
+            self._ledger.record_step()
+            self._steps.end(real=real)
+        return False
+
+    # -- told by the step gate ---------------------------------------------------------------------
+
+    def adjustment(self, optimizer: Any) -> Adjustment:
+        """What the step in hand makes of this optimizer's learning rate and betas."""
+        return self._setup.lr.adjustment(optimizer)
+
+    def stepped(self, applied: bool) -> None:
+        """The step in hand was made."""
+        meter, gain = self._runtime.meter, self._setup.lr.gain
+        if not applied:
+            self._steps.changed = False
+            meter.skipped(gain)
+            return
+        meter.stepped(gain)
+        self._statistics.say_ready()
+
+    def outside(self) -> None:
+        """An optimizer steps outside the loop over the loader."""
+        self._start.step_outside()
+
+    def mean_loss(self, loss: Any) -> Any:
+        """The mean over replicas of what a closure returned, by their examples."""
+        replicas = self._runtime.replicas
+        if replicas == 1 or loss is None:
+            return loss
+        value = float(loss.detach()) if isinstance(loss, torch.Tensor) else float(loss)
+        whole = self._runtime.agreement.all_reduce_sum([value * self._setup.gradients.weight])[0]
+        mean = whole / replicas
+        return torch.full_like(loss, mean) if isinstance(loss, torch.Tensor) else mean
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _must_reshape(self, micro: MicroBatch) -> bool:
+        """Models are as they are trained: must their steps stay in one piece? Collective."""
+        self._is_new = False
+        self._observers.training_begins()
+        return self._shape.agree() and len(micro.step.counts) > 1
+
+    def _begin_step(self, micro: MicroBatch) -> None:
+        setup, step = self._setup, micro.step
+        self._statistics.declare(setup.training.rules, setup.training.models)
+        self._steps.changed = True
+        self._ledger.begin_step()
+        self.weighing.begin_step()
+        setup.probe.arm(
+            sampled=step.sampled and step.inverse > 0.0,
+            micro_batches=len(step.counts),
+            examples=step.total,
+            inverse=step.inverse or 1.0,
+        )
+        self._first_part.begin_step(step)
+        setup.lr.begin_step(step.total)
+        self._shape.announce(step.configuration, self._runtime.report, self._factor)
+
+    def _factor(self) -> float:
+        return self._setup.lr.factor(self._setup.training.optimizers[0])
+
+    def _observe_end(self, micro: MicroBatch, left_early: bool) -> bool:
+        """Tell observers what the body has done. Returns whether an optimizer has stepped."""
+        optimizers, gradients = self.gate.leave(), self._setup.gradients
+        event = BatchEnd(
+            step=self._steps.count,
+            epoch=micro.step.epoch,
+            place=micro.place,
+            last=micro.last,
+            left_early=left_early,
+            optimizers=optimizers,
+            gradients=GradientFacts(
+                gradients.changed_between, gradients.carried, gradients.replaced
+            ),
+        )
+        self._observers.batch_ends(event)
+        return optimizers.stepped
+
+    def _meet_others(self) -> None:
+        """No backward pass in a step: the other replicas have had none either, however long they
+        take, or wait in theirs for this one for ever."""
+        runtime = self._runtime
+        work = dist.all_reduce(torch.zeros(1), group=runtime.group, async_op=True)
+        begin = alone = time.monotonic()
+        while not work.is_completed():
+            now = time.monotonic()
+            if not runtime.pulse.others_wait(runtime.meter.steps):
+                alone = now
+            if now > min(alone + MEET_SECONDS, begin + MEET_AT_MOST):
+                raise GpqTrainError(
+                    "this replica left backward() out of a step that other replicas wait in",
+                    "run backward() for every batch, on every replica: multiply a loss that is not "
+                    "wanted by 0",
+                )
+            time.sleep(0.01)

@@ -1,0 +1,58 @@
+"""How a loop over the loader begins: to train, or for a look at the data."""
+
+from typing import Optional
+
+from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.events import LoopBegin, StepOutside
+from gpq_agent.train.habits.observers import Observers
+
+
+class LoopStart:
+    """A loop is one for a look until its first batch is done with. `in_epochs`: of `job.epochs()`,
+    which has given `epoch` last."""
+
+    def __init__(self, observers: Observers) -> None:
+        self.in_epochs = False
+        self.epoch = 0
+        self._observers = observers
+        self._opening: Optional[LoopBegin] = None
+        self._is_looked_at = (
+            False  # the script has dropped the first batch of a loop, and nothing since
+        )
+        self._is_used = False  # and has trained on it
+
+    def begin(self, *, by_next: bool, in_batch: bool) -> Optional[int]:
+        """Returns the epoch of `job.epochs()`, None if that does not count this loop. Raises
+        GpqTrainError in the body of another such loop."""
+        if in_batch:
+            raise GpqTrainError(
+                "a loop over the loader begins while a batch of another one is in hand",
+                "one loop at a time; for a look at the data next(iter(loader)), whose iterator is "
+                "not kept",
+            )
+        self._opening = LoopBegin(by_next, self.epoch if self.in_epochs else None)
+        self._observers.loop_begins(self._opening)
+        return self._opening.epoch
+
+    def train(self) -> None:
+        """It is none for a look."""
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            self._observers.loop_trains(opening)
+
+    def look(self) -> None:
+        """Its first batch was dropped: it was one for a look."""
+        self._is_looked_at = True
+
+    def step_outside(self) -> None:
+        """An optimizer steps outside the loop."""
+        after_look = self._is_looked_at  # with the batch of an iterator that is gone
+        if after_look:
+            self._is_looked_at, self._is_used = False, True
+            self.train()
+        self._observers.step_outside(StepOutside(self.in_epochs, after_look))
+
+    def take_look(self) -> bool:
+        """Another loop begins: has the script trained on what it seemed to look at?"""
+        is_used, self._is_used, self._is_looked_at = self._is_used, False, False
+        return is_used

@@ -1,0 +1,41 @@
+"""A loop with batches of its own: gradients and steps are the script's."""
+
+from typing import Any, Sequence
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.gradients.reducer import Reducer
+from gpq_agent.train.noise.noise_scale import NoiseScale
+from gpq_agent.train.noise.probe import GradientProbe
+
+from .runtime import Runtime
+
+
+class OwnBatches:
+    """Replicas may have unlike shares of a batch, so gradients are weighed."""
+
+    def __init__(
+        self, runtime: Runtime, models: Sequence[torch.nn.Module], optimizers: Sequence[Any]
+    ) -> None:
+        self._reducers = []
+        wrapped = [one for one in models if isinstance(one, DistributedDataParallel)]
+        if wrapped:
+            replicas = runtime.replicas
+            probe = GradientProbe(optimizers, NoiseScale(1, 0), replicas, wrapped[0].process_group)
+            reducer = Reducer(wrapped, probe, runtime.group, replicas)
+            reducer.follow()
+            self._reducers.append(reducer)
+
+    def weigh(self, weight: float, *, even: bool = True) -> None:
+        """A factor on the gradients of this replica until the next one. `even`: it is 1 on every
+        replica. Raises GpqTrainError where it cannot be obeyed."""
+        for reducer in self._reducers:
+            if reducer.own_hooks and not even:
+                raise GpqTrainError(
+                    "the model has a communication hook of its own, which averages unlike shares "
+                    "of a batch as if they were alike",
+                    "leave the hook out, or draw batches that divide by the number of replicas",
+                )
+            reducer.weight = weight

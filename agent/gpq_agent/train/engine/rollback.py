@@ -1,0 +1,107 @@
+"""What was so before a step, to put everything back where it must be made anew.
+
+Copies are on the host: a step must not run out of memory because it is looked at. Decides nothing.
+"""
+
+import contextlib
+import io
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
+
+import torch
+
+Parameter = torch.nn.Parameter
+
+
+class StepRollback:
+    """What was so before the first micro-batch: parameters, their gradients, and what the script
+    has registered."""
+
+    def __init__(
+        self,
+        parameters: Sequence[Parameter],
+        parts: Mapping[str, Any],
+        models: Iterable[torch.nn.Module] = (),
+    ) -> None:
+        self._parameters = list(parameters)
+        self._buffers = {
+            name: item
+            for model in models
+            for name, item in model.named_buffers()
+            if item is not None
+        }
+        self._saved_buffers = {name: _copied(item) for name, item in self._buffers.items()}
+        self._values = [_copied(item) for item in self._parameters]
+        # Cleared gradients need no copy: they are most often None, or zero.
+        gradients = [item.grad for item in self._parameters]
+        self._gradients = [None if item is None else _copied(item) for item in gradients]
+        self._parts = dict(parts)
+        self._states: Dict[str, io.BytesIO] = {}
+        for name, part in self._parts.items():
+            # What cannot be saved now is left alone: its next checkpoint will tell.
+            with contextlib.suppress(Exception):
+                stream = io.BytesIO()
+                torch.save(part.state_dict(), stream)
+                self._states[name] = stream
+
+    def moved(self) -> bool:
+        """Has the script changed parameters? Waits for the device."""
+        return any(not alike(item, value) for item, value in zip(self._parameters, self._values))
+
+    def changed_buffer(self) -> str:
+        """Name of a buffer of the models that a forward pass has changed, "" if there is none.
+        Waits for the device."""
+        pairs = ((name, item, self._saved_buffers[name]) for name, item in self._buffers.items())
+        return next((name for name, item, value in pairs if not alike(item, value)), "")
+
+    def changed_parts(self) -> List[str]:
+        """Names of what was registered and is not as it was. Waits for the device."""
+        saved = ((name, _loaded(stream, "cpu")) for name, stream in self._states.items())
+        return [name for name, state in saved if not alike(self._parts[name].state_dict(), state)]
+
+    def undo(self) -> None:
+        """Put everything back. What has not changed is not written to: a graph that the script
+        keeps may need it as it is."""
+        with torch.no_grad():
+            for item, value, gradient in zip(self._parameters, self._values, self._gradients):
+                _put_back(item, value)
+                item.grad = None if gradient is None else gradient.to(item.device)
+            for name, buffer in self._buffers.items():
+                _put_back(buffer, self._saved_buffers[name])
+        for name, stream in self._states.items():
+            self._parts[name].load_state_dict(_loaded(stream))
+
+
+def _copied(item: torch.Tensor) -> torch.Tensor:
+    return item.detach().to("cpu", copy=True)
+
+
+def _loaded(stream: io.BytesIO, device: Optional[str] = None) -> Any:
+    """Without one, tensors are on the devices that they were on."""
+    stream.seek(0)
+    return torch.load(stream, map_location=device, weights_only=False)  # our own bytes
+
+
+def _put_back(item: torch.Tensor, value: torch.Tensor) -> None:
+    if not alike(item, value):
+        item.copy_(value)
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Are two states the same, tensors by value, on whatever devices?"""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(one.detach().cpu(), other.detach().cpu())
+    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+        return False
+    if isinstance(one, dict):
+        return (
+            isinstance(other, dict)
+            and one.keys() == other.keys()
+            and all(alike(one[k], other[k]) for k in one)
+        )
+    if isinstance(one, (list, tuple)):
+        same = isinstance(other, (list, tuple)) and len(one) == len(other)
+        return same and all(alike(a, b) for a, b in zip(one, other))
+    try:
+        return bool(one == other)
+    except Exception:  # what a script keeps may compare as it likes: not known to be the same
+        return False

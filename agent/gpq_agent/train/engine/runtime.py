@@ -1,0 +1,86 @@
+"""What every part of the engine uses: this process, its replicas, its ways to speak."""
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional
+
+import torch
+import torch.distributed as dist
+
+from gpq_agent import wire
+from gpq_agent.train.data.sampler import GlobalSampler
+from gpq_agent.train.optim.progress import ProgressMeter
+from gpq_agent.train.runtime.agreement import Agreement, Proposal
+from gpq_agent.train.runtime.environment import Environment
+from gpq_agent.train.runtime.heartbeat import Heartbeat
+from gpq_agent.train.telemetry.report import Reporter
+
+if TYPE_CHECKING:
+    from gpq_agent.train.prove.recorder import Recorder
+
+
+class Recorded(NamedTuple):
+    """The job at a boundary. `parts`: of its checkpoints, by name. `sampler`: None without a
+    loader."""
+
+    parts: Mapping[str, Any]
+    meter: ProgressMeter
+    pulse: Heartbeat
+    sampler: Optional[GlobalSampler]
+
+
+class Runtime:
+    """One per process. `recorder`: that of `gpq check`, where it runs this script. `evaluating`:
+    how many `job.eval()` the script is in."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        device: torch.device,
+        environ: Mapping[str, str],
+        recorder: "Optional[Recorder]",
+    ) -> None:
+        self.environment, self.device, self.environ = environment, device, environ
+        self.recorder = recorder
+        run_dir = environment.run_dir
+        path = os.path.join(run_dir, wire.REPORT) if run_dir and self.is_lead else ""
+        self.report = Reporter(path, environ)
+        self.pulse = Heartbeat(run_dir, environment.rank)
+        # Orders travel on a group of their own: no collective of the script may meet them.
+        self.group = dist.new_group(backend="gloo") if environment.replicas > 1 else None
+        self.agreement = Agreement(self.group, environment.rank, Proposal)
+        self.meter = ProgressMeter()
+        self.evaluating = 0
+        self.evaluation_failed = False  # since the micro-batch in hand began
+
+    @property
+    def is_lead(self) -> bool:
+        """Is this the replica that speaks for all?"""
+        return self.environment.rank == 0
+
+    @property
+    def replicas(self) -> int:
+        return self.environment.replicas
+
+    def notice(self, message: str) -> None:
+        """A line for the user: in the log, and up."""
+        if self.is_lead:
+            self.say(message)
+
+    def say(self, message: str) -> None:
+        """As `notice`, whatever replica this is."""
+        sys.stderr.write("gpq: {}\n".format(message))
+        self.report.notice(message)
+
+    def mark(self, name: str) -> None:
+        """One of wire's statements to the node agent, once a node. Without it the attempt counts by
+        its exit code alone."""
+        run_dir = self.environment.run_dir
+        if not run_dir or self.environment.local_rank:
+            return
+        content = {"step": self.meter.steps, "time": time.time()}
+        try:
+            wire.write_json(os.path.join(run_dir, name), content)
+        except OSError as error:
+            self.notice("cannot write {}: {}".format(name, error))

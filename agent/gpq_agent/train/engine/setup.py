@@ -1,0 +1,84 @@
+"""What `job.prepare()` makes of models and optimizers, for a loop over the loader."""
+
+from typing import Any, NamedTuple, Sequence
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from gpq_agent.train.gradients.accumulator import Accumulator
+from gpq_agent.train.gradients.reducer import Reducer
+from gpq_agent.train.habits.observer import JobView
+from gpq_agent.train.noise.probe import GradientProbe
+from gpq_agent.train.optim.lr_rules import Rule
+
+from .lr_adjuster import LrAdjuster
+from .runtime import Runtime
+from .shape import BatchSource
+
+
+class Training(NamedTuple):
+    """What the script gave to `job.prepare()`: models as they are called, `rules` of learning rates
+    by optimizer, `measured` those on whose parameters gradient noise is measured."""
+
+    models: Sequence[torch.nn.Module]
+    optimizers: Sequence[Any]
+    rules: Sequence[Rule]
+    scaler: Any
+    measured: Sequence[Any]
+    scale_betas: bool
+
+
+class TrainingSetup(NamedTuple):
+    """All of it is there from `job.prepare()` on."""
+
+    training: Training
+    data: BatchSource
+    gradients: Accumulator
+    probe: GradientProbe
+    lr: LrAdjuster
+    own_comm_hook: bool
+
+
+def set_up(training: Training, data: BatchSource, runtime: Runtime) -> TrainingSetup:
+    """Hook into the gradients of the models."""
+    replicas = runtime.replicas
+    wrapped = [one for one in training.models if isinstance(one, DistributedDataParallel)]
+    group = wrapped[0].process_group if wrapped else None
+    probe = GradientProbe(training.measured, data.noise, replicas, group)
+    probe.arrived = lambda: runtime.pulse.phase("arrived")
+    reducer = Reducer(wrapped, probe, runtime.group, replicas) if replicas > 1 else None
+    gradients = Accumulator(training.optimizers, probe, reducer)
+    lr = LrAdjuster(
+        data,
+        runtime.meter,
+        training.optimizers,
+        training.rules,
+        scale_betas=training.scale_betas,
+    )
+    own_comm_hook = reducer is not None and reducer.own_hooks
+    return TrainingSetup(training, data, gradients, probe, lr, own_comm_hook)
+
+
+def share_outside(setup: TrainingSetup) -> None:
+    """Parameters outside the wrapped models begin as on rank 0, as those inside do. Collective."""
+    models = setup.training.models
+    wrapped = [one for one in models if isinstance(one, DistributedDataParallel)]
+    if not wrapped:
+        return
+    inside = {item for model in wrapped for item in model.module.parameters()}
+    with torch.no_grad():
+        for item in setup.gradients.parameters():
+            if item not in inside:
+                dist.broadcast(item.detach(), src=0, group=wrapped[0].process_group)
+
+
+def view_of(setup: TrainingSetup) -> JobView:
+    """What observers may look at, less what changes while the script runs."""
+    return JobView(
+        models=setup.training.models,
+        optimizers=setup.training.optimizers,
+        parameters=setup.gradients.parameters,
+        gradients=setup.gradients.held,
+        own_comm_hook=setup.own_comm_hook,
+    )

@@ -1,0 +1,44 @@
+"""Out of memory: whose choice it was that did not fit, and what the next attempt does instead."""
+
+from typing import NamedTuple
+
+from gpq_agent.train.checkpoints.store import MemoryRecord
+from gpq_agent.train.data.batches import Limits, Step, ceil_div
+
+
+class Shortage(NamedTuple):
+    """`line`: what is so, for the user. `is_ours`: the script alone would not have tried that."""
+
+    line: str
+    is_ours: bool
+
+
+def lessen(record: MemoryRecord, step: Step, limits: Limits, *, may_cut: bool) -> Shortage:
+    """Take away from later attempts what did not fit.
+
+    So each that fails asks for less than the one before. `may_cut`: steps may be made in pieces.
+    """
+    if step.sampled:
+        record.stop_sampling()
+        line = (
+            "out of memory in a step on which gpq measured the noise scale: it is measured no "
+            "more, and the batch stays"
+        )
+        return Shortage(line, True)
+    examples, own_share = max(step.counts), ceil_div(limits.base_batch, limits.replicas)
+    is_cut = len(step.counts) > 1 and own_share <= limits.max_local
+    bound = record.failed(examples)
+    if examples > own_share or is_cut:
+        text = (
+            "out of memory with {} examples at once{}, which gpq chose (the script alone has {}): "
+            "at most {} from now on"
+        )
+        pieces = " in pieces of a step" if is_cut else ""
+        return Shortage(text.format(examples, pieces, own_share, bound), True)
+    if not may_cut:
+        text = (
+            "out of memory with {} examples at once, and the loop cannot be cut: it needs more GPUs"
+        )
+        return Shortage(text.format(examples), False)
+    text = "out of memory with {} examples at once; the next attempt uses at most {}"
+    return Shortage(text.format(examples, bound), False)

@@ -1,0 +1,55 @@
+"""What `job.weigh` makes of a step: micro-batches weigh amounts of the script's, not examples."""
+
+from gpq_agent.train.data.sampler import MicroBatch
+from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.gradients.accumulator import Accumulator
+from gpq_agent.train.runtime.agreement import Agreement
+
+NOT_IN_ALL = "job.weigh() was called in some micro-batches of a step, not in all"
+
+
+class Weighing:
+    """Of the step in hand. `used`: it is weighed. `called`: in the micro-batch in hand."""
+
+    def __init__(self, gradients: Accumulator, agreement: Agreement, replicas: int) -> None:
+        self.is_used = False
+        self.called = False
+        self._gradients = gradients
+        self._agreement = agreement
+        self._replicas = replicas
+        self._unit = 1.0  # what the gradients so far are multiples of, on this replica
+        self._amount = 0.0  # of the micro-batches so far
+
+    def begin_step(self) -> None:
+        self.is_used, self._unit = False, 1.0
+
+    def check(self) -> None:
+        """At the end of a body. Raises GpqTrainError."""
+        if self.is_used and not self.called:
+            raise GpqTrainError(NOT_IN_ALL, "call it in each")
+
+    def weigh(self, micro: MicroBatch, amount: float) -> None:
+        """This micro-batch weighs so much. Collective in the last of a step. Raises
+        GpqTrainError."""
+        gradients, replicas = self._gradients, self._replicas
+        if gradients.passes:
+            raise GpqTrainError("job.weigh() was called after backward()", "call it before")
+        if micro.place > 0 and not self.is_used:
+            raise GpqTrainError(NOT_IN_ALL, "call it in each")
+        amount = float(amount) if micro.step.counts[micro.place] else 0.0
+        if not 0.0 <= amount < float("inf"):
+            raise GpqTrainError("job.weigh() needs a number of at least 0, not {}".format(amount))
+        if micro.place == 0:
+            self.is_used, self._unit, self._amount = True, amount or 1.0, 0.0
+        self._amount += amount
+        self.called = True
+        if not micro.last:
+            gradients.weigh(amount / self._unit)
+            return
+        whole = self._agreement.all_reduce_sum([self._amount])[0]
+        if whole <= 0.0:
+            raise GpqTrainError(
+                "job.weigh() was given 0 in every micro-batch of a step", "leave out such batches"
+            )
+        gradients.scale(replicas * self._unit / whole)
+        gradients.weigh(replicas * amount / whole)

@@ -1,0 +1,289 @@
+"""What is in `p.grad` when: a whole step's gradient in its last micro-batch, zero in those before.
+
+In micro-batches that only accumulate, what a backward call leaves is moved, with its weight, into
+sums that the script does not see. What the script does to `p.grad` there is without effect. In the
+last one the sums are added, and reduced over replicas, before the call returns. Steps in one piece
+are left as they are.
+"""
+
+from typing import Any, Dict, List, Optional, Sequence
+
+import torch
+
+from gpq_agent.train.internals import base_of
+from gpq_agent.train.noise.probe import GradientProbe
+
+from . import flat
+from .carried import CarriedGradients
+from .marks import Parameter, Reach, is_marked, mark
+from .micro_sums import MicroSums
+from .parameters import JobParameters
+from .recipients import Recipients
+from .reducer import Reducer
+
+
+class Accumulator:
+    """Of all parameters of the job's optimizers.
+
+    The gradient of the step is the weighted sum over its micro-batches, averaged over replicas.
+    `weight` is the factor on what the coming backward calls of this micro-batch compute.
+    """
+
+    def __init__(
+        self,
+        optimizers: Sequence[Any],
+        probe: GradientProbe,
+        reducer: Optional[Reducer],
+    ) -> None:
+        self.weight = 1.0
+        self.passes = 0  # backward calls in this micro-batch
+        self.changed_between = False  # by the script: gradients, between two of those calls
+        # The step is cut into micro-batches or into unlike shares: the same on every replica.
+        self.in_pieces = False
+        self.last = True  # of its step: the micro-batch in hand
+        self._open = False  # between enter and leave
+        self._parameters = JobParameters(optimizers)
+        self._probe = probe
+        self._reducer = reducer  # None: one replica
+        self._sums = MicroSums(self._parameters)
+        self._carried = CarriedGradients(self._parameters.optimizers)
+        self._micro = Recipients()
+        self._reach = Reach()
+        self._aside: Dict[Parameter, torch.Tensor] = {}  # while a call runs: gradients of before it
+
+    @property
+    def carried(self) -> bool:
+        """Has a gradient gone into two steps, because nobody has cleared it?"""
+        return self._carried.twice
+
+    @property
+    def replaced(self) -> bool:
+        """Has an optimizer let go of parameters that it had at the first step?"""
+        return self._parameters.lost_some
+
+    # -- around a micro-batch --------------------------------------------------------------------
+
+    def enter(self, place: int, micro_batches: int, weight: float, *, even: bool) -> None:
+        """The script is about to be given micro-batch `place` of so many. `even`: all replicas have
+        equally much of the step. The same on each replica, but for the weight."""
+        self.weight = weight
+        self.in_pieces = micro_batches > 1 or not even
+        self.last = place == micro_batches - 1
+        self._open = True
+        self.passes = 0
+        self.changed_between = False
+        self._micro.begin(place)
+        if place == 0:
+            self._sums.begin(in_one_piece=micro_batches == 1)
+        if self._reducer is not None:
+            self._reducer.enter(self.last, accumulates=micro_batches > 1, even=even)
+
+    def weigh(self, weight: float) -> None:
+        """Another weight, before the backward call. In every step on every replica, or nowhere."""
+        self.weight = weight
+        self.in_pieces = True
+        if self._reducer is not None:
+            self._reducer.weigh()
+
+    def leave(self, *, drop: bool) -> None:
+        """The script is done with it. `drop`: the step will not happen, so forget its sums."""
+        self._open = False
+        self._aside.clear()
+        self._reach.previous.clear()
+        if self.last or drop:
+            self._sums.end()
+        if self._reducer is not None:
+            self._reducer.leave()
+
+    def close(self, optimizer: Any) -> None:
+        """The script has called this optimizer's step in a micro-batch that only accumulates. What
+        further backward calls leave to its parameters here would have been cleared before its next
+        step."""
+        self._micro.new_steps.append(optimizer)
+
+    def used(self, optimizer: Any) -> None:
+        """This optimizer has made a step of what is in `p.grad`."""
+        self._carried.mark_consumed(optimizer)
+
+    def scale(self, factor: float) -> None:
+        """Multiply what is accumulated so far."""
+        self._probe.scaled(factor)
+        self._sums.unit *= factor
+
+    def parameters(self) -> List[Parameter]:
+        """Of the optimizers, as they have them now: each parameter once."""
+        return self._parameters.current()
+
+    def held(self) -> List[torch.Tensor]:
+        """Every tensor here that is like a gradient, and not the script's."""
+        return self._sums.tensors()
+
+    # -- around a backward call ------------------------------------------------------------------
+
+    def backward_begins(self, roots: Sequence[Any] = (), grad_tensors: Sequence[Any] = ()) -> None:
+        """A backward call is about to run."""
+        if not self._open:
+            return
+        micro, carried, reach = self._micro, self._carried, self._reach
+        self.passes += 1
+        if micro.new_steps or micro.new_recipients:
+            micro.catch_up()
+        parameters = self._parameters.current()
+        # Of several optimizers, or of several calls, this one may reach only some parameters.
+        partial = self.passes > 1 or self._parameters.of_several
+        if self.passes == 1:
+            self._probe.weights += self.weight
+        # In later micro-batches nothing reaches what the step has accumulated.
+        if micro.place == 0 and carried.inputs:
+            carried.forget_cleared()
+        in_pieces = self.in_pieces
+        if in_pieces:
+            self._clear_the_way(parameters, partial)
+        reducer, sums = self._reducer, self._sums
+        if reducer is not None:
+            reducer.backward_begins(parameters, sums.by_parameter, sums.unit, self.weight, partial)
+        reach.parameters, reach.previous = parameters, {}
+        # Where gradients are reduced, the reducer marks them.
+        if in_pieces and partial and (reducer is None or not self.last):
+            reach.previous = {item: mark(item) for item in parameters}
+
+    def watch(self) -> None:
+        """After `backward_begins`: `is_reached` will be asked."""
+        if self._open:
+            self._reach.sample(self._parameters.samples())
+        else:
+            self._reach.forget_samples()
+
+    def is_reached(self) -> bool:
+        """Has the call that has just run reached any optimizer's parameters? Asked of a few of
+        each, before `backward_ends`."""
+        return self._open and self._reach.hits_samples()
+
+    def backward_ends(self) -> None:
+        """It has run: gradients are in `p.grad`."""
+        if not self._open:
+            return
+        if not self.in_pieces:
+            if self._reducer is not None:
+                self._reducer.backward_ends({})
+            self._carried.mark_reused()
+            return
+        if not self.last:
+            self._stash(self._reach.parameters)
+        elif self._reducer is not None:
+            self._reducer.backward_ends(self._pop_sums(self._reducer))
+        else:
+            self._restore(self._reach.parameters)
+        for parameter, previous in self._aside.items():
+            gradient = parameter.grad
+            parameter.grad = previous if gradient is None else gradient.detach().add_(previous)
+        self._aside.clear()
+        self._carried.mark_reused()
+
+    def adopt(self) -> None:
+        """Gradients have come without a backward call (`p.grad = ...`): treat them as one's."""
+        self.passes += 1
+        self._micro.catch_up()
+        self._sums.split()
+        self._reach.previous = {}
+        parameters = [item for item in self._parameters.current() if item.grad is not None]
+        if not self.last:
+            self._stash(parameters)
+            return
+        self._sums.restore_manual(parameters, self.weight)
+        if self._reducer is not None:
+            self._reducer.average(self._parameters.current())
+
+    # -- before it -------------------------------------------------------------------------------
+
+    def _clear_the_way(self, parameters: List[Parameter], partial: bool) -> None:
+        """So that the call's gradients are told from what there is, or added to all of it."""
+        sums = self._sums
+        if not partial and self._can_resume(parameters):
+            sums.resume_from_sums(parameters, self.weight)
+            return
+        sums.split()
+        if sums.by_parameter:
+            sums.spare.forget()  # there are two copies already
+        self._set_aside(parameters)
+
+    def _can_resume(self, parameters: List[Parameter]) -> bool:
+        """May the call add to the sums themselves, in `p.grad`? Where it reaches all that they are
+        of, and nobody wants to know what it computes by itself."""
+        sums = self._sums
+        if not (sums.row or sums.by_parameter) or sums.any_sparse or self._micro.past_step:
+            return False
+        if self.weight == 0.0 or self._probe.wants_parts:
+            return False
+        reducer = self._reducer
+        if reducer is None or not self.last:
+            return True
+        return reducer.is_plain(parameters) and not reducer.keeps_views
+
+    def _set_aside(self, parameters: List[Parameter]) -> None:
+        """So that after the call `p.grad` holds what the call has computed, and nothing else."""
+        micro, zeros = self._micro, self._sums.zeros
+        if not micro.recipients and not flat.has_any(flat.gradients_of(parameters)):
+            zeros.clear()  # as the first call of a step finds it
+            return
+        later = self.passes > 1
+        # Earlier calls of this micro-batch have left them something that no step has taken yet.
+        leftovers = set() if self.last else micro.recipients - micro.past_step
+        for parameter in parameters:
+            gradient = parameter.grad
+            if gradient is None:
+                zeros.pop(parameter, None)  # the script has taken it away: let go of it, too
+                self.changed_between |= parameter in leftovers
+            elif (micro.place == 0 and parameter not in micro.recipients) or (later and self.last):
+                # It is a part of the step, unless the script clears it yet.
+                self._aside[parameter] = gradient if base_of(gradient) is None else gradient.clone()
+                parameter.grad = None
+            elif is_marked(parameter, zeros):
+                gradient.data.zero_()  # whatever its version says: there are ways past it
+            else:
+                self.changed_between |= parameter in leftovers
+                gradient.detach().zero_()
+
+    # -- after it --------------------------------------------------------------------------------
+
+    def _stash(self, parameters: List[Parameter]) -> None:
+        """Move the gradients of this call into the sums."""
+        if self._stash_row(parameters):
+            return
+        self._sums.split()
+        recipients = self._reach.recipients(parameters)
+        if self._reducer is None:
+            self._probe.pass_ended(self.weight, touched=recipients)
+        self._sums.stash(recipients, self.weight, self._micro.past_step, self._aside)
+        self._micro.new_recipients += recipients
+
+    def _stash_row(self, parameters: List[Parameter]) -> bool:
+        """The same all at once, of all parameters as a step begins. Returns False elsewhere."""
+        sums = self._sums
+        if sums.by_parameter or sums.row or self._aside:
+            return False
+        if self._micro.past_step or self._reach.previous:
+            return False
+        if self.weight == 0.0 or not self._parameters.are_small:
+            return False
+        gradients = flat.complete(flat.gradients_of(parameters))
+        if gradients is None or not flat.are_plain(gradients):
+            return False
+        if self._reducer is None:
+            self._probe.pass_ended(self.weight, touched=parameters)
+        sums.take_row(parameters, gradients, self.weight)
+        self._micro.new_recipients += parameters
+        return True
+
+    def _restore(self, parameters: List[Parameter]) -> None:
+        """One replica, last micro-batch: complete the step for the optimizers that are reached."""
+        recipients = self._reach.recipients(parameters)
+        self._probe.pass_ended(self.weight, touched=recipients)
+        self._sums.restore(recipients, self.weight, self._micro.past_step)
+        self._probe.step_ended()
+
+    def _pop_sums(self, reducer: Reducer) -> Dict[Parameter, torch.Tensor]:
+        """Several replicas, last micro-batch: the sums of the optimizers that are reached."""
+        if not self._sums.by_parameter:
+            return {}
+        return self._sums.pop(reducer.recipients(), self._micro.past_step)

@@ -1,0 +1,78 @@
+"""Tells when an outermost backward call begins and ends: the one patch of torch.autograd.backward.
+
+Tensor.backward calls that. Calls inside a call, as reentrant checkpointing makes them, are not
+told. Changes no gradient itself.
+"""
+
+import functools
+import weakref
+from typing import Any, List, Protocol, Sequence
+
+import torch
+
+
+class Listener(Protocol):
+    """Who wants to know. The hook keeps a weak reference."""
+
+    def backward_begins(self, roots: Sequence[Any], grad_tensors: Sequence[Any]) -> None:
+        """A backward pass is about to run, from these tensors.
+
+        `grad_tensors`: the gradient of each, None where it is 1.
+        """
+
+    def backward_ends(self) -> None:
+        """It has run: gradients are in place. Not called after one that failed."""
+
+
+class _BackwardCalls:
+    def __init__(self) -> None:
+        self.listeners: List["weakref.ref[Listener]"] = []
+        self.runs = False  # an outermost one
+        self.original: Any = None  # torch's own function
+
+    def alive(self) -> List[Listener]:
+        listeners = [reference() for reference in self.listeners]
+        if None in listeners:
+            self.listeners = [reference for reference in self.listeners if reference() is not None]
+            listeners = [listener for listener in listeners if listener is not None]
+        return listeners  # type: ignore[return-value]
+
+
+_calls = _BackwardCalls()
+
+
+def listen(listener: Listener) -> None:
+    """From now on `listener` is told of every outermost backward call of this process."""
+    if _calls.original is None:
+        _calls.original = torch.autograd.backward
+        torch.autograd.backward = _around(_calls.original)
+    _calls.listeners.append(weakref.ref(listener))
+
+
+def _around(original: Any) -> Any:
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> None:
+        # Checkpointing may run nested calls in the engine's own threads: one flag for the process.
+        if _calls.runs or not _calls.listeners:
+            original(*args, **kwargs)
+            return
+        _calls.runs = True
+        try:
+            roots = _several(args[0] if args else kwargs.get("tensors"))
+            gradients = _several(args[1] if len(args) > 1 else kwargs.get("grad_tensors"))
+            if len(gradients) != len(roots):
+                gradients = [None] * len(roots)
+            listeners = _calls.alive()
+            for listener in listeners:
+                listener.backward_begins(roots, gradients)
+            original(*args, **kwargs)
+        finally:
+            _calls.runs = False
+        for listener in listeners:
+            listener.backward_ends()
+
+    return backward
+
+
+def _several(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else [value]

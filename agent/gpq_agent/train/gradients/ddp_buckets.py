@@ -1,0 +1,217 @@
+"""A model in DistributedDataParallel (DDP), and the communication hook that weighs its buckets."""
+
+import weakref
+from typing import Any, Dict, List, Optional, Protocol, Tuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel.scatter_gather import scatter_kwargs
+
+from gpq_agent.train import internals
+from gpq_agent.train.noise.probe import GradientProbe
+
+from .marks import Parameter
+
+
+class Owner(Protocol):
+    """What the hook asks of the reducer: the gradient of a replica is `weight` times what the
+    backward call computes, plus `unit` times the sums."""
+
+    probe: GradientProbe
+    count: int  # of replicas
+    sums: Dict[Parameter, torch.Tensor]
+    unit: float
+    weight: float
+
+
+class DdpBuckets:
+    """A wrapped model. `has_hook`: false where the script has registered a hook of its own."""
+
+    def __init__(self, model: DistributedDataParallel, owner: Owner) -> None:
+        self.has_hook = False
+        # DDP cannot reduce it, as where some parameters are not used in every backward call.
+        self.ddp_bypassed = False
+        self.has_reduced = False  # a backward call of this step, whole
+        self.complete = False  # the call in hand has been reduced
+        self.synchronises = True  # the next call is reduced
+        self.parameters = [item for item in model.module.parameters() if item.requires_grad]
+        # That it reduces. Buckets tell what was frozen or not when it was wrapped.
+        self.reach = set(self.parameters)
+        self.knows_reach = False
+        self.keeps_views = bool(getattr(model, "gradient_as_bucket_view", False))
+        self.can_accumulate = _can_accumulate(model, self.parameters)
+        self.average = BucketAverage(model, self.parameters, owner.count)
+        self._model = model
+        self._owner = owner
+        self._arrivals: List[Parameter] = []  # in the buckets of the call in hand
+        try:
+            model.register_comm_hook(state=_State(self), hook=_communicate)
+            self.has_hook = True
+        except RuntimeError:
+            pass  # it has one of its own, which the caller tells
+
+    def synchronise(self, wish: bool) -> None:
+        """Is the next call to be reduced?"""
+        self.synchronises = wish
+        internals.synchronise(self._model, wish)
+
+    def backward_begins(self) -> None:
+        """A backward call is about to run."""
+        self.average.works.clear()
+        self._arrivals.clear()
+        # Without our hook nothing tells: DDP sees to it.
+        self.complete = self.synchronises and not self.has_hook and not self.has_reduced
+
+    def finish(self) -> None:
+        """The call was reduced by the hook, whole."""
+        self.has_reduced = True
+        if not self.knows_reach and self.has_hook:
+            self.reach = set(self._arrivals)
+        self.knows_reach = True
+
+    def bypass_ddp(self) -> None:
+        """From now on its gradients are reduced without DDP, whose reducer would wait for those
+        that never come. The wrapper stays, and passes on what it is called with."""
+        self.ddp_bypassed = True
+        for work in self.average.works:
+            work.wait()
+        self.synchronise(False)
+        model, inner, places = self._model, self._model.module, self._model.device_ids
+
+        def forward(*inputs: Any, **keywords: Any) -> Any:
+            if places:
+                all_inputs, all_keywords = scatter_kwargs(inputs, keywords, places)
+                inputs, keywords = all_inputs[0], all_keywords[0]
+            return inner(*inputs, **keywords)
+
+        model.__dict__["forward"] = forward
+        internals.detach_reducer(model)
+
+    def early_arrivals(self) -> List[Parameter]:
+        """Of a call that is not complete: the parameters that are reduced all the same."""
+        return self._arrivals if self.keeps_views else []
+
+    def bucket_ready(self, bucket: Any) -> Any:
+        """The hook. Returns a future of the bucket's mean over replicas."""
+        owner, average = self._owner, self.average
+        buffer, last = bucket.buffer(), bucket.is_last()
+        probe = owner.probe
+        if last:
+            self.complete = True
+            probe.arrive()
+        if buffer.is_sparse or not buffer.is_floating_point():
+            probe.switch_off("some gradients are sparse or not real numbers")
+        share = average.share
+        factor = owner.weight * share
+        if factor != 1.0:
+            buffer.mul_(factor)
+        if owner.sums:
+            _add_sums(bucket, owner.sums, share * owner.unit)
+        measure = probe.bucket(self, buffer, bucket, share)
+        work = average.start(buffer)
+        if self.keeps_views or not self.knows_reach:
+            self._arrivals += bucket.parameters()
+        if last and not buffer.is_cuda:
+            # Nothing is left to compute meanwhile, and a wait here saves handing the result from
+            # thread to thread.
+            work.wait()
+            return average.future_of(buffer if measure is None else measure(buffer))
+        if measure is None:
+            return work.get_future().then(_result)
+        return work.get_future().then(lambda future: measure(future.value()[0]))
+
+
+class BucketAverage:
+    """Averages buckets over a group: the sum, once each replica has multiplied by `share`."""
+
+    def __init__(
+        self,
+        model: DistributedDataParallel,
+        parameters: List[Parameter],
+        count: int,
+    ) -> None:
+        self.group: Any = model.process_group
+        device = parameters[0].device if parameters else torch.device("cpu")
+        by_backend = averages(dist.get_backend(self.group), device.type)
+        self.share = 1.0 if by_backend else 1.0 / count
+        self.works: List[Any] = []  # of the call in hand
+        self._options = options = dist.AllreduceOptions()
+        operation = dist.ReduceOp.AVG if by_backend else dist.ReduceOp.SUM
+        options.reduceOp = operation  # type: ignore[assignment]
+        # Address and length of a bucket, and the future that has it.
+        self._latest: Optional[Tuple[int, int, Any]] = None
+
+    def start(self, buffer: torch.Tensor) -> Any:
+        """A work that reduces in place."""
+        work = internals.all_reduce(self.group, buffer, self._options)
+        self.works.append(work)
+        return work
+
+    def future_of(self, buffer: torch.Tensor) -> Any:
+        """That has this tensor. Buckets stay where they are, so it is nearly always the same."""
+        latest = self._latest
+        if latest is None or latest[0] != buffer.data_ptr() or latest[1] != buffer.numel():
+            future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+            future.set_result(buffer)
+            latest = self._latest = (buffer.data_ptr(), buffer.numel(), future)
+        return latest[2]
+
+
+def averages(backend: str, device_type: str) -> bool:
+    """Can the backend of a group ("nccl", or by device "cpu:gloo,cuda:nccl") average while it
+    reduces on this device?"""
+    return device_type == "cuda" and not {"nccl", "cuda:nccl"}.isdisjoint(backend.split(","))
+
+
+def _can_accumulate(model: DistributedDataParallel, parameters: List[Parameter]) -> bool:
+    """Can DDP reduce what it did not see all of? Not where it looks for unused parameters or counts
+    on one graph for all calls, nor of gradients that are sparse or complex, which are not in its
+    buckets as they are."""
+    if any(getattr(model, name, False) for name in ("find_unused_parameters", "static_graph")):
+        return False
+    if any(getattr(module, "sparse", False) is True for module in model.module.modules()):
+        return False
+    return not any(item.is_complex() for item in parameters)
+
+
+def _add_sums(bucket: Any, sums: Dict[Parameter, torch.Tensor], factor: float) -> None:
+    """All at once: one call for each would cost more than all the sums."""
+    pairs = zip(bucket.gradients(), bucket.parameters())
+    views = [(view, sums[item]) for view, item in pairs if item in sums]
+    if views:
+        parts = [part for _, part in views]
+        internals.foreach_add_([view for view, _ in views], parts, alpha=factor)
+
+
+class _State:
+    """What DDP keeps of a hook, unseen by Python's garbage collector: it keeps no job alive."""
+
+    def __init__(self, buckets: DdpBuckets) -> None:
+        self.buckets = weakref.ref(buckets)
+        self.group = buckets.average.group
+
+    def __deepcopy__(self, memo: Any) -> "_State":
+        """A copy of the wrapped model, as for an average of its weights, has no hook of its own."""
+        return self
+
+    def __reduce__(self) -> Any:
+        return object, ()
+
+
+def _communicate(
+    state: _State,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]  # torch names it only where c10d is built in
+) -> torch.futures.Future[torch.Tensor]:
+    # DDP insists on this name and on these annotations.
+    buckets = state.buckets()
+    if buckets is None:  # the model has outlived its job
+        return allreduce_hook(state.group, bucket)
+    future: torch.futures.Future[torch.Tensor] = buckets.bucket_ready(bucket)
+    return future
+
+
+def _result(future: Any) -> torch.Tensor:
+    result: torch.Tensor = future.value()[0]
+    return result

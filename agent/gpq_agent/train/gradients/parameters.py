@@ -1,0 +1,48 @@
+"""The parameters that the job trains: those of its optimizers, as these have them now."""
+
+from itertools import chain
+from typing import Any, List, Sequence
+
+from .marks import Parameter
+
+# Elements of all gradients together, up to which zeros are reused from step to step: in small
+# models, whose steps are short.
+SMALL = 1 << 20
+
+
+class JobParameters:
+    """Whatever module they belong to and whenever they began to be trained."""
+
+    def __init__(self, optimizers: Sequence[Any]) -> None:
+        self.optimizers = list(optimizers)
+        self.of_several = len(self.optimizers) > 1  # optimizers
+        self.are_small = True
+        self.lost_some = False  # parameters that were here have gone
+        self._identities: List[int] = []
+        self._list: List[Parameter] = []
+
+    def current(self) -> List[Parameter]:
+        """Each parameter once. The same list again until an optimizer's parameters change."""
+        optimizers = self.optimizers
+        groups = [group["params"] for optimizer in optimizers for group in optimizer.param_groups]
+        identities = list(map(id, chain.from_iterable(groups)))
+        if identities != self._identities:
+            self.lost_some |= not set(identities).issuperset(self._identities)
+            self._identities = identities
+            self._list = list(dict.fromkeys(chain.from_iterable(groups)))
+            self.are_small = sum(item.numel() for item in self._list) <= SMALL
+        return self._list
+
+    def samples(self) -> List[Parameter]:
+        """Of each optimizer the first, the middle and the last parameter that is trained."""
+        groups = map(parameters_of, self.optimizers)
+        return [item for group in groups for item in _samples(group)]
+
+
+def parameters_of(optimizer: Any) -> List[Parameter]:
+    return [item for group in optimizer.param_groups for item in group["params"]]
+
+
+def _samples(parameters: List[Parameter]) -> List[Parameter]:
+    leaves = [item for item in parameters if item.requires_grad]
+    return [leaves[0], leaves[len(leaves) // 2], leaves[-1]] if leaves else []

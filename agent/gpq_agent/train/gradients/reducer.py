@@ -1,0 +1,237 @@
+"""Averages gradients over replicas: by DistributedDataParallel's hooks, the others by itself.
+
+That is what lies outside the wrapped models, and what is not used in every backward call. It is
+also a second backward call of one graph, which DDP passes over in silence.
+"""
+
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from gpq_agent.train.noise.probe import GradientProbe
+
+from .ddp_buckets import DdpBuckets
+from .marks import Marks, Parameter, is_marked, mark
+from .unwrapped import OutsideParameters
+
+CHUNK = 1 << 22  # elements that are reduced at once
+
+
+class Reducer:
+    """One per job with several replicas, which must run the same backward calls in the same order.
+
+    `models` are the wrapped models. `control`: a group for small tensors of the CPU, for what has
+    to be agreed on. `count`: of replicas.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[DistributedDataParallel],
+        probe: GradientProbe,
+        control: Any,
+        count: int,
+    ) -> None:
+        self.count = count
+        self.probe = probe
+        self.sums: Dict[Parameter, torch.Tensor] = {}
+        self.unit = 1.0
+        self.weight = 1.0
+        self.buckets = [DdpBuckets(model, self) for model in models]
+        self._only = self.buckets[0] if len(self.buckets) == 1 else None
+        self._control = control
+        self._marks: Optional[Marks] = None  # None: the call reaches all parameters
+        self._parameters: List[Parameter] = []
+        self._synchronises = True  # in this micro-batch
+        self._group: Any = self.buckets[0].average.group if self.buckets else None
+        self._unwrapped = OutsideParameters(self.buckets)
+
+    @property
+    def own_hooks(self) -> bool:
+        """Has a model a communication hook of the script's?"""
+        return any(not buckets.has_hook for buckets in self.buckets)
+
+    def follow(self) -> None:
+        """Only weigh what the models reduce by themselves."""
+        for buckets in self.buckets:
+            buckets.knows_reach = True
+
+    # -- around a micro-batch --------------------------------------------------------------------
+
+    def enter(self, last: bool, *, accumulates: bool, even: bool) -> None:
+        """`last`: gradients are reduced in this micro-batch. `accumulates`: it is not the only one.
+        `even`: all replicas have equally much of the step. The same on every replica."""
+        self._synchronises = last
+        in_one_piece = even and not accumulates
+        for buckets in self.buckets:
+            buckets.has_reduced = False
+            if accumulates and not buckets.can_accumulate and not buckets.ddp_bypassed:
+                buckets.bypass_ddp()
+            by_ddp = not buckets.ddp_bypassed and (buckets.has_hook or in_one_piece)
+            buckets.synchronise(last and by_ddp)
+
+    def weigh(self) -> None:
+        """Replicas weigh what is their own: a hook of the script's would average it as it is."""
+        for buckets in self.buckets:
+            if not buckets.has_hook and not buckets.ddp_bypassed:
+                buckets.bypass_ddp()
+
+    def leave(self) -> None:
+        """Outside the loop a model is as the script made it, unless DDP is bypassed."""
+        for buckets in self.buckets:
+            buckets.synchronise(not buckets.ddp_bypassed)
+
+    # -- around a backward call ------------------------------------------------------------------
+
+    def backward_begins(
+        self,
+        parameters: List[Parameter],
+        sums: Dict[Parameter, torch.Tensor],
+        unit: float,
+        weight: float,
+        partial: bool,
+    ) -> None:
+        """`sums`, times `unit`, are added to what the call computes, times `weight`. `partial`: the
+        call may reach only some parameters, and it matters which."""
+        self.sums, self.unit, self.weight = sums, unit, weight
+        self._parameters = parameters
+        self._marks = None
+        if self._synchronises and (partial or not self.is_plain(parameters)):
+            self._marks = {item: mark(item) for item in parameters}
+        for buckets in self.buckets:
+            buckets.backward_begins()
+
+    @property
+    def keeps_views(self) -> bool:
+        """Are gradients, once reduced, parts of a bucket?"""
+        return any(buckets.keeps_views for buckets in self.buckets)
+
+    def is_plain(self, parameters: List[Parameter]) -> bool:
+        """Does the hook of one model reduce all of these, as far as it can tell?"""
+        self._parameters = parameters
+        only = self._only
+        if only is None or not only.knows_reach or not only.synchronises:
+            return False
+        return not self._unwrapped.among(parameters)
+
+    def recipients(self) -> Set[Parameter]:
+        """The parameters that the call has left a gradient to."""
+        if self._marks is None:
+            return set(self._parameters)
+        return {item for item in self._parameters if not is_marked(item, self._marks)}
+
+    def backward_ends(self, sums: Dict[Parameter, torch.Tensor]) -> None:
+        """Reduce what the hooks have not. `sums`: those that belong to this call. The hooks have
+        added theirs."""
+        if not self._synchronises:
+            return
+        only = self._only
+        if self._marks is None and only is not None and only.complete:  # all of them, by its hook
+            only.finish()
+            return
+        recipients = self.recipients() if self._marks is not None else None
+        averages: Set[Parameter] = set()
+        rest: List[Parameter] = []
+        for buckets in self.buckets:
+            if buckets.synchronises and buckets.complete:
+                buckets.finish()
+                averages |= buckets.reach
+            elif recipients is None or not recipients.isdisjoint(buckets.parameters):
+                if buckets.synchronises and not buckets.has_reduced:
+                    # Some parameters got no gradient: DDP waits for them, and would raise at the
+                    # next forward pass.
+                    buckets.bypass_ddp()
+                    averages.update(buckets.early_arrivals())
+                rest += [item for item in buckets.parameters if item not in averages]
+        rest += self._unwrapped.among(self._parameters)
+        if rest:
+            own_sums = {item: part for item, part in sums.items() if item not in averages}
+            self._reduce(rest, recipients, own_sums, self.weight)
+        self._marks = None
+
+    def average(self, parameters: Sequence[Parameter]) -> None:
+        """Average what is in `p.grad`. The same parameters on every replica. Collective."""
+        self._reduce(parameters, None, {}, 1.0)
+
+    # -- without DDP -----------------------------------------------------------------------------
+
+    def _reduce(
+        self,
+        parameters: Sequence[Parameter],
+        recipients: Optional[Set[Parameter]],
+        sums: Dict[Parameter, torch.Tensor],
+        weight: float,
+    ) -> None:
+        """Average weight * `p.grad` of the recipients + sums, wherever a replica has any of both.
+        `recipients`: None for all parameters with a gradient. Collective."""
+        parameters = list(dict.fromkeys(parameters))
+        flags = [item.grad is not None for item in parameters]
+        if recipients is not None:
+            flags = [flag and item in recipients for flag, item in zip(flags, parameters)]
+        numbers = [int(flag or item in sums) for flag, item in zip(flags, parameters)]
+        votes = torch.tensor(numbers)
+        dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=self._control)
+        dense: List[Parameter] = []
+        for parameter, has_gradient, vote in zip(parameters, flags, votes.tolist()):
+            if not vote:
+                continue
+            self._prepare(parameter, has_gradient, sums.pop(parameter, None), weight / self.count)
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.coalesce()
+                dist.all_reduce(parameter.grad, group=self._group)
+            else:
+                dense.append(parameter)
+        for chunk in _chunks(dense):
+            self._sum(chunk)
+
+    def _sum(self, parameters: List[Parameter]) -> None:
+        """Sum over replicas, in one buffer that is gone before the next one comes."""
+        gradients = [item.grad.detach() for item in parameters if item.grad is not None]
+        buffer = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        dist.all_reduce(buffer, group=self._group)
+        sizes = [gradient.numel() for gradient in gradients]
+        for gradient, total in zip(gradients, torch.split(buffer, sizes)):
+            gradient.copy_(total.view_as(gradient))
+
+    def _prepare(
+        self,
+        parameter: Parameter,
+        has_gradient: bool,
+        part: Optional[torch.Tensor],
+        weight: float,
+    ) -> None:
+        """What this replica adds to the mean of all, into `p.grad` itself: a copy would be one too
+        many. `has_gradient`: from the call. `part`: its sum."""
+        share = self.unit / self.count
+        if not has_gradient or parameter.grad is None:
+            value = torch.zeros_like(parameter) if part is None else part.detach() * share
+            if parameter.grad is None or parameter.grad.is_sparse or value.is_sparse:
+                parameter.grad = value
+            else:
+                parameter.grad.detach().copy_(value)
+        elif parameter.grad.is_sparse or (part is not None and part.is_sparse):
+            value = parameter.grad.detach() * weight
+            parameter.grad = value if part is None else value + part * share
+        else:
+            gradient = parameter.grad.detach().mul_(weight)
+            if part is not None:
+                gradient.add_(part, alpha=share)
+
+
+def _chunks(parameters: List[Parameter]) -> List[List[Parameter]]:
+    """By type and device of their gradients: at most CHUNK elements, or one tensor."""
+    kinds: Dict[Tuple[str, str], List[Parameter]] = {}
+    for item in parameters:
+        assert item.grad is not None
+        kinds.setdefault((str(item.grad.dtype), str(item.grad.device)), []).append(item)
+    chunks: List[List[Parameter]] = []
+    for kind in sorted(kinds):
+        size = CHUNK
+        for item in kinds[kind]:
+            size += item.numel()
+            if size > CHUNK:
+                chunks.append([])
+                size = item.numel()
+            chunks[-1].append(item)
+    return chunks

@@ -1,0 +1,71 @@
+"""What a script hands to `job.prepare()`: models, optimizers, schedulers and a scaler, checked."""
+
+from typing import Any, List, NamedTuple
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from gpq_agent.train.checkpoints.state_parts import unwrap
+from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.runtime.unsupported import refuse_sharded
+
+
+class Components(NamedTuple):
+    """What trains, each as a list, in the order of the script."""
+
+    wrappers: List[torch.nn.Module]  # DistributedDataParallel where there is one, else the models
+    models: List[torch.nn.Module]  # the script's own
+    optimizers: List[Any]
+    schedulers: List[Any]
+    scaler: Any  # None without one
+    measure: Any  # the optimizer on whose parameters gradient noise is measured, None for all
+
+    @property
+    def noise_sources(self) -> List[Any]:
+        """The optimizers on whose parameters gradient noise is measured."""
+        return self.optimizers if self.measure is None else [self.measure]
+
+
+def make_components(
+    replicas: int,
+    model: Any,
+    optimizer: Any,
+    scheduler: Any,
+    scaler: Any,
+    measure: Any,
+) -> Components:
+    """Of a job with so many replicas. There may be one model, optimizer or scheduler, or a list or
+    tuple of them.
+
+    Raises GpqTrainError for models that are not wrapped for several replicas, for what keeps its
+    state in pieces, without an optimizer, and where `measure` is none of the optimizers.
+    """
+    models, optimizers = _as_list(model), _as_list(optimizer)
+    refuse_sharded(models, optimizers)
+    pairs = [unwrap(item) for item in models]
+    wrappers = [pair.wrapper for pair in pairs]
+    if replicas > 1 and not all(isinstance(item, DistributedDataParallel) for item in wrappers):
+        raise GpqTrainError(
+            "the model is not wrapped for {} replicas".format(replicas),
+            "use job.wrap(model)",
+        )
+    components = Components(
+        wrappers,
+        [pair.inner for pair in pairs],
+        optimizers,
+        _as_list(scheduler),
+        scaler,
+        measure,
+    )
+    sources = components.noise_sources
+    if not optimizers or not all(any(item is one for one in optimizers) for item in sources):
+        raise GpqTrainError(
+            "job.prepare() needs an optimizer, and measure= one of those it was given",
+        )
+    return components
+
+
+def _as_list(value: Any) -> List[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]

@@ -1,0 +1,82 @@
+"""`gpq.init()`: sets a replica up once, in the order that device, process group and exit need."""
+
+import atexit
+import os
+import weakref
+from typing import List, Optional
+
+import torch
+
+from gpq_agent.train.errors import GpqTrainError, UnusableGpu
+from gpq_agent.train.internals import untried
+from gpq_agent.train.job.job import Job
+from gpq_agent.train.prove.recorder import begin
+from gpq_agent.train.runtime.environment import (
+    Environment,
+    bind_cores,
+    close_group,
+    let_threads_rest,
+    open_device,
+    open_group,
+    read_environment,
+)
+from gpq_agent.train.runtime.rng import script_seed
+from gpq_agent.train.runtime.shutdown import be_one_of_many, note_departure
+from gpq_agent.train.runtime.termination import note_error
+
+_current: "List[weakref.ref[Job]]" = []  # at most one, to tell a script that asks for a second
+
+
+def init(*, seed: Optional[int] = None, checkpoint_dir: Optional[str] = None) -> Job:
+    """Set this replica up: process group, device, cores, seeds. Call it once, before anything is
+    drawn at random.
+
+    torch, numpy and random are seeded alike on all replicas, in each attempt: with rank 0's `seed`,
+    by default the one that the script gave to torch before, else 0.
+
+    `checkpoint_dir` is where checkpoints go when gpq gives no directory; without either there are
+    none. Raises GpqTrainError when a job is already set up in this process.
+    """
+    if _current and _current[0]() is not None:
+        raise GpqTrainError(
+            "gpq.init() was called twice in one process",
+            "keep the job that the first call returned",
+        )
+    environment = read_environment(os.environ)
+    if environment.checkpoint_dir is None and checkpoint_dir is not None:
+        environment = environment._replace(checkpoint_dir=os.path.abspath(checkpoint_dir))
+    problem = bind_cores(environment.cores)
+    device = _open_device(environment)
+    _open_group(environment, device)
+    recorder = begin(os.environ, environment)
+    seed = script_seed() if seed is None else seed
+    job = Job(environment, device, seed, os.environ, recorder)
+    for words in (problem, untried(torch.__version__)):
+        if words:
+            job._engine.notice(words)
+    _current[:] = [weakref.ref(job)]
+    return job
+
+
+def _open_device(environment: Environment) -> torch.device:
+    """As open_device. The node agent is told which GPU could not be used."""
+    try:
+        return open_device(environment)
+    except UnusableGpu as error:
+        if environment.run_dir and environment.local_rank < len(environment.gpus):
+            gpu = environment.gpus[environment.local_rank]
+            note_error(environment.run_dir, environment.rank, error, gpu)
+        raise
+
+
+def _open_group(environment: Environment, device: torch.device) -> None:
+    """As open_group. Exit handlers close it: Python runs them from the last to the first."""
+    if environment.replicas > 1:
+        be_one_of_many()
+        atexit.register(let_threads_rest)
+    if open_group(environment, device):
+        # NCCL complains otherwise, and threads of gloo may outlive the interpreter.
+        atexit.register(close_group)
+    if environment.replicas > 1 and environment.run_dir:
+        # Runs before the group is closed.
+        atexit.register(note_departure, environment.run_dir, environment.rank)

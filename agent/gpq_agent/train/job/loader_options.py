@@ -1,0 +1,130 @@
+"""The arguments of job.loader(): what they say together, and which contradict each other."""
+
+import operator
+from typing import Any, Dict, List, NamedTuple, Optional
+
+import torch
+
+from gpq_agent.train.data.batches import Limits
+from gpq_agent.train.data.order import OwnOrder
+from gpq_agent.train.errors import GpqTrainError
+
+USUAL_BATCH = "give the usual number of examples of a batch, for which the learning rate is right"
+
+
+class Source(NamedTuple):
+    """Where examples come from."""
+
+    dataset: Any
+    options: Dict[str, Any]  # of torch's DataLoader
+    may_change: bool  # between attempts, or from one replica to another
+
+
+class Ordering(NamedTuple):
+    """In which order an epoch visits the examples, under the names of job.loader()."""
+
+    shuffle: Optional[bool]
+    sampler: Any
+    batch_sampler: Any
+    drop_last: bool
+    generator: Optional[torch.Generator]
+
+    @property
+    def has_sampler(self) -> bool:
+        """Does the script bring a sampler, or a batch sampler?"""
+        return self.sampler is not None or self.batch_sampler is not None
+
+    def own_order(self, size: int) -> Optional[OwnOrder]:
+        """The script's own order of an epoch over `size` examples, None without one.
+
+        Raises GpqTrainError.
+        """
+        if self.batch_sampler is not None:
+            rivals = {
+                "sampler": self.sampler is not None,
+                "shuffle": self.shuffle,
+                "drop_last": self.drop_last,
+            }
+            _refuse_rivals(
+                "batch_sampler=",
+                "it decides that itself",
+                [name for name, is_set in rivals.items() if is_set],
+            )
+            return OwnOrder(self.batch_sampler, size, batched=True)
+        if self.sampler is None:
+            return None
+        rival = ["shuffle"] if self.shuffle else []
+        _refuse_rivals("sampler=", "the sampler decides on the order", rival)
+        return OwnOrder(self.sampler, size, batched=False)
+
+
+class BatchSizes(NamedTuple):
+    """How large batches are and may become, in examples, under the names of job.loader()."""
+
+    batch_size: Optional[int]
+    max_batch_size: Optional[int]
+    max_local_batch: Optional[int]
+    fixed_batch: bool
+
+    def limits(self, replicas: int, own_order: Optional[OwnOrder], seed: int) -> Limits:
+        """What the sizes allow `replicas`, with `own_order` of the script or None.
+
+        `seed`: of that order, whose first epoch shows its longest batch. Raises GpqTrainError.
+        """
+        for name in ("batch_size", "max_batch_size", "max_local_batch"):
+            _check(name, getattr(self, name))
+        batched = own_order is not None and own_order.batched
+        batch, max_batch = self.batch_size, self.max_batch_size
+        if own_order is not None and batched:
+            batch = self._batch_of_sampler(own_order.batch_size())
+        if batch is None:
+            raise GpqTrainError(
+                "job.loader() needs batch_size",
+                "the total over all replicas for which the learning rate is right",
+            )
+        if max_batch is not None and max_batch < batch:
+            raise GpqTrainError(
+                "max_batch_size {} is below batch_size {}".format(max_batch, batch),
+                "batch_size is the total over all replicas, max_batch_size how far it may grow",
+            )
+        if batched and max_batch is not None and max_batch > batch:
+            raise GpqTrainError(
+                "max_batch_size has no meaning with batch_sampler=: its batches are the steps",
+                "leave it out, or give a sampler= and let gpq make the batches",
+            )
+        if own_order is not None and batched:
+            # Alone, each of its batches would go through the device at once.
+            local = self.max_local_batch or max(batch, own_order.draw(seed, 0).longest())
+            return Limits(batch, batch, local, replicas, True)
+        max_total = batch if self.fixed_batch else max_batch or batch
+        return Limits(batch, max_total, self.max_local_batch or batch, replicas, self.fixed_batch)
+
+    def _batch_of_sampler(self, own_size: Optional[int]) -> int:
+        """With a batch sampler. `own`: the batch size that it says it has."""
+        if self.batch_size is None and own_size is None:
+            words = "job.loader() needs batch_size: the batch sampler does not say it"
+            raise GpqTrainError(words, USUAL_BATCH)
+        if self.batch_size is not None and own_size is not None and self.batch_size != own_size:
+            words = "batch_size {} is not the {} of the batch sampler"
+            raise GpqTrainError(words.format(self.batch_size, own_size), "leave batch_size out")
+        batch = own_size if own_size is not None else self.batch_size
+        assert batch is not None
+        return batch
+
+
+def _refuse_rivals(option: str, reason: str, rivals: List[str]) -> None:
+    if rivals:
+        words = "{} and {} were both given: {}"
+        raise GpqTrainError(words.format(option, "=, ".join(rivals) + "=", reason), "leave one out")
+
+
+def _check(name: str, value: Optional[int]) -> None:
+    if value is None:
+        return
+    try:
+        number = operator.index(value)
+    except TypeError:
+        words = "{} must be a whole number, not {!r}".format(name, value)
+        raise GpqTrainError(words) from None
+    if number < 1:
+        raise GpqTrainError("{} must be at least 1, not {}".format(name, value))

@@ -1,0 +1,115 @@
+"""What happens in a script's loop: over epochs, over steps with batches of its own, or another."""
+
+from contextlib import contextmanager
+from typing import Any, Iterator, Tuple
+
+import torch
+
+from gpq_agent.train.data.sampler import GlobalSampler
+from gpq_agent.train.engine.engine import Engine
+from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.runtime.rng import generator_states, reseed, set_generators
+
+
+def epoch_loop(engine: Engine, sampler: GlobalSampler, count: int) -> Iterator[int]:
+    """Epochs up to `count - 1`, from where the sampler stands. Collective at each end."""
+    engine.runtime.meter.epochs = count
+    engine.start.in_epochs = True
+    while sampler.cursor.epoch < count:
+        epoch = sampler.cursor.epoch
+        engine.begin_epoch(epoch)
+        try:
+            yield epoch
+        except GeneratorExit:
+            engine.boundaries.ending.disarm()
+            raise
+        engine.boundaries.close_epoch()
+        if sampler.cursor.epoch == epoch:
+            sampler.seek(epoch + 1)
+        if epoch + 1 < count:
+            engine.boundary()
+    engine.boundaries.finish()
+
+
+def step_loop(engine: Engine, count: int, seed: int) -> Iterator[int]:
+    """Steps up to `count - 1`, from where the engine stands. Collective at each boundary.
+
+    `seed`: of every generator of random numbers, together with the step, alike on all replicas.
+    Raises GpqTrainError before the training is prepared.
+    """
+    if not engine.checkpointer.is_ready:
+        hint = "prepare model and optimizer first"
+        raise GpqTrainError("job.steps() was called before job.prepare()", hint)
+    engine.statistics.total_steps = count
+    engine.statistics.declare()
+    while engine.runtime.meter.steps < count:
+        engine.boundary()
+        reseed(seed, engine.runtime.meter.steps, 0)
+        engine.share_weight(1.0)
+        try:
+            yield engine.runtime.meter.steps
+        except GeneratorExit:
+            engine.boundaries.ending.disarm()
+            raise
+        engine.runtime.meter.stepped(1.0)
+        engine.statistics.say_ready()
+    engine.boundaries.finish()
+
+
+def rows_of_replica(engine: Engine, batch: Tuple[Any, ...]) -> Any:
+    """This replica's rows of a batch that all replicas hold alike, and their weight to the engine.
+
+    `batch`: tensors or sequences, all with as many rows. Returns one part for one, else a tuple.
+    Raises GpqTrainError for parts of different lengths, and for fewer rows than replicas.
+    """
+    rank, replicas = engine.runtime.environment.rank, engine.runtime.environment.replicas
+    sizes = {len(part) for part in batch}
+    if len(sizes) != 1:
+        raise GpqTrainError(
+            "job.share() was given parts of different lengths: {}".format(sorted(sizes)),
+        )
+    size = sizes.pop()
+    if size < replicas:
+        raise GpqTrainError(
+            "a batch of {} does not reach {} replicas".format(size, replicas),
+            "submit with --gpus 1-{}, or draw larger batches".format(size),
+        )
+    shares = [_rows(part, rank, replicas) for part in batch]
+    engine.share_weight(replicas * len(shares[0]) / size, even=size % replicas == 0)
+    return shares[0] if len(shares) == 1 else tuple(shares)
+
+
+def _rows(part: Any, first: int, stride: int) -> Any:
+    rows = part[first::stride]
+    # Models call view() on a batch, which comes in one piece. Rows of it need a copy for that.
+    return rows.contiguous() if isinstance(rows, torch.Tensor) else rows
+
+
+def pass_boundary(engine: Engine) -> None:
+    """One step of a loop that tells gpq no more than that. Collective, and may not return."""
+    engine.statistics.declare()
+    engine.runtime.meter.steps += 1
+    engine.statistics.say_ready()
+    engine.boundary()
+
+
+@contextmanager
+def evaluation(engine: Engine, *, restores_generators: bool) -> Iterator[None]:
+    """Nothing inside counts as training, and the engine neither stops nor saves.
+
+    `restores_generators`: what is drawn inside takes nothing from the random numbers outside, as of
+    a step that all replicas draw alike.
+    """
+    generators = generator_states() if restores_generators else []
+    engine.runtime.evaluating += 1
+    engine.runtime.pulse.phase("evaluating")
+    engine.statistics.times.discard()
+    try:
+        yield
+    except BaseException:
+        engine.runtime.evaluation_failed = True
+        raise
+    finally:
+        set_generators(generators)
+        engine.runtime.evaluating -= 1
+        engine.runtime.pulse.phase("computing")

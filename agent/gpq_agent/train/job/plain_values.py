@@ -1,0 +1,63 @@
+"""Plain values in checkpoints: what `job.state("name", value)` keeps, and what it takes."""
+
+from typing import Any, Callable, Dict
+
+from gpq_agent.train.checkpoints.state_parts import USER, Parts
+from gpq_agent.train.errors import GpqTrainError
+
+
+class PlainValue:
+    """A part of checkpoints that holds one plain value."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        self.value = state["value"]
+
+
+class PlainValues:
+    """The plain values of one job, by name."""
+
+    def __init__(self, parts: Parts, read_checkpoint: Callable[[], None]) -> None:
+        """`read_checkpoint`: offers the checkpoint of the attempt before to `parts`, on its first
+        call only. Collective."""
+        self._parts = parts
+        self._read_checkpoint = read_checkpoint
+        self._values: Dict[str, PlainValue] = {}
+
+    def keep(self, name: str, value: Any) -> Any:
+        """Keep `value` in checkpoints. Returns it, or on the first call for `name` what the
+        checkpoint holds. The first call may read the checkpoint, which is collective.
+
+        Raises GpqTrainError for a value that is not plain.
+        """
+        if not is_plain(value):
+            raise GpqTrainError(
+                "job.state({!r}, ...) keeps numbers, texts and lists of them, not a {}".format(
+                    name, type(value).__name__
+                ),
+                "what has state_dict() and load_state_dict() is kept by job.state(part)",
+            )
+        if name in self._values:
+            self._values[name].value = value
+            return value
+        self._read_checkpoint()
+        part = self._values[name] = PlainValue(value)
+        self._parts.add(USER + name, part)
+        return part.value
+
+
+def is_plain(value: Any) -> bool:
+    """Is it None, a bool, a number, a text, or a list, tuple or dictionary of such values?
+
+    The keys of a dictionary must be texts.
+    """
+    if isinstance(value, (list, tuple)):
+        return all(is_plain(item) for item in value)
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and is_plain(item) for key, item in value.items())
+    return value is None or isinstance(value, (bool, int, float, str))

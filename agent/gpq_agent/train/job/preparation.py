@@ -1,0 +1,90 @@
+"""What `job.prepare()` composes on top of the data: learning-rate rules, the gate, and clocks."""
+
+from typing import List, NamedTuple
+
+from gpq_agent.train.data.batches import Limits
+from gpq_agent.train.engine.engine import Engine
+from gpq_agent.train.engine.setup import Training
+from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.job.components import Components
+from gpq_agent.train.job.resumption import Resumption
+from gpq_agent.train.job.training_data import TrainingData
+from gpq_agent.train.optim.grad_scaler import wrap_scaler
+from gpq_agent.train.optim.lr_rules import Rule, make_rule
+from gpq_agent.train.optim.scheduler_clock import wrap_scheduler
+from gpq_agent.train.optim.step_gate import StepGate
+
+
+class BatchScaling(NamedTuple):
+    """How optimizers follow the batch size: the arguments of job.prepare(), under its names."""
+
+    rule: str
+    warmup_steps: float  # of the script's own schedule
+    scale_betas: bool
+
+
+class Preparation:
+    """Attaches the components of a training to the engine. One per job."""
+
+    def __init__(self, engine: Engine, resumption: Resumption, components: Components) -> None:
+        self._engine = engine
+        self._resumption = resumption
+        self._components = components
+
+    def attach_steps(self) -> None:
+        """For a loop without job.loader(): nothing follows a batch size. Collective.
+
+        Raises GpqTrainError for a checkpoint that does not fit the script.
+        """
+        self._resumption.resume(self._components, None)
+        self._engine.attach_steps(self._components.wrappers, self._components.optimizers)
+
+    def attach_training(self, data: TrainingData, scaling: BatchScaling) -> StepGate:
+        """For a loop over job.loader(): what trains follows the batch size. Collective.
+
+        Raises GpqTrainError for a rule that does not fit an optimizer, and for a checkpoint or data
+        that do not fit the script.
+        """
+        engine, components = self._engine, self._components
+        rules = self._make_rules(data.limits, scaling)
+        self._resumption.resume(components, data)
+        training = Training(
+            components.wrappers,
+            components.optimizers,
+            rules,
+            components.scaler,
+            components.noise_sources,
+            scaling.scale_betas,
+        )
+        loop = engine.attach_training(training)
+        gate = loop.gate
+        for scheduler, clock in zip(components.schedulers, engine.runtime.meter.schedules):
+            wrap_scheduler(scheduler, clock, loop.gain, gate)
+        if components.scaler is not None:
+            wrap_scaler(components.scaler, gate)
+        if len(components.optimizers) > 1 and not data.limits.fixed:
+            engine.notice("gradient noise is measured on {}".format(_noise_words(components)))
+        return gate
+
+    def _make_rules(self, limits: Limits, scaling: BatchScaling) -> List[Rule]:
+        rules: List[Rule] = []
+        for optimizer in self._components.optimizers:
+            try:
+                rule = make_rule(
+                    scaling.rule,
+                    optimizer,
+                    base_batch=limits.base_batch,
+                    warmup_steps=scaling.warmup_steps,
+                )
+            except ValueError as error:
+                raise GpqTrainError(str(error)) from None
+            if rule.notice and not limits.fixed:
+                self._engine.notice(rule.notice)
+            rules.append(rule)
+        return rules
+
+
+def _noise_words(components: Components) -> str:
+    if components.measure is None:
+        return "all parameters"
+    return "the parameters of {}".format(type(components.measure).__name__)

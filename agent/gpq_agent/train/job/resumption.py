@@ -1,0 +1,101 @@
+"""A job's own parts of checkpoints: their names, and how they come back in the next attempt."""
+
+import time
+from typing import Any, Dict, Optional
+
+from gpq_agent.train.checkpoints.state_parts import Trained, choose_state, outside_parameters
+from gpq_agent.train.engine.engine import Engine
+from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.job.components import Components
+from gpq_agent.train.job.training_data import TrainingData
+from gpq_agent.train.optim.inner_optimizers import InnerOptimizer, inner_optimizers
+from gpq_agent.train.optim.scheduler_clock import ScheduleClock
+
+
+class Resumption:
+    """Reads the newest checkpoint once, and restores from it what the job trains."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._state: Optional[Dict[str, Any]] = None  # of the checkpoint, until it is restored
+        self._is_read = False
+
+    def read(self) -> None:
+        """Offer the newest checkpoint to the parts of the job. Collective on the first call, and
+        nothing on later ones."""
+        if self._is_read:
+            return
+        self._is_read = True
+        engine = self._engine
+        rank = engine.runtime.environment.rank
+        self._state = choose_state(
+            engine.checkpointer.store, engine.runtime.group, rank, engine.notice
+        )
+        if self._state is not None:
+            engine.checkpointer.parts.offer(self._state)
+
+    def resume(self, components: Components, data: Optional[TrainingData]) -> None:
+        """Name what trains as parts of checkpoints, and restore it. Collective.
+
+        `data`: of job.loader(), None without it. Raises GpqTrainError for data that differ between
+        replicas or from the attempt before, for a part that cannot be saved, and for a checkpoint
+        that does not fit the script.
+        """
+        self._register_progress(components, data)
+        self._register_components(components)
+        self._restore(data)
+
+    def _register_progress(self, components: Components, data: Optional[TrainingData]) -> None:
+        engine, parts = self._engine, self._engine.checkpointer.parts
+        engine.runtime.meter.schedules = [ScheduleClock() for _ in components.schedulers]
+        parts.add("progress", engine.runtime.meter)
+        if data is None:
+            return
+        parts.add("cursor", data.loader.sampler)
+        parts.add("ledger", engine.boundaries.ledger)
+        parts.add("noise", data.noise)
+        if data.fingerprint is not None:
+            data.fingerprint.compare(engine.runtime.agreement, engine.notice)
+            parts.add("data", data.fingerprint)
+
+    def _register_components(self, components: Components) -> None:
+        parts = self._engine.checkpointer.parts
+        optimizers = components.optimizers
+        for name, items in (("model", components.models), ("optimizer", optimizers)):
+            for index, item in enumerate(items):
+                parts.add("{}:{}".format(name, index) if index else name, item)
+        parts.add("trained", Trained(optimizers))
+        outside = outside_parameters(components.models, optimizers)
+        if outside:
+            parts.add("outside", outside)
+        for index, optimizer in enumerate(optimizers):
+            for place, inner in enumerate(inner_optimizers(optimizer)):
+                name = "optimizer:{}.{}".format(index, place)
+                parts.add(name, InnerOptimizer(optimizer, inner))
+        for index, scheduler in enumerate(components.schedulers):
+            parts.add("scheduler:{}".format(index), scheduler)
+        if components.scaler is not None:
+            parts.add("scaler", components.scaler)
+
+    def _restore(self, data: Optional[TrainingData]) -> None:
+        begin = time.perf_counter()
+        engine = self._engine
+        if engine.runtime.environment.checkpoint_dir:
+            engine.checkpointer.parts.refuse_unsavable()
+        self.read()
+        state, self._state = self._state, None
+        if state is None:
+            return
+        try:
+            engine.checkpointer.parts.restore(state)
+            if data is not None:
+                engine.boundaries.ledger.resume(data.loader.sampler.cursor.consumed)
+        except GpqTrainError:
+            raise
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            words = " ".join(str(error).split())
+            raise GpqTrainError(
+                "the checkpoint does not fit this script: {}".format(words),
+                "continue with the script that wrote it, or submit a new job",
+            ) from error
+        engine.statistics.restore_seconds = time.perf_counter() - begin

@@ -1,0 +1,96 @@
+"""What `job.loader()` composes: limits of the batch, the order of the data, and the loader."""
+
+from typing import NamedTuple, Optional
+
+from gpq_agent.train.data.batches import Limits, starting
+from gpq_agent.train.data.fingerprint import Fingerprint
+from gpq_agent.train.data.loader import Loader, dataset_size
+from gpq_agent.train.data.sampler import GlobalSampler
+from gpq_agent.train.engine.engine import Engine
+from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.job.loader_options import BatchSizes, Ordering, Source
+from gpq_agent.train.noise.noise_scale import NoiseScale
+
+
+class TrainingData(NamedTuple):
+    """The training data of a job, as its engine has them."""
+
+    limits: Limits
+    noise: NoiseScale
+    loader: Loader
+    fingerprint: Optional[Fingerprint]  # None where data may change, or nothing is to compare
+
+
+def make_training_data(
+    engine: Engine,
+    seed: int,
+    source: Source,
+    sizes: BatchSizes,
+    ordering: Ordering,
+) -> TrainingData:
+    """Make the loader that a script asks for, and attach it to the engine. Collective.
+
+    `seed`: of the order where the script gives no generator, the same on every replica. Raises
+    GpqTrainError for arguments that make no loader, and once the training is prepared.
+    """
+    if engine.checkpointer.is_ready:
+        hint = "make the loader first"
+        raise GpqTrainError("job.prepare() was called before job.loader()", hint)
+    environment, check = engine.runtime.environment, engine.runtime.recorder
+    size = dataset_size(source.dataset)
+    if ordering.generator is not None:
+        seed = engine.runtime.agreement.broadcast(ordering.generator.initial_seed())
+    if check is not None and not ordering.has_sampler:
+        size = check.size(size, sizes.batch_size or 1)
+    own_order = ordering.own_order(size)
+    limits = _within_memory(engine, sizes.limits(environment.replicas, own_order, seed))
+    if check is not None:
+        limits = check.limits(limits)
+    cursor = GlobalSampler(
+        size,
+        starting(limits),
+        replicas=environment.replicas,
+        rank=environment.rank,
+        seed=seed,
+        shuffle=ordering.shuffle is None or bool(ordering.shuffle),
+        base=limits.base_batch,
+        most=limits.max_local,
+        drop_last=ordering.drop_last,
+        own_order=own_order,
+        gather=engine.runtime.agreement.gather,
+        tell=engine.notice,
+    )
+    # Nobody knows how often a sampler repeats an example: then the data count as endless.
+    noise = NoiseScale(limits.base_batch, size if own_order is None else 0)
+    loader = Loader(
+        source.dataset,
+        cursor,
+        engine,
+        generator=ordering.generator,
+        **source.options,
+    )
+    fingerprint = None
+    if not source.may_change and (environment.replicas > 1 or environment.checkpoint_dir):
+        fingerprint = Fingerprint(source.dataset, dataset_size(source.dataset))
+    engine.attach_data(limits, cursor, noise)
+    return TrainingData(limits, noise, loader, fingerprint)
+
+
+def _within_memory(engine: Engine, limits: Limits) -> Limits:
+    """At most as many examples at once as earlier attempts had memory for. Collective.
+
+    Where there was none for the noise scale, the engine no longer measures it.
+    """
+    memory = engine.failures.memory
+    record = memory.bound() if memory is not None else None
+    # Each node may have a record of its own. The smallest bound is everybody's.
+    smallest_bound = float(min(record or limits.max_local, limits.max_local))
+    is_refused = memory is not None and not memory.may_sample()
+    maxima = engine.runtime.agreement.all_reduce_max([-smallest_bound, float(is_refused)])
+    bound, engine.statistics.measures = -int(maxima[0]), not maxima[1]
+    if bound >= limits.max_local:
+        return limits
+    engine.notice(
+        "an earlier attempt ran out of memory: at most {} examples at once".format(bound),
+    )
+    return limits._replace(max_local=bound)

@@ -1,0 +1,1 @@
+"""Squared norms in, noise scale and gain out."""

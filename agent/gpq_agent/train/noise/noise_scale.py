@@ -1,0 +1,167 @@
+"""Gradient noise scale: smoothed statistics of the gradient of one example.
+
+How they are measured is the probe's business.
+"""
+
+import math
+from typing import Any, Dict, Optional
+
+WINDOW = 100  # in base batches: as many examples as that weigh 1/e less in the averages
+TINY = 1e-30
+
+
+class NoiseScale:
+    """Averages of the two gradient statistics of one example: sqr = |E g|^2 and var = tr(Cov g).
+
+    From K independent micro-gradients of b examples each, with L the mean of their squared norms
+    and A the squared norm of their mean (McCandlish et al. 2018, appendix A; Pollux, OSDI'21,
+    section 3.1):
+
+        tr = (L - A) b K / (K - 1)        g2 = (K A - L) / (K - 1)        noise scale = tr / g2
+
+    tr and g2 are averaged separately, over a window counted in examples, and divided last. An epoch
+    draws its examples without replacement, which biases g2 by exactly -tr / N: `sqr` has that
+    corrected.
+    """
+
+    def __init__(self, base_batch: int, dataset_size: int, *, window: Optional[int] = None) -> None:
+        """`base_batch`: examples of the user's own batch.
+
+        `dataset_size`: N, 0 if unknown. `window`: in examples.
+        """
+        if base_batch < 1:
+            raise ValueError("base_batch must be at least 1, got {}".format(base_batch))
+        self._base = base_batch
+        self._size = dataset_size
+        self._window = window if window is not None else WINDOW * base_batch
+        self._is_biased = False
+        self._is_preconditioned = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self._weight = 0.0  # examples that still count: the debiasing weight of both sums
+        self._trace = 0.0
+        self._square = 0.0
+
+    def observe(
+        self,
+        local_sqr: float,
+        mean_sqr: float,
+        *,
+        batch: float,
+        count: float,
+        biased: bool = False,
+        preconditioned: bool = False,
+        steps: int = 1,
+    ) -> None:
+        """Take in the averages of L and A over `steps` steps.
+
+        They are from `count` micro-gradients of `batch` examples each. Values that are not finite
+        change nothing. A biased observation (one replica, consecutive steps) never touches unbiased
+        averages. The first unbiased one replaces biased averages, and so does a change of
+        preconditioning, which changes the unit.
+        """
+        if count <= 1 or batch <= 0 or steps < 1:
+            raise ValueError(
+                "a noise estimate needs at least two micro-gradients, got {} of {}".format(
+                    count, batch
+                )
+            )
+        if not (math.isfinite(local_sqr) and math.isfinite(mean_sqr)):
+            return
+        if preconditioned != self._is_preconditioned or (self._is_biased and not biased):
+            self._forget()
+        elif biased and not self._is_biased and self._weight > 0:
+            return
+        self._is_biased, self._is_preconditioned = biased, preconditioned
+        trace = (local_sqr - mean_sqr) * batch * count / (count - 1)
+        square = (count * mean_sqr - local_sqr) / (count - 1)
+        examples = batch * count * steps
+        decay = math.exp(-examples / self._window)
+        self._weight = self._weight * decay + examples
+        self._trace = self._trace * decay + trace * examples
+        self._square = self._square * decay + square * examples
+
+    @property
+    def var(self) -> float:
+        """tr(Cov g) of one example, never negative. 0.0 while nothing is known."""
+        return max(self._trace / self._weight, 0.0) if self._weight else 0.0
+
+    @property
+    def sqr(self) -> float:
+        """|E g|^2, positive. 0.0 while nothing is known.
+
+        n examples tell a squared gradient from noise only down to var / n. When the estimate is not
+        above that, it is the answer, and `capped` says so.
+        """
+        if not self._weight:
+            return 0.0
+        return max(self._corrected(), self._resolution(), TINY)
+
+    @property
+    def samples(self) -> int:
+        """Examples in the window."""
+        return int(self._weight)
+
+    @property
+    def noise_scale(self) -> float:
+        """var / sqr, examples. A lower bound when `capped`, 0.0 while nothing is known."""
+        return self.var / self.sqr if self._weight else 0.0
+
+    @property
+    def biased(self) -> bool:
+        """Whether the averages come from consecutive steps of a single replica."""
+        return self._is_biased
+
+    @property
+    def preconditioned(self) -> bool:
+        """Whether gradients were weighed by Adam's preconditioner."""
+        return self._is_preconditioned
+
+    @property
+    def capped(self) -> bool:
+        """Whether the noise scale is a lower bound: the squared gradient drowned in the noise."""
+        return self._weight > 0 and self._corrected() <= self._resolution()
+
+    def gain(self, total_batch: int) -> float:
+        """Progress of a step of `total_batch` examples, in steps of the base batch.
+
+        As in AdaScale and Pollux (section 2.2). Between 1 and total_batch / base_batch for batches
+        from the base upwards, and 1.0 while nothing is known.
+        """
+        if total_batch < 1:
+            raise ValueError("total_batch must be at least 1, got {}".format(total_batch))
+        if not self._weight or total_batch == self._base:
+            return 1.0
+        ratio = total_batch / self._base
+        gain = (self.var / self._base + self.sqr) / (self.var / total_batch + self.sqr)
+        return min(max(gain, min(1.0, ratio)), max(1.0, ratio))
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Sums with their debiasing weight: plain numbers."""
+        return {
+            "weight": self._weight,
+            "trace": self._trace,
+            "square": self._square,
+            "biased": self._is_biased,
+            "preconditioned": self._is_preconditioned,
+        }
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Go on from `state_dict`.
+
+        Raises KeyError, ValueError or TypeError for anything else, and then nothing changes.
+        """
+        sums = [float(state[name]) for name in ("weight", "trace", "square")]
+        flags = [bool(state[name]) for name in ("biased", "preconditioned")]
+        if not all(math.isfinite(value) for value in sums) or sums[0] < 0:
+            raise ValueError("noise scale sums are not finite: {}".format(sums))
+        self._weight, self._trace, self._square = sums
+        self._is_biased, self._is_preconditioned = flags
+
+    def _corrected(self) -> float:
+        square = self._square / self._weight
+        return square + self._trace / self._weight / self._size if self._size > 0 else square
+
+    def _resolution(self) -> float:
+        return self.var / self._weight

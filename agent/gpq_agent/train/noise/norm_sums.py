@@ -1,0 +1,77 @@
+"""What is measured, and the sums of what was measured since the last time."""
+
+from typing import Any, Dict, List, Sequence, Set, Tuple
+
+import torch
+import torch.distributed as dist
+
+from gpq_agent.train.noise.noise_scale import NoiseScale
+
+
+class MeasuredParameters:
+    """Those of these optimizers that are trained."""
+
+    def __init__(self, optimizers: Sequence[Any]) -> None:
+        self.parameters: List[torch.nn.Parameter] = []
+        self.as_set: Set[torch.nn.Parameter] = set()
+        self._optimizers = list(optimizers)
+        self.find()
+
+    def find(self) -> None:
+        """Those that are trained now: some may have been frozen before, or added since."""
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        items = [item for group in groups for item in group["params"]]
+        self.parameters[:] = [item for item in items if item.requires_grad]
+        self.as_set = set(self.parameters)
+
+
+class NormSums:
+    """Local norms, norms of the mean, and their number, by (batch, count, preconditioned), on the
+    device until they are collected. `grad_scale`: the loss scale of the step in hand."""
+
+    def __init__(self, scale: NoiseScale, replicas: int, group: Any, device: torch.device) -> None:
+        self.grad_scale: Any = 1.0
+        self.dtype = torch.float32 if device.type == "mps" else torch.float64
+        self._scale = scale
+        self._replicas, self._group, self._device = replicas, group, device
+        self._sums: Dict[Tuple[float, float, bool], torch.Tensor] = {}
+
+    def zeros(self, *shape: int) -> torch.Tensor:
+        return torch.zeros(shape, dtype=self.dtype, device=self._device)
+
+    def open(self, batch: float, count: float, *, preconditioned: bool) -> None:
+        """There is such a sum, whether or not anything is added to it."""
+        key = (batch, count, preconditioned)
+        if key not in self._sums:
+            self._sums[key] = self.zeros(3)
+
+    def add(
+        self, local: Any, mean: Any, unit: Any, batch: float, count: float, *, preconditioned: bool
+    ) -> None:
+        """Squared norms of a step, in this unit and in that of the loss scale."""
+        unit = unit * self.grad_scale**2
+        # All replicas have the same mean, so all of them leave out the same steps. Only a local
+        # norm that overflows where the mean does not is left out by one of them alone.
+        entry = torch.stack([local / unit, mean / unit, torch.ones_like(local)]).to(self.dtype)
+        entry = torch.where(torch.isfinite(entry).all(), entry, torch.zeros_like(entry))
+        key = (batch, count, preconditioned)
+        self._sums[key] = self._sums[key] + entry if key in self._sums else entry
+
+    def collect(self) -> None:
+        """Combine those of all replicas for the NoiseScale. Collective."""
+        if not self._sums:
+            return
+        sums = torch.stack(list(self._sums.values()))
+        if self._replicas > 1:
+            dist.all_reduce(sums, group=self._group)
+        for (batch, count, preconditioned), (local, mean, steps) in zip(self._sums, sums.tolist()):
+            if steps > 0:
+                self._scale.observe(
+                    local / steps,
+                    mean / steps,
+                    batch=batch,
+                    count=count,
+                    preconditioned=preconditioned,
+                    steps=max(1, round(steps / self._replicas)),
+                )
+        self._sums.clear()

@@ -1,0 +1,260 @@
+"""Takes gradient statistics from training steps: squared norms of micro-gradients and their mean.
+
+It measures only. What gradients are made of, which steps are sampled and what follows from them is
+decided elsewhere.
+"""
+
+from time import perf_counter
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+
+from gpq_agent.train.internals import foreach_mul_
+from gpq_agent.train.noise.noise_scale import NoiseScale
+from gpq_agent.train.noise.norm_sums import MeasuredParameters, NormSums
+from gpq_agent.train.noise.preconditioner import Preconditioner, is_adam
+from gpq_agent.train.noise.squares import chunks, squares, weighed_squares
+from gpq_agent.train.telemetry.timing import StepClock
+
+
+class SampledStep(NamedTuple):
+    """L has tr * mean(1 / b_i), A has tr / n: equal micro-gradients with the same two figures stand
+    for them by their batch and number."""
+
+    micro_batches: int = 1  # of each replica
+    batch: float = 1.0
+    gradients: float = 1.0
+    coordinates: int = 0  # of Adam's, 0 without it
+
+
+class PassNorms:
+    """Of one replica: the squared norm and the weight of each pass of the step in hand."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.norms: List[torch.Tensor] = []
+        self.weights: List[float] = []
+
+
+class GradientProbe:
+    """Takes squared gradient norms on sampled steps.
+
+    With several replicas a micro-gradient is what a replica has accumulated over its micro-batches
+    (K of them a step, no copies, unbiased), as the buckets of DDP show it. With one replica each
+    micro-batch is a micro-gradient, and a step of one micro-batch tells nothing. Norms are taken
+    before the script can clip. Sums stay on the device until `collect`: no step waits for it or for
+    another replica.
+
+    `optimizers` are those on whose parameters it is measured. Several, or one that is not Adam, are
+    not preconditioned. `grad_scale` is the loss scale of this step, a number or a tensor. `weights`
+    is the sum of the weights of this replica's micro-batches of the step.
+    """
+
+    def __init__(
+        self, optimizers: Sequence[Any], scale: NoiseScale, replicas: int, group: Any = None
+    ) -> None:
+        self.weights = 1.0
+        self.last_ready: Any = None  # mark of a StepClock, None with one replica
+        # Called when the last gradient of a step is ready, before it waits.
+        self.arrived: Callable[[], None] = lambda: None
+        self.cost = 0.0  # seconds of this thread that the latest sampled step spent on statistics
+        self.notice = ""  # why the probe has switched itself off
+        self._replicas = replicas
+        self._measured = MeasuredParameters(optimizers)
+        parameters = self._measured.parameters
+        device = parameters[0].device if parameters else torch.device("cpu")
+        self._clock = StepClock(device)
+        self._sums = NormSums(scale, replicas, group, device)
+        self._adam: Optional[Preconditioner] = None
+        if len(optimizers) == 1 and is_adam(optimizers[0]):
+            self._adam = Preconditioner(optimizers[0], parameters)
+        self._slots = torch.zeros(0)
+        self._bucket_slots: Dict[Tuple[int, int], int] = {}
+        self._passes = PassNorms()
+        self._step = SampledStep()
+        self._is_sampled = False
+
+    def arm(self, *, sampled: bool, micro_batches: int, examples: int, inverse: float) -> None:
+        """Before the first forward pass of an optimiser step of `examples`.
+
+        `micro_batches`: of each replica. `inverse`: the mean over micro-gradients of one over its
+        examples.
+        """
+        self.weights = 0.0
+        self._passes = PassNorms()
+        self._bucket_slots.clear()
+        self._step = SampledStep(micro_batches, 1.0 / inverse, examples * inverse)
+        has_several = self._replicas * micro_batches > 1
+        is_possible = sampled and has_several and not self.notice
+        self._is_sampled = is_possible and (self._adam is None or self._adam.ripe())
+        if not self._is_sampled:
+            return
+        start = perf_counter()
+        self._measured.find()
+        if self._replicas > 1:
+            # Entered here, where replicas cannot differ, so that all of them combine the same sums.
+            self._sums.open(
+                self._step.batch, self._step.gradients, preconditioned=self._adam is not None
+            )
+        slots = len(self._measured.parameters) + 1
+        if self._slots.shape[-1] < slots:
+            self._slots = self._sums.zeros(3, slots)
+        self._slots.zero_()
+        if self._adam is not None:
+            self._step = self._step._replace(coordinates=self._adam.prepare())
+        self.cost = perf_counter() - start
+
+    @property
+    def grad_scale(self) -> Any:
+        """The loss scale of this step: a number or a tensor."""
+        return self._sums.grad_scale
+
+    @grad_scale.setter
+    def grad_scale(self, value: Any) -> None:
+        # A GradScaler changes its own in place, in the body of the loop, before the norms of the
+        # step are divided by it.
+        scale = value.detach().clone() if isinstance(value, torch.Tensor) else value
+        self._sums.grad_scale = scale
+
+    @property
+    def wants_parts(self) -> bool:
+        """Is the gradient of every pass by itself to be measured, in `p.grad`?"""
+        return self._is_sampled and self._replicas == 1
+
+    def switch_off(self, reason: str) -> None:
+        """Measure nothing more, and say why."""
+        self.notice = "gradient noise is not measured: {}".format(reason)
+        self._is_sampled = False
+
+    def arrive(self) -> None:
+        """The last local gradient of a pass is ready."""
+        self.last_ready = self._clock.mark()
+        self.arrived()
+
+    def collect(self) -> None:
+        """Combine the sums of all replicas since the last time for the NoiseScale.
+
+        A collective if replicas > 1.
+        """
+        self._sums.collect()
+
+    # -- several replicas -------------------------------------------------------------------------
+
+    def bucket(
+        self, owner: Any, buffer: torch.Tensor, bucket: Any, share: float
+    ) -> Optional[Callable[[Any], Any]]:
+        """The local gradients of a bucket, times `share`, before they are reduced.
+
+        Returns what to call with the result.
+        """
+        if not self._is_sampled:
+            return None
+        place = (id(owner), int(bucket.index()))
+        if place in self._bucket_slots:
+            self.switch_off("a step has more than one backward pass")
+            return None
+        if not self._measured.as_set.issuperset(bucket.parameters()):
+            if self._measured.as_set.isdisjoint(bucket.parameters()):
+                return None
+            self.switch_off("its optimizer has only some of the parameters of a model")
+            return None
+        start = perf_counter()
+        index = self._bucket_slots[place] = len(self._bucket_slots)
+        weights: Any = None
+        if self._adam is not None:
+            weights = self._adam.fill(buffer, bucket.gradients(), bucket.parameters())
+            self._slots[2, index] = weights.sum()
+        self._slots[0, index] = weighed_squares(buffer, weights) / (share * self.weights) ** 2
+        self.cost += perf_counter() - start
+
+        def reduced(result: torch.Tensor) -> torch.Tensor:
+            if self._is_sampled:
+                self._slots[1, index] = weighed_squares(result, weights)
+            if weights is not None and weights.is_cuda:
+                # This runs on a stream of its own.
+                weights.record_stream(torch.cuda.current_stream())
+            return result
+
+        return reduced
+
+    # -- one replica ------------------------------------------------------------------------------
+
+    def pass_ended(self, weight: float, *, touched: Any) -> None:
+        """A pass of a step in pieces has left its gradients in `p.grad`, not weighed yet.
+
+        They are of the parameters `touched`.
+        """
+        if not self._is_sampled or self._replicas > 1 or self._measured.as_set.isdisjoint(touched):
+            return
+        self._passes.count += 1
+        if self._passes.count > self._step.micro_batches:
+            self.switch_off("a step has more than one backward pass")
+            return
+        start = perf_counter()
+        for parameter in self._measured.parameters:
+            gradient = parameter.grad
+            if gradient is None or gradient.is_sparse or not gradient.is_floating_point():
+                self.switch_off(
+                    "some parameters got no gradient, or one that is sparse or not of real numbers"
+                )
+                return
+        self._passes.norms.append(self._norm(total=False))
+        self._passes.weights.append(weight)
+        self.cost += perf_counter() - start
+
+    def scaled(self, factor: float) -> None:
+        """The weights so far have turned out to be `factor` times what was said."""
+        passes = self._passes
+        passes.weights = [weight * factor for weight in passes.weights]
+        self.weights *= factor
+
+    def step_ended(self) -> None:
+        """The gradient of the step is in `p.grad`, of one replica."""
+        passes, step = self._passes, self._step
+        if not self._is_sampled or len(passes.norms) != step.micro_batches:
+            return
+        if min(passes.weights) <= 0:
+            return
+        start = perf_counter()
+        mean = self._norm(total=True)
+        examples = step.batch * step.gradients
+        total_weight = sum(passes.weights)
+        shares = sum(total_weight / weight for weight in passes.weights)
+        inverse = shares / step.micro_batches / examples
+        local = torch.stack(passes.norms).mean()
+        self._add(local, mean, self._slots[2].sum(), 1.0 / inverse, examples * inverse)
+        self.cost += perf_counter() - start
+        self._is_sampled = False
+
+    def _norm(self, *, total: bool) -> torch.Tensor:
+        result = self._sums.zeros()
+        weigh = not total and not self._passes.norms  # the sum of the weights is wanted once
+        parameters = [item for item in self._measured.parameters if item.grad is not None]
+        for index, chunk in enumerate(chunks(parameters)):
+            gradients = [item.grad.detach() for item in chunk if item.grad is not None]
+            if self._adam is None:
+                result += squares(gradients, self._sums.dtype)
+                continue
+            weights = self._adam.of(chunk)
+            if weigh:
+                self._slots[2, index] = torch.stack([item.sum() for item in weights]).sum()
+            foreach_mul_(weights, gradients)
+            result += squares(weights, self._sums.dtype)
+        return result
+
+    # -- both -------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """The last micro-batch of a step is over."""
+        if self._is_sampled and self._replicas > 1 and self._bucket_slots:
+            start = perf_counter()
+            local, mean, weights = self._slots.sum(dim=1)
+            self._add(local, mean, weights, self._step.batch, self._step.gradients)
+            self.cost += perf_counter() - start
+        self._is_sampled = False
+
+    def _add(self, local: Any, mean: Any, weights: Any, batch: float, count: float) -> None:
+        unit: Any = 1.0
+        if self._adam is not None:
+            unit = (weights / max(1, self._step.coordinates)) ** 2
+        self._sums.add(local, mean, unit, batch, count, preconditioned=self._adam is not None)

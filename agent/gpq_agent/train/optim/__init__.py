@@ -1,0 +1,1 @@
+"""One real step per optimizer step, at the rate of its batch. Schedulers see the base rate."""

@@ -1,0 +1,99 @@
+"""What the groups of optimizers are set to, and whether the script has changed it: learning rates,
+and a momentum or a decay that follows a count.
+
+The gate asks several times a step, so a group is compared all at once.
+"""
+
+from itertools import chain
+from operator import attrgetter
+from typing import Any, Dict, List, Sequence
+
+import torch
+
+from gpq_agent.train.internals import version_of
+
+PLAIN = (float, int, bool, str, type(None))
+
+_groups_of = attrgetter("param_groups")
+
+
+class ParamGroups:
+    """Of all groups of these optimizers. Nothing has changed before the first `note`."""
+
+    def __init__(self, optimizers: Sequence[Any]) -> None:
+        self._optimizers = optimizers
+        self._snapshots: List[_Snapshot] = []
+
+    def note(self) -> None:
+        """They are as they should be."""
+        groups = self._groups()
+        before = self._snapshots
+        if len(groups) != len(before) or not all(map(_Snapshot.note, before, groups)):
+            self._snapshots = [_Snapshot(group) for group in groups]
+
+    def changed(self) -> bool:
+        """Is a group set otherwise than at the last `note`? One that came since does not count."""
+        groups, before = self._groups(), self._snapshots
+        return len(groups) < len(before) or any(map(_Snapshot.changed, before, groups))
+
+    def _groups(self) -> List[Any]:
+        return list(chain.from_iterable(map(_groups_of, self._optimizers)))
+
+
+class _Snapshot:
+    """Of one group: its settings, and what tells whether tensors and other objects have changed."""
+
+    def __init__(self, group: Any) -> None:
+        self._values: Dict[str, Any] = dict(group)
+        self._types = list(map(type, group.values()))
+        settings = [item for item in group.items() if item[0] != "params"]
+        self._object_names = [name for name, value in settings if not _is_plain(value)]
+        self._identities = self._identify(group)
+
+    def note(self, group: Any) -> bool:
+        """False: it has other settings than before, or of other types."""
+        if list(map(type, group.values())) != self._types or self._values.keys() != group.keys():
+            return False
+        self._values = dict(group)
+        if self._object_names:
+            self._identities = self._identify(group)
+        return True
+
+    def changed(self, group: Any) -> bool:
+        # `!=` on tensors would wait for the device, and with several elements it has no answer.
+        # Dictionaries do not ask it of what is the same object.
+        if self._object_names and self._identify(group) != self._identities:
+            return True
+        self._values["params"] = group["params"]
+        if list(map(type, group.values())) == self._types:
+            return bool(self._values != group)
+        if self._values.keys() != group.keys():
+            return True
+        return any(self._differs(name, group[name]) for name in group)
+
+    def _differs(self, name: str, value: Any) -> bool:
+        """Is this setting not as it was? A number of another type may be the same."""
+        before = self._values[name]
+        if value is before:
+            return False
+        return not _is_plain(value) or not _is_plain(before) or value != before
+
+    def _identify(self, group: Any) -> List[Any]:
+        return [_identity(group.get(name)) for name in self._object_names]
+
+
+def _identity(value: Any) -> Any:
+    """Of a tensor its version, and of a number on the CPU its value. Elsewhere a look at the value
+    would wait for the device."""
+    if isinstance(value, torch.Tensor):
+        is_number = value.device.type == "cpu" and value.numel() == 1
+        return (id(value), version_of(value), value.item() if is_number else None)
+    if isinstance(value, tuple):
+        return tuple(map(_identity, value))
+    return value if type(value) in PLAIN else id(value)
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) is tuple:
+        return all(type(item) in PLAIN for item in value)
+    return type(value) in PLAIN

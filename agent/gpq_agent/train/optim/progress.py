@@ -1,0 +1,61 @@
+"""How far the job is: optimizer steps, steps at the base batch, and clocks for schedulers."""
+
+from typing import Any, Dict, List
+
+from gpq_agent import wire
+from gpq_agent.train.data.epoch_orders import Cursor
+
+from .scheduler_clock import ScheduleClock
+
+
+class ProgressMeter:
+    """Counts alike on every replica.
+
+    `steps`: of the optimizer. `base_steps`: the sum of their gains, the scale-invariant progress of
+    AdaScale (Johnson et al. 2020), in steps at the base batch. `epochs`: as
+    job.epochs() declares them, 0 where it does not. `schedules`: a clock for each scheduler.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.base_steps = 0.0
+        self.epochs = 0
+        self.schedules: List[ScheduleClock] = []
+
+    def stepped(self, gain: float) -> None:
+        """A step of the optimizer. A short one at the end of an epoch counts as one, as in plain
+        PyTorch."""
+        self.steps += 1
+        self.base_steps += gain
+        for schedule in self.schedules:
+            schedule.stepped(gain)
+
+    def skipped(self, gain: float) -> None:
+        """A step without effect: its gradients were not finite. Schedules count it, as in plain
+        PyTorch."""
+        self.steps += 1
+        for schedule in self.schedules:
+            schedule.stepped(gain)
+
+    def at(self, cursor: Cursor, size: int) -> wire.Progress:
+        """What the job reports at this place in its data. `size`: examples in an epoch."""
+        position = cursor.epoch + cursor.consumed / size
+        fraction = min(position / self.epochs, 1.0) if self.epochs else 0.0
+        return wire.Progress(
+            cursor.epoch,
+            self.epochs,
+            cursor.consumed,
+            self.steps,
+            round(self.base_steps, 3),
+            round(fraction, 6),
+        )
+
+    def state_dict(self) -> Dict[str, Any]:
+        schedules = [list(schedule.state_dict()) for schedule in self.schedules]
+        return {"steps": self.steps, "base_steps": self.base_steps, "schedules": schedules}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        self.steps = int(state["steps"])
+        self.base_steps = float(state["base_steps"])
+        for schedule, clock_state in zip(self.schedules, state["schedules"]):
+            schedule.load_state_dict(clock_state)

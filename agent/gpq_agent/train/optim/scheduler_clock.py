@@ -1,0 +1,91 @@
+"""How often a scheduler's step() runs when a step of the job is worth several at the base batch."""
+
+from typing import Any, Callable, Sequence
+
+import torch
+
+from .step_gate import StepGate
+
+ROUNDING = 1e-9  # steps: a sum of gains that misses a whole number by so little has reached it
+
+
+class ScheduleClock:
+    """Turns gains into whole scheduler steps.
+
+    After steps of gain g1..gk since the last call of the scheduler, mean(g) steps are due. With one
+    call per optimizer step that is the gain itself. The fraction is carried over. Gains are in
+    steps at the base batch.
+    """
+
+    def __init__(self) -> None:
+        self._gain = 0.0  # sum since the last call
+        self._steps = 0  # since the last call
+        self._remainder = 0.0  # that is due and was not a whole step yet
+        self._is_ahead = False  # the step to come is counted already
+
+    def stepped(self, gain: float) -> None:
+        """The optimizer has stepped, or a GradScaler has skipped the step: a schedule counts those
+        in plain PyTorch too."""
+        if self._is_ahead:
+            self._is_ahead = False
+            return
+        self._gain += gain
+        self._steps += 1
+
+    def expect(self, gain: float) -> None:
+        """The scheduler is called before the step that it counts."""
+        self._is_ahead = False
+        self.stepped(gain)
+        self._is_ahead = True
+
+    def due(self) -> int:
+        """Scheduler steps to run now. Later calls do not return them again."""
+        if self._steps:
+            self._remainder += self._gain / self._steps
+        self._gain, self._steps = 0.0, 0
+        steps = int(self._remainder + ROUNDING)
+        self._remainder -= steps
+        return steps
+
+    def state_dict(self) -> Sequence[float]:
+        return (self._gain, float(self._steps), self._remainder)
+
+    def load_state_dict(self, state: Sequence[float]) -> None:
+        self._gain, self._steps, self._remainder = float(state[0]), int(state[1]), float(state[2])
+
+
+def wrap_scheduler(
+    scheduler: Any,
+    clock: ScheduleClock,
+    gain: Callable[[], float],
+    gate: StepGate,
+) -> None:
+    """In the loop, step() runs as often as `clock` says after a real step, and not at all before
+    the last micro-batch. Outside it runs as it is.
+
+    `gain`: of the step in hand, in steps at the base batch. The class is replaced, not the method:
+    a scheduler's state_dict holds every attribute of the instance.
+    """
+    plain = type(scheduler)
+    takes_metric = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+
+    def step(self: Any, *args: Any, **kwargs: Any) -> None:
+        micro = gate.micro
+        placed = bool(args or kwargs) and not takes_metric  # step(epoch + index / len(loader))
+        gate.note_schedule(placed)
+        if micro is None or (placed and micro.last):
+            plain.step(self, *args, **kwargs)
+        elif micro.last:
+            if not gate.stepped:  # called before the optimizer's step: for the step to come
+                clock.expect(gain())
+            # How many steps a run has depends on its batches. OneCycleLR raises when there are more
+            # than it was made for.
+            end = getattr(self, "total_steps", None)
+            for _ in range(clock.due()):
+                if end is None or self.last_epoch < end:
+                    plain.step(self, *args, **kwargs)
+        if micro is None or micro.last:
+            gate.note_rates()
+
+    members = {"step": step, "__module__": plain.__module__}
+    scheduler.__class__ = type(plain.__name__, (plain,), members)

@@ -1,0 +1,274 @@
+"""Makes optimizers act once per optimizer step, at the learning rate of the step.
+
+Micro-batches that only accumulate pass without effect. Schedulers and checkpoints only ever see the
+base rate. Outside a loop over the loader everything acts as in plain PyTorch.
+"""
+
+import functools
+import types
+from typing import Any, Callable, Optional, Protocol, Sequence, Set, Tuple
+
+import torch
+
+from gpq_agent.train.data.sampler import MicroBatch
+from gpq_agent.train.events import OptimizerFacts, SchedulerCall, SettingsChange, StepCall
+from gpq_agent.train.gradients import flat
+from gpq_agent.train.gradients.accumulator import Accumulator
+
+from .inner_optimizers import inner_optimizers
+from .lr_rules import UNCHANGED, Adjustment, adjust_for_step
+from .param_groups import ParamGroups
+
+
+class Steps(Protocol):
+    """What the gate asks of the engine, and tells it."""
+
+    def adjustment(self, optimizer: Any) -> Adjustment:
+        """What the step in hand makes of this optimizer's learning rate and betas."""
+
+    def stepped(self, applied: bool) -> None:
+        """The step in hand is made. False: a GradScaler has skipped it. Called once a step, with
+        several optimizers after the first."""
+
+    def mean_loss(self, loss: Any) -> Any:
+        """The mean over replicas of what a closure returned. Collective."""
+
+    def outside(self) -> None:
+        """An optimizer steps outside the loop over the loader."""
+
+
+class Watch(Protocol):
+    """Hears what a script does with optimizers and schedulers."""
+
+    def step_called(self, event: StepCall) -> None:
+        """Before an optimizer steps in the loop."""
+
+    def settings_changed(self, event: SettingsChange) -> None:
+        """The script has set an optimizer otherwise."""
+
+    def scheduler_called(self, event: SchedulerCall) -> None:
+        """In the loop, or outside."""
+
+
+class StepGate:
+    """Wraps the optimizers of one job in place. The engine brackets every micro-batch with `enter`
+    and `leave`.
+
+    `micro`: the micro-batch in hand, None outside the loop. `asked_sync`, `asked_step`: the script
+    has asked for job.at_step, for job.step, since the last micro-batch ended.
+    """
+
+    def __init__(
+        self,
+        optimizers: Sequence[Any],
+        gradients: Accumulator,
+        steps: Steps,
+        watch: Watch,
+    ) -> None:
+        self.micro: Optional[MicroBatch] = None
+        self.asked_sync = False
+        self.asked_step = False
+        self._optimizers = list(optimizers)
+        self._gradients = gradients
+        self._steps, self._watch = steps, watch
+        self._stepper_ids: Set[int] = set()  # whose step() was called in this micro-batch
+        self._in_step = False  # a real one: an optimizer may be made of others
+        self._settings = ParamGroups(self._optimizers)
+        self._skipped = False  # a GradScaler has skipped the step of this micro-batch
+        self._scheduled = False  # a scheduler was called in this micro-batch
+        self._group_count = self._count_groups()
+        for optimizer in self._optimizers:
+            for part in (optimizer, *inner_optimizers(optimizer)):
+                self._wrap_step(part, optimizer)
+                self._wrap_zero_grad(part)
+
+    @property
+    def stepped(self) -> bool:
+        """Was the step() of an optimizer called in this micro-batch?"""
+        return bool(self._stepper_ids)
+
+    @property
+    def touched(self) -> bool:
+        """Was a step() of an optimizer or a scheduler called in this micro-batch?"""
+        return bool(self._stepper_ids) or self._scheduled
+
+    @property
+    def last(self) -> bool:
+        """Is the coming optimizer.step() a real one?"""
+        return self.micro is None or self.micro.last
+
+    def owns(self, optimizer: Any) -> bool:
+        """Is it one of the optimizers of the job itself, not one that they are made of?"""
+        return any(optimizer is item for item in self._optimizers)
+
+    # -- called by the engine ----------------------------------------------------------------------
+
+    def enter(self, micro: MicroBatch) -> None:
+        """The script is about to get this micro-batch."""
+        self.micro = micro
+        self._stepper_ids.clear()
+        if micro.place == 0:
+            self.note_rates()
+
+    def take_back(self) -> None:
+        """The script only looked at the micro-batch."""
+        self.asked_sync = self.asked_step = False
+        self.micro = None
+
+    def leave(self) -> OptimizerFacts:
+        """The body of the loop is over for this micro-batch. Returns what it has done."""
+        self._check_settings()
+        steppers = self._stepper_ids
+        idle = (item for item in self._optimizers if id(item) not in steppers)
+        facts = OptimizerFacts(
+            stepped=bool(steppers),
+            idle=tuple(type(item).__name__ for item in idle),
+            asked_step=self.asked_step,
+            asked_sync=self.asked_sync,
+            scheduled=self._scheduled,
+            skipped=self._skipped,
+            groups_added=self._count_groups() > self._group_count,
+        )
+        self.asked_sync = self.asked_step = self._scheduled = self._skipped = False
+        self.micro = None
+        return facts
+
+    # -- called by the wrapped scaler and schedulers -----------------------------------------------
+
+    def note_rates(self) -> None:
+        """The settings of the optimizers, learning rates among them, are as they should be."""
+        self._settings.note()
+
+    def note_schedule(self, placed: bool) -> None:
+        """A scheduler's step() is called. `placed`: with its place in the schedule."""
+        in_loop = self.micro is not None
+        self._scheduled = in_loop
+        self._watch.scheduler_called(SchedulerCall(in_loop, placed, self.asked_step))
+
+    def begin_scaler_step(self, micro: MicroBatch) -> None:
+        """A GradScaler is about to step an optimizer of the job, in this micro-batch."""
+        if self._adopt_manual():
+            self._watch.step_called(StepCall(micro.last, without_backward=True))
+
+    def end_scaler_step(self, optimizer: Any) -> None:
+        """The GradScaler is done. With infinite gradients it has left the optimizer alone."""
+        if id(optimizer) not in self._stepper_ids:
+            self._skipped = True
+            self._finish_step(optimizer, applied=False)
+
+    def hold(self, optimizer: Any) -> None:
+        """Its step() was called in a micro-batch that only accumulates."""
+        self._stepper_ids.add(id(optimizer))
+        self._gradients.close(optimizer)
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _wrap_step(self, part: Any, optimizer: Any) -> None:
+        """`part` makes the steps of `optimizer`, or is it."""
+        step = part.step
+        # Some optimizers write what they find into their groups. Those of torch do not.
+        writes_settings = not type(part).__module__.startswith("torch.optim.")
+
+        @functools.wraps(step)
+        def gated_step(_: Any, *args: Any, **kwargs: Any) -> Any:
+            micro = self.micro
+            if micro is None:
+                if not self._in_step:
+                    self._steps.outside()
+                return step(*args, **kwargs)
+            if self._in_step:
+                return step(*args, **kwargs)
+            if micro.last:  # else no step is made, and the settings at the end of the body count
+                self._check_settings()
+            args, kwargs, closure = self._with_closure(args, kwargs)
+            values = () if closure is not None else (*args, *kwargs.values())
+            event = StepCall(
+                last=micro.last,
+                repeated=id(optimizer) in self._stepper_ids,
+                closure=closure is not None,
+                value=any(isinstance(value, (torch.Tensor, float)) for value in values),
+                without_backward=closure is None and self._adopt_manual(),
+            )
+            self._watch.step_called(event)
+            if not micro.last:
+                loss = closure() if closure is not None else None
+                self.hold(optimizer)
+                return loss
+            self._in_step = True
+            try:
+                adjustment = self._steps.adjustment(optimizer)
+                if adjustment is UNCHANGED:
+                    result = step(*args, **kwargs)
+                else:
+                    with adjust_for_step(optimizer, adjustment):
+                        result = step(*args, **kwargs)
+            finally:
+                self._in_step = False
+            if writes_settings:
+                self.note_rates()
+            self._finish_step(optimizer, applied=True)
+            return result
+
+        # On the instance, as torch's own schedulers do, which want a method. The class and other
+        # optimizers stay untouched.
+        part.__dict__.update(step=types.MethodType(gated_step, part))
+
+    def _wrap_zero_grad(self, part: Any) -> None:
+        """A faster zero_grad() for micro-batches that only accumulate, where plain PyTorch would
+        not call it.
+
+        torch's own does the same more slowly, with a mark for profilers.
+        """
+        if "zero_grad" in vars(part) or type(part).zero_grad is not torch.optim.Optimizer.zero_grad:
+            return
+        plain = part.zero_grad
+
+        def zero_grad(this: Any, set_to_none: bool = True) -> None:
+            if self.last or not set_to_none:
+                plain(set_to_none)
+                return
+            for group in this.param_groups:
+                flat.clear(group["params"])
+
+        part.__dict__.update(zero_grad=types.MethodType(functools.wraps(plain)(zero_grad), part))
+
+    def _with_closure(self, args: Any, kwargs: Any) -> Tuple[Any, Any, Optional[Callable[[], Any]]]:
+        """The arguments with a closure that returns the mean loss over replicas, and that closure:
+        a line search must go the same way on all of them."""
+        plain = args[0] if args else kwargs.get("closure")
+        if not callable(plain):
+            return args, kwargs, None
+        script: Callable[[], Any] = plain
+
+        def closure() -> Any:
+            with torch.enable_grad():
+                return self._steps.mean_loss(script())
+
+        if args:
+            return (closure, *args[1:]), kwargs, closure
+        return args, {**kwargs, "closure": closure}, closure
+
+    def _adopt_manual(self) -> bool:
+        """Take gradients that came without a backward pass as those of one. Are there any?"""
+        if self._gradients.passes:
+            return False
+        if all(item.grad is None for item in self._gradients.parameters()):
+            return False
+        self._gradients.adopt()
+        return True
+
+    def _finish_step(self, optimizer: Any, *, applied: bool) -> None:
+        is_first = not self._stepper_ids
+        self._gradients.used(optimizer)
+        self._stepper_ids.add(id(optimizer))
+        if is_first:
+            self._steps.stepped(applied)
+
+    def _count_groups(self) -> int:
+        return sum(len(optimizer.param_groups) for optimizer in self._optimizers)
+
+    def _check_settings(self) -> None:
+        if self._settings.changed():
+            in_pieces = self.micro is not None and self.micro.place > 0
+            self._watch.settings_changed(SettingsChange(in_pieces, asked_step=self.asked_step))
+            self._settings.note()

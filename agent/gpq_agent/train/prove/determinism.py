@@ -1,0 +1,259 @@
+"""For `gpq check` alone: takes out of a run what may depend on its shape: the luck of augmentation,
+and dropout inside kernels.
+
+Both are right under gpq in the way that they are right under DistributedDataParallel, but no two
+shapes draw the same. What a body draws is the business of keyed.py.
+"""
+
+import contextlib
+import functools
+import math
+import random
+import sys
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar
+
+import torch
+from torch.nn import functional
+from torch.utils.data import Dataset
+
+from gpq_agent.train.data.sampler import GlobalSampler
+from gpq_agent.train.runtime.rng import stable_seed
+
+DROPOUTS = (
+    "dropout",
+    "dropout1d",
+    "dropout2d",
+    "dropout3d",
+    "alpha_dropout",
+    "feature_alpha_dropout",
+)
+ATTENTION = "scaled_dot_product_attention"
+Item = TypeVar("Item")
+States = Tuple[List[torch.Tensor], Any, Any]  # of the generators of torch, of random and of numpy
+
+
+def plain_attention() -> None:
+    """Attention with dropout comes by the plain formula, in this process for good: fused kernels
+    draw inside."""
+    attention: Callable[..., Any] = getattr(functional, ATTENTION)
+
+    @functools.wraps(attention)
+    def plain(
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        **more: Any,
+    ) -> Any:
+        if not dropout_p:
+            return attention(query, key, value, attn_mask, dropout_p, is_causal, **more)
+        return _attend(query, key, value, attn_mask, dropout_p, is_causal, **more)
+
+    setattr(functional, ATTENTION, plain)
+
+
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: Optional[torch.Tensor],
+    share: float,
+    is_causal: bool,
+    scale: Optional[float] = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """As torch documents it. `share`: of the weights, that is dropped."""
+    if enable_gqa:
+        key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
+        value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
+    weights = (
+        query @ key.transpose(-2, -1) * (1 / math.sqrt(query.size(-1)) if scale is None else scale)
+    )
+    if is_causal:
+        past = torch.ones(
+            query.size(-2), key.size(-2), dtype=torch.bool, device=query.device
+        ).tril()
+        weights = weights.masked_fill(past.logical_not(), -math.inf)
+    if mask is not None:
+        weights = (
+            weights.masked_fill(mask.logical_not(), -math.inf)
+            if mask.dtype == torch.bool
+            else weights + mask
+        )
+    blind = (weights == -math.inf).all(dim=-1, keepdim=True)  # what may look at nothing gets zeros
+    weights = torch.softmax(weights.masked_fill(blind, 0.0), dim=-1).masked_fill(blind, 0.0)
+    return functional.dropout(weights, share) @ value
+
+
+class Dropout:
+    """That of torch.nn.functional, and so of its modules, from now on in this process. `off`: it
+    lets all through, where nobody sees what is drawn."""
+
+    def __init__(self) -> None:
+        self.off = True
+        for name in DROPOUTS:
+            setattr(functional, name, self._around(getattr(functional, name)))
+
+    def _around(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(plain)
+        def dropout(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            return input if self.off else plain(input, *args, **kwargs)
+
+        return dropout
+
+
+def still(model: torch.nn.Module) -> bool:
+    """No dropout between the layers of recurrent modules: kernels draw it. Was there any?"""
+    recurrent = [
+        module
+        for module in model.modules()
+        if isinstance(module, torch.nn.RNNBase) and module.dropout
+    ]
+    for module in recurrent:
+        module.dropout = 0.0
+    return bool(recurrent)
+
+
+def torch_generators() -> List[torch.Generator]:
+    """Those that draw where none is given."""
+    cuda = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return [torch.default_generator, *(torch.cuda.default_generators if cuda else ())]
+
+
+def generators() -> List[Any]:
+    """The states of all generators that a script may draw from."""
+    numpy = sys.modules.get("numpy")
+    states: List[Any] = [torch.get_rng_state(), random.getstate()]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        states.append(torch.cuda.get_rng_state())
+    if numpy is not None:
+        states.append(numpy.random.get_state()[1:])
+    return states
+
+
+def moved(before: List[Any], after: List[Any]) -> bool:
+    """Was a random number drawn between the two?"""
+    return len(before) != len(after) or not all(
+        _same(one, other) for one, other in zip(before, after)
+    )
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other))
+    return bool((one == other).all()) if hasattr(one, "all") else bool(one == other)
+
+
+def states() -> States:
+    """To be put back by put_back()."""
+    numpy = sys.modules.get("numpy")
+    return (
+        torch_states(),
+        random.getstate(),
+        numpy.random.get_state() if numpy is not None else None,
+    )
+
+
+def torch_states() -> List[torch.Tensor]:
+    return [generator.get_state() for generator in torch_generators()]
+
+
+def put_back(saved: States) -> None:
+    put_back_torch(saved[0])
+    random.setstate(saved[1])
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and saved[2] is not None:
+        numpy.random.set_state(saved[2])
+
+
+def put_back_torch(saved: Sequence[torch.Tensor]) -> None:
+    for generator, state in zip(torch_generators(), saved):
+        generator.set_state(state)
+
+
+def seed(value: int) -> None:
+    """All generators of this process begin at `value`."""
+    seed_torch(value)
+    random.seed(value)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(value % 2**32)
+
+
+def seed_torch(value: int) -> None:
+    for generator in torch_generators():
+        generator.manual_seed(value)
+
+
+@contextlib.contextmanager
+def seeded(value: int) -> Iterator[None]:
+    """All generators of this process begin at `value` inside, and are as they were after it."""
+    saved = states()
+    seed(value)
+    try:
+        yield
+    finally:
+        put_back(saved)
+
+
+class SeededData(Dataset):  # type: ignore[type-arg]
+    """The script's data set, asked for (epoch, index): what it draws depends on these two alone,
+    also in a worker."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def __getitem__(self, place: Tuple[int, int]) -> Any:
+        epoch, index = place
+        with seeded(stable_seed(epoch, index)):
+            return self._data[index]
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getattr__(self, name: str) -> Any:
+        # Workers ask their data set for the script's own attributes; not for __getitems__, which
+        # knows no epoch.
+        if name.startswith("__") or name == "_data":
+            raise AttributeError(name)
+        return getattr(self._data, name)
+
+
+class Placed:
+    """A batch sampler that says of which epoch the examples are; `reverse` and `rotate`: how each
+    batch is arranged."""
+
+    def __init__(self, sampler: GlobalSampler, reverse: bool, rotate: bool = False) -> None:
+        self._sampler = sampler
+        self._reverse = reverse
+        self._rotate = rotate
+
+    def __iter__(self) -> Iterator[List[Tuple[int, int]]]:
+        epoch = self._sampler.cursor.epoch
+        for indices in self._sampler:
+            yield [(epoch, index) for index in arranged(indices, self._reverse, self._rotate)]
+
+
+def arranged(batch: Sequence[Item], reverse: bool, rotate: bool) -> List[Item]:
+    """Examples in the order of their rows. `reverse`: the last first; `rotate`: before that, the
+    second half first."""
+    half = len(batch) // 2 if rotate else 0
+    turned = [*batch[half:], *batch[:half]]
+    return turned[::-1] if reverse else turned
+
+
+def copies(model: torch.nn.Module, registered: Dict[int, Any]) -> List[torch.nn.Module]:
+    """Modules of this process that look like copies of the model, and that nobody keeps."""
+    import gc
+
+    kinds = (torch.optim.swa_utils.AveragedModel, type(model))
+    own = {id(module) for part in registered.values() for module in part.modules()}
+    own |= {id(module) for module in model.modules()}
+    candidates = [item for item in gc.get_objects() if type(item) in kinds and id(item) not in own]
+    pairs = [(outer, module) for outer in candidates for module in outer.modules()]
+    inner = {id(module) for outer, module in pairs if module is not outer}
+    return [item for item in candidates if id(item) not in inner]

@@ -1,0 +1,207 @@
+"""For `gpq check` alone: the random numbers of a body fall to examples, wherever those lie in a
+batch that is cut.
+
+The rows of an example come from generators that are seeded by the step, the draw and the example.
+What has no rows of examples (a permutation, a scalar) is drawn alike in every part of a step, on
+every replica. Outside bodies all is as ever.
+"""
+
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import torch
+
+from gpq_agent.train import internals
+from gpq_agent.train.runtime.rng import stable_seed
+
+from .determinism import (
+    States,
+    generators,
+    moved,
+    put_back,
+    put_back_torch,
+    seed,
+    seed_torch,
+    states,
+    torch_states,
+)
+
+NUMBERS = 1 << 62  # that draws are told apart by
+# In the names of draws whose parts are no draws of their own: they return more than rows, or mix
+# them.
+WHOLE = ("attention", "randperm", "rnn", "lstm", "gru")
+BY_ROW = ("multinomial", "_sample_dirichlet")  # what has one dimension is one example
+
+Shape = Tuple[int, ...]
+Place = Tuple[Shape, int]  # a shape with rows of examples, and their dimension
+
+
+class Keyed(internals.TorchDispatchMode):
+    """One per process. `begin` and `end` stand around a body. The next `begin` ends one that was
+    left without."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._inside = False  # on the stack of modes
+        self._examples: List[
+            int
+        ] = []  # of the body, in the order of their rows; none: nothing is keyed
+        self._outside: Optional[States] = None  # of the generators, before the body
+        self._begun: List[Any] = []  # as they were when it began
+        self._draws, self._luck = 0, False
+        # By the number of a draw: how many examples the first body had that made it, and the shape
+        # then.
+        self._first: Dict[int, Tuple[int, Shape]] = {}
+
+    def begin(self, epoch: int, start: int, examples: Sequence[int]) -> None:
+        """A part of the step that starts at `start`. `examples`: of its rows, none where they count
+        for nothing."""
+        self.end()
+        self._outside = states()
+        seed(stable_seed(epoch, start))
+        self._begun = generators()
+        self._examples, self._draws, self._luck = list(examples), 0, False
+        if not self._inside and not internals.is_compiled():
+            self._inside = True
+            self.__enter__()  # type: ignore[no-untyped-call]
+
+    def end(self) -> bool:
+        """Has the body drawn what no example has to itself?"""
+        if self._outside is None:
+            return False
+        # A mode moves torch's generator of the CPU, by what it tells draws apart by.
+        watched = int(self._inside)
+        luck = bool(self._examples) and (
+            self._luck or moved(self._begun[watched:], generators()[watched:])
+        )
+        put_back(self._outside)
+        self._outside, self._examples = None, []
+        # One that the script has entered since, and not left, would be taken for this one.
+        if self._inside and internals.current_dispatch_mode() is self:
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._inside = False
+        return luck
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        own = (
+            isinstance(argument_value, torch.Generator) and not internals.is_torchs(argument_value)
+            for argument_value in (*args, *kwargs.values())
+        )
+        if (
+            not self._examples
+            or torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ())
+            or any(own)
+        ):
+            return func(*args, **kwargs)
+        schema = internals.schema_of(func)
+        arguments = {
+            **{argument.name: value for argument, value in zip(schema.arguments, args)},
+            **kwargs,
+        }
+        place = self._place(func.overloadpacket.__name__, arguments)
+        # The generators move by one number. Whoever puts them back, as checkpointing does, draws
+        # the same.
+        number, states = int(torch.randint(NUMBERS, (), device="cpu")), torch_states()
+        if place is not None:
+            result = self._by_example(func, len(args), arguments, place, number)
+        else:
+            seed_torch(number)
+            before = torch_states()
+            result = func(*args, **kwargs)
+            self._luck = self._luck or moved(before, torch_states())
+        put_back_torch(states)
+        return result
+
+    def _place(self, name: str, arguments: Dict[str, Any]) -> Optional[Place]:
+        """Of the rows of examples; None: the draw has none."""
+        self._draws += 1
+        shapes = [_shape(*item) for item in arguments.items()]
+        shapes = [shape for shape in shapes if shape and 0 not in shape]
+        if not shapes or any(word in name for word in WHOLE):
+            return None
+        with_rows = [shape for shape in shapes if self._dimension(shape) is not None]
+        shape = with_rows[0] if with_rows else shapes[0]
+        now = len(self._examples)
+        before, first = self._first.setdefault(self._draws, (now, shape))
+        dimension = self._dimension(shape)
+        if now != before and len(first) == len(shape):  # it is the one that goes with the examples
+            dimensions = range(2 if len(shape) > 2 else 1)
+            fitting = [place for place in dimensions if shape[place] * before == first[place] * now]
+            dimension = fitting[0] if fitting else None
+        if (name in BY_ROW and len(shape) == 1) or (
+            "out" in arguments and tuple(arguments["out"].shape) != shape
+        ):
+            return None
+        return None if dimension is None else (shape, dimension)
+
+    def _dimension(self, shape: Shape) -> Optional[int]:
+        """The first, perhaps several rows of each. Sequences may have them behind the time."""
+        count = len(self._examples)
+        if len(shape) > 2 and shape[1] == count != shape[0]:
+            return 1
+        return 0 if shape[0] % count == 0 else None
+
+    def _by_example(
+        self, func: Any, positional: int, arguments: Dict[str, Any], place: Place, number: int
+    ) -> Any:
+        schema = internals.schema_of(func)
+        aliases = {
+            argument.name: argument.alias_info
+            for argument in schema.arguments
+            if argument.name in arguments
+        }
+        written = [name for name, alias in aliases.items() if alias is not None and alias.is_write]
+        rows = place[0][place[1]] // len(self._examples)
+        results = []
+        for at, example in enumerate(self._examples):
+            seed_torch(stable_seed(number, example))
+            parts = {
+                name: _part(name, value, place, at * rows, rows)
+                for name, value in arguments.items()
+            }
+            # What is drawn follows the order in memory, which is another where a batch has one
+            # example.
+            own = [
+                value.contiguous() if isinstance(value, torch.Tensor) else value
+                for value in parts.values()
+            ]
+            copies = dict(zip(parts, own))
+            results.append(func(*own[:positional], **dict(list(copies.items())[positional:])))
+            for name in written:
+                parts[name].copy_(copies[name])
+        if any(output.alias_info is not None for output in schema.returns):
+            return (
+                arguments[written[0]]
+                if len(written) == 1
+                else tuple(arguments[name] for name in written)
+            )
+        return _joined(results, place[1])
+
+
+def _shape(name: str, value: Any) -> Shape:
+    """Of what a draw is given, if that may have rows of examples: a parameter has none."""
+    if isinstance(value, torch.Tensor):
+        return () if isinstance(value, torch.nn.Parameter) else tuple(value.shape)
+    return tuple(value) if name == "size" else ()
+
+
+def _part(name: str, value: Any, place: Place, begin: int, rows: int) -> Any:
+    """Of what a draw is given, what one example has of it."""
+    shape, dimension = place
+    if name == "size":
+        return [*value[:dimension], rows, *value[dimension + 1 :]]
+    if (
+        isinstance(value, torch.Tensor)
+        and value.dim() == len(shape)
+        and value.shape[dimension] == shape[dimension]
+    ):
+        return value.narrow(dimension, begin, rows)
+    return value
+
+
+def _joined(results: Sequence[Any], dimension: int) -> Any:
+    if isinstance(results[0], torch.Tensor):
+        return torch.cat(list(results), dimension)
+    return tuple(_joined(part, dimension) for part in zip(*results))

@@ -1,0 +1,257 @@
+"""Files as a checked script sees them: what it has written, over what its user has.
+
+Of one shape, for all of its processes. What the user has is only read. What the script writes to
+`/a/b` is in `<folder>/written/a/b`. A file `<folder>/removed/a/b` says that what the user has in
+`/a/b`, and below it, is out of sight for good. What lies in the scratch of the check, /dev, /proc
+and /sys is as it is.
+"""
+
+import errno
+import os
+import posix  # has the functions of `os` as they are
+import stat
+from typing import Any, Dict, List, NamedTuple
+
+from gpq_agent.train.errors import GpqTrainError
+
+from .plain_files import copy, failure, is_folder, link_target, make_folders, mode_of, need, scan
+
+KERNEL = ("/dev", "/proc", "/sys")
+MOST_LINKS = 40
+
+
+class Place(NamedTuple):
+    """Where a path leads. `name`: absolute, and no folder in it is a link."""
+
+    name: str
+    free: bool = False  # in none of the layers
+    written: bool = False  # the script has something there
+    marked: bool = False  # there are marks there, or below
+    removed: bool = False  # what the user has there is out of sight
+
+
+class Layers:
+    def __init__(self, scratch: str, folder: str) -> None:
+        """`folder` is within `scratch`; both are without links."""
+        self._scratch, self._folder = scratch, folder
+        self._upper, self._marks = folder + "/written", folder + "/removed"
+        make_folders(self._upper)
+        make_folders(self._marks)
+
+    # -- where a path leads ------------------------------------------------------------------------
+
+    def find(self, path: Any, follow: bool = True) -> Place:
+        """`follow`: if it is a link, to what it points to."""
+        text = self.outside(os.fsdecode(path))
+        if not text:
+            return Place("", free=True)
+        waiting, links = _parts(text), 0
+        if not text.startswith("/"):
+            waiting += _parts(self.folder())
+        way = [Place("", marked=True, written=True)]
+        while waiting:
+            part = waiting.pop()
+            if part == "..":
+                if way[1:]:
+                    way.pop()
+                continue
+            place = self._step(way[-1], part)
+            if place.name in KERNEL:
+                return Place("/".join([place.name, *reversed(waiting)]), free=True)
+            target = link_target(self.real(place)) if waiting or follow else None
+            if target is None:
+                way.append(place)
+                continue
+            links += 1
+            if links > MOST_LINKS:
+                raise failure(errno.ELOOP, path)
+            if target.startswith("/"):
+                del way[1:]
+            waiting += _parts(target)
+        return way[-1]
+
+    def folder(self) -> str:
+        """The current one."""
+        return self.outside(posix.getcwd())
+
+    def outside(self, path: str) -> str:
+        """A path among what is written, as the script knows it. Any other as it is."""
+        if path == self._upper or path.startswith(self._upper + "/"):
+            return path[len(self._upper) :] or "/"
+        return path
+
+    def is_free(self, path: Any, follow: bool) -> bool:
+        """May it be written as it is?"""
+        text = os.fsdecode(path)
+        is_within = text.startswith(self._scratch + "/") and "/../" not in text
+        return is_within or self.find(text, follow).free
+
+    def _step(self, folder: Place, part: str) -> Place:
+        name = "{}/{}".format(folder.name, part)
+        if folder.free or name == self._scratch:
+            return Place(name, free=True)
+        written = folder.written and mode_of(self._upper + name) is not None
+        mark = mode_of(self._marks + name) if folder.marked else None
+        marked = stat.S_ISDIR(mark or 0)
+        removed = folder.removed or (mark is not None and not marked)
+        return Place(name, False, written, marked, removed)
+
+    def real(self, place: Place) -> str:
+        """Where its bytes are, or would be."""
+        if place.free:
+            return place.name
+        return self._upper + place.name if place.written or place.removed else place.name or "/"
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def read(self, path: Any, follow: bool = True) -> str:
+        """Where to read it."""
+        return self.real(self.find(path, follow))
+
+    def entries(self, path: Any) -> "List[os.DirEntry[str]]":
+        """Of a folder: what is written there, and what is not out of sight."""
+        return list(self._entries(self.find(path)).values())
+
+    def _entries(self, place: Place) -> "Dict[str, os.DirEntry[str]]":
+        if not place.written or place.free:
+            entries = scan(self.real(place))
+        else:
+            above = scan(self._upper + place.name)
+            below = not place.removed and is_folder(place.name or "/")
+            entries = {**(scan(place.name or "/") if below else {}), **above}
+        if place.marked and not place.free:
+            for name, mark in scan(self._marks + place.name).items():
+                below = name in entries and self.outside(entries[name].path) == entries[name].path
+                if below and mark.is_file():
+                    del entries[name]
+        return entries
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def write(self, path: Any, follow: bool = True, content: bool = True) -> str:
+        """Where to write it. What is there so far is copied, but for `content` that goes anyway."""
+        place = self.find(path, follow)
+        is_below = not (place.free or place.written or place.removed)
+        if is_below and mode_of(place.name) is not None:
+            need(place.name, os.W_OK)
+        return self._raise(place, content)
+
+    def change(self, path: Any, follow: bool = True) -> str:
+        """Where to change what is said of it: its rights, its times."""
+        return self._raise(self.find(path, follow))
+
+    def make(self, path: Any, _: bool = False) -> str:
+        """Where to make what must not be there, not even as a link."""
+        place = self.find(path, follow=False)
+        if mode_of(self.real(place)) is not None:
+            raise failure(errno.EEXIST, path)
+        return self._raise(place, itself=False)
+
+    def link(self, source: Any, target: Any) -> None:
+        posix.link(self.change(source, follow=False), self.make(target))
+
+    def enter(self, path: Any) -> None:
+        """What os.chdir does. Programs that are started there find what the user has there."""
+        place = self.find(path)
+        below = not place.removed and is_folder(place.name)
+        posix.chdir(place.name if below else self.real(place))
+
+    def remove(self, path: Any, folder: bool = False) -> None:
+        """What os.remove does, or os.rmdir."""
+        place = self.find(path, follow=False)
+        real = self.real(place)
+        if stat.S_ISDIR(posix.lstat(real).st_mode) != folder:
+            raise failure(errno.ENOTDIR if folder else errno.EISDIR, path)
+        if folder and self._entries(place):
+            raise failure(errno.ENOTEMPTY, path)
+        self._may_change(place)
+        self._mark(place)
+        if place.free or place.written:
+            (posix.rmdir if folder else posix.remove)(real)
+
+    def rename(self, source: Any, target: Any) -> None:
+        old, new = self.find(source, follow=False), self.find(target, follow=False)
+        mode, other = posix.lstat(self.real(old)).st_mode, mode_of(self.real(new))
+        if old.name == new.name:
+            return
+        folder = stat.S_ISDIR(mode)
+        self._may_change(old)
+        if other is not None and stat.S_ISDIR(other) != folder:
+            raise failure(errno.ENOTDIR if folder else errno.EISDIR, source)
+        if folder and other is not None and self._entries(new):
+            raise failure(errno.ENOTEMPTY, source)
+        place = self._raise_all(old) if folder else self._raise(old)
+        self._mark(old)
+        posix.rename(place, self._raise(new, content=False, itself=False))
+        if folder:
+            self._mark(new)
+
+    def _raise(self, place: Place, content: bool = True, itself: bool = True) -> str:
+        """Its path among what is written. Its folder is there then, with `itself` it as well."""
+        upper = self._upper + place.name
+        if place.free or (place.written and itself):
+            return self.real(place)
+        self._may_change(place)
+        self._raise_folder(os.path.dirname(place.name))
+        if itself and not place.removed:
+            self._copy(place.name, content)
+        return upper
+
+    def _raise_folder(self, name: str) -> None:
+        """One that has no links in its path."""
+        place = self.find(name or "/")
+        posix.lstat(self.real(place) + "/.")  # or it says why not
+        if not place.written:
+            self._raise_folder(os.path.dirname(name))
+            self._copy(name)
+
+    def _raise_all(self, place: Place) -> str:
+        """A folder, and all below it."""
+        real = self._raise(place)
+        for name, entry in () if place.free else self._entries(place).items():
+            inside = self._step(place, name)
+            if entry.is_dir(follow_symlinks=False):
+                self._raise_all(inside)
+            else:
+                self._raise(inside)
+        return real
+
+    def _copy(self, name: str, content: bool = False) -> None:
+        """To what is written, as far as it is there."""
+        try:
+            copy(name, self._upper + name, self._unique(), content)
+        except FileNotFoundError:
+            pass
+        except PermissionError:
+            raise
+        except OSError as error:
+            problem = "gpq check cannot copy {}, which the script is about to change: {}"
+            hint = "let TMPDIR name a folder with more room"
+            raise GpqTrainError(problem.format(name, error.strerror), hint) from None
+
+    def _mark(self, place: Place) -> None:
+        """What the user has there is out of sight from now on."""
+        if place.free or place.removed or mode_of(place.name) is None:
+            return
+        mark = self._marks + place.name
+        try:
+            make_folders(os.path.dirname(mark))
+            if is_folder(mark):  # of marks below, which are of no use any more
+                posix.rename(mark, self._unique())
+            posix.close(posix.open(mark, os.O_WRONLY | os.O_CREAT, 0o600))
+        except NotADirectoryError:
+            pass  # one above it says the same
+
+    def _may_change(self, place: Place) -> None:
+        """Refuses what its user may not do either."""
+        folder = os.path.dirname(place.name) or "/"
+        if not place.free and not place.removed and is_folder(folder):
+            need(folder, os.W_OK | os.X_OK)
+
+    def _unique(self) -> str:
+        return "{}/{}".format(self._folder, os.urandom(8).hex())
+
+
+def _parts(path: str) -> List[str]:
+    """The last one first."""
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]

@@ -1,0 +1,91 @@
+"""Files as they are, by functions that nothing stands before: those of `os` are in `posix` too."""
+
+import errno
+import os
+import posix
+import shutil
+import stat
+from _io import open as plain_open
+from typing import Any, Dict, Optional
+
+from gpq_agent.train.errors import GpqTrainError
+
+
+def mode_of(path: str) -> Optional[int]:
+    """Of what is there, a link included; None for nothing."""
+    try:
+        return posix.lstat(path).st_mode
+    except OSError:
+        return None
+
+
+def is_folder(path: str) -> bool:
+    return stat.S_ISDIR(mode_of(path) or 0)
+
+
+def link_target(path: str) -> Optional[str]:
+    """None for what is no link."""
+    try:
+        return posix.readlink(path)
+    except OSError:
+        return None
+
+
+def scan(path: str) -> "Dict[str, os.DirEntry[str]]":
+    with posix.scandir(path) as entries:
+        return {entry.name: entry for entry in entries}
+
+
+def failure(number: int, path: Any) -> OSError:
+    return OSError(number, os.strerror(number), path)
+
+
+def need(path: str, rights: int) -> None:
+    if not posix.access(path, rights):
+        raise failure(errno.EACCES, path)
+
+
+def make_folders(path: str) -> None:
+    """It, and those above it, where they are not there."""
+    if not is_folder(path):
+        make_folders(os.path.dirname(path))
+        try:
+            posix.mkdir(path, 0o700)
+        except FileExistsError:
+            if not is_folder(path):
+                raise failure(errno.ENOTDIR, path) from None
+
+
+def copy(source: str, target: str, part: str, content: bool) -> None:
+    """A file, a link or an empty folder. `part`: a name for a file until it is whole.
+
+    Another process may do the same just now: whoever comes second leaves it be.
+    """
+    status = posix.lstat(source)
+    rights = stat.S_IMODE(status.st_mode)
+    try:
+        if stat.S_ISLNK(status.st_mode):
+            posix.symlink(posix.readlink(source), target)
+        elif stat.S_ISDIR(status.st_mode):
+            posix.mkdir(target, 0o700)
+            posix.chmod(target, rights | stat.S_IRWXU)
+        elif stat.S_ISREG(status.st_mode):
+            _copy_file(source, part, content)
+            posix.chmod(part, rights)
+            posix.utime(part, ns=(status.st_atime_ns, status.st_mtime_ns))
+            posix.link(part, target)
+        else:
+            problem = "the script writes to {}, which is no file and no folder"
+            raise GpqTrainError(problem.format(source))
+    except FileExistsError:
+        pass
+    finally:
+        if mode_of(part) is not None:
+            posix.remove(part)
+
+
+def _copy_file(source: str, target: str, content: bool) -> None:
+    with plain_open(target, "wb") as copied:
+        if content:
+            with plain_open(source, "rb") as stream:
+                shutil.copyfileobj(stream, copied, 1 << 20)

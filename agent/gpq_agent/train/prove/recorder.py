@@ -1,0 +1,256 @@
+"""The training process's part of `gpq check`: writes down what each step came to, and ends.
+
+Only where the environment holds a CheckOrder. Else there is no recorder.
+"""
+
+import json
+import os
+import signal
+import threading
+from typing import Any, Dict, List, Mapping, NoReturn, Optional, Set, Tuple
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from gpq_agent import wire
+from gpq_agent.train.data.batches import Limits, ceil_div
+from gpq_agent.train.data.sampler import GlobalSampler, MicroBatch
+from gpq_agent.train.engine.runtime import Recorded
+from gpq_agent.train.internals import BatchNorm, is_compiled
+from gpq_agent.train.proof import Program
+from gpq_agent.train.runtime.agreement import Proposal
+from gpq_agent.train.runtime.environment import Environment
+from gpq_agent.train.runtime.shutdown import end_at_once
+from gpq_agent.train.runtime.termination import STOP_ORDERED
+
+from .conditions import Conditions
+from .determinism import Placed, SeededData, arranged, still
+from .full_precision import HALF
+from .job_state import JobState
+from .sketch import MOST, Fingerprint
+
+UNASKED = 4  # times the steps of the order: then a loop that never asks gpq anything is ended
+
+
+def begin(environ: Mapping[str, str], environment: Environment) -> "Optional[Recorder]":
+    """The recorder of this process, if `gpq check` runs it."""
+    text = environ.get(wire.ENV_CHECK)
+    return Recorder(wire.CheckOrder(**json.loads(text)), environment) if text else None
+
+
+class StepRecord:
+    """What a step has come to so far. `metrics`: [name, value, examples]. `rates`: by call of an
+    optimizer. `gradients`: as optimizers found them."""
+
+    def __init__(self) -> None:
+        self.indices: List[int] = []
+        self.is_random = False
+        self.metrics: List[Any] = []
+        self.rates: List[List[float]] = []
+        self.gradients: Dict[str, Fingerprint] = {}
+
+
+class Recorder:
+    """One per process. Replicas need not agree on anything here: all have the same order.
+    `program`: as the script prepared its training."""
+
+    def __init__(self, order: wire.CheckOrder, environment: Environment) -> None:
+        self.order = order
+        self.program: Optional[Program] = None
+        self._replicas, self._attempt = environment.replicas, environment.attempt
+        name = "{}.{}.jsonl".format(environment.attempt, environment.rank)
+        path = os.path.join(order.folder, name)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        self._count = order.begin
+        self._written = -1
+        self._micro: Optional[MicroBatch] = None
+        self._outside = 0  # optimizer steps outside a loop over job.loader()
+        self._facts: Dict[str, Any] = {}
+        self._suspicions: Set[str] = set()
+        self._step = StepRecord()
+        self._state = JobState(is_lead=environment.rank == 0)
+        self._conditions = Conditions(order)
+        register_optimizer_step_pre_hook(self._before_step)
+        register_optimizer_step_post_hook(self._after_step)
+        if order.lifeline >= 0:
+            threading.Thread(target=_follow, args=(order.lifeline,), daemon=True).start()
+
+    # -- the shape ---------------------------------------------------------------------------------
+
+    def size(self, size: int, batch: int) -> int:
+        """Examples of an epoch: so few that the steps of a check see its end, and a batch that is
+        not full."""
+        self._facts.update(size=size, batch=batch)
+        steps = self.order.epoch_steps
+        return min(size, (steps - 1) * batch + batch // 2 + 1) if steps else size
+
+    def limits(self, limits: Limits) -> Limits:
+        """A bound on what fits at once that makes a step so many micro-batches."""
+        share = ceil_div(limits.base_batch, self._replicas)
+        return limits._replace(max_local=ceil_div(share, self.order.micros))
+
+    def sampler(self, data: Any, sampler: GlobalSampler) -> Tuple[Any, Any]:
+        """(data set, batch sampler) for a DataLoader, with which an example depends on nothing
+        else."""
+        return SeededData(data), Placed(sampler, self.order.reverse, self.order.rotate)
+
+    def agreed(self) -> Proposal:
+        """What rank 0 would propose, were it asked. The order is everybody's."""
+        stop = STOP_ORDERED if self.order.stop and self._count == self.order.stop else 0
+        return Proposal(stop=stop, sample_every=2 if self.order.sample else 0)
+
+    # -- what happens ------------------------------------------------------------------------------
+
+    def entered(self, micro: MicroBatch) -> None:
+        if micro.place == 0:
+            self._step.indices = []  # a step that is begun anew has none of what it was begun with
+        self._micro = micro
+        rows = arranged(micro.indices, self.order.reverse, self.order.rotate)
+        self._conditions.begin_batch(micro.step.epoch, micro.step.start, rows)
+
+    def taken_back(self) -> None:
+        """The script has only looked at the micro-batch in hand, or the step is made anew."""
+        self._conditions.end_batch()
+        self._micro = None
+
+    def left(self, micro: MicroBatch) -> None:
+        step = self._step
+        step.is_random = self._conditions.end_batch() or step.is_random
+        step.indices += micro.indices
+        self._micro = None
+        if micro.last:
+            self._count += 1
+
+    def suspect(self, habit: wire.Habit) -> None:
+        """In a run this would take freedoms. Here it is put to the test."""
+        if habit.code not in self._suspicions:
+            self._suspicions.add(habit.code)
+            self._write({"suspected": habit._asdict()})
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        micro = self._micro
+        weight = micro.step.counts[micro.place] if micro is not None else 0
+        for name, value in values.items():
+            if not isinstance(value, torch.Tensor) or value.numel() == 1:
+                try:
+                    plain = value.detach() if isinstance(value, torch.Tensor) else value
+                    self._step.metrics.append([str(name), float(plain), weight])
+                except (TypeError, ValueError, OverflowError, RuntimeError):
+                    continue  # the library itself complains, and better
+
+    def boundary(self, job: Recorded) -> None:
+        """Between two steps. Does not return once all are done."""
+        self._conditions.renew()
+        if job.sampler is None and self._state.optimizers:
+            self._count += 1  # a loop of the script's own, which asks once a step
+        self._write_step(job)
+        if self._count >= self.order.steps:
+            self._end(job)
+
+    def finish(self, job: Recorded) -> NoReturn:
+        """The script has trained to its end before."""
+        self._write_step(job)
+        self._end(job)
+
+    def _before_step(self, optimizer: Any, args: Any = (), kwargs: Any = None) -> None:
+        self._state.register(optimizer)
+        rates = [group.get("lr") for group in optimizer.param_groups]
+        self._step.rates.append([float(rate) for rate in rates if rate is not None])
+        if not _has_closure(args, kwargs):
+            self._step.gradients.update(self._state.gradients(optimizer))
+
+    def _after_step(self, optimizer: Any, args: Any = (), kwargs: Any = None) -> None:
+        if _has_closure(args, kwargs):  # what was there before it is of an earlier step
+            self._step.gradients.update(self._state.gradients(optimizer))
+        if self._micro is not None:
+            return
+        self._outside += 1
+        if self._outside >= UNASKED * self.order.steps:
+            self._write({"outside": self._outside})
+            end_at_once(0)
+
+    # -- records -----------------------------------------------------------------------------------
+
+    def _write_step(self, job: Recorded) -> None:
+        if self._count == self._written:
+            return
+        if self._written < 0:
+            self._write_facts(job)
+        self._written = self._count
+        step, self._step = self._step, StepRecord()
+        state = self._state.of(job.parts, is_last=self._count >= self.order.steps)
+        tensors = dict(step.gradients)
+        numbers: Dict[str, Optional[float]] = {}
+        for name, value in list(state.items())[:MOST]:
+            if isinstance(value, float):
+                numbers[name] = value if abs(value) < float("inf") else None
+            else:
+                tensors[name] = self._state.sketch(value)
+        content = wire.CheckStep(
+            step=self._count,
+            attempt=self._attempt,
+            epoch=job.sampler.cursor.epoch if job.sampler is not None else 0,
+            epochs=job.meter.epochs,
+            indices=step.indices,
+            random=step.is_random,
+            metrics=[metric for metric in step.metrics if abs(metric[1]) < float("inf")],
+            rates=step.rates,
+            tensors=tensors,
+            numbers=numbers,
+        )
+        self._write(content._asdict())
+
+    def _write_facts(self, job: Recorded) -> None:
+        """What the script is, once there is something to train."""
+        models = [part for part in job.parts.values() if isinstance(part, torch.nn.Module)]
+        recurrent = [still(model) for model in models]
+        half = any(item.dtype in HALF for model in models for item in model.parameters())
+        if half:
+            self._conditions.give_up_precision()
+        layers = [layer for model in models for layer in model.named_modules()]
+        facts = dict(
+            self._facts,
+            loader=job.sampler is not None,
+            batch_norms=[name for name, layer in layers if _is_local_norm(layer)][:100],
+            half=half,
+            recurrent=any(recurrent),
+            compiled=is_compiled(),
+        )
+        if self.program is not None:
+            facts.update(self.program._asdict())
+        self._write({"facts": facts})
+
+    def _write(self, content: Dict[str, Any]) -> None:
+        data = wire.encode(content)
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+    def _end(self, job: Recorded) -> NoReturn:
+        self._write({"end": self._count, "epsilon": self._conditions.epsilon})
+        job.pulse.phase("ended")
+        end_at_once(0)
+
+
+def _is_local_norm(layer: torch.nn.Module) -> bool:
+    """Does it take statistics over what is together on one device?"""
+    return isinstance(layer, BatchNorm) and not isinstance(layer, torch.nn.SyncBatchNorm)
+
+
+def _has_closure(args: Any, kwargs: Any) -> bool:
+    """Does an optimizer compute its gradients itself? `args` and `kwargs` as torch's hooks are
+    given them: itself first."""
+    closure = args[1] if len(args) > 1 else (kwargs or {}).get("closure")
+    return callable(closure)
+
+
+def _follow(descriptor: int) -> None:
+    """Wait for the end of `gpq check`, whatever ends it, and end this process and its workers."""
+    try:
+        while os.read(descriptor, 1):
+            pass
+    except OSError:
+        return
+    os.killpg(os.getpgid(0), signal.SIGKILL)

@@ -1,0 +1,181 @@
+"""Under `gpq check`: what the script writes goes to a folder of its shape, and is read from there.
+No file of the user is ever written.
+
+Stands before Python's own functions, and before those of torch and sqlite3 that open files past
+Python. What Python does past these, it refuses. C code and other programs are refused by Linux,
+see landlock.py. They read what the user has, not what the script has written.
+"""
+
+import functools
+import json
+import os
+import posix  # has the functions of `os` as they are
+import shutil
+import sys
+import types
+from _io import open as plain_open
+from typing import Any, Callable, Dict, Mapping, Tuple
+
+from gpq_agent import wire
+from gpq_agent.train.errors import GpqTrainError
+
+from .file_calls import DESCRIPTOR, WRITING, FileCalls, is_no_path
+from .layers import Layers
+from .plain_files import mode_of
+
+# Functions of torch that open a file past Python, and which of their arguments, `f`, is its name.
+OF_TORCH = {
+    ("torch", "load"): 0, ("torch", "save"): 1, ("torch.jit", "load"): 0, ("torch.jit", "save"): 1,
+}  # fmt: skip
+SQLITE = "sqlite3.connect"
+# Events of Python that change files, and which of their arguments are paths.
+EVENTS = {
+    "open": (0,), "os.rename": (0, 1), "os.remove": (0,), "os.rmdir": (0,), "os.mkdir": (0,),
+    "os.link": (1,), "os.symlink": (1,), "os.truncate": (0,), "os.chmod": (0,), "os.chown": (0,),
+    "os.utime": (0,), "os.setxattr": (0,), "os.removexattr": (0,), SQLITE: (0,),
+}  # fmt: skip
+# Modules that go on with Python's own.
+OURS = (__name__, FileCalls.__module__, Layers.__module__, mode_of.__module__)
+PLAIN = ("posix", "_io", *OURS)
+KEEPERS = ("pathlib", "glob", "tempfile")  # modules that keep some in their classes
+Instead = Callable[..., Any]
+FUNCTIONS = (types.BuiltinFunctionType, types.FunctionType)
+
+
+def guard(environ: Mapping[str, str], add_hook: Callable[[Any], None]) -> None:
+    """From here on, in a process of `gpq check`. `add_hook`: sys.addaudithook."""
+    text = environ.get(wire.ENV_CHECK)
+    if not text:
+        return
+    shape = os.path.realpath(json.loads(text)["folder"])
+    redirect = Redirect(Layers(os.path.dirname(shape), os.path.join(shape, wire.CHECK_FILES)))
+    sys.dont_write_bytecode = True
+    shutil._use_fd_functions = False  # type: ignore[attr-defined]  # rmtree then names whole paths
+    _replace(redirect.instead())
+    add_hook(redirect.hear)
+
+
+class Call:
+    """In the place of a built-in function: no method of a class that has it, pickled by name."""
+
+    def __init__(self, plain: Any, module: str, instead: Instead, layers: Layers) -> None:
+        functools.update_wrapper(self, plain)
+        self.__module__ = module
+        self._instead, self._layers = instead, layers
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self._instead(*args, **kwargs)
+        except OSError as error:
+            if isinstance(error.filename, str):
+                error.filename = self._layers.outside(error.filename)
+            raise
+
+    def __reduce__(self) -> str:
+        return str(self.__name__)  # type: ignore[attr-defined]
+
+
+class Redirect:
+    """Of one process."""
+
+    def __init__(self, layers: Layers) -> None:
+        self._layers = layers
+        self._calls = FileCalls(layers)
+
+    def instead(self) -> Dict[Any, Any]:
+        """What comes in the place of what."""
+        layers = self._layers
+        replacements: Dict[Any, Any] = {
+            plain_open: Call(plain_open, "io", self._calls.stream, layers)
+        }
+        for name, call in self._calls.by_name().items():
+            plain = getattr(posix, name)
+            replacements[plain] = Call(plain, "os", call, layers)
+            for able in (os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids):
+                if plain in able:
+                    able.add(replacements[plain])
+        try:
+            import sqlite3
+        except ImportError:  # a Python without
+            pass
+        else:
+            plain = sqlite3.connect
+            replacements[plain] = Call(plain, "sqlite3", self._calls.connect(plain), layers)
+        for (module, name), place in OF_TORCH.items():
+            if module in sys.modules:
+                plain = getattr(sys.modules[module], name)
+                replacements[plain] = _on_a_path(
+                    plain, place, layers.write if place else layers.read
+                )
+        return replacements
+
+    def hear(self, event: str, args: Tuple[Any, ...]) -> None:
+        """An audit hook: something is about to happen."""
+        if event not in EVENTS or self._calls.is_opening or (event == "open" and not _writes(args)):
+            return
+        for index in EVENTS[event]:
+            path = args[index]
+            if isinstance(path, int):
+                path = posix.readlink(DESCRIPTOR.format(path))
+                if mode_of(path) is None:  # a file in memory, or one without a name
+                    continue
+            if event == SQLITE and is_no_path(os.fsdecode(path)):
+                continue
+            follow = event == "open"
+            if not self._layers.is_free(path, follow):
+                name = self._layers.find(path, follow).name
+                problem = "the script writes to {} past what gpq check redirects ({})"
+                hint = "write it with Python's open(), or torch.save"
+                raise GpqTrainError(problem.format(name, event), hint)
+
+
+def _on_a_path(plain: Any, place: int, real: Callable[..., str]) -> Any:
+    """A function of torch, which is given the path of what it reads or writes."""
+
+    @functools.wraps(plain)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        argument = args[place] if args[place:] else kwargs.get("f")
+        if isinstance(argument, (str, os.PathLike)):
+            path = real(argument, content=False) if place else real(argument)
+            if args[place:]:
+                args = (*args[:place], path, *args[place + 1 :])
+            else:
+                kwargs["f"] = path
+        return plain(*args, **kwargs)
+
+    return call
+
+
+def _writes(args: Tuple[Any, ...]) -> bool:
+    path, _, flags = args
+    return bool(flags & WRITING) and isinstance(path, (str, bytes, os.PathLike))
+
+
+def _replace(instead: Dict[Any, Any]) -> None:
+    """In all modules that name them: what is imported later finds them in `os` and its like."""
+    for name, module in list(sys.modules.items()):
+        names = getattr(module, "__dict__", None)
+        if name in PLAIN or not isinstance(names, dict):
+            continue
+        for key, value in list(names.items()):
+            # By its type, since some objects warn where they are asked for their class.
+            if type(value) in FUNCTIONS and value in instead:
+                names[key] = instead[value]
+            elif type(value) is type and name.partition(".")[0] in KEEPERS:
+                _replace_in(value, instead)
+    openers = getattr(sys.modules.get("numpy.lib._datasource"), "_file_openers", None)
+    table = getattr(openers, "_file_openers", {})  # for savetxt and loadtxt of numpy
+    table.update((key, instead[plain_open]) for key, value in table.items() if value is plain_open)
+
+
+def _replace_in(kind: type, instead: Dict[Any, Any]) -> None:
+    """What a class has for its own, and what its methods take by default."""
+    for name, value in list(vars(kind).items()):
+        function = value.__func__ if isinstance(value, staticmethod) else value
+        if type(function) in FUNCTIONS and function in instead:
+            setattr(kind, name, instead[function])
+        elif isinstance(function, types.FunctionType) and function.__defaults__:
+            function.__defaults__ = tuple(
+                instead.get(default, default) if type(default) in FUNCTIONS else default
+                for default in function.__defaults__
+            )

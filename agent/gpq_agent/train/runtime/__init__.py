@@ -1,0 +1,1 @@
+"""The process: its environment, replicas that agree, orders, signals, the way out."""

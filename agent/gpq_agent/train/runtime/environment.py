@@ -1,0 +1,205 @@
+"""Where this replica runs.
+
+Reads torchrun's and gpq's environment, binds cores or a GPU, opens the process group. With an empty
+environment it describes one replica that nobody manages. GPUs that the job was given and cannot use
+are refused: training on the CPU instead would hold them for nothing, without a word.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from datetime import timedelta
+from typing import List, Mapping, NamedTuple, Optional, Tuple
+
+import torch
+import torch.distributed as dist
+
+from gpq_agent import wire
+from gpq_agent.train.errors import GpqTrainError, UnusableGpu
+from gpq_agent.train.runtime.shutdown import is_leaving
+
+# Until the first step a peer may still be importing or building its model. The default of NCCL is
+# far shorter.
+GROUP_TIMEOUT = timedelta(minutes=30)
+REST_SECONDS = 10.0  # threads that spin for ever do not hold up the end for longer
+_THREADS = "/proc/self/task"
+
+
+class Environment(NamedTuple):
+    """Facts that do not change while the process lives.
+
+    `attempt` is 0 and the folders None without gpq.
+    """
+
+    rank: int = 0
+    replicas: int = 1
+    local_rank: int = 0
+    local_replicas: int = 1  # of this node
+    nodes: int = 1
+    launched: bool = False  # by torchrun, so a process group can be opened
+    attempt: int = 0
+    run_dir: Optional[str] = None
+    checkpoint_dir: Optional[str] = None
+    resumed: bool = False
+    cores: Optional[List[int]] = None
+    gpus: Tuple[str, ...] = ()  # that gpq gave to this job on this node
+
+
+def read_environment(environ: Mapping[str, str]) -> Environment:
+    """The Environment that these variables describe. Absent variables mean "not managed"."""
+    launched = "RANK" in environ and "WORLD_SIZE" in environ and "MASTER_ADDR" in environ
+    local_rank = int(environ.get("LOCAL_RANK", "0")) if launched else 0
+    cores = None
+    groups = [group for group in environ.get(wire.ENV_CORES, "").split(";") if group]
+    if local_rank < len(groups):
+        cores = [int(core) for core in groups[local_rank].split(",") if core]
+    devices = () if wire.ENV_CORES in environ else environ.get(wire.ENV_DEVICES, "").split(",")
+    return Environment(
+        rank=int(environ["RANK"]) if launched else 0,
+        replicas=int(environ["WORLD_SIZE"]) if launched else 1,
+        local_rank=local_rank,
+        local_replicas=int(environ.get("LOCAL_WORLD_SIZE", local_rank + 1)) if launched else 1,
+        nodes=max(int(environ.get("GROUP_WORLD_SIZE", "1")), 1) if launched else 1,
+        launched=launched,
+        attempt=int(environ.get(wire.ENV_ATTEMPT, "0")),
+        run_dir=environ.get(wire.ENV_RUN_DIR) or None,
+        checkpoint_dir=environ.get(wire.ENV_CHECKPOINT_DIR) or None,
+        resumed=environ.get(wire.ENV_RESUME) == "1",
+        cores=cores,
+        gpus=tuple(device for device in devices if device),
+    )
+
+
+def bind_cores(cores: Optional[List[int]]) -> str:
+    """Keep this process on its slot's cores, one torch thread each.
+
+    Returns a notice if refused, else "".
+    """
+    if not cores:
+        return ""
+    torch.set_num_threads(len(cores))
+    try:
+        os.sched_setaffinity(0, cores)
+    except OSError as error:
+        return "cannot keep this replica on cores {}: {}".format(cores, error)
+    return ""
+
+
+def open_device(environment: Environment) -> torch.device:
+    """The GPU of this local rank, opened and made current, or the CPU.
+
+    A slot with cores of its own is a CPU slot. Raises GpqTrainError where GPUs that gpq gave to the
+    job cannot be used, or are fewer than the replicas of this node.
+    """
+    if environment.cores is not None:
+        return torch.device("cpu")
+    if not environment.gpus and not torch.cuda.is_available():
+        return torch.device("cpu")
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        visible_gpus = torch.cuda.device_count()
+    except Exception as error:
+        raise _refusal(environment, error) from error
+    if environment.gpus and visible_gpus < environment.local_replicas:
+        raise GpqTrainError(
+            "{} replicas run on this server, and torch sees {} of its GPUs".format(
+                environment.local_replicas, visible_gpus
+            ),
+            "each needs one of its own: start fewer, or ask gpq doctor --gpu which of them CUDA "
+            "leaves out",
+        )
+    # Launchers that gpq has nothing to do with may show each replica its own GPU alone.
+    device = torch.device("cuda", environment.local_rank % visible_gpus)
+    try:
+        torch.cuda.set_device(device)
+        # A kernel: only that shows whether torch was built for this GPU.
+        (torch.ones(1, device=device) + 1).item()
+    except Exception as error:
+        raise _refusal(environment, error) from error
+    return device
+
+
+def _refusal(environment: Environment, error: Exception) -> UnusableGpu:
+    """In torch's own words: the first line. What follows is for those who debug CUDA."""
+    words = (str(error).strip() or type(error).__name__).splitlines()[0]
+    gpus = ", ".join(environment.gpus) or "number {}".format(environment.local_rank)
+    return UnusableGpu(
+        "the GPU that this replica was given cannot be used ({}): {}".format(gpus, words),
+        "it is not trained on the CPU instead; gpq doctor --gpu tests driver and torch on that "
+        "server",
+    )
+
+
+def open_group(environment: Environment, device: torch.device) -> bool:
+    """Open the default process group if torchrun started us and nobody else has.
+
+    True when this call opened it.
+    """
+    if not environment.launched or dist.is_initialized():
+        return False
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend=backend, timeout=GROUP_TIMEOUT)
+    return True
+
+
+def close_group() -> None:
+    """At exit: close the default process group, unless an error or a stop ends this replica.
+
+    The others then wait for it in a collective. NCCL would wait for them here, and the launcher for
+    this replica's end.
+    """
+    if dist.is_initialized() and not hasattr(sys, "last_type") and not is_leaving():
+        dist.destroy_process_group()
+
+
+def let_threads_rest(patience: float = REST_SECONDS) -> None:
+    """At exit: wait, at most so many seconds, until only Python's own threads have work.
+
+    The workers of gloo let go of tensors and callbacks some time after a collective has returned,
+    and need the interpreter for it. One that comes when the interpreter is being torn down aborts
+    the process: a training that is complete would end with SIGABRT. Linux only: elsewhere nothing
+    tells which threads run.
+    """
+    deadline = time.monotonic() + patience
+    idle_checks = 0
+    while idle_checks < 2 and time.monotonic() < deadline:
+        time.sleep(0.001)  # whoever waits for the interpreter gets it here
+        idle_checks = 0 if _running_threads() else idle_checks + 1
+
+
+def _running_threads() -> bool:
+    """Is one of those that Python has not started on a core, or waiting for one?"""
+    python_threads = {str(thread.native_id) for thread in threading.enumerate()}
+    python_threads.add(str(os.getpid()))
+    with contextlib.suppress(OSError):
+        names = [name for name in os.listdir(_THREADS) if name not in python_threads]
+        return any(_state_of(name) in ("R", "D") for name in names)
+    return False
+
+
+def _state_of(thread: str) -> str:
+    """As proc(5) has it, "" for one that is gone."""
+    try:
+        path = "{}/{}/stat".format(_THREADS, thread)
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
+def seconds_since_launch() -> float:
+    """Seconds since the launcher, or without one this process, was executed.
+
+    0.0 where /proc does not tell.
+    """
+    pid = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else os.getpid()
+    try:
+        with open("/proc/{}/stat".format(pid), encoding="utf-8", errors="replace") as stream:
+            # The command may hold spaces and brackets, so fields count from the last ")". Start
+            # time is field 22 of 52.
+            ticks = int(stream.read().rpartition(")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0

@@ -1,0 +1,67 @@
+"""The seeds and states of all generators of random numbers that a script may draw from."""
+
+import hashlib
+import random
+import sys
+from typing import Any, Callable, List, Tuple
+
+import torch
+
+LARGEST_SEED = 1 << 32  # numpy takes no larger one, so scripts give none
+
+
+def stable_seed(*parts: int) -> int:
+    """63 bits that depend on the parts only, the same on every machine and Python."""
+    text = ":".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.blake2b(text.encode("ascii"), digest_size=8).digest(), "big") >> 1
+
+
+def script_seed() -> int:
+    """The seed that the script gave to torch, 0 where it gave none.
+
+    Then torch has drawn one of 53 bits by itself.
+    """
+    seed = torch.initial_seed()
+    return seed if seed < LARGEST_SEED else 0
+
+
+def seed_all(seed: int) -> None:
+    """Seed every generator, for what a script draws before its first step."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")  # torch imports it
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
+
+
+def reseed(seed: int, step: int, rank: int) -> None:
+    """Seed every generator in use for this replica at this step.
+
+    So an attempt repeats if its history does.
+    """
+    value = stable_seed(seed, step, rank)
+    torch.manual_seed(value)
+    random.seed(value)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(value % 2**32)
+
+
+def generator_states() -> List[Tuple[Callable[[Any], Any], Any]]:
+    """Of every generator in use: how to set it, and to what."""
+    states: List[Tuple[Callable[[Any], Any], Any]] = [
+        (torch.set_rng_state, torch.get_rng_state()),
+        (random.setstate, random.getstate()),
+    ]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        states.append((torch.cuda.set_rng_state, torch.cuda.get_rng_state()))
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        states.append((numpy.random.set_state, numpy.random.get_state()))
+    return states
+
+
+def set_generators(states: List[Tuple[Callable[[Any], Any], Any]]) -> None:
+    """Put them back."""
+    for set_state, state in states:
+        set_state(state)

@@ -1,0 +1,115 @@
+"""Why a training process ends: on SIGTERM, on request, or out of memory. Saves nothing itself."""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import weakref
+from types import FrameType, TracebackType
+from typing import Any, Callable, Optional, Type
+
+from gpq_agent import wire
+from gpq_agent.train.runtime.stranded import Watch
+
+STOP_ORDERED = 1
+STOP_SIGNAL = 2
+EXIT_CODES = {STOP_ORDERED: 0, STOP_SIGNAL: 143}
+MOST_OF_AN_ERROR = 300  # characters
+OUT_OF_MEMORY = (
+    "out of memory", "can't allocate memory", "cannot allocate memory",
+    "cublas_status_alloc_failed", "cudnn_status_alloc_failed",
+)  # fmt: skip
+
+
+class SigtermHandler:
+    """Turns the first SIGTERM into a request to checkpoint and leave.
+
+    A second one ends the process as ever. `replicas`: of this job on this server. Where there are
+    others, a replica that cannot hear the signal, because it waits for one that is gone, is ended.
+    """
+
+    def __init__(self, replicas: int = 1) -> None:
+        self.requested = False
+        self._pid = os.getpid()
+        self._is_armed = False
+        self._is_over = False  # there is nothing left to wait for
+        self._boundaries = self._request_boundary = 0
+        self._previous: Any = None
+        self._watch = Watch(self._is_heard) if replicas > 1 else None
+
+    def arm(self) -> None:
+        """From now on, at each boundary.
+
+        Before training begins there is nothing to save, and SIGTERM had better end the process.
+        """
+        self._boundaries += 1
+        self._is_over = False
+        if self._is_armed or self.requested:
+            return
+        if threading.current_thread() is threading.main_thread():
+            self._is_armed = True
+            self._previous = signal.signal(signal.SIGTERM, self._on_signal)
+            if self._watch is not None:
+                self._watch.begin()
+
+    def disarm(self) -> None:
+        """Nothing is left to save."""
+        self._is_over = True
+        self._restore()
+
+    def _restore(self) -> None:
+        if self._is_armed:
+            self._is_armed = False
+            handler = self._previous if self._previous is not None else signal.SIG_DFL
+            signal.signal(signal.SIGTERM, handler)
+
+    def _is_heard(self) -> bool:
+        """Has the main thread come by a boundary since the request, or has none before it?"""
+        return self._is_over or (self.requested and self._boundaries > self._request_boundary)
+
+    def _on_signal(self, number: int, frame: Optional[FrameType]) -> None:
+        self._restore()
+        # A process that the script forked has inherited the handler, not the job.
+        if os.getpid() != self._pid:
+            os.kill(os.getpid(), number)
+        self.requested, self._request_boundary = True, self._boundaries
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Is this an allocation that failed, on a device or on the host?"""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(words in text for words in OUT_OF_MEMORY)
+
+
+def note_error(folder: str, rank: int, error: BaseException, gpu: str = "") -> None:
+    """Keep the first line of the first error of an attempt for the node agent.
+
+    Replicas that lose that one err later. `gpu`: the one that could not be used.
+    """
+    text = str(error).strip().partition("\n")[0][:MOST_OF_AN_ERROR]
+    words = "{}: {}".format(type(error).__name__, text) if text else type(error).__name__
+    content = {"rank": rank, "error": words, "gpu": gpu}
+    with contextlib.suppress(OSError), open(os.path.join(folder, wire.FIRST_ERROR), "xb") as stream:
+        stream.write(wire.encode(content))
+
+
+def on_error(act: Callable[[BaseException], None]) -> None:
+    """Call the method `act` with the error that ends the script.
+
+    Its traceback is shown afterwards, as usual. The object of the method is held weakly: the hook
+    outlives it.
+    """
+    previous, reference = sys.excepthook, weakref.WeakMethod(act)
+
+    def hook(
+        kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]
+    ) -> None:
+        method = reference()
+        if method is not None:
+            method(error)
+        previous(kind, error, trace)
+
+    sys.excepthook = hook

@@ -1,0 +1,1 @@
+"""What goes up, never in the way of a step."""
