@@ -8,7 +8,12 @@ from tests import dispositions, examples
 from tests.figures import Figures, listed
 
 # Hooks: pytest finds them by their names here.
-from tests.tiers.reporting import pytest_runtest_logreport, pytest_runtest_makereport, pytest_runtest_protocol
+from tests.tiers.reporting import (
+    pytest_collectreport,
+    pytest_runtest_logreport,
+    pytest_runtest_makereport,
+    pytest_runtest_protocol,
+)
 from tests.tiers.selection import (
     pytest_addoption,
     pytest_collection_finish,
@@ -20,6 +25,7 @@ __all__ = [
     "pytest_addoption",
     "pytest_collection_finish",
     "pytest_collection_modifyitems",
+    "pytest_collectreport",
     "pytest_ignore_collect",
     "pytest_runtest_logreport",
     "pytest_runtest_makereport",

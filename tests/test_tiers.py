@@ -17,7 +17,12 @@ from tests.tiers.reporting import LIST, Failure
 
 CONFTEST = """\
 from tests.dispositions import restore
-from tests.tiers.reporting import pytest_runtest_logreport, pytest_runtest_makereport, pytest_runtest_protocol
+from tests.tiers.reporting import (
+    pytest_collectreport,
+    pytest_runtest_logreport,
+    pytest_runtest_makereport,
+    pytest_runtest_protocol,
+)
 
 restore()
 """
@@ -83,6 +88,14 @@ def test_one_that_fails_twice_is_red(planted: Path, capfd: pytest.CaptureFixture
     assert not outcome(planted, "good or always")
     last = capfd.readouterr().out.splitlines()[-1]
     assert last.startswith("RED test_planted.py::test_always: AssertionError: never")
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_file_that_cannot_be_imported_is_red(planted: Path, workers: str, capfd: pytest.CaptureFixture[str]) -> None:
+    (planted / "test_other.py").write_text("from os import nothing\n\ndef test_good():\n    pass\n")
+    assert not outcome(planted, "good", workers)
+    last = capfd.readouterr().out.splitlines()[-1]
+    assert last.startswith("RED test_other.py: ImportError: cannot import name 'nothing'")
 
 
 def test_a_replica_that_dies_of_a_signal_is_red_at_once(planted: Path, capfd: pytest.CaptureFixture[str]) -> None:

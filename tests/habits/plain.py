@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 from gpq_agent import wire
-from gpq_agent.train.checkpoints.state_parts import begin, given_seed
 from gpq_agent.train.data.order import permutation
+from gpq_agent.train.runtime.rng import script_seed, seed_all
 from torch.utils.data import DataLoader
 
 
@@ -119,6 +119,6 @@ class PlainJob:
 
 
 def init(**_: Any) -> PlainJob:
-    seed = given_seed()
-    begin(seed)
+    seed = script_seed()
+    seed_all(seed)
     return PlainJob(seed)

@@ -48,8 +48,17 @@ def pytest_runtest_makereport(
     return report
 
 
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """A file that cannot be imported has failed, with all its tests. Among other files pytest says so by exit code 1 alone."""
+    _note(report)
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Print a failure at once, and keep it: a run that is cut later prints no summary."""
+    _note(report)
+
+
+def _note(report: pytest.TestReport | pytest.CollectReport) -> None:
     if not report.failed or "PYTEST_XDIST_WORKER" in os.environ:
         return
     failure = _failure(report)
@@ -60,11 +69,12 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
             stream.write(json.dumps(failure._asdict()) + "\n")
 
 
-def _failure(report: pytest.TestReport) -> Failure:
+def _failure(report: pytest.TestReport | pytest.CollectReport) -> Failure:
     text = report.longreprtext
     lines = [line for line in text.splitlines() if line.startswith("E ")] or text.splitlines() or [""]
     crash = CRASH.search(text)
-    promise = next((str(value) for name, value in report.user_properties if name == PROMISE), "")
+    properties = getattr(report, "user_properties", [])
+    promise = next((str(value) for name, value in properties if name == PROMISE), "")
     return Failure(report.nodeid, promise or (crash.group() if crash else ""), lines[0][1:].strip(), text)
 
 
