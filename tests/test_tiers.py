@@ -154,6 +154,7 @@ SYSTEM = {"daemon", "faults", "servers", "store", "trainings"}
         ("tests/commands.py", {"agent", *SYSTEM}),
         ("tests/habits/loops_kept.py", {"habits"}),
         ("tests/habits/__pycache__/cells.pyc", set()),
+        ("agent/gpq_agent/train/.ruff_cache/0.17/1", set()),
     ],
 )
 def test_a_change_makes_the_groups_stale_that_prove_it(changed: str, names: set[str], tmp_path: Path) -> None:

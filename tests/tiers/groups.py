@@ -43,7 +43,12 @@ def _files(place: Path) -> Iterator[Path]:
     if place.is_file():
         yield place
     else:
-        yield from (path for path in place.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+        yield from (path for path in place.rglob("*") if path.is_file() and not _is_cached(path.relative_to(place)))
+
+
+def _is_cached(path: Path) -> bool:
+    """By Python or a linter, while the tests run."""
+    return any(part == "__pycache__" or part.startswith(".") for part in path.parts)
 
 
 AGENT = ("agent/gpq_agent/__init__.py", "agent/gpq_agent/node", "agent/gpq_agent/wire.py")
