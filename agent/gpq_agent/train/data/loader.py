@@ -125,11 +125,11 @@ class Loader:
         return self._batches()
 
     def _batches(self) -> Iterator[Any]:
-        sampler = self.sampler
-        if self._engine.looks_over():
+        sampler, engine = self.sampler, self._engine
+        if engine.looks_over():
             self._drop_look()
-        epoch = self._engine.loop_begins(by_next=_is_called_by_next(sys._getframe(1)))
-        is_over = sampler.cursor.consumed >= sampler.size
+        epoch = engine.loop_begins(by_next=_is_called_by_next(sys._getframe(1)))
+        is_over = sampler.is_over
         if is_over and epoch is not None and sampler.cursor.epoch >= epoch:
             raise GpqTrainError(
                 "a second loop over the loader in one epoch of job.epochs()",
@@ -141,37 +141,40 @@ class Loader:
             sampler.seek(sampler.cursor.epoch + 1)
         self._early_exit, self._look = False, None
         first = True
-        self._engine.boundary()
-        self._engine.renewed()
+        engine.boundary()
+        engine.renewed()
         self._seed_workers()
         batches = iter(self._data)
-        while sampler.cursor.consumed < sampler.size:
-            if self._engine.renewed():
+        is_over = sampler.is_over
+        while not is_over:
+            if engine.renewed():
                 del batches  # its workers end before others begin
                 sampler.seek(*sampler.cursor)
                 batches = iter(self._data)
-            self._engine.fetch()
+            engine.fetch()
             batch = next(batches)
             micro = sampler.received()
             self.counted = micro.step.counts[micro.place]
-            if not self._engine.batch_begins(micro):
+            if not engine.batch_begins(micro):
                 continue
             abandoned, repeat = True, False  # the script breaks out of the loop, or fails in it
             try:
                 yield batch
                 abandoned = False
             finally:
-                if abandoned and first and self._engine.take_back(micro):
+                if abandoned and first and engine.take_back(micro):
                     self._look = micro
                     sampler.seek(*sampler.cursor)
                 else:
                     self._early_exit = abandoned
-                    repeat = self._engine.batch_ends(micro, first=first, abandoned=abandoned)
+                    repeat = engine.batch_ends(micro, first=first, abandoned=abandoned)
                     if micro.last and not repeat:
                         sampler.consumed(micro.step)
             first = False
-            if micro.last and sampler.cursor.consumed < sampler.size:
-                self._engine.boundary()
+            if micro.last:
+                is_over = sampler.is_over
+                if not is_over:
+                    engine.boundary()
 
     def _drop_look(self) -> None:
         """The script has trained on the batch that it seemed only to look at.

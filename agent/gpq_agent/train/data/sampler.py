@@ -129,6 +129,11 @@ class GlobalSampler:
             return length
         return length - (length - self._cursor.consumed) % self._base
 
+    @property
+    def is_over(self) -> bool:
+        """Has the running epoch come to its end?"""
+        return self._cursor.consumed >= self.size
+
     def order(self) -> torch.Tensor:
         """The order of the running epoch."""
         return self._orders.of(self._cursor).indices

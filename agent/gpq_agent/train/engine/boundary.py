@@ -19,7 +19,7 @@ from .shape import BatchShape
 from .statistics import Statistics
 from .steps import StepRecord
 
-AGREE_SECONDS = 0.2  # agree on orders about so often, at most once a step
+AGREE_SECONDS = 0.5  # agree on orders about so often, at most once a step
 MAX_PAUSE = 50  # steps between agreements
 RETRY_SECONDS = 5.0  # until a stop whose checkpoint could not be written is tried again
 WATCHED_STEPS = 3  # of an attempt, after each of which replicas compare what they have noticed
@@ -163,7 +163,8 @@ class StepBoundary:
         if self._shape.data is None or not self._checkpointer.is_ready:
             return
         count, several = self._steps.count, self._runtime.replicas > 1
-        self._observers.boundary(Boundary(count, self._steps.take_change()))
+        if self._steps.is_watched:
+            self._observers.boundary(Boundary(count, self._steps.take_change()))
         if count > WATCHED_STEPS and several:
             return
         if several and count:

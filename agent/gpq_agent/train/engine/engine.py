@@ -131,7 +131,10 @@ class Engine:
         return self.start.take_look()
 
     def loop_begins(self, *, by_next: bool) -> Optional[int]:
-        return self.start.begin(by_next=by_next, in_batch=self._in_batch())
+        epoch = self.start.begin(by_next=by_next, in_batch=self._in_batch())
+        if self.loop is not None:  # whatever optimizers are set to now, they were set outside
+            self.loop.gate.note_rates()
+        return epoch
 
     def batch_begins(self, micro: MicroBatch) -> bool:
         if self.loop is None:
@@ -214,6 +217,7 @@ class Engine:
             parts=self.checkpointer.parts.held(),
             noticed=self.shape.freedoms.noticed,
             in_batch=self._in_batch,
+            attend=self.observers.attend,
         )
 
     def _in_batch(self) -> bool:

@@ -1,7 +1,7 @@
 """Around a micro-batch: what happens before its body, and after it."""
 
 import time
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -11,7 +11,7 @@ from gpq_agent.train.checkpoints.state_parts import Parts
 from gpq_agent.train.data.sample_audit import Ledger
 from gpq_agent.train.data.sampler import MicroBatch
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.events import BatchBegin, BatchEnd, GradientFacts
+from gpq_agent.train.events import BatchBegin, BatchEnd, GradientFacts, OptimizerFacts
 from gpq_agent.train.habits.observers import Observers
 from gpq_agent.train.optim.lr_rules import Adjustment
 from gpq_agent.train.optim.step_gate import StepGate
@@ -27,6 +27,7 @@ from .steps import StepRecord
 from .weighing import Weighing
 
 MEET_SECONDS = 15.0  # that a replica may wait in its backward pass for one that had none
+UNTOUCHED = GradientFacts(False, False, False)
 MEET_AT_MOST = 600.0  # that replicas may be apart in such a step: other servers are not seen
 
 
@@ -62,6 +63,9 @@ class TrainingLoop:
             statistics.times.clock,
         )
         self._dropped: Optional[MicroBatch] = None  # the script left the loop in this one
+        # What the script did in the newest micro-batch at each place in a step, for as long as it
+        # does the same.
+        self._usual: Dict[Tuple[int, bool], OptimizerFacts] = {}
         self._is_new = True  # nothing of this attempt was given to the script yet
 
     def failing(self) -> Optional[MicroBatch]:
@@ -100,8 +104,9 @@ class TrainingLoop:
         self.gate.enter(micro)
         if self._runtime.recorder is not None:
             self._runtime.recorder.entered(micro)
-        event = BatchBegin(self._steps.count, micro.place, trial=self._first_part.is_open)
-        self._observers.batch_begins(event)
+        trial = self._first_part.is_open
+        if trial or self._steps.is_watched:
+            self._observers.batch_begins(BatchBegin(self._steps.count, micro.place, trial))
         return True
 
     def take_back(self, micro: MicroBatch) -> bool:
@@ -141,6 +146,7 @@ class TrainingLoop:
         stepped = self._observe_end(micro, left_early)
         self.micro = self._backward.micro = None
         if not left_early and self._first_part.is_refused(micro):
+            self.gate.note_rates()
             if recorder is not None:
                 recorder.taken_back()
             return True
@@ -218,18 +224,23 @@ class TrainingLoop:
     def _observe_end(self, micro: MicroBatch, left_early: bool) -> bool:
         """Tell observers what the body has done. Returns whether an optimizer has stepped."""
         optimizers, gradients = self.gate.leave(), self._setup.gradients
-        event = BatchEnd(
-            step=self._steps.count,
-            epoch=micro.step.epoch,
-            place=micro.place,
-            last=micro.last,
-            left_early=left_early,
-            optimizers=optimizers,
-            gradients=GradientFacts(
-                gradients.changed_between, gradients.carried, gradients.replaced
-            ),
+        facts = UNTOUCHED
+        if gradients.changed_between or gradients.carried or gradients.replaced:
+            facts = GradientFacts(gradients.changed_between, gradients.carried, gradients.replaced)
+        place = (micro.place, micro.last)
+        is_usual = (
+            not left_early
+            and facts is UNTOUCHED
+            and self._usual.get(place) is optimizers
+            and not self._observers.is_attentive
         )
-        self._observers.batch_ends(event)
+        if not is_usual:
+            self._usual = {}
+        if not is_usual or self._steps.is_watched:
+            step, epoch = self._steps.count, micro.step.epoch
+            self._observers.batch_ends(BatchEnd(step, epoch, *place, left_early, optimizers, facts))
+        if facts is UNTOUCHED and not left_early:
+            self._usual[place] = optimizers
         return optimizers.stepped
 
     def _meet_others(self) -> None:

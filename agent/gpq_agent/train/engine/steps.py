@@ -2,15 +2,19 @@
 
 import time
 
+OFTEN_STEPS = 100  # of an attempt, which are all watched
+SELDOM_STEPS = 10  # later one of so many is
 MOST_PENDING = 64  # steps of the loader that a loop may make one of, before nobody waits for it
 
 
 class StepRecord:
-    """`count`: steps of the loader in this attempt. `seconds`: what one takes, smoothed."""
+    """`count`: steps of the loader in this attempt. `seconds`: what one takes, smoothed.
+    `is_watched`: observers hear of the step in hand whatever happens in it."""
 
     def __init__(self) -> None:
         self.count = 0
         self.seconds = 0.0
+        self.is_watched = True
         self.changed = False  # the newest step has changed weights
         self._pending = 0  # steps of the loader since the last real step
         self._begin = 0.0
@@ -28,6 +32,7 @@ class StepRecord:
     def end(self, *, real: bool) -> None:
         """`real`: weights were changed in it, by an optimizer or by hand."""
         self.count += 1
+        self.is_watched = self.count <= OFTEN_STEPS or self.count % SELDOM_STEPS == 0
         self._pending = 0 if real else self._pending + 1
         seconds = time.perf_counter() - self._begin
         self.seconds += (seconds - self.seconds) * (0.1 if self.seconds else 1.0)

@@ -45,7 +45,7 @@ class MicroSums:
         """Another step. In one piece: it leaves no zeros."""
         self.end()
         self.any_sparse = False
-        if in_one_piece:
+        if in_one_piece and self.spare.marks:
             self.spare.forget()
 
     def end(self) -> None:

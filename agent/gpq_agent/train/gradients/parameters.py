@@ -1,6 +1,7 @@
 """The parameters that the job trains: those of its optimizers, as these have them now."""
 
 from itertools import chain
+from operator import is_, itemgetter
 from typing import Any, List, Sequence
 
 from .marks import Parameter
@@ -8,6 +9,8 @@ from .marks import Parameter
 # Elements of all gradients together, up to which zeros are reused from step to step: in small
 # models, whose steps are short.
 SMALL = 1 << 20
+
+_parameters_of = itemgetter("params")
 
 
 class JobParameters:
@@ -18,18 +21,19 @@ class JobParameters:
         self.of_several = len(self.optimizers) > 1  # optimizers
         self.are_small = True
         self.lost_some = False  # parameters that were here have gone
-        self._identities: List[int] = []
+        self._items: List[Parameter] = []  # as the groups of the optimizers have them
         self._list: List[Parameter] = []
 
     def current(self) -> List[Parameter]:
         """Each parameter once. The same list again until an optimizer's parameters change."""
-        optimizers = self.optimizers
-        groups = [group["params"] for optimizer in optimizers for group in optimizer.param_groups]
-        identities = list(map(id, chain.from_iterable(groups)))
-        if identities != self._identities:
-            self.lost_some |= not set(identities).issuperset(self._identities)
-            self._identities = identities
-            self._list = list(dict.fromkeys(chain.from_iterable(groups)))
+        groups: List[List[Parameter]] = []
+        for optimizer in self.optimizers:
+            groups += map(_parameters_of, optimizer.param_groups)
+        items = groups[0] if len(groups) == 1 else list(chain.from_iterable(groups))
+        if len(items) != len(self._items) or not all(map(is_, items, self._items)):
+            self.lost_some |= not set(items).issuperset(self._items)
+            self._items = list(items)
+            self._list = list(dict.fromkeys(items))
             self.are_small = sum(item.numel() for item in self._list) <= SMALL
         return self._list
 

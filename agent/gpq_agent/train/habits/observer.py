@@ -39,7 +39,8 @@ Habits = Sequence[Habit]
 class JobView(NamedTuple):
     """What an observer may look at. `parameters`: of all optimizers, each once. `parts`: what
     checkpoints hold. `gradients`: what the library keeps of those between two steps. `noticed`: is
-    this habit known already? `in_batch`: is the script at work on a micro-batch?"""
+    this habit known already? `in_batch`: is the script at work on a micro-batch? `attend`: to be
+    called by an observer that wants to hear of the end of the micro-batch in hand."""
 
     models: Sequence[torch.nn.Module]
     optimizers: Sequence[Any]
@@ -48,6 +49,7 @@ class JobView(NamedTuple):
     gradients: Callable[[], Sequence[torch.Tensor]] = list
     noticed: Callable[[str], bool] = lambda code: False
     in_batch: Callable[[], bool] = lambda: False
+    attend: Callable[[], None] = lambda: None
     own_comm_hook: bool = False
 
 
@@ -89,7 +91,7 @@ class Observer:
         return ()
 
     def batch_begins(self, event: BatchBegin) -> Habits:
-        """Before the body of the loop."""
+        """Before the body of the loop, in a watched step or one that can still be taken back."""
         return ()
 
     def backward_begins(self, event: BackwardBegin) -> bool:
@@ -101,7 +103,8 @@ class Observer:
         return ()
 
     def step_called(self, event: StepCall) -> Habits:
-        """Before an optimizer that the job was given steps."""
+        """Before an optimizer that the job was given steps, otherwise than once and after a
+        backward pass."""
         return ()
 
     def settings_changed(self, event: SettingsChange) -> Habits:
@@ -109,7 +112,7 @@ class Observer:
         return ()
 
     def scheduler_called(self, event: SchedulerCall) -> Habits:
-        """Of a scheduler that the job was given."""
+        """Of a scheduler that the job was given, outside the loop or with its place."""
         return ()
 
     def step_outside(self, event: StepOutside) -> Habits:
@@ -117,7 +120,7 @@ class Observer:
         return ()
 
     def batch_ends(self, event: BatchEnd) -> Habits:
-        """After the body of the loop."""
+        """After the body of the loop, in a watched step or where it is not as it was before."""
         return ()
 
     def first_part_ends(self, event: FirstPartEnd) -> Habits:
@@ -125,7 +128,7 @@ class Observer:
         return ()
 
     def boundary(self, event: Boundary) -> Habits:
-        """Between two steps."""
+        """Between two steps, after a watched one."""
         return ()
 
     def epoch_ends(self) -> Habits:

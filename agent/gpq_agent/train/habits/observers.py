@@ -29,9 +29,10 @@ EVENTS = tuple(
 
 class Observers:
     """Calls those that override a method. One that raises is closed and named in a line to the
-    user."""
+    user. `is_attentive`: one wants to hear of the end of this micro-batch."""
 
     def __init__(self, report: Callable[[Habit], None], notice: Callable[[str], None]) -> None:
+        self.is_attentive = False
         self._report, self._notice = report, notice
         self._observers: List[Observer] = []
         self._sharing: List[
@@ -49,6 +50,10 @@ class Observers:
                 self._tell(kind, error)
         self._sharing += [kind for kind in kinds if kind.shares]
         self._choose()
+
+    def attend(self) -> None:
+        """However usual it is."""
+        self.is_attentive = True
 
     def attempt_begins(self) -> None:
         """As for an observer, and so are all others."""
@@ -98,6 +103,7 @@ class Observers:
         self._emit("step_outside", event)
 
     def batch_ends(self, event: BatchEnd) -> None:
+        self.is_attentive = False
         self._emit("batch_ends", event)
 
     def first_part_ends(self, event: FirstPartEnd) -> None:

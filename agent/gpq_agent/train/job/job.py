@@ -230,7 +230,7 @@ class Job:
     def step(self) -> int:
         """Optimizer steps so far, over all attempts."""
         if self._gate is not None:
-            self._gate.asked_step = True
+            self._gate.ask_step()
         if self._engine.runtime.meter.steps == 0:  # what is done at the very beginning only
             self._engine.observers.place_asked()
         return self._engine.runtime.meter.steps

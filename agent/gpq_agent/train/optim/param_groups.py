@@ -22,7 +22,12 @@ class ParamGroups:
 
     def __init__(self, optimizers: Sequence[Any]) -> None:
         self._optimizers = optimizers
+        self._only = optimizers[0] if len(optimizers) == 1 else None
         self._snapshots: List[_Snapshot] = []
+
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._groups())
 
     def note(self) -> None:
         """They are as they should be."""
@@ -37,6 +42,8 @@ class ParamGroups:
         return len(groups) < len(before) or any(map(_Snapshot.changed, before, groups))
 
     def _groups(self) -> List[Any]:
+        if self._only is not None:
+            return self._only.param_groups  # type: ignore[no-any-return]
         return list(chain.from_iterable(map(_groups_of, self._optimizers)))
 
 

@@ -19,6 +19,8 @@ from .inner_optimizers import inner_optimizers
 from .lr_rules import UNCHANGED, Adjustment, adjust_for_step
 from .param_groups import ParamGroups
 
+NOTHING_DONE = OptimizerFacts(False, (), False, False, False, False, False)
+
 
 class Steps(Protocol):
     """What the gate asks of the engine, and tells it."""
@@ -41,21 +43,21 @@ class Watch(Protocol):
     """Hears what a script does with optimizers and schedulers."""
 
     def step_called(self, event: StepCall) -> None:
-        """Before an optimizer steps in the loop."""
+        """Before an optimizer steps in the loop, otherwise than once and after a backward pass."""
 
     def settings_changed(self, event: SettingsChange) -> None:
         """The script has set an optimizer otherwise."""
 
     def scheduler_called(self, event: SchedulerCall) -> None:
-        """In the loop, or outside."""
+        """In the loop with its place, or outside."""
 
 
 class StepGate:
     """Wraps the optimizers of one job in place. The engine brackets every micro-batch with `enter`
     and `leave`.
 
-    `micro`: the micro-batch in hand, None outside the loop. `asked_sync`, `asked_step`: the script
-    has asked for job.at_step, for job.step, since the last micro-batch ended.
+    `micro`: the micro-batch in hand, None outside the loop. `asked_sync`: the script has asked for
+    job.at_step since the last micro-batch ended.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class StepGate:
     ) -> None:
         self.micro: Optional[MicroBatch] = None
         self.asked_sync = False
-        self.asked_step = False
+        self._asked_step = False  # for job.step, since the last micro-batch ended
         self._optimizers = list(optimizers)
         self._gradients = gradients
         self._steps, self._watch = steps, watch
@@ -76,7 +78,8 @@ class StepGate:
         self._settings = ParamGroups(self._optimizers)
         self._skipped = False  # a GradScaler has skipped the step of this micro-batch
         self._scheduled = False  # a scheduler was called in this micro-batch
-        self._group_count = self._count_groups()
+        self._facts = NOTHING_DONE  # of the body of the newest micro-batch
+        self._group_count = self._settings.count()
         for optimizer in self._optimizers:
             for part in (optimizer, *inner_optimizers(optimizer)):
                 self._wrap_step(part, optimizer)
@@ -107,31 +110,42 @@ class StepGate:
         """The script is about to get this micro-batch."""
         self.micro = micro
         self._stepper_ids.clear()
-        if micro.place == 0:
-            self.note_rates()
 
     def take_back(self) -> None:
         """The script only looked at the micro-batch."""
-        self.asked_sync = self.asked_step = False
+        self.asked_sync = self._asked_step = False
         self.micro = None
 
     def leave(self) -> OptimizerFacts:
-        """The body of the loop is over for this micro-batch. Returns what it has done."""
+        """The body of the loop is over for this micro-batch. Returns what it has done: the same
+        object again while that stays the same."""
         self._check_settings()
-        steppers = self._stepper_ids
-        idle = (item for item in self._optimizers if id(item) not in steppers)
+        steppers, idle = self._stepper_ids, ()
+        if len(steppers) < len(self._optimizers):
+            others = (item for item in self._optimizers if id(item) not in steppers)
+            idle = tuple(type(item).__name__ for item in others)
         facts = OptimizerFacts(
-            stepped=bool(steppers),
-            idle=tuple(type(item).__name__ for item in idle),
-            asked_step=self.asked_step,
-            asked_sync=self.asked_sync,
-            scheduled=self._scheduled,
-            skipped=self._skipped,
-            groups_added=self._count_groups() > self._group_count,
+            bool(steppers),
+            idle,
+            self._asked_step,
+            self.asked_sync,
+            self._scheduled,
+            self._skipped,
+            self._settings.count() > self._group_count,
         )
-        self.asked_sync = self.asked_step = self._scheduled = self._skipped = False
+        self.asked_sync = self._asked_step = self._scheduled = self._skipped = False
         self.micro = None
-        return facts
+        if facts != self._facts:
+            self._facts = facts
+        return self._facts
+
+    # -- called by the job -------------------------------------------------------------------------
+
+    def ask_step(self) -> None:
+        """The script asks for job.step: from here on it may set what follows a count of steps."""
+        if self.micro is not None and not self._asked_step:
+            self._check_settings()
+        self._asked_step = True
 
     # -- called by the wrapped scaler and schedulers -----------------------------------------------
 
@@ -143,7 +157,8 @@ class StepGate:
         """A scheduler's step() is called. `placed`: with its place in the schedule."""
         in_loop = self.micro is not None
         self._scheduled = in_loop
-        self._watch.scheduler_called(SchedulerCall(in_loop, placed, self.asked_step))
+        if placed or not in_loop:
+            self._watch.scheduler_called(SchedulerCall(in_loop, placed, self._asked_step))
 
     def begin_scaler_step(self, micro: MicroBatch) -> None:
         """A GradScaler is about to step an optimizer of the job, in this micro-batch."""
@@ -180,16 +195,16 @@ class StepGate:
                 return step(*args, **kwargs)
             if micro.last:  # else no step is made, and the settings at the end of the body count
                 self._check_settings()
-            args, kwargs, closure = self._with_closure(args, kwargs)
-            values = () if closure is not None else (*args, *kwargs.values())
-            event = StepCall(
-                last=micro.last,
-                repeated=id(optimizer) in self._stepper_ids,
-                closure=closure is not None,
-                value=any(isinstance(value, (torch.Tensor, float)) for value in values),
-                without_backward=closure is None and self._adopt_manual(),
-            )
-            self._watch.step_called(event)
+            closure = None
+            if args or kwargs:
+                args, kwargs, closure = self._with_closure(args, kwargs)
+            repeated = id(optimizer) in self._stepper_ids
+            if args or kwargs or repeated or not self._gradients.passes:
+                values = () if closure is not None else (*args, *kwargs.values())
+                has_value = any(isinstance(value, (torch.Tensor, float)) for value in values)
+                adopted = closure is None and self._adopt_manual()
+                event = StepCall(micro.last, repeated, closure is not None, has_value, adopted)
+                self._watch.step_called(event)
             if not micro.last:
                 loss = closure() if closure is not None else None
                 self.hold(optimizer)
@@ -264,11 +279,9 @@ class StepGate:
         if is_first:
             self._steps.stepped(applied)
 
-    def _count_groups(self) -> int:
-        return sum(len(optimizer.param_groups) for optimizer in self._optimizers)
-
     def _check_settings(self) -> None:
+        """Has the script set an optimizer otherwise since they were noted?"""
         if self._settings.changed():
             in_pieces = self.micro is not None and self.micro.place > 0
-            self._watch.settings_changed(SettingsChange(in_pieces, asked_step=self.asked_step))
+            self._watch.settings_changed(SettingsChange(in_pieces, self._asked_step))
             self._settings.note()

@@ -78,6 +78,7 @@ class Watched:
             observer = self._observer()
             if observer is not None and observer.job.in_batch():
                 observer.changed = True
+                observer.job.attend()
         return result
 
     def __reduce__(self) -> Any:

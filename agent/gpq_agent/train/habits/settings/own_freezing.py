@@ -6,9 +6,6 @@ from gpq_agent.train.events import BatchEnd
 from gpq_agent.train.habits.observer import Habits, JobView, Observer
 from gpq_agent.train.habits.table import Habit
 
-OFTEN_STEPS = 100  # of an attempt, after each of which it is looked at
-SELDOM_STEPS = 10  # later after one of so many
-
 
 class OwnFreezing(Observer):
     """Which parameters are trained changes within an epoch, and the loop has not asked
@@ -22,8 +19,6 @@ class OwnFreezing(Observer):
         self._trained: List[bool] = []
 
     def batch_ends(self, event: BatchEnd) -> Habits:
-        if event.step > OFTEN_STEPS and event.step % SELDOM_STEPS:
-            return ()
         epoch, before = self._epoch, self._trained
         trained = [item.requires_grad for item in self.job.parameters()]
         self._epoch, self._trained = event.epoch, trained

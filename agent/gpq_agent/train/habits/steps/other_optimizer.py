@@ -31,6 +31,7 @@ class OtherOptimizer(Observer):
             observer = this()
             if observer is not None and id(optimizer) not in own and observer.job.in_batch():
                 observer.names.append(type(optimizer).__name__)
+                observer.job.attend()
 
         handle = register_optimizer_step_pre_hook(stepping)
         self._remove = weakref.finalize(self, handle.remove)
