@@ -19,7 +19,7 @@ from .shape import BatchShape
 from .statistics import Statistics
 from .steps import StepRecord
 
-AGREE_SECONDS = 0.5  # agree on orders about so often, at most once a step
+AGREE_SECONDS = 0.2  # agree on orders about so often, at most once a step
 MAX_PAUSE = 50  # steps between agreements
 RETRY_SECONDS = 5.0  # until a stop whose checkpoint could not be written is tried again
 WATCHED_STEPS = 3  # of an attempt, after each of which replicas compare what they have noticed
@@ -48,6 +48,7 @@ class StepBoundary:
         if environment.run_dir and runtime.is_lead:
             self._control = ControlReader(environment.run_dir, environment.attempt)
         self._waiting = 0  # kind of a stop, until rank 0 is between two steps of the loop's own
+        self._is_save_due = False
         self._retry_at = 0.0
         runtime.agreement.propose = self.propose
 
@@ -58,7 +59,8 @@ class StepBoundary:
         runtime, checkpointer = self._runtime, self._checkpointer
         if runtime.evaluating:
             return
-        self.ending.reopen()
+        if self.ending.finished:
+            self.ending.reopen()
         self._compare_notes()
         if self._shape.is_late:
             self._shape.reshape()
@@ -68,9 +70,11 @@ class StepBoundary:
         agreed = self._agree()
         if agreed is not None:
             self._obey(agreed)
+            self._is_save_due = checkpointer.is_due()
         elif self._waiting:
             self._stop(self._waiting)
-        if checkpointer.is_due() and not self._steps.in_midst:
+        if self._is_save_due and not self._steps.in_midst:
+            self._is_save_due = False
             checkpointer.save("periodic")
         runtime.pulse.phase("computing")
         self._steps.begin()

@@ -51,7 +51,7 @@ class Ending:
     def reopen(self) -> None:
         """The script trains on after the end that it told of."""
         environment = self._runtime.environment
-        if self.finished and environment.run_dir and environment.local_rank == 0:
+        if environment.run_dir and environment.local_rank == 0:
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(environment.run_dir, wire.FINISHED))
         self.finished = False

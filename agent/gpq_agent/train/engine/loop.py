@@ -48,6 +48,7 @@ class TrainingLoop:
     ) -> None:
         self.micro: Optional[MicroBatch] = None
         self._runtime, self._setup, self._shape = runtime, setup, shape
+        self._replicas = runtime.replicas
         self._observers, self._start, self._steps = observers, start, steps
         self._statistics, self._ledger = statistics, ledger
         self.gate = StepGate(setup.training.optimizers, setup.gradients, self, observers)
@@ -98,8 +99,7 @@ class TrainingLoop:
         if setup.training.scaler is not None and step.sampled:
             # The tensor itself: get_scale() would wait for the GPU.
             setup.probe.grad_scale = internals.scale_of(setup.training.scaler)
-        replicas = self._runtime.replicas
-        weight, even = step.weight(micro.place, replicas), step.is_even(replicas)
+        weight, even = step.weight(micro.place, self._replicas), step.is_even(self._replicas)
         setup.gradients.enter(micro.place, len(step.counts), weight, even=even)
         self.gate.enter(micro)
         if self._runtime.recorder is not None:
@@ -136,7 +136,7 @@ class TrainingLoop:
         if left_early and not self._runtime.evaluation_failed:
             self._dropped = micro
         has_gradients = gradients.passes > 0
-        if micro.last and not left_early and self._runtime.replicas > 1 and not has_gradients:
+        if micro.last and not left_early and self._replicas > 1 and not has_gradients:
             self._meet_others()
         if not self.gate.stepped or self._runtime.evaluating:
             self._statistics.times.discard()
@@ -186,7 +186,7 @@ class TrainingLoop:
 
     def mean_loss(self, loss: Any) -> Any:
         """The mean over replicas of what a closure returned, by their examples."""
-        replicas = self._runtime.replicas
+        replicas = self._replicas
         if replicas == 1 or loss is None:
             return loss
         value = float(loss.detach()) if isinstance(loss, torch.Tensor) else float(loss)

@@ -1,5 +1,6 @@
 """What `job.prepare()` makes of models and optimizers, for a loop over the loader."""
 
+import functools
 from typing import Any, NamedTuple, Sequence
 
 import torch
@@ -46,7 +47,7 @@ def set_up(training: Training, data: BatchSource, runtime: Runtime) -> TrainingS
     wrapped = [one for one in training.models if isinstance(one, DistributedDataParallel)]
     group = wrapped[0].process_group if wrapped else None
     probe = GradientProbe(training.measured, data.noise, replicas, group)
-    probe.arrived = lambda: runtime.pulse.phase("arrived")
+    probe.arrived = functools.partial(runtime.pulse.phase, "arrived")
     reducer = Reducer(wrapped, probe, runtime.group, replicas) if replicas > 1 else None
     gradients = Accumulator(training.optimizers, probe, reducer)
     lr = LrAdjuster(

@@ -42,6 +42,8 @@ class Accumulator:
         self.in_pieces = False
         self.last = True  # of its step: the micro-batch in hand
         self._open = False  # between enter and leave
+        # The micro-batch in hand is a whole step, and nothing but backward calls leaves gradients.
+        self._is_plain = False
         self._parameters = JobParameters(optimizers)
         self._probe = probe
         self._reducer = reducer  # None: one replica
@@ -66,28 +68,36 @@ class Accumulator:
     def enter(self, place: int, micro_batches: int, weight: float, *, even: bool) -> None:
         """The script is about to be given micro-batch `place` of so many. `even`: all replicas have
         equally much of the step. The same on each replica, but for the weight."""
-        self.weight = weight
-        self.in_pieces = micro_batches > 1 or not even
-        self.last = place == micro_batches - 1
         self._open = True
         self.passes = 0
+        reducer = self._reducer
+        if self._is_plain and micro_batches == 1 and even and weight == self.weight:
+            if reducer is not None:
+                reducer.enter_again()
+            return  # as the step before: it has left nothing behind
+        self._is_plain = micro_batches == 1 and even
+        self.weight = weight
+        self.in_pieces = not self._is_plain
+        self.last = place == micro_batches - 1
         self.changed_between = False
         self._micro.begin(place)
         if place == 0:
             self._sums.begin(in_one_piece=micro_batches == 1)
-        if self._reducer is not None:
-            self._reducer.enter(self.last, accumulates=micro_batches > 1, even=even)
+        if reducer is not None:
+            reducer.enter(self.last, accumulates=micro_batches > 1, even=even)
 
     def weigh(self, weight: float) -> None:
         """Another weight, before the backward call. In every step on every replica, or nowhere."""
         self.weight = weight
-        self.in_pieces = True
+        self.in_pieces, self._is_plain = True, False
         if self._reducer is not None:
             self._reducer.weigh()
 
     def leave(self, *, drop: bool) -> None:
         """The script is done with it. `drop`: the step will not happen, so forget its sums."""
         self._open = False
+        if self._is_plain:
+            return
         self._aside.clear()
         self._reach.previous.clear()
         if self.last or drop:
@@ -99,6 +109,7 @@ class Accumulator:
         """The script has called this optimizer's step in a micro-batch that only accumulates. What
         further backward calls leave to its parameters here would have been cleared before its next
         step."""
+        self._is_plain = False
         self._micro.new_steps.append(optimizer)
 
     def used(self, optimizer: Any) -> None:
@@ -107,6 +118,7 @@ class Accumulator:
 
     def scale(self, factor: float) -> None:
         """Multiply what is accumulated so far."""
+        self._is_plain = False
         self._probe.scaled(factor)
         self._sums.unit *= factor
 
@@ -183,6 +195,7 @@ class Accumulator:
     def adopt(self) -> None:
         """Gradients have come without a backward call (`p.grad = ...`): treat them as one's."""
         self.passes += 1
+        self._is_plain = False
         self._micro.catch_up()
         self._sums.split()
         self._reach.previous = {}

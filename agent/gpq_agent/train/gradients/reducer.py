@@ -71,6 +71,12 @@ class Reducer:
             by_ddp = not buckets.ddp_bypassed and (buckets.has_hook or in_one_piece)
             buckets.synchronise(last and by_ddp)
 
+    def enter_again(self) -> None:
+        """A step in one piece, as the one before."""
+        for buckets in self.buckets:
+            buckets.has_reduced = False
+            buckets.synchronise(not buckets.ddp_bypassed)
+
     def weigh(self) -> None:
         """Replicas weigh what is their own: a hook of the script's would average it as it is."""
         for buckets in self.buckets:

@@ -81,6 +81,9 @@ class GradientProbe:
         examples.
         """
         self.weights = 0.0
+        self._is_sampled = False
+        if not sampled:
+            return
         self._passes = PassNorms()
         self._bucket_slots.clear()
         self._step = SampledStep(micro_batches, 1.0 / inverse, examples * inverse)

@@ -120,7 +120,8 @@ class StepGate:
         """The body of the loop is over for this micro-batch. Returns what it has done: the same
         object again while that stays the same."""
         self._check_settings()
-        steppers, idle = self._stepper_ids, ()
+        steppers = self._stepper_ids
+        idle: Tuple[str, ...] = ()
         if len(steppers) < len(self._optimizers):
             others = (item for item in self._optimizers if id(item) not in steppers)
             idle = tuple(type(item).__name__ for item in others)
