@@ -1,6 +1,7 @@
 """After the first steps of an attempt observers hear of a batch where it is not as those before."""
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import pytest
 import torch
@@ -69,7 +70,7 @@ def test_what_begins_late_is_noticed_in_its_batch(code: str) -> None:
 
 
 class Listener(Observer):
-    steps: list[int] = []
+    steps: ClassVar[list[int]] = []
 
     def batch_ends(self, event: BatchEnd) -> Habits:
         self.steps.append(event.step)

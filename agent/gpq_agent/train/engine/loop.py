@@ -234,7 +234,7 @@ class TrainingLoop:
             and self._usual.get(place) is optimizers
             and not self._observers.is_attentive
         )
-        if not is_usual:
+        if not is_usual and place in self._usual:
             self._usual = {}
         if not is_usual or self._steps.is_watched:
             step, epoch = self._steps.count, micro.step.epoch
