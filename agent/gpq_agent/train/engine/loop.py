@@ -231,7 +231,7 @@ class TrainingLoop:
         is_usual = (
             not left_early
             and facts is UNTOUCHED
-            and self._usual.get(place) is optimizers
+            and self._usual.get(place) == optimizers
             and not self._observers.is_attentive
         )
         if not is_usual and place in self._usual:

@@ -19,8 +19,6 @@ from .inner_optimizers import inner_optimizers
 from .lr_rules import UNCHANGED, Adjustment, adjust_for_step
 from .param_groups import ParamGroups
 
-NOTHING_DONE = OptimizerFacts(False, (), False, False, False, False, False)
-
 
 class Steps(Protocol):
     """What the gate asks of the engine, and tells it."""
@@ -78,7 +76,6 @@ class StepGate:
         self._settings = ParamGroups(self._optimizers)
         self._skipped = False  # a GradScaler has skipped the step of this micro-batch
         self._scheduled = False  # a scheduler was called in this micro-batch
-        self._facts = NOTHING_DONE  # of the body of the newest micro-batch
         self._group_count = self._settings.count()
         for optimizer in self._optimizers:
             for part in (optimizer, *inner_optimizers(optimizer)):
@@ -117,8 +114,7 @@ class StepGate:
         self.micro = None
 
     def leave(self) -> OptimizerFacts:
-        """The body of the loop is over for this micro-batch. Returns what it has done: the same
-        object again while that stays the same."""
+        """The body of the loop is over for this micro-batch. Returns what it has done."""
         self._check_settings()
         steppers = self._stepper_ids
         idle: Tuple[str, ...] = ()
@@ -136,9 +132,7 @@ class StepGate:
         )
         self.asked_sync = self._asked_step = self._scheduled = self._skipped = False
         self.micro = None
-        if facts != self._facts:
-            self._facts = facts
-        return self._facts
+        return facts
 
     # -- called by the job -------------------------------------------------------------------------
 
