@@ -11,7 +11,8 @@ Steps in one piece, and steps that accumulate over micro-batches: by hand, with 
 the other, whose body is the same for both. Clipping as the example has it, with job.clip_grad_norm_, which does nothing in
 micro-batches that only accumulate; and with torch's own, which a script brings along, and which runs in each of them.
 
-    python benchmarks/overhead.py            # exits 1 above two per cent in any row
+    python benchmarks/overhead.py                            # exits 1 above the bar in any row
+    python benchmarks/overhead.py --warmup 0 --steps 500     # with the first steps of an attempt: "all steps"
 """
 
 import argparse
@@ -37,7 +38,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 ROOT = Path(__file__).resolve().parent.parent
-BAR = 0.02
+BARS = (0.01, 0.02)  # of steps in one piece, and of steps that accumulate
 REPLICAS = 2
 CLIPS = {"job": "job.clip_grad_norm_", "torch": "torch's clip_grad_norm_"}
 EPOCHS = 1000  # never reached
@@ -55,13 +56,14 @@ def chargpt() -> ModuleType:
 
 
 def plain(example: ModuleType, data: Any, options: argparse.Namespace, rank: int, micro: int) -> Iterator[None]:
-    """One optimiser step of `micro` micro-batches a turn, as one would write it without gpq."""
+    """One optimiser step of `micro` micro-batches a turn, as one would write it without gpq. First all is made ready."""
     torch.manual_seed(0)
     sampler = DistributedSampler(data, REPLICAS, rank, shuffle=True, drop_last=True)
     loader = DataLoader(data, options.batch_size // REPLICAS // micro, sampler=sampler, drop_last=True)
     model = DistributedDataParallel(example.CharGPT(options.layers, options.width, 4, 64))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    yield
     for epoch in range(EPOCHS):
         sampler.set_epoch(epoch)
         for number, (text, following) in enumerate(loader):
@@ -96,6 +98,7 @@ def adaptive(
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
     model, optimizer, scheduler = job.prepare(model, optimizer, scheduler)
+    yield
     turns = 0
     for _ in job.epochs(EPOCHS):
         for text, following in loader:
@@ -155,6 +158,7 @@ def process(
         torch.distributed.init_process_group("gloo")
         steps = plain(example, data, options, rank, micro)
     times: dict[str, list[float]] = {"wall": [], "cpu": []}
+    next(steps)
     unmeasured = options.warmup // options.turn
     for number in range(unmeasured + options.steps // options.turn):
         for whose in (number % 2, 1 - number % 2):
@@ -209,9 +213,10 @@ def measure(options: argparse.Namespace, micro: int, clip: str) -> dict[str, Any
         "overhead_by_block": statistics.median(blocks) - 1,
         "overhead_by_block_quartiles": [blocks[len(blocks) * part // 4] - 1 for part in (1, 3)],
         "overhead_cpu_by_block": statistics.median(ratios(*cpu, options.block)) - 1,
+        "overhead_of_all": statistics.median(sum(run["wall"][1]) / sum(run["wall"][0]) for run in runs) - 1,
         "overhead_by_launch": [statistics.median(ratios(*run["wall"], 1)) - 1 for run in runs],
         "noise_scale": runs[-1]["noise_scale"],
-        "bar": BAR,
+        "bar": BARS[micro > 1],
     }
 
 
@@ -226,7 +231,8 @@ def show(figures: dict[str, Any], options: argparse.Namespace) -> None:
     print(f"  blocks of {options.block}: {middle}")
     print(f"  CPU time, blocks of {options.block}: median {figures['overhead_cpu_by_block']:+.2%}")
     print("  by launch: " + ", ".join(f"{value:+.2%}" for value in figures["overhead_by_launch"]))
-    print(f"  overhead, paired steps: median {figures['overhead']:+.2%}, at most {BAR:.0%}", flush=True)
+    print(f"  all steps, by launch: median {figures['overhead_of_all']:+.2%}")
+    print(f"  overhead, paired steps: median {figures['overhead']:+.2%}, at most {figures['bar']:.0%}", flush=True)
 
 
 def main() -> int:
@@ -252,7 +258,7 @@ def main() -> int:
             show(rows[-1], options)
     if options.json:
         print(json.dumps(rows))
-    return 0 if all(row["overhead"] <= BAR for row in rows) else 1
+    return 0 if all(row["overhead"] <= row["bar"] for row in rows) else 1
 
 
 if __name__ == "__main__":
