@@ -120,7 +120,7 @@ class Accumulator:
 
     # -- around a backward call ------------------------------------------------------------------
 
-    def backward_begins(self, roots: Sequence[Any] = (), grad_tensors: Sequence[Any] = ()) -> None:
+    def backward_begins(self) -> None:
         """A backward call is about to run."""
         if not self._open:
             return
