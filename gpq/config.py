@@ -235,7 +235,7 @@ def _check_values(config: FileConfig, text: str, path: str) -> None:
             raise _error(f"metrics: {error.message}", ["metrics"], text, path, error.hint) from None
     for program, codes in config.accept.items():
         if any(not CODE_OF_HABIT.fullmatch(code) for code in codes):
-            hint = "`gpq show` has the codes, such as token-loss"
+            hint = "`gpq show` has the codes, such as own-next"
             raise _error(f"accept.{program} names no habit's code", ["accept", program], text, path, hint)
     for key, problem, hint in outward.notify_problems(config.notify):
         raise _error(problem, ["notify", key], text, path, hint)

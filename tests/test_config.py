@@ -91,7 +91,7 @@ cores = {}
         ("setup_limit = 0\n", "setup_limit must be above 0 (at line 1, column 1)"),
         (SSH + 'host = "a"\naddress = "a b"\n', "`a b` is no address (at line 4, column 1)"),
         (
-            '[accept]\n"a.py" = ["token-loss"]\n"b.py" = ["Token loss"]\n',
+            '[accept]\n"a.py" = ["own-next"]\n"b.py" = ["Own next"]\n',
             "accept.b.py names no habit's code (at line 3, ",
         ),
         (SSH + 'host = "a"\nssh = ["ssh", ""]\n', "ssh must be a command and its options (at line 4, column 1)"),

@@ -364,9 +364,6 @@ REPORT_KINDS = (
 # several micro-batches), "split" (two of them on one replica, to measure the noise scale), "resize" (a restart with another
 # number of replicas), "retune" (another total batch).
 FREEDOMS = ("accumulate", "split", "resize", "retune")
-# Habits that the few steps of `gpq check` do not refute: what takes batches by a count of its own, and
-# averages that no module holds.
-SHOWS_LATER = frozenset({"own-next", "forgotten-copy"})
 
 
 class Habit(NamedTuple):
@@ -378,7 +375,7 @@ class Habit(NamedTuple):
     freedoms: List[str]  # of FREEDOMS
     message: str  # what the loop does, one line, e.g. "the loop clears gradients between two backward passes"
     cure: str  # the change that gives the freedoms back, one line
-    evidence: str = "observed"  # "suspected": its user may accept it, and gpq check refute it; "proven" by gpq check
+    evidence: str = "observed"  # "suspected": its user may accept it; "proven" by gpq check
 
 
 class Proof(NamedTuple):

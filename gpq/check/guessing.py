@@ -70,7 +70,7 @@ WORDS = {
     ),
     "token-loss": (
         "the loss is no mean over examples (line {})",
-        "a mean over the examples of the batch in hand, padding included",
+        "job.weigh(tokens) before backward(), or a mean over the examples of the batch in hand, padding included",
     ),
     "not-kept": (
         "{} is not what it was after a restart",
@@ -90,7 +90,7 @@ WORDS = {
     ),
     "by-pass": (
         "the loop does something once a pass of its body that belongs once to a step, or its loss is no mean over examples",
-        "do it where job.at_step is true; job.step counts the steps",
+        "do it where job.at_step is true; job.step counts the steps; where a loss is a mean over tokens, job.weigh(tokens)",
     ),
 }
 LINES = (  # what stands in a script, in the order of suspicion

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-from gpq_agent import wire
 
 from gpq.check.comparing import Finding, Judge
 from gpq.check.guessing import Case, batch_norm, guess, habit, joined, own_epochs
@@ -15,8 +14,6 @@ from gpq.check.shapes import Shape
 from gpq.check.verdict import DIFFERS, FAILED, SAME, TOLD, FoundHabit, ShapeView
 
 FREEDOMS = ("accumulate", "split", "resize", "retune")
-REFUTED = "nothing here bears it out"
-LATER = "so few steps cannot show it"
 ORDER = "order of examples"  # in one replica alone: so a part of a batch is never as the whole
 
 
@@ -86,7 +83,7 @@ def doubts(runs: Sequence[Run], rows: Sequence[ShapeView]) -> list[str]:
     shown = {row.habit.code for row in rows if row.habit is not None}
     suspected = {code: told for run in runs for code, told in run.suspected.items() if code not in shown}
     return [
-        f"a job would take this for granted, and {LATER if code in wire.SHOWS_LATER else REFUTED}: {told.message[:300]} ({code})"
+        f"a job would take this for granted, and so few steps cannot show it: {told.message[:300]} ({code})"
         for code, told in suspected.items()
     ]
 

@@ -71,7 +71,7 @@ def edit(
       gpq edit 42 --gpus 2-8
       gpq edit 42-49 --after none --begin now
       gpq edit 42 --notify desktop --notify-on fail,end
-      gpq edit 42 --accept token-loss
+      gpq edit 42 --accept own-next
     """
     asked = edits.request(
         jobs, name=name, priority=priority, gpus=gpus, time=time, retries=retries, tag=tag or (), untag=untag or (),

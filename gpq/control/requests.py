@@ -160,9 +160,7 @@ def _check_texts(message: SpecMessage) -> None:
             raise UsageError(f"{tag!r} cannot be a tag", "letters, digits, dot, dash and underscore, at most 64")
     for code in message.accept:
         if not CODE_OF_HABIT.fullmatch(code):
-            raise UsageError(
-                f"--accept {code[:40]!r} is no habit's code", "`gpq show` has the codes, such as token-loss"
-            )
+            raise UsageError(f"--accept {code[:40]!r} is no habit's code", "`gpq show` has the codes, such as own-next")
     if message.accept and message.level != Level.SCRIPT:
         raise UsageError("--accept is for training scripts", "gpq suspects nothing of a command")
     if message.signal.removeprefix("SIG") not in SIGNALS or message.signal.startswith("SIG"):

@@ -51,7 +51,7 @@ SAME = [  # the command line; the arguments of gpq.submit
         ["--preemptible", "--signal", "10", "--resume-args", "--resume auto", "--", "true"],
         "command=['true'], preemptible=True, signal=10, resume_args='--resume auto'",
     ),
-    (["--accept", "token-loss", "--accept", "own-end", "train.py"], "'train.py', accept=['token-loss', 'own-end']"),
+    (["--accept", "own-next", "--accept", "own-end", "train.py"], "'train.py', accept=['own-next', 'own-end']"),
     (["--done-file", "out/done", "--", "true"], "command=['true'], done_file=Path('out/done')"),
     (
         ["--batch-size", "64", "--max-batch-size", "512", "--atomic-batch-size", "8-32", "train.py"],

@@ -61,24 +61,22 @@ def test_a_shape_is_told_where_the_library_takes_the_freedom_away_that_it_needs(
 
 
 def test_a_suspicion_is_told_where_it_shows_and_named_where_it_does_not() -> None:
-    tokens = Told("token-loss", ["accumulate", "split"], "a loss is divided by tokens", "job.weigh(tokens)")
+    copied = Told("forgotten-copy", ["accumulate", "split"], "a copy of the weights", "job.state(copy)")
     later = Told("own-next", ["resize"], "the loop takes batches by next()", "a for loop")
     runs = [run(wrong=shape.name == "accumulating") for shape in SHAPES]
     reference = run()
-    reference.suspected = {each.code: each for each in (tokens, later)}
+    reference.suspected = {each.code: each for each in (copied, later)}
     courses = [Course(shape, Path("/nowhere")) for shape in SHAPES]
     table = rows(Judge(reference, reference), list(zip(courses, runs, strict=True)), "", None)
     assert [row.verdict for row in table] == ["told", "same", "same", "same", "same"]
     assert (table[0].step, table[0].what) == (0, "samples"), "what shows it"
-    assert [each.code for each in habits([reference], table)] == ["token-loss"]
+    assert [each.code for each in habits([reference], table)] == ["forgotten-copy"]
     assert doubts([reference], table) == [
         "a job would take this for granted, and so few steps cannot show it: the loop takes batches by next() (own-next)"
     ]
     nothing = rows(Judge(reference, reference), [(course, run()) for course in courses], "", None)
     assert worst(nothing) == "same"
-    assert doubts([reference], nothing)[0].startswith(
-        "a job would take this for granted, and nothing here bears it out"
-    )
+    assert len(doubts([reference], nothing)) == 2
     # Of a job that fails there, or differs in what nobody suspects, no suspicion is the reason.
     assert judged(run(), runs)["accumulating"] == ("differs", "samples")
 

@@ -21,7 +21,7 @@ ACCUMULATING, SPLIT, TWO, BOTH, RESUMED = (
     "two replicas, accumulating",
     "stopped and resumed on another number",
 )
-TOKENS = {"code": "token-loss", "freedoms": ["accumulate", "split", "resize"]}
+NEXT = {"code": "own-next", "freedoms": ["accumulate", "split", "resize"]}
 
 
 def verdict(told: dict[str, object] | None = None, coarse: float = 0.0, **verdicts: str) -> dict[str, object]:
@@ -47,10 +47,10 @@ def verdict(told: dict[str, object] | None = None, coarse: float = 0.0, **verdic
         (verdict(b="failed"), "split", "accumulate resize", "two replicas, accumulating: failed"),
         (verdict(r="differs"), "accumulate split", "resize", "stopped and resumed on another number: differs"),
         (
-            verdict(TOKENS, s="told"),
+            verdict(NEXT, s="told"),
             "",
             "accumulate split resize",
-            "split: told (token-loss)",
+            "split: told (own-next)",
         ),
     ],
 )

@@ -122,6 +122,7 @@ def test_the_examples_train_the_same_in_every_shape(gpq: Gpq, scratch: Path, nam
     ("code", "habit", "shapes"),
     [
         ("scaled-loss", {"loss": "loss = loss * (13 / len(x))"}, EVERY),
+        ("by-pass", {"loss": "loss = loss.sqrt()"}, EVERY),
         ("random", {"before": "x = x + torch.tensor(__import__('numpy').random.randn(*x.shape)).float()"}, EVERY),
         # The library may come to see this one by itself, and tell.
         ("own-rate", {"after": "optimizer.param_groups[0]['lr'] = 0.01 * 0.9**passes"}, {ACCUMULATING, SPLIT, BOTH, RESUMED}),
@@ -355,23 +356,29 @@ def test_a_program_that_writes_files_is_refused_in_words(gpq: Gpq, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("loss", "verdict", "words"),
+    ("copy", "update", "verdict", "words"),
     [
         (
-            "loss = torch.nan_to_num(loss)",
+            "{name: item.detach().clone() for name, item in net.named_parameters()}",
+            "[copy[name].lerp_(item.detach(), 0.1) for name, item in net.named_parameters()]",
             "same",
-            "and nothing here bears it out: a loss holds the examples of a batch",
+            "so few steps cannot show it: a copy of the model's weights",
         ),
-        ("loss = loss.sqrt()", "told", "gpq says: a loss holds the examples of a batch against each other"),
+        (
+            "torch.optim.swa_utils.AveragedModel(net)",
+            "copy.update_parameters(net)",
+            "told",
+            "gpq says: a copy of the model's weights",
+        ),
     ],
 )
 def test_what_a_job_would_suspect_is_put_to_the_test(
-    gpq: Gpq, tmp_path: Path, loss: str, verdict: str, words: str
+    gpq: Gpq, tmp_path: Path, copy: str, update: str, verdict: str, words: str
 ) -> None:
-    path = script(tmp_path, loss=loss)
+    path = script(tmp_path, before=f"copy = globals().get('copy') or {copy}", after=update)
     found = checked(gpq, "--timeout", "4m", str(path), code=0)
-    assert {row["verdict"] for row in found["shapes"]} == {verdict}
-    assert [habit["code"] for habit in found["habits"]] == ([] if verdict == "same" else ["batch-loss"])
+    assert {row["verdict"] for row in found["shapes"]} == {"same", verdict}
+    assert [habit["code"] for habit in found["habits"]] == ([] if verdict == "same" else ["forgotten-copy"])
     text = " ".join(gpq("check", "--last", str(path)).stdout.split())
     assert words in text
 

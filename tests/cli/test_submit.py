@@ -36,7 +36,7 @@ GOOD = [
     ["--preemptible", "--signal", "sigusr1", "--grace", "90s", "--resume-args", "--resume 'a b'", "--", "true"],
     ["--done-file", "out/done", "--", "true"],
     ["--batch-size", "64", "--max-batch-size", "512", "--atomic-batch-size", "8-32", "train.py"],
-    ["--accept", "token-loss", "--accept", "own-count", "train.py"],
+    ["--accept", "own-next", "--accept", "own-count", "train.py"],
     ["--gpu-type", "A100", "--min-gpu-memory", "40G", "--python", "python3", "--cwd", "/", "--", "true"],
 ]
 

@@ -144,13 +144,13 @@ def test_an_edit_keeps_what_the_user_did_not_name() -> None:
 
 @pytest.mark.parametrize("job", [ELASTIC, YOUNG])
 def test_suspicions_are_accepted_in_every_state_of_a_script_alone(job: Job) -> None:
-    event = asked(job, changes={"accept": ["token-loss"]})
+    event = asked(job, changes={"accept": ["own-next"]})
     assert isinstance(event, Edited)
-    assert (event.spec.accept, event.said) == (("token-loss",), "accept none -> token-loss")
+    assert (event.spec.accept, event.said) == (("own-next",), "accept none -> own-next")
     with pytest.raises(UsageError, match="is no habit's code"):
-        asked(job, changes={"accept": ["Token loss"]})
+        asked(job, changes={"accept": ["Own next"]})
     with pytest.raises(UsageError, match="--accept is for training scripts"):
-        asked(RIGID, changes={"accept": ["token-loss"]})
+        asked(RIGID, changes={"accept": ["own-next"]})
 
 
 @pytest.mark.parametrize("job", [PENDING, RIGID, ELASTIC, YOUNG])

@@ -308,9 +308,9 @@ def test_what_it_cannot_have_found_is_refused(proof: ProofMessage) -> None:
 
 
 def test_config_accepts_suspicions_of_a_script_by_its_path_or_its_files_name() -> None:
-    programs = {"train.py": ["token-loss"], "/a/train.py": ["own-count"], "other.py": ["own-end"]}
-    here = spec(argv=("./train.py",), cwd="/a", accept=("token-loss", "batch-loss"))
-    assert requests.accepting(here, programs).accept == ("token-loss", "batch-loss", "own-count")
-    assert requests.accepting(replace(here, cwd="/b"), programs).accept == ("token-loss", "batch-loss")
+    programs = {"train.py": ["own-next"], "/a/train.py": ["own-count"], "other.py": ["own-end"]}
+    here = spec(argv=("./train.py",), cwd="/a", accept=("own-next", "forgotten-copy"))
+    assert requests.accepting(here, programs).accept == ("own-next", "forgotten-copy", "own-count")
+    assert requests.accepting(replace(here, cwd="/b"), programs).accept == ("own-next", "forgotten-copy")
     command = black_box(argv=("train.py",))
     assert requests.accepting(command, programs) is command

@@ -107,8 +107,8 @@ def test_the_library_goes_before_the_users_own_path() -> None:
 
 
 def test_a_script_is_told_what_its_user_accepts() -> None:
-    accepting = spec(accept=("token-loss", "own-count"))
-    assert order(accepting, place(a=1)).env[wire.ENV_ACCEPTED] == "token-loss,own-count"
+    accepting = spec(accept=("own-next", "own-count"))
+    assert order(accepting, place(a=1)).env[wire.ENV_ACCEPTED] == "own-next,own-count"
     assert wire.ENV_ACCEPTED not in order(spec(), place(a=1)).env
 
 

@@ -139,7 +139,7 @@ def zip_other_enumerate(gpq: Any, options: dict[str, Any]) -> Any:
     return model
 
 
-@habit()
+@habit(right=True)
 def zip_by_step(gpq: Any, options: dict[str, Any]) -> Any:
     """the other batch chosen by job.step in the loop, not by zip: its loss is not one of the examples of the batch"""
     job, loader, model, optimizer = usual(gpq, options, adamw)

@@ -1,7 +1,7 @@
 """What happens in a training loop, as plain facts: what the library tells those who watch it for
 habits."""
 
-from typing import Any, NamedTuple, Optional, Sequence, Tuple
+from typing import NamedTuple, Optional, Sequence, Tuple
 
 
 class EpochBegin(NamedTuple):
@@ -27,18 +27,6 @@ class BatchBegin(NamedTuple):
     step: int
     place: int
     trial: bool
-
-
-class BackwardBegin(NamedTuple):
-    """`roots` and `grad_tensors` as `torch.autograd.backward` has them. `examples`: of the
-    micro-batch, 0 where its weight says nothing of them. `stepped`: an optimizer has stepped since
-    the batch began."""
-
-    roots: Sequence[Any]
-    grad_tensors: Sequence[Any]
-    step: int
-    examples: int
-    stepped: bool
 
 
 class StepCall(NamedTuple):
@@ -138,10 +126,3 @@ class Failure(NamedTuple):
     examples: int
     total: int
     error: BaseException
-
-
-class Meeting(NamedTuple):
-    """Replicas compare what they share, after one of the first steps, or at the end of an epoch."""
-
-    steps: int
-    epoch_ends: bool

@@ -6,7 +6,7 @@ can do without, the function says what it returns then.
 
 import sys
 from operator import attrgetter
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Set
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -19,7 +19,6 @@ TRIED = ("2.5", "2.11", "2.13")
 
 BatchNorm = _BatchNorm
 current_dispatch_mode = _get_current_dispatch_mode
-without_dispatch = torch._C._DisableTorchDispatch
 
 # One call for many tensors.
 foreach_add_ = torch._foreach_add_
@@ -46,7 +45,7 @@ def untried(version: str) -> str:
     return words.format(version.partition("+")[0], ", ".join(TRIED))
 
 
-# -- tensors and generators ----------------------------------------------------------------------
+# -- tensors, generators and operations ----------------------------------------------------------
 
 
 def number_of(generator: torch.Generator) -> int:
@@ -71,24 +70,6 @@ def gradient_hooks(parameter: torch.Tensor) -> List[Dict[int, Any]]:
     """
     names = ("_backward_hooks", "_post_accumulate_grad_hooks")
     return [getattr(parameter, name, None) or {} for name in names]
-
-
-# -- the graph of a loss -------------------------------------------------------------------------
-
-
-def saved(node: Any, name: str) -> Any:
-    """What a node of the graph has kept by this name for its backward pass, None without one."""
-    return getattr(node, "_saved_" + name, None)
-
-
-def saves(node: Any, name: str) -> bool:
-    return hasattr(node, "_saved_" + name)
-
-
-def shape_of(node: Any, index: int) -> Optional[Tuple[int, ...]]:
-    """Of the output `index` of a node, None where that is not known."""
-    metadata = getattr(node, "_input_metadata", None) or ()
-    return tuple(metadata[index].shape) if index < len(metadata) else None
 
 
 def schema_of(function: Any) -> Any:

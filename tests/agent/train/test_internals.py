@@ -80,32 +80,19 @@ def test_hooks() -> None:
     assert internals.gradient_hooks(layer.bias) == [{}, {}]
 
 
-def test_graphs() -> None:
-    x = torch.ones(3, 2, requires_grad=True)
-    loss = (x * x).mean()
-    [(inner, at)] = loss.grad_fn.next_functions
-    assert internals.shape_of(inner, at) == (3, 2)
-    assert internals.shape_of(inner, at + 1) is None
-    assert internals.saves(loss.grad_fn, "self_sym_numel") or internals.saves(loss.grad_fn, "self_numel")
-    assert torch.equal(internals.saved(inner, "self"), x)
-    assert internals.saved(inner, "reduction") is None
-    assert internals.saved(torch.nn.functional.mse_loss(x, x.detach(), reduction="sum").grad_fn, "reduction") == 2
-
-
 def test_modes() -> None:
-    seen: list[tuple[str, bool]] = []
+    seen: list[str] = []
 
     class Mode(internals.TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            with internals.without_dispatch():
-                seen.append((internals.schema_of(func).name, internals.current_dispatch_mode() is self))
+            seen.append(internals.schema_of(func).name)
             return func(*args, **(kwargs or {}))
 
     assert internals.current_dispatch_mode() is None
     with Mode() as mode:
         assert internals.current_dispatch_mode() is mode
         torch.ones(1).add(1)
-    assert "aten::add" in [name for name, *_ in seen]
+    assert "aten::add" in seen
 
 
 def test_modules() -> None:

@@ -12,7 +12,6 @@ import gpq_agent.train
 import pytest
 import torch
 from gpq_agent.train.events import (
-    BackwardBegin,
     BatchBegin,
     BatchEnd,
     Boundary,
@@ -21,7 +20,6 @@ from gpq_agent.train.events import (
     FirstPartEnd,
     GradientFacts,
     LoopBegin,
-    Meeting,
     OptimizerFacts,
     SchedulerCall,
     SettingsChange,
@@ -51,15 +49,6 @@ def end(
     optimizers = QUIET._replace(**{name: facts[name] for name in facts if name in QUIET._fields})
     gradients = CLEAN._replace(**{name: facts[name] for name in facts if name in CLEAN._fields})
     return BatchEnd(step, 0, place, last, left_early, optimizers, gradients)
-
-
-def losses(observer: Any, *pairs: tuple[torch.Tensor, int]) -> list[Habits]:
-    """What an observer says of losses over so many examples, each of a step of its own."""
-    habits: list[Habits] = []
-    for step, (loss, examples) in enumerate(pairs):
-        assert observer.backward_begins(BackwardBegin([loss], [None], step, examples, stepped=False))
-        habits.append(observer.backward_reaches())
-    return habits
 
 
 def closure(observer: Observer, *_: Any) -> list[Habits]:
@@ -106,8 +95,7 @@ def carried_gradient(observer: Observer, *_: Any) -> list[Habits]:
 
 
 def step_between(observer: Observer, *_: Any) -> list[Habits]:
-    assert observer.backward_begins(BackwardBegin([], [], 0, 0, stepped=True))
-    return [observer.backward_reaches()]
+    return [observer.backward_after_step()]
 
 
 def gradient_hook(observer: Observer, model: torch.nn.Module, _: Any) -> list[Habits]:
@@ -115,15 +103,6 @@ def gradient_hook(observer: Observer, model: torch.nn.Module, _: Any) -> list[Ha
     observer.batch_begins(BatchBegin(0, 0, trial=False))
     model(torch.ones(1, 3)).sum().backward()
     return [observer.batch_ends(end())]
-
-
-def token_loss(observer: Observer, model: torch.nn.Module, _: Any) -> list[Habits]:
-    tokens = [model(torch.ones(4, 3)).sum() / count for count in (3, 5)]
-    return losses(observer, *((loss, 4) for loss in tokens))
-
-
-def batch_loss(observer: Observer, model: torch.nn.Module, _: Any) -> list[Habits]:
-    return losses(observer, (model(torch.ones(4, 3)).square().mean().sqrt(), 4))
 
 
 def own_freezing(observer: Observer, model: torch.nn.Module, _: Any) -> list[Habits]:
@@ -214,10 +193,8 @@ def moving_buffer(observer: Observer, *_: Any) -> list[Habits]:
 
 
 def replicas_apart(observer: Observer, *_: Any) -> list[Habits]:
-    mine = list(observer.share(Meeting(1, epoch_ends=True)))
-    assert not any(map(math.isnan, mine))
+    mine = list(observer.share())
     assert list(observer.compare([mine, mine])) == []
-    assert math.isnan(observer.share(Meeting(1, epoch_ends=False))[0])
     return [observer.compare([mine, [mine[0], 1.01 * mine[1]]]), observer.compare([mine, [0.5, mine[1]]])]
 
 
@@ -248,15 +225,13 @@ def test_of_a_right_loop_an_observer_says_nothing(kind: type[Observer]) -> None:
         loop = LoopBegin(by_next=False, epoch=step)
         said += [observer.epoch_begins(EpochBegin(step, whole=True)), observer.loop_begins(loop)]
         said.append(observer.batch_begins(BatchBegin(step, 0, trial=True)))
-        loss = model(torch.ones(4, 3)).square().mean()
-        if observer.backward_begins(BackwardBegin([loss], [None], step, 4, stepped=False)):
-            said.append(observer.backward_reaches())
-        loss.backward()
+        said.append(observer.backward_begins())
+        model(torch.ones(4, 3)).square().mean().backward()
         said += [observer.step_called(StepCall(last=True)), observer.batch_ends(end(step=step))]
         said.append(observer.first_part_ends(FirstPartEnd(parameters=False, buffer="", parts=[])))
         optimizer.step()
         said += [observer.boundary(Boundary(step, changed=True)), observer.loop_trains(loop), observer.epoch_ends()]
-        mine = observer.share(Meeting(step, epoch_ends=True))
+        mine = observer.share()
         said.append(observer.compare([mine, mine]) if kind.shares else ())
     observer.close()
     assert [habit for habits in said for habit in habits] == []
@@ -290,7 +265,7 @@ class Failing(Observer):
             raise LookupError("of its own")
         return [Habit("own-break", str(event.step))]
 
-    def share(self, event: Meeting) -> list[float]:
+    def share(self) -> list[float]:
         return [1.0]
 
     def compare(self, rows: Any) -> Habits:
@@ -322,12 +297,12 @@ def test_an_observer_that_raises_is_closed_and_named_and_no_other_is() -> None:
     observers = Observers(habits.append, lines.append)
     observers.watch((Unmade, Failing, Counting), view)
     two = [[1.0], [2.0]]
-    observers.meet(Meeting(1, epoch_ends=False), lambda values: two)
+    observers.meet(lambda values: two)
     for step in range(4):
         observers.batch_ends(end(step=step))
     sent: list[list[float]] = []
     # As many numbers as before: other replicas still have it.
-    observers.meet(Meeting(2, epoch_ends=False), lambda values: sent.append(values) or two)  # type: ignore[func-returns-value]
+    observers.meet(lambda values: sent.append(values) or two)  # type: ignore[func-returns-value]
     assert len(sent[0]) == 1
     assert math.isnan(sent[0][0])
     assert [habit.detail for habit in habits if habit.code == "own-break"] == ["shared", "0", "1"]

@@ -5,7 +5,7 @@ from typing import Optional
 
 from gpq_agent import wire
 from gpq_agent.train.data.sample_audit import Ledger
-from gpq_agent.train.events import Boundary, EpochBegin, Meeting
+from gpq_agent.train.events import Boundary, EpochBegin
 from gpq_agent.train.habits.observers import Observers
 from gpq_agent.train.runtime.agreement import Proposal
 from gpq_agent.train.runtime.orders import ControlReader
@@ -90,8 +90,7 @@ class StepBoundary:
         raise_if_stopping()
         self._observers.epoch_ends()
         if self._runtime.replicas > 1:
-            meeting = Meeting(self._steps.count, epoch_ends=True)
-            self._observers.meet(meeting, self._runtime.agreement.gather)
+            self._observers.meet(self._runtime.agreement.gather)
         self._shape.agree()
         self._audit()
         ledger = self.ledger
@@ -171,8 +170,8 @@ class StepBoundary:
             self._observers.boundary(Boundary(count, self._steps.take_change()))
         if count > WATCHED_STEPS and several:
             return
-        if several and count:
-            self._observers.meet(Meeting(count, epoch_ends=False), self._runtime.agreement.gather)
+        if several and count == WATCHED_STEPS:
+            self._observers.meet(self._runtime.agreement.gather)
         if several or self._shape.freedoms.waiting:
             self._shape.agree()
 

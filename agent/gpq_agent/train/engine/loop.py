@@ -59,8 +59,6 @@ class TrainingLoop:
             setup,
             self.gate,
             observers,
-            steps,
-            self.weighing,
             statistics.times.clock,
         )
         self._dropped: Optional[MicroBatch] = None  # the script left the loop in this one
@@ -90,7 +88,7 @@ class TrainingLoop:
         setup, step = self._setup, micro.step
         if self._is_new and self._must_reshape(micro):
             return False
-        self.micro = self._backward.micro = micro
+        self.micro = micro
         self._dropped = None
         self._runtime.evaluation_failed = self.weighing.called = False
         self._statistics.times.begin(step.configuration, first=micro.place == 0, usable=step.full)
@@ -105,7 +103,8 @@ class TrainingLoop:
         if self._runtime.recorder is not None:
             self._runtime.recorder.entered(micro)
         trial = self._first_part.is_open
-        if trial or self._steps.is_watched:
+        self._backward.is_observed = trial or self._steps.is_watched
+        if self._backward.is_observed:
             self._observers.batch_begins(BatchBegin(self._steps.count, micro.place, trial))
         return True
 
@@ -122,7 +121,7 @@ class TrainingLoop:
             runtime.recorder.taken_back()
         # Should an error end the script: it may have dropped the loop.
         self._dropped = None if runtime.evaluation_failed else micro
-        self.micro = self._backward.micro = None
+        self.micro = None
         self._first_part.close()
         self._start.look()
         return True
@@ -144,7 +143,7 @@ class TrainingLoop:
             self.weighing.check()
         self._statistics.times.end(synchronised=micro.last, tail=self._backward.tail)
         stepped = self._observe_end(micro, left_early)
-        self.micro = self._backward.micro = None
+        self.micro = None
         if not left_early and self._first_part.is_refused(micro):
             self.gate.note_rates()
             if recorder is not None:

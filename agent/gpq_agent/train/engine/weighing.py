@@ -9,10 +9,10 @@ NOT_IN_ALL = "job.weigh() was called in some micro-batches of a step, not in all
 
 
 class Weighing:
-    """Of the step in hand. `used`: it is weighed. `called`: in the micro-batch in hand."""
+    """Of the step in hand. `called`: in the micro-batch in hand."""
 
     def __init__(self, gradients: Accumulator, agreement: Agreement, replicas: int) -> None:
-        self.is_used = False
+        self._is_used = False  # the step is weighed
         self.called = False
         self._gradients = gradients
         self._agreement = agreement
@@ -21,11 +21,11 @@ class Weighing:
         self._amount = 0.0  # of the micro-batches so far
 
     def begin_step(self) -> None:
-        self.is_used, self._unit = False, 1.0
+        self._is_used, self._unit = False, 1.0
 
     def check(self) -> None:
         """At the end of a body. Raises GpqTrainError."""
-        if self.is_used and not self.called:
+        if self._is_used and not self.called:
             raise GpqTrainError(NOT_IN_ALL, "call it in each")
 
     def weigh(self, micro: MicroBatch, amount: float) -> None:
@@ -34,13 +34,13 @@ class Weighing:
         gradients, replicas = self._gradients, self._replicas
         if gradients.passes:
             raise GpqTrainError("job.weigh() was called after backward()", "call it before")
-        if micro.place > 0 and not self.is_used:
+        if micro.place > 0 and not self._is_used:
             raise GpqTrainError(NOT_IN_ALL, "call it in each")
         amount = float(amount) if micro.step.counts[micro.place] else 0.0
         if not 0.0 <= amount < float("inf"):
             raise GpqTrainError("job.weigh() needs a number of at least 0, not {}".format(amount))
         if micro.place == 0:
-            self.is_used, self._unit, self._amount = True, amount or 1.0, 0.0
+            self._is_used, self._unit, self._amount = True, amount or 1.0, 0.0
         self._amount += amount
         self.called = True
         if not micro.last:

@@ -42,8 +42,7 @@ class Accumulator:
         self.in_pieces = False
         self.last = True  # of its step: the micro-batch in hand
         self._open = False  # between enter and leave
-        # The micro-batch in hand is a whole step, and nothing but backward calls leaves gradients.
-        self._is_plain = False
+        self._is_plain = False  # a whole step, whose gradients come of backward calls alone
         self._parameters = JobParameters(optimizers)
         self._probe = probe
         self._reducer = reducer  # None: one replica
@@ -132,7 +131,7 @@ class Accumulator:
 
     # -- around a backward call ------------------------------------------------------------------
 
-    def backward_begins(self, roots: Sequence[Any] = (), grad_tensors: Sequence[Any] = ()) -> None:
+    def backward_begins(self) -> None:
         """A backward call is about to run."""
         if not self._open:
             return
@@ -167,8 +166,7 @@ class Accumulator:
             self._reach.forget_samples()
 
     def is_reached(self) -> bool:
-        """Has the call that has just run reached any optimizer's parameters? Asked of a few of
-        each, before `backward_ends`."""
+        """Has the call that has just run reached parameters? Before `backward_ends`."""
         return self._open and self._reach.hits_samples()
 
     def backward_ends(self) -> None:

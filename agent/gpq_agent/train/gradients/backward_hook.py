@@ -6,7 +6,7 @@ told. Changes no gradient itself.
 
 import functools
 import weakref
-from typing import Any, List, Protocol, Sequence
+from typing import Any, List, Protocol
 
 import torch
 
@@ -14,11 +14,8 @@ import torch
 class Listener(Protocol):
     """Who wants to know. The hook keeps a weak reference."""
 
-    def backward_begins(self, roots: Sequence[Any], grad_tensors: Sequence[Any]) -> None:
-        """A backward pass is about to run, from these tensors.
-
-        `grad_tensors`: the gradient of each, None where it is 1.
-        """
+    def backward_begins(self) -> None:
+        """A backward pass is about to run."""
 
     def backward_ends(self) -> None:
         """It has run: gradients are in place. Not called after one that failed."""
@@ -58,13 +55,9 @@ def _around(original: Any) -> Any:
             return
         _calls.runs = True
         try:
-            roots = _several(args[0] if args else kwargs.get("tensors"))
-            gradients = _several(args[1] if len(args) > 1 else kwargs.get("grad_tensors"))
-            if len(gradients) != len(roots):
-                gradients = [None] * len(roots)
             listeners = _calls.alive()
             for listener in listeners:
-                listener.backward_begins(roots, gradients)
+                listener.backward_begins()
             original(*args, **kwargs)
         finally:
             _calls.runs = False
@@ -72,7 +65,3 @@ def _around(original: Any) -> Any:
             listener.backward_ends()
 
     return backward
-
-
-def _several(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, (list, tuple)) else [value]

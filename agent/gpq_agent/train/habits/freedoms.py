@@ -6,7 +6,7 @@ habit itself.
 """
 
 import os
-from typing import Any, Callable, Collection, Dict, List, Optional, Set
+from typing import Any, Callable, Collection, Dict, Optional, Set
 
 from gpq_agent import records, wire
 from gpq_agent.train.data.batches import Configuration, Limits, ceil_div
@@ -44,7 +44,6 @@ class Freedoms:
         self._agreed: Dict[str, str] = {}  # habit: its detail
         self._fresh: Dict[str, str] = {}  # on this replica, not agreed on yet
         self._accepted = accepted
-        self._same: Set[str] = set()  # freedoms in whose shapes gpq check found the same
         self._proof: Optional[wire.Proof] = None
         self.lost: Set[str] = set()
 
@@ -54,7 +53,6 @@ class Freedoms:
         first = self._proof is None
         self._proof = proof = self._agreement.broadcast(proof)  # rank 0's
         if proof is not None:
-            self._same = set(proof.same)
             self.lost.update(proof.lost)
             if proof.lost and first and self._rank == 0:
                 self._tell(habit_of(proof))
@@ -99,14 +97,13 @@ class Freedoms:
         for code in agreed:
             self._agreed[code] = self._fresh.get(code, "")
         self._fresh.clear()
-        taking = [code for code in agreed if self._taken(code)]
-        for code in taking:
-            self.lost.update(self._taken(code))
+        for code in agreed:
+            self.lost.update(HABITS[code].freedoms)
         if agreed and self._rank == 0:
             self._write()
-            for code in taking:
+            for code in agreed:
                 self._say(code)
-        return bool(taking)
+        return bool(agreed)
 
     def record_locally(self, habit: Habit) -> None:
         """This replica is about to end, by this habit: nobody can be asked any more. For the next
@@ -117,18 +114,10 @@ class Freedoms:
             self._write()
             self._say(habit.code)
 
-    def _taken(self, code: str) -> List[str]:
-        """The freedoms that a habit takes. gpq check is right where a suspicion is not, but for
-        what shows later than in its steps."""
-        refuted: Collection[str] = ()
-        if HABITS[code].evidence == SUSPECTED and code not in wire.SHOWS_LATER:
-            refuted = self._same
-        return [freedom for freedom in HABITS[code].freedoms if freedom not in refuted]
-
     def _say(self, code: str) -> None:
         """A line for the user, and up."""
         detail = self._agreed.get(code) or "on one of the replicas"
-        self._tell(described(Habit(code, detail))._replace(freedoms=self._taken(code)))
+        self._tell(described(Habit(code, detail)))
 
     def allowed(self, configuration: Configuration, limits: Limits) -> Configuration:
         """The configuration nearest to this one that needs no freedom that is lost."""

@@ -16,7 +16,6 @@ from typing import (
 import torch
 
 from gpq_agent.train.events import (
-    BackwardBegin,
     BatchBegin,
     BatchEnd,
     Boundary,
@@ -24,7 +23,6 @@ from gpq_agent.train.events import (
     Failure,
     FirstPartEnd,
     LoopBegin,
-    Meeting,
     SchedulerCall,
     SettingsChange,
     StepCall,
@@ -94,12 +92,13 @@ class Observer:
         """Before the body of the loop, in a watched step or one that can still be taken back."""
         return ()
 
-    def backward_begins(self, event: BackwardBegin) -> bool:
-        """Before a backward pass. True: `backward_reaches` is to be called after it."""
-        return False
+    def backward_begins(self) -> Habits:
+        """Before a backward pass, in a watched step or one that can still be taken back."""
+        return ()
 
-    def backward_reaches(self) -> Habits:
-        """The backward pass has left gradients to parameters of the job."""
+    def backward_after_step(self) -> Habits:
+        """A backward pass has left gradients to parameters of the job, after an optimizer has
+        stepped in the same body."""
         return ()
 
     def step_called(self, event: StepCall) -> Habits:
@@ -139,8 +138,8 @@ class Observer:
         """The process is about to end."""
         return ()
 
-    def share(self, event: Meeting) -> Sequence[float]:
-        """`shares` numbers of this replica; not a number where there is nothing to compare."""
+    def share(self) -> Sequence[float]:
+        """`shares` numbers of this replica, after one of the first steps and after each epoch."""
         return ()
 
     def compare(self, rows: Sequence[Sequence[float]]) -> Habits:

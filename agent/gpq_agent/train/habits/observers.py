@@ -4,7 +4,6 @@ import math
 from typing import Any, Callable, Dict, List, Optional, Sequence, Type
 
 from gpq_agent.train.events import (
-    BackwardBegin,
     BatchBegin,
     BatchEnd,
     Boundary,
@@ -12,7 +11,6 @@ from gpq_agent.train.events import (
     Failure,
     FirstPartEnd,
     LoopBegin,
-    Meeting,
     SchedulerCall,
     SettingsChange,
     StepCall,
@@ -77,18 +75,11 @@ class Observers:
     def batch_begins(self, event: BatchBegin) -> None:
         self._emit("batch_begins", event)
 
-    def backward_begins(self, event: BackwardBegin) -> bool:
-        """Does anybody ask whether the backward pass reaches parameters of the job?"""
-        is_asked = False
-        for method in self._methods["backward_begins"]:
-            try:
-                is_asked = method(event) or is_asked
-            except Exception as error:
-                self._drop(method, error)
-        return is_asked
+    def backward_begins(self) -> None:
+        self._emit("backward_begins")
 
-    def backward_reaches(self) -> None:
-        self._emit("backward_reaches")
+    def backward_after_step(self) -> None:
+        self._emit("backward_after_step")
 
     def step_called(self, event: StepCall) -> None:
         self._emit("step_called", event)
@@ -125,12 +116,12 @@ class Observers:
                 self._drop(method, error)
         return habits
 
-    def meet(self, event: Meeting, gather: Callable[[List[float]], List[List[float]]]) -> None:
+    def meet(self, gather: Callable[[List[float]], List[List[float]]]) -> None:
         """Let replicas compare what they share. `gather`: the values of all of them, by rank.
         Collective."""
         if not self._sharing:
             return
-        rows = gather([value for kind in self._sharing for value in self._shared(kind, event)])
+        rows = gather([value for kind in self._sharing for value in self._shared(kind)])
         begin = 0
         for kind in self._sharing:
             end = begin + kind.shares
@@ -168,11 +159,11 @@ class Observers:
         for habit in habits:
             self._report(habit)
 
-    def _shared(self, kind: Type[Observer], event: Meeting) -> Sequence[float]:
+    def _shared(self, kind: Type[Observer]) -> Sequence[float]:
         observer = self._find(kind)
         if observer is not None:
             try:
-                values = observer.share(event)
+                values = observer.share()
                 if len(values) == kind.shares:
                     return values
             except Exception as error:

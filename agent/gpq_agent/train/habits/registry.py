@@ -2,11 +2,9 @@
 
 from typing import Tuple, Type
 
-from .gradients.batch_loss import BatchLoss
 from .gradients.carried_gradient import CarriedGradient
 from .gradients.gradient_hook import GradientHook
 from .gradients.step_between import StepBetween
-from .gradients.token_loss import TokenLoss
 from .gradients.two_passes import TwoPasses
 from .loops.epoch_start import EpochStart
 from .loops.own_break import OwnBreak
@@ -35,7 +33,7 @@ from .steps.uneven_steps import UnevenSteps
 # Of a loop over job.loader().
 OBSERVERS: Tuple[Type[Observer], ...] = (
     Closure, StepValue, HandGradient, OwnLoader, OtherOptimizer, UnevenSteps, MissingStep,
-    TwoPasses, CarriedGradient, StepBetween, GradientHook, TokenLoss, BatchLoss,
+    TwoPasses, CarriedGradient, StepBetween, GradientHook,
     OwnFreezing, OwnRate, LateGroup, CommHook, BatchNorm,
     OwnNext, OwnEpochs, OwnBreak, EpochStart, PartError,
     UnregisteredState, StateInPieces, MovingBuffer, ReplicasApart,

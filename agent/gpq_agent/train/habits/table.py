@@ -45,19 +45,6 @@ HABITS: Dict[str, Entry] = {
         "an optimizer steps between two backward passes of the loop's body (as in a GAN)",
         "all backward passes first, then the steps",
     ),
-    "token-loss": Entry(
-        (ACCUMULATE, SPLIT, RESIZE),
-        "a loss is divided by something else than its examples (tokens, a mask, nothing at all)",
-        "job.weigh(tokens) before backward(), or a mean over examples",
-        SUSPECTED,
-    ),
-    "batch-loss": Entry(
-        (ACCUMULATE, SPLIT, RESIZE),
-        "a loss holds the examples of a batch against each other, or bends their sum (its root, a "
-        "floor)",
-        "for a root or a floor: take it of each example; else none, batch and number of GPUs stay",
-        SUSPECTED,
-    ),
     "part-error": Entry(
         IN_PIECES,
         "the loop fails in a part of a batch ({}), where gradients are zero until the last part",
@@ -220,7 +207,7 @@ ACCEPTABLE = {code for code, entry in HABITS.items() if entry.evidence == SUSPEC
 
 
 def is_suspected(code: str) -> bool:
-    """May it be accepted by the user, and refuted by gpq check?"""
+    """May its user accept it, and does gpq check put it to the test?"""
     return HABITS[code].evidence == SUSPECTED
 
 

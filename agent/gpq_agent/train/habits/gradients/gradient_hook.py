@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterable, List, Tuple
 
 import torch
 
-from gpq_agent.train.events import BackwardBegin, BatchBegin, BatchEnd
+from gpq_agent.train.events import BatchBegin, BatchEnd
 from gpq_agent.train.habits.observer import Habits, Observer
 from gpq_agent.train.habits.table import Habit
 from gpq_agent.train.internals import gradient_hooks, version_of
@@ -36,10 +36,10 @@ class GradientHook(Observer):
             self.watch(self.job.parameters())
         return ()
 
-    def backward_begins(self, event: BackwardBegin) -> bool:
+    def backward_begins(self) -> Habits:
         if self._often:
             self.watch(self.job.parameters())
-        return False
+        return ()
 
     def batch_ends(self, event: BatchEnd) -> Habits:
         return [Habit("grad-hook")] if self.changed else ()

@@ -1,14 +1,11 @@
 """Replicas do not train alike."""
 
-import math
 from typing import Sequence
 
-from gpq_agent.train.events import Meeting
 from gpq_agent.train.habits.norms import Norms
 from gpq_agent.train.habits.observer import Habits, Observer
 from gpq_agent.train.habits.table import Habit
 
-AT_STEP = 3  # of an attempt, and at the end of each epoch
 MAX_DRIFT = (
     1e-6  # of the sum of the norms of all weights: what is further apart is not trained alike
 )
@@ -20,9 +17,7 @@ class ReplicasApart(Observer):
     codes = ("replicas-apart",)
     shares = 2
 
-    def share(self, event: Meeting) -> Sequence[float]:
-        if not event.epoch_ends and event.steps != AT_STEP:
-            return [math.nan, math.nan]
+    def share(self) -> Sequence[float]:
         groups = [group for optimizer in self.job.optimizers for group in optimizer.param_groups]
         rates = [float(group["lr"]) for group in groups if group.get("lr") is not None]
         # One number for all rates, which is another where two of them have changed places.
