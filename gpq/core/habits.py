@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from gpq.core.models import Job, JobSpec
+from gpq.core.models import Job
 from gpq.core.profile import ACCUMULATE, FREEDOMS, RESIZE, RETUNE, SPLIT, Declared, Habit, Profile, Progress
 
 MAX_HABITS = 32  # of a job
@@ -48,19 +48,6 @@ def without_accepted(habits: tuple[Habit, ...], accepted: Collection[str]) -> tu
     return left if len(left) < len(habits) else habits
 
 
-def counting(habits: Iterable[Habit], spec: JobSpec) -> tuple[Habit, ...]:
-    """Of the habits of earlier jobs of a program: those that count for one like this. What is suspected takes no freedom
-    that `gpq check` has shown to be safe."""
-    left = without_accepted(tuple(habits), spec.accept)
-    same = spec.proof.same if spec.proof is not None else ()
-    less = [_without(habit, same) if habit.suspected else habit for habit in left]
-    return tuple(habit for habit in less if habit.freedoms)
-
-
-def _without(habit: Habit, same: Collection[str]) -> Habit:
-    return replace(habit, freedoms=tuple(freedom for freedom in habit.freedoms if freedom not in same))
-
-
 def _union(one: Habit, other: Habit) -> tuple[str, ...]:
     return tuple(freedom for freedom in FREEDOMS if freedom in one.freedoms or freedom in other.freedoms)
 
@@ -69,7 +56,8 @@ def lent(job: Job, habits: Iterable[Habit]) -> Job:
     """A job that has just declared itself, with the habits that earlier ones of its program had."""
     own = {habit.code for habit in job.profile.habits}
     until = _steps(job.profile.progress) + MENDED_AFTER
-    more = [replace(habit, until=until) for habit in counting(habits, job.spec) if habit.code not in own]
+    left = without_accepted(tuple(habits), job.spec.accept)
+    more = [replace(habit, until=until) for habit in left if habit.code not in own]
     return replace(job, profile=with_habits(job.profile, joined(job.profile.habits, more)))
 
 
@@ -126,7 +114,7 @@ def cures(job: Job, *freedoms: str) -> list[str]:
 
 
 def _appeal(job: Job, habit: Habit) -> str:
-    return f"; where gpq check refutes it: gpq edit {job.id} --accept {habit.code}" if habit.suspected else ""
+    return f"; where that is wrong: gpq edit {job.id} --accept {habit.code}" if habit.suspected else ""
 
 
 def warning(job: Job) -> str:

@@ -33,7 +33,7 @@ class ProofMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What `gpq check` found of a program before it was submitted."""
 
     program: str  # a digest of the script, its own modules, and the versions of torch and gpq
-    same: list[str]  # freedoms in whose shapes it trained the same: suspicions do not take these
+    same: list[str]  # freedoms in whose shapes it trained the same
     lost: list[str]  # freedoms that the job does without, since a shape differed, failed or was told
     message: str = ""  # these shapes
     at: str = ""  # when it was found, UTC

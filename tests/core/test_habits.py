@@ -14,7 +14,7 @@ from gpq.core.explain import explain
 from gpq.core.folding import fold
 from gpq.core.freedoms import bound, gpus_kept
 from gpq.core.habits import MAX_HABITS, MEANING, MENDED_AFTER, blamed, cures, joined, lent, with_habits
-from gpq.core.models import Job, JobState, Level, Proof, Shape, Snapshot, StopReason
+from gpq.core.models import Job, JobState, Level, Shape, Snapshot, StopReason
 from gpq.core.priors import program_of
 from gpq.core.profile import ACCUMULATE, FREEDOMS, RESIZE, RETUNE, SPLIT, Habit, Profile, Progress
 from gpq.core.rounds import due
@@ -72,12 +72,7 @@ def test_a_suspicion_that_its_user_accepts_takes_nothing_now_or_later_and_an_obs
     assert lent(borrower, [SAM, suspected]).profile.lost == {ACCUMULATE, SPLIT}
 
 
-def test_a_suspicion_that_gpq_check_refuted_is_lent_to_no_job_and_what_it_found_of_one_neither() -> None:
-    suspected = Habit("token-loss", (ACCUMULATE, RESIZE), "a mean over tokens", "job.weigh(tokens)", suspected=True)
-    checked = spec(proof=Proof("p", same=(ACCUMULATE, SPLIT)))
-    assert lent(job(2, spec_=checked), [SAM, suspected]).profile.lost == {ACCUMULATE, SPLIT, RESIZE}
-    [left] = lent(job(2, spec_=checked), [suspected]).profile.habits
-    assert left.freedoms == (RESIZE,)
+def test_what_gpq_check_found_of_one_job_is_lent_to_no_other() -> None:
     here = snapshot(running(1, on("a", 0), declared=False), job(2), node("a", 2))
     here = report(here, 1, 10, declared=DECLARES, habits=(Habit("proven", (SPLIT,), "two replicas: differs"), SAM))
     assert profile_of(here, 1).lost == {ACCUMULATE, SPLIT}
