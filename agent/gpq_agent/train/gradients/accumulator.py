@@ -160,10 +160,7 @@ class Accumulator:
 
     def watch(self) -> None:
         """After `backward_begins`: `is_reached` will be asked."""
-        if self._open:
-            self._reach.sample(self._parameters.samples())
-        else:
-            self._reach.forget_samples()
+        self._reach.sample(self._parameters.samples())
 
     def is_reached(self) -> bool:
         """Has the call that has just run reached parameters? Before `backward_ends`."""

@@ -40,7 +40,7 @@ class Reach:
         self.parameters: List[Parameter] = []  # that it may reach
         # Before the call. Empty where they had no gradient, or where what they had does not matter.
         self.previous: Marks = {}
-        self._samples: Optional[Marks] = None  # a few parameters, before the call
+        self._samples: Marks = {}  # a few parameters, before the call
 
     def recipients(self, parameters: List[Parameter]) -> List[Parameter]:
         """Those of `parameters` that the call has left a gradient to."""
@@ -49,10 +49,6 @@ class Reach:
             return [item for item in parameters if item.grad is not None]
         return [item for item in parameters if item.grad is not None and not is_marked(item, marks)]
 
-    def forget_samples(self) -> None:
-        """Nobody asks of this call whether it `hits_samples`."""
-        self._samples = None
-
     def sample(self, parameters: List[Parameter]) -> None:
         """Before the call: `hits_samples` will be asked of these."""
         self._samples = {item: mark(item) for item in parameters}
@@ -60,6 +56,4 @@ class Reach:
     def hits_samples(self) -> bool:
         """Has the call left a gradient to one of the samples?"""
         samples = self._samples
-        if samples is None:
-            return False
         return any(item.grad is not None and not is_marked(item, samples) for item in samples)
