@@ -5,7 +5,7 @@ The gate asks several times a step, so a group is compared all at once.
 """
 
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Any, Dict, List, Sequence
 
 import torch
@@ -67,23 +67,21 @@ class _Snapshot:
         return True
 
     def changed(self, group: Any) -> bool:
-        # `!=` on tensors would wait for the device, and with several elements it has no answer.
-        # Dictionaries do not ask it of what is the same object.
         if self._object_names and self._identify(group) != self._identities:
             return True
-        self._values["params"] = group["params"]
-        if list(map(type, group.values())) == self._types:
-            return bool(self._values != group)
-        if self._values.keys() != group.keys():
+        before = self._values
+        if len(group) == len(before) and all(map(is_, group.values(), before.values())):
+            return False  # nearly always the same objects
+        if before.keys() != group.keys():
             return True
+        before["params"] = group["params"]
         return any(self._differs(name, group[name]) for name in group)
 
     def _differs(self, name: str, value: Any) -> bool:
         """Is this setting not as it was? A number of another type may be the same."""
         before = self._values[name]
-        if value is before:
-            return False
-        return not _is_plain(value) or not _is_plain(before) or value != before
+        # `!=` on tensors would wait for the device, and with several elements it has no answer.
+        return value is not before and bool(_identity(value) != _identity(before))
 
     def _identify(self, group: Any) -> List[Any]:
         return [_identity(group.get(name)) for name in self._object_names]
