@@ -8,6 +8,7 @@ proof, gpq check, is to find it.
 
 import gc
 import weakref
+from itertools import compress, repeat
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import torch
@@ -23,6 +24,8 @@ MOST_WALKED = 10000  # objects of what was given that are followed
 
 STATEFUL = (torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
 COPIES = (torch.nn.Module, dict, list)
+CONTAINERS: Dict[type, Any] = {dict: dict.values, list: list.__iter__}  # and their values
+PLAIN = {torch.Tensor, torch.nn.Parameter}  # others run code of their classes
 
 
 class Copy(NamedTuple):
@@ -54,19 +57,14 @@ class Search:
         habits: Dict[str, str] = {}
         copies: Dict[int, Copy] = {}
         renewed: Set[str] = set()
-        kinds = STATEFUL + COPIES if early else STATEFUL
-        relevant: Dict[int, bool] = {}  # a process has a million objects of a few thousand classes
-        for item in gc.get_objects():
-            kind = type(item)
-            if id(kind) not in relevant:
-                relevant[id(kind)] = issubclass(kind, kinds)
-            if not relevant[id(kind)] or id(item) in ours:
+        for item in _candidates(STATEFUL + COPIES if early else STATEFUL):
+            if id(item) in ours:
                 continue
             try:
-                if issubclass(kind, STATEFUL):
+                if issubclass(type(item), STATEFUL):
                     code = _code(item, optimizers)
                     if code:
-                        habits.setdefault(code, kind.__name__)
+                        habits.setdefault(code, type(item).__name__)
                     continue
                 tensors = _tensors(item)
                 if _is_copy(tensors, shapes, storages):
@@ -100,6 +98,31 @@ def scheduler_of(job: JobView) -> str:
     is none. Walks through all objects, which takes longer than many a step."""
     habits = Search(job).look(early=False)
     return next((habit.detail for habit in habits if habit.code == "forgotten-scheduler"), "")
+
+
+class _Relevance(Dict[type, bool]):
+    """Is an object of this class worth a look? Asked of a few thousand classes."""
+
+    def __init__(self, kinds: Tuple[type, ...]) -> None:
+        super().__init__()
+        self._kinds = kinds
+
+    def __missing__(self, kind: type) -> bool:
+        self[kind] = issubclass(kind, self._kinds)
+        return self[kind]
+
+
+def _candidates(kinds: Tuple[type, ...]) -> List[Any]:
+    """The objects of these kinds, but for dictionaries and lists that do not begin with a tensor. A
+    process has a million objects, so there is no line of Python for each."""
+    objects = gc.get_objects()
+    relevant = list(compress(objects, map(_Relevance(kinds).__getitem__, map(type, objects))))
+    candidates = [item for item in relevant if type(item) is not dict and type(item) is not list]
+    for kind, values in CONTAINERS.items():
+        items = [item for item in relevant if type(item) is kind]
+        beginnings = map(next, map(iter, map(values, items)), repeat(None))
+        candidates += compress(items, map(PLAIN.__contains__, map(type, beginnings)))
+    return candidates
 
 
 def _code(item: Any, optimizers: Set[int]) -> str:
@@ -169,14 +192,13 @@ def _tensors(container: Any) -> List[torch.Tensor]:
         return []
     values = iter(dict.values(container)) if is_dict else list.__iter__(container)
     first = next(values, None)
-    if not _is_plain(first):  # nearly always, so it is asked first
+    if not _is_plain(first):
         return []
     return [first, *filter(_is_plain, values)]
 
 
 def _is_plain(item: Any) -> bool:
-    """Other tensors run code of their classes."""
-    return type(item) is torch.Tensor or type(item) is torch.nn.Parameter
+    return type(item) in PLAIN
 
 
 def _value(tensors: List[torch.Tensor]) -> float:
