@@ -39,6 +39,8 @@ def free_port(address: str = "127.0.0.1") -> int:
     """A port on which nothing listens. Its number does not come again before 99 others."""
     for port in itertools.islice(_ports(), SHARE):
         with socket.socket() as probe:
+            # A connection that has ended keeps its port for a minute. Who listens next may have it.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((address, port))
             except OSError:
