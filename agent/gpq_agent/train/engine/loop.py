@@ -1,7 +1,7 @@
 """Around a micro-batch: what happens before its body, and after it."""
 
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, List, Optional
 
 import torch
 import torch.distributed as dist
@@ -11,12 +11,12 @@ from gpq_agent.train.checkpoints.state_parts import Parts
 from gpq_agent.train.data.sample_audit import Ledger
 from gpq_agent.train.data.sampler import MicroBatch
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.events import BatchBegin, BatchEnd, GradientFacts, OptimizerFacts
 from gpq_agent.train.habits.observers import Observers
 from gpq_agent.train.optim.lr_rules import Adjustment
 from gpq_agent.train.optim.step_gate import StepGate
 
 from .backward import BackwardCalls
+from .batch_watch import BatchWatch
 from .first_part import FirstPart
 from .loop_start import LoopStart
 from .runtime import Runtime
@@ -27,7 +27,6 @@ from .steps import StepRecord
 from .weighing import Weighing
 
 MEET_SECONDS = 15.0  # that a replica may wait in its backward pass for one that had none
-UNTOUCHED = GradientFacts(False, False, False)
 MEET_AT_MOST = 600.0  # that replicas may be apart in such a step: other servers are not seen
 
 
@@ -48,8 +47,7 @@ class TrainingLoop:
     ) -> None:
         self.micro: Optional[MicroBatch] = None
         self._runtime, self._setup, self._shape = runtime, setup, shape
-        self._replicas = runtime.replicas
-        self._observers, self._start, self._steps = observers, start, steps
+        self._watch, self._start, self._steps = BatchWatch(observers, steps), start, steps
         self._statistics, self._ledger = statistics, ledger
         self.gate = StepGate(setup.training.optimizers, setup.gradients, self, observers)
         self.weighing = Weighing(setup.gradients, runtime.agreement, runtime.replicas)
@@ -62,9 +60,6 @@ class TrainingLoop:
             statistics.times.clock,
         )
         self._dropped: Optional[MicroBatch] = None  # the script left the loop in this one
-        # What the script did in the newest micro-batch at each place in a step, for as long as it
-        # does the same.
-        self._usual: Dict[Tuple[int, bool], OptimizerFacts] = {}
         self._is_new = True  # nothing of this attempt was given to the script yet
 
     def failing(self) -> Optional[MicroBatch]:
@@ -97,15 +92,16 @@ class TrainingLoop:
         if setup.training.scaler is not None and step.sampled:
             # The tensor itself: get_scale() would wait for the GPU.
             setup.probe.grad_scale = internals.scale_of(setup.training.scaler)
-        weight, even = step.weight(micro.place, self._replicas), step.is_even(self._replicas)
+        weight, even = (
+            step.weight(micro.place, self._runtime.replicas),
+            step.is_even(self._runtime.replicas),
+        )
         setup.gradients.enter(micro.place, len(step.counts), weight, even=even)
         self.gate.enter(micro)
         if self._runtime.recorder is not None:
             self._runtime.recorder.entered(micro)
-        trial = self._first_part.is_open
-        self._backward.is_observed = trial or self._steps.is_watched
-        if self._backward.is_observed:
-            self._observers.batch_begins(BatchBegin(self._steps.count, micro.place, trial))
+        is_observed = self._watch.begins(micro, trial=self._first_part.is_open)
+        self._backward.is_observed = is_observed
         return True
 
     def take_back(self, micro: MicroBatch) -> bool:
@@ -135,14 +131,15 @@ class TrainingLoop:
         if left_early and not self._runtime.evaluation_failed:
             self._dropped = micro
         has_gradients = gradients.passes > 0
-        if micro.last and not left_early and self._replicas > 1 and not has_gradients:
+        if micro.last and not left_early and self._runtime.replicas > 1 and not has_gradients:
             self._meet_others()
         if not self.gate.stepped or self._runtime.evaluating:
             self._statistics.times.discard()
         if not left_early:
             self.weighing.check()
         self._statistics.times.end(synchronised=micro.last, tail=self._backward.tail)
-        stepped = self._observe_end(micro, left_early)
+        facts = self.gate.leave()
+        self._watch.ends(micro, facts, gradients.facts(), left_early=left_early)
         self.micro = None
         if not left_early and self._first_part.is_refused(micro):
             self.gate.note_rates()
@@ -154,7 +151,7 @@ class TrainingLoop:
         if recorder is not None:
             recorder.left(micro)
         # A batch that the loop has left out trains nothing.
-        real = stepped or self._shape.freedoms.steps_by_hand
+        real = facts.stepped or self._shape.freedoms.steps_by_hand
         if has_gradients or real:
             self._ledger.record_batch(micro.indices)
         if micro.last:
@@ -185,7 +182,7 @@ class TrainingLoop:
 
     def mean_loss(self, loss: Any) -> Any:
         """The mean over replicas of what a closure returned, by their examples."""
-        replicas = self._replicas
+        replicas = self._runtime.replicas
         if replicas == 1 or loss is None:
             return loss
         value = float(loss.detach()) if isinstance(loss, torch.Tensor) else float(loss)
@@ -198,7 +195,7 @@ class TrainingLoop:
     def _must_reshape(self, micro: MicroBatch) -> bool:
         """Models are as they are trained: must their steps stay in one piece? Collective."""
         self._is_new = False
-        self._observers.training_begins()
+        self._watch.training_begins()
         return self._shape.agree() and len(micro.step.counts) > 1
 
     def _begin_step(self, micro: MicroBatch) -> None:
@@ -219,28 +216,6 @@ class TrainingLoop:
 
     def _factor(self) -> float:
         return self._setup.lr.factor(self._setup.training.optimizers[0])
-
-    def _observe_end(self, micro: MicroBatch, left_early: bool) -> bool:
-        """Tell observers what the body has done. Returns whether an optimizer has stepped."""
-        optimizers, gradients = self.gate.leave(), self._setup.gradients
-        facts = UNTOUCHED
-        if gradients.changed_between or gradients.carried or gradients.replaced:
-            facts = GradientFacts(gradients.changed_between, gradients.carried, gradients.replaced)
-        place = (micro.place, micro.last)
-        is_usual = (
-            not left_early
-            and facts is UNTOUCHED
-            and self._usual.get(place) == optimizers
-            and not self._observers.is_attentive
-        )
-        if not is_usual and place in self._usual:
-            self._usual = {}
-        if not is_usual or self._steps.is_watched:
-            step, epoch = self._steps.count, micro.step.epoch
-            self._observers.batch_ends(BatchEnd(step, epoch, *place, left_early, optimizers, facts))
-        if facts is UNTOUCHED and not left_early:
-            self._usual[place] = optimizers
-        return optimizers.stepped
 
     def _meet_others(self) -> None:
         """No backward pass in a step: the other replicas have had none either, however long they

@@ -42,6 +42,7 @@ class Runtime:
         recorder: "Optional[Recorder]",
     ) -> None:
         self.environment, self.device, self.environ = environment, device, environ
+        self.replicas = environment.replicas
         self.recorder = recorder
         run_dir = environment.run_dir
         path = os.path.join(run_dir, wire.REPORT) if run_dir and self.is_lead else ""
@@ -58,10 +59,6 @@ class Runtime:
     def is_lead(self) -> bool:
         """Is this the replica that speaks for all?"""
         return self.environment.rank == 0
-
-    @property
-    def replicas(self) -> int:
-        return self.environment.replicas
 
     def notice(self, message: str) -> None:
         """A line for the user: in the log, and up."""

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import torch
 
+from gpq_agent.train.events import GradientFacts
 from gpq_agent.train.internals import base_of
 from gpq_agent.train.noise.probe import GradientProbe
 
@@ -52,15 +53,9 @@ class Accumulator:
         self._reach = Reach()
         self._aside: Dict[Parameter, torch.Tensor] = {}  # while a call runs: gradients of before it
 
-    @property
-    def carried(self) -> bool:
-        """Has a gradient gone into two steps, because nobody has cleared it?"""
-        return self._carried.twice
-
-    @property
-    def replaced(self) -> bool:
-        """Has an optimizer let go of parameters that it had at the first step?"""
-        return self._parameters.lost_some
+    def facts(self) -> GradientFacts:
+        """Of this micro-batch, for observers."""
+        return GradientFacts(self.changed_between, self._carried.twice, self._parameters.lost_some)
 
     # -- around a micro-batch --------------------------------------------------------------------
 
