@@ -92,16 +92,14 @@ class TrainingLoop:
         if setup.training.scaler is not None and step.sampled:
             # The tensor itself: get_scale() would wait for the GPU.
             setup.probe.grad_scale = internals.scale_of(setup.training.scaler)
-        weight, even = (
-            step.weight(micro.place, self._runtime.replicas),
-            step.is_even(self._runtime.replicas),
-        )
+        replicas = self._runtime.replicas
+        weight, even = step.weight(micro.place, replicas), step.is_even(replicas)
         setup.gradients.enter(micro.place, len(step.counts), weight, even=even)
         self.gate.enter(micro)
         if self._runtime.recorder is not None:
             self._runtime.recorder.entered(micro)
-        is_observed = self._watch.begins(micro, trial=self._first_part.is_open)
-        self._backward.is_observed = is_observed
+        is_trial = self._first_part.is_open
+        self._backward.is_observed = self._watch.begins(micro, trial=is_trial)
         return True
 
     def take_back(self, micro: MicroBatch) -> bool:
