@@ -8,7 +8,7 @@ from gpq_agent.train.habits.observer import Habits, JobView, Observer
 
 from .search import Search
 
-FIRST_LOOKS = 3  # after steps of an attempt that have changed weights
+FIRST_LOOKS = 5  # after steps of an attempt that have changed weights
 MIN_PAUSE = 1000.0  # times what a look took, until the next one at the end of an epoch
 
 
