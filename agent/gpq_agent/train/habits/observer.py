@@ -38,7 +38,8 @@ class JobView(NamedTuple):
     """What an observer may look at. `parameters`: of all optimizers, each once. `parts`: what
     checkpoints hold. `gradients`: what the library keeps of those between two steps. `noticed`: is
     this habit known already? `in_batch`: is the script at work on a micro-batch? `attend`: to be
-    called by an observer that wants to hear of the end of the micro-batch in hand."""
+    called by an observer that wants to hear of the end of the micro-batch in hand. `is_lead`: this
+    is the replica that looks at what is alike on all."""
 
     models: Sequence[torch.nn.Module]
     optimizers: Sequence[Any]
@@ -48,6 +49,7 @@ class JobView(NamedTuple):
     noticed: Callable[[str], bool] = lambda code: False
     in_batch: Callable[[], bool] = lambda: False
     attend: Callable[[], None] = lambda: None
+    is_lead: bool = True
     own_comm_hook: bool = False
 
 

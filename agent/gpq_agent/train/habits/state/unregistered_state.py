@@ -13,7 +13,8 @@ MIN_PAUSE = 1000.0  # times what a look took, until the next one at the end of a
 
 
 class UnregisteredState(Observer):
-    """Looks after the first steps, and seldom at the end of an epoch. Waits for the device."""
+    """Looks after the first steps, and seldom at the end of an epoch, on the leading replica: others
+    would find the same. Waits for the device."""
 
     codes = ("forgotten-scheduler", "forgotten-scaler", "forgotten-copy")
 
@@ -24,13 +25,13 @@ class UnregisteredState(Observer):
         self._ended = self._seconds = 0.0
 
     def boundary(self, event: Boundary) -> Habits:
-        if not event.changed or self._looks >= FIRST_LOOKS:
+        if not event.changed or not self.job.is_lead or self._looks >= FIRST_LOOKS:
             return ()
         self._looks += 1
         return self._look(early=True)
 
     def epoch_ends(self) -> Habits:
-        if time.perf_counter() - self._ended <= MIN_PAUSE * self._seconds:
+        if not self.job.is_lead or time.perf_counter() - self._ended <= MIN_PAUSE * self._seconds:
             return ()
         return self._look(early=False)
 
