@@ -13,8 +13,8 @@ MIN_PAUSE = 1000.0  # times what a look took, until the next one at the end of a
 
 
 class UnregisteredState(Observer):
-    """Looks after the first steps, and seldom at the end of an epoch, on the leading replica: it has
-    what others have. Waits for the device."""
+    """Looks after the first steps, and seldom at the end of an epoch. On the leading replica: it
+    has what others have. Waits for the device."""
 
     codes = ("forgotten-scheduler", "forgotten-scaler", "forgotten-copy")
 
