@@ -186,6 +186,24 @@ def test_a_submission_says_what_a_kept_verdict_has_against_the_script(live: Gpq,
     assert "gpq check" not in live("submit", "--hold", "--", "true").stderr
 
 
+def test_a_verdict_reaches_the_job_of_the_program_that_was_checked(live: Gpq, tmp_path: Path) -> None:
+    """Its server reaches gpq's library by a link, which makes it no module of the script's."""
+    path = script(tmp_path, epochs="job.epochs(1)")
+    path.write_text(f"import beside\n{path.read_text()}")
+    beside = tmp_path / "beside.py"
+    beside.write_text("HERE = True\n")
+    assert checked(live, "--steps", "4", "--timeout", "4m", str(path), code=0)["verdict"] == "same"
+    [job] = json.loads(live("submit", "--json", str(path)).stdout)["jobs"]
+    assert live("wait", str(job), timeout=120).returncode == 0
+    assert "gpq check found" not in live("logs", str(job)).stdout
+    # Changed after it was submitted, but before it began: what is said here can be said.
+    [job] = json.loads(live("submit", "--hold", "--json", str(path)).stdout)["jobs"]
+    beside.write_text("HERE = False\n")
+    assert live("release", str(job)).returncode == 0
+    assert live("wait", str(job), timeout=120).returncode == 0
+    assert "is not as it was when gpq check found shapes" in live("logs", str(job)).stdout
+
+
 def test_a_loop_of_the_scripts_own_is_checked_in_the_shapes_that_it_may_get(gpq: Gpq, tmp_path: Path) -> None:
     path = tmp_path / "own.py"
     path.write_text("""

@@ -53,8 +53,8 @@ def read(environ: Mapping[str, str], notice: Callable[[str], None]) -> Optional[
     if proof.same and proof.program != program().digest:
         notice(
             "the script, a module of its own, torch or gpq is not as it was when gpq check found "
-            "the same in "
-            "every shape, which counts for nothing now: check it again, and submit it anew"
+            "shapes that train the same. They count for nothing now: check it again, and submit it "
+            "anew"
         )
     return proof
 
@@ -66,17 +66,20 @@ def habit(proof: wire.Proof) -> wire.Habit:
 
 
 def _own_files() -> List[str]:
-    """Of the script and its modules, less what is Python's, installed, or gpq's."""
-    foreign = [os.path.dirname(os.path.abspath(gpq_agent.__file__))]
+    """Of the script and its modules, less what is Python's, installed, or gpq's, by whichever links
+    it is reached."""
+    foreign = [os.path.dirname(gpq_agent.__file__)]
     foreign += [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    prefixes = tuple(os.path.join(folder, "") for folder in foreign)
+    prefixes = tuple(os.path.join(os.path.realpath(folder), "") for folder in foreign)
     paths = set()
     for module in list(sys.modules.values()):
         # Looked up as it lies there: a module may import others where it is asked for an attribute.
-        path = vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
-        if isinstance(path, str) and os.path.isfile(path):
-            path = os.path.realpath(path)
-            if not path.startswith(prefixes) and not any(part in path for part in INSTALLED):
+        named = vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
+        if isinstance(named, str) and os.path.isfile(named):
+            path = os.path.realpath(named)
+            # Installers may leave links in site-packages, into a cache of theirs.
+            installed = any(part in named or part in path for part in INSTALLED)
+            if not installed and not path.startswith(prefixes):
                 paths.add(path)
     return sorted(paths)
 

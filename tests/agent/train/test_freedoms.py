@@ -203,7 +203,7 @@ def test_what_gpq_check_found_against_a_shape_counts_also_where_the_program_has_
     other = wire.Proof("another", SAFE[:2], ["resize"], "two replicas: differs")
     assert attempt(tmp_path / "b", found=other).lost == noted
     text = capsys.readouterr().err
-    assert "is not as it was when gpq check found the same" in text
+    assert "is not as it was when gpq check found shapes that train the same" in text
     assert "(two replicas: differs): no other number of GPUs (resize)" in text
     environ = {wire.ENV_PROOF: "[]"}
     Job(Environment(), torch.device("cpu"), 0, environ)._engine._recall()
