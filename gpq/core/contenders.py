@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpq.core.contest import arrival, contest, eligible
-from gpq.core.models import Job, Shape, Snapshot
+from gpq.core.contest import contest, eligible
+from gpq.core.models import Job, Shape, Snapshot, arrival
 from gpq.core.shapes import Supply, by_type, gpu_range, kind_of, node_counts, packed, supply
 from gpq.core.units import JobId
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpq.core.models import HOLDS_DEVICES, Job, JobState, Shape, Snapshot, Wish
+from gpq.core.models import ANY_NUMBER, HOLDS_DEVICES, Job, JobState, Shape, Snapshot, Wish, arrival
 from gpq.core.shapes import Supply, by_type, feasible, gpu_range, held_by, is_fixed, kind_of, shape_on, supply
 from gpq.core.strangers import must_wait
 from gpq.core.units import DeviceId, JobId, NodeId
 
-ANY_NUMBER = 1 << 30  # of GPUs: more than any cluster has
+PRIORITY_FACTOR = 4.0  # one step of priority
+MOST_STEPS = 10  # of priority that make a difference
 
 
 def eligible(snapshot: Snapshot) -> list[Job]:
@@ -24,9 +25,9 @@ def waiting(snapshot: Snapshot) -> list[Job]:
     return sorted((job for job in eligible(snapshot) if job.placement is None), key=arrival)
 
 
-def arrival(job: Job) -> tuple[int, float, JobId]:
-    """Sorts by priority, then submission."""
-    return -job.spec.priority, job.submitted_at, job.id
+def priority_weight(job: Job) -> float:
+    """How many times as much it counts as a job of priority 0."""
+    return PRIORITY_FACTOR ** min(max(job.spec.priority, -MOST_STEPS), MOST_STEPS)
 
 
 def _is_eligible(job: Job, snapshot: Snapshot) -> bool:

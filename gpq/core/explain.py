@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 
 from gpq.core import bargains, environments, estimates, freedom_words, idleness, owners
 from gpq.core.conditions import drain_line, gpus, intruders, out_of_use, reservation_line
-from gpq.core.contest import ANY_NUMBER
 from gpq.core.files import closed_to, out_of_reach
 from gpq.core.freedoms import bound, is_cramped
 from gpq.core.gates import closed, gate
-from gpq.core.healing import nodes_of, stuck
+from gpq.core.healing import stuck
 from gpq.core.leases import Silence, silence, span
-from gpq.core.models import HOLDS_DEVICES, Job, JobState, Level, Shape, Snapshot, StopReason, Wish
+from gpq.core.models import ANY_NUMBER, HOLDS_DEVICES, Job, JobState, Level, Shape, Snapshot, StopReason, Wish
 from gpq.core.motives import own_wish
 from gpq.core.nodes import DeviceState, Node, NodeState, is_connecting
 from gpq.core.planning import stop_of
@@ -46,7 +45,7 @@ def explain(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: J
         return _why_unknown(snapshot, job, silent)
     held = stuck(snapshot, job)
     if held:
-        where = ", ".join(nodes_of(job))
+        where = ", ".join(job.nodes)
         reasons = (held, f"it keeps {job.placement} until the kernel lets it go; everything else on {where} goes on")
         return Explained(f"stuck: {held}", reasons, (f"if it never ends, reboot {where} when its other jobs are over",))
     if job.wish is Wish.CANCEL:

@@ -30,12 +30,7 @@ def fate(snapshot: Snapshot, node: NodeId, job_id: JobId, attempt: int) -> Fate:
         return Fate.STRANGER
     if job.state not in HOLDS_DEVICES:
         return Fate.OVER
-    return Fate.LIVE if node in nodes_of(job) else Fate.STRANGER
-
-
-def expected(snapshot: Snapshot, node: NodeId) -> list[Job]:
-    """Jobs with an attempt on `node` whose end there is not known yet, by id."""
-    return [job for job in snapshot.holders if node in nodes_of(job) and not any(name == node for name, _ in job.exits)]
+    return Fate.LIVE if node in job.nodes else Fate.STRANGER
 
 
 def is_lost(job: Job, node: NodeId, *, start_possible: bool) -> bool:
@@ -55,7 +50,7 @@ def leftovers(snapshot: Snapshot, node: NodeId) -> list[Stop]:
     """Parts of doomed attempts that `node` may still run."""
     return [
         Stop(job.id, job.attempt, (node,), StopReason.CANCEL, "kill", CANCEL_GRACE, "it failed on another node")
-        for job in expected(snapshot, node)
+        for job in snapshot.expected_on(node)
         if is_doomed(job)
     ]
 
@@ -70,7 +65,7 @@ def standing(snapshot: Snapshot, node: NodeId) -> list[OfAttempt]:
 def stuck(snapshot: Snapshot, job: Job) -> str:
     """Why the job does not end though it was killed, by node; "" for one that does. Its devices stay its own until then."""
     key = f"{job.id}.{job.attempt}"
-    nodes = [snapshot.nodes[name] for name in nodes_of(job) if name in snapshot.nodes]
+    nodes = [snapshot.nodes[name] for name in job.nodes if name in snapshot.nodes]
     return "; ".join(f"{node.id}: {why}" for node in nodes for name, why in node.stuck if name == key)
 
 
@@ -101,7 +96,3 @@ def not_from_the_future(snapshot: Snapshot) -> Snapshot:
 
     jobs = {name: healed(job) for name, job in snapshot.jobs.items()}
     return replace(snapshot, jobs=jobs, round_at=min(snapshot.round_at, now))
-
-
-def nodes_of(job: Job) -> tuple[NodeId, ...]:
-    return tuple(name for name, _ in job.placement.parts) if job.placement else ()

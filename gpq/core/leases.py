@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpq.core.events import Exited
-from gpq.core.healing import expected
 from gpq.core.models import HOLDS_DEVICES, Exit, Job, Snapshot
 from gpq.core.nodes import NodeState, is_connecting
 from gpq.core.units import NodeId, Seconds
@@ -33,7 +32,7 @@ def given_up(snapshot: Snapshot, node: NodeId, silent: Seconds, now: Seconds) ->
     """The ends of parts on `node` that have fenced themselves by now, as nobody heard of it for `silent` seconds."""
     return [
         Exited(now, job.id, job.attempt, node, _end(job, node, now))
-        for job in expected(snapshot, node)
+        for job in snapshot.expected_on(node)
         if silent >= patience(job)
     ]
 

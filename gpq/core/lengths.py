@@ -1,12 +1,18 @@
-"""How long a gang still takes: what policies that look ahead believe of it. Not known is None, never zero."""
+"""How long a job still takes: what is left of its declared length, and what policies that look ahead believe of a gang.
+Not known is None or infinite, never zero."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
 from gpq.core import estimates
+from gpq.core.batches import GoodputTable
 from gpq.core.models import Job, Shape, Snapshot
 from gpq.core.shapes import DeviceKind, by_type, is_leaving, kind_of, node_counts, packed, shape_on, supply
 from gpq.core.units import Seconds
-from gpq.core.weights import seconds_at_best
 
 
 class Lengths:
@@ -65,3 +71,31 @@ class Lengths:
             parts = by_type(supply(self._snapshot, job, {}), self._snapshot)
             self._counts[kind] = {name: node_counts(part) for name, part in parts.items()}
         return self._counts[kind]
+
+
+def seconds_left(jobs: Sequence[Job], tables: Sequence[GoodputTable | None], options: int) -> NDArray[np.float64]:
+    """What is left of the declared lengths, jobs x shapes of their tables; infinite where length or speed are not known."""
+    speeds = np.zeros((len(jobs), options))
+    examples = np.zeros(len(jobs))
+    for row, (job, table) in enumerate(zip(jobs, tables, strict=True)):
+        left = examples_left(job)
+        if table is not None and left is not None and job.profile.declared is not None:
+            speeds[row] = table.goodput if job.profile.declared.statistical else table.throughput
+            examples[row] = left
+    found = np.full(speeds.shape, np.inf)
+    np.divide(examples[:, None], speeds, out=found, where=speeds > 0)
+    return found
+
+
+def seconds_at_best(job: Job, shapes: tuple[Shape, ...]) -> Seconds | None:
+    """What is left of the declared length at the fastest shape; None when length or speed are not known."""
+    times = seconds_left([job], [estimates.table(job, shapes)], len(shapes))
+    return float(times.min()) if times.size and np.isfinite(times).any() else None
+
+
+def examples_left(job: Job) -> float | None:
+    """Of the declared length; None where none was declared or nothing is known of how far it is."""
+    declared, progress = job.profile.declared, job.profile.progress
+    if declared is None or declared.dataset_size <= 0 or progress is None or progress.epochs <= 0:
+        return None
+    return (1.0 - min(progress.fraction, 1.0)) * declared.dataset_size * progress.epochs

@@ -30,6 +30,7 @@ class JobState(Word):
 
 TERMINAL = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.TIMEOUT})
 HOLDS_DEVICES = frozenset({JobState.STARTING, JobState.RUNNING, JobState.STOPPING})
+ANY_NUMBER = 1 << 30  # of GPUs: more than any cluster has
 
 
 class Level(Word):
@@ -359,6 +360,11 @@ class Job:
     def replicas(self) -> int:
         return self.placement.replicas if self.placement else 0
 
+    @property
+    def nodes(self) -> tuple[NodeId, ...]:
+        """Where its attempt is placed, the node of rank 0 first."""
+        return tuple(node for node, _ in self.placement.parts) if self.placement else ()
+
     def service_at(self, now: Seconds) -> float:
         """Attained service, GPU-seconds, the running attempt included."""
         held = max(now - self.launched_at, 0.0) * self.replicas if self.placement and self.launched_at else 0.0
@@ -440,3 +446,12 @@ class Snapshot:
     def holders(self) -> list[Job]:
         """Jobs in HOLDS_DEVICES, by id: few, however many there are."""
         return sorted((job for job in self.jobs.values() if job.placement is not None), key=lambda job: job.id)
+
+    def expected_on(self, node: NodeId) -> list[Job]:
+        """Jobs with an attempt on `node` whose end there is not known yet, by id."""
+        return [job for job in self.holders if node in job.nodes and all(name != node for name, _ in job.exits)]
+
+
+def arrival(job: Job) -> tuple[int, Seconds, JobId]:
+    """Sorts by priority, then submission."""
+    return -job.spec.priority, job.submitted_at, job.id

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpq.core.contest import arrival
 from gpq.core.freedoms import bound, runs_cramped
-from gpq.core.models import Job, JobState, Snapshot
+from gpq.core.models import Job, JobState, Snapshot, arrival
 from gpq.core.shapes import by_type, held_by, is_fixed, must_leave, supply
 from gpq.core.units import JobId
 

@@ -98,11 +98,7 @@ def stop_of(job: Job, reason: StopReason, why: str) -> Stop:
             mode, grace = "signal", job.spec.grace
         elif job.resumable:
             mode, grace = "checkpoint", job.spec.grace
-    return Stop(job.id, job.attempt, _nodes(job), reason, mode, grace, why)
-
-
-def _nodes(job: Job) -> tuple[NodeId, ...]:
-    return tuple(node for node, _ in job.placement.parts) if job.placement else ()
+    return Stop(job.id, job.attempt, job.nodes, reason, mode, grace, why)
 
 
 def issued(action: Action, now: Seconds) -> Event | None:
@@ -124,7 +120,7 @@ def repeat(snapshot: Snapshot, node: NodeId) -> list[OfAttempt]:
     actions: list[OfAttempt] = []
     for job in snapshot.holders:
         name = job.id
-        if job.placement is None or node not in _nodes(job) or any(known == node for known, _ in job.exits):
+        if job.placement is None or node not in job.nodes or any(known == node for known, _ in job.exits):
             continue
         if job.state is JobState.STARTING and node not in job.started_nodes:
             actions.append(Launch(name, job.attempt, job.spec, job.placement, job.order, port=job.port))

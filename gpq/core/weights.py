@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import ceil, log2
 
-import numpy as np
-from numpy.typing import NDArray
-
-from gpq.core import estimates
-from gpq.core.batches import GoodputTable
 from gpq.core.candidates import Candidate
-from gpq.core.models import HOLDS_DEVICES, Config, Job, Shape
+from gpq.core.contest import priority_weight
+from gpq.core.models import HOLDS_DEVICES, Config, Job
 from gpq.core.units import JobId, Seconds
 
 UNKNOWN_SECONDS: Seconds = 60.0  # taken to remain of a job of which nothing is known: it is soon known
 SERVICE_KNEE = 4000.0  # GPU-seconds that make no difference yet
 SERVICE_POWER = 0.4
 DEFICIT = 2.0  # times less service than the fair share from which on a job counts for more
-PRIORITY_FACTOR = 4.0  # one step of priority
 
 
 def weights(
@@ -52,37 +47,9 @@ def weights(
     return {
         each.job.id: urgency[each.job.id]
         * (shares[each.job.id] / mean if mean > 0 else 1.0)
-        * PRIORITY_FACTOR ** min(max(each.job.spec.priority, -10), 10)
+        * priority_weight(each.job)
         for each in candidates
     }
-
-
-def seconds_left(jobs: Sequence[Job], tables: Sequence[GoodputTable | None], options: int) -> NDArray[np.float64]:
-    """What is left of the declared lengths, jobs x shapes of their tables; infinite where length or speed are not known."""
-    speeds = np.zeros((len(jobs), options))
-    examples = np.zeros(len(jobs))
-    for row, (job, table) in enumerate(zip(jobs, tables, strict=True)):
-        left = examples_left(job)
-        if table is not None and left is not None and job.profile.declared is not None:
-            speeds[row] = table.goodput if job.profile.declared.statistical else table.throughput
-            examples[row] = left
-    found = np.full(speeds.shape, np.inf)
-    np.divide(examples[:, None], speeds, out=found, where=speeds > 0)
-    return found
-
-
-def seconds_at_best(job: Job, shapes: tuple[Shape, ...]) -> Seconds | None:
-    """What is left of the declared length at the fastest shape; None when length or speed are not known."""
-    times = seconds_left([job], [estimates.table(job, shapes)], len(shapes))
-    return float(times.min()) if times.size and np.isfinite(times).any() else None
-
-
-def examples_left(job: Job) -> float | None:
-    """Of the declared length; None where none was declared or nothing is known of how far it is."""
-    declared, progress = job.profile.declared, job.profile.progress
-    if declared is None or declared.dataset_size <= 0 or progress is None or progress.epochs <= 0:
-        return None
-    return (1.0 - min(progress.fraction, 1.0)) * declared.dataset_size * progress.epochs
 
 
 def _or_guess(known: Seconds | None, job: Job, now: Seconds) -> Seconds:

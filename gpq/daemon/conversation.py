@@ -15,7 +15,7 @@ from gpq import pace
 from gpq.core import environments
 from gpq.core.actions import Action, Forget, Launch, OfAttempt, Prepare, Retune, Stop
 from gpq.core.events import EnvironmentSeen, Event, NodeSeen, StartRefused
-from gpq.core.healing import Fate, expected, fate, standing
+from gpq.core.healing import Fate, fate, standing
 from gpq.core.models import Attributes, Snapshot, StopReason
 from gpq.core.nodes import NOT_YET, Node
 from gpq.core.planning import CANCEL_GRACE
@@ -331,7 +331,7 @@ class Conversation:
             self._heal(send, known, snapshot)
         self.line = send
         self._outage.over()
-        leases = (job.spec.requeue_on_lost * LEASE_SHARE or pace.WATCH for job in expected(snapshot, self.node))
+        leases = (job.spec.requeue_on_lost * LEASE_SHARE or pace.WATCH for job in snapshot.expected_on(self.node))
         patience = 0.0 if more else min([pace.WATCH, *leases])
         self._watch(send, reply["digest"], patience, self._report.get("stamp") if holds else None)
 

@@ -10,7 +10,6 @@ from gpq import config
 from gpq.config import FileConfig
 from gpq.control.controller import Controller
 from gpq.core.events import Event, NodeRemoved
-from gpq.core.healing import nodes_of
 from gpq.core.models import HOLDS_DEVICES, Snapshot
 from gpq.core.units import NodeId
 from gpq.daemon.world import LiveWorld
@@ -79,7 +78,7 @@ class Fleet:
 
 
 def _check_free(snapshot: Snapshot, name: str, *, force: bool) -> None:
-    on_it = [str(job.id) for job in snapshot.jobs.values() if job.state in HOLDS_DEVICES and name in nodes_of(job)]
+    on_it = [str(job.id) for job in snapshot.jobs.values() if job.state in HOLDS_DEVICES and name in job.nodes]
     if on_it and not force:
         raise Refused(
             f"there are jobs on {name}: {', '.join(on_it)}",

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gpq import pace
 from gpq.core.events import Event, NodeSilent
-from gpq.core.healing import nodes_of
 from gpq.core.leases import given_up
 from gpq.core.models import Snapshot
 from gpq.core.nodes import NodeState
@@ -72,7 +71,7 @@ class LeaseWatch:
             return []
         heard = self._heard()
         found: list[Event] = []
-        for node in sorted({name for job in snapshot.holders for name in nodes_of(job)}):
+        for node in sorted({name for job in snapshot.holders for name in job.nodes}):
             since, now = heard.get(node, self._born), self._now()
             silent = counted - since
             ends = given_up(snapshot, node, silent, now)

@@ -9,7 +9,7 @@ from typing import Any
 from gpq_agent import wire
 
 from gpq.core.events import Event, Exited, NodeSeen, NodeSilent, Profiled, Pulsed, Started
-from gpq.core.healing import Fate, expected, fate, is_lost
+from gpq.core.healing import Fate, fate, is_lost
 from gpq.core.models import Job, Snapshot
 from gpq.core.nodes import Node, NodeState, Stranger
 from gpq.core.profile import RankPulse
@@ -80,7 +80,7 @@ class Observer:
 
     def offsets(self, snapshot: Snapshot) -> dict[str, int]:
         """By attempt: where the next report line begins. What was told counts, though it may not be committed yet."""
-        jobs = expected(snapshot, self.node)
+        jobs = snapshot.expected_on(self.node)
         live = {(job.id, job.attempt) for job in jobs}
         self._offsets = {key: offset for key, offset in self._offsets.items() if key in live}
         self._still = {key: told for key, told in self._still.items() if key in live}
@@ -105,7 +105,7 @@ class Observer:
         `yields`: users who want the server back."""
         events: list[Event] = []
         more = False
-        waited_for = {(job.id, job.attempt) for job in expected(snapshot, self.node)}
+        waited_for = {(job.id, job.attempt) for job in snapshot.expected_on(self.node)}
         for key, info in known.items():
             drained = wire.attempt_key(*key) in asked and not info.get("report")
             events += self.of_attempt(info, snapshot, drained=drained, stamp=stamp)
@@ -184,7 +184,7 @@ class Observer:
     ) -> list[Event]:
         """Attempts that ought to be on the node, and are not, and cannot come any more."""
         events: list[Event] = []
-        for job in expected(snapshot, self.node):
+        for job in snapshot.expected_on(self.node):
             key = (job.id, job.attempt)
             lost = key not in known and is_lost(job, self.node, start_possible=start_possible(key))
             if lost and self._is_new("Exited", key):

@@ -35,7 +35,6 @@ from gpq.control.words import words
 from gpq.core import estimates
 from gpq.core.fairness import JobFairness, known_fairness
 from gpq.core.files import Staging
-from gpq.core.healing import nodes_of
 from gpq.core.leases import silence
 from gpq.core.models import HOLDS_DEVICES, TERMINAL, Config, Job, JobState, Snapshot
 from gpq.core.reservations import current
@@ -477,7 +476,7 @@ def _without(snapshot: Snapshot, name: JobId, configured: Iterable[str]) -> list
     if job.state not in HOLDS_DEVICES:
         return []
     told = {node for node, _ in job.exits}
-    return [str(node) for node in nodes_of(job) if node not in told and node not in configured]
+    return [str(node) for node in job.nodes if node not in told and node not in configured]
 
 
 def _resident_mib() -> float:

@@ -13,6 +13,7 @@ from gpq.core.candidates import Candidate, Field, field_of, menu_of
 from gpq.core.fairness import shares_now
 from gpq.core.files import bringing_seconds
 from gpq.core.knapsack import Item
+from gpq.core.lengths import seconds_left
 from gpq.core.models import Config, Shape, Snapshot
 from gpq.core.outlook import Outlook
 from gpq.core.placement import place
@@ -21,7 +22,7 @@ from gpq.core.profile import Prior
 from gpq.core.shapes import by_type, gpu_types
 from gpq.core.units import JobId
 from gpq.core.valuation import Array, Group, Valued, groups_of, growth, growth_cap, value
-from gpq.core.weights import seconds_left, weights
+from gpq.core.weights import weights
 
 FEW_NODES = 32  # and so few shapes that span nodes
 REPAIRS = 12  # times that shapes which cannot be placed together are withdrawn

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from gpq.core import estimates
 from gpq.core.assignment import Option, cheapest
-from gpq.core.contest import configurations, contest
+from gpq.core.contest import configurations, contest, priority_weight
 from gpq.core.models import Allotment, Job, Level, Shape, Snapshot
 from gpq.core.packing import pack
 from gpq.core.shapes import shape_now
 from gpq.core.transfer import informed
 from gpq.core.units import JobId
-from gpq.core.weights import PRIORITY_FACTOR
 
 POWER = -0.5  # p: of the normalised goodput; -infinity would be max-min, 1 the plain sum
 IDLE_COST = 1.1  # lambda_n: of a job without GPUs; above 1, what the least useful shape costs
@@ -33,7 +32,7 @@ class Sia:
         round_ = contest(here)
         possible = configurations(here, round_)
         rows = [_row(job, here, possible[job.id]) for job in round_.jobs]
-        weights = [PRIORITY_FACTOR ** min(max(job.spec.priority, -10), 10) for job in round_.jobs]
+        weights = [priority_weight(job) for job in round_.jobs]
         found: dict[JobId, Allotment] = {}
         for _ in range(REPAIRS):
             options = [

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpq.core.contest import arrival, eligible
+from gpq.core.contest import eligible
 from gpq.core.gangs import seat_all
 from gpq.core.lengths import Lengths
-from gpq.core.models import Allotment, Job, Snapshot
+from gpq.core.models import Allotment, Job, Snapshot, arrival
 from gpq.core.units import JobId, Seconds
 
 

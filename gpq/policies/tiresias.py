@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpq.core.contest import arrival, eligible
+from gpq.core.contest import eligible
 from gpq.core.gangs import seat_all
-from gpq.core.models import Allotment, Job, Snapshot
+from gpq.core.models import Allotment, Job, Snapshot, arrival
 from gpq.core.units import JobId
 
 DEMOTED_AT = 16 * 3600.0  # GPU-seconds of attained service, as in the Pollux artifact's Tiresias
