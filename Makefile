@@ -87,7 +87,7 @@ pictures: $(VENV)/.train  ## record the pictures of README.md anew: two embedded
 	$(BIN)/python examples/pictures/record.py
 
 completions: $(VENV)/.dev  ## write anew what is made from the commands: completions/, the table in README.md
-	$(BIN)/python -m gpq.cli.reference --write
+	$(BIN)/python -m gpq.cli.generated.reference --write
 
 # TRACES is a folder of public measurements in the layout of the OSDI'21 artifact; for bench-policy the folder above it.
 TRACES ?=
@@ -99,6 +99,9 @@ bench: bench-fit bench-round bench-solver bench-cli bench-daemon bench-overhead 
 bench-fit: $(VENV)/.dev  ## error and time of the throughput fit: make bench-fit TRACES=DIR
 	@test -n "$(TRACES)" || { echo "say where the traces are: make bench-fit TRACES=DIR" >&2; exit 2; }
 	$(BIN)/python benchmarks/fit_accuracy.py --traces $(TRACES)
+
+rooms: $(VENV)/.dev  ## who imports whom, room by room, lowest first
+	PYTHONPATH=.:agent $(BIN)/python benchmarks/rooms.py
 
 bench-solver: $(VENV)/.dev  ## whole rounds at four sizes, against the genetic search and HiGHS
 	$(BIN)/python benchmarks/solver.py

@@ -19,9 +19,9 @@ from statistics import median
 
 import numpy as np
 
-from gpq.core.fitting import fit
-from gpq.core.goodput import step_time
-from gpq.core.profile import ProfileRow
+from gpq.core.goodput.fitting import fit
+from gpq.core.goodput.goodput import step_time
+from gpq.core.model.profile import ProfileRow
 
 SHAPES = ((1, 1), (1, 1), (1, 2), (1, 4), (2, 2), (2, 8), (4, 16), (8, 8))
 # Median relative error of the original's fit under the same protocol; the bars are: lower on each, <= 10% on four, 5 ms.

@@ -17,9 +17,9 @@ from statistics import mean
 
 from policy_cases import Bench, Case, Figures, Report, above_1, jct, rho_max, rho_p95, seconds
 
-from gpq.core.models import Config
-from gpq.sim.rules import Rules
-from gpq.sim.sources import Charges
+from gpq.core.model.models import Config
+from gpq.sim.measurements.sources import Charges
+from gpq.sim.replay.rules import Rules
 
 # Mean completion times in seconds that the OSDI'21 artifact publishes: 16 nodes of 4 GPUs, rounds of 60 s, restarts of 30 s.
 POLLUX = {1: 2089.0, 2: 3323.0, 3: 2188.0, 4: 2721.0}

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 
-from gpq.sim import cluster, compare, workers
-from gpq.sim.outcomes import Summary, summary
-from gpq.sim.rules import Rules
-from gpq.sim.sources import SIA, Charges, Published
+from gpq.sim.compare import compare, workers
+from gpq.sim.measurements.sources import SIA, Charges, Published
+from gpq.sim.replay import cluster
+from gpq.sim.replay.outcomes import Summary, summary
+from gpq.sim.replay.rules import Rules
 
 HOMOGENEOUS = "16x4"
 

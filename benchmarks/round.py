@@ -19,12 +19,12 @@ from statistics import median
 
 import numpy as np
 
-from gpq.core import goodput as gp
-from gpq.core.models import Job, JobSpec, JobState, Level, Placement, Snapshot
-from gpq.core.nodes import Device, Node, NodeState
-from gpq.core.profile import Declared, Noise, Profile, ProfileRow, Progress
-from gpq.core.rounds import decide
-from gpq.core.units import DeviceId, JobId, NodeId
+from gpq.core.goodput import goodput as gp
+from gpq.core.model.models import Job, JobSpec, JobState, Level, Placement, Snapshot
+from gpq.core.model.nodes import Device, Node, NodeState
+from gpq.core.model.profile import Declared, Noise, Profile, ProfileRow, Progress
+from gpq.core.model.units import DeviceId, JobId, NodeId
+from gpq.core.rounds.rounds import decide
 from gpq.policies.registry import policy
 
 MAX_SECONDS = 0.050

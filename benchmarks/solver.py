@@ -26,18 +26,20 @@ from typing import Any
 import numpy as np
 from round import Rng, cluster, profile, truth
 
-from gpq.core import candidates, contenders, pollux_problem
-from gpq.core import goodput as gp
-from gpq.core.events import TimingSums
-from gpq.core.knapsack import Item, solve
-from gpq.core.models import BatchOrder, Job, JobSpec, JobState, Level, Shape, Snapshot
-from gpq.core.profile import Noise, Profile
-from gpq.core.profiling import merge, rested
-from gpq.core.rounds import decide
-from gpq.core.units import JobId
-from gpq.core.valuation import Valued
-from gpq.policies.goodput import solved
+from gpq.core.goodput import goodput as gp
+from gpq.core.model.events import TimingSums
+from gpq.core.model.models import BatchOrder, Job, JobSpec, JobState, Level, Shape, Snapshot
+from gpq.core.model.profile import Noise, Profile
+from gpq.core.model.units import JobId
+from gpq.core.rounds.rounds import decide
+from gpq.core.state.profiling import merge, rested
+from gpq.policies.goodput import candidates
+from gpq.policies.goodput.policy import solved
+from gpq.policies.goodput.valuation import Valued
+from gpq.policies.pollux import pollux_problem
 from gpq.policies.registry import policy
+from gpq.policies.shared import contenders
+from gpq.policies.solvers.knapsack import Item, solve
 
 BARS = {(64, 30): 5.0, (256, 100): 20.0, (1024, 1000): 150.0, (10_000, 10_000): 2000.0}  # CPU ms
 NODE = 4

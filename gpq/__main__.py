@@ -45,7 +45,7 @@ def _not_importable(error: "ImportError | SyntaxError") -> int:
 
 def _through_the_door(argv: list[str]) -> int:
     if argv[:1] == ["__complete"]:
-        from gpq.cli.complete import answer
+        from gpq.cli.completion.complete import answer
 
         try:
             code = answer(argv[1:])

@@ -1,6 +1,6 @@
 """The demonstration: a private daemon with two embedded CPU servers, and three real training jobs to the end.
 
-Plays the users (who submits what, when) and the judge (what must have happened). Draws nothing: `cli/demo.py` does.
+Plays the users (who submits what, when) and the judge (what must have happened). Draws nothing: `cli/lab/demo.py` does.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpq.core.accounting import Record
-from gpq.core.actions import Action
-from gpq.core.events import Event
-from gpq.core.models import Job, Snapshot
-from gpq.core.units import JobId, Seconds
+from gpq.core.accounting.accounting import Record
+from gpq.core.model.actions import Action
+from gpq.core.model.events import Event
+from gpq.core.model.models import Job, Snapshot
+from gpq.core.model.units import JobId, Seconds
 
 
 class World(Protocol):

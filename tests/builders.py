@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from gpq.core.goodput import GradientStats, ThroughputParams
-from gpq.core.models import Config, Job, JobSpec, JobState, Level, Placement, Snapshot
-from gpq.core.nodes import Device, Node, NodeState
-from gpq.core.policy import Policy
-from gpq.core.profile import Declared, Profile
-from gpq.core.units import DeviceId, JobId, NodeId
-from gpq.policies.pollux import Pollux
+from gpq.core.goodput.goodput import GradientStats, ThroughputParams
+from gpq.core.model.models import Config, Job, JobSpec, JobState, Level, Placement, Snapshot
+from gpq.core.model.nodes import Device, Node, NodeState
+from gpq.core.model.policy import Policy
+from gpq.core.model.profile import Declared, Profile
+from gpq.core.model.units import DeviceId, JobId, NodeId
+from gpq.policies.pollux.policy import Pollux
 from gpq.policies.registry import policy
-from gpq.sim.programs import Program
+from gpq.sim.measurements.programs import Program
 
 PARAMS = ThroughputParams(
     alpha_c=0.02, beta_c=0.001, alpha_n=0.02, beta_n=0.002, alpha_r=0.005, beta_r=0.001, gamma=1.5

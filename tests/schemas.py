@@ -11,9 +11,9 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from gpq.cli import door
-from gpq.cli.grammar import GRAMMAR
-from gpq.cli.schema import name_of
-from gpq.cli.schemas import STREAMS
+from gpq.cli.generated.schemas import STREAMS
+from gpq.cli.lab.schema import name_of
+from gpq.options.grammar import GRAMMAR
 
 ROOT = Path(__file__).resolve().parents[1]
 DEFAULTS = {"nodes": "nodes list", "config": "config show"}

@@ -149,8 +149,8 @@ SYSTEM = {"daemon", "faults", "servers", "store", "trainings"}
     [
         ("agent/gpq_agent/train/engine/loop.py", {"habits", "library", "report", "checks", "trainings"}),
         ("agent/gpq_agent/node/shim.py", {"agent", "simulation", *SYSTEM}),
-        ("gpq/cli/status.py", set()),
-        ("gpq/core/goodput.py", {"simulation", "policies", *SYSTEM}),
+        ("gpq/cli/jobs/status.py", set()),
+        ("gpq/core/goodput/goodput.py", {"simulation", "policies", *SYSTEM}),
         ("tests/commands.py", {"agent", *SYSTEM}),
         ("tests/habits/loops_kept.py", {"habits"}),
         ("tests/habits/__pycache__/cells.pyc", set()),

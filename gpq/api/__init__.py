@@ -19,8 +19,9 @@ from gpq.api.surroundings import (
     stop_daemon,
     top,
 )
-from gpq.cli import moments, queue
 from gpq.errors import UsageError
+from gpq.options.parsing import moments
+from gpq.options.query import is_query
 from gpq.rpc import messages
 from gpq.rpc.messages import (
     CancelResult,
@@ -64,7 +65,7 @@ def status(
         raise UsageError(f"--recent {recent} is below 0", "write a whole number, 0 or above")
     states = [state] if isinstance(state, str) and state else list(state)
     named = _named(jobs)
-    query = [word for word in named if queue.is_query(word)]
+    query = [word for word in named if is_query(word)]
     named = [word for word in named if word not in query]
     return ask(messages.Status(named, EVERY if all else recent, user, states, query), JobList)
 

@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpq.api import options
-from gpq.cli import edits, values
 from gpq.client import following
 from gpq.client.connection import Lasting, call
 from gpq.errors import NotFound, Refused, UsageError
+from gpq.options import edits
+from gpq.options.parsing import values
 from gpq.rpc import messages
 
 R = TypeVar("R", bound=msgspec.Struct)

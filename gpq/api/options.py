@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
-from gpq.cli import asking, sweep_values
 from gpq.errors import UsageError
+from gpq.options import asking
+from gpq.options.parsing import sweep_values
 
 if TYPE_CHECKING:
     from gpq.api.handles import Array, Job

@@ -14,7 +14,7 @@ from gpq.rpc import messages
 from gpq.rpc.messages import Drained, Reserved, Yielded
 
 if TYPE_CHECKING:
-    from gpq.cli.documents import NodeRemoved, NodesAdded
+    from gpq.options.documents import NodeRemoved, NodesAdded
 
 
 def add_node(
@@ -35,7 +35,8 @@ def add_node(
     `yes`: accept a new host key, of which a remark is logged. Raises gpq.errors.Refused for a host key that is not known,
     and GpqError for a server that cannot be reached or has nothing to run jobs on; then nothing was written.
     """
-    from gpq.cli import adding, documents, servers
+    from gpq.options import documents
+    from gpq.servers import adding, servers
 
     if slots is not None and not 0 <= slots <= 1024:
         raise UsageError(f"--slots {slots} is out of range", "from 0 to 1024")
@@ -50,7 +51,8 @@ def add_node(
 def remove_node(node: str, *, force: bool = False) -> NodeRemoved:
     """Take a server out of config.toml, as `gpq nodes remove`. Raises Refused while jobs are on it, unless `force`: they run
     on, and gpq hears no more of them. NotFound where config.toml has no such server."""
-    from gpq.cli import documents, servers
+    from gpq.options import documents
+    from gpq.servers import servers
 
     return documents.NodeRemoved(node, servers.removed(node, _note, force=force))
 
@@ -75,7 +77,7 @@ def reserve(
     It ends at `until` or after `duration`; a timedelta as `start` or `until` is from now. Raises gpq.errors.UsageError,
     NotFound for a server or GPU that is none, Refused where somebody has it reserved then.
     """
-    from gpq.cli import servers
+    from gpq.servers import servers
 
     length = "" if duration == "" else seconds(duration, "--for-duration")
     asked = servers.reserve(node, user, moment(start, "--from"), moment(until, "--until"), length)
@@ -91,7 +93,8 @@ def unreserve(reservation: int | Reserved) -> Reserved:
 def yield_node(node: str = "local", duration: Duration = "8h", *, end: bool = False) -> Yielded:
     """Get your own server back from everybody's gpq for so long, or with `end` give it back, as `gpq yield`. Raises GpqError
     where it cannot be asked, NotFound for no such server."""
-    from gpq.cli import servers, values
+    from gpq.options.parsing import values
+    from gpq.servers import servers
 
     length = 0.0 if end else values.seconds(seconds(duration, "--for"), "--for")
     return servers.yielded(node, length)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal, overload
 
 from gpq.api.handles import LOG, Array, Job
 from gpq.api.options import Duration, Gpus, Moment, Options, Selector, Word, asked
-from gpq.cli import asking, left_behind
 from gpq.client.connection import call
 from gpq.errors import UsageError
+from gpq.options import asking, left_behind
 from gpq.rpc import messages
 from gpq.rpc.messages import DryRun
 

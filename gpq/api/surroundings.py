@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 from gpq.api.handles import ask
 from gpq.api.options import Selector, selector
-from gpq.cli import queue
+from gpq.options.query import is_query
 from gpq.rpc import messages
 from gpq.rpc.messages import DaemonInfo, TopView
 
 if TYPE_CHECKING:
-    from gpq.cli.documents import Sent, Settings, Targets
+    from gpq.options.documents import Sent, Settings, Targets
 
 
 def top(*jobs: Selector) -> TopView:
     """Servers, jobs, users and the last re-allocations in one answer, as `gpq top --json`. Selectors and conditions as
     `gpq.status` takes them."""
     words = [selector(each) for each in jobs]
-    query = [word for word in words if queue.is_query(word)]
+    query = [word for word in words if is_query(word)]
     return ask(messages.Top([word for word in words if word not in query], query), TopView)
 
 
@@ -59,7 +59,7 @@ def settings() -> Settings:
     from dataclasses import asdict
 
     from gpq import config, outward
-    from gpq.cli import documents
+    from gpq.options import documents
     from gpq.policies.registry import POLICIES
 
     found = config.load(policies=POLICIES)
@@ -68,13 +68,13 @@ def settings() -> Settings:
 
 def notify_targets() -> Targets:
     """Whom jobs can tell, as `gpq notify list --json`: names and kinds of services, no URLs."""
-    from gpq.cli import targets
+    from gpq.options import targets
 
     return targets.listed()
 
 
 def notify_test(*names: str) -> Sent:
     """Send a message to each of them now, and say which services took it. Raises UsageError for a name that is none."""
-    from gpq.cli import documents, targets
+    from gpq.options import documents, targets
 
     return documents.Sent(list(targets.tried(names)))

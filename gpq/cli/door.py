@@ -88,7 +88,7 @@ def drop_output() -> None:
 
 def _answer(argv: list[str]) -> int:
     if argv[:1] == ["submit"]:
-        from gpq.cli.queueing import quick
+        from gpq.cli.submit.queueing import quick
 
         code = quick(argv[1:])
         if code is not None:
@@ -96,11 +96,11 @@ def _answer(argv: list[str]) -> int:
     elif argv[:1] == ["status"]:
         options = parse(argv[1:])
         if options is not None:
-            from gpq.cli.queue import show
+            from gpq.cli.jobs.queue import show
 
             return show(**options)
     elif argv[:1] == ["completion"] and len(argv) == 2:  # each start of a shell may ask
-        from gpq.cli.scripts import SCRIPTS
+        from gpq.cli.completion.scripts import SCRIPTS
 
         if argv[1] in SCRIPTS:
             sys.stdout.write(SCRIPTS[argv[1]])

@@ -11,14 +11,14 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from gpq.control.tally import Tally
-from gpq.core import environments
-from gpq.core.events import EnvironmentSeen, Event, NodeSeen, NodeSilent, Submitted
-from gpq.core.folding import fold
-from gpq.core.healing import not_from_the_future
-from gpq.core.models import Config, Job, Snapshot
-from gpq.core.policy import Policy
-from gpq.core.rounds import Decision, Round, decide, due, next_round
-from gpq.core.units import JobId, Seconds
+from gpq.core.feasibility import environments
+from gpq.core.model.events import EnvironmentSeen, Event, NodeSeen, NodeSilent, Submitted
+from gpq.core.model.models import Config, Job, Snapshot
+from gpq.core.model.policy import Policy
+from gpq.core.model.units import JobId, Seconds
+from gpq.core.rounds.healing import not_from_the_future
+from gpq.core.rounds.rounds import Decision, Round, decide, due, next_round
+from gpq.core.state.folding import fold
 from gpq.errors import DaemonUnreachable, GpqError, StoreFailed
 from gpq.ports import Store, World
 

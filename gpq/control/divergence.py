@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from gpq.control import narration
-from gpq.core.models import Job
-from gpq.core.units import Seconds
+from gpq.core.model.models import Job
+from gpq.core.model.units import Seconds
 from gpq.rpc.messages import DivergedView
 
 FIRST = "loss"

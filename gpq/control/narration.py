@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from signal import Signals
 
-from gpq.core import events as facts
-from gpq.core.conditions import place_of
-from gpq.core.files import size
-from gpq.core.lifecycle import is_doubtful
-from gpq.core.models import BatchOrder, Exit, Job, JobState, Placement
-from gpq.core.units import Seconds
+from gpq.core.feasibility.conditions import place_of
+from gpq.core.feasibility.files import size
+from gpq.core.model import events as facts
+from gpq.core.model.models import BatchOrder, Exit, Job, JobState, Placement
+from gpq.core.model.units import Seconds
+from gpq.core.state.lifecycle import is_doubtful
 from gpq.rpc.messages import EventView
 
 

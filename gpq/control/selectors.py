@@ -7,8 +7,8 @@ import difflib
 import re
 from collections.abc import Callable, Sequence
 
-from gpq.core.models import TERMINAL, Job, JobState, Snapshot
-from gpq.core.units import JobId
+from gpq.core.model.models import TERMINAL, Job, JobState, Snapshot
+from gpq.core.model.units import JobId
 from gpq.errors import NotFound, UsageError
 from gpq.ports import History
 

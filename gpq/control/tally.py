@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from gpq.core import profiling
-from gpq.core.events import Launched, Profiled
-from gpq.core.models import Snapshot
-from gpq.core.rounds import Decision
-from gpq.core.units import Seconds
+from gpq.core.model.events import Launched, Profiled
+from gpq.core.model.models import Snapshot
+from gpq.core.model.units import Seconds
+from gpq.core.rounds.rounds import Decision
+from gpq.core.state import profiling
 
 K = TypeVar("K")
 N = TypeVar("N", int, float)

@@ -25,14 +25,14 @@ import gpq
 from gpq import attributes, config, daemon, outward, paths
 from gpq.connectors import environment
 from gpq.control.controller import Controller
-from gpq.core.models import Attributes, Config
-from gpq.daemon.fleet import Fleet
-from gpq.daemon.keeping import Keeper
-from gpq.daemon.notifier import Notifier
-from gpq.daemon.reign import Reign
-from gpq.daemon.server import Server
-from gpq.daemon.service import About, Service
-from gpq.daemon.world import LiveWorld
+from gpq.core.model.models import Attributes, Config
+from gpq.daemon.clock.reign import Reign
+from gpq.daemon.files.keeping import Keeper
+from gpq.daemon.nodes.fleet import Fleet
+from gpq.daemon.nodes.world import LiveWorld
+from gpq.daemon.notifications.notifier import Notifier
+from gpq.daemon.service.server import Server
+from gpq.daemon.service.service import About, Service
 from gpq.errors import GpqError, Refused
 from gpq.policies.registry import POLICIES, policy
 from gpq.store import disk
@@ -252,7 +252,7 @@ def _serve_metrics(where: str, service: Service, policy: str, stack: contextlib.
     """Until `stack` ends, where anybody asked for it. A port that cannot be had is told, and no reason to end."""
     if not where:
         return
-    from gpq.daemon import exporter, metrics  # these alone import prometheus-client
+    from gpq.daemon.metrics import exporter, metrics  # these alone import prometheus-client
 
     look = lambda: metrics.Look(*service.look())  # noqa: E731
     serving = exporter.Exporter(outward.address(where), metrics.registry(look, policy))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpq.core.contest import waiting
-from gpq.core.gangs import Seats
-from gpq.core.models import Allotment, Snapshot
-from gpq.core.units import JobId
+from gpq.core.model.models import Allotment, Snapshot
+from gpq.core.model.units import JobId
+from gpq.policies.shared.contest import waiting
+from gpq.policies.shared.gangs import Seats
 
 
 class Fifo:

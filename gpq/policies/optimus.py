@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpq.core.contenders import Contender, entrants
-from gpq.core.marginal import Gain, allot
-from gpq.core.models import Allotment, Snapshot
-from gpq.core.speeds import remaining_steps, step_seconds
-from gpq.core.units import JobId
+from gpq.core.model.models import Allotment, Snapshot
+from gpq.core.model.units import JobId
+from gpq.policies.shared.contenders import Contender, entrants
+from gpq.policies.shared.marginal import Gain, allot
+from gpq.policies.shared.speeds import remaining_steps, step_seconds
 
 
 class Optimus:

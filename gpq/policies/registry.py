@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 
-from gpq.core.policy import Policy
+from gpq.core.model.policy import Policy
 from gpq.errors import UsageError
 
 
@@ -24,8 +24,10 @@ class Entry:
 
 
 POLICIES: dict[str, Entry] = {
-    "goodput": Entry("gpq.policies.goodput", "Goodput", "most goodput for all, in fair shares, found exactly"),
-    "pollux": Entry("gpq.policies.pollux", "Pollux", "the genetic search of Pollux (OSDI'21) for the fairest goodput"),
+    "goodput": Entry("gpq.policies.goodput.policy", "Goodput", "most goodput for all, in fair shares, found exactly"),
+    "pollux": Entry(
+        "gpq.policies.pollux.policy", "Pollux", "the genetic search of Pollux (OSDI'21) for the fairest goodput"
+    ),
     "sia": Entry("gpq.policies.sia", "Sia", "normalised goodput over GPU types as an integer programme (Sia, SOSP'23)"),
     "optimus": Entry(
         "gpq.policies.optimus", "Optimus", "the next GPU to the job it brings nearest to its end", own_batch=True
@@ -44,16 +46,28 @@ POLICIES: dict[str, Entry] = {
         "gpq.policies.themis", "Themis", "the worst finish-time fairness first (NSDI'20)", gang=True, own_batch=True
     ),
     "gavel": Entry(
-        "gpq.policies.gavel", "Gavel", "most effective throughput over GPU types (OSDI'20)", gang=True, own_batch=True
+        "gpq.policies.gavel.policy",
+        "Gavel",
+        "most effective throughput over GPU types (OSDI'20)",
+        gang=True,
+        own_batch=True,
     ),
     "gavel-max-min": Entry(
-        "gpq.policies.gavel", "GavelMaxMin", "Gavel: the least served job is served best", gang=True, own_batch=True
+        "gpq.policies.gavel.policy",
+        "GavelMaxMin",
+        "Gavel: the least served job is served best",
+        gang=True,
+        own_batch=True,
     ),
     "gavel-ftf": Entry(
-        "gpq.policies.gavel", "GavelFtf", "Gavel: the worst finish-time fairness is least", gang=True, own_batch=True
+        "gpq.policies.gavel.policy",
+        "GavelFtf",
+        "Gavel: the worst finish-time fairness is least",
+        gang=True,
+        own_batch=True,
     ),
     "gavel-makespan": Entry(
-        "gpq.policies.gavel", "GavelMakespan", "Gavel: the last job ends soonest", gang=True, own_batch=True
+        "gpq.policies.gavel.policy", "GavelMakespan", "Gavel: the last job ends soonest", gang=True, own_batch=True
     ),
     "srtf": Entry("gpq.policies.srtf", "Srtf", "shortest remaining time first", gang=True, own_batch=True),
     "backfill": Entry(

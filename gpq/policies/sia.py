@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpq.core import estimates
-from gpq.core.assignment import Option, cheapest
-from gpq.core.contest import configurations, contest, priority_weight
-from gpq.core.models import Allotment, Job, Level, Shape, Snapshot
-from gpq.core.packing import pack
-from gpq.core.shapes import shape_now
-from gpq.core.transfer import informed
-from gpq.core.units import JobId
+from gpq.core.feasibility.shapes import shape_now
+from gpq.core.goodput import estimates
+from gpq.core.model.models import Allotment, Job, Level, Shape, Snapshot
+from gpq.core.model.units import JobId
+from gpq.policies.shared.contest import configurations, contest, priority_weight
+from gpq.policies.shared.packing import pack
+from gpq.policies.shared.transfer import informed
+from gpq.policies.solvers.assignment import Option, cheapest
 
 POWER = -0.5  # p: of the normalised goodput; -infinity would be max-min, 1 the plain sum
 IDLE_COST = 1.1  # lambda_n: of a job without GPUs; above 1, what the least useful shape costs

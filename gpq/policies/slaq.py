@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpq.core import convergence
-from gpq.core.contenders import Contender, entrants
-from gpq.core.marginal import Gain, allot
-from gpq.core.models import Allotment, Snapshot
-from gpq.core.speeds import step_seconds, steps_done
-from gpq.core.units import JobId
+from gpq.core.model.models import Allotment, Snapshot
+from gpq.core.model.units import JobId
+from gpq.policies.shared import convergence
+from gpq.policies.shared.contenders import Contender, entrants
+from gpq.policies.shared.marginal import Gain, allot
+from gpq.policies.shared.speeds import step_seconds, steps_done
 
 
 class Slaq:

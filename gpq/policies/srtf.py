@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpq.core.contest import eligible
-from gpq.core.gangs import seat_all
-from gpq.core.lengths import Lengths
-from gpq.core.models import Allotment, Job, Snapshot, arrival
-from gpq.core.units import JobId, Seconds
+from gpq.core.model.models import Allotment, Job, Snapshot, arrival
+from gpq.core.model.units import JobId, Seconds
+from gpq.policies.shared.contest import eligible
+from gpq.policies.shared.gangs import seat_all
+from gpq.policies.shared.lengths import Lengths
 
 
 class Srtf:

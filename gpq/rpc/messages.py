@@ -107,7 +107,7 @@ class Status(Request, frozen=True):
     recent: int = 20
     user: str = ""
     states: list[str] = []
-    query: list[str] = []  # `user=ana`, `tag~cifar`, `sort=-goodput` (gpq.control.queries)
+    query: list[str] = []  # `user=ana`, `tag~cifar`, `sort=-goodput` (gpq.control.answers.queries)
     waiting: int = 0
 
 

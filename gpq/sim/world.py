@@ -10,13 +10,13 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpq.core.actions import Action, Forget, Launch, Prepare, Retune, Stop
-from gpq.core.events import EnvironmentSeen, Event, Exited, NodeSeen, Profiled, Started, Submitted, TimingSums
-from gpq.core.models import BatchOrder, Exit, Placement, Snapshot
-from gpq.core.nodes import Node
-from gpq.core.profile import Noise, Progress
-from gpq.core.units import JobId, Seconds
-from gpq.sim.programs import Program, default_batch, gain_of, step_seconds
+from gpq.core.model.actions import Action, Forget, Launch, Prepare, Retune, Stop
+from gpq.core.model.events import EnvironmentSeen, Event, Exited, NodeSeen, Profiled, Started, Submitted, TimingSums
+from gpq.core.model.models import BatchOrder, Exit, Placement, Snapshot
+from gpq.core.model.nodes import Node
+from gpq.core.model.profile import Noise, Progress
+from gpq.core.model.units import JobId, Seconds
+from gpq.sim.measurements.programs import Program, default_batch, gain_of, step_seconds
 
 REPORT_SECONDS = 10.0  # between two reports of a training job
 ORDER_SECONDS = 0.5  # until the node has carried out an order to launch or to kill

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from gpq.core.accounting import Record
-from gpq.core.events import Event
-from gpq.core.units import Seconds
+from gpq.core.accounting.accounting import Record
+from gpq.core.model.events import Event
+from gpq.core.model.units import Seconds
 from gpq.ports import Wanted
 from gpq.store import rows
 

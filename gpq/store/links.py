@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import msgspec
 
 from gpq import decoding
-from gpq.core.nodes import Link
-from gpq.core.units import NodeId
+from gpq.core.model.nodes import Link
+from gpq.core.model.units import NodeId
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import msgspec
 
 from gpq import decoding
-from gpq.core.accounts import MeanShare
-from gpq.core.units import JobId
+from gpq.core.model.accounts import MeanShare
+from gpq.core.model.units import JobId
 
 log = logging.getLogger(__name__)
 

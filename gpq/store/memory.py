@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from gpq.core.accounting import Record, record_of
-from gpq.core.events import EPHEMERAL, Event
-from gpq.core.models import Job, Snapshot
-from gpq.core.units import JobId, Seconds
+from gpq.core.accounting.accounting import Record, record_of
+from gpq.core.model.events import EPHEMERAL, Event
+from gpq.core.model.models import Job, Snapshot
+from gpq.core.model.units import JobId, Seconds
 from gpq.ports import Wanted
 
 

@@ -7,8 +7,8 @@ import logging
 import sqlite3
 from collections.abc import Mapping
 
-from gpq.core.profile import Prior
-from gpq.core.units import Seconds
+from gpq.core.model.profile import Prior
+from gpq.core.model.units import Seconds
 from gpq.store import rows
 
 PUT = (

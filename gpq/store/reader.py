@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpq.core.events import Held, Launched, Released
-from gpq.core.models import Job
-from gpq.core.units import JobId, Seconds
+from gpq.core.model.events import Held, Launched, Released
+from gpq.core.model.models import Job
+from gpq.core.model.units import JobId, Seconds
 from gpq.errors import NotFound, Refused
 from gpq.store import disk, rows
 from gpq.store.migrations import MIGRATIONS, version_of

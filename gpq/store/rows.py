@@ -11,10 +11,10 @@ from typing import Any, TypeVar, get_args
 import msgspec
 
 from gpq import decoding
-from gpq.core.events import Event, Submitted
-from gpq.core.models import Job
-from gpq.core.nodes import Reservation
-from gpq.core.profile import Prior, Profile
+from gpq.core.model.events import Event, Submitted
+from gpq.core.model.models import Job
+from gpq.core.model.nodes import Reservation
+from gpq.core.model.profile import Prior, Profile
 
 T = TypeVar("T")
 

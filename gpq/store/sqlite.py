@@ -12,11 +12,11 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 
-from gpq.core.accounting import Record
-from gpq.core.events import EPHEMERAL, JOURNAL_VERSION, Event, Submitted
-from gpq.core.models import TERMINAL, Job, Snapshot
-from gpq.core.nodes import Reservation
-from gpq.core.units import JobId, NodeId, Seconds
+from gpq.core.accounting.accounting import Record
+from gpq.core.model.events import EPHEMERAL, JOURNAL_VERSION, Event, Submitted
+from gpq.core.model.models import TERMINAL, Job, Snapshot
+from gpq.core.model.nodes import Reservation
+from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.errors import GpqError, Refused, StoreFailed
 from gpq.ports import Wanted
 from gpq.store import disk, ledger, links, means, priors, rows, succession

@@ -7,7 +7,7 @@ import sqlite3
 import time
 from dataclasses import dataclass, replace
 
-from gpq.core.models import Job, JobState
+from gpq.core.model.models import Job, JobState
 from gpq.store import marks as beside
 from gpq.store import rows
 from gpq.store.marks import Marks

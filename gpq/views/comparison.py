@@ -12,8 +12,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gpq.sim.compare import Block, Failure
-from gpq.sim.outcomes import Summary
+from gpq.sim.compare.compare import Block, Failure
+from gpq.sim.replay.outcomes import Summary
 from gpq.views.plain import Column, duration, fit, number, safe
 from gpq.views.queue import percent
 

@@ -17,9 +17,9 @@ import pytest
 
 import gpq as api
 from gpq.api import options
-from gpq.cli.grammar import GRAMMAR
 from gpq.client import following
 from gpq.errors import BY_CODE, GpqError, UsageError
+from gpq.options.grammar import GRAMMAR
 from gpq.views import queue
 from tests.cli.conftest import Gpq
 from tests.cli.served import Made
@@ -264,7 +264,7 @@ def test_the_errors_are_one_tree_and_a_timeout_is_pythons_too() -> None:
 def test_importing_it_imports_nothing_and_using_it_neither_typer_nor_rich() -> None:
     program = (
         "import sys; before = set(sys.modules); import gpq; print(sorted(set(sys.modules) - before));"
-        "gpq.submit; print(*sorted({'typer', 'rich', 'numpy', 'gpq.config', 'gpq.core.models'} & set(sys.modules)))"
+        "gpq.submit; print(*sorted({'typer', 'rich', 'numpy', 'gpq.config', 'gpq.core.model.models'} & set(sys.modules)))"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     said = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpq.cli.environment import kept
+from gpq.options.environment import kept
 from gpq.rpc.messages import ArrayMessage, Info, JobList, SpecMessage, Status, Submit, Submitted
 from gpq.rpc.messages import DaemonInfo as DaemonView
 from tests.e2e.harness import Daemon

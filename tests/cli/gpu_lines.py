@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpq.cli import gpu_looks, meeting
+from gpq.cli.doctor import gpu_looks
+from gpq.servers import meeting
 from tests.agent.node.harness import NodeAgent
 
 STUB = Path(__file__).resolve().parents[1] / "fakes" / "libnvml" / "nvml.c"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from gpq.control import queries
-from gpq.daemon.server import Peer, Server
+from gpq.control.answers import queries
+from gpq.daemon.service.server import Peer, Server
 from gpq.errors import NotFound
 from gpq.rpc import messages as m
 from gpq.views.queue import ENDED

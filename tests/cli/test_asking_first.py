@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from gpq.cli.cancel import QUIET_SECONDS
+from gpq.cli.jobs.cancel import QUIET_SECONDS
 from tests.cli.conftest import Gpq, submitted
 from tests.cli.terminals import Terminal
 from tests.cli.test_live import ok

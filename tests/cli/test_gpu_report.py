@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from gpq_agent import wire
 
-from gpq.cli import gpu_checks
-from gpq.cli.gpu_checks import GpuCheck
+from gpq.cli.doctor import gpu_checks
+from gpq.cli.doctor.gpu_checks import GpuCheck
 from gpq.views.gpu_report import lines
 
 STUB = Path(__file__).resolve().parents[1] / "fakes" / "libnvml" / "nvml.c"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gpq.cli import reference
+from gpq.cli.generated import reference
 from tests.cli.conftest import BARE, FIFO, Gpq
 from tests.figures import Figures
 from tests.waiting import wait_until

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gpq.cli import spooler
+from gpq.cli.importers import spooler
 from gpq.errors import NotFound
 from gpq.rpc import messages
 from tests.cli.conftest import Call, Gpq

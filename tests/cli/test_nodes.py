@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from gpq import pace
-from gpq.cli import config_file, host_keys, meeting, output, ssh_hosts
-from gpq.cli.adding import Wanted, add, check, picked
-from gpq.cli.meeting import Findings
+from gpq.cli.shared import output
 from gpq.config import parse
 from gpq.errors import GpqError, NotFound, Refused, UsageError
+from gpq.servers import config_file, host_keys, meeting, ssh_hosts
+from gpq.servers.adding import Wanted, add, check, picked
+from gpq.servers.meeting import Findings
 from tests.cli.conftest import Call, Gpq
 from tests.sshd import Sshd
 

@@ -11,8 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gpq as api
-from gpq.cli import asking, batch, sbatch, values
 from gpq.errors import UsageError
+from gpq.options import asking
+from gpq.options.directives import batch, sbatch
+from gpq.options.parsing import values
 from gpq.rpc import messages
 from tests.cli.conftest import Gpq
 from tests.cli.served import Made

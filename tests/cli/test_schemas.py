@@ -11,9 +11,10 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from gpq.check import verdict
-from gpq.cli import documents, schemas
-from gpq.cli.grammar import GRAMMAR
-from gpq.cli.schema import name_of
+from gpq.cli.generated import schemas
+from gpq.cli.lab.schema import name_of
+from gpq.options import documents
+from gpq.options.grammar import GRAMMAR
 from gpq.rpc import messages
 from tests.cli.conftest import BARE, ROOT, Call, Gpq
 from tests.cli.served import Made, job
@@ -25,7 +26,7 @@ WITH_JSON = sorted(path for path, (_, options) in GRAMMAR.items() if "--json" in
 
 
 def test_every_command_with_json_has_a_schema_and_no_other_is_there() -> None:
-    assert sorted(schemas.PRINTED) == WITH_JSON, "gpq/cli/schemas.py: PRINTED"
+    assert sorted(schemas.PRINTED) == WITH_JSON, "gpq/cli/generated/schemas.py: PRINTED"
     assert set(WITH_JSON) >= schemas.STREAMS
     there = {entry.name for entry in (ROOT / "gpq" / "schemas").iterdir()}
     assert there == {f"{name_of(path)}.json" for path in WITH_JSON}

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gpq.cli import server_lines
-from gpq.cli.server_checks import _disjoint, _ssh
-from gpq.cli.verdicts import Check
+from gpq.cli.doctor import server_lines
+from gpq.cli.doctor.server_checks import _disjoint, _ssh
+from gpq.cli.doctor.verdicts import Check
 from gpq.config import NodeConfig
 from gpq.rpc.messages import DeviceView, NodeView, ProcessView
 

@@ -18,15 +18,16 @@ from typing import Any
 
 import pytest
 
-from gpq.cli import door, effects, simulating
-from gpq.core.events import Event, Held, Launched, Released, Submitted
-from gpq.core.models import BatchOrder, Job, JobState
+from gpq.cli import door
+from gpq.cli.simulate import effects, simulating
+from gpq.core.model.events import Event, Held, Launched, Released, Submitted
+from gpq.core.model.models import BatchOrder, Job, JobState
 from gpq.policies.registry import POLICIES
-from gpq.sim import cluster
-from gpq.sim.compare import Run
-from gpq.sim.replay import replay
-from gpq.sim.rules import Rules
-from gpq.sim.sources import Published
+from gpq.sim.compare.compare import Run
+from gpq.sim.measurements.sources import Published
+from gpq.sim.replay import cluster
+from gpq.sim.replay.replay import replay
+from gpq.sim.replay.rules import Rules
 from gpq.store.sqlite import SqliteStore
 from tests.builders import black_box, job, on
 from tests.cli.conftest import ROOT, Gpq
@@ -175,8 +176,8 @@ IDLE = [
 def test_an_option_without_effect_is_said_to_have_none(
     say: Say, monkeypatch: pytest.MonkeyPatch, policy: str, argv: str, said: str
 ) -> None:
-    monkeypatch.setattr("gpq.sim.compare.attempt_all", lambda *_: [])
-    monkeypatch.setattr("gpq.sim.compare.plan", lambda *_: [])
+    monkeypatch.setattr("gpq.sim.compare.compare.attempt_all", lambda *_: [])
+    monkeypatch.setattr("gpq.sim.compare.compare.plan", lambda *_: [])
     _, _, err = say(*TRACES, "--policy", policy, *argv.split())
     assert err == (f"note: without effect here: {said}\n" if said else "")
 
@@ -226,7 +227,7 @@ def test_options_reach_the_rules(monkeypatch: pytest.MonkeyPatch, say: Say) -> N
         seen.extend(runs)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gpq.sim.compare.attempt_all", stop)
+    monkeypatch.setattr("gpq.sim.compare.compare.attempt_all", stop)
     argv = ["--interval", "360", "--restart", "5", "--interference", "0.25", "--known-length", "--priors", "--events"]
     code, _, _ = say(*TRACES, *argv, "--noise", "0.5", "--seed", "3", "--set", "use_length=off",
                      "--set", "fairness_power=-1", "--rules", "sia")  # fmt: skip
@@ -453,7 +454,7 @@ def test_without_other_processes_a_signal_is_one_line_too(tmp_path: Path) -> Non
         "from gpq.cli import door\n"
         "def simulates(frame):\n"
         "    here = frame.f_globals.get('__name__'), frame.f_code.co_name\n"
-        "    return here == ('gpq.sim.replay', 'replay') or frame.f_back is not None and simulates(frame.f_back)\n"
+        "    return here == ('gpq.sim.replay.replay', 'replay') or frame.f_back is not None and simulates(frame.f_back)\n"
         "def end():\n"
         "    while not simulates(sys._current_frames()[threading.main_thread().ident]): time.sleep(0.05)\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"

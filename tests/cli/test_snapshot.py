@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpq import paths
-from gpq.cli import snapshot, spec
 from gpq.errors import UsageError
+from gpq.options import snapshot, spec
 
 
 @pytest.fixture(autouse=True)

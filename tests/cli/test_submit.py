@@ -13,11 +13,12 @@ import msgspec
 import pytest
 
 from gpq.check import keeping
-from gpq.cli import asking, environment, queueing, spec
 from gpq.cli.app import dispatch
-from gpq.cli.grammar import GRAMMAR
-from gpq.core.planning import CANCEL_GRACE
+from gpq.cli.submit import queueing
+from gpq.core.rounds.planning import CANCEL_GRACE
 from gpq.errors import UsageError
+from gpq.options import asking, environment, spec
+from gpq.options.grammar import GRAMMAR
 from gpq.rpc import messages
 from tests.cli.conftest import Call, Gpq
 from tests.cli.served import Made
@@ -78,8 +79,8 @@ def test_submit_imports_neither_typer_nor_policies_nor_what_they_compute_with(gp
     command = [sys.executable, "-X", "importtime", "-m", "gpq", "submit", "--", "true"]
     said = subprocess.run(command, env=gpq.environment, capture_output=True, text=True, check=True)
     imported = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines() if line.startswith("import time:")}
-    assert "gpq.cli.spec" in imported
-    dear = {"typer", "rich", "numpy", "scipy", "matplotlib", "gpq.config", "gpq.policies", "gpq.core.models"}
+    assert "gpq.options.spec" in imported
+    dear = {"typer", "rich", "numpy", "scipy", "matplotlib", "gpq.config", "gpq.policies", "gpq.core.model.models"}
     assert not imported & dear
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpq.cli.sweeps import array_of, plain_indices, unused
 from gpq.errors import UsageError
+from gpq.options.parsing.sweeps import array_of, plain_indices, unused
 from gpq.rpc.messages import ArrayMessage, SpecMessage
 
 

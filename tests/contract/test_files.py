@@ -11,15 +11,15 @@ import pytest
 from gpq_agent import wire
 
 from gpq.config import NodeConfig
-from gpq.core.actions import Launch, Stop
-from gpq.core.events import Event, Exited, Launched, NodeSilent, Started, StartRefused, Submitted
-from gpq.core.files import Staging, out_of_reach
-from gpq.core.models import BatchOrder, FilesAt, JobSpec, JobState, Level, Placement, StopReason
-from gpq.core.nodes import NodeState
-from gpq.core.planning import issued
-from gpq.core.units import DeviceId, JobId, NodeId
-from gpq.daemon import staging, transfer
-from gpq.daemon.world import LiveWorld
+from gpq.core.feasibility.files import Staging, out_of_reach
+from gpq.core.model.actions import Launch, Stop
+from gpq.core.model.events import Event, Exited, Launched, NodeSilent, Started, StartRefused, Submitted
+from gpq.core.model.models import BatchOrder, FilesAt, JobSpec, JobState, Level, Placement, StopReason
+from gpq.core.model.nodes import NodeState
+from gpq.core.model.units import DeviceId, JobId, NodeId
+from gpq.core.rounds.planning import issued
+from gpq.daemon.files import staging, transfer
+from gpq.daemon.nodes.world import LiveWorld
 from tests.contract.test_worlds import Loop, shell
 from tests.processes import running_children
 from tests.waiting import wait_until

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpq.core.models import Job, JobState
-from gpq.core.units import JobId
+from gpq.core.model.models import Job, JobState
+from gpq.core.model.units import JobId
 from gpq.errors import Refused, StoreFailed
 from gpq.store import marks, succession
 from gpq.store.sqlite import SqliteStore

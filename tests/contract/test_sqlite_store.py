@@ -19,11 +19,11 @@ from pathlib import Path
 
 import pytest
 
-from gpq.core.accounts import MeanShare
-from gpq.core.events import Submitted, Succeeded
-from gpq.core.habits import with_habits
-from gpq.core.profile import Declared, Habit, Noise, Prior, Profile, ProfileRow
-from gpq.core.units import JobId
+from gpq.core.freedoms.habits import with_habits
+from gpq.core.model.accounts import MeanShare
+from gpq.core.model.events import Submitted, Succeeded
+from gpq.core.model.profile import Declared, Habit, Noise, Prior, Profile, ProfileRow
+from gpq.core.model.units import JobId
 from gpq.errors import GpqError, Refused, StoreFailed
 from gpq.ports import Wanted
 from gpq.store import disk, rows

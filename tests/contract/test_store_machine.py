@@ -14,10 +14,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gpq.core.events import CancelAsked, Cancelled, Event, Failed, Launched, Profiled, Stopped, Submitted, Succeeded
-from gpq.core.folding import fold
-from gpq.core.models import BatchOrder, Exit, Job, Placement, Snapshot
-from gpq.core.units import DeviceId, JobId, NodeId
+from gpq.core.model.events import (
+    CancelAsked,
+    Cancelled,
+    Event,
+    Failed,
+    Launched,
+    Profiled,
+    Stopped,
+    Submitted,
+    Succeeded,
+)
+from gpq.core.model.models import BatchOrder, Exit, Job, Placement, Snapshot
+from gpq.core.model.units import DeviceId, JobId, NodeId
+from gpq.core.state.folding import fold
 from gpq.errors import StoreFailed
 from gpq.store.sqlite import SqliteStore
 from tests.contract.test_stores import spec

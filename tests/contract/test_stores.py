@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gpq.core.accounting import record_of
-from gpq.core.accounts import Account, MeanShare
-from gpq.core.events import (
+from gpq.core.accounting.accounting import record_of
+from gpq.core.model.accounts import Account, MeanShare
+from gpq.core.model.events import (
     Edited,
     Failed,
     Launched,
@@ -25,10 +25,10 @@ from gpq.core.events import (
     Submitted,
     Succeeded,
 )
-from gpq.core.models import BatchOrder, Exit, Job, JobSpec, JobState, Placement
-from gpq.core.nodes import Link, Node, Reservation
-from gpq.core.profile import Noise, Prior, Profile, ProfileRow
-from gpq.core.units import DeviceId, JobId, NodeId
+from gpq.core.model.models import BatchOrder, Exit, Job, JobSpec, JobState, Placement
+from gpq.core.model.nodes import Link, Node, Reservation
+from gpq.core.model.profile import Noise, Prior, Profile, ProfileRow
+from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.ports import Wanted
 from gpq.store import ledger, links
 from gpq.store.memory import MemoryStore

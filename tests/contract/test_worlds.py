@@ -16,16 +16,26 @@ from gpq_agent import wire
 
 from gpq import pace
 from gpq.config import NodeConfig
-from gpq.core.actions import Forget, Launch, Stop
-from gpq.core.events import Event, Exited, Launched, NodeSeen, NodeSilent, Profiled, Started, StartRefused, Submitted
-from gpq.core.folding import fold
-from gpq.core.models import BatchOrder, Job, JobSpec, JobState, Level, Placement, Snapshot, StopReason, Wish
-from gpq.core.nodes import DeviceState, NodeState
-from gpq.core.planning import issued
-from gpq.core.units import DeviceId, JobId, NodeId
-from gpq.daemon.world import LiveWorld
+from gpq.core.model.actions import Forget, Launch, Stop
+from gpq.core.model.events import (
+    Event,
+    Exited,
+    Launched,
+    NodeSeen,
+    NodeSilent,
+    Profiled,
+    Started,
+    StartRefused,
+    Submitted,
+)
+from gpq.core.model.models import BatchOrder, Job, JobSpec, JobState, Level, Placement, Snapshot, StopReason, Wish
+from gpq.core.model.nodes import DeviceState, NodeState
+from gpq.core.model.units import DeviceId, JobId, NodeId
+from gpq.core.rounds.planning import issued
+from gpq.core.state.folding import fold
+from gpq.daemon.nodes.world import LiveWorld
 from gpq.ports import World
-from gpq.sim.programs import Program
+from gpq.sim.measurements.programs import Program
 from gpq.sim.world import SimWorld
 from tests import builders
 from tests.daemon.daemons import QUICK

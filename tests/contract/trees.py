@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpq.daemon.transfer import Gauge, NodeSource, Transfer
+from gpq.daemon.files.transfer import Gauge, NodeSource, Transfer
 from gpq.errors import GpqError
 from tests.agent.node.harness import NodeAgent
 

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from gpq.control import accounts, narration
+from gpq.control import narration
+from gpq.control.answers import accounts
 from gpq.control.controller import Controller
-from gpq.core import bookkeeping
-from gpq.core.models import Config, JobState, Snapshot
+from gpq.core.accounting import bookkeeping
+from gpq.core.model.models import Config, JobState, Snapshot
 from gpq.errors import NotFound, UsageError
 from gpq.policies.registry import policy
 from gpq.rpc import messages

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpq.control.after import StillEnding, awaited, dependencies, refuse_circle
-from gpq.core.models import Dependency, Job, JobState, On, Snapshot
-from gpq.core.units import JobId
+from gpq.control.requests.after import StillEnding, awaited, dependencies, refuse_circle
+from gpq.core.model.models import Dependency, Job, JobState, On, Snapshot
+from gpq.core.model.units import JobId
 from gpq.errors import NotFound, Refused, UsageError
 from gpq.store.memory import MemoryStore
 from tests import builders

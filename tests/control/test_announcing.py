@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.control.announcing import digest, headline, is_wanted, letter, word_of
-from gpq.core.events import Cancelled, Failed, Held, Started, Stopped, Succeeded, TimeLimitReached
-from gpq.core.models import Exit, Job, JobState
-from gpq.core.units import JobId, NodeId
+from gpq.core.model.events import Cancelled, Failed, Held, Started, Stopped, Succeeded, TimeLimitReached
+from gpq.core.model.models import Exit, Job, JobState
+from gpq.core.model.units import JobId, NodeId
+from gpq.daemon.notifications.announcing import digest, headline, is_wanted, letter, word_of
 from tests.builders import job, on, running, spec
 
 ONE = JobId(1)

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.control.arrays import elements
-from gpq.control.requests import changes, requeue, submitted
+from gpq.control.requests.arrays import elements
+from gpq.control.requests.requests import changes, requeue, submitted
 from gpq.control.selectors import is_selector, resolve, single
-from gpq.core.folding import fold
-from gpq.core.models import JobSpec, JobState, Snapshot
-from gpq.core.units import JobId
+from gpq.core.model.models import JobSpec, JobState, Snapshot
+from gpq.core.model.units import JobId
+from gpq.core.state.folding import fold
 from gpq.errors import NotFound, UsageError
 from gpq.rpc.messages import ArrayMessage
 from gpq.rpc.placeholders import filled

@@ -13,13 +13,23 @@ from queue import Empty, SimpleQueue
 import pytest
 
 from gpq.control.controller import LONGEST_PUT_OFF, MANY, Controller
-from gpq.core.actions import Action, Launch
-from gpq.core.events import CancelAsked, Event, Exited, NodeSeen, Profiled, Released, Started, Submitted, TimingSums
-from gpq.core.lifecycle import InvalidTransition
-from gpq.core.models import Config, Exit, Job, Snapshot
-from gpq.core.priors import informed, program_of
-from gpq.core.profile import Noise
-from gpq.core.units import JobId, NodeId
+from gpq.core.goodput.priors import informed, program_of
+from gpq.core.model.actions import Action, Launch
+from gpq.core.model.events import (
+    CancelAsked,
+    Event,
+    Exited,
+    NodeSeen,
+    Profiled,
+    Released,
+    Started,
+    Submitted,
+    TimingSums,
+)
+from gpq.core.model.models import Config, Exit, Job, Snapshot
+from gpq.core.model.profile import Noise
+from gpq.core.model.units import JobId, NodeId
+from gpq.core.state.lifecycle import InvalidTransition
 from gpq.errors import DaemonUnreachable, GpqError, NotFound, Refused, StoreFailed
 from gpq.policies.fifo import Fifo
 from gpq.store.memory import MemoryStore

@@ -6,16 +6,16 @@ import math
 import re
 from dataclasses import replace
 
-from gpq.control.answers import Reader
-from gpq.control.details import detail, explanation
-from gpq.core.fairness import fairness_by_job
-from gpq.core.models import Exit, FilesAt, JobState
-from gpq.core.nodes import NOT_YET, NodeState
-from gpq.core.profile import LossPoint, Profile, ProfileRow
-from gpq.core.units import JobId, NodeId
+from gpq.control.answers.answers import Reader
+from gpq.control.answers.details import detail, explanation
+from gpq.core.accounting.fairness import fairness_by_job
+from gpq.core.model.models import Exit, FilesAt, JobState
+from gpq.core.model.nodes import NOT_YET, NodeState
+from gpq.core.model.profile import LossPoint, Profile, ProfileRow
+from gpq.core.model.units import JobId, NodeId
 from gpq.rpc.messages import Explanation, LossView
 from gpq.views.detail import lines
-from gpq.views.job_columns import state_of
+from gpq.views.top.job_columns import state_of
 from tests.builders import DECLARED, job, node, on, running, snapshot
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.control.answers import Reader
-from gpq.control.draining import drain, undrain
-from gpq.core.events import NodeDrained, NodeUndrained
-from gpq.core.nodes import NodeState
-from gpq.core.units import NodeId
+from gpq.control.answers.answers import Reader
+from gpq.control.requests.draining import drain, undrain
+from gpq.core.model.events import NodeDrained, NodeUndrained
+from gpq.core.model.nodes import NodeState
+from gpq.core.model.units import NodeId
 from gpq.errors import NotFound, UsageError
 from tests.builders import black_box, node, on, running, snapshot
 

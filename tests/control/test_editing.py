@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from gpq.control import requests
-from gpq.control.editing import check, judge
-from gpq.core.events import Edited, HoldAsked, RequeueAsked
-from gpq.core.habits import with_habits
-from gpq.core.models import Dependency, Job, JobState, Level, Seat, Snapshot, Wish
-from gpq.core.profile import Habit
-from gpq.core.units import JobId
+from gpq.control.requests import requests
+from gpq.control.requests.editing import check, judge
+from gpq.core.freedoms.habits import with_habits
+from gpq.core.model.events import Edited, HoldAsked, RequeueAsked
+from gpq.core.model.models import Dependency, Job, JobState, Level, Seat, Snapshot, Wish
+from gpq.core.model.profile import Habit
+from gpq.core.model.units import JobId
 from gpq.errors import GpqError, Refused, UsageError
 from gpq.outward import Notify
 from gpq.rpc.messages import Edit

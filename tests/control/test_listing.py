@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import msgspec
 
-from gpq.control.answers import Reader
-from gpq.control.listing import screen
-from gpq.core.models import Job, Seat, Snapshot
-from gpq.core.units import JobId
+from gpq.control.answers.answers import Reader
+from gpq.control.answers.listing import screen
+from gpq.core.model.models import Job, Seat, Snapshot
+from gpq.core.model.units import JobId
 from gpq.rpc.messages import JobList
 from gpq.views.queue import lines
 from tests.builders import black_box, node, on, running, snapshot

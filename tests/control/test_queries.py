@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gpq.control.queries import FIELDS, MOMENTS, parse
+from gpq.control.answers.queries import FIELDS, MOMENTS, parse
 from gpq.errors import UsageError
 from gpq.rpc.messages import JobView
 from tests.cli.served import job
@@ -93,7 +93,7 @@ def test_what_is_no_query_is_refused_with_a_way_out(query: str, told: str, hint:
 
 
 def test_help_names_every_field_and_each_can_be_sorted_by() -> None:
-    from gpq.cli.status import status
+    from gpq.cli.jobs.status import status
 
     told = status.__doc__ or ""
     assert [field for field in FIELDS if field not in re.findall(r"\w+", told)] == []

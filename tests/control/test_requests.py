@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from gpq.control import requests
-from gpq.control.requests import changes, fits, hold, release, requeue
+from gpq.control.requests import requests
+from gpq.control.requests.requests import changes, fits, hold, release, requeue
 from gpq.control.selectors import is_selector, resolve, single
-from gpq.core.events import CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked, Submitted
-from gpq.core.models import Job, JobSpec, JobState, Level, Proof, Snapshot, Wish
-from gpq.core.nodes import NodeState
-from gpq.core.units import JobId
+from gpq.core.model.events import CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked, Submitted
+from gpq.core.model.models import Job, JobSpec, JobState, Level, Proof, Snapshot, Wish
+from gpq.core.model.nodes import NodeState
+from gpq.core.model.units import JobId
 from gpq.errors import GpqError, NotFound, Refused, UsageError
 from gpq.rpc.messages import AttributesMessage, ProofMessage, SpecMessage
 from gpq.store.memory import MemoryStore

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.control.reserving import reserve, unreserve
-from gpq.core.events import NodeReserved, NodeUnreserved
-from gpq.core.folding import fold
-from gpq.core.nodes import Reservation
-from gpq.core.units import DeviceId, NodeId
+from gpq.control.requests.reserving import reserve, unreserve
+from gpq.core.model.events import NodeReserved, NodeUnreserved
+from gpq.core.model.nodes import Reservation
+from gpq.core.model.units import DeviceId, NodeId
+from gpq.core.state.folding import fold
 from gpq.errors import NotFound, Refused, UsageError
 from tests.builders import black_box, node, on, running, snapshot
 

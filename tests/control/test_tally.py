@@ -6,10 +6,10 @@ import math
 from dataclasses import replace
 
 from gpq.control.tally import Histogram, Tally
-from gpq.core.events import Event, Launched, Profiled
-from gpq.core.models import BatchOrder, Job, JobState
-from gpq.core.rounds import Decision
-from gpq.core.units import JobId
+from gpq.core.model.events import Event, Launched, Profiled
+from gpq.core.model.models import BatchOrder, Job, JobState
+from gpq.core.model.units import JobId
+from gpq.core.rounds.rounds import Decision
 from tests.builders import job, on, running, snapshot
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.control.answers import Reader
-from gpq.control.words import MOST_WORDS, some, words
-from gpq.core.models import Job, JobState, Level, Wish
+from gpq.control.answers.answers import Reader
+from gpq.control.answers.words import MOST_WORDS, some, words
+from gpq.core.model.models import Job, JobState, Level, Wish
 from gpq.rpc.messages import Complete
 from gpq.store.memory import MemoryStore
 from tests.builders import job, node, on, running, snapshot

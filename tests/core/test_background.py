@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core.actions import Launch, Stop
-from gpq.core.events import Exited
-from gpq.core.explain import explain
-from gpq.core.fairness import shares_now
-from gpq.core.models import Exit, Job, JobState, Snapshot, StopReason
-from gpq.core.rounds import Decision, decide, sanity
-from gpq.core.units import JobId, NodeId
+from gpq.core.accounting.fairness import shares_now
+from gpq.core.explain.explain import explain
+from gpq.core.model.actions import Launch, Stop
+from gpq.core.model.events import Exited
+from gpq.core.model.models import Exit, Job, JobState, Snapshot, StopReason
+from gpq.core.model.units import JobId, NodeId
+from gpq.core.rounds.rounds import Decision, decide, sanity
 from gpq.policies.registry import POLICIES
 from tests.builders import black_box, brief, job, node, on, running, snapshot, spec
 
@@ -98,7 +98,7 @@ def test_why_says_so() -> None:
 
 
 def test_on_a_server_that_does_not_answer_it_stays() -> None:
-    from gpq.core.nodes import NodeState
+    from gpq.core.model.nodes import NodeState
 
     there = running(1, on("a", 0), spec_=black_box(background=True))
     silent = replace(A, state=NodeState.UNREACHABLE)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from gpq.core import bargains
-from gpq.core.explain import explain
-from gpq.core.models import Job, Snapshot
-from gpq.core.motives import reallocations
-from gpq.core.profile import Noise, Profile, ProfileRow
-from gpq.core.units import JobId
+from gpq.core.explain import bargains
+from gpq.core.explain.explain import explain
+from gpq.core.model.models import Job, Snapshot
+from gpq.core.model.profile import Noise, Profile, ProfileRow
+from gpq.core.model.units import JobId
+from gpq.core.rounds.motives import reallocations
 from tests.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
 
 NODE = node("a", 4)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpq.core import goodput as gp
-from gpq.core.batches import (
+from gpq.core.goodput import goodput as gp
+from gpq.core.goodput.batches import (
     BatchChoice,
     BatchLimits,
     Question,
@@ -21,7 +21,7 @@ from gpq.core.batches import (
     goodput_tables,
     limits_of,
 )
-from gpq.core.profile import Declared
+from gpq.core.model.profile import Declared
 from tests.core.test_goodput import PARAMS, drawn_limits, params_of, shapes, stats_of
 from tests.examples import examples
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpq.core.blocks import blocks_of, choose
-from gpq.core.candidates import menu_of
-from gpq.core.models import Shape
-from gpq.core.units import JobId
-from gpq.core.valuation import Valued
+from gpq.core.model.models import Shape
+from gpq.core.model.units import JobId
+from gpq.policies.goodput.blocks import blocks_of, choose
+from gpq.policies.goodput.candidates import menu_of
+from gpq.policies.goodput.valuation import Valued
 
 nodes = st.lists(st.integers(1, 8), min_size=1, max_size=4)
 

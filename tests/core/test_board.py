@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpq.core.board import Board
-from gpq.core.models import Layout, Placement, Shape
-from gpq.core.units import NodeId
+from gpq.core.model.models import Layout, Placement, Shape
+from gpq.core.model.units import NodeId
+from gpq.core.placement.board import Board
 from tests.builders import job, node, on, running, snapshot, spec
 
 

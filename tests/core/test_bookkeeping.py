@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpq.core import bookkeeping, fairness
-from gpq.core import events as facts
-from gpq.core import goodput as gp
-from gpq.core.accounts import Account, MeanShare, Tally, restart_spans
-from gpq.core.folding import fold
-from gpq.core.models import BatchOrder, Dependency, Exit, Job, JobState, On, Snapshot, StopReason
-from gpq.core.profile import Noise, Profile, ProfileRow, Progress
-from gpq.core.rounds import decide
-from gpq.core.units import JobId, NodeId
+from gpq.core.accounting import bookkeeping, fairness
+from gpq.core.goodput import goodput as gp
+from gpq.core.model import events as facts
+from gpq.core.model.accounts import Account, MeanShare, Tally, restart_spans
+from gpq.core.model.models import BatchOrder, Dependency, Exit, Job, JobState, On, Snapshot, StopReason
+from gpq.core.model.profile import Noise, Profile, ProfileRow, Progress
+from gpq.core.model.units import JobId, NodeId
+from gpq.core.rounds.rounds import decide
+from gpq.core.state.folding import fold
 from gpq.policies.registry import policy
 from tests.builders import DECLARED, PARAMS, black_box, node, on, snapshot, spec
 

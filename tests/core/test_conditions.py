@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpq.core.conditions import condition, intruders, out_of_use
-from gpq.core.explain import explain
-from gpq.core.models import Snapshot
-from gpq.core.nodes import DeviceState, Node, NodeState
-from gpq.core.units import JobId, NodeId
+from gpq.core.explain.explain import explain
+from gpq.core.feasibility.conditions import condition, intruders, out_of_use
+from gpq.core.model.models import Snapshot
+from gpq.core.model.nodes import DeviceState, Node, NodeState
+from gpq.core.model.units import JobId, NodeId
 from tests.builders import black_box, job, node, on, running, snapshot
 
 CARL = "used by carl (python, 11 GiB, since 14:02)"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpq.core.convergence import CONVERGED, fit
-from gpq.core.profile import LossPoint
+from gpq.core.model.profile import LossPoint
+from gpq.policies.shared.convergence import CONVERGED, fit
 
 
 def points(b0: float, b1: float, b2: float, last: float = 2000.0, error: float = 0.0) -> tuple[LossPoint, ...]:

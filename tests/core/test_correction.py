@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpq.core import goodput as gp
-from gpq.core.correction import NONE, correction
-from gpq.core.profile import ProfileRow
+from gpq.core.goodput import goodput as gp
+from gpq.core.goodput.correction import NONE, correction
+from gpq.core.model.profile import ProfileRow
 from tests.builders import PARAMS
 
 

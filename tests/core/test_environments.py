@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core import environments
-from gpq.core import events as facts
-from gpq.core.actions import Launch, Prepare, Stop
-from gpq.core.environments import FIT_FOR, UNFIT_FOR
-from gpq.core.explain import explain
-from gpq.core.folding import fold
-from gpq.core.models import JobState, Level, Placement, Shape, Snapshot
-from gpq.core.nodes import NodeState
-from gpq.core.rounds import Decision, decide, due
-from gpq.core.shapes import feasible
-from gpq.core.units import DeviceId, JobId, NodeId
+from gpq.core.explain.explain import explain
+from gpq.core.feasibility import environments
+from gpq.core.feasibility.environments import FIT_FOR, UNFIT_FOR
+from gpq.core.feasibility.shapes import feasible
+from gpq.core.model import events as facts
+from gpq.core.model.actions import Launch, Prepare, Stop
+from gpq.core.model.models import JobState, Level, Placement, Shape, Snapshot
+from gpq.core.model.nodes import NodeState
+from gpq.core.model.units import DeviceId, JobId, NodeId
+from gpq.core.rounds.rounds import Decision, decide, due
+from gpq.core.state.folding import fold
 from gpq.policies.registry import POLICIES, policy
 from tests.builders import black_box, job, node, on, running, snapshot, spec
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core.explain import Explained, explain
-from gpq.core.models import (
+from gpq.core.explain.explain import Explained, explain
+from gpq.core.model.models import (
     Exit,
     Job,
     JobSpec,
@@ -18,12 +18,12 @@ from gpq.core.models import (
     StopReason,
     Wish,
 )  # fmt: skip
-from gpq.core.motives import motives
-from gpq.core.nodes import DeviceState, NodeState
-from gpq.core.placement import place
-from gpq.core.policy import GANG
-from gpq.core.profile import Noise, Profile, ProfileRow
-from gpq.core.units import JobId, NodeId
+from gpq.core.model.nodes import DeviceState, NodeState
+from gpq.core.model.policy import GANG
+from gpq.core.model.profile import Noise, Profile, ProfileRow
+from gpq.core.model.units import JobId, NodeId
+from gpq.core.placement.placement import place
+from gpq.core.rounds.motives import motives
 from gpq.policies.registry import POLICIES
 from tests.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
 

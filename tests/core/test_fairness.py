@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpq.core import estimates, fairness
-from gpq.core import goodput as gp
-from gpq.core.fairness import MeanShare, finish_time_fairness, seconds_alone, shares, speed_at, speedup
-from gpq.core.models import Placement, Shape, Snapshot
-from gpq.core.profile import Noise, Profile, ProfileRow, Progress
-from gpq.core.units import JobId
+from gpq.core.accounting import fairness
+from gpq.core.accounting.fairness import MeanShare, finish_time_fairness, seconds_alone, shares, speed_at, speedup
+from gpq.core.goodput import estimates
+from gpq.core.goodput import goodput as gp
+from gpq.core.model.models import Placement, Shape, Snapshot
+from gpq.core.model.profile import Noise, Profile, ProfileRow, Progress
+from gpq.core.model.units import JobId
 from tests.builders import DECLARED, PARAMS, job, node, on, running, snapshot, spec
 from tests.examples import examples
 

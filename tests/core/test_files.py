@@ -6,16 +6,25 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core.events import Exited, NodeSilent, Profiled, Staged, Started, StartRefused
-from gpq.core.explain import explain
-from gpq.core.files import ASSUMED_RATE, FIXED, Staging, bringing_seconds, holders, lacking, out_of_reach, size
-from gpq.core.folding import fold
-from gpq.core.models import Exit, FilesAt, Job, JobState, Level, Placement, Shape, Snapshot
-from gpq.core.nodes import NodeState
-from gpq.core.policy import shape_of
-from gpq.core.profile import Noise, ProfileRow
-from gpq.core.rounds import decide
-from gpq.core.units import DeviceId, JobId, NodeId
+from gpq.core.explain.explain import explain
+from gpq.core.feasibility.files import (
+    ASSUMED_RATE,
+    FIXED,
+    Staging,
+    bringing_seconds,
+    holders,
+    lacking,
+    out_of_reach,
+    size,
+)
+from gpq.core.model.events import Exited, NodeSilent, Profiled, Staged, Started, StartRefused
+from gpq.core.model.models import Exit, FilesAt, Job, JobState, Level, Placement, Shape, Snapshot
+from gpq.core.model.nodes import NodeState
+from gpq.core.model.policy import shape_of
+from gpq.core.model.profile import Noise, ProfileRow
+from gpq.core.model.units import DeviceId, JobId, NodeId
+from gpq.core.rounds.rounds import decide
+from gpq.core.state.folding import fold
 from gpq.policies.registry import POLICIES, policy
 from tests import builders
 

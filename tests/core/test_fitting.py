@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpq.core import goodput as gp
-from gpq.core.fitting import fit, fit_many
-from gpq.core.profile import ProfileRow
+from gpq.core.goodput import goodput as gp
+from gpq.core.goodput.fitting import fit, fit_many
+from gpq.core.model.profile import ProfileRow
 from tests.examples import examples
 
 SHAPES = [(1, 1), (1, 2), (1, 3), (1, 4), (1, 8), (2, 2), (2, 4), (2, 8), (3, 6), (4, 4), (4, 16), (8, 8), (8, 32)]

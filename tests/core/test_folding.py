@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core import events as facts
-from gpq.core import fitting, goodput
-from gpq.core.events import TimingSums
-from gpq.core.folding import apply, fold
-from gpq.core.models import BatchOrder, Dependency, Exit, JobState, Placement, StopReason, Wish
-from gpq.core.units import JobId, NodeId
+from gpq.core.goodput import fitting, goodput
+from gpq.core.model import events as facts
+from gpq.core.model.events import TimingSums
+from gpq.core.model.models import BatchOrder, Dependency, Exit, JobState, Placement, StopReason, Wish
+from gpq.core.model.units import JobId, NodeId
+from gpq.core.state.folding import apply, fold
 from tests.builders import DECLARED, job, node, on, running, snapshot, spec
 
 A, B = NodeId("a"), NodeId("b")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpq.core import goodput as gp
-from gpq.core.foresight import FEW, TOLERANCE, foreseen
-from gpq.core.profile import Noise, Profile, ProfileRow
-from gpq.core.profiling import rested
+from gpq.core.goodput import goodput as gp
+from gpq.core.goodput.foresight import FEW, TOLERANCE, foreseen
+from gpq.core.model.profile import Noise, Profile, ProfileRow
+from gpq.core.state.profiling import rested
 
 TRUTH = gp.ThroughputParams(0.02, 0.002, 0.0, 0.0, 0.01, 0.002, 1.5)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpq.core.contest import eligible, waiting
-from gpq.core.gangs import Seats, seat_all
-from gpq.core.models import Allotment, JobState, Layout, Level, Placement, Shape, Snapshot, StopReason, Wish
-from gpq.core.placement import place
-from gpq.core.units import JobId, NodeId
+from gpq.core.model.models import Allotment, JobState, Layout, Level, Placement, Shape, Snapshot, StopReason, Wish
+from gpq.core.model.units import JobId, NodeId
+from gpq.core.placement.placement import place
+from gpq.policies.shared.contest import eligible, waiting
+from gpq.policies.shared.gangs import Seats, seat_all
 from tests.builders import black_box, job, node, on, running, snapshot, spec
 
 

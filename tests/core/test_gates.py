@@ -8,15 +8,15 @@ from random import Random
 
 import pytest
 
-from gpq.core import gates
-from gpq.core.actions import Launch
-from gpq.core.events import Cancelled, Edited, Event, Failed, ReleaseAsked, Succeeded, TimeLimitReached
-from gpq.core.explain import explain
-from gpq.core.fairness import shares_now
-from gpq.core.folding import fold
-from gpq.core.models import Dependency, Exit, Job, JobSpec, JobState, On, Seat, Snapshot, Wish
-from gpq.core.rounds import decide, next_round
-from gpq.core.units import JobId
+from gpq.core.accounting.fairness import shares_now
+from gpq.core.explain.explain import explain
+from gpq.core.feasibility import gates
+from gpq.core.model.actions import Launch
+from gpq.core.model.events import Cancelled, Edited, Event, Failed, ReleaseAsked, Succeeded, TimeLimitReached
+from gpq.core.model.models import Dependency, Exit, Job, JobSpec, JobState, On, Seat, Snapshot, Wish
+from gpq.core.model.units import JobId
+from gpq.core.rounds.rounds import decide, next_round
+from gpq.core.state.folding import fold
 from gpq.policies.fifo import Fifo
 from gpq.policies.registry import POLICIES
 from tests.builders import black_box, brief, job, node, on, running, snapshot, spec

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gpq.core import goodput as gp
-from gpq.core.batches import BatchLimits
-from gpq.core.profile import Noise
+from gpq.core.goodput import goodput as gp
+from gpq.core.goodput.batches import BatchLimits
+from gpq.core.model.profile import Noise
 
 positive = st.floats(1e-5, 1.0)
 params_of = st.builds(

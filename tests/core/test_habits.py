@@ -7,18 +7,18 @@ from dataclasses import replace
 import pytest
 from gpq_agent import wire
 
-from gpq.core import events as facts
-from gpq.core import owners
-from gpq.core.events import Event
-from gpq.core.explain import explain
-from gpq.core.folding import fold
-from gpq.core.freedoms import bound, gpus_kept
-from gpq.core.habits import MAX_HABITS, MEANING, MENDED_AFTER, blamed, cures, joined, lent, with_habits
-from gpq.core.models import Job, JobState, Level, Shape, Snapshot, StopReason
-from gpq.core.priors import program_of
-from gpq.core.profile import ACCUMULATE, FREEDOMS, RESIZE, RETUNE, SPLIT, Habit, Profile, Progress
-from gpq.core.rounds import due
-from gpq.core.units import JobId
+from gpq.core.explain.explain import explain
+from gpq.core.feasibility import owners
+from gpq.core.freedoms.freedoms import bound, gpus_kept
+from gpq.core.freedoms.habits import MAX_HABITS, MEANING, MENDED_AFTER, blamed, cures, joined, lent, with_habits
+from gpq.core.goodput.priors import program_of
+from gpq.core.model import events as facts
+from gpq.core.model.events import Event
+from gpq.core.model.models import Job, JobState, Level, Shape, Snapshot, StopReason
+from gpq.core.model.profile import ACCUMULATE, FREEDOMS, RESIZE, RETUNE, SPLIT, Habit, Profile, Progress
+from gpq.core.model.units import JobId
+from gpq.core.rounds.rounds import due
+from gpq.core.state.folding import fold
 from tests.builders import DECLARED, job, node, on, running, snapshot, spec
 
 SAM = Habit("two-passes", (ACCUMULATE, SPLIT), "two passes", "none is needed")

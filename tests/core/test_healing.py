@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpq.core.actions import Stop
-from gpq.core.healing import Fate, expected, fate, is_doomed, is_lost, leftovers, not_from_the_future, standing
-from gpq.core.models import Exit, Job, JobState, Placement, Snapshot, StopReason
-from gpq.core.units import JobId, NodeId
+from gpq.core.model.actions import Stop
+from gpq.core.model.models import Exit, Job, JobState, Placement, Snapshot, StopReason
+from gpq.core.model.units import JobId, NodeId
+from gpq.core.rounds.healing import Fate, expected, fate, is_doomed, is_lost, leftovers, not_from_the_future, standing
 from tests.builders import job, on, snapshot
 
 A, B = NodeId("a"), NodeId("b")

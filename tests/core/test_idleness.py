@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core import idleness
-from gpq.core.actions import Stop
-from gpq.core.events import Event, Idled, NodeSeen, NodeSilent
-from gpq.core.explain import explain
-from gpq.core.folding import fold
-from gpq.core.models import Job, Snapshot, StopReason
-from gpq.core.nodes import Node
-from gpq.core.rounds import Decision, decide
-from gpq.core.units import JobId, NodeId
+from gpq.core.explain.explain import explain
+from gpq.core.feasibility import idleness
+from gpq.core.model.actions import Stop
+from gpq.core.model.events import Event, Idled, NodeSeen, NodeSilent
+from gpq.core.model.models import Job, Snapshot, StopReason
+from gpq.core.model.nodes import Node
+from gpq.core.model.units import JobId, NodeId
+from gpq.core.rounds.rounds import Decision, decide
+from gpq.core.state.folding import fold
 from gpq.policies.registry import POLICIES
 from tests.builders import black_box, brief, node, on, running, snapshot, spec
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from gpq.core import goodput as gp
-from gpq.core.lengths import Lengths
-from gpq.core.models import Job, Level, Shape, Snapshot
-from gpq.core.profile import Profile, ProfileRow, Progress
-from gpq.core.units import JobId
+from gpq.core.goodput import goodput as gp
+from gpq.core.model.models import Job, Level, Shape, Snapshot
+from gpq.core.model.profile import Profile, ProfileRow, Progress
+from gpq.core.model.units import JobId
+from gpq.policies.shared.lengths import Lengths
 from tests.builders import DECLARED, PARAMS, black_box, job, node, on, running, snapshot, spec
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gpq.core import events as facts
-from gpq.core.folding import fold
-from gpq.core.lifecycle import TRANSITIONS, InvalidTransition, advance, conclude, diagram, joint_exit
-from gpq.core.models import TERMINAL, BatchOrder, Config, Exit, FilesAt, JobState, Level, Placement, StopReason
-from gpq.core.units import JobId, NodeId
-from gpq.daemon.sightings import exit_of
+from gpq.core.model import events as facts
+from gpq.core.model.models import TERMINAL, BatchOrder, Config, Exit, FilesAt, JobState, Level, Placement, StopReason
+from gpq.core.model.units import JobId, NodeId
+from gpq.core.state.folding import fold
+from gpq.core.state.lifecycle import TRANSITIONS, InvalidTransition, advance, conclude, diagram, joint_exit
+from gpq.daemon.nodes.sightings import exit_of
 from tests.builders import black_box, node, on, running, snapshot, spec
 
 ONE = JobId(1)
@@ -58,7 +58,7 @@ def test_every_state_can_be_reached_from_pending() -> None:
 
 def test_the_diagram_in_the_readme_is_the_table() -> None:
     readme = Path(__file__).parents[2] / "gpq" / "README.md"
-    assert diagram() in readme.read_text(), "print gpq.core.lifecycle.diagram() into gpq/README.md"
+    assert diagram() in readme.read_text(), "print gpq.core.state.lifecycle.diagram() into gpq/README.md"
 
 
 def ended(exit_: Exit, *, stop: StopReason | None = None, level: Level = Level.SCRIPT, **more: object) -> facts.Event:

@@ -6,16 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core import estimates, links
-from gpq.core.events import LinkMeasured, NodeRemoved
-from gpq.core.folding import fold
-from gpq.core.goodput import sync_time
-from gpq.core.models import Job, Shape
-from gpq.core.nodes import Link
-from gpq.core.priors import informed
-from gpq.core.profile import Noise, Prior, Profile, ProfileRow
-from gpq.core.units import NodeId
+from gpq.core.goodput import estimates
+from gpq.core.goodput.goodput import sync_time
+from gpq.core.goodput.priors import informed
+from gpq.core.model.events import LinkMeasured, NodeRemoved
+from gpq.core.model.models import Job, Shape
+from gpq.core.model.nodes import Link
+from gpq.core.model.profile import Noise, Prior, Profile, ProfileRow
+from gpq.core.model.units import NodeId
+from gpq.core.state.folding import fold
 from gpq.policies.registry import policy
+from gpq.policies.shared import links
 from tests.builders import DECLARED, node, on, running, snapshot
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")

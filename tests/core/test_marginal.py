@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gpq.core.contenders import entrants
-from gpq.core.marginal import counts, layouts
-from gpq.core.models import JobState, Snapshot, Wish
-from gpq.core.placement import place
-from gpq.core.units import JobId
+from gpq.core.model.models import JobState, Snapshot, Wish
+from gpq.core.model.units import JobId
+from gpq.core.placement.placement import place
+from gpq.policies.shared.contenders import entrants
+from gpq.policies.shared.marginal import counts, layouts
 from tests.builders import black_box, job, node, on, running, snapshot, spec
 
 

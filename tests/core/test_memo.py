@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpq.core.memo import Memo
+from gpq.core.goodput.memo import Memo
 
 
 def test_what_is_known_is_not_computed_again_and_what_is_not_is_computed_together() -> None:

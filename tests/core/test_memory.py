@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpq.core import estimates
-from gpq.core.batches import GoodputTable
-from gpq.core.memory import Memory
-from gpq.core.models import Job, Shape
-from gpq.core.units import JobId
+from gpq.core.goodput import estimates
+from gpq.core.goodput.batches import GoodputTable
+from gpq.core.model.models import Job, Shape
+from gpq.core.model.units import JobId
+from gpq.policies.goodput.memory import Memory
 from tests.builders import job
 from tests.policies.test_goodput import GOOD, POOR, profile
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpq.core.explain import explain
-from gpq.core.models import Exit, Job, Level, Placement, Snapshot, StopReason
-from gpq.core.motives import motives, own_wish, reallocations
-from gpq.core.nodes import DeviceProcess, DeviceState, Node, Reservation
-from gpq.core.profile import Noise, Profile, ProfileRow
-from gpq.core.rounds import decide
-from gpq.core.shapes import is_fixed
-from gpq.core.units import JobId, NodeId
+from gpq.core.explain.explain import explain
+from gpq.core.feasibility.shapes import is_fixed
+from gpq.core.model.models import Exit, Job, Level, Placement, Snapshot, StopReason
+from gpq.core.model.nodes import DeviceProcess, DeviceState, Node, Reservation
+from gpq.core.model.profile import Noise, Profile, ProfileRow
+from gpq.core.model.units import JobId, NodeId
+from gpq.core.rounds.motives import motives, own_wish, reallocations
+from gpq.core.rounds.rounds import decide
 from gpq.policies.registry import policy
 from tests.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
 from tests.examples import examples

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpq.core.noise_curve import Curve, ahead, merged, recorded, scale_at
-from gpq.core.profile import Noise, NoisePoint
+from gpq.core.goodput.noise_curve import Curve, ahead, merged, recorded, scale_at
+from gpq.core.model.profile import Noise, NoisePoint
 
 
 def curve(*points: tuple[float, float]) -> Curve:

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpq.core.batches import GoodputTable
-from gpq.core.candidates import Candidate, field_of
-from gpq.core.outlook import Outlook
-from gpq.core.priors import program_of
-from gpq.core.profile import NoisePoint, Prior, Progress
-from gpq.policies.goodput import Goodput
+from gpq.core.goodput.batches import GoodputTable
+from gpq.core.goodput.priors import program_of
+from gpq.core.model.profile import NoisePoint, Prior, Progress
+from gpq.policies.goodput.candidates import Candidate, field_of
+from gpq.policies.goodput.outlook import Outlook
+from gpq.policies.goodput.policy import Goodput
 from tests.builders import job, node, snapshot
 from tests.policies.test_goodput import GOOD, profile
 

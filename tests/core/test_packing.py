@@ -7,15 +7,15 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpq.core.contest import contest
-from gpq.core.models import JobState as State
-from gpq.core.models import Layout, Level, Shape, Snapshot, StopReason, Wish
-from gpq.core.nodes import DeviceState, NodeState
-from gpq.core.packing import pack
-from gpq.core.placement import place
-from gpq.core.shapes import is_fixed, node_counts, shape_now, supply
-from gpq.core.shapes import packed as packed_shape
-from gpq.core.units import JobId
+from gpq.core.feasibility.shapes import is_fixed, node_counts, shape_now, supply
+from gpq.core.feasibility.shapes import packed as packed_shape
+from gpq.core.model.models import JobState as State
+from gpq.core.model.models import Layout, Level, Shape, Snapshot, StopReason, Wish
+from gpq.core.model.nodes import DeviceState, NodeState
+from gpq.core.model.units import JobId
+from gpq.core.placement.placement import place
+from gpq.policies.shared.contest import contest
+from gpq.policies.shared.packing import pack
 from tests.builders import black_box, job, node, on, running, snapshot, spec
 from tests.examples import examples
 

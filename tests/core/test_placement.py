@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpq.core.models import JobState, Layout, Placement, Shape, Snapshot
-from gpq.core.nodes import DeviceState, NodeState
-from gpq.core.placement import place
-from gpq.core.profile import Profile
-from gpq.core.shapes import feasible, supply
-from gpq.core.units import DeviceId, JobId, NodeId
+from gpq.core.feasibility.shapes import feasible, supply
+from gpq.core.model.models import JobState, Layout, Placement, Shape, Snapshot
+from gpq.core.model.nodes import DeviceState, NodeState
+from gpq.core.model.profile import Profile
+from gpq.core.model.units import DeviceId, JobId, NodeId
+from gpq.core.placement.placement import place
 from tests.builders import DECLARED, black_box, job, node, on, running, snapshot
 
 

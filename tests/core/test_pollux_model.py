@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpq.core.batches import BatchLimits
-from gpq.core.goodput import GradientStats
-from gpq.core.pollux_model import PolluxParams, _columns, _loss_of, best_batches, fit
-from gpq.core.profile import ProfileRow
+from gpq.core.goodput.batches import BatchLimits
+from gpq.core.goodput.goodput import GradientStats
+from gpq.core.model.profile import ProfileRow
+from gpq.policies.pollux.pollux_model import PolluxParams, _columns, _loss_of, best_batches, fit
 
 TRUE = PolluxParams(alpha_c=0.05, beta_c=0.002, alpha_n=0.3, beta_n=0.003, alpha_r=0.1, beta_r=0.001, gamma=1.2)
 LIMITS = BatchLimits(base=64, maximum=1024, min_atomic=8, max_atomic=128)

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from gpq.core.pollux_search import Ints, Problem, repair, search
+from gpq.policies.solvers.pollux_search import Ints, Problem, repair, search
 
 
 def problem(

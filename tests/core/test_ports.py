@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core.actions import Launch
-from gpq.core.events import Launched
-from gpq.core.folding import fold
-from gpq.core.master_ports import FIRST, WELL_KNOWN, lease, leased, usable
-from gpq.core.models import BatchOrder, Snapshot
-from gpq.core.planning import plan, repeat
-from gpq.core.units import JobId, NodeId
+from gpq.core.model.actions import Launch
+from gpq.core.model.events import Launched
+from gpq.core.model.models import BatchOrder, Snapshot
+from gpq.core.model.units import JobId, NodeId
+from gpq.core.rounds.master_ports import FIRST, WELL_KNOWN, lease, leased, usable
+from gpq.core.rounds.planning import plan, repeat
+from gpq.core.state.folding import fold
 from tests.builders import job, node, on, snapshot
 
 HERE = on("a", 0)

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core import events as facts
-from gpq.core import priors
-from gpq.core.estimates import best_batch, curve
-from gpq.core.folding import fold
-from gpq.core.models import Config, Exit, Job, Level, Shape
-from gpq.core.priors import absorb, informed, most_replicas, program_of, remember, timed
-from gpq.core.profile import Noise, NoisePoint, Prior, Profile, ProfileRow
-from gpq.core.units import JobId, NodeId
+from gpq.core.goodput import priors
+from gpq.core.goodput.estimates import best_batch, curve
+from gpq.core.goodput.priors import absorb, informed, most_replicas, program_of, remember, timed
+from gpq.core.model import events as facts
+from gpq.core.model.models import Config, Exit, Job, Level, Shape
+from gpq.core.model.profile import Noise, NoisePoint, Prior, Profile, ProfileRow
+from gpq.core.model.units import JobId, NodeId
+from gpq.core.state.folding import fold
 from tests.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
 
 

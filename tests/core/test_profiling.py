@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core import events as facts
-from gpq.core.folding import apply
-from gpq.core.profile import LossPoint, Noise, NoisePoint, Profile, ProfileRow, Progress
-from gpq.core.profiling import MAX_LOSSES, rested, with_losses
+from gpq.core.model import events as facts
+from gpq.core.model.profile import LossPoint, Noise, NoisePoint, Profile, ProfileRow, Progress
+from gpq.core.state.folding import apply
+from gpq.core.state.profiling import MAX_LOSSES, rested, with_losses
 from tests.builders import on, running
 
 

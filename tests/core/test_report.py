@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpq.core import events as facts
-from gpq.core.accounting import KINDS, Journal, Record, RecordSpec, Spell, read, record_of
-from gpq.core.accounts import Account, Tally
-from gpq.core.folding import fold
-from gpq.core.models import BatchOrder, Exit, JobState, Placement, Snapshot, StopReason
-from gpq.core.report import BY, Figures, Report, over_time, quantile, report
-from gpq.core.units import JobId, NodeId
+from gpq.core.accounting.accounting import KINDS, Journal, Record, RecordSpec, Spell, read, record_of
+from gpq.core.accounting.report import BY, Figures, Report, over_time, quantile, report
+from gpq.core.model import events as facts
+from gpq.core.model.accounts import Account, Tally
+from gpq.core.model.models import BatchOrder, Exit, JobState, Placement, Snapshot, StopReason
+from gpq.core.model.units import JobId, NodeId
+from gpq.core.state.folding import fold
 from tests.builders import black_box, node, on, snapshot, spec
 from tests.examples import examples
 

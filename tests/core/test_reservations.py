@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core import events as facts
-from gpq.core.actions import Launch, Stop
-from gpq.core.explain import explain
-from gpq.core.folding import fold
-from gpq.core.models import Exit, Job, JobSpec, JobState, Level, Snapshot, StopReason
-from gpq.core.nodes import Reservation
-from gpq.core.reservations import UNKNOWN_LENGTH, barred, current, next_change
-from gpq.core.rounds import Decision, decide, next_round
-from gpq.core.units import DeviceId, JobId, NodeId
+from gpq.core.explain.explain import explain
+from gpq.core.feasibility.reservations import UNKNOWN_LENGTH, barred, current, next_change
+from gpq.core.model import events as facts
+from gpq.core.model.actions import Launch, Stop
+from gpq.core.model.models import Exit, Job, JobSpec, JobState, Level, Snapshot, StopReason
+from gpq.core.model.nodes import Reservation
+from gpq.core.model.units import DeviceId, JobId, NodeId
+from gpq.core.rounds.rounds import Decision, decide, next_round
+from gpq.core.state.folding import fold
 from gpq.policies.registry import POLICIES, policy
 from tests.builders import black_box, job, node, on, running, snapshot, spec
 

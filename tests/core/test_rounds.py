@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpq.core.actions import Action, Launch, Stop
-from gpq.core.events import (
+from gpq.core.model.actions import Action, Launch, Stop
+from gpq.core.model.events import (
     CancelAsked,
     Event,
     Exited,
@@ -23,14 +23,14 @@ from gpq.core.events import (
     Submitted,
     TimingSums,
 )
-from gpq.core.models import Exit, Job, JobState, Placement, Shape, Snapshot, Wish
-from gpq.core.planning import plan, repeat
-from gpq.core.policy import Policy
-from gpq.core.rounds import Decision, decide, due, next_round, sanity
-from gpq.core.units import JobId, NodeId
+from gpq.core.model.models import Exit, Job, JobState, Placement, Shape, Snapshot, Wish
+from gpq.core.model.policy import Policy
+from gpq.core.model.units import JobId, NodeId
+from gpq.core.rounds.planning import plan, repeat
+from gpq.core.rounds.rounds import Decision, decide, due, next_round, sanity
 from gpq.policies.fifo import Fifo
 from gpq.policies.registry import POLICIES
-from gpq.sim.programs import Program
+from gpq.sim.measurements.programs import Program
 from gpq.sim.world import SimWorld
 from tests.builders import black_box, brief, command, job, node, on, program, running, snapshot, spec
 from tests.examples import examples

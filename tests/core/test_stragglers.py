@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core.events import Launched, Profiled, Pulsed
-from gpq.core.folding import apply, fold
-from gpq.core.models import BatchOrder, Job, JobState, Placement
-from gpq.core.profile import Profile, ProfileRow, RankPulse, RankTime
-from gpq.core.stragglers import HUNG, WINDOWS, Hang, describe, hang, judged, stragglers
-from gpq.core.units import JobId, NodeId
+from gpq.core.model.events import Launched, Profiled, Pulsed
+from gpq.core.model.models import BatchOrder, Job, JobState, Placement
+from gpq.core.model.profile import Profile, ProfileRow, RankPulse, RankTime
+from gpq.core.model.units import JobId, NodeId
+from gpq.core.state.folding import apply, fold
+from gpq.core.state.stragglers import HUNG, WINDOWS, Hang, describe, hang, judged, stragglers
 from tests.builders import job, on, running, snapshot
 
 BOTH = Placement((*on("a", 0, 1, 2).parts, *on("b", 0).parts))

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.cli.server_lines import unknown_attempts
-from gpq.control.answers import Reader
-from gpq.core.actions import Launch
-from gpq.core.explain import explain
-from gpq.core.models import Snapshot
-from gpq.core.nodes import Stranger
-from gpq.core.rounds import decide
-from gpq.core.units import JobId, NodeId
+from gpq.cli.doctor.server_lines import unknown_attempts
+from gpq.control.answers.answers import Reader
+from gpq.core.explain.explain import explain
+from gpq.core.model.actions import Launch
+from gpq.core.model.models import Snapshot
+from gpq.core.model.nodes import Stranger
+from gpq.core.model.units import JobId, NodeId
+from gpq.core.rounds.rounds import decide
 from gpq.policies.registry import POLICIES, policy
 from gpq.rpc.messages import NodeList
 from gpq.views.nodes import lines

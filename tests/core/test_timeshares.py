@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpq.core.demand import Demand
-from gpq.core.models import Shape
-from gpq.core.timeshares import Ledger, Programme, Shares
-from gpq.core.units import JobId
+from gpq.core.model.models import Shape
+from gpq.core.model.units import JobId
+from gpq.policies.gavel.demand import Demand
+from gpq.policies.gavel.timeshares import Ledger, Programme, Shares
 from tests.builders import job, node, on, running, snapshot
 
 # Two jobs of one GPU, one GPU of each type. While both types are in use all the time, everything follows from the share

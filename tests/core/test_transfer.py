@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core import estimates
-from gpq.core.models import Job, Shape, Snapshot
-from gpq.core.profile import Prior, Profile, ProfileRow
-from gpq.core.transfer import SCALED_WEIGHT, informed, ratios
-from gpq.core.units import JobId
+from gpq.core.goodput import estimates
+from gpq.core.model.models import Job, Shape, Snapshot
+from gpq.core.model.profile import Prior, Profile, ProfileRow
+from gpq.core.model.units import JobId
+from gpq.policies.shared.transfer import SCALED_WEIGHT, informed, ratios
 from tests.builders import DECLARED, job, node, snapshot
 
 

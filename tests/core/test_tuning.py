@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpq.core.events import Profiled
-from gpq.core.folding import apply
-from gpq.core.models import BatchOrder, Config, Job, StopReason
-from gpq.core.profile import Noise, Profile, ProfileRow
-from gpq.core.tuning import first_order, retunes
-from gpq.core.units import JobId
+from gpq.core.model.events import Profiled
+from gpq.core.model.models import BatchOrder, Config, Job, StopReason
+from gpq.core.model.profile import Noise, Profile, ProfileRow
+from gpq.core.model.units import JobId
+from gpq.core.rounds.tuning import first_order, retunes
+from gpq.core.state.folding import apply
 from tests.builders import DECLARED, on, running
 
 CONFIG = Config()

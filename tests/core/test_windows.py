@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from gpq.core.explain import explain
-from gpq.core.models import Job, JobState, Snapshot
-from gpq.core.profile import Profile, Progress
-from gpq.core.rounds import decide, due, next_round
-from gpq.core.units import JobId
-from gpq.core.windows import NEVER, Window, window
+from gpq.core.explain.explain import explain
+from gpq.core.explain.windows import NEVER, Window, window
+from gpq.core.model.models import Job, JobState, Snapshot
+from gpq.core.model.profile import Profile, Progress
+from gpq.core.model.units import JobId
+from gpq.core.rounds.rounds import decide, due, next_round
 from gpq.policies.fifo import Fifo
 from gpq.sim.world import SimWorld
 from tests.builders import DECLARED, black_box, command, job, node, on, running, snapshot, spec

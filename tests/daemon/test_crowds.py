@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from gpq.client.connection import Connection
-from gpq.daemon import server
-from gpq.daemon.server import MAX_PER_USER, Peer, Server
+from gpq.daemon.service import server
+from gpq.daemon.service.server import MAX_PER_USER, Peer, Server
 from gpq.rpc import codec
 from gpq.rpc.messages import Complete, Hold, JobList, Request, Status, Words
 from tests.waiting import PATIENCE, wait_until

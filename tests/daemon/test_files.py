@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as changed
 
-from gpq.cli import bringing, snapshot
-from gpq.cli.bringing import Bar
-from gpq.core.models import FilesAt
-from gpq.daemon import keeping
-from gpq.daemon.keeping import Keeper
+from gpq.cli.shared import bringing
+from gpq.cli.shared.bringing import Bar
+from gpq.core.model.models import FilesAt
+from gpq.daemon.files import keeping
+from gpq.daemon.files.keeping import Keeper
 from gpq.errors import NodeSilent, Refused, UsageError
+from gpq.options import snapshot
 from gpq.rpc.messages import Drain, Drained, JobDetail, LogChunk, Logs, Show, StagingView, Undrain
 from gpq.store.memory import MemoryStore
 from gpq.views.detail import lines

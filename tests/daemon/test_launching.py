@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from gpq_agent import wire
 
-from gpq.cli import slurm_variables
-from gpq.core.actions import Launch, Prepare
-from gpq.core.models import Attributes, BatchOrder, JobSpec, Level, Placement, Proof
-from gpq.core.units import DeviceId, JobId, NodeId
-from gpq.daemon import slurm
-from gpq.daemon.launching import can_meet, masters, prepare_order, start_order
+from gpq.core.model.actions import Launch, Prepare
+from gpq.core.model.models import Attributes, BatchOrder, JobSpec, Level, Placement, Proof
+from gpq.core.model.units import DeviceId, JobId, NodeId
+from gpq.daemon.nodes import slurm
+from gpq.daemon.nodes.launching import can_meet, masters, prepare_order, start_order
+from gpq.options.directives import slurm_variables
 from gpq.rpc.messages import LIKE_SLURM
 from tests.builders import node, spec
 

@@ -12,19 +12,19 @@ from gpq_agent import wire
 
 from gpq import pace
 from gpq.config import NodeConfig
-from gpq.core.actions import Launch
-from gpq.core.events import Exited, NodeSeen, NodeSilent, Started
-from gpq.core.folding import fold
-from gpq.core.leases import patience
-from gpq.core.models import Exit, Job, JobState, Snapshot
-from gpq.core.nodes import DeviceState
-from gpq.core.units import DeviceId, JobId, NodeId
-from gpq.daemon.clock import Clock, elapsed
-from gpq.daemon.launching import start_order
-from gpq.daemon.leases import ABSENCE, LeaseWatch
-from gpq.daemon.observing import Observer
-from gpq.daemon.reign import Reign
-from gpq.daemon.world import LiveWorld
+from gpq.core.feasibility.leases import patience
+from gpq.core.model.actions import Launch
+from gpq.core.model.events import Exited, NodeSeen, NodeSilent, Started
+from gpq.core.model.models import Exit, Job, JobState, Snapshot
+from gpq.core.model.nodes import DeviceState
+from gpq.core.model.units import DeviceId, JobId, NodeId
+from gpq.core.state.folding import fold
+from gpq.daemon.clock.clock import Clock, elapsed
+from gpq.daemon.clock.reign import Reign
+from gpq.daemon.nodes.launching import start_order
+from gpq.daemon.nodes.leases import ABSENCE, LeaseWatch
+from gpq.daemon.nodes.observing import Observer
+from gpq.daemon.nodes.world import LiveWorld
 from gpq.store.sqlite import SqliteStore
 from tests.agent.node.harness import sweep
 from tests.builders import black_box, node, on, running, snapshot

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from gpq.cli import logs
+from gpq.cli.jobs import logs
 from gpq.control.controller import Controller
-from gpq.core.events import Launched
-from gpq.core.models import BatchOrder, Config, Job, JobState
-from gpq.core.units import JobId, NodeId
-from gpq.daemon.logs import FIRST_PIECE, LogReader
+from gpq.core.model.events import Launched
+from gpq.core.model.models import BatchOrder, Config, Job, JobState
+from gpq.core.model.units import JobId, NodeId
+from gpq.daemon.service.logs import FIRST_PIECE, LogReader
 from gpq.errors import GpqError, NodeSilent, UsageError
 from gpq.policies.fifo import Fifo
 from gpq.rpc.messages import LogChunk, Logs

@@ -20,7 +20,7 @@ import pytest
 from gpq_agent.node.locks import common_folder
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpq.daemon.exporter import MOST_OPEN
+from gpq.daemon.metrics.exporter import MOST_OPEN
 from gpq.rpc.messages import (
     Cancel,
     CancelResult,

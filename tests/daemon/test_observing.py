@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from gpq_agent import wire
 
-from gpq.core.events import Event, Exited, NodeSeen, Pulsed, Started
-from gpq.core.folding import apply
-from gpq.core.models import Job, JobState
-from gpq.core.nodes import Node
-from gpq.core.units import JobId, NodeId
-from gpq.daemon.clock import Clock
-from gpq.daemon.observing import STILL, Observer
+from gpq.core.model.events import Event, Exited, NodeSeen, Pulsed, Started
+from gpq.core.model.models import Job, JobState
+from gpq.core.model.nodes import Node
+from gpq.core.model.units import JobId, NodeId
+from gpq.core.state.folding import apply
+from gpq.daemon.clock.clock import Clock
+from gpq.daemon.nodes.observing import STILL, Observer
 from tests.builders import job, on, running, snapshot
 
 A = NodeId("a")

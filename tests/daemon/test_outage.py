@@ -9,12 +9,12 @@ import pytest
 
 from gpq import pace
 from gpq.connectors.base import Channel
-from gpq.core.events import Event, NodeSilent
-from gpq.core.units import NodeId, Seconds
-from gpq.daemon.clock import Clock
-from gpq.daemon.conversation import Conversation
-from gpq.daemon.link import NO_ANSWER, Done, Reply
-from gpq.daemon.node_client import NodeClient
+from gpq.core.model.events import Event, NodeSilent
+from gpq.core.model.units import NodeId, Seconds
+from gpq.daemon.clock.clock import Clock
+from gpq.daemon.nodes.conversation import Conversation
+from gpq.daemon.nodes.link import NO_ANSWER, Done, Reply
+from gpq.daemon.nodes.node_client import NodeClient
 from gpq.errors import Refused
 from gpq.pace import SILENCE
 from tests.builders import snapshot

@@ -9,12 +9,12 @@ from gpq_agent import wire
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpq.core.events import TimingSums
-from gpq.core.habits import MAX_HABITS
-from gpq.core.models import BatchOrder
-from gpq.core.profile import Declared, Habit, LossPoint, Noise, Progress, RankTime
-from gpq.core.units import JobId
-from gpq.daemon.reports import profiled
+from gpq.core.freedoms.habits import MAX_HABITS
+from gpq.core.model.events import TimingSums
+from gpq.core.model.models import BatchOrder
+from gpq.core.model.profile import Declared, Habit, LossPoint, Noise, Progress, RankTime
+from gpq.core.model.units import JobId
+from gpq.daemon.nodes.reports import profiled
 
 
 def lines(*messages: dict[str, object]) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from gpq.control.answers import Reader
-from gpq.core.explain import explain
-from gpq.core.folding import fold
-from gpq.core.healing import stuck
-from gpq.core.nodes import DeviceState
-from gpq.core.units import JobId, NodeId
-from gpq.daemon.clock import Clock
-from gpq.daemon.observing import Observer
+from gpq.control.answers.answers import Reader
+from gpq.core.explain.explain import explain
+from gpq.core.model.nodes import DeviceState
+from gpq.core.model.units import JobId, NodeId
+from gpq.core.rounds.healing import stuck
+from gpq.core.state.folding import fold
+from gpq.daemon.clock.clock import Clock
+from gpq.daemon.nodes.observing import Observer
 from tests.builders import black_box, on, running, snapshot
 
 A = NodeId("a")

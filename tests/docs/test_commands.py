@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from gpq.cli import door, reference, schemas
-from gpq.cli.commands import COMMANDS
-from gpq.cli.scripts import SCRIPTS
+from gpq.cli import door
+from gpq.cli.completion.scripts import SCRIPTS
+from gpq.cli.generated import reference, schemas
+from gpq.cli.shared.commands import COMMANDS
 from tests.cli.conftest import ROOT
 
 LEAVES = [path for path, _ in reference.leaves()]
 
 
-MADE = ["README.md", "gpq/cli/grammar.py", *(f"completions/gpq.{each}" for each in SCRIPTS), *schemas.files()]
+MADE = ["README.md", "gpq/options/grammar.py", *(f"completions/gpq.{each}" for each in SCRIPTS), *schemas.files()]
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def documents() -> dict[str, str]:
 @pytest.mark.parametrize("path", MADE)
 def test_what_is_made_from_the_commands_is_fresh(path: str, documents: dict[str, str]) -> None:
     assert reference.BEGIN in (ROOT / "README.md").read_text()
-    assert documents[path] == (ROOT / path).read_text(), "python -m gpq.cli.reference --write"
+    assert documents[path] == (ROOT / path).read_text(), "make completions"
 
 
 def test_the_table_names_every_command() -> None:

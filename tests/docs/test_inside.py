@@ -1,18 +1,20 @@
-"""The documents name what there is: every policy, every key of the file, every file of the core, the simulator and the check."""
+"""The documents name what there is: every policy, every key of the file, every room."""
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
-from gpq.cli import sbatch
-from gpq.cli.commands import COMMANDS
-from gpq.cli.grammar import GRAMMAR
+from gpq.cli.shared.commands import COMMANDS
 from gpq.config import FileConfig, NodeConfig, parse
+from gpq.options.directives import sbatch
+from gpq.options.grammar import GRAMMAR
 from gpq.policies.registry import POLICIES
-from gpq.sim.outcomes import Summary
+from gpq.sim.replay.outcomes import Summary
 from gpq.views import accounts, comparison
 from tests.cli.conftest import ROOT
 
@@ -33,11 +35,24 @@ def test_every_key_of_the_file_is_in_the_example(key: str) -> None:
     assert re.search(rf"^(# )?{key} = |^\[{key}[.\]]", EXAMPLE, re.MULTILINE), f"README.md says nothing of {key}"
 
 
-@pytest.mark.parametrize("room", ["core", "sim", "check"])
-def test_the_house_tour_names_every_file(room: str) -> None:
-    rows = [line.split("|")[1] for line in INSIDE.splitlines() if line.startswith(f"| `{room}/")]
-    told = {name.rpartition("/")[2] for row in rows for name in re.findall(r"`([a-z_/]+\.py)`", row)}
-    assert told == {path.name for path in (ROOT / "gpq" / room).glob("*.py")} - {"__init__.py"}
+ROOMS = sorted({path.parent for path in (ROOT / "gpq").rglob("__init__.py")} - {ROOT / "gpq"})
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: str(room.relative_to(ROOT)))
+def test_every_room_has_a_contract(room: Path) -> None:
+    """A docstring, which names no file that is not there, and at most 15 files."""
+    contract = ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
+    assert len(contract.split()) >= 8
+    names = re.findall(r"`([a-z_/]+\.py)`", contract)
+    assert [name for name in names if not (room / name).is_file()] == []
+    assert len(list(room.glob("*.py"))) <= 15
+
+
+def test_every_room_is_in_the_tour() -> None:
+    tour = INSIDE.partition("| room | what it owns |")[2].partition("\n\n")[0]
+    named = set(re.findall(r"`([a-z_/]+)`", tour))
+    rooms = {str(room.relative_to(ROOT / "gpq")) for room in ROOMS}
+    assert {room for room in rooms if room not in named and room.partition("/")[0] not in named} == {"core"}
 
 
 def test_every_column_of_a_simulation_is_explained() -> None:

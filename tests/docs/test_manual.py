@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpq.cli import manual, reference
-from gpq.cli.commands import COMMANDS
+from gpq.cli.generated import manual, reference
+from gpq.cli.shared.commands import COMMANDS
 from tests.cli.conftest import ROOT
 
 PAGES = manual.pages()
@@ -23,7 +23,7 @@ def test_there_is_a_page_for_each_command_and_no_other() -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_the_pages_are_fresh(name: str) -> None:
-    assert (ROOT / "gpq" / "man" / name).read_text() == PAGES[name], "python -m gpq.cli.reference --write"
+    assert (ROOT / "gpq" / "man" / name).read_text() == PAGES[name], "make completions"
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -6,7 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gpq.views import job_columns, queue
+from gpq.views import queue
+from gpq.views.top import job_columns
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "examples" / "pictures"

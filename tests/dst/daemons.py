@@ -9,15 +9,15 @@ from concurrent.futures import Future
 from typing import Any
 
 from gpq.control.controller import Build, Controller
-from gpq.core.actions import Action, Launch, Prepare, Retune
-from gpq.core.events import Event
-from gpq.core.models import Config, Snapshot
-from gpq.core.policy import Policy
-from gpq.core.units import NodeId, Seconds
-from gpq.daemon.clock import Clock
-from gpq.daemon.conversation import Conversation
-from gpq.daemon.leases import LOOK, LeaseWatch
-from gpq.daemon.reign import Reign
+from gpq.core.model.actions import Action, Launch, Prepare, Retune
+from gpq.core.model.events import Event
+from gpq.core.model.models import Config, Snapshot
+from gpq.core.model.policy import Policy
+from gpq.core.model.units import NodeId, Seconds
+from gpq.daemon.clock.clock import Clock
+from gpq.daemon.clock.reign import Reign
+from gpq.daemon.nodes.conversation import Conversation
+from gpq.daemon.nodes.leases import LOOK, LeaseWatch
 from gpq.errors import StoreFailed
 from tests.dst.disk import Disk, DiskStore, Killed
 from tests.dst.network import Pipe

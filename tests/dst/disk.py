@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpq.core.events import Event
-from gpq.core.models import Job, Snapshot
+from gpq.core.model.events import Event
+from gpq.core.model.models import Job, Snapshot
 from gpq.errors import Refused, StoreFailed
 from gpq.store import rows
 from gpq.store.memory import MemoryStore

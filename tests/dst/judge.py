@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpq.core.events import Event, Exited, Launched, StartRefused
-from gpq.core.models import HOLDS_DEVICES, Exit, Job, JobState, Placement, Snapshot
-from gpq.core.rounds import sanity
-from gpq.core.units import JobId
+from gpq.core.model.events import Event, Exited, Launched, StartRefused
+from gpq.core.model.models import HOLDS_DEVICES, Exit, Job, JobState, Placement, Snapshot
+from gpq.core.model.units import JobId
+from gpq.core.rounds.rounds import sanity
 from tests.dst.schedule import Schedule, Violation
 
 if TYPE_CHECKING:

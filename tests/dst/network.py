@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpq.daemon.link import NO_ANSWER, Done, LinkLost
+from gpq.daemon.nodes.link import NO_ANSWER, Done, LinkLost
 from gpq.pace import SILENCE
 from tests.dst.schedule import Run, Schedule
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpq.control import requests
 from gpq.control.controller import Controller
-from gpq.core.models import Config, JobState, Snapshot, Wish
-from gpq.core.units import JobId
-from gpq.daemon.conversation import Conversation
+from gpq.control.requests import requests
+from gpq.core.model.models import Config, JobState, Snapshot, Wish
+from gpq.core.model.units import JobId
+from gpq.daemon.nodes.conversation import Conversation
 from gpq.policies.registry import policy
 from tests.dst.attempts import Attempt
 from tests.dst.daemons import EPOCH, Daemon

@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from gpq import config
-from gpq.cli import adding, config_file, output
+from gpq.cli.shared import output
 from gpq.connectors.ssh import Target
 from gpq.errors import GpqError, UsageError
 from gpq.rpc.messages import Cancel, CancelResult, DaemonInfo, Info, LogChunk, Logs
+from gpq.servers import adding, config_file
 from tests.cli.conftest import Gpq
 from tests.e2e.harness import Daemon
 from tests.figures import Figures

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gpq.core.models import Shape, Snapshot
-from gpq.core.policy import Policy
-from gpq.core.units import JobId
+from gpq.core.model.models import Shape, Snapshot
+from gpq.core.model.policy import Policy
+from gpq.core.model.units import JobId
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpq.core.models import Shape
-from gpq.core.units import JobId
+from gpq.core.model.models import Shape
+from gpq.core.model.units import JobId
 from gpq.policies.fifo import Fifo
 from tests.builders import black_box, job, node, on, running, snapshot, spec
 from tests.policies.gang_cases import named

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import given, settings
 
-from gpq.core.models import Job, JobState, Oracle, Shape, Snapshot
-from gpq.core.placement import place
-from gpq.core.policy import shape_of
-from gpq.core.profile import Profile
-from gpq.core.shapes import is_fixed, shape_on
-from gpq.core.units import JobId
-from gpq.policies.gavel import ROUND, Gavel, GavelFtf, GavelMakespan, GavelMaxMin
+from gpq.core.feasibility.shapes import is_fixed, shape_on
+from gpq.core.model.models import Job, JobState, Oracle, Shape, Snapshot
+from gpq.core.model.policy import shape_of
+from gpq.core.model.profile import Profile
+from gpq.core.model.units import JobId
+from gpq.core.placement.placement import place
+from gpq.policies.gavel.policy import ROUND, Gavel, GavelFtf, GavelMakespan, GavelMaxMin
 from tests.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
 from tests.examples import examples
 from tests.policies.test_sia import FAST, KNOWN, SLOW, labs, profile, rows

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpq.core import goodput as gp
-from gpq.core.models import Job, JobState, Level, Shape, Snapshot, StopReason
-from gpq.core.nodes import DeviceState, Node, NodeState
-from gpq.core.placement import place
-from gpq.core.profile import Noise, Profile, ProfileRow, Progress
-from gpq.core.shapes import feasible, is_fixed, supply
-from gpq.core.units import JobId
-from gpq.policies.goodput import Goodput
+from gpq.core.feasibility.shapes import feasible, is_fixed, supply
+from gpq.core.goodput import goodput as gp
+from gpq.core.model.models import Job, JobState, Level, Shape, Snapshot, StopReason
+from gpq.core.model.nodes import DeviceState, Node, NodeState
+from gpq.core.model.profile import Noise, Profile, ProfileRow, Progress
+from gpq.core.model.units import JobId
+from gpq.core.placement.placement import place
+from gpq.policies.goodput.policy import Goodput
 from tests.builders import DECLARED, PARAMS, black_box, job, node, on, running, snapshot, spec
 from tests.examples import examples
 

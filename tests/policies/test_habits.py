@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpq.core.actions import Action, Launch, Retune, Stop
-from gpq.core.folding import fold
-from gpq.core.freedoms import gpus_kept, least_at_once
-from gpq.core.habits import with_habits
-from gpq.core.models import BatchOrder, Job, Level, Placement, Shape, Snapshot, StopReason
-from gpq.core.profile import ACCUMULATE, FREEDOMS, RESIZE, RETUNE, SPLIT, Declared, Habit, Noise, Profile
-from gpq.core.rounds import decide, due, next_round
+from gpq.core.freedoms.freedoms import gpus_kept, least_at_once
+from gpq.core.freedoms.habits import with_habits
+from gpq.core.model.actions import Action, Launch, Retune, Stop
+from gpq.core.model.models import BatchOrder, Job, Level, Placement, Shape, Snapshot, StopReason
+from gpq.core.model.profile import ACCUMULATE, FREEDOMS, RESIZE, RETUNE, SPLIT, Declared, Habit, Noise, Profile
+from gpq.core.rounds.rounds import decide, due, next_round
+from gpq.core.state.folding import fold
 from gpq.policies.registry import POLICIES
 from gpq.sim.world import SimWorld
 from tests.builders import black_box, brief, job, node, on, program, running, snapshot, spec

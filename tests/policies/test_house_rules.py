@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpq.core import goodput as gp
-from gpq.core.models import (
+from gpq.core.feasibility.shapes import gpu_range, is_fixed, shape_on, usable
+from gpq.core.goodput import goodput as gp
+from gpq.core.model.models import (
     HOLDS_DEVICES,
     Config,
     Job,
@@ -24,12 +25,11 @@ from gpq.core.models import (
     StopReason,
     Wish,
 )
-from gpq.core.nodes import DeviceState, Node, NodeState
-from gpq.core.placement import place
-from gpq.core.policy import shape_of
-from gpq.core.profile import Declared, LossPoint, Noise, Profile, ProfileRow, Progress
-from gpq.core.shapes import gpu_range, is_fixed, shape_on, usable
-from gpq.core.units import DeviceId, JobId, NodeId
+from gpq.core.model.nodes import DeviceState, Node, NodeState
+from gpq.core.model.policy import shape_of
+from gpq.core.model.profile import Declared, LossPoint, Noise, Profile, ProfileRow, Progress
+from gpq.core.model.units import DeviceId, JobId, NodeId
+from gpq.core.placement.placement import place
 from gpq.policies.registry import POLICIES, policy
 from tests.builders import DECLARED, PARAMS, brief, job, node, snapshot, spec
 from tests.examples import examples

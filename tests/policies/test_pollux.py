@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core.models import Job, Layout, Placement, Shape, Snapshot
-from gpq.core.placement import place
-from gpq.core.policy import shape_of
-from gpq.core.pollux_problem import objective, restart_factor
-from gpq.core.profile import Noise, Profile, ProfileRow
-from gpq.core.units import JobId
-from gpq.policies.pollux import Pollux
+from gpq.core.model.models import Job, Layout, Placement, Shape, Snapshot
+from gpq.core.model.policy import shape_of
+from gpq.core.model.profile import Noise, Profile, ProfileRow
+from gpq.core.model.units import JobId
+from gpq.core.placement.placement import place
+from gpq.policies.pollux.policy import Pollux
+from gpq.policies.pollux.pollux_problem import objective, restart_factor
 from tests.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
 
 

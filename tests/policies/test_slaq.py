@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpq.core.models import Snapshot
-from gpq.core.policy import shape_of
-from gpq.core.profile import LossPoint, Profile, ProfileRow
+from gpq.core.model.models import Snapshot
+from gpq.core.model.policy import shape_of
+from gpq.core.model.profile import LossPoint, Profile, ProfileRow
 from gpq.policies.slaq import Slaq
 from tests.builders import DECLARED, job, node, on, running, snapshot
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpq.core.models import Layout
-from gpq.core.units import JobId, NodeId
+from gpq.core.model.models import Layout
+from gpq.core.model.units import JobId, NodeId
 from gpq.policies.tiresias import DEMOTED_AT, Tiresias
 from tests.builders import black_box, job, node, on, running, snapshot, spec
 from tests.policies.gang_cases import named

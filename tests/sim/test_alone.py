@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gpq.sim.alone import Alone, best_speeds
-from gpq.sim.cluster import parse
-from gpq.sim.trace import Traces
-from gpq.sim.truth import Task
+from gpq.sim.measurements.trace import Traces
+from gpq.sim.measurements.truth import Task
+from gpq.sim.replay.alone import Alone, best_speeds
+from gpq.sim.replay.cluster import parse
 from tests.sim.measurements import tiny
 
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpq.core.nodes import Device, NodeState
+from gpq.core.model.nodes import Device, NodeState
 from gpq.errors import UsageError
-from gpq.sim.cluster import parse
+from gpq.sim.replay.cluster import parse
 
 
 def test_nodes_of_one_kind() -> None:

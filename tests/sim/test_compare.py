@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from gpq.errors import Refused, UsageError
-from gpq.sim import cluster, compare, feasible
-from gpq.sim.outcomes import Outcome
-from gpq.sim.rules import Rules
-from gpq.sim.sources import SIA, Charges, Published
+from gpq.sim.compare import compare, feasible
+from gpq.sim.measurements.sources import SIA, Charges, Published
+from gpq.sim.replay import cluster
+from gpq.sim.replay.outcomes import Outcome
+from gpq.sim.replay.rules import Rules
 from tests.sim.measurements import WORKLOAD, tiny, workload
 
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core.goodput import ThroughputParams
-from gpq.core.models import JobSpec, Level
-from gpq.core.nodes import Node
+from gpq.core.goodput.goodput import ThroughputParams
+from gpq.core.model.models import JobSpec, Level
+from gpq.core.model.nodes import Node
 from gpq.policies.registry import policy
-from gpq.sim.programs import Program
+from gpq.sim.measurements.programs import Program
 from gpq.sim.world import SimWorld
 from tests.builders import DECLARED, PARAMS, command, node, program, spec
 from tests.core.test_rounds import simulate

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from gpq.policies.registry import POLICIES
-from gpq.sim import cluster
-from gpq.sim.replay import replay
-from gpq.sim.rules import Rules
-from gpq.sim.sources import Published
+from gpq.sim.measurements.sources import Published
+from gpq.sim.replay import cluster
+from gpq.sim.replay.replay import replay
+from gpq.sim.replay.rules import Rules
 from tests.sim.measurements import tiny, workload
 
 TOLERANCE = 0.02  # of the mean completion time; another numpy or scipy rounds otherwise

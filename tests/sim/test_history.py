@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.cli import simulating
-from gpq.core.estimates import goodput_of
-from gpq.core.goodput import grad_time, step_time
-from gpq.core.models import Job, JobState, Level, Shape, Wish
-from gpq.core.nodes import Node
-from gpq.core.profile import LossPoint, Noise, Profile, ProfileRow, Progress
+from gpq.cli.simulate import simulating
+from gpq.core.goodput.estimates import goodput_of
+from gpq.core.goodput.goodput import grad_time, step_time
+from gpq.core.model.models import Job, JobState, Level, Shape, Wish
+from gpq.core.model.nodes import Node
+from gpq.core.model.profile import LossPoint, Noise, Profile, ProfileRow, Progress
 from gpq.errors import Refused, UsageError
 from gpq.rpc.messages import DeviceView, NodeView
-from gpq.sim.cluster import parse, typed
-from gpq.sim.history import FixedTruth, LearntTruth, history, nodes_of
-from gpq.sim.replay import replay
-from gpq.sim.rules import Rules
-from gpq.sim.truth import Task
+from gpq.sim.measurements.truth import Task
+from gpq.sim.replay.cluster import parse, typed
+from gpq.sim.replay.history import FixedTruth, LearntTruth, history, nodes_of
+from gpq.sim.replay.replay import replay
+from gpq.sim.replay.rules import Rules
 from tests.builders import DECLARED, PARAMS, black_box, job, on, running, spec
 
 NOW = 100_000.0

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from gpq.core.profile import Habit
+from gpq.core.model.profile import Habit
 from gpq.errors import Refused
-from gpq.sim import cluster
-from gpq.sim.outcomes import JobOutcome, Outcome
-from gpq.sim.replay import replay
-from gpq.sim.rules import Rules
-from gpq.sim.sources import Charges, Published
+from gpq.sim.measurements.sources import Charges, Published
+from gpq.sim.replay import cluster
+from gpq.sim.replay.outcomes import JobOutcome, Outcome
+from gpq.sim.replay.replay import replay
+from gpq.sim.replay.rules import Rules
 from tests.sim.measurements import tiny, workload
 
 EPOCH = 84.0  # seconds of 1000 base steps on one GPU

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpq.errors import UsageError
-from gpq.sim.timings import NotMeasured, StepTimes, normalised
+from gpq.sim.measurements.timings import NotMeasured, StepTimes, normalised
 from tests.sim.measured import PLACEMENTS, SCALABILITY, write
 
 

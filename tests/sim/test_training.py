@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gpq.errors import UsageError
-from gpq.sim.timings import NotMeasured
-from gpq.sim.training import Training
+from gpq.sim.measurements.timings import NotMeasured
+from gpq.sim.measurements.training import Training
 from tests.sim.measured import HEADER, LARGE, SMALL, write
 
 

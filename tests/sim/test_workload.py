@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from gpq.errors import UsageError
-from gpq.sim.trace import Traces
-from gpq.sim.workload import Arrival, check, read
+from gpq.sim.measurements.trace import Traces
+from gpq.sim.measurements.workload import Arrival, check, read
 from tests.sim.measured import application, write
 
 HEADER = "name,time,application,num_replicas,batch_size"

@@ -54,7 +54,7 @@ def _is_cached(path: Path) -> bool:
 AGENT = ("agent/gpq_agent/__init__.py", "agent/gpq_agent/node", "agent/gpq_agent/wire.py")
 LIBRARY = ("agent/gpq_agent/train", "agent/gpq_agent/wire.py", "constraints.txt")
 MODELS = ("gpq/core", "gpq/policies", "gpq/config.py", "constraints.txt")
-DAEMON = ("gpq/connectors", "gpq/control", "gpq/daemon", "gpq/rpc", "gpq/store", "agent/gpq_agent/node")
+DAEMON = ("gpq/connectors", "gpq/control", "gpq/daemon", "gpq/notify", "gpq/rpc", "gpq/store", "agent/gpq_agent/node")
 SYSTEM = (
     *AGENT, *DAEMON, *MODELS, "gpq/attributes.py", "gpq/client", "gpq/decoding.py", "gpq/errors.py", "gpq/outward.py",
     "gpq/pace.py", "gpq/paths.py", "gpq/ports.py",
@@ -78,9 +78,9 @@ GROUPS = (
     Group(
         "checks",
         ("tests/check", "tests/cli/test_check.py", "tests/cli/test_precision.py"),
-        (*LIBRARY, "gpq/check", "gpq/cli/check.py"),
+        (*LIBRARY, "gpq/check", "gpq/cli/jobs/check.py"),
     ),
-    Group("simulation", ("tests/sim", "tests/dst"), (*MODELS, *DAEMON, "gpq/sim", "gpq/cli/simulate.py")),
+    Group("simulation", ("tests/sim", "tests/dst"), (*MODELS, *DAEMON, "gpq/sim", "gpq/cli/simulate")),
     Group("policies", ("tests/core", "tests/policies"), (*MODELS, "gpq/control")),
     Group("trainings", TRAININGS, (*SYSTEM, *LIBRARY, *HELPERS, "examples", "gpq/demo.py")),
     Group("agent", ("tests/agent/node",), (*AGENT, "tests/fakes", *HELPERS)),

@@ -16,7 +16,8 @@ import pytest
 
 from gpq.errors import UsageError
 from gpq.rpc import messages as m
-from gpq.views import accounts, page, sheet, svg
+from gpq.views import accounts
+from gpq.views.pictures import page, sheet, svg
 from tests.cli import served
 
 VOID = {"meta", "br"}

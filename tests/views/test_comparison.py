@@ -14,9 +14,10 @@ from rich.console import Console
 
 from gpq.errors import UsageError
 from gpq.policies.registry import POLICIES
-from gpq.sim.compare import Block
-from gpq.sim.outcomes import JobOutcome, Outcome, Summary
-from gpq.views import comparison, plot
+from gpq.sim.compare.compare import Block
+from gpq.sim.replay.outcomes import JobOutcome, Outcome, Summary
+from gpq.views import comparison
+from gpq.views.pictures import plot
 from tests.cli.served import EVIL
 from tests.sim.measured import write
 

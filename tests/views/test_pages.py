@@ -15,25 +15,12 @@ import msgspec
 import pytest
 from rich.console import Console, RenderableType
 
-from gpq.cli.verdicts import Check
+from gpq.cli.doctor.verdicts import Check
 from gpq.rpc import messages as m
-from gpq.views import (
-    accounts,
-    bars,
-    board,
-    checkup,
-    curve,
-    detail,
-    explanation,
-    job_page,
-    losses,
-    nodes,
-    occupants,
-    queue,
-    top,
-)
-from gpq.views.past import Past
+from gpq.views import accounts, checkup, curve, detail, explanation, losses, nodes, queue
 from gpq.views.plain import moment, width
+from gpq.views.top import bars, board, job_page, occupants, top
+from gpq.views.top.past import Past
 from tests.cli import served
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -1,0 +1,1 @@
+"""What the TAB key offers, and the scripts that ask for it."""

@@ -1,0 +1,77 @@
+"""`gpq doctor`: runs the checks of `gpq.cli.doctor.checks` and prints a line for each."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gpq.cli.shared import output
+from gpq.cli.shared.frame import Color, ColorChoice, Json, frame
+from gpq.options import documents
+
+app = frame()
+NODES = typer.Argument(metavar="[NODE]...", help="Servers to check. [default: this machine, and all of them]")
+PYTHON = typer.Option(
+    "--python", metavar="PATH", help="Interpreter of your scripts. [default: of the active environment, else gpq's own]"
+)
+
+GPU = typer.Option("--gpu", help="Try its GPUs instead: driver, CUDA, small trainings. 2 to 10 minutes.")
+
+
+@app.command()
+def doctor(
+    nodes: Annotated[list[str] | None, NODES] = None,
+    gpu: Annotated[bool, GPU] = False,
+    python: Annotated[str, PYTHON] = "",
+    color: Color = ColorChoice.auto,
+    json: Json = False,
+) -> int:
+    """Check this machine and the servers: each line is ok, warn or fail, with its fix. Exit code 1 when something fails.
+
+    Without NODE: this machine, and the servers where a daemon runs already. Servers are looked at side by side, then each
+    connection between two of them is tried, and an all-reduce over it is timed; what it took is kept, and tells the model
+    of jobs what several servers would cost them.
+
+    --gpu reports on GPUs instead, each line PASS, FAIL or SKIP with a figure, of this machine or of the servers that are named:
+    what the driver says and how fast, and whether trainings under gpq come out as in plain PyTorch, at which cost. It takes
+    GPUs that nobody uses. Exit code 1 when something fails.
+
+    \b
+    Example:
+      gpq doctor
+      gpq doctor gpu1 gpu2
+      gpq doctor --json
+      gpq doctor --gpu gpu1 --python ~/env/bin/python
+    """
+    if gpu:
+        return _report(nodes or [], python, color.value, json)
+    from gpq.cli.doctor import checks, server_checks
+    from gpq.views.checkup import lines
+
+    names = list(dict.fromkeys(nodes or []))
+    found = [] if names else checks.everything(python)
+    if names or checks.has_servers():
+        found += server_checks.of_servers(names, python, server_checks.Progress())
+    if json:
+        output.emit(documents.Checkup([documents.CheckView(**check.row()) for check in found]))
+    else:
+        output.text(lines, found, color.value)
+    return 1 if any(check.verdict == "fail" for check in found) else 0
+
+
+def _report(nodes: list[str], python: str, color: str, json: bool) -> int:
+    import time
+
+    import gpq
+    from gpq.cli.doctor import gpu_checks, server_checks
+    from gpq.views.gpu_report import lines
+
+    begin = time.monotonic()
+    checks = gpu_checks.report(list(dict.fromkeys(nodes)), python, server_checks.Progress())
+    if json:
+        views = [documents.GpuCheckView(**vars(check)) for check in checks]
+        output.emit(documents.GpuReport(gpq.__version__, round(time.monotonic() - begin, 1), views))
+    else:
+        output.text(lines, checks, color)
+    return 1 if any(check.verdict == "FAIL" for check in checks) else 0

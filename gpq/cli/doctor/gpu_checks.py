@@ -1,0 +1,136 @@
+"""`gpq doctor --gpu`: the report of GPUs, part by part, of this machine or of servers side by side."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from gpq_agent import wire
+
+from gpq import config
+from gpq.client.connection import call
+from gpq.errors import GpqError
+from gpq.options import environment
+from gpq.rpc import messages
+
+LONGEST = 600.0  # seconds, of all parts together
+MARGIN = 3.0  # seconds that a part may take beyond its limit until it has told what it has
+MOST_AT_ONCE = 8
+REPORT = "gpq_agent.node.gpu_report"
+
+
+@dataclass(frozen=True)
+class GpuCheck:
+    node: str  # "" for this machine
+    section: str  # "A" driver, "B" one replica, "C" several
+    name: str
+    verdict: str  # "PASS" | "FAIL" | "SKIP"
+    figure: str
+    seconds: float
+
+
+Part = Callable[[str, float], list[wire.GpuLine]]
+
+
+def report(names: Sequence[str], python: str, show: Callable[[str], None]) -> list[GpuCheck]:
+    """Of this machine where no server is named. Raises GpqError where the daemon is not reached, or knows none of one."""
+    try:
+        if not names:
+            interpreter = environment.interpreter(python, dict(os.environ))
+            return _parts("", lambda part, limit: _here(part, interpreter, limit), show)
+        nodes = call(messages.Nodes(list(names)), messages.NodeList).nodes
+        configs = config.load().nodes
+        pythons = {
+            node.name: environment.on_server(python, configs.get(node.name, config.NodeConfig())) for node in nodes
+        }
+
+        def of_server(name: str) -> list[GpuCheck]:
+            return _parts(name, lambda part, limit: _there(name, part, pythons[name], limit), show)
+
+        with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+            return [check for checks in pool.map(of_server, pythons) for check in checks]
+    finally:
+        show("")
+
+
+def _parts(node: str, run: Part, show: Callable[[str], None]) -> list[GpuCheck]:
+    """All parts in order. What would be beyond LONGEST is skipped."""
+    begin = time.monotonic()
+    checks: list[GpuCheck] = []
+    for name, part in wire.GPU_PARTS.items():
+        show(f"{node or 'this machine'}: {', '.join(part.names)}")
+        left = LONGEST - (time.monotonic() - begin)
+        if left < part.limit + MARGIN:
+            lines = alike(part.names, "SKIP", f"the report takes at most {LONGEST:.0f} s, and {left:.0f} were left")
+        else:
+            lines = run(name, part.limit)
+        checks += [GpuCheck(node, part.section, *line) for line in lines]
+    return checks
+
+
+def alike(names: Iterable[str], verdict: str, figure: str) -> list[wire.GpuLine]:
+    return [wire.GpuLine(name, verdict, figure) for name in names]
+
+
+def _here(part: str, python: str, limit: float) -> list[wire.GpuLine]:
+    """In a process of its own: a sick driver may never answer."""
+    order = {"part": part, "python": python, "env": absolute(dict(os.environ))}
+    search = os.pathsep.join(os.path.abspath(entry or ".") for entry in sys.path)
+    process = subprocess.Popen(
+        [sys.executable, "-m", REPORT], env={**os.environ, "PYTHONPATH": search}, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
+    )  # fmt: skip
+    try:
+        output, errors = process.communicate(json.dumps(order), timeout=limit + MARGIN)
+        ending = (errors.strip().splitlines() or ["it said nothing"])[-1]
+        ending = f"exit {process.returncode}: {ending}"
+    except subprocess.TimeoutExpired:
+        _kill(process)
+        output, ending = process.communicate()[0], f"no answer within {limit + MARGIN:.0f} s"
+    except BaseException:
+        _kill(process)
+        raise
+    rows = [json.loads(line[len("gpq:") :]) for line in output.splitlines() if line.startswith("gpq:")]
+    return complete(part, rows, ending)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """With what it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def absolute(env: dict[str, str]) -> dict[str, str]:
+    """Scripts are run in another folder than this one."""
+    if env.get("PYTHONPATH"):
+        env["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry or ".") for entry in env["PYTHONPATH"].split(":"))
+    return env
+
+
+def _there(node: str, part: str, python: str, limit: float) -> list[wire.GpuLine]:
+    """Through the daemon and the node's agent."""
+    fields: dict[str, object] = {
+        "part": part, "python": python, "env": environment.kept(dict(os.environ), {}),
+    }  # fmt: skip
+    try:
+        answer = call(messages.Errand(node, "gpu", fields, limit + MARGIN), messages.ErrandResult, start=False).answer
+    except GpqError as error:
+        answer = {"error": error.message}
+    rows: Any = answer.get("lines", [])
+    return complete(part, rows, str(answer.get("error", "nothing was told of it")))
+
+
+def complete(part: str, rows: Sequence[Mapping[str, Any]], ending: str) -> list[wire.GpuLine]:
+    """A line for each check of the part: FAIL with `ending` where none was told."""
+    by_name = {row["name"]: wire.GpuLine(**row) for row in rows}
+    names = wire.GPU_PARTS[part].names
+    return [by_name.get(line.name, line) for line in alike(names, "FAIL", ending)]

@@ -1,0 +1,1 @@
+"""Writes man pages, schemas, the data for completion and tables of the README. No command imports it."""

@@ -1,0 +1,139 @@
+"""Manual pages, made from the commands' own help: `gpq.1`, and one for each command (`man gpq-submit`), in gpq/man/.
+
+`python -m gpq.cli.generated.reference --write` writes them; `share/man/man1` of the environment is where they are installed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import gpq
+from gpq.cli.app import command
+from gpq.cli.shared.commands import COMMANDS
+
+EXIT_STATUS = (
+    ("0", "It is done."),
+    ("1", "Something failed."),
+    ("2", "The command line or the configuration is wrong."),
+    ("3", "No daemon answers."),
+    ("4", "There is no such job or server."),
+    ("5", "Refused: understood, possible in principle, and not done."),
+    ("124", "The time of `gpq wait --timeout` was over."),
+    ("130", "Ctrl-C."),
+)
+ENVIRONMENT = (
+    ("GPQ_CONFIG", "The configuration file, instead of $XDG_CONFIG_HOME/gpq/config.toml."),
+    ("GPQ_HOME", "The state directory, instead of $XDG_STATE_HOME/gpq."),
+    ("NO_COLOR", "No colours, if it is set."),
+)
+ESCAPES = str.maketrans({"\\": "\\e", "-": "\\-", "'": "\\(aq", "`": "\\(ga", "^": "\\(ha", "~": "\\(ti"})
+OWN_CODE = "`gpq wait` and `gpq submit --wait` exit with the job's own code, 128 + n where signal n ended it."
+
+
+def pages() -> dict[str, str]:
+    """File name -> text, in the language of man(7)."""
+    made = {"gpq.1": overview()}
+    for name in COMMANDS:
+        made[f"gpq-{name}.1"] = page(name)
+    return made
+
+
+def overview() -> str:
+    lines = [
+        *_head("gpq", "a job manager for shared GPU servers"),
+        ".SH SYNOPSIS", r".B gpq", r"\fICOMMAND\fR [\fIoptions\fR]",
+        ".SH DESCRIPTION",
+        _text(
+            "Queues jobs across the GPUs of a few servers that are reached by ssh, and decides who gets which of them, with "
+            "which batch size, again and again while jobs run. A daemon of your own does that; any command starts it."
+        ),
+        ".SH COMMANDS",
+    ]  # fmt: skip
+    for name, (_, line) in COMMANDS.items():
+        lines += [".TP", f"\\fBgpq\\-{_text(name)}\\fR(1)", _text(f"{line[:1].upper()}{line[1:]}.")]
+    lines += [".SH EXIT STATUS", *_listed(EXIT_STATUS), ".PP", _text(OWN_CODE)]
+    lines += [".SH ENVIRONMENT", *_listed(ENVIRONMENT)]
+    lines += [".SH EXAMPLES", *_verbatim(["gpq submit train.py --epochs 10", "gpq status"])]
+    return "\n".join(lines) + "\n"
+
+
+def page(name: str) -> str:
+    """Of one command, with those in it."""
+    found = command(name)
+    inner = getattr(found, "commands", None)
+    lines = [*_head(f"gpq-{name}", COMMANDS[name][1]), ".SH SYNOPSIS"]
+    parts = [(f"gpq {name}", found)] if inner is None else [(f"gpq {name} {each}", inner[each]) for each in inner]
+    for number, (path, each) in enumerate(parts):
+        lines += [".br"] if number else []
+        lines += [f".B {_text(path)}", _text(_usage(each), emphasised=True)]
+    if inner is None:
+        lines += [".SH DESCRIPTION", *_body(found), ".SH OPTIONS", *_options(found), ".SH EXAMPLES", *_examples(found)]
+    else:
+        lines += [".SH DESCRIPTION", _text(" ".join((found.help or "").split())), ".SH COMMANDS"]
+        for path, each in parts:
+            lines += [f".SS {_text(path)}", *_body(each), *_options(each), ".PP", "Example:", *_examples(each)]
+    lines += [".SH SEE ALSO", r"\fBgpq\fR(1)"]
+    return "\n".join(lines) + "\n"
+
+
+def _head(name: str, line: str) -> list[str]:
+    title = f'.TH "{_text(name).upper()}" 1 "" "gpq {gpq.__version__}" "User Commands"'
+    return ['.\\" Made from the commands by make completions: edit those instead.', title, ".SH NAME",
+            f"{_text(name)} \\- {_text(line)}"]  # fmt: skip
+
+
+def _usage(found: Any) -> str:
+    arguments = [str(each.metavar or each.name) for each in found.params if each.param_type_name == "argument"]
+    return " ".join(["[OPTIONS]", *arguments])
+
+
+def _body(found: Any) -> Iterator[str]:
+    """The paragraphs of the help before the example."""
+    text = (found.help or "").partition("\b")[0]
+    for number, paragraph in enumerate(re.split(r"\n\s*\n", text.strip())):
+        if number:
+            yield ".PP"
+        yield _text(" ".join(paragraph.split()))
+
+
+def _examples(found: Any) -> list[str]:
+    lines = [line.strip() for line in (found.help or "").partition("Example:")[2].splitlines()]
+    return _verbatim([line for line in lines if line])
+
+
+def _options(found: Any) -> Iterator[str]:
+    for each in found.params:
+        if each.param_type_name != "option":
+            continue
+        value = "" if each.is_flag else f" \\fI{_text(str(each.metavar or 'TEXT'))}\\fR"
+        names = [f"\\fB{_text(name)}\\fR{value}" for name in (*each.opts, *each.secondary_opts)]
+        yield ".TP"
+        yield ", ".join(sorted(names, key=len))
+        yield _text(_with_default(each))
+    yield ".TP"
+    yield r"\fB\-h\fR, \fB\-\-help\fR"
+    yield "Show the help and exit."
+
+
+def _with_default(each: Any) -> str:
+    help = " ".join((each.help or "").split())
+    default = getattr(each.default, "value", each.default)  # of a choice
+    shown = each.show_default is not False and not each.is_flag and default not in (None, "", [], ())
+    return f"{help} [default: {default}]" if shown and "[default" not in help else help
+
+
+def _listed(pairs: tuple[tuple[str, str], ...]) -> list[str]:
+    return [line for key, text in pairs for line in (".TP", f".B {_text(key)}", _text(text))]
+
+
+def _verbatim(lines: list[str]) -> list[str]:
+    return [".PP", ".nf", ".RS", *map(_text, lines), ".RE", ".fi"]
+
+
+def _text(text: str, *, emphasised: bool = False) -> str:
+    """As man(7) wants it: no line begins with a control character, and what is to be typed can be copied."""
+    escaped = text.translate(ESCAPES)
+    escaped = f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped
+    return re.sub(r"([A-Z][A-Z@]+)", r"\\fI\1\\fR", escaped) if emphasised else escaped

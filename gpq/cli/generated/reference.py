@@ -1,0 +1,146 @@
+"""Reads the commands from the typer apps: the table for the README, and the grammar that completion works from.
+
+`python -m gpq.cli.generated.reference` prints the table; with `--write`, in the root of the repository, everything made from the
+commands is written anew: the table in README.md, completions/, gpq/man/, gpq/options/grammar.py and gpq/schemas/.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from gpq.cli.app import command
+from gpq.cli.completion.scripts import SCRIPTS
+from gpq.cli.generated import schemas
+from gpq.cli.generated.manual import pages
+from gpq.cli.shared.commands import COMMANDS
+from gpq.outward import WORDS
+from gpq.policies.registry import POLICIES
+
+BEGIN, END = "<!-- commands: python -m gpq.cli.generated.reference -->", "<!-- /commands -->"
+KINDS = {
+    "JOB": "jobs",
+    "JOB[:ok|any|notok": "jobs",
+    "NODE": "nodes",
+    "NODE[:GPUS]": "nodes",
+    "USER": "users",
+    "PATH": "files",
+    "FILE": "files",
+}
+CHOICES = {
+    "STATE": ("pending", "held", "starting", "running", "stopping", "completed", "failed", "cancelled", "timeout"),
+    "ENDED": ("completed", "failed", "cancelled", "timeout"),
+    "SIGNAL": ("USR1", "USR2", "TERM", "INT", "HUP"),
+    "POLICY": tuple(POLICIES),
+    "WORD,...": tuple(WORDS),
+}
+
+
+def leaves() -> Iterator[tuple[str, Any]]:
+    """(path, typer command) of every command, those of groups included: `daemon start`."""
+    for name in COMMANDS:
+        found = command(name)
+        inner = getattr(found, "commands", None)
+        if inner is None:
+            yield name, found
+        else:
+            yield from ((f"{name} {each}", inner[each]) for each in inner)
+
+
+def table() -> str:
+    """The commands in Markdown: usage and first line of the help."""
+    rows = ["| command | does |", "|---|---|"]
+    for path, found in leaves():
+        line = (found.help or "").strip().splitlines()[0].rstrip(".").replace("|", "\\|")
+        rows.append(f"| `gpq {path}{_arguments(found)}` | {line} |")
+    return "\n".join(rows) + "\n"
+
+
+def _arguments(found: Any) -> str:
+    named = [str(p.metavar or p.name).replace("|", "\\|") for p in found.params if p.param_type_name == "argument"]
+    return "".join(f" {name}" for name in named)
+
+
+def grammar() -> str:
+    """The module gpq/options/grammar.py."""
+    lines = [
+        '"""What completion offers, made from the commands by `make completions`: edit those instead.',
+        "",
+        'GRAMMAR: path -> (what its arguments are, {option: (help, what its value is; "" = a flag)}). A kind is jobs, nodes,',
+        "users, files, commands (those with a schema), any, or words joined by |; job, node: one.",
+        '"""',
+        "",
+        "# fmt: off",
+        "# ruff: noqa: E501",
+        "",
+        "GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {",
+    ]
+    for path, found in leaves():
+        arguments = [_kind(each) for each in found.params if each.param_type_name == "argument"]
+        lines += [f"    {_quoted(path)}: (", f"        {_quoted(arguments[0] if arguments else '')},", "        {"]
+        for parameter in found.params:
+            if parameter.param_type_name == "option":
+                lines += _option_lines(parameter)
+        lines += ["        },", "    ),"]
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def _option_lines(parameter: Any) -> list[str]:
+    """The long name with its help; the short one, which is understood but not offered, with the long one."""
+    said = " ".join((parameter.help or "").split("[default")[0].split())
+    kind = _quoted("" if parameter.is_flag else _kind(parameter))
+    long, *short = sorted(parameter.opts, key=len, reverse=True)
+    said_of = [(long, said), *((name, long) for name in short)]
+    return [f"            {_quoted(name)}: ({_quoted(text)}, {kind})," for name, text in said_of]
+
+
+def _kind(parameter: Any) -> str:
+    shown = str(parameter.metavar or "").strip("[].")
+    if "--signal" in parameter.opts:
+        shown = "SIGNAL"
+    word = shown.split(" ")[0].strip("[].,")
+    if word == "COMMAND" and parameter.param_type_name == "argument":
+        return "commands"
+    if word in CHOICES:
+        return "|".join(CHOICES[word])
+    if word.islower() and "|" in word:
+        return word
+    kind = KINDS.get(word, "files" if word.startswith("SCRIPT") else "any")
+    alone = parameter.param_type_name == "argument" and parameter.nargs == 1 and kind in ("jobs", "nodes")
+    return kind.removesuffix("s") if alone else kind
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"' if "'" in text or '"' not in text else f"'{text}'"
+
+
+def documents() -> dict[str, str]:
+    """Path in the repository -> what it is to hold, for all that is made from the commands."""
+    made = {f"completions/gpq.{shell}": script for shell, script in SCRIPTS.items()}
+    made |= {f"gpq/man/{name}": text for name, text in pages().items()}
+    with open("README.md", encoding="utf-8") as stream:
+        before, begin, rest = stream.read().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    return {
+        **made,
+        **schemas.files(),
+        "gpq/options/grammar.py": grammar(),
+        "README.md": f"{before}{begin}\n{table()}{end}{after}",
+    }
+
+
+def main(argv: list[str]) -> int:
+    if argv != ["--write"]:
+        sys.stdout.write(table())
+        return 0
+    for path, text in documents().items():
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        with open(path, "w", encoding="utf-8") as stream:
+            stream.write(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,143 @@
+"""JSON Schemas (2020-12) of what `--json` prints, made from the very types that are printed. `make completions` writes them to
+gpq/schemas, which the package ships and `gpq schema` prints. Imported by no command."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import json
+import textwrap
+import tokenize
+from typing import Any
+
+import msgspec
+
+from gpq import config
+from gpq.check.verdict import Verdict
+from gpq.cli.lab.schema import name_of
+from gpq.demo import DemoResult
+from gpq.options import documents as own
+from gpq.rpc import messages as m
+from gpq.views.comparison import Comparison
+
+# Command -> what it may print; all of them print `own.Error` when they fail.
+PRINTED: dict[str, tuple[type, ...]] = {
+    "submit": (m.Submitted, m.DryRun),
+    "status": (m.JobList,),
+    "show": (m.JobDetail,),
+    "why": (m.Explanation,),
+    "logs": (m.LogChunk,),
+    "cancel": (m.CancelResult,),
+    "hold": (m.Changed,),
+    "release": (m.Changed,),
+    "requeue": (m.Changed,),
+    "edit": (m.Changed,),
+    "wait": (m.JobList,),
+    "nodes list": (m.NodeList,),
+    "nodes add": (own.NodesAdded,),
+    "nodes remove": (own.NodeRemoved,),
+    "nodes drain": (m.Drained,),
+    "nodes undrain": (m.Drained,),
+    "nodes reserve": (m.Reserved,),
+    "nodes unreserve": (m.Reserved,),
+    "yield": (m.Yielded,),
+    "import slurm": (own.Imported,),
+    "import ts": (own.Imported,),
+    "history": (m.HistoryList,),
+    "report": (m.ReportView,),
+    "notify list": (own.Targets,),
+    "notify test": (own.Sent,),
+    "top": (m.TopView,),
+    "daemon status": (m.DaemonInfo,),
+    "check": (Verdict,),
+    "doctor": (own.Checkup, own.GpuReport),
+    "config show": (own.Settings,),
+    "config check": (own.ConfigChecked,),
+    "config path": (own.ConfigPath,),
+    "config library": (own.LibraryPath,),
+    "config policies": (own.Policies,),
+    "simulate": (Comparison,),
+    "demo": (DemoResult,),
+}
+STREAMS = frozenset({"logs"})  # JSON Lines: the schema is that of one line
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+RULE = (
+    "Fields may be added at any time: ignore those that you do not know. `schema` grows when a field changes its meaning or"
+    " goes. Stamps are UTC in ISO 8601; durations are seconds."
+)
+
+
+def schema(path: str) -> dict[str, Any]:
+    """The schema of one command's output, or of a line of it."""
+    kinds = (*PRINTED[path], own.Error)
+    _, components = msgspec.json.schema_components(kinds, schema_hook=_anything, ref_template="#/$defs/{name}")
+    known = _classes()
+    for name, found in components.items():
+        _complete(found, known.get(name))
+    each = "each line that" if path in STREAMS else "what"
+    return {
+        "$schema": DIALECT,
+        "title": f"gpq {path} --json",
+        "description": f"This is {each} `gpq {path} --json` prints. {RULE}",
+        "anyOf": [{"$ref": f"#/$defs/{kind.__name__}"} for kind in kinds],
+        "$defs": components,
+    }
+
+
+def _anything(kind: type) -> dict[str, Any]:
+    """The schema of `object`, which msgspec leaves to us."""
+    if kind is not object:
+        raise TypeError(f"no JSON Schema is known for {kind!r}: say what it is printed as")
+    return {"description": "any value"}
+
+
+def files() -> dict[str, str]:
+    """Path in the repository -> text, of all of them."""
+    return {f"gpq/schemas/{name_of(path)}.json": json.dumps(schema(path), indent=1) + "\n" for path in PRINTED}
+
+
+def _complete(found: dict[str, Any], kind: type | None) -> None:
+    """All fields are always printed, and others may join them; what the source says of a field goes with it."""
+    properties = found.get("properties", {})
+    said = comments(kind) if kind is not None else {}
+    for name, each in properties.items():
+        each.pop("default", None)
+        if name in said:
+            each["description"] = said[name]
+    if properties:
+        found["required"] = list(properties)
+    if found.get("additionalProperties") is False:
+        del found["additionalProperties"]
+    if "description" in found:
+        found["description"] = " ".join(found["description"].split())
+
+
+def _classes() -> dict[str, type]:
+    """Every class that may be part of an answer, by name. TypeError where two share one: a schema would describe the wrong."""
+    modules = {inspect.getmodule(kind) for kinds in (*PRINTED.values(), (config.FileConfig,)) for kind in kinds}
+    known: dict[str, type] = {}
+    for kind in (kind for module in modules for _, kind in inspect.getmembers(module, inspect.isclass)):
+        if known.setdefault(kind.__name__, kind) is not kind:
+            raise TypeError(
+                f"two classes are called {kind.__name__}: {known[kind.__name__].__module__}, {kind.__module__}"
+            )
+    return known
+
+
+def comments(kind: type) -> dict[str, str]:
+    """Field -> the comment behind it in the source, those of the classes before it included."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        try:
+            source = textwrap.dedent(inspect.getsource(base))
+        except (OSError, TypeError):  # built in, or compiled
+            continue
+        words = tokenize.generate_tokens(io.StringIO(source).readline)
+        behind = {each.start[0]: each.string.lstrip("# ") for each in words if each.type == tokenize.COMMENT}
+        tree = ast.parse(source).body[0]
+        for line in tree.body if isinstance(tree, ast.ClassDef) else ():
+            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+                told = [behind[row] for row in range(line.lineno, (line.end_lineno or 0) + 1) if row in behind]
+                found |= {line.target.id: " ".join(told)} if told else {}
+    return found

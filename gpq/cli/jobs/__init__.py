@@ -1,0 +1,1 @@
+"""Commands about jobs: one small file, one command."""

@@ -1,0 +1,106 @@
+"""`gpq cancel`: returns when it is proven that no process of the jobs is left."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from gpq.cli.shared import output
+from gpq.cli.shared.frame import Jobs, Json, frame
+from gpq.client import following
+from gpq.client.connection import Lasting
+from gpq.errors import Refused
+from gpq.options.parsing import values
+from gpq.rpc import messages
+
+SHOWN = 6  # jobs of one name that a question lists
+QUIET_SECONDS = 2.0
+
+app = frame()
+
+
+@app.command()
+def cancel(
+    jobs: Jobs,
+    timeout: Annotated[str, typer.Option("--timeout", metavar="DURATION", help="Wait so long for the proof.")] = "3m",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask about a name of several jobs.")] = False,
+    json: Json = False,
+) -> int:
+    """Stop jobs for good, first gracefully. Returns when it is proven that no process of them is left on any GPU.
+
+    Its processes get TERM, and those that are left after 10 s KILL; `gpq hold` lets a job write a checkpoint instead.
+    A name stands for all live jobs that have it; where several do, a person at a terminal is asked first.
+    Where a server does not answer, the order waits for it, and that is said at once. Ctrl-C ends the waiting, not the
+    cancelling. Exit code 1 when something was still there after the timeout, or a server was taken out of gpq before,
+    so that nobody can tell.
+
+    \b
+    Example:
+      gpq cancel 42
+      gpq cancel 3-7 train
+    """
+    seconds = values.seconds(timeout, "--timeout")
+
+    with Lasting(output.note) as daemon, contextlib.ExitStack() as asked:
+
+        def found(rows: list[messages.JobView]) -> None:
+            if not yes:
+                _ask(jobs, rows)
+            asked.enter_context(output.on_interrupt("the cancelling goes on: `gpq status` shows it"))
+            asked.enter_context(_slow())
+
+        answer = following.cancelled(daemon, jobs, seconds, found)
+    if json:
+        output.emit(answer)
+    else:
+        output.say(*(f"job {job} cancelled: no process is left" for job in answer.cancelled))
+        output.say(*(f"job {job} had ended: nothing to cancel" for job in answer.ended))
+        output.note(
+            *(
+                f"job {job} given up: nothing is known of its processes on {', '.join(nodes)}, taken out of gpq"
+                for job, nodes in answer.given_up.items()
+            )
+        )
+        if not (answer.cancelled or answer.ended or answer.remaining or answer.given_up):
+            output.say("no job to cancel")
+        still = [job for job in answer.remaining if job not in answer.waiting]
+        output.note(*(f"job {job} still has processes after {timeout}: `gpq why {job}`" for job in still))
+        output.note(*(f"job {job}: the order waits for its server ({why})" for job, why in answer.waiting.items()))
+    return 1 if answer.remaining or answer.given_up else 0
+
+
+def _ask(words: list[str], rows: list[messages.JobView]) -> None:
+    """Raises Refused where the person says no. Scripts, which nobody watches, mean what they say."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    for word in dict.fromkeys(words):
+        meant = [row for row in rows if row.name == word and row.state not in following.ENDED]
+        if len(meant) < 2:
+            continue
+        listed = ", ".join(f"{row.id} ({row.state})" for row in meant[:SHOWN])
+        more = f" and {len(meant) - SHOWN} more" if len(meant) > SHOWN else ""
+        output.note(f"{len(meant)} jobs are called {word}: {listed}{more}")
+        sys.stderr.write("Cancel all of them? [y/N] ")
+        sys.stderr.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise Refused("nothing was cancelled", "an id, or a range such as 3-7, names fewer")
+
+
+@contextlib.contextmanager
+def _slow() -> Iterator[None]:
+    """After some seconds it is said, once, what the waiting is for, where somebody watches."""
+    telling = threading.Timer(
+        QUIET_SECONDS, output.note, ["waiting until no process is left; Ctrl-C ends only the waiting"]
+    )
+    telling.daemon = True
+    if sys.stderr.isatty():
+        telling.start()
+    try:
+        yield
+    finally:
+        telling.cancel()

@@ -1,0 +1,84 @@
+"""`gpq edit`: changes what was asked of jobs that have not ended."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from gpq.cli.jobs import control
+from gpq.cli.shared import wishes
+from gpq.cli.shared.frame import Jobs, Json, frame
+from gpq.client.connection import call
+from gpq.options import edits
+from gpq.rpc import messages
+
+app = frame()
+
+
+def _option(*names: str, help: str, metavar: str | None = None) -> Any:
+    return typer.Option(*names, help=help, metavar=metavar, show_default=False)
+
+
+@app.command()
+def edit(
+    jobs: Jobs,
+    name: Annotated[str, _option("--name", "-n", metavar="NAME", help="Another name.")] = "",
+    priority: Annotated[int | None, _option("--priority", metavar="N", help="Higher goes first.")] = None,
+    gpus: Annotated[str, _option("--gpus", "-g", metavar="N|A-B", help="Of a job that waits or can be resized.")] = "",
+    time: Annotated[
+        str, _option("--time", "-t", metavar="DURATION", help="Limit of the run time; none: no limit.")
+    ] = "",
+    retries: Annotated[int | None, _option("--retries", metavar="N", help="Tries after a failure, in all.")] = None,
+    tag: Annotated[list[str] | None, _option("--tag", metavar="NAME", help="Add a label; may be repeated.")] = None,
+    untag: Annotated[list[str] | None, _option("--untag", metavar="NAME", help="Take one away.")] = None,
+    after: Annotated[
+        list[str] | None,
+        _option("--after", metavar="JOB[:ok|any|notok]", help="Instead of what it waits for; or none."),
+    ] = None,
+    begin: Annotated[str, _option("--begin", metavar="WHEN", help="Start no earlier; now: at once.")] = "",
+    gpu_type: Annotated[str, _option("--gpu-type", metavar="TEXT", help="Part of the GPU's name; none: any.")] = "",
+    min_gpu_memory: Annotated[
+        str, _option("--min-gpu-memory", metavar="SIZE", help="Least memory of each GPU; none: any.")
+    ] = "",
+    max_batch_size: wishes.MaxBatchSize = None,
+    background: Annotated[
+        bool | None, _option("--background/--no-background", help="Take only what nobody else wants, or not.")
+    ] = None,
+    array_limit: Annotated[
+        str, _option("--array-limit", metavar="N", help="How many jobs of the array may run at once; none: all.")
+    ] = "",
+    notify: Annotated[
+        list[str] | None,
+        _option("--notify", metavar="NAME", help="Whom to tell from now on, as for `gpq submit`; none: nobody."),
+    ] = None,
+    notify_on: Annotated[
+        str, _option("--notify-on", metavar="WORD,...", help="Of what: start, restart, retry, fail, end.")
+    ] = "",
+    accept: Annotated[
+        list[str] | None,
+        _option(
+            "--accept",
+            metavar="CODE",
+            help="A suspicion that is to count for nothing; may be repeated; none: all count.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Change jobs that wait; of those that run, name, priority, limits, whom they tell, and the GPUs if they can be resized.
+
+    \b
+    Example:
+      gpq edit 42 --priority 10 --time 12h
+      gpq edit 42 --gpus 2-8
+      gpq edit 42-49 --after none --begin now
+      gpq edit 42 --notify desktop --notify-on fail,end
+      gpq edit 42 --accept own-next
+    """
+    asked = edits.request(
+        jobs, name=name, priority=priority, gpus=gpus, time=time, retries=retries, tag=tag or (), untag=untag or (),
+        after=after or (), begin=begin, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory, max_batch_size=max_batch_size,
+        array_limit=array_limit, background=background, notify=notify or (), notify_on=notify_on,
+        accept=accept or (),
+    )  # fmt: skip
+    return control.tell(call(asked, messages.Changed), "changed", as_json=json)

@@ -1,0 +1,73 @@
+"""`gpq history`: the jobs that ended, and what each had and came to."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from gpq.cli.shared import output
+from gpq.cli.shared.frame import Color, ColorChoice, Json, frame
+from gpq.client.connection import call
+from gpq.errors import UsageError
+from gpq.options.parsing.moments import window
+from gpq.rpc import messages
+
+app = frame()
+
+LATEST = 20
+
+JOBS = typer.Argument(metavar="[JOB]...", help="Ids, ranges, names, @ for the last.")
+USER = typer.Option("--user", "-u", metavar="USER", help="Only this user's jobs.")
+STATE = typer.Option("--state", "-s", metavar="ENDED", help="Only jobs that ended so; may be repeated.")
+SINCE = typer.Option("--since", metavar="WHEN", help="Ended since: 7d, yesterday, 'mon 9:00', 2026-11-01.")
+UNTIL = typer.Option("--until", metavar="WHEN", help="Ended before, written likewise.")
+NUMBER = typer.Option(
+    "--number", "-n", metavar="N", min=1, help="The latest N. [default: 20; with --csv and --json all]"
+)
+CSV = typer.Option("--csv", help="Print a CSV line for each job.")
+
+
+@app.command()
+def history(
+    jobs: Annotated[list[str] | None, JOBS] = None,
+    user: Annotated[str, USER] = "",
+    state: Annotated[list[str] | None, STATE] = None,
+    since: Annotated[str, SINCE] = "",
+    until: Annotated[str, UNTIL] = "",
+    number: Annotated[int | None, NUMBER] = None,
+    csv: Annotated[bool, CSV] = False,
+    color: Color = ColorChoice.auto,
+    json: Json = False,
+) -> None:
+    """The jobs that ended, the latest last: waits, GPU hours and what they were worth, restarts and what they cost.
+
+    GPUS is the mean over the time it RAN. GOODPUT H: hours in which one GPU, used as well as the job can use one, would have
+    done the same useful work; of jobs that report progress. COST H: GPU hours of stops and starts after the first. RHO is
+    finish-time fairness, at most 1 is fair.
+
+    \b
+    Example:
+      gpq history -n 50
+      gpq history --user alice --since "mon 9:00" --state failed
+      gpq history --since 30d --csv > jobs.csv
+    """
+    if csv and json:
+        raise UsageError("--csv and --json do not go together", "choose one of them")
+    begin, end = window(since, until)
+    limit = number if number is not None else 0 if csv or json else LATEST
+    asked = messages.History(list(jobs or []), user, list(state or []), begin, end, limit)
+    answer = call(asked, messages.HistoryList)
+    if json:
+        output.emit(answer)
+        return
+    output.note(*answer.notes)
+    if csv:
+        from gpq.views.pictures import sheet
+
+        sys.stdout.write(sheet.text(answer.jobs, messages.EndedView))
+    else:
+        from gpq.views import accounts
+
+        output.text(accounts.history, answer, color.value)

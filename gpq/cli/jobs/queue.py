@@ -1,0 +1,50 @@
+"""`gpq status`, quick: ask, draw, print. The typer command in `gpq.cli.jobs.status` ends here too."""
+
+import sys
+
+from gpq.client import quick
+from gpq.options.query import is_query
+from gpq.views import plain
+from gpq.views.queue import lines
+
+EVERY = 1 << 40  # more than there can be
+SCREEN = 200  # rows at most of jobs that wait, where nobody asked for some or for all
+
+
+def show(
+    jobs: list[str],
+    *,
+    json: bool = False,
+    all: bool = False,
+    color: str = "auto",
+    user: str = "",
+    states: list[str] | None = None,
+    recent: int = 20,
+) -> int:
+    """Print the queue; its exit status. Starts a daemon when none runs."""
+    query = [word for word in jobs if is_query(word)]
+    jobs = [word for word in jobs if word not in query]
+    request: dict[str, object] = {"jobs": jobs, "recent": recent, "user": user, "states": states or [], "query": query}
+    if all:
+        request["recent"] = EVERY
+    elif not (json or jobs or query or states):
+        request["waiting"] = SCREEN
+    try:
+        result = quick.ask("status", request)
+    except quick.NobodyListens:
+        from gpq.client.autostart import ensure_daemon
+
+        ensure_daemon()
+        result = quick.ask("status", request)
+    if json:
+        import json as encoder  # the one reader that asks for it pays for it
+
+        sys.stdout.write(encoder.dumps(result) + "\n")
+        return 0
+    limit = plain.terminal_width()
+    drawn = lines(result, limit, colour=plain.wants_colour(color), mark=plain.ellipsis(), fold=not jobs and not query)
+    drawn.append("")
+    sys.stdout.write("\n".join(drawn))
+    for warning in result.get("warnings", []):
+        sys.stderr.write(f"note: {plain.safe(warning)}\n")
+    return 0

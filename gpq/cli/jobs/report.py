@@ -1,0 +1,80 @@
+"""`gpq report`: who had how many GPU hours, what they were worth, and how fair it was."""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from gpq.cli.shared import output
+from gpq.cli.shared.frame import Color, ColorChoice, Json, frame
+from gpq.client.connection import call
+from gpq.errors import UsageError
+from gpq.options.parsing.moments import window
+from gpq.rpc import messages
+
+app = frame()
+
+
+class By(str, Enum):
+    user = "user"
+    job = "job"
+    server = "server"
+    day = "day"
+
+
+BY = typer.Option("--by", metavar="user|job|server|day", help="A row for each of these.")
+SINCE = typer.Option("--since", metavar="WHEN", help="From then on: 7d, yesterday, 'mon 9:00', 2026-11-01.")
+UNTIL = typer.Option("--until", metavar="WHEN", help="Up to then, written likewise.")
+CSV = typer.Option("--csv", help="Print a CSV line for each row.")
+HTML = typer.Option("--html", metavar="FILE", help="Write one page with plots, which needs no network.")
+
+
+@app.command()
+def report(
+    by: Annotated[By, BY] = By.user,
+    since: Annotated[str, SINCE] = "",
+    until: Annotated[str, UNTIL] = "",
+    csv: Annotated[bool, CSV] = False,
+    html: Annotated[str, HTML] = "",
+    color: Color = ColorChoice.auto,
+    json: Json = False,
+) -> None:
+    """GPU hours by user, job, server or day: what they were worth, waits, restarts and their cost, failed work, fairness.
+
+    GOODPUT H is what the GPU hours were worth: hours in which one GPU, used as well as the job can use one, would have done
+    the same useful work. WORTH is their part of the GPU hours of jobs that report progress. SHARE is of all GPU hours, FAIR
+    what equal parts for all who ran or waited would have been. WAIT is the median from submission to start, P95 all but
+    the longest 5%. RHO and MAX are the median and worst finish-time fairness, at most 1 is fair.
+
+    \b
+    Example:
+      gpq report --since 30d
+      gpq report --by day --since "mon 0:00" --csv
+      gpq report --since 2026-11-01 --html report.html
+    """
+    if csv and json:
+        raise UsageError("--csv and --json do not go together", "choose one of them")
+    begin, end = window(since, until)
+    if html:
+        from gpq.views.pictures import page
+
+        page.check(html)
+    answer = call(messages.Report(begin, end, by.value), messages.ReportView)
+    if html:
+        users = answer if by is By.user else call(messages.Report(begin, end), messages.ReportView)
+        page.write(html, page.document(answer, users))
+    if json:
+        output.emit(answer)
+    elif csv:
+        from gpq.views.pictures import sheet
+
+        sys.stdout.write(sheet.text(answer.rows, messages.ReportRow))
+    elif html:
+        output.say(f"wrote {html}")
+    else:
+        from gpq.views import accounts
+
+        output.text(accounts.report, answer, color.value)

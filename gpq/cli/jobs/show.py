@@ -1,0 +1,27 @@
+"""`gpq show`: everything about one job."""
+
+from __future__ import annotations
+
+from gpq.cli.shared import output
+from gpq.cli.shared.frame import Color, ColorChoice, Job, Json, frame
+from gpq.client.connection import call
+from gpq.rpc import messages
+from gpq.views import detail
+
+app = frame()
+
+
+@app.command()
+def show(job: Job, color: Color = ColorChoice.auto, json: Json = False) -> None:
+    """Everything about one job: what was asked, attempts and placements, goodput by number of GPUs, what restarts cost.
+
+    \b
+    Example:
+      gpq show 42
+      gpq show @ --json
+    """
+    answer = call(messages.Show(job), messages.JobDetail)
+    if json:
+        output.emit(answer)
+    else:
+        output.text(detail.lines, answer, color.value)

@@ -1,0 +1,26 @@
+"""`gpq why`: the reasons of the last round for one job."""
+
+from __future__ import annotations
+
+from gpq.cli.shared import output
+from gpq.cli.shared.frame import Color, ColorChoice, Job, Json, frame
+from gpq.client.connection import call
+from gpq.rpc import messages
+from gpq.views import explanation
+
+app = frame()
+
+
+@app.command()
+def why(job: Job, color: Color = ColorChoice.auto, json: Json = False) -> None:
+    """Every reason why a job waits, or why it has these GPUs and not more or fewer, and what would change that.
+
+    \b
+    Example:
+      gpq why 42
+    """
+    answer = call(messages.Why(job), messages.Explanation)
+    if json:
+        output.emit(answer)
+    else:
+        output.text(explanation.lines, answer, color.value)

@@ -1,0 +1,1 @@
+"""Commands about servers, the daemon, the configuration and who is notified."""

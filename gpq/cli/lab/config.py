@@ -1,0 +1,174 @@
+"""`gpq config`: what holds, whether the file is right, where it and the training library are, and which policies there are."""
+
+from __future__ import annotations
+
+import json as encoder
+import os
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from gpq import config as configuration
+from gpq import outward, paths
+from gpq.cli.shared import output
+from gpq.cli.shared.frame import Json, default_to, frame
+from gpq.errors import UsageError
+from gpq.options import documents
+from gpq.policies.registry import POLICIES
+from gpq.views import plain
+
+app = frame(default_to("show", alone=True))
+FILE = typer.Argument(metavar="[FILE]", help="Another file than the one in use.")
+
+
+@app.callback(
+    help="Show and check the configuration (TOML). Without a command: `show`. Only `gpq nodes add` and `remove` write it."
+)
+def config() -> None:
+    """Make it a group of commands."""
+
+
+@app.command()
+def show(json: Json = False) -> None:
+    """All settings that hold, defaults included, as a valid file.
+
+    \b
+    Example:
+      gpq config show > ~/.config/gpq/config.toml
+    """
+    settings = configuration.load(policies=POLICIES)
+    shown = outward.without_urls(settings.notify)
+    tree = {**asdict(settings), "notify": shown}
+    if json:
+        output.emit(documents.Settings(**tree))
+        return
+    hidden = {name for name in shown if name not in outward.SETTINGS}
+    gone = {"default"} if hidden else set()  # it may name one of them
+    lines = toml({**tree, "notify": {name: value for name, value in shown.items() if name not in hidden | gone}})
+    output.say(*lines)
+    if hidden:  # in no table of their own: what is printed is a valid file
+        output.note(f"left out, for their URLs may hold secrets: notify.{', notify.'.join(sorted(hidden))}")
+
+
+@app.command()
+def check(file: Annotated[str, FILE] = "", json: Json = False) -> None:
+    """Is the file right? Mistakes are named with line and column.
+
+    \b
+    Example:
+      gpq config check
+      gpq config check new.toml
+    """
+    path = os.path.abspath(file) if file else paths.config()
+    there = os.path.exists(path)
+    if file and not there:
+        raise UsageError(f"no file {file}", "`gpq config path` tells which one is in use")
+    try:
+        settings = configuration.load(path, policies=POLICIES, cores=os.sched_getaffinity(0))
+    except UsageError as error:  # the hint need not name the command that gives it
+        hint = "correct it; without a file the defaults hold" if error.hint == configuration.CHECK else error.hint
+        raise UsageError(error.message, hint) from None
+    _check_targets(settings.notify, path)
+    if json:
+        output.emit(documents.ConfigChecked(path, there))
+    else:
+        output.say(f"{path} is right" if there else f"there is no {path}: the defaults hold")
+    if settings.metrics and not (address := outward.address(settings.metrics)).private:
+        output.note(f"metrics: {address.host} is no address of this machine alone: {outward.OPEN}")
+
+
+def _check_targets(table: outward.Table, path: str) -> None:
+    """Raises UsageError for a URL that apprise can make nothing of."""
+    targets = outward.notify(table).targets
+    if not targets:
+        return
+    from gpq.notify.sending import judge  # it imports apprise
+
+    for name, url in targets.items():
+        if why := judge(name, url):
+            raise UsageError(f"{path}: notify.{name}: {why}", "https://appriseit.com lists what each service needs")
+    if os.stat(path).st_mode & 0o077:
+        output.note(f"others can read {path}, and so the URLs in [notify]: chmod 600 {path}")
+
+
+@app.command()
+def path(json: Json = False) -> None:
+    """Where the file is, or would be.
+
+    \b
+    Example:
+      $EDITOR "$(gpq config path)"
+    """
+    if json:
+        output.emit(documents.ConfigPath(paths.config()))
+    else:
+        output.say(paths.config())
+
+
+@app.command()
+def library(json: Json = False) -> None:
+    """The folder with the training library alone: for the PYTHONPATH of a script that runs without gpq.
+
+    Under gpq no script needs it: gpq puts that folder there itself.
+
+    \b
+    Example:
+      PYTHONPATH="$(gpq config library)" python train.py
+      gpq config library > "$(python -c 'import site; print(site.getsitepackages()[0])')/gpq.pth"
+    """
+    from gpq.connectors.library import library as made
+
+    folder = made(paths.home(), renew=False)
+    if json:
+        output.emit(documents.LibraryPath(folder))
+    else:
+        output.say(folder)
+
+
+@app.command()
+def policies(json: Json = False) -> None:
+    """The policies that `policy` in the file may name, one sentence each; `*` marks the one it names.
+
+    \b
+    Example:
+      gpq config policies
+    """
+    chosen = _chosen()
+    if json:
+        rows = [documents.PolicyView(name, each.sentence, name == chosen) for name, each in POLICIES.items()]
+        output.emit(documents.Policies(rows))
+        return
+    room, limit = max(map(len, POLICIES)), plain.terminal_width()
+    for name, each in POLICIES.items():
+        mark = "*" if name == chosen else " "
+        output.say(*plain.wrapped(each.sentence, limit, f"{mark} {name:{room}}  ", " " * (room + 4)))
+
+
+def _chosen() -> str:
+    """The policy that the file names; "" and a remark where the file cannot be read: the list needs none."""
+    try:
+        return configuration.load().policy
+    except UsageError as error:
+        output.note(f"none is marked: {error.message}")
+        return ""
+
+
+def toml(tree: dict[str, Any], prefix: str = "") -> list[str]:
+    """The lines of a TOML file: plain values first, then a table for each dictionary. None is left out."""
+    lines = [
+        f"{key} = {_value(value)}" for key, value in tree.items() if not isinstance(value, dict) and value is not None
+    ]
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            name = f"{prefix}{key}"
+            nested = toml(value, f"{name}.")
+            lines += (
+                ["", f"[{name}]", *nested] if any(not isinstance(each, dict) for each in value.values()) else nested
+            )
+    return lines
+
+
+def _value(value: Any) -> str:
+    """Texts as JSON writes them are texts of TOML; so are its numbers, truth values and lists."""
+    return encoder.dumps(value)

@@ -1,0 +1,116 @@
+"""`gpq demo`: three real training jobs on two embedded CPU servers, to the end, with the live table."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from gpq import demo as play
+from gpq.cli.shared import output
+from gpq.cli.shared.frame import Color, ColorChoice, Json, frame
+from gpq.options.parsing import values
+from gpq.rpc.messages import TopView
+from gpq.views.plain import moment, safe
+
+app = frame()
+POLICY = typer.Option("--policy", metavar="POLICY", help="Of the daemon; `gpq config policies` lists them.")
+HOME = typer.Option("--home", metavar="DIR", help="Keep state and logs there; else they stay only if the demo fails.")
+TIMEOUT = typer.Option("--timeout", metavar="DURATION", help="Give up after this long, with exit code 124.")
+
+Draw = Callable[[TopView, str], None]
+
+
+@app.command()
+def demo(
+    policy: Annotated[str, POLICY] = "goodput",
+    home: Annotated[str, HOME] = "",
+    timeout: Annotated[str, TIMEOUT] = "5m",
+    color: Color = ColorChoice.auto,
+    json: Json = False,
+) -> int:
+    """Train three jobs to the end on two embedded CPU servers, with a daemon of its own, and judge the outcome.
+
+    It passes when all three complete and reach their targets, every epoch visited each sample exactly once, one was
+    resized while it ran (if the policy resizes jobs), and one changed its batch size without a restart (if the policy
+    knows what that is worth). Your own queue is not touched.
+
+    \b
+    Example:
+      gpq demo
+      gpq demo --policy tiresias
+      gpq demo --json --timeout 10m
+    """
+    seconds = values.seconds(timeout, "--timeout")
+    live = not json and sys.stdout.isatty()
+    with play.stage(home, policy) as here, _picture(color.value) if live else _lines() as draw:
+        result = play.play(here, draw, timeout=seconds)
+    if json:
+        output.emit(result)
+    else:
+        output.say(*_summary(result))
+    return 0 if result.passed else 1
+
+
+@contextmanager
+def _picture(color: str) -> Iterator[Draw]:
+    """The live table, redrawn in place."""
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from gpq.views.top.top import frame as picture
+
+    console = output.screen(color)
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+
+        def draw(view: TopView, act: str) -> None:
+            shown = picture(view, console.width, console.height - 1)
+            live.update(Group(Text(f"gpq demo: {act}", style="bold cyan"), shown), refresh=True)
+
+        yield draw
+
+
+@contextmanager
+def _lines() -> Iterator[Draw]:
+    """Off a terminal: a line on stderr for each thing that happens."""
+    said: set[tuple[str, str]] = set()
+
+    def draw(view: TopView, act: str) -> None:
+        news = [("", f"-- {act}")]
+        news += [
+            (change.at, f"{moment(change.at)[11:]}  job {change.job}: {change.text}")
+            for change in reversed(view.changes)
+        ]
+        for key, line in news:
+            if (key, line) not in said:
+                said.add((key, line))
+                sys.stderr.write(safe(line) + "\n")
+        sys.stderr.flush()
+
+    yield draw
+
+
+def _summary(result: play.DemoResult) -> list[str]:
+    """The last lines: one per job, then one per promise."""
+    count = len(result.jobs)
+    lines = []
+    for job in result.jobs:
+        value = "nothing" if job.value is None else f"{job.value:.4g}"
+        lines.append(
+            f"{job.name}: {job.state} after {job.seconds:.0f} s, {job.metric} {value} (target {job.target:g}: "
+            f"{'reached' if job.reached else 'missed'}), resized {job.resizes}x, batch changed {job.batch_changes}x"
+        )
+    lines += [
+        f"{result.completed} of {count} jobs completed",
+        f"{result.targets_reached} of {count} targets reached",
+        f"{result.resized} of {count} jobs resized while running, continued from their checkpoints",
+        f"{result.batch_changed} of {count} jobs changed their batch size without a restart",
+        "no sample lost or repeated" if result.samples_exact else "samples were lost or repeated",
+        f"{'passed' if result.passed else 'FAILED'} under {result.policy} in {result.seconds:.0f} s"
+        + (f"; logs in {result.home}" if result.home else ""),
+    ]
+    return lines

@@ -1,0 +1,1 @@
+"""`gpq simulate`: options to runs, runs to tables."""

@@ -1,0 +1,203 @@
+"""`gpq simulate`: policies compared on published workloads or on the lab's own jobs, in simulated time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from gpq.cli.shared import output
+from gpq.cli.shared.frame import Color, ColorChoice, frame
+from gpq.cli.simulate import effects, simulating
+from gpq.errors import UsageError
+from gpq.options.parsing import values
+from gpq.sim.compare import compare, feasible, workers
+from gpq.sim.measurements.sources import Source
+from gpq.sim.replay.rules import Rules
+from gpq.views import plain
+
+app = frame()
+WHOLE = 100_000  # columns of a pipe: what is read by a program is never cut
+
+
+class Ruleset(str, Enum):
+    osdi21 = "osdi21"
+    sia = "sia"
+
+
+WORKLOADS = typer.Argument(metavar="[FILE]...", help="CSV: name, time, application, num_replicas, batch_size.")
+TRACES = typer.Option("--traces", metavar="PATH", help="Folder of measurements, one folder for each application.")
+NODES = typer.Option(
+    "--nodes", metavar="NxG[:TYPE],...", help="Cluster: 16x4, or 6x4:t4,2x8:a100. Repeat it to compare. [default: 16x4]"
+)
+POLICY = typer.Option("--policy", metavar="POLICY,...", help="Policies to compare.")
+INTERVAL = typer.Option("--interval", metavar="SECONDS", help="Between two rounds. [default: 60]")
+RESTART = typer.Option(
+    "--restart", metavar="SECONDS", help="Cost of each start and move. [default: 30; sia: by application]"
+)
+INTERFERENCE = typer.Option(
+    "--interference", metavar="SHARE", help="Slowdown of jobs over several nodes that share a node."
+)
+KNOWN = typer.Option(
+    "--known-length/--unknown-length", help="Jobs declare how long they are. [default: unknown; history: known]"
+)
+PRIORS = typer.Option(
+    "--priors/--no-priors",
+    help="Jobs start from profiles of earlier ones of the same program. [default: no; history: yes]",
+)
+EVENTS = typer.Option(
+    "--events/--no-events", help="Rounds also when a job arrives, ends or first reports. [default: no; history: yes]"
+)
+NOISE = typer.Option("--noise", metavar="SHARE", help="Relative error of what jobs measure.")
+SEED = typer.Option("--seed", metavar="N,...", help="Of all chance; a list runs each.")
+PARALLEL = typer.Option("--jobs-parallel", metavar="N", min=1, help="Processes that simulate.")
+RULES = typer.Option("--rules", metavar="osdi21|sia", help="Whose charges: those of Pollux's or Sia's simulator.")
+SET = typer.Option("--set", metavar="KEY=VALUE", help="A switch of the policy, as use_length=off; may be repeated.")
+HISTORY = typer.Option("--history", help="Replay your own jobs from the store instead of a file.")
+SINCE = typer.Option("--since", metavar="DURATION", help="With --history: only jobs submitted since, as 30d.")
+CSV = typer.Option("--csv", help="Print one CSV line for each run.")
+PLOT = typer.Option("--plot", metavar="FILE", help="Draw completion times, fairness and GPUs: FILE.svg or FILE.png.")
+JSON = typer.Option("--json", help="Print JSON only.")
+
+
+@app.command()
+def simulate(
+    workloads: Annotated[list[str] | None, WORKLOADS] = None,
+    traces: Annotated[str, TRACES] = "",
+    nodes: Annotated[list[str] | None, NODES] = None,
+    policy: Annotated[str, POLICY] = "goodput",
+    interval: Annotated[float | None, INTERVAL] = None,
+    restart: Annotated[float | None, RESTART] = None,
+    interference: Annotated[float, INTERFERENCE] = 0.0,
+    known_length: Annotated[bool | None, KNOWN] = None,
+    priors: Annotated[bool | None, PRIORS] = None,
+    events: Annotated[bool | None, EVENTS] = None,
+    noise: Annotated[float, NOISE] = 0.0,
+    seed: Annotated[str, SEED] = "0",
+    jobs_parallel: Annotated[int, PARALLEL] = 1,
+    rules: Annotated[Ruleset, RULES] = Ruleset.osdi21,
+    setting: Annotated[list[str] | None, SET] = None,
+    history: Annotated[bool, HISTORY] = False,
+    since: Annotated[str, SINCE] = "",
+    plot: Annotated[str, PLOT] = "",
+    csv: Annotated[bool, CSV] = False,
+    color: Color = ColorChoice.auto,
+    json: Annotated[bool, JSON] = False,
+) -> int:
+    """Compare policies on a workload in simulated time, with the policy code of the daemon.
+
+    MEAN, MEDIAN and P99 are completion times. RHO is finish-time fairness: completion time over that of the job alone
+    on its share; at most 1 is fair. --history replays your own jobs, on your own cluster unless --nodes names others.
+
+    \b
+    Example:
+      gpq simulate workload-1.csv --traces traces --policy goodput,fifo
+      gpq simulate w.csv --traces t --nodes 6x4:t4,2x8:a100 --rules sia --json
+      gpq simulate --history --since 30d --nodes 2x4 --nodes 2x5
+    """
+    if csv and json:
+        raise UsageError("--csv and --json do not go together", "choose one of them")
+    made = Rules(
+        nodes=(),
+        interval=simulating.within(60.0 if interval is None else interval, "--interval", 1.0, 86_400.0),
+        interference=simulating.within(interference, "--interference", 0.0, 0.99),
+        # One's own jobs are replayed as the daemon would run them, public ones by the rules of their artifact.
+        known_length=history if known_length is None else known_length,
+        priors=history if priors is None else priors,
+        events=history if events is None else events,
+        noise=simulating.within(noise, "--noise", 0.0, 10.0),
+        profiled=rules is Ruleset.sia,
+        config=simulating.settings(setting or []),
+    )
+    if restart is not None:
+        simulating.within(restart, "--restart", 0.0, 86_400.0)
+    if plot:
+        _check_plot(plot)
+    names, numbers = simulating.policies(policy), simulating.seeds(seed)
+    if history:
+        _no_files(workloads or [], traces, rules)
+        span = values.seconds(since, "--since") if since else None
+        own = simulating.own_jobs(span, restart)
+        sources: list[Source] = [own]
+        machines = simulating.measured_on(own, nodes or [])
+        output.note(*filter(None, (simulating.left_out(own), simulating.unended(own))))
+    else:
+        if since:
+            raise UsageError("--since is for --history", "leave it out, or replay your own jobs with --history")
+        sources = simulating.published(workloads or [], traces, rules is Ruleset.sia, restart)
+        machines = simulating.named_clusters(nodes or [simulating.DEFAULT_NODES])
+    feasible.check(sources, machines, names)
+    idle = effects.idle(names, made, machines, numbers, known_length=known_length, priors=priors)
+    output.note(*filter(None, [idle]))
+    runs = compare.plan(names, sources, machines, simulating.RulesFor(made), numbers)
+    with _bar(runs) as progress:
+        found = compare.attempt_all(runs, jobs_parallel, progress)
+    failed = [each for each in found if isinstance(each, compare.Failure)]
+    _show(compare.blocks(runs, found), failed, csv=csv, color=color.value, json=json)
+    if plot:
+        _draw(compare.blocks(runs, found), plot)
+    for each in failed:
+        output.failure(f"{simulating.named(each)}: {each.message}", each.hint)
+    return 1 if failed else 0
+
+
+def _no_files(workloads: Sequence[str], traces: str, rules: Ruleset) -> None:
+    for given, option in ((workloads, "a workload file"), (traces, "--traces"), (rules is Ruleset.sia, "--rules sia")):
+        if given:
+            raise UsageError(f"{option} does not go with --history", "--history replays the jobs of your own store")
+
+
+def _check_plot(path: str) -> None:
+    from gpq.views.pictures import plot
+
+    plot.check(path)
+
+
+def _show(blocks: list[compare.Block], failed: list[compare.Failure], *, csv: bool, color: str, json: bool) -> None:
+    from gpq.views import comparison
+
+    if json:
+        output.emit(comparison.document(blocks, failed))
+    elif csv:
+        sys.stdout.write(comparison.csv_text(blocks))
+    elif blocks:
+        width = plain.terminal_width()
+        output.console(color, pipe=WHOLE).print(comparison.picture(blocks, width, whole=not failed))
+
+
+def _draw(blocks: list[compare.Block], path: str) -> None:
+    from gpq.views.pictures import plot
+
+    if blocks:
+        plot.draw(blocks, path)
+    else:
+        output.note(f"--plot {path}: there is nothing to draw")
+
+
+@contextmanager
+def _bar(runs: Sequence[compare.Run]) -> Iterator[workers.Progress | None]:
+    """On a terminal: how many of the jobs of all runs have ended, and when the rest will have."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:.0f}%"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("simulating", total=len(runs))
+
+        def progress(shares: Sequence[float]) -> None:
+            done = sum(share >= 1.0 for share in shares)
+            bar.update(task, completed=sum(shares), description=f"simulating {done}/{len(runs)}")
+
+        yield progress

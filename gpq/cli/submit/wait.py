@@ -1,0 +1,78 @@
+"""`gpq wait`: blocks until jobs have ended and exits with their code."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+from gpq.cli.shared import output
+from gpq.cli.shared.bringing import Bar
+from gpq.cli.shared.frame import Jobs, Json, frame
+from gpq.client import following
+from gpq.options.parsing import values
+from gpq.rpc import messages
+from gpq.views.queue import remark
+
+app = frame()
+SUSPENSE = 5.0  # seconds after which a job that has not started is worth a remark
+
+
+@app.command()
+def wait(
+    jobs: Jobs,
+    timeout: Annotated[
+        str, typer.Option("--timeout", metavar="DURATION", help="Give up then, with exit code 124.")
+    ] = "",
+    json: Json = False,
+) -> int:
+    """Block until the jobs have ended; exit with the job's own code (128+n for a signal), of several the first that is not 0.
+
+    \b
+    Example:
+      gpq wait 42 && gpq submit -- ./evaluate.sh
+      gpq wait 3-7 --timeout 2h
+    """
+    seconds = values.seconds(timeout, "--timeout") if timeout else None
+    with output.on_interrupt("the jobs stay queued or run on: `gpq cancel` stops them"):
+        return until_ended(jobs, seconds, as_json=json, say_why=sys.stderr.isatty() and not json)
+
+
+def until_ended(
+    jobs: list[str], seconds: float | None, *, as_json: bool = False, quiet: bool = False, say_why: bool = False
+) -> int:
+    """The first exit status that is not 0, by id. Raises TimedOut after so many `seconds`.
+
+    `say_why`: of what has not started soon it is said once, on stderr, why not.
+    """
+    bar, suspense, told = Bar(), time.monotonic() + SUSPENSE, not say_why
+
+    def longest() -> float:
+        return following.SLICE if told else max(suspense - time.monotonic(), 0.0)
+
+    def seen(answer: messages.JobList) -> None:
+        nonlocal told
+        if not told and time.monotonic() >= suspense:
+            bar.note(*waiting(answer))
+            told = True
+
+    answer = following.until_ended(jobs, seconds, bar, longest=longest, seen=seen)
+    if as_json:
+        output.emit(answer)
+    elif not quiet:
+        output.say(*(_ended(job) for job in answer.jobs))
+    return next((status for job in answer.jobs if (status := following.exit_status(job))), 0)
+
+
+def waiting(answer: messages.JobList) -> list[str]:
+    """Why those wait that do, and which servers are to blame."""
+    pending = [job for job in answer.jobs if job.state == "pending" and job.reason]
+    said = [f"job {job.id} is pending: {job.reason}; `gpq why {job.id}` says more" for job in pending]
+    return [*said, *answer.warnings] if said else []
+
+
+def _ended(job: messages.JobView) -> str:
+    said = remark({"exit_status": job.exit_status, "state": job.state, "reason": job.reason})
+    return f"job {job.id} {job.state}" + (f": {said}" if said else "")

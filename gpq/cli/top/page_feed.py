@@ -1,0 +1,93 @@
+"""What `gpq top` asks of one job that is open, each time: all of `gpq show` and `gpq why`, and what its log has gained."""
+
+from __future__ import annotations
+
+import base64
+from collections import deque
+
+from gpq.client.connection import Lasting
+from gpq.errors import DaemonUnreachable, GpqError
+from gpq.rpc import messages
+from gpq.views.terminal import ERASE, Filter
+from gpq.views.top.job_page import Page
+
+KEPT = 2000  # lines of a log
+TAIL = 64 << 10  # bytes before its end from which it is read
+LONGEST = 8192  # characters of a line
+PIECES = 16  # of a log that are read before the picture is drawn again
+
+
+class PageFeed:
+    """Called with a connection it answers the page of one job. One thread."""
+
+    def __init__(self, job: int) -> None:
+        self._job = str(job)
+        self._log = Log()
+
+    def __call__(self, daemon: Lasting) -> Page:
+        detail = daemon.call(messages.Show(self._job), messages.JobDetail)
+        why = daemon.call(messages.Why(self._job), messages.Explanation)
+        self._log.read(daemon, self._job, detail.job.attempt)
+        return Page(detail, why, tuple(self._log.lines), self._log.about)
+
+
+class Log:
+    """The end of the log of the latest attempt, on its first server."""
+
+    def __init__(self) -> None:
+        self.lines: deque[str] = deque(maxlen=KEPT)
+        self.about = ""
+        self._attempt = 0
+        self._offset = -1  # below 0: nothing was read of it yet
+        self._filter = Filter()
+        self._rest = ""  # the last line, as long as it has no end
+
+    def read(self, daemon: Lasting, job: str, attempt: int) -> None:
+        """All that is new. What keeps it from being read is told in `about`: the rest of the page is worth a look too."""
+        if attempt != self._attempt:
+            self._attempt, self._offset, self._filter = attempt, -1, Filter()
+            if self.lines:
+                self._write(("\n" if self._rest else "") + f"--- attempt {attempt} ---\n")
+        if not attempt:
+            self.about = "it has not started yet"
+            return
+        try:
+            for _ in range(PIECES):
+                if not self._piece(daemon, job):
+                    return
+        except DaemonUnreachable:
+            raise
+        except GpqError as error:
+            self.about = error.message
+
+    def _piece(self, daemon: Lasting, job: str) -> bool:
+        first = self._offset < 0
+        request = messages.Logs(job, self._attempt, offset=max(self._offset, 0), tail=TAIL if first else 0)
+        chunk = daemon.call(request, messages.LogChunk)
+        self.about = chunk.silent or f"attempt {chunk.attempt} on {chunk.node}"
+        if chunk.silent:
+            return False
+        data = base64.b64decode(chunk.data)
+        if first and chunk.offset > len(data):  # it begins in the middle of a line
+            data = data.partition(b"\n")[2]
+        if chunk.skipped:
+            self._write(("\n" if self._rest else "") + "--- left out: the log is over its limit ---\n")
+        self._offset = chunk.offset
+        self._write(self._filter.feed(data))
+        return bool(chunk.data)
+
+    def _write(self, text: str) -> None:
+        if self._rest:
+            self.lines.pop()
+        *ended, self._rest = (self._rest + text).split("\n")
+        self.lines.extend(_shown(line) for line in ended)
+        if len(self._rest) > LONGEST:
+            self._rest = _shown(self._rest)
+        if self._rest:
+            self.lines.append(_shown(self._rest))
+
+
+def _shown(line: str) -> str:
+    """What a terminal shows of it: a progress bar draws itself over what it drew before."""
+    drawn = [part for part in line.split(ERASE) if part]
+    return drawn[-1][:LONGEST] if drawn else ""

@@ -1,0 +1,80 @@
+"""`gpq top`: the live view, until q or Ctrl-C; one frame with --once, and wherever stdout is no terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from gpq.cli.shared import output
+from gpq.cli.shared.frame import Color, ColorChoice, Json, frame
+from gpq.cli.top.feed import look
+from gpq.client.connection import Lasting
+from gpq.errors import GpqError, UsageError
+from gpq.rpc.messages import TopLook, TopView
+from gpq.views import plain
+
+app = frame()
+QUERY = typer.Argument(metavar="[JOB | QUERY]...", help="Only these jobs, as gpq status takes them.")
+ONCE = typer.Option("--once", help="Print one frame and end.")
+INTERVAL = typer.Option("--interval", metavar="SECONDS", help="Between two looks, at least 0.1.")
+
+
+@app.command()
+def top(
+    jobs: Annotated[list[str] | None, QUERY] = None,
+    once: Annotated[bool, ONCE] = False,
+    interval: Annotated[float, INTERVAL] = 1.0,
+    color: Color = ColorChoice.auto,
+    json: Json = False,
+) -> None:
+    """Live: GPUs and who is on them, goodput of each job, fairness by user and job, last re-allocations and why.
+
+    Enter opens a job, with its curves, why it has what it has, and its log as it grows. / filters, s and r sort, c cancels
+    after a y, h holds or releases, + and - change the priority, n shows every process on the servers, ? all keys; Esc goes
+    back, q or Ctrl-C ends it.
+
+    The first line counts all jobs, also those that a filter hides. Columns that say something of none are left out, and where
+    there is room the last one says why a job is pending, or how it ended.
+
+    SHARE is the part of the GPUs in use, and after the stroke the fair share. RHO is finish-time fairness: 1 is as fast as
+    with a fair share all the time, lower is better.
+
+    \b
+    Example:
+      gpq top
+      gpq top 'user=ana sort=-goodput'
+      gpq top --once
+    """
+    if not 0.1 <= interval <= 3600:
+        raise UsageError(f"--interval {interval:g} is out of range", "from 0.1 to 3600 seconds")
+    words = " ".join(jobs or [])
+    with Lasting(output.note) as daemon:
+        if json:
+            output.emit(look(daemon, words, TopView))
+            return
+        view = look(daemon, words, TopLook)
+    if once or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+        _print(view, words, color.value)
+    else:
+        _live(view, words, interval, color.value)
+
+
+def _print(view: TopView, words: str, color: str) -> None:
+    from gpq.views.top.top import frame as picture
+
+    console = output.console(color)
+    console.print(picture(view, console.width, None, words))
+
+
+def _live(view: TopView, words: str, interval: float, color: str) -> None:
+    try:
+        from gpq.cli.top.browse import Browser
+        from gpq.cli.top.screen import Screen
+    except ImportError as error:  # a Python that was built where there was no curses
+        raise GpqError(f"this Python cannot draw on a terminal: {error}", "`gpq top --once` can") from None
+
+    with Screen(output.screen(color), colour=plain.wants_colour(color)) as screen:
+        Browser(screen, view, words, interval).run()

@@ -1,0 +1,55 @@
+"""One submission -> the jobs of an array: `{index}` and the names of a sweep are put into what each of them runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gpq.core.model.models import JobSpec, Seat
+from gpq.core.model.units import JobId
+from gpq.errors import UsageError
+from gpq.rpc.messages import ArrayMessage
+from gpq.rpc.placeholders import filled
+
+MOST = 10_000
+PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
+ID, INDEX, SIZE, SWEEP = "GPQ_ARRAY_ID", "GPQ_ARRAY_INDEX", "GPQ_ARRAY_SIZE", "GPQ_SWEEP_"
+
+
+def elements(spec: JobSpec, array: ArrayMessage, name: JobId) -> Iterator[JobSpec]:
+    """The specifications of its jobs, whose ids follow `name`, that of the array. Raises UsageError."""
+    check(array)
+    for place, index in enumerate(array.indices):
+        params = array.params[place] if array.params else {}
+        words = {**params, "index": str(index)}
+        env = {key: filled(value, words) for key, value in spec.env}
+        env.update({ID: str(name), INDEX: str(index), SIZE: str(len(array.indices))})
+        env.update({f"{SWEEP}{key}": value for key, value in params.items()})
+        yield replace(
+            spec,
+            argv=tuple(filled(word, words) for word in spec.argv),
+            resume_argv=tuple(filled(word, words) for word in spec.resume_argv),
+            done_file=filled(spec.done_file, words),
+            env=tuple(sorted(env.items())),
+            seat=Seat(name, index, len(array.indices), array.limit, tuple(params.items())),
+        )
+
+
+def check(array: ArrayMessage) -> None:
+    """Raises UsageError."""
+    count = len(array.indices)
+    if not 1 <= count <= MOST:
+        raise UsageError(f"an array of {count} jobs", f"it can have 1 to {MOST}")
+    if len(set(array.indices)) < count or not all(0 <= index < 1 << 31 for index in array.indices):
+        raise UsageError("the indices of an array are whole numbers from 0, each once", "e.g. --array 0-99")
+    if array.params and len(array.params) != count:
+        raise UsageError(f"{count} indices with {len(array.params)} sets of parameters", "one for each")
+    if not 0 <= array.limit <= MOST:
+        raise UsageError(f"%{array.limit}: at least 1 job of an array runs at once", "e.g. --array 0-99%4")
+    for params in array.params:
+        for key, value in params.items():
+            if not PARAM.fullmatch(key) or key == "index":
+                raise UsageError(f"{key[:80]!r} cannot be swept", "a name has letters, digits and _, and is not index")
+            if "\0" in value:
+                raise UsageError(f"a value of {key} holds a NUL byte", "remove it")

@@ -1,0 +1,157 @@
+"""Where a job's environment is: what servers said of it, which are to be asked, and which a job may use. Pure.
+
+An environment is known by `JobSpec.environment`, a digest of interpreter, working directory, setup, modules and variables;
+"" asks for nothing. A server that was not asked yet, or lacks it, is not used for the job; one that a part of a job with
+the same environment is on has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from gpq.core.model.actions import Prepare
+from gpq.core.model.events import EnvironmentSeen
+from gpq.core.model.models import HOLDS_DEVICES, Job, JobSpec, JobState, Snapshot, Wish
+from gpq.core.model.nodes import Fitness, NodeState
+from gpq.core.model.units import JobId, NodeId, Seconds
+
+FIT_FOR: Seconds = 600.0  # what was found fit is looked at again after so long, where a job may still be placed
+UNFIT_FOR: Seconds = 30.0  # and what was not: its user may have mended it
+KEPT: Seconds = 3600.0  # what was found of environments that no job asks for any more
+MANY = 1000  # findings beyond which those are let go of
+
+Checks = Mapping[tuple[NodeId, str], Fitness]
+
+
+def is_fit(checks: Checks, node: NodeId, environment: str) -> bool:
+    """May a job with this environment be placed there?"""
+    if not environment:
+        return True
+    found = checks.get((node, environment))
+    return found is not None and found.fit
+
+
+def wanted(snapshot: Snapshot, only: NodeId | None = None) -> list[Prepare]:
+    """What servers that answer are to look at now: each environment of jobs that may be placed, once a server."""
+    asking: dict[str, Job] = {}
+    for name in sorted(snapshot.jobs):
+        job = snapshot.jobs[name]
+        if job.spec.environment and job.spec.environment not in asking and _may_be_placed(job):
+            asking[job.spec.environment] = job
+    if not asking:
+        return []
+    nodes = [only] if only is not None else sorted(snapshot.nodes)
+    return [
+        Prepare(node, environment, asking[environment].spec)
+        for node in nodes
+        if node in snapshot.nodes and snapshot.nodes[node].state is NodeState.UP and node not in snapshot.drained
+        for environment in sorted(asking)
+        if _is_stale(snapshot, node, environment) and not _is_used(snapshot.jobs, node, environment)
+    ]
+
+
+def _may_be_placed(job: Job) -> bool:
+    return job.wish is Wish.RUN and (job.state is JobState.PENDING or job.movable)
+
+
+def _is_stale(snapshot: Snapshot, node: NodeId, environment: str) -> bool:
+    found = snapshot.checks.get((node, environment))
+    if found is None:
+        return True
+    age = snapshot.now - found.at
+    return not 0 <= age < (FIT_FOR if found.fit else UNFIT_FOR)
+
+
+def _is_used(jobs: Mapping[JobId, Job], node: NodeId, environment: str) -> bool:
+    """Is a part of a job with it on the node?"""
+    return any(
+        job.spec.environment == environment and node in _nodes(job)
+        for job in jobs.values()
+        if job.placement is not None
+    )
+
+
+def _nodes(job: Job) -> Iterator[NodeId]:
+    over = {name for name, _ in job.exits}
+    return (name for name, _ in (job.placement.parts if job.placement else ()) if name not in over)
+
+
+def folded(checks: Checks, event: EnvironmentSeen, jobs: Mapping[JobId, Job]) -> Checks:
+    """What is known after the news. A job that is there proves more than a look that failed."""
+    if not event.fit and _is_used(jobs, event.node, event.environment):
+        return checks
+    found = {**checks, (event.node, event.environment): Fitness(event.fit, event.reason, event.fix, event.at)}
+    if len(found) > MANY:
+        asked = {job.spec.environment for job in jobs.values()}
+        found = {key: each for key, each in found.items() if key[1] in asked or event.at - each.at < KEPT}
+    return found
+
+
+def hopeful(checks: Checks, environment: str) -> Checks:
+    """What is known once a job was submitted: who tries again may have mended what was lacking. Often the same object."""
+    lacking = {key for key, found in checks.items() if key[1] == environment and not found.fit}
+    return {key: found for key, found in checks.items() if key not in lacking} if lacking else checks
+
+
+def without(checks: Checks, node: NodeId, jobs: Mapping[JobId, Job]) -> Checks:
+    """What is known once a node was removed: nothing of it but what jobs that are still there prove."""
+    return {key: found for key, found in checks.items() if key[0] != node or _is_used(jobs, *key)}
+
+
+def recalled(snapshot: Snapshot) -> Snapshot:
+    """The snapshot of an earlier daemon: of what it had found, that is known which its jobs prove."""
+    checks = dict(snapshot.checks)
+    for _, job in sorted(snapshot.jobs.items()):
+        if job.state in HOLDS_DEVICES and job.spec.environment:
+            for node in _nodes(job):
+                checks[node, job.spec.environment] = Fitness(True, at=job.launched_at or snapshot.now)
+    return replace(snapshot, checks=checks) if checks else snapshot
+
+
+def unasked(spec: JobSpec) -> JobSpec:
+    """The same as if every server had what the job needs: to tell whether that is what it waits for."""
+    return replace(spec, environment="")
+
+
+def obstacles(snapshot: Snapshot, job: Job) -> list[str]:
+    """A line for each server that answers and is not used for the job."""
+    lines = []
+    for name in sorted(snapshot.nodes):
+        node, found = snapshot.nodes[name], snapshot.checks.get((name, job.spec.environment))
+        if node.state is not NodeState.UP or name in snapshot.drained or not job.spec.environment:
+            continue
+        if found is None:
+            what = "its setup and its environment are" if job.spec.setup else "its environment is"
+            lines.append(f"server {name}: {what} being checked")
+        elif not found.fit:
+            lines.append(f"server {name}: {found.reason} (seen {max(snapshot.now - found.at, 0.0):.0f} s ago)")
+    return lines
+
+
+def headline(snapshot: Snapshot, job: Job) -> str:
+    """For a job that nothing but its environment keeps waiting."""
+    found = [snapshot.checks.get((name, job.spec.environment)) for name in sorted(snapshot.nodes)]
+    reasons = {each.reason for each in found if each is not None and not each.fit}
+    if any(found is None for found in _asked(snapshot, job)):
+        return "its setup runs" if job.spec.setup else "its environment is checked"
+    return f"no server fits: {reasons.pop()}" if len(reasons) == 1 else "no server has its environment"
+
+
+def _asked(snapshot: Snapshot, job: Job) -> Iterator[Fitness | None]:
+    return (
+        snapshot.checks.get((name, job.spec.environment))
+        for name, node in sorted(snapshot.nodes.items())
+        if node.state is NodeState.UP and name not in snapshot.drained
+    )
+
+
+def fixes(snapshot: Snapshot, job: Job) -> list[str]:
+    """What would mend it, each once, and when it is looked at again."""
+    unfit = [
+        found
+        for name in sorted(snapshot.nodes)
+        if (found := snapshot.checks.get((name, job.spec.environment))) is not None and not found.fit
+    ]
+    said = list(dict.fromkeys(found.fix for found in unfit if found.fix))
+    return [*said, f"gpq looks again every {UNFIT_FOR:.0f} s"] if unfit else []

@@ -1,0 +1,88 @@
+"""Leases and silence: when a daemon may give up what it no longer hears of, and of which jobs it hears nothing now. Pure.
+
+Silence is measured by whoever calls, on a clock that nobody sets; the protocol is at the top of `gpq_agent.wire`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpq.core.model.events import Exited
+from gpq.core.model.models import HOLDS_DEVICES, Exit, Job, Snapshot
+from gpq.core.model.nodes import NodeState, is_connecting
+from gpq.core.model.units import NodeId, Seconds
+
+LEAST: Seconds = 60.0  # that a user may ask for: shorter ones are over by a slow network alone
+LONGEST_MARGIN: Seconds = 30.0  # but for drift
+DRIFT = 0.005  # two clocks that run free differ by less (crystals: 1e-4, slewed clocks: 1e-3)
+
+
+def margin(lease: Seconds) -> Seconds:
+    """What the daemon waits beyond the lease: for TERM, KILL and the end of all processes, and for clocks that drift."""
+    return min(LONGEST_MARGIN, lease / 4) + lease * DRIFT
+
+
+def patience(job: Job) -> Seconds:
+    """Of silence after which a part of the job's attempt is given up; infinite for a job without a lease."""
+    lease = job.spec.requeue_on_lost
+    return lease + margin(lease) if lease > 0 else float("inf")
+
+
+def given_up(snapshot: Snapshot, node: NodeId, silent: Seconds, now: Seconds) -> list[Exited]:
+    """The ends of parts on `node` that have fenced themselves by now, as nobody heard of it for `silent` seconds."""
+    return [
+        Exited(now, job.id, job.attempt, node, _end(job, node, now))
+        for job in snapshot.expected_on(node)
+        if silent >= patience(job)
+    ]
+
+
+def _end(job: Job, node: NodeId, now: Seconds) -> Exit:
+    note = f"ended by its lease: no contact with {node} for {span(job.spec.requeue_on_lost)}"
+    return Exit(code=None, lost=True, fenced=True, ended_at=now, note=note)
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """Of a job whose processes may run or not: nobody can tell at the moment."""
+
+    nodes: tuple[NodeId, ...]  # that do not answer
+    seconds: Seconds  # of the longest of their silences
+    requeue_in: Seconds | None  # at the earliest; None: never by silence
+    connecting: bool = False  # all of them are being reached for the first time since the daemon's start
+
+    def __str__(self) -> str:
+        many = len(self.nodes) > 1
+        servers = f"server{'s' if many else ''} {', '.join(self.nodes)}"
+        if self.connecting:
+            return f"not known yet: {servers} {'are' if many else 'is'} being connected to"
+        who = f"{servers} {'do' if many else 'does'} not answer"
+        return f"unknown since {span(self.seconds)}: {who}" if self.seconds else f"unknown: {who}"
+
+
+def silence(snapshot: Snapshot, job: Job, now: Seconds) -> Silence | None:
+    """None for a job that holds nothing, or all of whose nodes answer."""
+    if job.state not in HOLDS_DEVICES or job.placement is None:
+        return None
+    over = {name for name, _ in job.exits}
+    silent: list[NodeId] = []
+    longest = 0.0
+    for name, _ in job.placement.parts:
+        node = snapshot.nodes.get(name)
+        if name in over or (node is not None and node.state is not NodeState.UNREACHABLE):
+            continue
+        silent.append(name)
+        longest = max(longest, now - node.silent_since if node is not None and node.silent_since else 0.0)
+    if not silent:
+        return None
+    left = patience(job) - longest
+    connecting = all((node := snapshot.nodes.get(name)) is not None and is_connecting(node, now) for name in silent)
+    return Silence(tuple(silent), longest, None if left == float("inf") else max(left, 0.0), connecting)
+
+
+def span(seconds: Seconds) -> str:
+    """``40 s``, ``10 m``, ``3 h``, ``2 d``: whole ones, of the largest unit of which there are at least two."""
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,123 @@
+"""Habits of a training loop: how they are kept, what they leave of what the script declared, and what is said of them.
+
+The library notices a habit; here it only counts. What it means for the allocation is in `freedoms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from gpq.core.model.models import Job
+from gpq.core.model.profile import ACCUMULATE, FREEDOMS, RESIZE, RETUNE, SPLIT, Declared, Habit, Profile, Progress
+
+MAX_HABITS = 32  # of a job
+PROVEN = "proven"  # the code of what gpq check found of one job: the next one may be mended
+# Optimiser steps of a job after which a habit that only an earlier job of the program had is taken to be mended: the library
+# tells what it sees in the first steps, and what a full epoch shows is told live when it shows.
+MENDED_AFTER = 200
+
+MEANING = {
+    ACCUMULATE: "a step in several micro-batches",
+    SPLIT: "a step in two, to measure the noise scale",
+    RESIZE: "a restart with another number of GPUs",
+    RETUNE: "another total batch",
+}
+
+
+def joined(known: tuple[Habit, ...], told: Iterable[Habit]) -> tuple[Habit, ...]:
+    """`known` with what was told, one of a code; the same object where nothing is new. A freedom that was lost stays lost. Beyond
+    MAX_HABITS only the freedoms of a new one are kept, with the last."""
+    found = {habit.code: habit for habit in known}
+    for habit in told:
+        old = found.get(habit.code)
+        if old is not None:
+            found[habit.code] = replace(habit, freedoms=_union(old, habit))
+        elif len(found) < MAX_HABITS:
+            found[habit.code] = habit
+        else:
+            last = next(reversed(found))
+            found[last] = replace(found[last], freedoms=_union(found[last], habit), until=0)
+    habits = tuple(found.values())
+    return known if habits == known else habits
+
+
+def without_accepted(habits: tuple[Habit, ...], accepted: Collection[str]) -> tuple[Habit, ...]:
+    """Less those that are suspected and accepted. The same object where all stay."""
+    left = tuple(habit for habit in habits if not (habit.suspected and habit.code in accepted))
+    return left if len(left) < len(habits) else habits
+
+
+def _union(one: Habit, other: Habit) -> tuple[str, ...]:
+    return tuple(freedom for freedom in FREEDOMS if freedom in one.freedoms or freedom in other.freedoms)
+
+
+def lent(job: Job, habits: Iterable[Habit]) -> Job:
+    """A job that has just declared itself, with the habits that earlier ones of its program had."""
+    own = {habit.code for habit in job.profile.habits}
+    until = _steps(job.profile.progress) + MENDED_AFTER
+    left = without_accepted(tuple(habits), job.spec.accept)
+    more = [replace(habit, until=until) for habit in left if habit.code not in own]
+    return replace(job, profile=with_habits(job.profile, joined(job.profile.habits, more)))
+
+
+def unmended(habits: tuple[Habit, ...], progress: Progress | None) -> tuple[Habit, ...]:
+    """Less those that an earlier job had and this one, after as many steps, has not shown. The same object where all stay."""
+    steps = _steps(progress)
+    left = tuple(habit for habit in habits if not 0 < habit.until <= steps)
+    return left if len(left) < len(habits) else habits
+
+
+def _steps(progress: Progress | None) -> int:
+    return progress.step if progress is not None else 0
+
+
+def with_habits(profile: Profile, habits: tuple[Habit, ...], declared: Declared | None = None) -> Profile:
+    """The profile with exactly these. `declared`: what the script declared anew, if it did."""
+    if habits is profile.habits and declared is None:
+        return profile
+    script = declared or profile.script or profile.declared
+    profile = replace(profile, habits=habits)
+    if script is None:
+        return profile
+    left = allowed(script, profile.lost)
+    return replace(profile, declared=left, script=script if left is not script else None)
+
+
+def allowed(declared: Declared, lost: frozenset[str]) -> Declared:
+    """What is left of it without these freedoms; the same object where all of it is."""
+    left = declared
+    if ACCUMULATE in lost and declared.accumulation:
+        left = replace(left, accumulation=False)
+    if RETUNE in lost and declared.adaptive:
+        left = replace(left, adaptive=False)
+    return left
+
+
+def blamed(job: Job, freedom: str) -> str:
+    """``the loop does so (its-code)``: the habits that take this freedom; "" where it is not lost."""
+    found = [habit for habit in job.profile.habits if freedom in habit.freedoms]
+    return "; ".join(f"{habit.message or 'its loop has a habit'} ({_evidence(habit)})" for habit in found)
+
+
+def _evidence(habit: Habit) -> str:
+    return f"{habit.code}, suspected" if habit.suspected else habit.code
+
+
+def cures(job: Job, *freedoms: str) -> list[str]:
+    """What would give any of these freedoms back, a line a habit."""
+    return [
+        f"cure for {habit.code} (takes {', '.join(habit.freedoms)}): {habit.cure}{_appeal(job, habit)}"
+        for habit in job.profile.habits
+        if habit.cure and any(freedom in habit.freedoms for freedom in freedoms)
+    ]
+
+
+def _appeal(job: Job, habit: Habit) -> str:
+    return f"; where that is wrong: gpq edit {job.id} --accept {habit.code}" if habit.suspected else ""
+
+
+def warning(job: Job) -> str:
+    """What a stop, or another number of GPUs, costs a job that lost `resize`; "" for any other."""
+    why = blamed(job, RESIZE)
+    return f"it has a checkpoint, but does not go on exactly after a restart: {why}" if why else ""

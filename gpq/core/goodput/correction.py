@@ -1,0 +1,91 @@
+"""What the throughput model gets wrong at the shapes that were measured, and therefore near them: a correction of the fit.
+
+The fit has seven numbers for everything; a shape that was measured is known better than that. The residuals of the fit
+(log measured over predicted, mean over the atomic batches of a shape) are smoothed by Gaussian process regression over
+log2 K, within a node and across nodes apart (Rasmussen and Williams 2006, algorithm 2.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpq.core.goodput.goodput import ThroughputParams, stacked, step_time
+from gpq.core.model.profile import ProfileRow
+
+Array = NDArray[np.float64]
+
+MODEL_ERROR = 0.15  # standard deviation of the logarithm of what the model gets wrong
+REACH = 0.5  # doublings of K over which that changes
+STEP_NOISE = 0.2  # of one measured step; a mean over n steps has STEP_NOISE / sqrt(n)
+FLOOR_NOISE = 0.01  # of a mean over very many
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """Knots of the regression: log2 K, across nodes or not, and the weights of their kernels."""
+
+    doublings: tuple[float, ...]
+    across: tuple[bool, ...]
+    weights: tuple[float, ...]
+
+    def factor(self, nodes: NDArray[np.int64], replicas: NDArray[np.int64]) -> Array:
+        """What a predicted step time is to be multiplied by, for each shape."""
+        if not self.weights:
+            return np.ones(len(replicas))
+        kernel = _kernel(np.log2(replicas), nodes > 1, np.array(self.doublings), np.array(self.across))
+        found: Array = np.exp(kernel @ np.array(self.weights))
+        return found
+
+
+NONE = Correction((), (), ())
+
+
+def correction(rows: Sequence[ProfileRow], params: ThroughputParams) -> Correction:
+    """Of a fit to these rows."""
+    return corrections([(rows, params)])[0]
+
+
+def corrections(fits: Sequence[tuple[Sequence[ProfileRow], ThroughputParams]]) -> list[Correction]:
+    """`correction` of many fits."""
+    usable = [[row for row in rows if row.weight > 0 and row.step_time > 0] for rows, _ in fits]
+    counts = [len(rows) for rows in usable]
+    if not sum(counts):
+        return [NONE] * len(fits)
+    nodes, replicas, atomic, measured = np.array(
+        [(row.nodes, row.replicas, row.atomic_batch, row.step_time) for rows in usable for row in rows]
+    ).T
+    params = stacked([params for _, params in fits], counts)
+    errors = np.log(measured / step_time(params, nodes[:, None], replicas[:, None], atomic[:, None])[:, 0])
+    found, start = [], 0
+    for rows, count in zip(usable, counts, strict=True):
+        found.append(_smoothed(rows, errors[start : start + count].tolist()))
+        start += count
+    return found
+
+
+def _smoothed(rows: Sequence[ProfileRow], errors: Sequence[float]) -> Correction:
+    """`errors`: log measured / predicted, by row."""
+    shapes: dict[tuple[int, int], tuple[float, float]] = {}  # steps, and the sum of their errors
+    for row, error in zip(rows, errors, strict=True):
+        steps, total = shapes.get((row.nodes, row.replicas), (0.0, 0.0))
+        shapes[row.nodes, row.replicas] = steps + row.weight, total + row.weight * error
+    if not shapes:
+        return NONE
+    keys = sorted(shapes)
+    doublings, across = np.log2([replicas for _, replicas in keys]), np.array([nodes > 1 for nodes, _ in keys])
+    covariance = _kernel(doublings, across, doublings, across)
+    steps, totals = np.array([shapes[key] for key in keys]).T
+    covariance.flat[:: len(keys) + 1] += FLOOR_NOISE**2 + STEP_NOISE**2 / steps
+    weights = np.linalg.solve(covariance, totals / steps)
+    return Correction(tuple(doublings.tolist()), tuple(across.tolist()), tuple(weights.tolist()))
+
+
+def _kernel(a: Array, a_across: NDArray[np.bool_], b: Array, b_across: NDArray[np.bool_]) -> Array:
+    apart = (a[:, None] - b[None, :]) / REACH
+    same = a_across[:, None] == b_across[None, :]
+    found: Array = MODEL_ERROR**2 * np.exp(-0.5 * apart**2) * same
+    return found

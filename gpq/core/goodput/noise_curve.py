@@ -1,0 +1,80 @@
+"""How a program's gradient noise scale changes as it trains: recorded thinly, averaged over jobs, looked up ahead."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from functools import lru_cache
+from math import exp, log, log2
+
+from gpq.core.model.profile import Noise, NoisePoint
+
+BINS = 2  # points kept for each doubling of progress
+MEMORY = 3.0  # past jobs weigh at most so many times what the newest does
+GRID = 16  # of a scale looked up, steps per doubling: what is nearly the same asks for no new table
+
+Curve = tuple[NoisePoint, ...]
+
+
+def recorded(curve: Curve, base_steps: float, noise: Noise) -> Curve:
+    """The curve with a usable `noise` measured at `base_steps`: the first of each bin is kept. Progress that went back takes
+    nothing back: the same steps have the same scale."""
+    if curve and _bin(base_steps) <= _bin(curve[-1].base_steps):
+        return curve
+    return (*curve, NoisePoint(base_steps, noise.var / noise.sqr))
+
+
+def merged(old: Curve, new: Curve) -> Curve:
+    """Geometric means by bin, `new` weighing at least 1 / (1 + MEMORY)."""
+    found = {_bin(point.base_steps): point for point in old}
+    for point in new:
+        before = found.get(_bin(point.base_steps))
+        if before is not None:
+            past = min(before.jobs, MEMORY)
+            total = past + point.jobs
+            point = NoisePoint(
+                (past * before.base_steps + point.jobs * point.base_steps) / total,
+                exp((past * log(before.scale) + point.jobs * log(point.scale)) / total),
+                before.jobs + point.jobs,
+            )
+        found[_bin(point.base_steps)] = point
+    return tuple(found[key] for key in sorted(found))
+
+
+def scale_at(curve: Curve, base_steps: float) -> float:
+    """Noise scale, examples: interpolated in logarithms, flat beyond the ends. The curve must not be empty."""
+    steps = [point.base_steps for point in curve]
+    above = bisect_left(steps, base_steps)
+    if above == 0 or above == len(curve):
+        return curve[min(above, len(curve) - 1)].scale
+    low, high = curve[above - 1], curve[above]
+    part = (log1(base_steps) - log1(low.base_steps)) / max(log1(high.base_steps) - log1(low.base_steps), 1e-12)
+    return exp(log(low.scale) + part * (log(high.scale) - log(low.scale)))
+
+
+def ahead(curve: Curve, own: Noise | None, now: float, then: float) -> Noise | None:
+    """The noise scale that a job at `now` base steps is to have at `then`: its own times what the curve grows by in between;
+    never less than its own. The same object for nearly the same answer."""
+    if not curve or then <= now:
+        return own
+    scale = scale_at(curve, then)
+    if own is not None:
+        if own.sqr <= 0 or own.var <= 0:
+            return own
+        growth = scale / scale_at(curve, now)
+        if growth <= 1.0:
+            return own
+        scale = own.var / own.sqr * growth
+    return _noise(round(log2(scale) * GRID), own.biased if own is not None else False)
+
+
+@lru_cache(maxsize=4096)
+def _noise(step: int, biased: bool) -> Noise:
+    return Noise(1.0, 2.0 ** (step / GRID), 1, biased)
+
+
+def log1(steps: float) -> float:
+    return log2(1.0 + max(steps, 0.0))
+
+
+def _bin(steps: float) -> int:
+    return int(log1(steps) * BINS)

@@ -1,0 +1,184 @@
+"""What earlier jobs of the same program taught: absorbed when a job ends, lent to the next one until it has measured itself.
+Habits of its loop are kept as soon as they are told.
+
+Nothing can be lent to a script before it has declared itself: only then is it known to be the same program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from posixpath import join, normpath
+
+from gpq.core.freedoms.habits import PROVEN, joined, lent
+from gpq.core.goodput.noise_curve import merged
+from gpq.core.model.models import Job, Level, Snapshot
+from gpq.core.model.profile import Noise, Prior, ProfileRow
+
+MAX_PRIORS = 1000  # programs remembered, the latest to end a job
+MAX_ROWS = 64  # of one program, the best known
+KEPT_WEIGHT = 100.0  # steps beyond this many count for no more, so that a row follows a machine that changed
+LENT_WEIGHT = 20.0  # steps that a lent row counts for: soon less than what the job measures itself
+NOISE_MEMORY = 3.0  # past jobs weigh at most so many times what the newest does
+
+REMEMBERED = 4096  # joined rows
+
+Key = tuple[str, int, int, int]
+Rows = tuple[ProfileRow, ...]
+
+
+def program_of(job: Job) -> str:
+    """The key of what this job trains: its user, the script's path, the number of parameters, the base batch.
+
+    "" while that is not known: of a command always, of a script until it has declared itself.
+    """
+    declared = job.profile.declared
+    if job.spec.level is not Level.SCRIPT or declared is None or not job.spec.argv:
+        return ""
+    path = normpath(join(job.spec.cwd, job.spec.argv[0]))
+    return f"{job.spec.user}:{path}:{declared.parameters}:{declared.batch_size}"
+
+
+def absorb(prior: Prior, job: Job) -> Prior:
+    """`prior` with the profile of one more job of the program mixed in."""
+    before = {_key(row): row for row in prior.rows}
+    new = {_key(row): _mixed(before.get(_key(row)), row) for row in job.profile.rows}
+    # Of rows with equal weights those that were measured last are kept.
+    best = sorted({**new, **{key: row for key, row in before.items() if key not in new}}.values(), key=_heaviest)
+    return Prior(
+        rows=tuple(sorted(best[:MAX_ROWS], key=_key)),
+        noise=_mean_noise(prior.noise, job.profile.early_noise),
+        max_replicas=most_replicas(job, prior),
+        noise_curve=merged(prior.noise_curve, job.profile.noise_curve),
+        habits=prior.habits,  # as they were told (`shared`)
+    )
+
+
+def remember(priors: Mapping[str, Prior], ended: Iterable[Job]) -> Mapping[str, Prior]:
+    """`priors` with what jobs that ended have taught, at most MAX_PRIORS, those learnt last at the end; the same object
+    when they taught nothing."""
+    known: dict[str, Prior] | None = None
+    for job in ended:
+        key = program_of(job)
+        if not key or not (job.profile.rows or job.profile.early_noise):
+            continue
+        known = dict(priors) if known is None else known
+        known[key] = absorb(known.pop(key, Prior()), job)
+    return priors if known is None else _latest(known)
+
+
+def _latest(known: dict[str, Prior]) -> dict[str, Prior]:
+    for key in list(known)[: max(len(known) - MAX_PRIORS, 0)]:
+        del known[key]
+    return known
+
+
+def shared(priors: Mapping[str, Prior], before: Job, after: Job) -> tuple[Mapping[str, Prior], Job]:
+    """`priors` and the job after a report of it, which made `after` of `before`: what its loop was seen to do counts for the
+    program at once; what it was found to do no longer is dropped; and a job that has just declared itself begins with the
+    habits of the program. The same objects where none of this is so."""
+    first = before.profile.declared is None and after.profile.declared is not None
+    if not first and before.profile.habits is after.profile.habits:
+        return priors, after
+    key = program_of(after)
+    if not key:
+        return priors, after
+    prior = priors.get(key, Prior())
+    if first and prior.habits:
+        after = lent(after, prior.habits)
+    seen = [habit for habit in after.profile.habits if not habit.until and habit.code != PROVEN]
+    mended = {habit.code for habit in before.profile.habits} - {habit.code for habit in after.profile.habits}
+    left = tuple(habit for habit in prior.habits if habit.code not in mended)
+    habits = joined(left, seen)
+    if habits == prior.habits:
+        return priors, after
+    known = dict(priors)
+    known.pop(key, None)
+    return _latest({**known, key: replace(prior, habits=habits)}), after
+
+
+def informed(job: Job, prior: Prior | None) -> Job:
+    """The job as it would be had it also measured what `prior` holds: rows of configurations that it has none of, and the
+    noise scale while it has none. The same object where there is nothing to add or the script has not declared itself."""
+    profile = job.profile
+    if prior is None or profile.declared is None:
+        return job
+    rows = _joined(profile.basis, prior.rows)
+    noise = profile.noise_basis or prior.noise
+    if rows is profile.basis and noise is profile.noise_basis:
+        return job
+    return replace(job, profile=replace(profile, model_rows=rows, model_noise=noise))
+
+
+def timed(job: Job, snapshot: Snapshot) -> Job:
+    """The job with the rows of earlier ones of its program, for the choice of its batch. The noise scale that this rests on
+    is its own alone: what was lent never changes how well a model learns."""
+    if not snapshot.config.use_priors or not snapshot.priors:
+        return job
+    profile, prior = job.profile, snapshot.priors.get(program_of(job))
+    if prior is None or profile.declared is None:
+        return job
+    rows = _joined(profile.basis, prior.rows)
+    return job if rows is profile.basis else replace(job, profile=replace(profile, model_rows=rows))
+
+
+def most_replicas(job: Job, prior: Prior | None) -> int:
+    """The most replicas that this job or an earlier one of the program was measured with; 0 = none."""
+    return max(job.profile.max_replicas, prior.max_replicas if prior is not None else 0)
+
+
+def _key(row: ProfileRow) -> Key:
+    return row.gpu_type, row.nodes, row.replicas, row.atomic_batch
+
+
+def _heaviest(row: ProfileRow) -> float:
+    return -row.weight
+
+
+def _mixed(old: ProfileRow | None, new: ProfileRow) -> ProfileRow:
+    """Weighted means; a `grad_time` of 0 was never measured and does not count (profiling.merge)."""
+    new = replace(new, weight=min(new.weight, KEPT_WEIGHT))
+    if old is None:
+        return new
+    weight = old.weight + new.weight
+    grad = new.grad_time or old.grad_time
+    if old.grad_time > 0 and new.grad_time > 0:
+        grad = (old.weight * old.grad_time + new.weight * new.grad_time) / weight
+    step = (old.weight * old.step_time + new.weight * new.step_time) / weight
+    return replace(new, grad_time=grad, step_time=step, weight=min(weight, KEPT_WEIGHT))
+
+
+def _mean_noise(old: Noise | None, new: Noise | None) -> Noise | None:
+    """Means of both statistics by examples seen: their ratio, not the mean of ratios, is what estimates the noise scale
+    (McCandlish et al. 2018, appendix A)."""
+    if old is None or new is None:
+        return old or new
+    if old.biased != new.biased:
+        return old if new.biased else new
+    past = min(float(old.samples), NOISE_MEMORY * new.samples)
+    total = past + new.samples
+    return Noise(
+        sqr=(past * old.sqr + new.samples * new.sqr) / total,
+        var=(past * old.var + new.samples * new.var) / total,
+        samples=round(total),
+        biased=new.biased,
+    )
+
+
+_joins: dict[
+    tuple[int, int], tuple[Rows, Rows, Rows]
+] = {}  # by the ids of what was asked, which is held beside the answer
+
+
+def _joined(own: Rows, lent: Rows) -> Rows:
+    """Own rows, and lent ones of other configurations with at most LENT_WEIGHT; `own` itself where there are none."""
+    known = _joins.get((id(own), id(lent)))
+    if known is not None:
+        return known[2]
+    measured = {_key(row) for row in own}
+    more = [replace(row, weight=min(row.weight, LENT_WEIGHT)) for row in lent if _key(row) not in measured]
+    rows = tuple(sorted((*own, *more), key=_key)) if more else own
+    while len(_joins) >= REMEMBERED:
+        del _joins[next(iter(_joins))]
+    _joins[id(own), id(lent)] = own, lent, rows
+    return rows

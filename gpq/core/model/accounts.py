@@ -1,0 +1,72 @@
+"""The nouns of accounting: what a job's attempts came to, kept with the job and told with the end of each attempt.
+
+Frozen data and arithmetic on it. GPU-seconds are devices held times seconds. Knows no job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpq.core.model.units import Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class MeanShare:
+    """A job's share averaged over its life: sum of share x seconds, and the seconds."""
+
+    gpu_seconds: float = 0.0
+    seconds: Seconds = 0.0
+
+    def after(self, share: float, seconds: Seconds) -> MeanShare:
+        """The average once the job had been entitled to `share` GPUs for `seconds` more."""
+        return MeanShare(self.gpu_seconds + share * seconds, self.seconds + seconds)
+
+    def mean(self, share: float) -> float:
+        """GPUs; `share`, that of this moment, while no time has passed."""
+        return self.gpu_seconds / self.seconds if self.seconds > 0 else share
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What an attempt came to, beside its times: only at its end is it known."""
+
+    working_at: Seconds | None = None  # its first step; of a job that reports none, when its processes ran. None: never
+    worth: float | None = None  # GPU-seconds (`bookkeeping.worth`); None: the job reports no progress
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a job has come to, by its attempts that ended. None: not known, also of jobs from before accounts were kept."""
+
+    mark: Seconds | None = None  # since when it waits for its first launch, or is held
+    waited: Seconds | None = None  # in the queue for its first launch; what its user held it does not count
+    held: Seconds = 0.0  # by its user
+    working_at: Seconds | None = None  # of this attempt: its first step
+    peak: float = 0.0  # base steps that are in `worth`
+    worth: float | None = None  # GPU-seconds
+    restart_cost: float | None = None  # GPU-seconds held by stops and starts after the first
+    failed: float = 0.0  # GPU-seconds of attempts that failed or were lost
+    share: float | None = None  # fair share, GPUs, averaged over its life; once it has ended
+    rho: float | None = None  # finish-time fairness; once it has completed
+
+
+Span = tuple[Seconds, Seconds]
+
+
+def restart_spans(
+    again: bool, began: Seconds, tally: Tally, stopping_at: Seconds | None, ended: Seconds
+) -> tuple[Span, ...]:
+    """When an attempt held its GPUs for a restart's sake: from the launch to the first step if it is not the job's first
+    (`again`), and from the order to stop to its end if the job went on afterwards (`stopping_at`). They do not overlap."""
+    spans = []
+    since = began
+    if again:
+        since = min(max(tally.working_at, began), ended) if tally.working_at is not None else ended
+        spans.append((began, since))
+    if stopping_at is not None:
+        spans.append((min(max(stopping_at, since), ended), ended))
+    return tuple((start, end) for start, end in spans if end > start)
+
+
+def restart_seconds(again: bool, began: Seconds, tally: Tally, stopping_at: Seconds | None, ended: Seconds) -> Seconds:
+    return sum(end - start for start, end in restart_spans(again, began, tally, stopping_at, ended))

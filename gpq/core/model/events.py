@@ -1,0 +1,393 @@
+"""Facts, past tense: what users asked, what rounds ordered, what nodes reported. Frozen data; decides nothing.
+
+The journal is the sequence of these, except the `EPHEMERAL` ones, whose effect is kept in the current state only.
+Bump `JOURNAL_VERSION` when a field changes its meaning, and write a migration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpq.core.model.accounts import Tally
+from gpq.core.model.models import BatchOrder, Dependency, Exit, JobSpec, Placement, Shape, StopReason
+from gpq.core.model.nodes import Node, Reservation
+from gpq.core.model.profile import Declared, Habit, LossPoint, Noise, Progress, RankPulse, RankTime
+from gpq.core.model.units import JobId, NodeId, Seconds
+
+JOURNAL_VERSION = 1
+
+# -- from requests -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    at: Seconds
+    job: JobId
+    spec: JobSpec
+    awaits: tuple[Dependency, ...] = ()  # of `spec.after`: those that had not ended then
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAsked:
+    at: Seconds
+    job: JobId
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldAsked:
+    at: Seconds
+    job: JobId
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseAsked:
+    at: Seconds
+    job: JobId
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RequeueAsked:
+    at: Seconds
+    job: JobId
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """A job is to be something else from now on; `awaits` replaces its own, `said` tells what changed."""
+
+    at: Seconds
+    job: JobId
+    spec: JobSpec
+    awaits: tuple[Dependency, ...] = ()
+    said: str = ""
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDrained:
+    """Nothing new is to be placed there; asked again, it changes the reason."""
+
+    at: Seconds
+    node: NodeId
+    reason: str = ""
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUndrained:
+    at: Seconds
+    node: NodeId
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReserved:
+    at: Seconds
+    reservation: Reservation
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUnreserved:
+    at: Seconds
+    id: int
+    by: str = ""
+
+
+# -- from rounds -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    at: Seconds
+    job: JobId
+    attempt: int
+    placement: Placement
+    order: BatchOrder
+    why: str = ""
+    port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StopSent:
+    at: Seconds
+    job: JobId
+    attempt: int
+    reason: StopReason
+    why: str = ""
+    target: Shape | None = None  # of a resize
+
+
+@dataclass(frozen=True, slots=True)
+class Retuned:
+    """A new batch was ordered of a running job."""
+
+    at: Seconds
+    job: JobId
+    attempt: int
+    order: BatchOrder
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    at: Seconds
+    job: JobId
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    at: Seconds
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class Idled:
+    """A job has not used GPUs for so long that it is to have fewer."""
+
+    at: Seconds
+    job: JobId
+    why: str = ""
+
+
+# -- from nodes --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    at: Seconds
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSilent:
+    at: Seconds
+    node: NodeId
+    reason: str
+    since: Seconds = 0.0  # last heard of; 0: at `at`
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRemoved:
+    at: Seconds
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class LinkMeasured:
+    """An all-reduce between two servers was timed; `nodes` are sorted."""
+
+    at: Seconds
+    nodes: tuple[NodeId, NodeId]
+    latency: Seconds
+    bandwidth: float  # bytes a second
+    backend: str = "gloo"
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentSeen:
+    """A node looked for what jobs need there."""
+
+    at: Seconds
+    node: NodeId
+    environment: str
+    fit: bool
+    reason: str = ""
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The processes of an attempt run on one node."""
+
+    at: Seconds
+    job: JobId
+    attempt: int
+    node: NodeId
+    storage: str = ""  # of that node
+    since: Seconds = 0.0  # when they began, told late perhaps; 0: at `at`
+    note: str = ""  # what of the shell that submitted it that server does not allow
+
+
+@dataclass(frozen=True, slots=True)
+class StartRefused:
+    """The node did not start the attempt, and never will."""
+
+    at: Seconds
+    job: JobId
+    attempt: int
+    node: NodeId
+    reason: str
+    transient: bool  # e.g. the port was taken: try again; else the job is at fault
+    code: int | None = None  # where a shell has an exit code for the reason
+    stays: str = ""  # what keeps its checkpoint from being brought there, for good
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """No process of the attempt is left on one node."""
+
+    at: Seconds
+    job: JobId
+    attempt: int
+    node: NodeId
+    exit: Exit
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Files of the job were brought to a node before an attempt starts there."""
+
+    at: Seconds
+    job: JobId
+    attempt: int
+    source: NodeId
+    node: NodeId
+    bytes: int  # that were sent
+    seconds: Seconds  # from the first question to the proof
+
+
+@dataclass(frozen=True, slots=True)
+class TimingSums:
+    """Step times of one configuration (wire.Timing), seconds."""
+
+    nodes: int
+    replicas: int
+    atomic_batch: int
+    accum_steps: int
+    accum_count: int
+    accum_sum: Seconds
+    step_count: int
+    step_sum: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """What a training process reported; `offset` is where its report file was read up to."""
+
+    at: Seconds
+    job: JobId
+    attempt: int
+    offset: int
+    declared: Declared | None = None
+    timings: tuple[TimingSums, ...] = ()
+    noise: Noise | None = None
+    progress: Progress | None = None
+    ready: bool = False  # the first step of this attempt is done
+    retuned: BatchOrder | None = None  # this order took effect
+    checkpoint_seconds: Seconds | None = None
+    checkpoint_bytes: int = 0  # 0: not told
+    metrics: tuple[tuple[str, float], ...] = ()
+    losses: tuple[LossPoint, ...] = ()
+    ranks: tuple[RankTime, ...] = ()  # the newest window
+    notices: tuple[str, ...] = ()
+    habits: tuple[Habit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pulsed:
+    """No replica of an attempt on one node has made a step for a while: where they are. None: they go on."""
+
+    at: Seconds
+    job: JobId
+    attempt: int
+    node: NodeId
+    ranks: tuple[RankPulse, ...]
+
+
+# -- concluded from the above (lifecycle.conclude) ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    at: Seconds
+    job: JobId
+    exit: Exit
+    tally: Tally | None = None  # of the attempt that ended; None: there was none, or nobody kept it then
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    at: Seconds
+    job: JobId
+    exit: Exit
+    tally: Tally | None = None  # of the attempt that ended; None: there was none, or nobody kept it then
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The attempt is over and the job is not: it was asked to stop, or it failed and has another try."""
+
+    at: Seconds
+    job: JobId
+    exit: Exit
+    failed: bool = False
+    quick: bool = False  # it failed within Config.quick_failure_seconds
+    crashed: bool = False  # it was lost within Config.crash_seconds
+    not_before: Seconds = 0.0
+    tally: Tally | None = None  # of the attempt that ended; None: there was none, or nobody kept it then
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    at: Seconds
+    job: JobId
+    exit: Exit = field(default_factory=lambda: Exit(code=None))
+    tally: Tally | None = None  # of the attempt that ended; None: there was none, or nobody kept it then
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimitReached:
+    at: Seconds
+    job: JobId
+    exit: Exit = field(default_factory=lambda: Exit(code=None))
+    tally: Tally | None = None  # of the attempt that ended; None: there was none, or nobody kept it then
+
+
+Event = (
+    Submitted
+    | CancelAsked
+    | HoldAsked
+    | ReleaseAsked
+    | RequeueAsked
+    | Edited
+    | NodeDrained
+    | NodeUndrained
+    | NodeReserved
+    | NodeUnreserved
+    | Launched
+    | StopSent
+    | Retuned
+    | Held
+    | Released
+    | Idled
+    | NodeSeen
+    | NodeSilent
+    | NodeRemoved
+    | LinkMeasured
+    | EnvironmentSeen
+    | Started
+    | StartRefused
+    | Staged
+    | Exited
+    | Profiled
+    | Pulsed
+    | Succeeded
+    | Failed
+    | Stopped
+    | Cancelled
+    | TimeLimitReached
+)
+
+EPHEMERAL: tuple[type, ...] = (NodeSeen, NodeSilent, EnvironmentSeen, Profiled, Pulsed)
+
+# What calls for an allocation at once; everything else waits for the timer.
+TRIGGERS: tuple[type, ...] = (
+    Submitted, CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked, Edited, NodeDrained, NodeUndrained, NodeReserved,
+    NodeUnreserved, NodeRemoved,
+    StartRefused, Succeeded, Failed, Stopped, Cancelled, TimeLimitReached,
+)  # fmt: skip

@@ -1,0 +1,192 @@
+"""What a job has told of itself: what it declared, what was measured of it, and what it leaves to the next of its program.
+
+Frozen data; fits nothing. Times in seconds, batches in examples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import attrgetter
+
+from gpq.core.model.units import NodeId, Seconds
+
+_replicas_of = attrgetter("replicas")
+
+# What a training loop leaves open to gpq (wire.FREEDOMS): a step in several micro-batches; a step in two, to measure the
+# noise scale; a restart with another number of GPUs; another total batch.
+ACCUMULATE, SPLIT, RESIZE, RETUNE = FREEDOMS = ("accumulate", "split", "resize", "retune")
+NONE_LOST: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What the script said of itself (wire.Declared), CLI overrides applied; of a profile, less what habits take."""
+
+    adaptive: bool  # False: fixed batch, resizable only
+    batch_size: int = 0
+    max_batch_size: int = 0
+    min_atomic_batch: int = 1
+    max_atomic_batch: int = 0
+    dataset_size: int = 0
+    epochs: int = 0
+    accumulation: bool = True
+    rule: str = ""
+    parameters: int = 0
+    accumulate_alone: bool = False  # one replica exceeds the base batch only by accumulation, as in Pollux
+    statistical: bool = (
+        False  # its length counts examples of the base batch's worth (AdaptDL), not passes over the data
+    )
+    atomic_by_type: tuple[tuple[str, int, int], ...] = ()  # (GPU type, least, most) where they differ by type
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRow:
+    """Mean measured times of one (nodes, replicas, atomic batch), seconds; `weight` counts steps and decays."""
+
+    nodes: int
+    replicas: int
+    atomic_batch: int
+    grad_time: Seconds  # one forward and backward without synchronisation
+    step_time: Seconds  # the micro-batch that synchronises, optimiser included
+    weight: float
+    gpu_type: str = ""  # of the devices it was measured on; "" where that is not known
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """sqr = |E g|^2 and var = tr(Cov g) of one example, so the gradient noise scale is var / sqr, in examples."""
+
+    sqr: float
+    var: float
+    samples: int
+    biased: bool = False
+    capped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    epoch: int
+    epochs: int
+    samples: int
+    step: int
+    base_steps: float
+    fraction: float  # of the declared length, 0 to 1
+
+
+@dataclass(frozen=True, slots=True)
+class LossPoint:
+    """Mean training loss around one moment. `base_steps`: progress in steps of the base batch."""
+
+    base_steps: float
+    loss: float
+    weight: float = 1.0  # reports that are averaged in it
+
+
+@dataclass(frozen=True, slots=True)
+class NoisePoint:
+    """The noise scale around one moment of the training. `base_steps`: progress in steps of the base batch."""
+
+    base_steps: float
+    scale: float  # examples
+    jobs: float = 1.0  # that are averaged in it
+
+
+@dataclass(frozen=True, slots=True)
+class RankTime:
+    """One replica over a window of about 30 s (wire.RankTimes)."""
+
+    rank: int
+    steps: int
+    compute: Seconds  # median from the start of a step to its own last gradient
+    p95: Seconds
+    whole: Seconds  # mean of a step
+    wait: Seconds  # mean of it that went into waiting for the others
+    fetch: Seconds  # mean of it that went into waiting for data
+    slow: int = 0  # windows running in which it was slower than the others (stragglers.judged)
+
+
+@dataclass(frozen=True, slots=True)
+class RankPulse:
+    """Where one replica stands that has made no step for a while (wire.Pulse)."""
+
+    rank: int
+    node: NodeId
+    step: int
+    phase: str  # one of wire.PHASES
+    since: Seconds  # of its latest step
+
+
+@dataclass(frozen=True, slots=True)
+class Habit:
+    """What a job's loop does, and the freedoms that gpq loses by it (wire.Habit)."""
+
+    code: str
+    freedoms: tuple[str, ...]  # of FREEDOMS, in their order
+    message: str = ""
+    cure: str = ""  # the change to the script that gives them back
+    suspected: bool = False  # not observed: its user may accept it
+    until: int = (
+        0  # an earlier job of the program had it: it goes at this step of this job, unless it shows; 0: it showed
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Everything that was measured of a job."""
+
+    declared: Declared | None = None
+    rows: tuple[ProfileRow, ...] = ()
+    noise: Noise | None = None
+    progress: Progress | None = None
+    atomic_batch: int = 0  # in use now, as reported
+    accum_steps: int = 0
+    order_seq: int = 0  # of the latest order that took effect, perhaps bounded by what the script allows
+    batch_changes: int = 0  # that took effect without a restart
+    samples_per_second: float = 0.0  # latest measured throughput
+    ranks: tuple[RankTime, ...] = ()  # the latest window of this attempt
+    metrics: tuple[tuple[str, float], ...] = ()  # latest of job.log
+    diverged: tuple[tuple[str, Seconds], ...] = ()  # of those that are not finite: since when
+    checkpoints: int = 0
+    checkpoint_seconds: Seconds = 0.0  # of the latest
+    checkpoint_bytes: int = 0  # of the latest
+    losses: tuple[LossPoint, ...] = ()  # thinned, oldest first (profiling.MAX_LOSSES)
+    model_rows: tuple[ProfileRow, ...] = ()  # `rows` and `noise` as they were when the model was last made anew: they
+    model_noise: Noise | None = (
+        None  # follow once something has changed by more than a measurement is worth (profiling)
+    )
+    early_noise: Noise | None = None  # the first usable one: the noise scale grows while a model learns
+    noise_curve: tuple[NoisePoint, ...] = ()  # how it has grown so far (noise_curve.recorded)
+    habits: tuple[Habit, ...] = ()  # one of a code (habits.joined)
+    script: Declared | None = None  # what the script declared, where habits leave only `declared` of it
+
+    @property
+    def lost(self) -> frozenset[str]:
+        """The freedoms that habits take."""
+        if not self.habits:
+            return NONE_LOST
+        return frozenset(freedom for habit in self.habits for freedom in habit.freedoms)
+
+    @property
+    def max_replicas(self) -> int:
+        return max(map(_replicas_of, self.rows), default=0)
+
+    @property
+    def basis(self) -> tuple[ProfileRow, ...]:
+        """The rows that the throughput model rests on."""
+        return self.model_rows or self.rows
+
+    @property
+    def noise_basis(self) -> Noise | None:
+        """The noise scale that goodput rests on."""
+        return self.model_noise or self.noise
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """What earlier jobs of a program taught: their profile rows, the noise scale at their start, their most replicas."""
+
+    rows: tuple[ProfileRow, ...] = ()
+    noise: Noise | None = None
+    max_replicas: int = 0
+    noise_curve: tuple[NoisePoint, ...] = ()  # how the noise scale grew from there on
+    habits: tuple[Habit, ...] = ()  # of its loop

@@ -1,0 +1,207 @@
+"""What for a round gives a job other GPUs, in one line each: who gets them, who asked for it, what it gains. Decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpq.core.feasibility.conditions import condition, drain_line, gpus, reservation_line
+from gpq.core.feasibility.reservations import reserved_under
+from gpq.core.feasibility.shapes import drained_under, is_fixed
+from gpq.core.freedoms.freedoms import is_cramped
+from gpq.core.freedoms.habits import blamed
+from gpq.core.goodput import estimates
+from gpq.core.model.models import Job, JobSpec, JobState, Placement, Shape, Snapshot, StopReason
+from gpq.core.model.nodes import DeviceState
+from gpq.core.model.profile import ACCUMULATE
+from gpq.core.model.units import DeviceId, JobId, NodeId
+from gpq.core.rounds.tuning import typed
+
+AFTER = {StopReason.HOLD: " after its user held it", StopReason.REQUEUE: " after `gpq requeue`"}
+
+Placements = Mapping[JobId, Placement]
+
+
+@dataclass(frozen=True, slots=True)
+class Reallocation:
+    """What a round changed for one job: GPUs before and after (0: none), and its goodput then over that before; None where that
+    is not known, or it had or has none."""
+
+    job: JobId
+    before: int
+    after: int
+    ratio: float | None
+    why: str
+
+
+def motives(snapshot: Snapshot, placements: Placements) -> dict[JobId, str]:
+    """One line for every job whose placement this round changes: what for."""
+    reasons: dict[JobId, str] = {}
+    for name in sorted(snapshot.jobs):
+        job, wanted = snapshot.jobs[name], placements.get(name)
+        if job.placement == wanted:
+            continue
+        if job.state is JobState.PENDING and wanted is not None:
+            reasons[name] = _launch(job, wanted)
+        elif job.state is JobState.RUNNING and not is_fixed(job, snapshot):
+            reasons[name] = (
+                _leave(snapshot, job, wanted) or _cramped(job, wanted) or _change(snapshot, job, wanted, placements)
+            )
+    return reasons
+
+
+def reallocations(snapshot: Snapshot, placements: Placements, reasons: Mapping[JobId, str]) -> tuple[Reallocation, ...]:
+    """Of all jobs in `reasons`, by id."""
+    found = []
+    for name, why in sorted(reasons.items()):
+        job, wanted = snapshot.jobs[name], placements.get(name)
+        ratio = _ratio(job, wanted) if wanted is not None and job.placement is not None else None
+        found.append(Reallocation(name, _before(job), wanted.replicas if wanted is not None else 0, ratio, why))
+    return tuple(found)
+
+
+def _before(job: Job) -> int:
+    """What it had; of a job that was stopped a moment ago to go on with another number, that which it had then."""
+    if job.placement is None and job.target is not None:
+        return job.last_replicas
+    return job.replicas
+
+
+def _launch(job: Job, wanted: Placement) -> str:
+    count = gpus(wanted.replicas)
+    if not job.attempt:
+        return f"starts with {count}"
+    said = f"{'goes on' if job.movable else 'starts again'} with {count}"
+    if job.last_replicas and job.last_replicas != wanted.replicas:
+        asked = own_wish(job.spec, job.last_replicas)
+        why = f": {asked}" if asked else _gain(job, wanted)
+        return f"{said} instead of {job.last_replicas}{_after(job)}{why}"
+    return f"{said}{_after(job)}"
+
+
+def _after(job: Job) -> str:
+    """How the attempt before this launch came to its end, where that was not a decision of a round."""
+    if job.stop is not None or job.exit is None:
+        return AFTER.get(job.stop, "") if job.stop is not None else ""
+    if job.exit.fenced or job.exit.lost:
+        return " after it was lost with its server"
+    if job.exit.excused:
+        return " after a batch that did not fit"
+    if job.exit.stopped or job.exit.unlaunched or job.exit.code == 0:
+        return ""
+    return " after a failure"
+
+
+def own_wish(spec: JobSpec, had: int) -> str:
+    """`its user asked for 2 to 4 GPUs` where `had` GPUs are not what the job is to have by now (`gpq edit --gpus`), else ""."""
+    if spec.min_gpus <= had <= (spec.max_gpus or had):
+        return ""
+    return f"its user asked for {asked_gpus(spec)}"
+
+
+def asked_gpus(spec: JobSpec) -> str:
+    """`2 GPUs`, `2 to 4 GPUs`, `2 GPUs or more`."""
+    if not spec.max_gpus:
+        return f"{gpus(spec.min_gpus)} or more"
+    return gpus(spec.min_gpus) if spec.max_gpus == spec.min_gpus else f"{spec.min_gpus} to {gpus(spec.max_gpus)}"
+
+
+def _cramped(job: Job, wanted: Placement | None) -> str:
+    """For a job whose loop cannot be cut, and whose batch does not fit what it has."""
+    if wanted is None or wanted.replicas <= job.replicas or not is_cramped(job):
+        return ""
+    return (
+        f"{job.replicas} -> {gpus(wanted.replicas)}: they hold its base batch at once, since {blamed(job, ACCUMULATE)}"
+    )
+
+
+def _change(snapshot: Snapshot, job: Job, wanted: Placement | None, placements: Placements) -> str:
+    asked = own_wish(job.spec, job.replicas)
+    if wanted is None:
+        if asked:
+            return f"stops and waits for {gpus(job.spec.min_gpus)}: {asked}"
+        return f"stops to give its {gpus(job.replicas)} back: {_for_whom(snapshot, job, wanted, placements)}"
+    if wanted.replicas == job.replicas:
+        return f"moves to {wanted}: {_for_what_place(snapshot, job, wanted, placements)}"
+    said = f"{job.replicas} -> {gpus(wanted.replicas)}"
+    if asked:
+        return f"{said}: {asked}"
+    if wanted.replicas > job.replicas:
+        return f"{said}{_gain(job, wanted)}"
+    if job.idle:
+        return f"{said}: it did not use what it had"
+    ratio = _ratio(job, wanted)
+    if ratio is not None and ratio >= 1.0:
+        return f"{said}: fewer are faster, goodput x{ratio:.2f} expected"
+    return f"{said}: {_for_whom(snapshot, job, wanted, placements)}"
+
+
+def _for_whom(snapshot: Snapshot, job: Job, wanted: Placement | None, placements: Placements) -> str:
+    """Who gets what the job gives: first of all a job that waits, then one that grows. Of those on its very devices first:
+    where jobs change places, others may stand for whom it is."""
+    given = _devices(job.placement) - _devices(wanted)
+    takers = [name for name in sorted(placements) if name != job.id and _devices(placements[name]) & given]
+    others = [name for name in sorted(placements) if name != job.id and name not in takers]
+    for names in (takers, others):
+        for name in names:
+            if snapshot.jobs[name].placement is None:
+                return f"job {name} needs room"
+        for name in names:
+            other = snapshot.jobs[name]
+            if placements[name].replicas > other.replicas:
+                asked = own_wish(other.spec, other.replicas)
+                return f"job {name} is to have more: {asked}" if asked else f"job {name} gains more from them"
+    if takers:
+        return f"job {takers[0]} takes its place"
+    return f"the policy {snapshot.config.policy} keeps them free"
+
+
+def _for_what_place(snapshot: Snapshot, job: Job, wanted: Placement, placements: Placements) -> str:
+    ratio = _ratio(job, wanted)
+    if ratio is not None and ratio > 1.0:
+        return f"it is faster there, goodput x{ratio:.2f} expected"
+    given = _devices(job.placement) - _devices(wanted)
+    taker = next((name for name in sorted(placements) if name != job.id and _devices(placements[name]) & given), None)
+    return f"job {taker} needs its place" if taker is not None else "room is made for larger jobs"
+
+
+def _devices(placement: Placement | None) -> frozenset[tuple[NodeId, DeviceId]]:
+    return placement.devices if placement is not None else frozenset()
+
+
+def _leave(snapshot: Snapshot, job: Job, wanted: Placement | None) -> str:
+    """ "" where nothing drives it from where it is."""
+    why = [drain_line(snapshot, name) for name in drained_under(job, snapshot)]
+    why += [reservation_line(snapshot, held) for held in reserved_under(job, snapshot)]
+    why += [
+        condition(node, device, snapshot.now)
+        for node, ids in (job.placement.parts if job.placement else ())
+        for device in (snapshot.nodes[node].devices if node in snapshot.nodes else ())
+        if device.id in ids and device.state is not DeviceState.OK
+    ]
+    if not why:
+        return ""
+    where = f"moves to {wanted}" if wanted is not None else f"stops and waits for {gpus(job.spec.min_gpus)} elsewhere"
+    return f"{where}: {'; '.join(why)}"
+
+
+def _gain(job: Job, wanted: Placement) -> str:
+    if not job.profile.rows:
+        return ": its goodput at that size is not known yet"
+    ratio = _ratio(job, wanted)
+    return f": goodput x{ratio:.2f} expected" if ratio is not None else ""
+
+
+def _ratio(job: Job, wanted: Placement) -> float | None:
+    """Modelled goodput of `wanted` over that of the present shape, or of the last one; None when not known."""
+    before = typed(job.placement) if job.placement else _last_shape(job, wanted.gpu_type)
+    points = estimates.curve(job, [before, typed(wanted)]) if before is not None else ()
+    if len(points) != 2 or points[0].goodput <= 0:
+        return None
+    return points[1].goodput / points[0].goodput
+
+
+def _last_shape(job: Job, gpu_type: str) -> Shape | None:
+    """That of the latest launch; None where its times do not tell over how many servers it was."""
+    over = {row.nodes for row in job.profile.rows if row.replicas == job.last_replicas}
+    return Shape(job.last_replicas, over.pop(), gpu_type) if len(over) == 1 else None

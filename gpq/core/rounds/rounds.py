@@ -1,0 +1,245 @@
+"""decide(): fold -> settle -> allocate -> place -> plan. One pure function; the loop commits and performs its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpq.core.accounting import bookkeeping
+from gpq.core.accounting.fairness import counted
+from gpq.core.feasibility.environments import wanted as wanted_checks
+from gpq.core.feasibility.gates import next_opening, opened
+from gpq.core.feasibility.idleness import capped, reclaimed
+from gpq.core.feasibility.owners import presence
+from gpq.core.feasibility.reservations import next_change
+from gpq.core.feasibility.shapes import evacuated, held_by, settled_at
+from gpq.core.freedoms.habits import joined, without_accepted
+from gpq.core.model.actions import Action, Forget
+from gpq.core.model.events import (
+    TRIGGERS,
+    Cancelled,
+    EnvironmentSeen,
+    Event,
+    Exited,
+    Held,
+    NodeSeen,
+    NodeSilent,
+    Profiled,
+    Released,
+)
+from gpq.core.model.models import HOLDS_DEVICES, Allotment, Job, JobState, Placement, Shape, Snapshot, Wish
+from gpq.core.model.nodes import Device, NodeState
+from gpq.core.model.policy import Policy, shape_of
+from gpq.core.model.units import JobId, NodeId
+from gpq.core.rounds.background import decided
+from gpq.core.rounds.motives import Reallocation, motives, reallocations
+from gpq.core.rounds.offering import offered
+from gpq.core.rounds.planning import issued, plan, time_left, wished_stop
+from gpq.core.state.folding import fold
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What a round wanted, kept so that `explain` reads the very decision that was made."""
+
+    at: float
+    allocation: Mapping[JobId, Shape]
+    placements: Mapping[JobId, Placement]
+    motives: Mapping[JobId, str]
+    changes: tuple[Reallocation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`journal` and `snapshot` (and `ended`, final values) are committed first; then `actions` are performed."""
+
+    snapshot: Snapshot
+    journal: tuple[Event, ...]
+    actions: tuple[Action, ...]
+    ended: tuple[Job, ...]
+    round: Round | None
+
+
+def decide(
+    snapshot: Snapshot, events: Sequence[Event], policy: Policy, *, allocate: bool, settled: bool = False
+) -> Decision:
+    """One pass at `snapshot.now`. Without `allocate` facts are taken in and urgent wishes followed, nothing more.
+
+    `settled`: the snapshot came out of an earlier pass, so that between rounds only jobs that `events` changed are looked
+    at for what follows at once. Raises InvalidTransition for a bug in gpq; the snapshot is then unchanged.
+    """
+    if allocate or any(isinstance(event, TRIGGERS) for event in events):
+        snapshot = counted(snapshot)
+    before = snapshot
+    first = fold(snapshot, events)
+    looked_at = changed(before, first.snapshot) if settled and not allocate else None
+    second = fold(first.snapshot, settle(first.snapshot, looked_at))
+    snapshot = second.snapshot
+    wanted: dict[JobId, Placement] = {}
+    done: Round | None = None
+    if allocate:
+        allotted, wanted = _decided(snapshot, policy)
+        allocation = {name: shape_of(allotment) for name, allotment in allotted.items()}
+        reasons = motives(snapshot, wanted)
+        done = Round(snapshot.now, allocation, wanted, reasons, reallocations(snapshot, wanted, reasons))
+        actions = [*plan(snapshot, wanted, reasons), *wanted_checks(snapshot)]
+        snapshot = replace(snapshot, round_at=snapshot.now)
+    else:
+        wished = (wished_stop(job, snapshot.now) for job in snapshot.holders)
+        actions = [stop for stop in wished if stop is not None]
+    orders = [event for action in actions if (event := issued(action, snapshot.now)) is not None]
+    third = fold(snapshot, orders)
+    over = (*first.ended, *second.ended, *third.ended)
+    ended = tuple(bookkeeping.settled(job, before, before.means) for job in over)
+    return Decision(
+        third.snapshot,
+        (*first.journal, *second.journal, *third.journal),
+        (*actions, *_forgets(before, third.snapshot, first.journal)),
+        ended,
+        done,
+    )
+
+
+def _decided(snapshot: Snapshot, policy: Policy) -> tuple[dict[JobId, Allotment], dict[JobId, Placement]]:
+    """What `policy` gives whom, and where. It may move a job that runs cramped, and not stop it for nothing."""
+    seen, mover = offered(opened(snapshot))
+    allotted, wanted = decided(evacuated(capped(seen)), policy)
+    if mover is None or mover in wanted:
+        return allotted, wanted
+    seen, _ = offered(opened(snapshot), moving=False)
+    return decided(evacuated(capped(seen)), policy)
+
+
+def _forgets(before: Snapshot, after: Snapshot, journal: Sequence[Event]) -> list[Forget]:
+    """Attempts that are over by now: once that is committed, their nodes need not keep the records."""
+    nodes: dict[tuple[JobId, int], set[NodeId]] = {}
+    for event in journal:
+        if isinstance(event, Exited):
+            job = after.jobs.get(event.job)
+            if job is None or job.attempt != event.attempt or job.state not in HOLDS_DEVICES:
+                nodes.setdefault((event.job, event.attempt), set()).add(event.node)
+    for (name, attempt), found in nodes.items():
+        old = before.jobs.get(name)
+        if old is not None and old.attempt == attempt and old.placement is not None:
+            found.update(node for node, _ in old.placement.parts)
+    return [Forget(name, attempt, tuple(sorted(found))) for (name, attempt), found in nodes.items()]
+
+
+def changed(before: Snapshot, after: Snapshot) -> list[JobId]:
+    """Live jobs of which something is new."""
+    if before.jobs is after.jobs:
+        return []
+    known = before.jobs.get
+    return [name for name, job in after.jobs.items() if known(name) is not job]
+
+
+def settle(snapshot: Snapshot, names: Iterable[JobId] | None = None) -> list[Event]:
+    """What follows at once for jobs that hold nothing, all or those named: a wish needs no round."""
+    events: list[Event] = [*reclaimed(snapshot)]
+    pending, run = JobState.PENDING, Wish.RUN
+    for name in sorted(snapshot.jobs if names is None else names):
+        job = snapshot.jobs[name]
+        if job.placement is not None:
+            continue
+        if job.wish is run and job.state is pending and not (job.unmet or job.crashes or job.quick_failures):
+            continue  # nearly all
+        if job.wish is Wish.CANCEL:
+            events.append(Cancelled(snapshot.now, name))
+        elif job.state is JobState.HELD and job.wish in (Wish.RUN, Wish.REQUEUE):
+            events.append(Released(snapshot.now, name))
+        elif job.state is JobState.PENDING and job.wish is Wish.HOLD:
+            events.append(Held(snapshot.now, name))
+        elif job.state is JobState.PENDING and job.unmet:
+            why = f"held: {job.unmet}; `gpq release {name}` runs it all the same"
+            events.append(Held(snapshot.now, name, why))
+        elif job.state is JobState.PENDING and job.crashes >= snapshot.config.max_crashes:
+            why = f"held: its server went down or its supervisor was killed {job.crashes} times in a row while it ran"
+            events.append(Held(snapshot.now, name, f"{why}; `gpq release {name}` tries again"))
+        elif job.state is JobState.PENDING and job.quick_failures >= snapshot.config.max_quick_failures:
+            events.append(
+                Held(
+                    snapshot.now,
+                    name,
+                    f"held: failed {job.quick_failures} times in a row, each within "
+                    f"{snapshot.config.quick_failure_seconds:.0f} s; `gpq release {name}` tries again",
+                )
+            )
+    return events
+
+
+def due(snapshot: Snapshot, events: Sequence[Event]) -> bool:
+    """Is it time to allocate: the timer, a trigger, the first times of an attempt, or devices that came or went?"""
+    if snapshot.now >= snapshot.round_at + snapshot.config.interval or snapshot.now < snapshot.round_at:
+        return True
+    if not snapshot.config.events:
+        return False
+    for event in events:
+        if isinstance(event, (*TRIGGERS, Exited)):
+            return True
+        if isinstance(event, NodeSeen):
+            known = snapshot.nodes.get(event.node.id)
+            if (
+                known is None
+                or known.state is not event.node.state
+                or _offer(known.devices) != _offer(event.node.devices)
+                or presence(known) != presence(event.node)
+            ):
+                return True
+        if isinstance(event, EnvironmentSeen):
+            found = snapshot.checks.get((event.node, event.environment))
+            if found is None or found.fit is not event.fit:
+                return True
+        if isinstance(event, NodeSilent):
+            node = snapshot.nodes.get(event.node)
+            if node is not None and node.state is NodeState.UP:
+                return True
+        if isinstance(event, Profiled):
+            job = snapshot.jobs.get(event.job)
+            if job is None:
+                continue
+            if event.declared is not None and job.profile.declared is None:
+                return True
+            if joined(job.profile.habits, without_accepted(event.habits, job.spec.accept)) is not job.profile.habits:
+                return True  # what it has, or does, may be no longer allowed
+            if event.timings and job.profile.samples_per_second <= 0 and job.movable:
+                return True  # it may be moved from now on, and its size may have been a mistake
+    return False
+
+
+def _offer(devices: Sequence[Device]) -> list[tuple[str, str]]:
+    return [(device.id, device.state) for device in devices]
+
+
+def next_round(snapshot: Snapshot) -> float:
+    """When the loop must wake at the latest: the timer, or earlier for a back-off, a time limit or a settling job
+    that waiting jobs may need."""
+    at = snapshot.round_at + snapshot.config.interval
+    if not snapshot.config.events:
+        return max(at, snapshot.now)
+    at = min(at, next_change(snapshot), next_opening(snapshot))
+    pending, now = JobState.PENDING, snapshot.now
+    resting = [job for job in snapshot.jobs.values() if job.state is pending]
+    at = min([at, *(job.not_before for job in resting if job.not_before > now)])
+    for job in snapshot.holders:
+        if job.state is JobState.RUNNING:
+            at = min(at, snapshot.now + time_left(job, snapshot.now)) if job.stop is None else at
+            settled = settled_at(job, snapshot.config)
+            if resting and job.movable and settled > snapshot.now:
+                at = min(at, settled)
+    return max(at, snapshot.now)
+
+
+def sanity(snapshot: Snapshot) -> list[str]:
+    """House rules that hold between rounds, as sentences; empty when all hold. For tests and the simulator."""
+    broken: list[str] = []
+    owners: dict[object, JobId] = {}
+    for job in snapshot.jobs.values():
+        if (job.placement is not None) != (job.state in HOLDS_DEVICES):
+            broken.append(f"job {job.id} is {job.state} and holds {job.placement}")
+        for device in job.placement.devices if job.placement else ():
+            if device in owners:
+                broken.append(f"{device} is given to job {owners[device]} and to job {job.id}")
+            owners[device] = job.id
+    if len(held_by(snapshot)) != len(owners):
+        broken.append("held_by disagrees with the placements")
+    return broken

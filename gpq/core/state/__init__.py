@@ -1,0 +1,7 @@
+"""From an event to the next snapshot. This is the only room that changes a job.
+
+`fold(snapshot, event)` is pure, so the same events always give the same snapshot, in the daemon,
+in the simulator and after a crash.
+
+Open `lifecycle.py` for the states of a job, then `folding.py`.
+"""

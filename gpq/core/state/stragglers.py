@@ -1,0 +1,98 @@
+"""Replicas held against each other: which one makes the others wait, why, and where the job is when none goes on.
+
+DDP hides who is slow: every replica's steps take as long as the slowest one's, and that one waits least. So what counts is the
+time from the start of a step to a replica's own last gradient (training.md 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from gpq.core.model.models import Job, JobState
+from gpq.core.model.profile import RankPulse, RankTime
+from gpq.core.model.units import DeviceId, NodeId, Seconds
+
+SLOWER = 1.2  # times the median of the others
+WINDOWS = 3  # in a row, until a replica is called a straggler
+LEAST_STEPS = 5  # that a window must have to count
+HUNG: Seconds = 60.0  # without a step
+HUNG_STEPS = 20.0  # times the step time, where that is longer
+MOVING = ("starting", "evaluating", "saving", "ended")  # phases in which no step is to be expected
+
+
+def judged(before: Sequence[RankTime], window: Sequence[RankTime]) -> tuple[RankTime, ...]:
+    """The new window with, for each rank, in how many windows running it was slower than the others."""
+    count = {one.rank: one.slow for one in before}
+    found = []
+    for one in window:
+        others = median([each.compute for each in window if each.rank != one.rank] or [one.compute])
+        slow = count.get(one.rank, 0)
+        if one.steps >= LEAST_STEPS:
+            slow = slow + 1 if one.compute > SLOWER * others > 0 else 0
+        found.append(RankTime(one.rank, one.steps, one.compute, one.p95, one.whole, one.wait, one.fetch, slow))
+    return tuple(found)
+
+
+def stragglers(job: Job) -> tuple[int, ...]:
+    """Ranks that make the others wait, in ascending order."""
+    return tuple(one.rank for one in job.profile.ranks if one.slow >= WINDOWS)
+
+
+def describe(job: Job, rank: int) -> str:
+    """One line on a straggler, with a likely cause."""
+    ranks = job.profile.ranks
+    mine = next(one for one in ranks if one.rank == rank)
+    others = [one for one in ranks if one.rank != rank]
+    usual = median(one.compute for one in others)
+    waits = mine.fetch - median(one.fetch for one in others) > 0.5 * (mine.compute - usual)
+    why = "it waits for data" if waits else "its GPU or its server is slower, or shared"
+    return f"rank {rank}{_at(job, rank)} is a straggler: {mine.compute / usual:.1f}x the time of the others; {why}"
+
+
+def seats(job: Job) -> dict[int, tuple[NodeId, DeviceId]]:
+    """Where each rank is: servers in the order of the placement, on each its devices."""
+    parts = job.placement.parts if job.placement else ()
+    return dict(enumerate((node, device) for node, devices in parts for device in devices))
+
+
+def _at(job: Job, rank: int) -> str:
+    seat = seats(job).get(rank)
+    return f" on {seat[0]}" if seat else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """No replica has made a step for too long."""
+
+    seconds: Seconds
+    line: str
+
+
+def hang(job: Job, now: Seconds) -> Hang | None:
+    """Of a running job whose training library tells where its replicas are; what hangs is told, and not touched: nobody
+    but its user knows how long a step may take."""
+    known = job.pulses
+    if job.state is not JobState.RUNNING or not known or any(one.phase in MOVING for one in known):
+        return None
+    seconds = now - max(one.since for one in known)
+    step = max((row.step_time for row in job.profile.rows), default=0.0)
+    if seconds < max(HUNG, HUNG_STEPS * step):
+        return None
+    return Hang(seconds, f"no step for {seconds:.0f} s: {_who(job, known)}")
+
+
+def _who(job: Job, known: Sequence[RankPulse]) -> str:
+    newest = max(one.step for one in known)
+    behind = [one.rank for one in known if one.step < newest or one.phase != "arrived"]
+    silent = sorted(set(seats(job)) - {one.rank for one in known})
+    if behind and len(behind) + len(silent) < job.replicas:
+        return f"{_ranks(job, behind)} {'have' if behind[1:] else 'has'} not arrived where the others wait"
+    if silent:
+        return f"nothing is known of {_ranks(job, silent)}, the others wait"
+    return "every rank is busy by itself" if behind else "all ranks have arrived and wait for their network"
+
+
+def _ranks(job: Job, ranks: Sequence[int]) -> str:
+    return f"rank{'s' if ranks[1:] else ''} " + ", ".join(f"{rank}{_at(job, rank)}" for rank in sorted(ranks))

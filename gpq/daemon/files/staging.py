@@ -1,0 +1,275 @@
+"""What has to lie on a node before an attempt may start there: the newest checkpoint, the code of a snapshot.
+
+A start order is said only once everything is there, on all nodes of the attempt. Nothing is remembered across daemons: what
+came before a restart lies on the node, and the transfer goes on behind it. What cannot be brought is told as a refusal of the
+start for a passing reason, so that the job waits or goes elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpq.core.feasibility.files import Staging, apart, has_checkpoint, holders, lacking
+from gpq.core.model.actions import Launch
+from gpq.core.model.events import Event, Staged, StartRefused
+from gpq.core.model.models import Job, JobState, Placement, Snapshot
+from gpq.core.model.nodes import NodeState
+from gpq.core.model.units import JobId, NodeId, Seconds
+from gpq.daemon.clock.clock import Clock
+from gpq.daemon.files.transfer import (
+    GIVE_UP,
+    LONG_WORK,
+    LOOK,
+    Abandoned,
+    Ask,
+    FileSource,
+    Gauge,
+    NodeSource,
+    Source,
+    Transfer,
+)
+from gpq.errors import GpqError, NodeSilent
+
+log = logging.getLogger(__name__)
+
+PARALLEL = 8  # transfers of one attempt
+PER_NODE = 2  # pieces under way at a node at once, of all attempts
+BULK = ("fetch", "gather", "put", "scatter")
+OLD: Seconds = 3600.0  # outcomes are remembered so long
+
+Key = tuple[JobId, int]
+AskNode = Callable[[NodeId, str, Mapping[str, Any], Seconds], Mapping[str, Any]]
+
+
+class Stays(GpqError):
+    """A checkpoint cannot be made again on another server, and why."""
+
+
+@dataclass
+class _Task:
+    launch: Launch
+    began: Seconds
+    state: str = "running"  # "running", "done", "failed"
+    what: str = ""
+    note: str = ""
+    gauges: list[Gauge] = field(default_factory=list)
+
+
+class Stager:
+    """`ask` is an operation of a node; `nudge` makes the nodes of an attempt look at once what they lack; `codes` is the
+    folder of the archives. All of it may be called from any thread."""
+
+    def __init__(
+        self,
+        ask: AskNode,
+        *,
+        view: Callable[[], Snapshot],
+        inbox: Callable[[Sequence[Event]], None],
+        nudge: Callable[[NodeId], None],
+        clock: Clock,
+        codes: str,
+    ) -> None:
+        self._ask_node = ask
+        self._view = view
+        self._inbox = inbox
+        self._nudge = nudge
+        self._clock = clock
+        self._codes = codes
+        self._tasks: dict[Key, _Task] = {}
+        self._lock = threading.Lock()
+        self._gates: dict[NodeId, threading.Semaphore] = {}
+        self._closing = False
+
+    def close(self) -> None:
+        self._closing = True
+
+    def ready(self, launch: Launch) -> bool:
+        """May the attempt start? If not, what it lacks is under way. Never blocks."""
+        key = (launch.job, launch.attempt)
+        with self._lock:
+            task = self._tasks.get(key)
+            if task is not None:
+                return task.state == "done"
+            snapshot = self._view()
+            job = snapshot.jobs.get(launch.job)
+            if job is None or job.attempt != launch.attempt or not _needs(snapshot, job, launch.placement):
+                return True
+            self._forget_old()
+            task = self._tasks[key] = _Task(launch, self._clock.elapsed())
+        threading.Thread(target=self._work, args=(task,), name=f"staging-{launch.job}", daemon=True).start()
+        return False
+
+    def progress(self, job: JobId) -> Staging | None:
+        """Of the attempt that is being started; None when nothing is on its way."""
+        with self._lock:
+            live = [task for (name, _), task in self._tasks.items() if name == job and task.state == "running"]
+        if not live or not live[-1].what:  # what it is, is not known in its first moment
+            return None
+        task = live[-1]
+        gauges = list(task.gauges)
+        notes = [gauge.note for gauge in gauges if gauge.note]
+        return Staging(
+            task.what,
+            sum(gauge.done for gauge in gauges),
+            sum(gauge.total for gauge in gauges),
+            sum(gauge.rate for gauge in gauges),
+            notes[0] if notes else task.note,
+        )
+
+    def _forget_old(self) -> None:
+        now = self._clock.elapsed()
+        for key, task in list(self._tasks.items()):
+            if task.state != "running" and now - task.began > OLD:
+                del self._tasks[key]
+
+    # -- one attempt, in a thread of its own ---------------------------------------------------------------------------
+
+    def _work(self, task: _Task) -> None:
+        launch = task.launch
+        try:
+            self._bring(task)
+        except Abandoned:
+            task.state = "failed"
+        except Exception as error:
+            if not isinstance(error, GpqError):
+                log.exception("staging for attempt %d.%d", launch.job, launch.attempt)
+            task.state = "failed"
+            words = error.message if isinstance(error, GpqError) else repr(error)
+            stays = words if isinstance(error, Stays) else ""
+            reason = stays or f"its files could not be brought there: {words}"
+            log.info("attempt %d.%d: %s", launch.job, launch.attempt, reason)
+            if self._wanted(task):
+                now, nodes = self._clock.now(), [node for node, _ in launch.placement.parts]
+                key = (launch.job, launch.attempt)
+                self._inbox([StartRefused(now, *key, node, reason, transient=True, stays=stays) for node in nodes])
+        else:
+            task.state = "done"
+            for node, _ in launch.placement.parts:
+                self._nudge(node)
+
+    def _wanted(self, task: _Task) -> bool:
+        launch = task.launch
+        job = self._view().jobs.get(launch.job)
+        starting = job is not None and job.attempt == launch.attempt and job.state is JobState.STARTING
+        return starting and not self._closing
+
+    def _bring(self, task: _Task) -> None:
+        """All that the attempt lacks, side by side."""
+        launch, snapshot = task.launch, self._view()
+        job = snapshot.jobs.get(launch.job)
+        if job is None:
+            raise Abandoned
+        with ThreadPoolExecutor(PARALLEL, "staging") as pool:
+            under_way = []
+            if launch.spec.code:
+                under_way += [pool.submit(self._bring_code, task, node) for node in apart(snapshot, launch.placement)]
+            nodes = lacking(snapshot, job, launch.placement)
+            if nodes:
+                found = self._find(task, job)
+                if found is not None:
+                    under_way += [pool.submit(self._bring_files, task, *found, node) for node in nodes]
+            for one in under_way:
+                one.result()
+
+    def _bring_code(self, task: _Task, node: NodeId) -> None:
+        digest = task.launch.spec.code
+        path = os.path.join(self._codes, f"{digest}.tar")
+        try:
+            size = os.stat(path).st_size
+        except OSError as error:
+            raise GpqError(f"the code {digest[:12]} of the job is gone: {error.strerror}", "submit it again") from None
+        task.what = task.what or "its code"
+        self._transfer(
+            task, {"code": digest}, [[f"{digest}.tar", size, digest, 0o600, 0, size]], FileSource(path, digest), node
+        )
+
+    def _bring_files(self, task: _Task, source: NodeId, files: list[Any], node: NodeId) -> None:
+        launch, began = task.launch, time.monotonic()
+        gauge = self._transfer(task, {"job": launch.job}, files, NodeSource(self._ask(source), launch.job), node)
+        seconds = time.monotonic() - began
+        if gauge.moved:
+            self._inbox([Staged(self._clock.now(), launch.job, launch.attempt, source, node, gauge.moved, seconds)])
+
+    def _transfer(self, task: _Task, what: Mapping[str, Any], files: list[Any], source: Source, node: NodeId) -> Gauge:
+        gauge = Gauge()
+        task.gauges.append(gauge)
+        Transfer(what, files, source, self._ask(node), lambda: self._wanted(task), gauge).run()
+        if gauge.moved:
+            log.info(
+                "attempt %d.%d: %d bytes of %s to %s in %.1f s",
+                task.launch.job, task.launch.attempt, gauge.moved, task.what, node, gauge.seconds,
+            )  # fmt: skip
+        return gauge
+
+    def _find(self, task: _Task, job: Job) -> tuple[NodeId, list[Any]] | None:
+        """(node, files) of the newest checkpoint; None where there is nothing to bring. Raises NodeSilent when nobody who
+        has it answered for GIVE_UP seconds."""
+        until = time.monotonic() + GIVE_UP
+        while True:
+            snapshot = self._view()
+            seeing = holders(snapshot, job)
+            task.what = f"its checkpoint from {seeing[0] if seeing else job.files.node if job.files else ''}"
+            told, silent = self._listed(job.id, seeing)
+            if told is not None:
+                return told if told[1] else self._elsewhere(snapshot, job, seeing)
+            if not has_checkpoint(job):
+                return None
+            task.note = silent or f"server {job.files.node if job.files else ''} does not answer"
+            if time.monotonic() > until:
+                raise NodeSilent(task.note, "`gpq nodes` tells since when and why")
+            if not self._wanted(task):
+                raise Abandoned
+            time.sleep(LOOK)
+
+    def _files(self, node: NodeId, job: JobId) -> Mapping[str, Any]:
+        answer = self._ask(node)("files", {"job": job}, LONG_WORK)
+        if answer["stays"]:
+            raise Stays(f"its checkpoint stays on server {node}: {answer['stays']}")
+        return answer
+
+    def _listed(self, job: JobId, nodes: Sequence[NodeId]) -> tuple[tuple[NodeId, list[Any]] | None, str]:
+        """(the first of `nodes` that answers, what it has; why the others do not)."""
+        silent = ""
+        for node in nodes:
+            with contextlib.suppress(NodeSilent):
+                return (node, list(self._files(node, job)["files"])), ""
+            silent = f"server {node} does not answer"
+        return None, silent
+
+    def _elsewhere(self, snapshot: Snapshot, job: Job, asked: Sequence[NodeId]) -> tuple[NodeId, list[Any]] | None:
+        """The newest that another node has, where the one that should have it lost it."""
+        best: tuple[list[int], NodeId, list[Any]] | None = None
+        for node in sorted(snapshot.nodes):
+            if node in asked or snapshot.nodes[node].state is not NodeState.UP:
+                continue
+            try:
+                answer = self._files(node, job.id)
+            except NodeSilent:
+                continue
+            if answer["files"] and (best is None or list(answer["age"]) > best[0]):
+                best = (list(answer["age"]), node, list(answer["files"]))
+        return (best[1], best[2]) if best is not None else None
+
+    def _ask(self, node: NodeId) -> Ask:
+        with self._lock:
+            gate = self._gates.setdefault(node, threading.Semaphore(PER_NODE))
+
+        def ask(operation: str, fields: Mapping[str, Any], timeout: Seconds) -> Mapping[str, Any]:
+            if operation not in BULK:
+                return self._ask_node(node, operation, fields, timeout)
+            with gate:
+                return self._ask_node(node, operation, fields, timeout)
+
+        return ask
+
+
+def _needs(snapshot: Snapshot, job: Job, placement: Placement) -> bool:
+    return bool(job.spec.code) or bool(lacking(snapshot, job, placement))

@@ -1,0 +1,1 @@
+"""From a snapshot to Prometheus text, served over HTTP where the config asks for it."""

@@ -1,0 +1,182 @@
+"""Serves metrics over HTTP, in threads of its own: a scraper that is slow, or many, costs a bounded share of the daemon.
+
+At most `MOST_OPEN` connections, each for at most `LONGEST` seconds, and a new one at most every `REST` seconds; the text is
+made anew at most once a second and never takes more than a twentieth of the time. An address that cannot be had is told,
+and tried again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import logging
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from gpq.daemon.clock.deadlines import deadline, left
+from gpq.outward import Address
+
+MOST_OPEN = 16
+LONGEST = 10.0  # seconds from the first byte to the last
+REST = 0.05  # seconds between two connections
+PATIENCE = 5.0  # seconds without a byte
+FRESH = 1.0  # seconds for which a text is given out again, at least
+SHARE = 20.0  # times as long as it took to make, at least
+AGAIN = 10.0  # seconds to the next try to listen
+HOME = b"gpq: metrics for Prometheus are at /metrics\n"
+
+log = logging.getLogger(__name__)
+
+
+class Page:
+    """The text of a registry by what a scraper accepts, made by one thread at a time."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._lock = threading.Lock()
+        self._made: dict[str, tuple[float, bytes]] = {}  # by content type: until when it is given out, the text
+
+    def text(self, accepted: str) -> tuple[str, bytes]:
+        """(content type, text)."""
+        encode, kind = choose_encoder(accepted[:1000])
+        with self._lock:
+            until, text = self._made.get(kind, (0.0, b""))
+            if left(until) <= 0:
+                began = time.monotonic()
+                text = encode(self._registry)
+                self._made = {kind: (deadline(max(FRESH, SHARE * (time.monotonic() - began))), text)}
+        return kind, text
+
+
+class Exporter:
+    """`start`, then `close`. `state` may be asked from any thread."""
+
+    def __init__(self, address: Address, registry: CollectorRegistry) -> None:
+        self._address = address
+        self._page = Page(registry)
+        self._closing = threading.Event()
+        self._server: _Server | None = None
+        self._problem = ""
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+
+    def state(self) -> tuple[str, str]:
+        """(where it listens or would, why it does not)."""
+        return self._address.url, self._problem
+
+    def start(self) -> None:
+        """Listen at once if that can be, so that who asks the daemon next is told the truth."""
+        self._open()
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+
+    def _run(self) -> None:
+        while self._server is None:
+            if self._closing.wait(AGAIN):
+                return
+            self._open()
+        self._server.serve_forever(poll_interval=0.5)
+
+    def _open(self) -> None:
+        try:
+            self._server = _Server(self._address, self._page.text)
+        except OSError as error:
+            why = f"{self._address.host}:{self._address.port} cannot be had: {(error.strerror or str(error)).lower()}"
+            if why != self._problem:
+                log.warning("no metrics are served: %s; tried again every %.0f s", why, AGAIN)
+            self._problem = why
+            return
+        self._problem = ""
+        log.info("metrics are served at %s", self._address.url)
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = MOST_OPEN
+
+    def __init__(self, address: Address, text: Callable[[str], tuple[str, bytes]]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        self.text = text
+        self._next = 0.0
+        self._lock = threading.Lock()
+        self._open: dict[Any, float] = {}  # connections, and when each is over
+        super().__init__((address.host, address.port), _Scrape)
+
+    def server_bind(self) -> None:
+        """As the library does it, but without asking for the name of the machine, for which a resolver may take minutes."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Those who come sooner wait, or a crowd would take the daemon's interpreter from its rounds."""
+        time.sleep(max(self._next - time.monotonic(), 0.0))
+        self._next = time.monotonic() + REST
+        with self._lock:
+            full = len(self._open) >= MOST_OPEN
+            if not full:
+                self._open[request] = deadline(LONGEST)
+        if full:
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread to be had
+            self.shutdown_request(request)
+
+    def close_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().close_request(request)
+
+    def service_actions(self) -> None:
+        """Now and then: whoever is not done by now never will be."""
+        with self._lock:
+            late = [request for request, until in self._open.items() if left(until) <= 0]
+        for request in late:
+            with contextlib.suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("a scraper went away", exc_info=True)
+
+
+class _Scrape(http.server.BaseHTTPRequestHandler):
+    server_version = "gpq"
+    sys_version = ""
+    timeout = PATIENCE
+    server: _Server
+
+    def do_GET(self) -> None:
+        match self.path.partition("?")[0]:
+            case "/metrics":
+                try:
+                    kind, text = self.server.text(self.headers.get("Accept", ""))
+                except Exception:
+                    log.exception("the metrics could not be made")
+                    self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, "see `gpq daemon logs`")
+                    return
+            case "/":
+                kind, text = "text/plain; charset=utf-8", HOME
+            case _:
+                self.send_error(HTTPStatus.NOT_FOUND, "metrics are at /metrics")
+                return
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Each scrape is no news."""

@@ -1,0 +1,90 @@
+"""Looks each second whether a node has been silent for longer than a lease lasts, and tells the ends that follow."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from gpq import pace
+from gpq.core.feasibility.leases import given_up
+from gpq.core.model.events import Event, NodeSilent
+from gpq.core.model.models import Snapshot
+from gpq.core.model.nodes import NodeState
+from gpq.core.model.units import NodeId, Seconds
+from gpq.daemon.clock.clock import elapsed
+from gpq.daemon.nodes.link import NO_ANSWER
+from gpq.daemon.nodes.observing import Key
+
+LOOK: Seconds = 1.0
+ABSENCE: Seconds = 5.0  # between two looks: this daemon was stopped, or its machine slept
+
+
+class LeaseWatch:
+    """`heard` gives, for each node with a link to be, when it was last heard of (`elapsed`). `forgo` is told which attempts
+    a node may not be told to start any more, since their end is told: that may be long before it is committed (a full
+    disk). `resume` takes it back."""
+
+    def __init__(
+        self,
+        heard: Callable[[], Mapping[NodeId, Seconds]],
+        view: Callable[[], Snapshot],
+        now: Callable[[], Seconds],
+        inbox: Callable[[Sequence[Event]], None],
+        counted: Callable[[], Seconds] = elapsed,
+        *,
+        forgo: Callable[[NodeId, frozenset[Key]], None],
+        resume: Callable[[NodeId, frozenset[Key]], None],
+    ) -> None:
+        self._heard = heard
+        self._forgo = forgo
+        self._resume = resume
+        self._view = view
+        self._now = now
+        self._inbox = inbox
+        self._counted = counted
+        self._born = self._looked_at = counted()
+        self._not_before = self._born
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="leases", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5.0)
+
+    def _run(self) -> None:
+        while not self._closing.wait(LOOK):
+            events = self.look()
+            if events:
+                self._inbox(events)
+
+    def look(self) -> list[Event]:
+        """The ends that are certain by now. A node that nobody connects to any more is silent since this daemon's start."""
+        counted, snapshot = self._counted(), self._view()
+        if counted - self._looked_at > ABSENCE:
+            self._not_before = counted + pace.LISTENING
+        self._looked_at = counted
+        if counted < self._not_before:
+            return []
+        heard = self._heard()
+        found: list[Event] = []
+        for node in sorted({name for job in snapshot.holders for name in job.nodes}):
+            since, now = heard.get(node, self._born), self._now()
+            silent = counted - since
+            ends = given_up(snapshot, node, silent, now)
+            if not ends:
+                continue
+            keys = frozenset((end.job, end.attempt) for end in ends)
+            self._forgo(node, keys)
+            if self._heard().get(node, self._born) != since:
+                self._resume(node, keys)  # heard of in between: it may just have been told to start them
+                continue
+            known = snapshot.nodes.get(node)
+            # Else the next round might choose the very node. Of one that is known to be silent, why is known as well.
+            if known is not None and known.state is not NodeState.UNREACHABLE:
+                found.append(NodeSilent(now, node, NO_ANSWER, now - silent))
+            found += ends
+        return found

@@ -1,0 +1,149 @@
+"""One connection to a node agent: numbered requests out, their replies in, silence noticed. Knows no job and no order."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+import os
+import re
+import select
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from queue import SimpleQueue
+from typing import Any, NoReturn
+
+from gpq_agent import wire
+
+from gpq import pace
+from gpq.connectors.base import Channel
+from gpq.core.model.units import Seconds
+
+log = logging.getLogger(__name__)
+
+Reply = Mapping[str, Any]
+Done = Callable[[Reply], None]
+
+NO_ANSWER = "nothing comes from it"  # for how long is seen where it is shown
+MAX_LINE = 64 << 20  # bytes; a longer line is no agent's
+CHUNK = 1 << 16
+HALVES = re.compile(rb"\\u[dD][89a-fA-F]")  # escapes of surrogates
+
+
+class LinkLost(Exception):
+    """The connection is gone or silent; says why in one line."""
+
+
+class Link:
+    """`serve` runs in the reader's thread until the link is lost; `send` may be called from any."""
+
+    def __init__(self, channel: Channel, name: str) -> None:
+        self._channel = channel
+        self._name = name
+        self._numbers = itertools.count(1)
+        self._pending: dict[int, Done] = {}
+        self._lock = threading.Lock()
+        self._lost = ""
+        self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
+        self._writer = threading.Thread(target=self._write, name=f"{name}-writer", daemon=True)
+        self._writer.start()
+
+    def send(self, op: str, fields: Mapping[str, Any], done: Done) -> None:
+        """Queue a request; never blocks. `done` gets the reply in the reader's thread, or at once or later
+        ``{"ok": False, "lost": True, ...}`` when the link is lost before it came."""
+        with self._lock:
+            number = next(self._numbers)
+            lost = self._lost
+            if not lost:
+                self._pending[number] = done
+        if lost:
+            done(_lost_reply(lost))
+            return
+        self._outbox.put(wire.encode({"v": wire.VERSION, "id": number, "op": op, **fields}))
+
+    def serve(self, silence: Seconds) -> NoReturn:
+        """Read until the link is lost, and raise LinkLost. Nothing heard for `silence` seconds counts as lost.
+
+        Seconds are counted by looks that found nothing, so a daemon that was itself stopped for a while blames nobody.
+        """
+        for line in self._lines(silence):
+            try:
+                message = _decode(line)
+            except ValueError:
+                log.info("%s: noise on the line: %.200r", self._name, line)  # a login banner, say
+                continue
+            number = message.get("id")
+            with self._lock:
+                done = self._pending.pop(number, None) if isinstance(number, int) else None
+            if done is not None:  # the greeting has the number 0
+                done(message)
+        raise LinkLost(self._lost)
+
+    def end(self, why: str) -> None:
+        """Ask the link to end, from any thread: the agent sees the end of its input, and `serve` the agent's end."""
+        with self._lock:
+            self._lost = self._lost or why
+        self._outbox.put(None)
+
+    def close(self, why: str) -> None:
+        """After `serve`, in its thread: let go of the agent and answer whoever still waits."""
+        self.end(why)
+        with self._lock:
+            waiting = list(self._pending.values())
+            self._pending.clear()
+        with contextlib.suppress(OSError):
+            self._channel.close()
+        for done in waiting:
+            done(_lost_reply(why))
+
+    def _lines(self, silence: Seconds) -> Iterator[bytes]:
+        descriptor = self._channel.reader.fileno()
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN | select.POLLHUP | select.POLLERR)
+        pieces: list[bytes] = []
+        size = missed = 0
+        while not self._lost:
+            if not poller.poll(pace.POLL * 1000):
+                missed += 1
+                if missed * pace.POLL >= silence:
+                    raise LinkLost(NO_ANSWER)
+                continue
+            missed = 0
+            try:
+                chunk = os.read(descriptor, CHUNK)
+            except OSError as error:
+                raise LinkLost(f"cannot read from the node agent: {error.strerror}") from None
+            if not chunk:
+                said = self._channel.last_words()
+                raise LinkLost(f"the node agent ended: {said}" if said else "the node agent ended")
+            *whole, rest = chunk.split(b"\n")
+            for part in whole:
+                yield b"".join([*pieces, part])
+                pieces, size = [], 0
+            pieces.append(rest)
+            size += len(rest)
+            if size > MAX_LINE:
+                raise LinkLost("the node agent sent a line without end")
+
+    def _write(self) -> None:
+        try:
+            while (line := self._outbox.get()) is not None:
+                rest = memoryview(line)
+                while rest:
+                    rest = rest[self._channel.writer.write(rest) :]
+            self._channel.writer.close()
+        except (OSError, ValueError) as error:  # ValueError: closed meanwhile. The reader notices the end.
+            log.debug("%s: cannot write: %s", self._name, error)
+
+
+def _decode(line: bytes) -> Reply:
+    """As wire.decode; halves of surrogate pairs, which neither the database nor a terminal takes, become question marks."""
+    message = wire.decode(line)
+    if HALVES.search(line):
+        message = json.loads(json.dumps(message, ensure_ascii=False).encode("utf-8", "replace"))
+    return message
+
+
+def _lost_reply(why: str) -> Reply:
+    return {"ok": False, "lost": True, "error": why}

@@ -1,0 +1,197 @@
+"""The daemon's end of one node: a thread that keeps a link to its agent and lends it to the conversation.
+
+Decides nothing: what is said, and when, is in `conversation`.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any, NoReturn
+
+from gpq import pace
+from gpq.connectors.base import Connector
+from gpq.core.model.actions import Action, Launch
+from gpq.core.model.events import Event
+from gpq.core.model.models import Attributes, Snapshot
+from gpq.core.model.nodes import FIRST_CONTACT
+from gpq.core.model.units import NodeId, Seconds
+from gpq.daemon.clock.clock import Clock
+from gpq.daemon.clock.reign import UNNAMED, Reign
+from gpq.daemon.nodes.conversation import Conversation, Send
+from gpq.daemon.nodes.launching import NONE
+from gpq.daemon.nodes.link import Link, LinkLost, Reply
+from gpq.daemon.nodes.observing import Key
+from gpq.errors import GpqError, NodeSilent, Refused
+
+FIRST_LOOK: Seconds = 0.05  # between looks whether the first contact is there
+
+log = logging.getLogger(__name__)
+
+
+class NodeClient:
+    """`start`, then `order` from the controller's thread and `request` from any; `close` ends its threads.
+
+    `arguments` are the agent's; `library` is the folder on the node that holds gpq_agent alone, "" where the agent is
+    to say it; `variables` are of all jobs there; `local` is what jobs have that noted no attributes, where the node is this
+    machine; `gpus` names those to use by UUID or index, all when empty; `address` is where peers reach the node, "" where
+    the agent is to say it; `python` runs scripts there, "" for the one of each job; `setup_limit` is what a setup may take;
+    `view` gives the newest committed snapshot; `ready` says whether an attempt may start.
+    """
+
+    def __init__(
+        self,
+        node: NodeId,
+        connector: Connector,
+        arguments: Sequence[str],
+        *,
+        library: str,
+        variables: Mapping[str, str] = NONE,
+        local: Attributes | None = None,
+        gpus: Sequence[str],
+        address: str = "",
+        interface: str = "",
+        owner: str = "",
+        python: str = "",
+        setup_limit: Seconds = 600.0,
+        clock: Clock,
+        inbox: Callable[[Sequence[Event]], None],
+        view: Callable[[], Snapshot],
+        reign: Reign = UNNAMED,
+        log_limit: int = 0,
+        ready: Callable[[Launch], bool] = lambda launch: True,
+    ) -> None:
+        self.node = node
+        self._connector = connector
+        self._arguments = list(arguments)
+        self._conversation = Conversation(
+            node,
+            library=library,
+            variables=variables,
+            local=local,
+            gpus=gpus,
+            clock=clock,
+            inbox=inbox,
+            view=view,
+            reign=reign,
+            log_limit=log_limit,
+            address=address,
+            interface=interface,
+            owner=owner,
+            python=python,
+            setup_limit=setup_limit,
+            ready=ready,
+        )
+        self._connecting: Link | None = None
+        self._closing = threading.Event()
+        self._hurry = threading.Event()
+        self._clock, self._began, self._failed = clock, clock.elapsed(), False
+        self._thread = threading.Thread(target=self._run, name=f"node-{node}", daemon=True)
+
+    @property
+    def heard_at(self) -> Seconds:
+        """When the node was last heard of (`elapsed`)."""
+        return self._conversation.heard_at
+
+    def start(self) -> None:
+        self._conversation.start()
+        self._thread.start()
+
+    def hurry(self) -> None:
+        """Something changed by which the node may be reached: try at once, where it is not."""
+        self._hurry.set()
+
+    def close(self) -> None:
+        self._closing.set()
+        self._hurry.set()
+        link = self._connecting
+        if link is not None:
+            link.end("the daemon is ending")
+        if self._thread.is_alive():
+            self._thread.join(timeout=5.0)
+
+    def order(self, action: Action) -> None:
+        """From the controller's thread. Without a link it is not kept: it is found missing once there is one."""
+        self._conversation.order(action)
+
+    def nudge(self) -> None:
+        self._conversation.nudge()
+
+    def forgo(self, keys: frozenset[Key]) -> None:
+        self._conversation.forgo(keys)
+
+    def resume(self, keys: frozenset[Key]) -> None:
+        self._conversation.resume(keys)
+
+    def request(self, op: str, fields: Mapping[str, Any], timeout: Seconds = 10.0) -> Reply:
+        """The node's answer, in any thread. Raises NodeSilent when none comes in time, GpqError when it refuses."""
+        line = self._line()
+        answer: Future[Reply] = Future()
+        if line is None:
+            raise NodeSilent(f"node {self.node} does not answer", "`gpq nodes` tells since when and why")
+        line(op, fields, answer.set_result)
+        try:
+            reply = answer.result(timeout)
+        except FutureTimeout:
+            raise NodeSilent(f"node {self.node} did not answer within {timeout:.0f} s", "try again") from None
+        if reply.get("lost"):
+            raise NodeSilent(
+                f"node {self.node} does not answer: {reply['error']}", "`gpq nodes` tells since when and why"
+            )
+        if not reply.get("ok"):
+            raise GpqError(f"node {self.node}: {reply.get('error', 'refused')}", str(reply.get("hint", "")))
+        return reply
+
+    def _line(self) -> Send | None:
+        """None where it is silent. Just after the start of the daemon nobody knows yet: the first contact is waited for."""
+        until = self._began + FIRST_CONTACT
+        while (line := self._conversation.line) is None and not self._failed and self._clock.elapsed() < until:
+            self._closing.wait(FIRST_LOOK)
+        return line
+
+    # -- the reader's thread -------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._conversation.attempt()
+            refused = False
+            try:
+                self._converse()
+            except GpqError as error:
+                refused = isinstance(error, Refused)
+                reason = f"{error.message} ({error.hint})" if error.hint else error.message
+            except (LinkLost, OSError) as error:
+                reason = str(error)
+            except Exception as error:
+                log.exception("%s: an answer made no sense", self.node)
+                reason = f"its answers make no sense: {error!r}"
+            self._failed = True
+            if self._closing.is_set():
+                return
+            wait = self._conversation.over(reason, refused=refused)
+            self._hurry.wait(wait * random.uniform(0.5, 1.0))
+            self._hurry.clear()
+
+    def _converse(self) -> NoReturn:
+        """One connection, from the first greeting to its loss: raises LinkLost or GpqError."""
+        link = Link(self._connector.agent(self._arguments, self._while_connecting), str(self.node))
+        self._connecting = link
+        if self._closing.is_set():
+            link.end("the daemon is ending")
+        try:
+            self._conversation.begin(link.send)
+            link.serve(pace.SILENCE)
+        except BaseException as error:
+            self._conversation.cut()
+            link.close(str(error))
+            raise
+
+    def _while_connecting(self) -> None:
+        """A node that is looked for is silent, however long the look takes."""
+        if self._closing.is_set():
+            raise LinkLost("the daemon is ending")
+        self._conversation.waiting()

@@ -1,0 +1,39 @@
+"""What an outage of one node puts into the log: its first tries, each new reason, and then tries at doubling distances."""
+
+from __future__ import annotations
+
+import logging
+
+from gpq.core.model.units import NodeId, Seconds
+
+FIRST_TRIES = 3  # of an outage, each with a line
+MOST_REASONS = 8  # that get a line as they come; more are of a kind that never ends
+
+log = logging.getLogger(__name__)
+
+
+class Outage:
+    """Of tries to reach `node` since it last answered."""
+
+    def __init__(self, node: NodeId) -> None:
+        self.node = node
+        self._tries = 0
+        self._reasons: set[str] = set()
+
+    def failed(self, reason: str, wait: Seconds) -> None:
+        """A connection, or a try to make one, ended; the next comes after `wait` at most."""
+        self._tries += 1
+        is_new = reason not in self._reasons and len(self._reasons) < MOST_REASONS
+        if is_new:
+            self._reasons.add(reason)
+        if self._tries <= FIRST_TRIES:
+            log.info("%s: %s; next try in %.1f s", self.node, reason, wait)
+        elif is_new or self._tries & (self._tries - 1) == 0:
+            log.info("%s: %s; that was try %d, the next in %.1f s", self.node, reason, self._tries, wait)
+
+    def over(self) -> None:
+        """It answers."""
+        if self._tries > FIRST_TRIES:
+            log.info("%s: answers again, after %d tries", self.node, self._tries)
+        self._tries = 0
+        self._reasons.clear()

@@ -1,0 +1,209 @@
+"""Lines of report.jsonl -> one Profiled event. Reads what a training process wrote; trusts none of it, decides nothing."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from gpq.core.freedoms.habits import joined
+from gpq.core.model.events import Profiled, TimingSums
+from gpq.core.model.models import BatchOrder
+from gpq.core.model.profile import FREEDOMS, Declared, Habit, LossPoint, Noise, Progress, RankTime
+from gpq.core.model.units import JobId, Seconds
+
+log = logging.getLogger(__name__)
+
+MAX_NOTICE = 500  # characters kept of a line for the user
+MAX_NAME = 200  # characters kept of the name of a metric
+MAX_CODE = 64  # characters kept of a habit's code
+MAX_HABIT = 300  # and of what it does, and of its cure
+MAX_LOSS = 1e30  # beyond it training has diverged, and sums would overflow
+MAX_RANKS = 4096
+MAX_COUNT = 1 << 53  # beyond it JSON and floats are not exact
+
+
+def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> Profiled:
+    """The event that tells what whole lines `text`, which end at `offset` of the report file, say.
+
+    A line that makes no sense is logged and skipped: the ones around it still count, and the offset goes past it.
+    """
+    found: dict[str, Any] = {}
+    timings: list[TimingSums] = []
+    metrics: dict[str, float] = {}
+    losses: list[LossPoint] = []
+    notices: list[str] = []
+    habits: tuple[Habit, ...] = ()
+    for line in text.splitlines():
+        if not line.strip():
+            continue
+        try:
+            message = json.loads(line)
+            kind = message["kind"]
+            if kind == "timing":
+                timings.append(_timing(message))
+            elif kind == "metrics":
+                metrics.update({_text(k, MAX_NAME): float(v) for k, v in message["values"].items() if v is not None})
+            elif kind == "loss":
+                losses.append(_loss(message))
+            elif kind == "notice":
+                notices.append(_text(message["message"], MAX_NOTICE))
+            elif kind == "habit":
+                habits = joined(habits, [_habit(message)])
+            elif isinstance(kind, str) and kind in _READERS:
+                field, read = _READERS[kind]
+                found[field] = read(message)
+                if kind == "checkpoint":
+                    found["checkpoint_bytes"] = _count(message.get("bytes", 0))
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            log.warning("job %s, attempt %s: a report line makes no sense (%r): %.200s", job, attempt, error, line)
+    return Profiled(
+        at,
+        job,
+        attempt,
+        offset,
+        timings=tuple(timings),
+        metrics=tuple(metrics.items()),
+        losses=tuple(losses),
+        notices=tuple(notices),
+        habits=habits,
+        **found,
+    )
+
+
+def _text(value: Any, most: int) -> str:
+    """At most so many characters; halves of surrogate pairs, which the database does not take, become question marks."""
+    return str(value)[:most].encode("utf-8", "replace").decode("utf-8")
+
+
+def _line(value: Any, most: int) -> str:
+    """One line of printable characters, at most so many."""
+    text = str(value)[: 4 * most]
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())[:most]
+
+
+def _habit(message: Mapping[str, Any]) -> Habit:
+    """Freedoms that gpq does not know are left out. Raises ValueError where none is left, or it has no code: it says nothing."""
+    named, code = message["freedoms"], message["code"]
+    if not isinstance(named, list) or not isinstance(code, str):
+        raise ValueError("freedoms are a list, a code is a text")
+    freedoms, code = tuple(freedom for freedom in FREEDOMS if freedom in named), _line(code, MAX_CODE)
+    if not freedoms or not code:
+        raise ValueError("a habit without a freedom or a code")
+    return Habit(
+        code,
+        freedoms,
+        _line(message.get("message", ""), MAX_HABIT),
+        _line(message.get("cure", ""), MAX_HABIT),
+        suspected=message.get("evidence") == "suspected",
+    )
+
+
+def _number(value: Any) -> float:
+    """A finite float. Raises ValueError or TypeError: what is not a number must not reach a fit."""
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{value} is not finite")
+    return number
+
+
+def _positive(value: Any) -> float:
+    number = _number(value)
+    if number < 0:
+        raise ValueError(f"{value} is below 0")
+    if number > MAX_LOSS:
+        raise ValueError(f"{value} is beyond {MAX_LOSS}")
+    return number
+
+
+def _count(value: Any) -> int:
+    count = int(_positive(value))
+    if count > MAX_COUNT:
+        raise ValueError(f"{value} is beyond {MAX_COUNT}")
+    return count
+
+
+def _timing(message: Mapping[str, Any]) -> TimingSums:
+    return TimingSums(
+        nodes=_count(message["nodes"]),
+        replicas=_count(message["replicas"]),
+        atomic_batch=_count(message["atomic_batch"]),
+        accum_steps=_count(message["accum_steps"]),
+        accum_count=_count(message["accum_count"]),
+        accum_sum=_positive(message["accum_sum"]),
+        step_count=_count(message["step_count"]),
+        step_sum=_positive(message["step_sum"]),
+    )
+
+
+def _declared(message: Mapping[str, Any]) -> Declared:
+    return Declared(
+        adaptive=message["level"] == "adaptive",
+        batch_size=_count(message.get("batch_size", 0)),
+        max_batch_size=_count(message.get("max_batch_size", 0)),
+        min_atomic_batch=_count(message.get("min_atomic_batch", 1)),
+        max_atomic_batch=_count(message.get("max_atomic_batch", 0)),
+        dataset_size=_count(message.get("dataset_size", 0)),
+        epochs=_count(message.get("epochs", 0)),
+        accumulation=bool(message.get("accumulation", True)),
+        rule=_text(message.get("rule", ""), MAX_NAME),
+        parameters=_count(message.get("parameters", 0)),
+    )
+
+
+def _loss(message: Mapping[str, Any]) -> LossPoint:
+    point = LossPoint(base_steps=_positive(message["base_steps"]), loss=_number(message["loss"]))
+    if max(point.base_steps, abs(point.loss)) > MAX_LOSS:
+        raise ValueError(f"{point} is beyond {MAX_LOSS}")
+    return point
+
+
+def _ranks(message: Mapping[str, Any]) -> tuple[RankTime, ...]:
+    steps = [_count(value) for value in message["steps"]]
+    names = ("compute", "compute_p95", "whole", "wait", "fetch")
+    columns = [[_positive(value) for value in message[name]] for name in names]
+    if {len(column) for column in columns} != {len(steps)} or len(steps) > MAX_RANKS:
+        raise ValueError("ranks have different numbers of values, or are too many")
+    return tuple(RankTime(rank, steps[rank], *row) for rank, row in enumerate(zip(*columns, strict=True)))
+
+
+def _noise(message: Mapping[str, Any]) -> Noise:
+    return Noise(
+        sqr=_positive(message["sqr"]),
+        var=_positive(message["var"]),
+        samples=_count(message["samples"]),
+        biased=bool(message.get("biased", False)),
+        capped=bool(message.get("capped", False)),
+    )
+
+
+def _progress(message: Mapping[str, Any]) -> Progress:
+    return Progress(
+        epoch=_count(message["epoch"]),
+        epochs=_count(message["epochs"]),
+        samples=_count(message["samples"]),
+        step=_count(message["step"]),
+        base_steps=_positive(message["base_steps"]),
+        fraction=min(_positive(message["fraction"]), 1.0),
+    )
+
+
+def _retuned(message: Mapping[str, Any]) -> BatchOrder:
+    return BatchOrder(
+        seq=_count(message.get("seq", 0)),
+        atomic_batch=_count(message["atomic_batch"]),
+        accum_steps=_count(message["accum_steps"]),
+    )
+
+
+_READERS = {
+    "declared": ("declared", _declared),
+    "ready": ("ready", lambda _: True),
+    "noise": ("noise", _noise),
+    "progress": ("progress", _progress),
+    "ranks": ("ranks", _ranks),
+    "retuned": ("retuned", _retuned),
+    "checkpoint": ("checkpoint_seconds", lambda message: _positive(message["seconds"])),
+}

@@ -1,0 +1,68 @@
+"""What scripts written for Slurm read of where they run, for jobs whose submission found `#SBATCH` lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+
+from gpq.core.model.actions import Launch
+from gpq.core.model.nodes import Node
+from gpq.core.model.units import NodeId
+from gpq.rpc.messages import LIKE_SLURM
+
+IN_ARRAY = {"GPQ_ARRAY_ID": "JOB_ID", "GPQ_ARRAY_INDEX": "TASK_ID", "GPQ_ARRAY_SIZE": "TASK_COUNT"}
+
+
+def variables(launch: Launch, node: NodeId, nodes: Mapping[NodeId, Node]) -> dict[str, str]:
+    """Empty for a job that came otherwise. What its submission knew is in its own environment already."""
+    env = dict(launch.spec.env)
+    if env.get(LIKE_SLURM) != "1":
+        return {}
+    parts = launch.placement.parts
+    names = [str(name) for name, _ in parts]
+    ids = next((devices for name, devices in parts if name == node), ())
+    known = {device.id: device.index for device in nodes[node].devices} if node in nodes else {}
+    tasks = max(_number(env, "SLURM_NTASKS", 1) // len(parts), 1)
+    made = {
+        "SLURM_JOB_ID": str(launch.job),
+        "SLURM_JOBID": str(launch.job),
+        "SLURM_JOB_USER": launch.spec.user,
+        "SLURM_JOB_UID": str(launch.spec.uid),
+        "SLURM_JOB_NUM_NODES": str(len(parts)),
+        "SLURM_NNODES": str(len(parts)),
+        "SLURM_JOB_NODELIST": ",".join(names),
+        "SLURM_NODELIST": ",".join(names),
+        "SLURMD_NODENAME": str(node),
+        "SLURM_NODEID": str(names.index(str(node))),
+        "SLURM_TOPOLOGY_ADDR": str(node),
+        "SLURM_TOPOLOGY_ADDR_PATTERN": "node",
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_GTIDS": "0",
+        "SLURM_TASKS_PER_NODE": _for_each([tasks] * len(parts)),
+        "SLURM_CPUS_ON_NODE": str(_cpus(env, len(ids), tasks)),
+        "SLURM_JOB_CPUS_PER_NODE": _for_each([_cpus(env, len(devices), tasks) for _, devices in parts]),
+        "SLURM_GPUS_ON_NODE": str(len(ids)),
+        "SLURM_JOB_GPUS": ",".join(str(known.get(each, place)) for place, each in enumerate(ids)),
+    }
+    if launch.attempt > 1:  # Slurm sets it for a job that was restarted, and no other
+        made["SLURM_RESTART_COUNT"] = str(launch.attempt - 1)
+    return made | {f"SLURM_ARRAY_{theirs}": env[ours] for ours, theirs in IN_ARRAY.items() if ours in env}
+
+
+def _cpus(env: Mapping[str, str], gpus: int, tasks: int) -> int:
+    """As many as the job asked sbatch for; 1 a task where it did not."""
+    by_gpu = _number(env, "SLURM_CPUS_PER_GPU", 0) * gpus
+    return by_gpu or _number(env, "SLURM_CPUS_PER_TASK", 1) * tasks
+
+
+def _number(env: Mapping[str, str], name: str, default: int) -> int:
+    """`default` for what is no number: anybody may set it."""
+    text = env.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else default
+
+
+def _for_each(counts: list[int]) -> str:
+    """`8(x2),4` of [8, 8, 4]."""
+    runs = [(count, len(list(same))) for count, same in groupby(counts)]
+    return ",".join(f"{count}(x{times})" if times > 1 else str(count) for count, times in runs)

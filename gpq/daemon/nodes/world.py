@@ -1,0 +1,247 @@
+"""LiveWorld: real time, real nodes, and one queue in which all news meet. Holds no state and decides nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from gpq_agent import wire
+
+from gpq import paths
+from gpq.config import NodeConfig
+from gpq.connectors import connectors
+from gpq.connectors.base import Connector
+from gpq.connectors.library import library
+from gpq.connectors.local import LocalConnector
+from gpq.connectors.ssh_agents import VARIABLE, SshAgents, of_process
+from gpq.core.model.actions import Action, Forget, Launch, Prepare, Retune, Stop
+from gpq.core.model.events import Event, Exited
+from gpq.core.model.models import Attributes, Exit, Snapshot, StopReason
+from gpq.core.model.units import JobId, NodeId, Seconds
+from gpq.daemon.clock.clock import Clock
+from gpq.daemon.clock.reign import UNNAMED, Reign
+from gpq.daemon.files.staging import Stager
+from gpq.daemon.nodes.leases import LeaseWatch
+from gpq.daemon.nodes.node_client import NodeClient
+from gpq.daemon.nodes.observing import Key
+from gpq.errors import NodeSilent, NotFound
+
+LONGEST_WAIT: Seconds = 60.0  # the clock is looked at again: it may have been slewed, the machine suspended
+
+_WAKE: tuple[Event, ...] = ()
+
+
+class LiveWorld:
+    """`start` once the controller exists, `close` at the end: `wait` then answers None. Jobs live on."""
+
+    def __init__(
+        self,
+        nodes: Mapping[str, NodeConfig],
+        home: str,
+        clock: Clock | None = None,
+        attributes: Attributes | None = None,
+        reign: Reign = UNNAMED,
+        log_limit: int = 0,
+        setup_limit: Seconds = 600.0,
+    ) -> None:
+        self._setup_limit = setup_limit
+        self._clock = clock or Clock()
+        self._attributes = attributes  # of jobs on this machine that noted none
+        self._queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
+        self._agents = SshAgents()
+        self._agents.note(os.environ.get(VARIABLE, ""))
+        self._reign = reign
+        self._log_limit = log_limit  # bytes of each attempt's log on its node; 0: no limit
+        self._snapshot = Snapshot()
+        self._over = False
+        self._home = home
+        self._library = library(home, renew=True)
+        self.stager = Stager(
+            self.ask,
+            view=lambda: self._snapshot,
+            inbox=self._queue.put,
+            nudge=self._nudge,
+            clock=self._clock,
+            codes=paths.snapshots(home),
+        )
+        # Replaced as a whole, never changed: other threads look things up in it.
+        self._clients = {NodeId(name): self._client(NodeId(name), nodes[name]) for name in sorted(nodes)}
+        self._leases = LeaseWatch(
+            self._heard,
+            lambda: self._snapshot,
+            self._clock.now,
+            self._queue.put,
+            forgo=self._forgo,
+            resume=self._resume,
+        )
+
+    def _client(self, node: NodeId, config: NodeConfig) -> NodeClient:
+        folder = os.path.join(self._home, "nodes", node)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        errors = Path(folder) / "agent.log"
+        connector: Connector
+        if config.connector == "ssh":
+            connector = connectors.ssh(config, errors, self._agents)
+            arguments = connectors.ssh_arguments(node, config, self._home)
+        else:
+            connector = LocalConnector(errors, python=config.python)
+            arguments = connectors.local_arguments(config, self._home, folder)
+        return NodeClient(
+            node,
+            connector,
+            arguments,
+            library="" if config.connector == "ssh" else self._library,
+            variables={} if config.connector == "ssh" else paths.of_jobs(self._home),
+            local=None if config.connector == "ssh" else self._attributes,
+            gpus=config.gpus,
+            address=config.address,
+            interface=config.interface,
+            owner=config.owner,
+            python=config.script_python,
+            setup_limit=self._setup_limit,
+            clock=self._clock,
+            inbox=self._queue.put,
+            view=lambda: self._snapshot,
+            reign=self._reign,
+            log_limit=self._log_limit,
+            ready=self.stager.ready,
+        )
+
+    def ask(self, node: NodeId, operation: str, fields: Mapping[str, Any], timeout: Seconds) -> Mapping[str, Any]:
+        """The node's answer. Raises NodeSilent when none comes in time, GpqError when it refuses."""
+        client = self._clients.get(node)
+        if client is None:
+            raise NodeSilent(f"node {node} is not in the configuration any more", "`gpq nodes list`")
+        return client.request(operation, fields, timeout)
+
+    def _nudge(self, node: NodeId) -> None:
+        if node in self._clients:
+            self._clients[node].nudge()
+
+    def _heard(self) -> Mapping[NodeId, Seconds]:
+        return {node: client.heard_at for node, client in self._clients.items()}
+
+    def _forgo(self, node: NodeId, keys: frozenset[Key]) -> None:
+        if node in self._clients:
+            self._clients[node].forgo(keys)
+
+    def _resume(self, node: NodeId, keys: frozenset[Key]) -> None:
+        if node in self._clients:
+            self._clients[node].resume(keys)
+
+    def start(self) -> None:
+        for client in self._clients.values():
+            client.start()
+        self._leases.start()
+        self._give_up_unreachable()
+
+    def _give_up_unreachable(self) -> None:
+        """Jobs that were cancelled before their node was taken out."""
+        for _, job in sorted(self._snapshot.jobs.items()):
+            if job.stop_forced and job.placement is not None:
+                for node, _ in job.placement.parts:
+                    if node not in self._clients:
+                        self._give_up(node, job.id, job.attempt)
+
+    def close(self) -> None:
+        self._leases.close()
+        self.stager.close()
+        for client in self._clients.values():
+            client.close()
+        self._queue.put(None)
+
+    def add(self, name: str, config: NodeConfig) -> None:
+        """One node more, from now on."""
+        client = self._client(NodeId(name), config)
+        self._clients = {**self._clients, NodeId(name): client}
+        client.start()
+
+    def remove(self, name: str) -> None:
+        """Let go of a node: nothing more is heard of it. What runs there runs on. Its removal is for others to tell."""
+        client = self._clients[NodeId(name)]
+        self._clients = {node: each for node, each in self._clients.items() if node != name}
+        client.close()
+        self._give_up_unreachable()
+
+    # -- for the loop --------------------------------------------------------------------------------------------------
+
+    def now(self) -> Seconds:
+        return self._clock.now()
+
+    def wait(self, until: Seconds) -> Sequence[Event] | None:
+        """All that has come; nothing when woken or when it is `until`; None once the world is closed."""
+        found: list[Event] = []
+        woken = False
+        while not self._over:
+            rest = 0.0 if found or woken else min(until - self._clock.now(), LONGEST_WAIT)
+            try:
+                news = self._queue.get(timeout=rest) if rest > 0 else self._queue.get_nowait()
+            except Empty:
+                if found or woken or self._clock.now() >= until:
+                    return found
+                continue
+            if news is None:
+                self._over = True
+            elif news:
+                found.extend(news)
+            else:
+                woken = True
+        return found or None
+
+    def wake(self) -> None:
+        self._queue.put(_WAKE)
+
+    def publish(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def perform(self, action: Action) -> None:
+        match action:
+            case Launch():
+                nodes = [node for node, _ in action.placement.parts]
+            case Stop() | Forget():
+                nodes = list(action.nodes)
+            case Retune() | Prepare():
+                nodes = [action.node]
+        for node in nodes:
+            if (client := self._clients.get(node)) is not None:
+                client.order(action)
+            elif isinstance(action, Stop) and action.reason is StopReason.CANCEL:
+                self._give_up(node, action.job, action.attempt)
+
+    def _give_up(self, node: NodeId, job: JobId, attempt: int) -> None:
+        """A job that its user cancelled on a node that was taken out of the configuration: nobody will ever tell its end.
+        It is not started anywhere else, so nothing can run twice."""
+        end = Exit(code=None, lost=True, note=f"given up: node {node} is not in the configuration any more")
+        self._queue.put([Exited(self.now(), job, attempt, node, end)])
+
+    # -- for the server's threads --------------------------------------------------------------------------------------
+
+    def on_peer(self, pid: int) -> None:
+        """A command: its login may have an ssh-agent that no server was tried with yet."""
+        if self._agents.note(of_process(pid)):
+            for client in self._clients.values():
+                client.hurry()
+
+    def tail(self, node: NodeId, job: JobId, attempt: int, offset: int, limit: int) -> dict[str, Any]:
+        """A piece of a log, as wire's `tail` answers. Raises GpqError when the node does not."""
+        fields = {"attempt": wire.attempt_key(job, attempt), "offset": offset, "limit": limit, "skip": True}
+        return dict(self._of(node).request("tail", fields))
+
+    def errand(self, node: NodeId, errand: str, fields: Mapping[str, object], limit: Seconds) -> dict[str, Any]:
+        """What a server told of an errand. Raises GpqError when it does not answer or refuses."""
+        asked = {"errand": errand, "fields": fields, "limit": limit}
+        return dict(self._of(node).request("errand", asked, timeout=limit + 5.0)["answer"])
+
+    def purge(self, job: JobId) -> None:
+        """Remove logs and checkpoints of a job that ended, on every node. Raises GpqError naming the first that refused."""
+        for client in self._clients.values():
+            client.request("purge", {"job": job})
+
+    def _of(self, node: NodeId) -> NodeClient:
+        try:
+            return self._clients[node]
+        except KeyError:
+            raise NotFound(f"no node {node}", f"there is {', '.join(sorted(self._clients))}") from None

@@ -1,0 +1,75 @@
+"""What is still to be told to people, and what never was, in a file beside the database.
+
+notifications.json  {"store": id of the database, "seq": the journal was read up to it, "waiting": [...], "lost": [...]}
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from gpq_agent import wire
+
+from gpq import decoding
+from gpq.core.feasibility.leases import span
+from gpq.core.model.units import Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One fact for one target."""
+
+    seq: int  # of the fact in the journal
+    at: Seconds
+    job: int
+    target: str
+    word: str  # of `--notify-on`
+    said: str  # the fact in a line
+    tries: int = 0
+    due: Seconds = 0.0
+    why: str = ""  # the last try failed
+
+    @property
+    def about(self) -> str:
+        return f"the notification of its {self.word}"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is remembered."""
+
+    store: str = ""
+    seq: int = 0
+    waiting: tuple[Message, ...] = ()
+    lost: tuple[Message, ...] = ()
+
+    def notes(self, job: int, now: Seconds) -> list[str]:
+        """What could not be sent about a job, or not yet, a line each."""
+        lost = [
+            f"{each.about} was not sent to {each.target}: {each.why}; given up after {_tries(each.tries)}"
+            for each in self.lost
+            if each.job == job
+        ]
+        late = [
+            f"{each.about} is not sent to {each.target} yet: {each.why}; tried again in {span(max(each.due - now, 0.0))}"
+            for each in self.waiting
+            if each.job == job and each.tries
+        ]
+        return lost + late
+
+
+def read(path: str) -> tuple[State, str]:
+    """(what is remembered, why it cannot be read)."""
+    try:
+        found = wire.read_json(path)
+        return (decoding.convert(found, State) if found is not None else State()), ""
+    except (OSError, ValueError) as error:
+        return State(), str(error)
+
+
+def write(path: str, state: State) -> None:
+    """Whole or not at all, and durably. Raises OSError."""
+    wire.write_json(path, asdict(state))
+
+
+def _tries(count: int) -> str:
+    return f"{count} {'try' if count == 1 else 'tries'}"

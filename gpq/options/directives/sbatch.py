@@ -1,0 +1,234 @@
+"""sbatch's options as gpq's: what means the same is translated, what means nothing here is named, and what gpq would do
+otherwise than Slurm is refused. Knows the options of sbatch 22 to 24; submits nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from gpq.errors import UsageError
+from gpq.options.directives import sbatch_sizes
+from gpq.options.parsing import values
+
+NOTHING: Mapping[str, Any] = {}
+Pair = tuple[str, str]  # (name without dashes, value; "" for a flag)
+
+SHORT = {
+    "A": "account", "a": "array", "b": "begin", "D": "chdir", "M": "clusters", "C": "constraint", "S": "core-spec",
+    "c": "cpus-per-task", "d": "dependency", "m": "distribution", "e": "error", "x": "exclude", "B": "extra-node-info",
+    "G": "gpus", "H": "hold", "i": "input", "J": "job-name", "L": "licenses", "k": "no-kill", "F": "nodefile",
+    "w": "nodelist", "N": "nodes", "n": "ntasks", "o": "output", "O": "overcommit", "s": "oversubscribe", "p": "partition",
+    "q": "qos", "Q": "quiet", "t": "time", "v": "verbose", "W": "wait",
+}  # fmt: skip
+FLAGS = frozenset({
+    "contiguous", "hold", "ignore-pbs", "no-requeue", "overcommit", "oversubscribe", "parsable", "quiet", "reboot",
+    "requeue", "spread-job", "stepmgr", "test-only", "use-min-nodes", "verbose", "wait",
+})  # fmt: skip
+OPTIONAL = frozenset({"exclusive", "get-user-env", "nice", "no-kill", "propagate"})  # a value only after =
+# Without a meaning here: gpq gives a job whole GPUs and the cores and the memory of its server with them.
+UNUSED = frozenset({
+    "account", "acctg-freq", "batch", "bb", "bbf", "bcast", "cluster-constraint", "clusters", "comment", "constraint",
+    "contiguous", "core-spec", "cores-per-socket", "cpu-freq", "cpus-per-gpu", "cpus-per-task", "deadline", "delay-boot",
+    "distribution", "exclude", "exclusive", "extra", "extra-node-info", "get-user-env", "gpu-bind", "gpu-freq", "gres-flags",
+    "hint", "ignore-pbs", "kill-on-invalid-dep", "licenses", "mail-type", "mail-user", "mcs-label", "mem", "mem-bind",
+    "mem-per-cpu", "mem-per-gpu", "mincpus", "network", "nice", "no-kill", "no-requeue", "nodelist", "ntasks-per-core",
+    "ntasks-per-socket", "open-mode", "overcommit", "oversubscribe", "parsable", "partition", "power",
+    "prefer", "priority", "profile", "propagate", "qos", "quiet", "requeue", "reservation", "segment", "sockets-per-node",
+    "spread-job", "stepmgr", "switches", "thread-spec", "threads-per-core", "time-min", "tmp", "tres-bind", "use-min-nodes",
+    "verbose", "wait-all-nodes", "wckey",
+})  # fmt: skip
+USED = frozenset({
+    "array", "begin", "chdir", "dependency", "error", "export", "gpus", "gpus-per-node", "gpus-per-task", "gres", "hold",
+    "job-name", "nodes", "ntasks", "ntasks-per-gpu", "ntasks-per-node", "output", "test-only", "time", "wait", "wrap",
+})  # fmt: skip
+REFUSED = {
+    "input": ("gpq gives jobs no input", "read it in the script: `python train.py < FILE`"),
+    "signal": (
+        "gpq sends no signal before the time limit",
+        "--preemptible --signal USR1 --grace 2m has it checkpoint whenever it is stopped; or take the line out",
+    ),
+    "export-file": ("gpq reads no file of variables", "--env NAME=VALUE"),
+    "uid": ("a job runs as who submits it", "take it out"),
+    "gid": ("a job runs as who submits it", "take it out"),
+    "container": ("gpq starts no containers", "start it in the script: `apptainer exec ...`"),
+    "nodefile": ("gpq chooses the server", "--gpu-type and --min-gpu-memory say what it must have"),
+    "gpus-per-socket": ("gpq knows no sockets", "--gpus N"),
+    "tres-per-task": ("gpq reads GPUs from --gpus and --gres alone", "--gpus N"),
+    "reboot": ("gpq reboots no server", "take it out"),
+}
+KNOWN = USED | UNUSED | frozenset(REFUSED)
+EXAMPLES = "minutes, MM:SS, HH:MM:SS, D-HH or D-HH:MM:SS"
+
+
+def name_of(word: str) -> str:
+    """The long name that a word such as `-J` or `--job-n` means; "" for none, or for what may mean several."""
+    if not word.startswith("--"):
+        return SHORT.get(word[1:2], "")
+    name = word[2:].partition("=")[0]
+    close = [each for each in sorted(KNOWN) if each.startswith(name)] if name else []
+    return name if name in KNOWN else close[0] if len(close) == 1 else ""
+
+
+def takes_value(name: str) -> bool:
+    return name not in FLAGS and name not in OPTIONAL
+
+
+def pairs(words: Sequence[str], where: str) -> Iterator[Pair]:
+    """The options in words of sbatch. One that sbatch does not know is handed on as it is written, beginning with a dash.
+    Raises UsageError for a word that is no option, or lacks its value."""
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word == "hetjob" or not word.startswith("-") or word in ("-", "--"):
+            raise UsageError(
+                f"{where}: {word} is no option", "a value with blanks goes in quotes; there is one job for each script"
+            )
+        name, (_, assigned, value) = name_of(word), word.partition("=")
+        if not name:
+            if not assigned and rest and not rest[0].startswith("-"):
+                value = rest.pop(0)
+            yield word.partition("=")[0], value
+        elif not takes_value(name):
+            yield name, value if word.startswith("--") else ""
+            if not word.startswith("--") and len(word) > 2:  # flags together: -HW
+                rest.insert(0, f"-{word[2:]}")
+        else:
+            short = not word.startswith("--") and len(word) > 2  # -c4
+            value = word[2:].removeprefix("=") if short else value if assigned else rest.pop(0) if rest else ""
+            if not value:
+                raise UsageError(f"{where}: {word} needs a value", f"--{name}=...")
+            yield name, value
+
+
+class Translated(msgspec.Struct):
+    """`fields`: of spec.Asked and of how it is queued, as typed. `unused`: options without a meaning here. `notes`: lines."""
+
+    fields: dict[str, Any] = {}
+    unused: list[str] = []
+    notes: list[str] = []
+
+
+def translate(
+    found: Sequence[Pair], where: str, *, given: Mapping[str, Any] = NOTHING, shell: bool = True, lines: bool = False
+) -> Translated:
+    """Of a job whose options `given` (fields of spec.Asked) have been said otherwise, and count. `shell`: it is run as a
+    command, on a fixed number of GPUs of one server; `lines`: of a script written for Slurm. Raises UsageError."""
+    made = Translated()
+    last = dict(found)  # of an option that is repeated the last one counts, as for sbatch
+    for name, value in last.items():
+        shown = f"--{name}={value}" if value else f"--{name}"
+        if name.startswith("-"):
+            made.unused.append(f"{name} (no option of sbatch that gpq knows)")
+        elif name in REFUSED:
+            if name not in given:
+                raise UsageError(f"{where}: {shown}: {REFUSED[name][0]}", REFUSED[name][1])
+        elif name in UNUSED:
+            made.unused.append(shown)
+        elif (translator := TRANSLATORS.get(name)) is not None and FIELDS.get(name, name) not in given:
+            translator(made, value, f"{where}: {shown}")
+    made.fields |= sbatch_sizes.fields(last, where, given, made.unused, shell=shell)
+    if lines and found and "gpus" not in made.fields and "gpus" not in given:
+        made.notes.append("it asks for no GPU and gets one: every job of gpq has one at least")
+    return made
+
+
+def seconds(text: str, said: str) -> float | None:
+    """Slurm's ways to write a time limit; None for no limit. Raises UsageError."""
+    if text.upper() in ("UNLIMITED", "INFINITE", "-1", "0"):
+        return None
+    days, dash, clock = text.rpartition("-")
+    parts = clock.split(":")
+    if not all(re.fullmatch(r"\d{1,7}", part) for part in parts) or len(parts) > 3 or (dash and not days.isdigit()):
+        raise UsageError(f"{said} is no time that Slurm knows", EXAMPLES)
+    numbers = [int(part) for part in parts]
+    if dash:  # D-HH, D-HH:MM, D-HH:MM:SS
+        hours, minutes, rest = [*numbers, 0, 0][:3]
+        total = int(days) * 86400 + hours * 3600 + minutes * 60 + rest
+    elif len(numbers) == 3:
+        total = numbers[0] * 3600 + numbers[1] * 60 + numbers[2]
+    else:  # MM, MM:SS
+        total = numbers[0] * 60 + (numbers[1] if len(numbers) == 2 else 0)
+    if total == 0:
+        raise UsageError(f"{said} is no time at all", EXAMPLES)
+    return float(total)
+
+
+def _time(made: Translated, value: str, said: str) -> None:
+    found = seconds(value, said)
+    if found is not None:
+        made.fields["time"] = values.written(found)
+
+
+def _name(made: Translated, value: str, said: str) -> None:
+    made.fields["name"] = values.as_name(value)
+
+
+def _output(made: Translated, value: str, said: str) -> None:
+    note = "gpq keeps what the job prints, both streams in one: `gpq logs JOB`, `gpq logs JOB > FILE`"
+    made.unused.append(said.rpartition(": ")[2])
+    if note not in made.notes:
+        made.notes.append(note)
+
+
+def _dependency(made: Translated, value: str, said: str) -> None:
+    """`afterok:12:13,afterany:14` as --after 12:ok, 13:ok, 14:any."""
+    kinds = {"afterok": "ok", "afterany": "any", "afternotok": "notok"}
+    found = []
+    for part in value.split(","):
+        kind, *jobs = part.split(":")
+        if kind not in kinds or not jobs or not all(re.fullmatch(r"\d+(_\d+)?", job) for job in jobs):
+            raise UsageError(
+                f"{said}: gpq cannot wait for {part}", "afterok, afterany or afternotok, with numbers of gpq's jobs"
+            )
+        found += [f"{job}:{kinds[kind]}" for job in jobs]
+    made.fields["after"] = found
+
+
+def _begin(made: Translated, value: str, said: str) -> None:
+    """`now+1hour` as +1h; what else there is, gpq reads as well, or says that it does not."""
+    later = re.fullmatch(r"now\+(\d{1,9})(second|minute|hour|day|week)?s?", value)
+    if later:
+        unit = {None: 1, "second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}[later[2]]
+        made.fields["begin"] = f"+{values.written(float(int(later[1]) * unit))}"
+    else:
+        made.fields["begin"] = {"midnight": "tomorrow 0:00", "noon": "12:00", "fika": "15:00", "teatime": "16:00"}.get(
+            value, value.removesuffix(":00") if value.count(":") == 2 and "-" not in value else value
+        )
+
+
+def _export(made: Translated, value: str, said: str) -> None:
+    """`ALL,A=1,B`: A as it is given, B as it is set here. ALL and NONE change nothing: gpq has a list of its own."""
+    for part in filter(None, value.split(",")):
+        if part in ("ALL", "NONE", "NIL"):
+            made.unused.append(f"--export={part}")
+            made.notes.append("of your environment gpq passes on what jobs commonly need: --env NAME for anything else")
+        elif "=" in part or part in os.environ:
+            made.fields.setdefault("env", []).append(part)
+
+
+def _set(name: str) -> Callable[[Translated, str, str], None]:
+    def put(made: Translated, value: str, said: str) -> None:
+        made.fields[name] = value or True
+
+    return put
+
+
+FIELDS = {"job-name": "name", "chdir": "cwd", "dependency": "after", "test-only": "dry_run"}
+TRANSLATORS: dict[str, Callable[[Translated, str, str], None]] = {
+    "array": _set("array"),
+    "begin": _begin,
+    "chdir": _set("cwd"),
+    "dependency": _dependency,
+    "error": _output,
+    "export": _export,
+    "hold": _set("hold"),
+    "job-name": _name,
+    "output": _output,
+    "test-only": _set("dry_run"),
+    "time": _time,
+    "wait": _set("wait"),
+}

@@ -1,0 +1,1 @@
+"""From words to values: durations, moments, GPU ranges, sweeps, targets. Each error says what fits."""

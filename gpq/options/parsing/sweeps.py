@@ -1,0 +1,157 @@
+"""`--array 0-99%4`, `--sweep lr=1e-3,1e-2` and `--sweep-file CSV` -> the elements of an array. Raises UsageError."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import re
+from collections.abc import Iterable
+
+from gpq.errors import UsageError
+from gpq.options.parsing import sweep_values
+from gpq.options.parsing.sweep_values import MOST
+from gpq.rpc import placeholders
+from gpq.rpc.messages import ArrayMessage, SpecMessage
+
+EXAMPLE = "write for example --array 0-99, --array 0-99%4 (4 at once) or --array 1,3,8-20:4"
+SWEEP_EXAMPLE = "write for example --sweep lr=1e-3,1e-2 or --sweep seed=0..9"
+PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
+Params = dict[str, str]
+
+
+def array_of(array: str, sweeps: list[str], file: str) -> ArrayMessage | None:
+    """None where none of the three options was given. `--array %4` beside a sweep is its limit alone."""
+    if not array and not sweeps and not file:
+        return None
+    text, percent, at_once = array.partition("%")
+    limit = _limit(array, at_once) if percent else 0
+    if not sweeps and not file:
+        return ArrayMessage(indices(text, array), limit=limit)
+    if text:
+        raise UsageError(
+            f"--array {array} beside a sweep",
+            "the sweep says which jobs there are: `--array %4` limits how many run at once",
+        )
+    found = _combined([_from_file(file)] if file else [], [_grid(one) for one in sweeps])
+    return ArrayMessage(list(range(len(found))), found, limit)
+
+
+def unused(array: ArrayMessage, spec: SpecMessage) -> list[str]:
+    """A line on each `${NAME}` that is left to the shell where `{NAME}` may have been meant, and one where something
+    swept is in no argument: the job then has it in its environment alone."""
+    texts = [*spec.argv, *spec.resume_argv, spec.done_file, *spec.env.values()]
+    written = {name for text in texts for name in placeholders.names(text)}
+    swept = list((array.params or [{}])[0])
+    variables = {"index": "GPQ_ARRAY_INDEX", **{name: f"GPQ_SWEEP_{name}" for name in swept}}
+    shells = [
+        name
+        for name in variables
+        if f"${{{name}}}" in spec.done_file  # which no shell reads
+        or (name not in written and any(f"${{{name}}}" in text for text in texts))
+    ]
+    notes = [
+        f"${{{name}}} is the shell's and stays as it is: gpq fills in {{{name}}},"
+        f" and the job finds it in its environment, as {variables[name]}"
+        for name in shells
+    ]
+    names = [name for name in swept if name not in written and name not in shells]
+    if names:
+        shown = ", ".join(f"{{{name}}}" for name in names)
+        notes.append(f"{shown} is in no argument: the job finds it in its environment, as GPQ_SWEEP_{names[0]}")
+    return notes
+
+
+def plain_indices(text: str, spec: SpecMessage) -> list[str]:
+    """A line where zeros before an index are lost in what is filled in."""
+    texts = [*spec.argv, *spec.resume_argv, spec.done_file, *spec.env.values()]
+    zeros = re.search(r"(?<!\d)0\d+", text.partition("%")[0])
+    if not zeros or not any("index" in placeholders.names(each) for each in texts):
+        return []
+    return [f"--array {text}: an index is a number, so {{index}} has no zeros before it: --sweep i=001..010 keeps them"]
+
+
+def _limit(array: str, text: str) -> int:
+    if not re.fullmatch(r"\d{1,5}", text) or not 1 <= int(text) <= MOST:
+        raise UsageError(f"--array {array}: after % goes how many may run at once", EXAMPLE)
+    return int(text)
+
+
+def indices(text: str, array: str) -> list[int]:
+    """`0-99`, `1,3,8-20:4`: each once, ascending. Raises UsageError, which names `array`."""
+    found: set[int] = set()
+    for part in text.split(","):
+        bounds = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::([1-9]\d{0,8}))?)?", part.strip())
+        if not bounds:
+            raise UsageError(f"--array {array} names no jobs", EXAMPLE)
+        low, high = int(bounds[1]), int(bounds[2] or bounds[1])
+        if high < low:
+            raise UsageError(f"--array {array}: {part.strip()} ends below its begin", f"did you mean {high}-{low}?")
+        span = range(low, high + 1, int(bounds[3] or 1))
+        if len(span) + len(found) > MOST:
+            raise UsageError(f"--array {array} is more than {MOST} jobs", "submit it in parts")
+        found.update(span)
+    return sorted(found)
+
+
+def _name(text: str, where: str) -> str:
+    if not PARAM.fullmatch(text) or text == "index":
+        raise UsageError(
+            f"{where}: {text[:80]!r} cannot be swept", "a name has letters, digits and _, and is not index"
+        )
+    return text
+
+
+def _grid(text: str) -> list[Params]:
+    """`lr=1e-3,1e-2` and `seed=0..9`."""
+    option = f"--sweep {text[:80]}"
+    name, given, values = text.partition("=")
+    if not given or not values.strip():
+        raise UsageError(f"{option} has no values", SWEEP_EXAMPLE)
+    name = _name(name.strip(), option)
+    found = sweep_values.read(values, option)
+    if len(set(found)) < len(found):
+        raise UsageError(f"{option} names a value twice", "to repeat a job, sweep its seed")
+    return [{name: value} for value in found]
+
+
+def _from_file(path: str) -> list[Params]:
+    """A job for each line below the head, which names the columns."""
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as stream:
+            reader = csv.reader(stream, strict=True, skipinitialspace=True)
+            lines = [(reader.line_num, row) for row in reader if row]
+    except OSError as error:
+        raise UsageError(f"--sweep-file {path}: {error.strerror}", "name a CSV file") from None
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise UsageError(f"--sweep-file {path} is no CSV file: {error}", "save it as CSV, in UTF-8") from None
+    if len(lines) < 2:
+        raise UsageError(f"--sweep-file {path} has no jobs", "a first line with names, then a line for each job")
+    names = [_name(column.strip(), f"--sweep-file {path}") for column in lines[0][1]]
+    if len(set(names)) < len(names):
+        raise UsageError(f"--sweep-file {path} names a column twice", "a name for each")
+    for number, row in lines[1:]:
+        if len(row) != len(names):
+            raise UsageError(
+                f"--sweep-file {path}, line {number}: {len(row)} values for {len(names)} names",
+                "a value for each; one with a comma stands in double quotes",
+            )
+    return [dict(zip(names, map(str.strip, row), strict=True)) for _, row in lines[1:]]
+
+
+def _combined(files: list[list[Params]], grids: list[list[Params]]) -> list[Params]:
+    """Every line with every point of the grid; the last option varies fastest."""
+    parts = [*files, *grids]
+    names = [name for part in parts for name in part[0]]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"{twice} is swept twice", "put all of its values into one option")
+    count = 1
+    for part in parts:
+        count *= len(part)
+    if count > MOST:
+        raise UsageError(f"the sweep is {count} jobs, and can be {MOST}", "submit it in parts")
+    return [_merged(point) for point in itertools.product(*parts)]
+
+
+def _merged(point: Iterable[Params]) -> Params:
+    return {name: value for params in point for name, value in params.items()}

@@ -1,0 +1,61 @@
+"""What `gpq check` found of the script that is submitted: it travels with the job, and is said in one line."""
+
+from __future__ import annotations
+
+import os
+import shlex
+
+from gpq.check import keeping
+from gpq.options import spec
+from gpq.rpc.messages import ArrayMessage, ProofMessage, SpecMessage
+from gpq.rpc.placeholders import filled
+
+LIBRARY, EPOCHS = "gpq_agent", ".epochs("  # in scripts that use it, and that may leave its epochs
+MOST_READ = 1 << 20  # characters of a script
+
+
+def of(asked: spec.Asked, built: SpecMessage, array: ArrayMessage | None) -> tuple[ProofMessage | None, list[str]]:
+    """The proof of a script, and a remark on it, or that there is none. An array goes by its first job."""
+    if built.level != "script" or not asked.words:
+        return None, []
+    script = os.path.join(spec.directory(asked.cwd), os.path.expanduser(asked.words[0]))
+    values = {"index": str(array.indices[0]), **(array.params or [{}])[0]} if array is not None else {}
+    arguments = [filled(word, values) for word in asked.words[1:]]
+    line = shlex.join([asked.words[0], *arguments])
+    verdict = keeping.kept(script, arguments)
+    may_be_resized = built.max_gpus != built.min_gpus and not built.rigid
+    text = _text(script) if may_be_resized or verdict is not None else ""
+    remarks = hints(text) if EPOCHS in text else []
+    if verdict is None:
+        if may_be_resized and LIBRARY in text:
+            remarks += [f"no verdict on this script yet: `gpq check {line}` tries if it trains the same on any GPUs"]
+        return None, remarks
+    changed = keeping.changed(verdict)
+    if changed:
+        name = os.path.relpath(changed, os.path.dirname(os.path.realpath(script)))
+        return None, [
+            *remarks,
+            f"{name} has changed since gpq check found something of this script: `gpq check {line}`",
+        ]
+    from gpq.check.proofs import proof
+
+    found = proof(verdict)
+    if found is None or not found.lost:
+        return found, remarks
+    words = f"under gpq this script may train something else ({found.message}), so the job does without"
+    return found, [*remarks, f"{words} {', '.join(found.lost)}: gpq check --last {line}"]
+
+
+def hints(text: str) -> list[str]:
+    """Of what a script forgets at a restart. Few loops have any, so only they pay for its parsing."""
+    from gpq import lint
+
+    return lint.hints(text)
+
+
+def _text(script: str) -> str:
+    try:
+        with open(script, encoding="utf-8", errors="replace") as stream:
+            return stream.read(MOST_READ)
+    except OSError:
+        return ""

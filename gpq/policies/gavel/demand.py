@@ -1,0 +1,101 @@
+"""What gangs ask of the types: steps per second on each, and the steps that are left. True ones where an oracle tells,
+else as estimated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from gpq.core.feasibility.shapes import Supply, node_counts, packed
+from gpq.core.goodput import estimates
+from gpq.core.model.models import HOLDS_DEVICES, Job, Shape, Snapshot
+from gpq.core.model.units import JobId, Seconds
+
+UNKNOWN_SECONDS: Seconds = 60.0  # taken to remain, at least, of a job of unknown length
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """One gang, with the batch that it asked for."""
+
+    job: JobId
+    shapes: Mapping[str, Shape]  # the packed one of each type on which it fits
+    speeds: Mapping[str, float]  # steps per second there, > 0
+    steps: float  # still to do
+    total: float  # of them and those done
+    age: Seconds  # since the submission
+
+    @property
+    def gpus(self) -> int:
+        return next(iter(self.shapes.values())).replicas
+
+
+def demands(snapshot: Snapshot, jobs: Sequence[Job], parts: Mapping[JobId, Mapping[str, Supply]]) -> tuple[Demand, ...]:
+    """Of each job that fits on at least one type. A job of which no speed is known counts as the median of the others."""
+    shapes = {job.id: _packed(job, parts[job.id]) for job in jobs}
+    fitting = [job for job in jobs if shapes[job.id]]
+    speeds = {job.id: _speeds(job, snapshot, shapes[job.id]) for job in fitting}
+    usual = median(sorted(speed for of in speeds.values() for speed in of.values()) or [1.0])
+    return tuple(
+        _demand(job, snapshot, shapes[job.id], speeds[job.id] or dict.fromkeys(shapes[job.id], usual))
+        for job in fitting
+    )
+
+
+def _packed(job: Job, parts: Mapping[str, Supply]) -> dict[str, Shape]:
+    found = {name: packed(job.spec.min_gpus, node_counts(part), job.spec.level, name) for name, part in parts.items()}
+    return {name: shape for name, shape in found.items() if shape is not None}
+
+
+def _speeds(job: Job, snapshot: Snapshot, shapes: Mapping[str, Shape]) -> dict[str, float]:
+    """Steps per second of the batch asked for; types on which it cannot run, or not known, are left out."""
+    oracle = snapshot.oracles.get(job.id)
+    if oracle is not None:
+        times = {name: oracle.step_seconds(shape) for name, shape in shapes.items()}
+        return {name: 1.0 / time for name, time in times.items() if time}
+    batch = _batch(job)
+    choices = {name: estimates.best_batch(job, shape, at_most=batch) for name, shape in shapes.items()}
+    return {name: choice.throughput / choice.total_batch for name, choice in choices.items() if choice is not None}
+
+
+def _batch(job: Job) -> int:
+    declared = job.profile.declared
+    return job.spec.batch_size or (declared.batch_size if declared is not None else 0)
+
+
+def _demand(job: Job, snapshot: Snapshot, shapes: Mapping[str, Shape], speeds: Mapping[str, float]) -> Demand:
+    progress = job.profile.progress
+    done = min(progress.fraction, 1.0) if progress is not None and progress.epochs > 0 else 0.0
+    steps = _steps_left(job, snapshot, done, max(speeds.values()))
+    total = steps / (1.0 - done) if done < 1.0 else steps
+    fitting = {name: shapes[name] for name in speeds}
+    return Demand(job.id, fitting, speeds, steps, total, max(snapshot.now - job.submitted_at, 0.0))
+
+
+def _steps_left(job: Job, snapshot: Snapshot, done: float, speed: float) -> float:
+    """Never less than one. Of unknown length: as much is to come as was (Lindy's law)."""
+    declared, progress, batch = job.profile.declared, job.profile.progress, _batch(job)
+    if job.id in snapshot.oracles:
+        return max(snapshot.oracles[job.id].remaining_steps, 1.0)
+    if (
+        declared is not None
+        and declared.dataset_size > 0
+        and progress is not None
+        and progress.epochs > 0
+        and batch > 0
+    ):
+        return max((1.0 - done) * declared.dataset_size * progress.epochs / batch, 1.0)
+    if declared is not None and declared.dataset_size > 0 and declared.epochs > 0 and batch > 0:
+        return max(declared.dataset_size * declared.epochs / batch, 1.0)
+    running = snapshot.now - job.started_at if job.state in HOLDS_DEVICES and job.started_at is not None else 0.0
+    return max(max(job.run_seconds + running, UNKNOWN_SECONDS) * speed, 1.0)
+
+
+def without(demand: Demand, gpu_type: str) -> Demand:
+    """The same, but not on one type."""
+    return replace(
+        demand,
+        shapes={name: shape for name, shape in demand.shapes.items() if name != gpu_type},
+        speeds={name: speed for name, speed in demand.speeds.items() if name != gpu_type},
+    )

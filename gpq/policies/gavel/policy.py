@@ -1,0 +1,88 @@
+"""Gavel (OSDI'20): shares of time on every GPU type, optimal for one of four objectives, approached in rounds of gangs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gpq.core.feasibility.shapes import shape_now
+from gpq.core.model.models import Allotment, Shape, Snapshot
+from gpq.core.model.units import JobId, Seconds
+from gpq.policies.gavel.demand import Demand, demands
+from gpq.policies.gavel.timeshares import Ledger, Programme, Shares
+from gpq.policies.shared.contest import contest
+from gpq.policies.shared.packing import pack_in_turns
+from gpq.policies.shared.transfer import informed
+
+ROUND: Seconds = 360.0  # as published: time is shared by restarts, which shorter turns would spend all of it on
+
+
+class Gavel:
+    """The most throughput, summed over jobs. Each gang has exactly the GPUs that it asked for, of one type.
+
+    A round lasts `interval`, at least ROUND; until its end who runs stays, and what becomes free goes to the next.
+    """
+
+    name = "gavel"
+
+    def __init__(self) -> None:
+        self._ledger = Ledger()
+        self._round_at: Seconds | None = None
+
+    def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
+        here = informed(snapshot)
+        round_ = contest(here)
+        self._ledger.credit(here)
+        asked = self._ledger.whole(demands(here, round_.jobs, round_.parts))
+        if not asked:
+            return dict(round_.kept)
+        shares = self._shares(Programme(asked, round_.capacity))
+        return pack_in_turns(here, round_, self._order(here, asked, shares))
+
+    def _shares(self, programme: Programme) -> Shares:
+        return programme.most_throughput()
+
+    def _order(self, snapshot: Snapshot, asked: Sequence[Demand], shares: Shares) -> list[tuple[JobId, Shape]]:
+        """The first to be seated first: those in the middle of their round, then by X / f, X, and where it is."""
+        length, now = max(snapshot.config.interval, ROUND), snapshot.now
+        begins = self._round_at is None or not self._round_at <= now < self._round_at + length * (1.0 - 1e-9)
+        if begins:
+            self._round_at = now
+        priority = self._ledger.priority(shares, length)
+        keys: dict[tuple[JobId, str], tuple[float, ...]] = {}
+        for demand in asked:
+            job = snapshot.jobs[demand.job]
+            shape = shape_now(job, snapshot)
+            for kind, speed in demand.speeds.items():
+                stays = shape is not None and (shape.replicas, shape.gpu_type) == (demand.gpus, kind)
+                share = shares[job.id][kind]
+                rank = (-priority[job.id, kind], -share, not stays, -job.spec.priority, job.submitted_at, -speed)
+                keys[job.id, kind] = (begins or not stays, *rank)
+        shapes = {demand.job: demand.shapes for demand in asked}
+        return [(name, shapes[name][kind]) for name, kind in sorted(keys, key=lambda key: (keys[key], key))]
+
+
+class GavelMaxMin(Gavel):
+    """Max-min fairness: the job with the least throughput, relative to an equal share of every type, has the most."""
+
+    name = "gavel-max-min"
+
+    def _shares(self, programme: Programme) -> Shares:
+        return programme.max_min_fairness()
+
+
+class GavelFtf(Gavel):
+    """The worst finish-time fairness is the least (Themis' measure, without its auction)."""
+
+    name = "gavel-ftf"
+
+    def _shares(self, programme: Programme) -> Shares:
+        return programme.finish_time_fairness()
+
+
+class GavelMakespan(Gavel):
+    """The last of the jobs ends soonest."""
+
+    name = "gavel-makespan"
+
+    def _shares(self, programme: Programme) -> Shares:
+        return programme.least_makespan()

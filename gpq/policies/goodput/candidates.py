@@ -1,0 +1,235 @@
+"""Which jobs a round decides on, and which shapes each could have: equal questions are answered once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpq.core.feasibility.shapes import (
+    DeviceKind,
+    Supply,
+    by_type,
+    feasible_on,
+    is_fixed,
+    is_leaving,
+    is_mixed,
+    kind_of,
+    shape_on,
+    supply,
+)
+from gpq.core.feasibility.strangers import must_wait
+from gpq.core.model.models import HOLDS_DEVICES, Job, JobState, Level, Placement, Shape, Snapshot, Wish
+from gpq.core.model.units import DeviceId, JobId, NodeId
+
+NOWHERE = Placement(())
+OFFERS_KEPT = 8  # from round to round
+OPTIONS_KEPT = 1024  # of each
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """Devices that jobs of one kind may be given. Equal ones are one object, also of different rounds, so that what was
+    worked out for one is there again: `options`, by what a job asks."""
+
+    devices: Supply
+    types: Mapping[str, Supply]  # the same by type (`shapes.by_type`)
+    node_size: int  # devices free on the node that has most of them
+    sizes: frozenset[tuple[str, int]]  # (type, devices) of its nodes when nobody is on them
+    options: dict[Hashable, Options] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> int:
+        return len(self.devices)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Menu:
+    """What a job may be given now (None: nothing). The first `tidy` may be mixed at will, those after them only where the
+    blocks that they lie in are counted. `sizes` and `types` are those of the first."""
+
+    shapes: tuple[Shape | None, ...]
+    tidy: int
+    sizes: NDArray[np.int64]
+    types: tuple[str, ...]
+
+
+def menu_of(shapes: tuple[Shape | None, ...], tidy: int) -> Menu:
+    first = shapes[:tidy]
+    sizes = np.array([shape.replicas if shape else 0 for shape in first], dtype=np.int64)
+    return Menu(shapes, tidy, sizes, tuple(shape.gpu_type if shape else "" for shape in first))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Options:
+    """Shapes that jobs may choose from, with what is asked of them often. One object for equal questions. `menus`, with
+    their columns (nothing: the one after the last): by column of the present shape (-1: none) and mask of the allowed ones."""
+
+    shapes: tuple[Shape, ...]
+    offer: Offer
+    index: Mapping[Shape, int]
+    replicas: NDArray[np.int64]
+    tidy: NDArray[np.bool_]
+    most: int  # replicas; 0 where there is no shape
+    menus: dict[tuple[int, bytes], tuple[NDArray[np.int64], Menu]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A job to decide on. `current` is the shape it has, or was stopped to go on with."""
+
+    job: Job
+    options: Options
+    current: Shape | None
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """`kept` are jobs that keep what they have; `free` what is left for the others: devices of each node, by type ("" where
+    all are one), and `capacities` their sums."""
+
+    kept: Mapping[JobId, Shape]
+    candidates: tuple[Candidate, ...]
+    free: Mapping[str, tuple[int, ...]]
+
+    @property
+    def capacities(self) -> dict[str, int]:
+        return {name: sum(counts) for name, counts in self.free.items()}
+
+
+def field_of(snapshot: Snapshot, reach: Mapping[JobId, int] | None = None) -> Field:
+    """Everything that is to be decided in this round. `reach`: no shape with more replicas than this is looked at, but the
+    one that the job has; default: all shapes are."""
+    kept = {
+        job.id: shape_on(job.placement, snapshot)
+        for job in snapshot.jobs.values()
+        if job.placement is not None and (job.wish is not Wish.RUN or is_fixed(job, snapshot))
+    }
+    taken = {device: name for name in kept for device in (snapshot.jobs[name].placement or NOWHERE).devices}
+    waiting = [snapshot.jobs[name] for name in sorted(snapshot.jobs) if name not in kept and _ready(snapshot, name)]
+    # The same for all who ask for the same, since none of them holds what is taken.
+    asked = [(job, kind_of(job, snapshot)) for job in waiting]
+    kinds = {kind: job for job, kind in asked}
+    offers = {kind: _offer(snapshot, supply(snapshot, job, taken)) for kind, job in kinds.items()}
+    candidates = [
+        _candidate(job, offers[kind], reach.get(job.id) if reach is not None else None, snapshot) for job, kind in asked
+    ]
+    return Field(kept, tuple(candidates), _free(snapshot, offers, waiting))
+
+
+def _ready(snapshot: Snapshot, name: JobId) -> bool:
+    job = snapshot.jobs[name]
+    if job.state in HOLDS_DEVICES:
+        return True
+    if job.state is not JobState.PENDING or job.wish is not Wish.RUN or snapshot.now < job.not_before:
+        return False
+    return not must_wait(snapshot, job)
+
+
+def _offer(snapshot: Snapshot, devices: Supply) -> Offer:
+    mixed = is_mixed(snapshot)
+    sizes: set[tuple[str, int]] = set()
+    for node in devices:
+        counts: dict[str, int] = {}
+        for device in snapshot.nodes[node].devices:
+            name = device.type if mixed else ""
+            counts[name] = counts.get(name, 0) + 1
+        sizes.update(counts.items())
+    types = tuple((name, tuple(part.items())) for name, part in by_type(devices, snapshot).items())
+    return _offer_of(tuple(devices.items()), types, frozenset(sizes))
+
+
+Parts = tuple[tuple[NodeId, tuple[DeviceId, ...]], ...]
+
+
+@lru_cache(maxsize=OFFERS_KEPT)
+def _offer_of(devices: Parts, types: tuple[tuple[str, Parts], ...], sizes: frozenset[tuple[str, int]]) -> Offer:
+    node_size = max((len(ids) for _, ids in devices), default=0)
+    return Offer(dict(devices), {name: dict(part) for name, part in types}, node_size, sizes)
+
+
+def _candidate(job: Job, offer: Offer, reach: int | None, snapshot: Snapshot) -> Candidate:
+    spec, declared = job.spec, job.profile.declared
+    asks = (
+        spec.level, spec.rigid, spec.min_gpus, spec.max_gpus, reach,
+        declared and (declared.adaptive, declared.batch_size, declared.max_batch_size, declared.min_atomic_batch),
+    )  # fmt: skip
+    options = offer.options.get(asks)
+    if options is None:
+        shapes = feasible_on(offer.types, job)
+        if reach is not None:
+            shapes = tuple(shape for shape in shapes if shape.replicas <= reach)
+        options = _kept(offer, asks, shapes)
+    if job.placement is None or is_leaving(job, snapshot):
+        return Candidate(job, options, job.target)
+    current = shape_on(job.placement, snapshot)
+    if current not in options.index:
+        wider = offer.options.get((*asks, current))
+        if wider is None:
+            order = sorted((*options.shapes, current), key=lambda each: (each.gpu_type, each.replicas, each.nodes))
+            wider = _kept(offer, (*asks, current), tuple(order))
+        options = wider
+    return Candidate(job, options, current)
+
+
+def _kept(offer: Offer, asks: Hashable, shapes: tuple[Shape, ...]) -> Options:
+    if len(offer.options) >= OPTIONS_KEPT:
+        offer.options.clear()
+    options = offer.options[asks] = _options(shapes, offer)
+    return options
+
+
+def _options(shapes: tuple[Shape, ...], offer: Offer) -> Options:
+    return Options(
+        shapes,
+        offer,
+        {shape: column for column, shape in enumerate(shapes)},
+        np.array([shape.replicas for shape in shapes], dtype=np.int64),
+        _tidy(shapes, offer),
+        max((shape.replicas for shape in shapes), default=0),
+    )
+
+
+def _tidy(shapes: tuple[Shape, ...], offer: Offer) -> NDArray[np.bool_]:
+    """Among several nodes, parts of a node are powers of two (or all that a job may have): the pieces then fit together
+    and nodes are not left with crumbs. On one node every number is tidy."""
+    if offer.nodes <= 1:
+        return np.ones(len(shapes), dtype=bool)
+    ends = set()
+    for name in {shape.gpu_type for shape in shapes}:
+        own = [shape for shape in shapes if shape.gpu_type == name]
+        ends |= {own[0], own[-1]}
+    return np.array(
+        [
+            shape.nodes > 1
+            or shape in ends
+            or shape.replicas & (shape.replicas - 1) == 0
+            or (shape.gpu_type, shape.replicas) in offer.sizes
+            for shape in shapes
+        ],
+        dtype=bool,
+    )
+
+
+def _free(snapshot: Snapshot, offers: Mapping[DeviceKind, Offer], waiting: list[Job]) -> dict[str, tuple[int, ...]]:
+    devices = {(node, device) for offer in offers.values() for node, ids in offer.devices.items() for device in ids}
+    for job in waiting:
+        devices |= job.placement.devices if job.placement is not None else frozenset()
+    if not is_mixed(snapshot):
+        return {"": tuple(Counter(node for node, _ in devices).values())}
+    types: dict[tuple[NodeId, str], str] = {
+        (node.id, device.id): device.type for node in snapshot.nodes.values() for device in node.devices
+    }
+    found: dict[str, Counter[NodeId]] = {}
+    for device in devices:
+        found.setdefault(types[device], Counter())[device[0]] += 1
+    return {name: tuple(found[name].values()) for name in sorted(found)}
+
+
+def asks_for(job: Job) -> int:
+    """GPUs of a job that has no choice; 0 where it has."""
+    return job.spec.min_gpus if job.spec.level is not Level.SCRIPT else 0

@@ -1,0 +1,161 @@
+"""The fairest sum of goodput: every job's gain over its fair share, bent by a power, weighted, and maximised exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gpq.core.accounting.fairness import shares_now
+from gpq.core.feasibility.files import bringing_seconds
+from gpq.core.feasibility.shapes import by_type, gpu_types
+from gpq.core.goodput import estimates
+from gpq.core.goodput.priors import informed, most_replicas, program_of
+from gpq.core.model.models import Config, Shape, Snapshot
+from gpq.core.model.profile import Prior
+from gpq.core.model.units import JobId
+from gpq.core.placement.placement import place
+from gpq.policies.goodput.blocks import blocks_of, choose, programme
+from gpq.policies.goodput.candidates import Candidate, Field, field_of, menu_of
+from gpq.policies.goodput.outlook import Outlook
+from gpq.policies.goodput.valuation import Array, Group, Valued, groups_of, growth, growth_cap, value
+from gpq.policies.goodput.weights import weights
+from gpq.policies.shared import links, transfer
+from gpq.policies.shared.lengths import seconds_left
+from gpq.policies.solvers.knapsack import Item
+
+FEW_NODES = 32  # and so few shapes that span nodes
+REPAIRS = 12  # times that shapes which cannot be placed together are withdrawn
+
+
+@dataclass
+class Goodput:
+    """Chooses n_j GPUs for every job j to maximise the sum of w_j (eps + f(n_j) g_j(n_j) / g_j(fair share))^p.
+
+    g: modelled goodput (`outlook`), f: what a restart leaves of it, w: `weights`, p: the fairness power (1 = sum of
+    speedups, 0 = Nash welfare, -1 = Pollux's harmonic mean). Jobs that must not be moved keep what they have.
+    """
+
+    outlook: Outlook = field(default_factory=Outlook)
+    name: str = "goodput"
+
+    def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Shape]:
+        snapshot = transfer.informed(snapshot)
+        found, valued = self._valued(snapshot)
+        return {**found.kept, **solved(snapshot, found, valued)}
+
+    def programme(self, snapshot: Snapshot) -> tuple[list[Item], list[int]]:
+        """The knapsack of a round (items, capacities), before anything that finds no place is withdrawn."""
+        found, valued = self._valued(transfer.informed(snapshot))
+        return programme(valued, found.capacities)
+
+    def _valued(self, snapshot: Snapshot) -> tuple[Field, list[Valued]]:
+        config = snapshot.config
+        self.outlook.forget_others(snapshot.jobs)
+        estimates.expect(len(snapshot.jobs))
+        shares = shares_now(snapshot)
+        priors = _priors(snapshot)
+        most = {name: most_replicas(job, priors.get(name)) for name, job in snapshot.jobs.items()}
+        found = field_of(snapshot, _reach(snapshot, most, shares))
+        known = [_with_prior(each, priors.get(each.job.id)) for each in found.candidates]
+        asked = [(each, priors.get(each.job.id), shares[each.job.id]) for each in known]
+        tables = self.outlook.tables(asked)
+        groups = groups_of(known, tables, most)
+        left = [_left(group, config) for group in groups]
+        ends: dict[JobId, float] = {}
+        for group, times in zip(groups, left, strict=True):
+            soonest = times.min(axis=1).tolist()
+            ends |= {row.job.id: end for row, end in zip(group.rows, soonest, strict=True) if end < np.inf}
+        weight = weights(known, ends, shares, snapshot.now, config)
+        valued: dict[JobId, Valued] = {}
+        for group, times in zip(groups, left, strict=True):
+            bringing = _bringing(snapshot, group)
+            for each in value(group, config, snapshot.now, shares, weight, times, found.capacities, bringing):
+                valued[each.job] = each
+        return found, [valued[name] for name in sorted(valued)]
+
+
+def _left(group: Group, config: Config) -> Array:
+    """Seconds to the declared ends, rows x options; infinite where they are not known, or not to be used."""
+    if not config.use_length:
+        return np.full((len(group.rows), len(group.options.shapes)), np.inf)
+    return seconds_left([row.job for row in group.rows], group.tables, len(group.options.shapes))
+
+
+def _bringing(snapshot: Snapshot, group: Group) -> Array | None:
+    """Seconds to bring the files of each job to where each shape would lead it; None where nothing needs to be brought."""
+    options = group.options
+    offered = by_type(options.offer.devices, snapshot)
+    rows = [bringing_seconds(snapshot, row.job, options.shapes, offered) for row in group.rows]
+    return np.array(rows) if any(map(any, rows)) else None
+
+
+def _priors(snapshot: Snapshot) -> dict[JobId, Prior]:
+    """What earlier jobs of its program taught, by job; empty where that is not to be used."""
+    if not snapshot.config.use_priors or not (snapshot.priors or snapshot.links):
+        return {}
+    found = {name: snapshot.priors.get(program_of(job)) for name, job in snapshot.jobs.items()}
+    if snapshot.links:
+        found = {name: links.informed(snapshot.jobs[name], prior, snapshot.links) for name, prior in found.items()}
+    return {name: prior for name, prior in found.items() if prior is not None}
+
+
+def _reach(snapshot: Snapshot, most: Mapping[JobId, int], shares: Mapping[JobId, float]) -> Mapping[JobId, int] | None:
+    """Replicas beyond which no shape of a job matters: its growth cap and its fair share, to the next power of two. None
+    where there are few shapes: with the same for all jobs they are valued together."""
+    if len(snapshot.nodes) <= FEW_NODES:
+        return None
+    node = max((len(each.devices) for each in snapshot.nodes.values()), default=0)
+    times = growth(len(gpu_types(snapshot)))
+    return {
+        name: max(growth_cap(job, node, most[name], times), node, 1 << int(shares.get(name, 0.0)).bit_length())
+        for name, job in snapshot.jobs.items()
+    }
+
+
+def _with_prior(candidate: Candidate, prior: Prior | None) -> Candidate:
+    """What earlier jobs of the program taught counts as if the job had measured it."""
+    job = informed(candidate.job, prior)
+    return candidate if job is candidate.job else Candidate(job, candidate.options, candidate.current)
+
+
+def solved(snapshot: Snapshot, found: Field, valued: Sequence[Valued]) -> dict[JobId, Shape]:
+    """The best choice that can also be placed: counts that fit the sum may not fit the nodes, so what cannot be placed
+    is withdrawn and the rest chosen anew."""
+    blocks = blocks_of(found.free)
+    choices = list(valued)
+    allocation: dict[JobId, Shape] = {}
+    for _ in range(REPAIRS):
+        picked = choose(choices, blocks) or [each.shapes.index(None) for each in choices]
+        chosen = [(each.job, each.shapes[option]) for each, option in zip(choices, picked, strict=True)]
+        allocation = {name: shape for name, shape in chosen if shape is not None}
+        placed = place(snapshot, {**found.kept, **allocation})
+        lost = [name for name in allocation if name not in placed]
+        if not lost:
+            break
+        lost.sort(key=lambda name: (-allocation[name].nodes, snapshot.jobs[name].spec.priority, name))
+        given_up = set(lost[: (len(lost) + 1) // 2])  # half: room for these may make room for the others
+        choices = [_without(each, allocation[each.job]) if each.job in given_up else each for each in choices]
+        allocation = {name: shape for name, shape in allocation.items() if name in placed}
+    return allocation
+
+
+def _without(valued: Valued, shape: Shape) -> Valued:
+    """The choice less a shape that found no place, and less the larger ones that span nodes if it does."""
+    left = [
+        i
+        for i, other in enumerate(valued.shapes)
+        if other is None
+        or not (
+            other == shape
+            or (
+                shape.nodes > 1
+                and other.nodes > 1
+                and other.replicas >= shape.replicas
+                and other.gpu_type == shape.gpu_type
+            )
+        )
+    ]
+    tidy = sum(i < valued.menu.tidy for i in left)
+    return Valued(valued.job, menu_of(tuple(valued.shapes[i] for i in left), tidy), valued.values[left])

@@ -1,0 +1,235 @@
+"""What every shape is worth to every job: goodput over that of the fair share, less what a restart costs, bent and weighted.
+
+    V_j(n) = w_j (eps + f_j(n) g_j(n) / g_j(fair share))^p
+
+Jobs with the same options are valued together, as rows of one matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpq.core.goodput.batches import GoodputTable
+from gpq.core.model.models import Config, Job, Shape
+from gpq.core.model.units import JobId, Seconds
+from gpq.policies.goodput.candidates import Candidate, Menu, Options, asks_for, menu_of
+
+EPSILON = 1e-3  # what no GPUs at all are worth, in fair shares
+FIRST_START = 4  # GPUs, at most one node, of a script that was never profiled
+GROWTH = 4  # times the replicas that were profiled: farther the model has not earned trust
+GROWTH_MIXED = 8  # the same where there are several types: every type that was profiled tells of the others
+LEAST_GAIN = 0.1  # a move must promise this much, however quick the restart: estimates are no better than that
+TINY = 1e-12  # seconds, instead of a division by none
+FOR_EVER = 1e12  # seconds, so that no infinity is divided
+MENUS_KEPT = 1024  # of the same options
+LEAST_FACTOR = 0.7  # of a restart, however long it takes
+
+Array = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Valued:
+    """What each shape on its menu is worth to a job; the present one first, then nothing."""
+
+    job: JobId
+    menu: Menu
+    values: Array
+
+    @property
+    def shapes(self) -> tuple[Shape | None, ...]:
+        return self.menu.shapes
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Candidates with the same options and offer: rows; the options: columns."""
+
+    rows: Sequence[Candidate]
+    tables: Sequence[GoodputTable | None]
+    most_profiled: Sequence[int]
+
+    @property
+    def options(self) -> Options:
+        return self.rows[0].options
+
+
+def groups_of(
+    candidates: Sequence[Candidate],
+    tables: Mapping[JobId, GoodputTable | None],
+    most_profiled: Mapping[JobId, int],
+) -> list[Group]:
+    found: dict[int, list[Candidate]] = {}
+    for each in candidates:
+        if each.options.shapes:
+            found.setdefault(id(each.options), []).append(each)
+    return [
+        Group(rows, [tables[row.job.id] for row in rows], [most_profiled[row.job.id] for row in rows])
+        for rows in found.values()
+    ]
+
+
+def speeds_of(group: Group) -> Array:
+    """Goodput, rows x options; of a job of which nothing is known: as if it scaled perfectly."""
+    replicas = group.options.replicas.astype(np.float64)
+    speeds = np.stack([replicas if table is None else table.goodput for table in group.tables])
+    speeds[~speeds.any(axis=1)] = replicas
+    return speeds
+
+
+def value(
+    group: Group,
+    config: Config,
+    now: Seconds,
+    shares: Mapping[JobId, float],
+    weights: Mapping[JobId, float],
+    left: Array,
+    capacities: Mapping[str, int],
+    bringing: Array | None = None,
+) -> list[Valued]:
+    """`left`: seconds to the declared end, rows x options, infinite where that is not known. `bringing`: those that a
+    restart takes longer where files must be brought first, likewise."""
+    speeds = speeds_of(group)
+    share = np.array([shares[row.job.id] for row in group.rows])
+    options = group.options
+    fair = fair_speeds(speeds, options.shapes, share, capacities)
+    column = np.array([options.index.get(row.current, -1) if row.current is not None else -1 for row in group.rows])
+    is_current = column[:, None] == np.arange(len(options.shapes))[None, :]
+    allowed = (speeds > 0) & (is_current | _within_cap(group, growth(len(capacities))))
+    relative = np.where(fair[:, None] > 0, speeds / np.where(fair > 0, fair, 1.0)[:, None], 0.0)
+    relative = relative * _restart_factors(group, config, now, is_current, left, bringing)
+    weight = np.array([weights[row.job.id] for row in group.rows])
+    bent = weight[:, None] * bend(relative + EPSILON, config.fairness_power)
+    nothing = weight * float(bend(np.array([EPSILON]), config.fairness_power)[0])
+    values = np.concatenate([bent, nothing[:, None]], axis=1)
+    found = []
+    for row, at, mask, own in zip(group.rows, column.tolist(), allowed, values, strict=True):
+        key = at, mask.tobytes()
+        known = options.menus.get(key)
+        if known is None:
+            if len(options.menus) >= MENUS_KEPT:
+                options.menus.clear()
+            known = options.menus[key] = _menu(options, at, mask)
+        order, menu = known
+        found.append(Valued(row.job.id, menu, own.take(order)))
+    return found
+
+
+def _menu(options: Options, current: int, allowed: Mask) -> tuple[Ints, Menu]:
+    """Columns (nothing: the one after the last) and shapes: the present one first, then nothing, the tidy ones, the rest."""
+    others = allowed.copy()
+    first = [len(options.shapes)]
+    if current >= 0 and allowed[current]:
+        others[current] = False
+        first = [current, *first]
+    tidy = [*first, *np.flatnonzero(others & options.tidy).tolist()]
+    order = [*tidy, *np.flatnonzero(others & ~options.tidy).tolist()]
+    named = (*options.shapes, None)
+    return np.array(order, dtype=np.int64), menu_of(tuple(named[i] for i in order), len(tidy))
+
+
+def bend(utility: Array, p: float) -> Array:
+    """u^p for p > 0, log u for p = 0, -u^p for p < 0: always growing, the more bent the smaller p is."""
+    bent: Array = np.log(utility) if p == 0 else np.sign(p) * utility**p
+    return bent
+
+
+def fair_speeds(speeds: Array, options: tuple[Shape, ...], share: Array, capacities: Mapping[str, int]) -> Array:
+    """Goodput on the fair share, by row. Of several types: on the same share of each, the mean by their GPUs."""
+    total = sum(capacities.values())
+    found = np.zeros(len(speeds))
+    weight = 0.0
+    for name, count in capacities.items():
+        columns = [i for i, shape in enumerate(options) if shape.gpu_type == name]
+        if not columns or total == 0:
+            continue
+        part = count / total
+        counts = np.array([float(options[i].replicas) for i in columns])
+        found += part * _interpolated(speeds[:, columns], counts, share * part)
+        weight += part
+    return found / weight if weight > 0 else found
+
+
+def _interpolated(speeds: Array, counts: Array, share: Array) -> Array:
+    """`fairness.speed_at` of every row: linear between the shapes around the share, never falling; from nothing to the
+    first shape that it can have, as if it had that one for part of the time."""
+    best = np.maximum.accumulate(speeds, axis=1)
+    rows = np.arange(len(speeds))
+    first = np.argmax(best > 0, axis=1)
+    known = best[rows, first] > 0
+    above = np.searchsorted(counts, share)
+    above = np.maximum(above, first)
+    inside = above < len(counts)
+    high = np.minimum(above, len(counts) - 1)
+    low = high - 1
+    has_low = inside & (low >= first) & (high > 0)
+    low_count = np.where(has_low, counts[np.maximum(low, 0)], 0.0)
+    low_speed = np.where(has_low, best[rows, np.maximum(low, 0)], 0.0)
+    part = (share - low_count) / np.maximum(counts[high] - low_count, 1e-12)
+    between = low_speed + part * (best[rows, high] - low_speed)
+    return np.where(known, np.where(inside, between, best[rows, -1]), 0.0)
+
+
+def _within_cap(group: Group, times: int) -> Mask:
+    node = group.options.offer.node_size
+    caps = [growth_cap(row.job, node, most, times) for row, most in zip(group.rows, group.most_profiled, strict=True)]
+    found: Mask = group.options.replicas[None, :] <= np.array(caps)[:, None]
+    return found
+
+
+def growth(types: int) -> int:
+    """How many times the replicas that it was profiled with a job may be given, by the number of types of GPUs."""
+    return GROWTH_MIXED if types > 1 else GROWTH
+
+
+def growth_cap(job: Job, node_size: int, most_profiled: int, times: int = GROWTH) -> int:
+    """Most replicas that it may be given now."""
+    return asks_for(job) or max(job.spec.min_gpus, min(FIRST_START, node_size), times * most_profiled)
+
+
+def _restart_factors(
+    group: Group, config: Config, now: Seconds, is_current: Mask, left: Array, bringing: Array | None
+) -> Array:
+    """f(n) = (H - R) / H where a shape costs a restart, R its restart time (with what has to be brought to where it leads), at
+    most 1 / (1 + LEAST_GAIN); else 1.
+
+    The horizon H is how long a move may take to pay: longer for jobs that restart slowly (f is LEAST_FACTOR at least, or
+    they would never be moved), but no job is trusted to last much longer than it has lasted (Lindy's law).
+    Nor is a shape left at once that a restart was just paid for: f <= (t + R) / (t + 2 R) after t seconds in it.
+    A job that was stopped pays when it goes on, so that two jobs do not take turns at every round. One that would end in
+    `left` seconds at a shape has no more than these to make up for the restart in.
+    """
+    horizon = config.hysteresis_seconds
+    restart = np.array(
+        [
+            row.job.restart_seconds
+            if row.job.restart_seconds is not None and config.measured_restart
+            else config.restart_seconds
+            for row in group.rows
+        ]
+    )[:, None]
+    restart = restart if bringing is None else restart + bringing
+    factor = np.maximum(1.0 - restart / horizon, LEAST_FACTOR) if horizon > 0 else np.ones(restart.shape)
+    lasted = np.array([max(now - row.job.submitted_at, 0.0) for row in group.rows])[:, None] + horizon
+    factor = np.minimum(factor, np.where(restart > 0, lasted / np.maximum(lasted + restart, TINY), 1.0))
+    held = np.array([_held(row.job, now) for row in group.rows])[:, None]
+    factor = np.where(
+        restart > 0, np.minimum(factor, (held + restart) / np.maximum(held + 2.0 * restart, TINY)), factor
+    )
+    runs = np.array([row.current is not None for row in group.rows])
+    ends = np.where(np.isfinite(left) & runs[:, None], left, 0.0)
+    pays_off = np.where(ends > 0, ends / np.maximum(ends + restart, TINY), 1.0)
+    factors = np.minimum(np.minimum(factor, pays_off), 1.0 / (1.0 + LEAST_GAIN))
+    never_ran = np.array([row.job.attempt == 0 for row in group.rows])
+    found: Array = np.where(is_current | never_ran[:, None], 1.0, factors)
+    return found
+
+
+def _held(job: Job, now: Seconds) -> Seconds:
+    """For how long it has had the shape that it has; for ever where it has none."""
+    return max(now - job.launched_at, 0.0) if job.placement is not None and job.launched_at is not None else FOR_EVER

@@ -1,0 +1,158 @@
+"""Gangs: jobs that get exactly the GPUs they asked for, or none. Finds seats; the order of the jobs is the policy's.
+
+Knows nothing of speeds. What it names, `placement.place` can place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from gpq.core.feasibility.shapes import is_leaving, is_mixed, shape_on, shape_types
+from gpq.core.model.models import Allotment, Job, Layout, Level, Placement, Snapshot
+from gpq.core.model.units import DeviceId, JobId, NodeId
+from gpq.core.placement.board import Board, Counts, emptiest
+from gpq.core.placement.placement import placeable
+from gpq.policies.shared.contest import eligible
+
+
+def seat_all(snapshot: Snapshot, order: Iterable[Job], *, spread: bool = False) -> dict[JobId, Allotment]:
+    """Every job in `order` gets its gang if it still fits; those that do not are skipped."""
+    seats = Seats(snapshot, spread=spread)
+    for job in order:
+        seats.admit(job)
+    return seats.allotments()
+
+
+class Seats:
+    """Who sits where. A job that was admitted is not displaced by those that come later.
+
+    What runs keeps its devices if it is admitted. Who waits is seated for the time being, and sits down
+    elsewhere when a later job wants to keep what it has; the seats are final with `allotments`.
+    """
+
+    def __init__(self, snapshot: Snapshot, *, keep_running: bool = False, spread: bool = False) -> None:
+        """`keep_running`: nothing that runs is up for decision. `spread`: always on the emptiest nodes, as the artifacts
+        of Pollux and Tiresias do; else a gang that fits on one node is put on the fullest that has room for it."""
+        self._snapshot = snapshot
+        self._spread = spread
+        self._final = keep_running
+        movable = set() if keep_running else {job.id for job in eligible(snapshot)}
+        self._kept: dict[JobId, Placement] = {
+            name: placement
+            for name in sorted(snapshot.jobs)
+            if name not in movable and (placement := snapshot.jobs[name].placement) is not None
+        }
+        self._seated: dict[JobId, Placement] = {}
+        self._sitter: dict[tuple[NodeId, DeviceId], JobId] = {}
+        self._empty = Board(snapshot)
+        self._free = Board(snapshot, self._kept)  # less what is kept
+        self._rest = self._free.copy()  # less the seats as well
+
+    def admit(self, job: Job, avoid: Placement | None = None) -> bool:
+        """Does its gang still fit, on other devices than those to `avoid`? Then it is seated."""
+        if job.placement is not None and self._keep(job, job.placement):
+            return True
+        board = self._rest
+        if avoid is not None:
+            board = board.copy()
+            board.take(avoid)
+        seat = self._sit(job, board)
+        if seat is not None:
+            self._rest.take(seat)
+            self._settle(job.id, seat)
+        return seat is not None
+
+    def could_ever(self, job: Job) -> bool:
+        """Would it fit if it were alone?"""
+        return self._find(job, self._empty) is not None
+
+    def later(self, job: Job, freed: Iterable[JobId]) -> Placement | None:
+        """Devices on which it will fit once the `freed` jobs are gone; None while it does not fit."""
+        board = self._rest.copy()
+        for name in freed:
+            board.give(self._kept[name] if name in self._kept else self._seated[name])
+        return self._find(job, board)
+
+    def allotments(self) -> dict[JobId, Allotment]:
+        """The shapes of those that keep what they have, and layouts of the others."""
+        seated = None if self._final else self._reseat(self._seated, self._free.copy())
+        found: dict[JobId, Allotment] = {name: shape_on(p, self._snapshot) for name, p in self._kept.items()}
+        for name, seat in (self._seated if seated is None else seated).items():
+            found[name] = Layout(seat.counts, shape_on(seat, self._snapshot).gpu_type)
+        return placeable(self._snapshot, found)
+
+    def _keep(self, job: Job, placement: Placement) -> bool:
+        """Let a running gang stay; those seated on its devices sit down elsewhere, if there is room."""
+        if placement.replicas != job.spec.min_gpus or is_leaving(job, self._snapshot):
+            return False
+        displaced = {self._sitter[device] for device in placement.devices if device in self._sitter}
+        order = [name for name in self._seated if name in displaced] if displaced else []
+        rest = self._rest.copy() if displaced else self._rest
+        for name in order:
+            rest.give(self._seated[name])
+        rest.take(placement)
+        seated = self._reseat(order, rest)
+        if seated is None:
+            return False
+        for name in order:
+            for device in self._seated[name].devices:
+                del self._sitter[device]
+        self._kept[job.id] = placement
+        self._free.take(placement)
+        self._rest = rest
+        for name, seat in seated.items():
+            self._settle(name, seat)
+        return True
+
+    def _settle(self, name: JobId, seat: Placement) -> None:
+        self._seated[name] = seat
+        self._sitter.update(dict.fromkeys(seat.devices, name))
+
+    def _reseat(self, order: Iterable[JobId], board: Board) -> dict[JobId, Placement] | None:
+        """These jobs, one after the other, on a board, which is used up; None if they do not fit."""
+        seated: dict[JobId, Placement] = {}
+        for name in order:
+            seat = self._sit(self._snapshot.jobs[name], board)
+            if seat is None:
+                return None
+            seated[name] = seat
+            board.take(seat)
+        return seated
+
+    def _sit(self, job: Job, board: Board) -> Placement | None:
+        """Where nobody has to leave first, if that takes no more nodes and the policy does not want it spread."""
+        seat = self._find(job, board)
+        if seat is None or self._spread:
+            return seat
+        at_once = self._find(job, board, idle=True)
+        return at_once if at_once is not None and len(at_once.parts) <= len(seat.parts) else seat
+
+    def _find(self, job: Job, board: Board, *, idle: bool = False) -> Placement | None:
+        """On the type with most free devices, on one node if it can be, else for a script on the emptiest nodes."""
+        kinds = [board.kind(job, gpu_type) for gpu_type in shape_types(self._snapshot)]
+        counts = {kind: board.counts(kind, idle=idle) for kind in kinds}
+        for kind in sorted(kinds, key=lambda kind: (-int(counts[kind].sum()), kind.gpu_type)):
+            parts = self._nodes(job, counts[kind])
+            if parts:
+                seat = board.devices(kind, parts)
+                if self._runs(job, seat):
+                    return seat
+        return None
+
+    def _nodes(self, job: Job, free: Counts) -> list[tuple[int, int]]:
+        """(position of a node, devices there) for a gang; empty if it does not fit."""
+        gang = job.spec.min_gpus
+        fitting = np.flatnonzero(free >= gang)
+        if len(fitting):
+            best = free[fitting].argmax() if self._spread else free[fitting].argmin()
+            return [(int(fitting[best]), gang)]
+        return emptiest(free, gang) if job.spec.level is Level.SCRIPT and free.sum() >= gang else []
+
+    def _runs(self, job: Job, seat: Placement) -> bool:
+        """Where types differ, a batch may be too large for the memory of one; only a simulator knows beforehand."""
+        oracle = self._snapshot.oracles.get(job.id)
+        if oracle is None or not is_mixed(self._snapshot):
+            return True
+        return oracle.step_seconds(shape_on(seat, self._snapshot)) is not None

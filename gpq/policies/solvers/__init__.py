@@ -1,0 +1,1 @@
+"""Mathematics on arrays: knapsack, assignment, Pareto fronts, genetic search. Knows no job."""

@@ -1,0 +1,222 @@
+"""The genetic search of Pollux (OSDI'21, section 4.2; NSGA-II, Deb et al. 2002) on integer matrices, jobs x nodes.
+
+Knows no job and no node, only the matrices of a `Problem`; the luck comes as a generator. Whole populations at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from gpq.policies.solvers.pareto import Floats, crowding, fronts
+
+Ints = NDArray[np.int16]
+Bools = NDArray[np.bool_]
+
+POPULATION = 100
+GENERATIONS = 100  # the first is the start itself
+CROSSOVER = 0.9  # of the pairs exchange jobs
+RESET, SHRINK = 0.1, 0.1  # of the rows go back to what is; of the rows lose each element with the same probability
+TRIES = 2  # passes of a generation to find new states, until there are
+ENOUGH = 90  # of them
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """J jobs (in the order in which they may keep what two want) on N nodes; K the most replicas of any job."""
+
+    base: Ints  # J x N: the replicas that are there
+    room: Ints  # J x N: the most of a job that a node could hold
+    capacity: Ints  # N
+    least: Ints  # J: fewer replicas than this are none
+    most: Ints  # J
+    most_nodes: Ints  # J
+    spanned: Bools  # N: carries a job of several nodes that is not to be moved
+    cost: (
+        Floats  # J x 2 (changed) x 2 (on several nodes) x K + 1: 1 / (utility + 1e-3), of which the mean is to be least
+    )
+    speedup: Floats  # J x 2 x K + 1
+    others: tuple[float, int] = (0.0, 0)  # summed cost and number of the jobs that are not to be moved
+
+    def values(self, states: Ints) -> Floats:
+        """What is to be least of each state: minus the harmonic mean of the utilities, minus the cluster's utility."""
+        jobs = np.arange(len(self.base))
+        replicas = states.sum(axis=2, dtype=np.intp)
+        wide = (np.count_nonzero(states, axis=2) > 1).astype(np.intp)
+        changed = (states != self.base).any(axis=2).astype(np.intp)
+        sizes = self.speedup.shape[2]
+        at = (jobs * 2 + wide) * sizes + replicas
+        cost = self.cost.reshape(-1)[at + (jobs + changed) * 2 * sizes].sum(axis=1) + self.others[0]
+        active = (states.any(axis=1) * self.capacity).sum(axis=1)
+        utility = self.speedup.reshape(-1)[at].sum(axis=1) / np.maximum(active, 1)
+        return np.stack([-(len(jobs) + self.others[1]) / cost, -utility], axis=1)
+
+
+def search(problem: Problem, start: Ints, luck: Generator, generations: int = GENERATIONS) -> tuple[Ints, Ints]:
+    """(the state with the best harmonic mean, the Pareto front). The present state is among the start, as it is; the
+    rest of `start` (states x J x N) is repaired first. So what comes out is never worse than what is."""
+    states = np.concatenate([problem.base[None], repair(problem, start.copy(), luck)]).astype(np.int16)
+    keys: dict[bytes, None] = {}
+    states = _new(states, keys)
+    values = problem.values(states)
+    states, values, rank, lonely = _survive(states, values, luck)
+    for _ in range(generations - 1):
+        children = _children(problem, states, values, lonely, luck)
+        if len(children):
+            states = np.concatenate([states, children])
+            values = np.concatenate([values, problem.values(children)])
+            states, values, rank, lonely = _survive(states, values, luck)
+    best = int(np.argmin(values[:, 0]))
+    return states[best], states[rank == 0]
+
+
+def _children(problem: Problem, states: Ints, values: Floats, lonely: Floats, luck: Generator) -> Ints:
+    """Up to POPULATION states that are not there yet."""
+    keys = dict.fromkeys(state.tobytes() for state in states)
+    found: list[Ints] = []
+    missing = POPULATION
+    for _ in range(TRIES):
+        pairs = states[_tournament(values, lonely, 2 * (-(-missing // 2)), luck)]
+        children = _new(repair(problem, _mutate(problem, _cross(pairs, luck), luck), luck), keys)[:missing]
+        found.append(children)
+        missing -= len(children)
+        if POPULATION - missing >= ENOUGH:
+            break
+    return np.concatenate(found)
+
+
+def _new(states: Ints, keys: dict[bytes, None]) -> Ints:
+    """Those that `keys` does not have; from now on it has them."""
+    fresh = []
+    for index, state in enumerate(states):
+        key = state.tobytes()
+        if key not in keys:
+            keys[key] = None
+            fresh.append(index)
+    return states[fresh]
+
+
+def _survive(states: Ints, values: Floats, luck: Generator) -> tuple[Ints, Floats, NDArray[np.intp], Floats]:
+    """The best POPULATION by front, then by how far they are from the others: (states, values, front, distance)."""
+    rank = fronts(values)
+    lonely = crowding(values, rank)
+    order = np.lexsort((luck.random(len(values)), -lonely, rank))[:POPULATION]
+    return states[order], values[order], rank[order], lonely[order]
+
+
+def _tournament(values: Floats, lonely: Floats, winners: int, luck: Generator) -> NDArray[np.intp]:
+    """Of two drawn, the one that dominates, else the one farther from others, else either."""
+    rounds = -(-2 * winners // len(values))
+    drawn = np.concatenate([luck.permutation(len(values)) for _ in range(rounds)])[: 2 * winners]
+    one, two = drawn[:winners], drawn[winners:]
+    less, more = values[one] <= values[two], values[one] >= values[two]
+    wins = np.where(less.all(axis=1) & ~more.all(axis=1), 1, 0) - np.where(more.all(axis=1) & ~less.all(axis=1), 1, 0)
+    farther = np.where(lonely[one] > lonely[two], 1, 0) - np.where(lonely[one] < lonely[two], 1, 0)
+    wins = np.where(wins == 0, farther, wins)
+    return np.where((wins > 0) | ((wins == 0) & (luck.random(winners) < 0.5)), one, two)
+
+
+def _cross(parents: Ints, luck: Generator) -> Ints:
+    """Single point: two states exchange their first jobs."""
+    one, two = parents[0::2], parents[1::2]
+    jobs = parents.shape[1]
+    points = luck.integers(jobs, size=len(one)) * (luck.random(len(one)) < CROSSOVER)
+    swap = (np.arange(jobs) < points[:, None])[:, :, None]
+    return np.concatenate([np.where(swap, two, one), np.where(swap, one, two)])
+
+
+def _mutate(problem: Problem, states: Ints, luck: Generator) -> Ints:
+    """Some rows go back to what is, some elements are cleared, some grow: about one job of those that fit on a node with
+    a free GPU, and one of those that are there already."""
+    many, jobs, nodes = states.shape
+    back = luck.random((many, jobs), dtype=np.float32) < RESET
+    states = np.where(back[:, :, None], problem.base, states)
+    at, job = np.nonzero(luck.random((many, jobs), dtype=np.float32) < SHRINK)
+    rows = states[at, job]
+    rows[luck.random(rows.shape, dtype=np.float32) < SHRINK] = 0
+    states[at, job] = rows
+    free = problem.capacity - states.sum(axis=1, dtype=np.int16)
+    allowed = problem.room > 0
+    fits = allowed & (free > 0)[:, None, :]
+    there = fits & (states > 0)
+    anybody = (1.0 / np.maximum(allowed.sum(axis=0), 1)).astype(np.float32)
+    grows = luck.random((many, jobs, nodes), dtype=np.float32) < anybody
+    grows &= fits
+    one, which, node = np.nonzero(there)
+    tenants = np.maximum(there.sum(axis=1), 1)
+    chosen = luck.random(len(one)) * tenants[one, node] < 1.0
+    grows[one[chosen], which[chosen], node[chosen]] = True
+    one, which, node = np.nonzero(grows)
+    now = states[one, which, node]
+    fresh = _unseated(problem, states, one, which)
+    span = problem.room[which, node] + 1 - now
+    states[one, which, node] = now + (luck.random(len(one)) * span).astype(np.int16)
+    if len(fresh):
+        _seat(problem, states, free, fresh, luck)
+    return states
+
+
+def _unseated(problem: Problem, states: Ints, one: NDArray[np.intp], job: NDArray[np.intp]) -> NDArray[np.intp]:
+    """(state, job) among those that grow of which fewer than `least` make no sense: gangs, and what has nothing yet."""
+    whole = problem.least > 1
+    if not whole.any():
+        return np.zeros((0, 2), dtype=np.intp)
+    gang = problem.least == problem.most
+    pick = whole[job] & (gang[job] | ~states[one, job].any(axis=1))
+    return np.unique(np.stack([one[pick], job[pick]], axis=1), axis=0)
+
+
+def _seat(problem: Problem, states: Ints, free: Ints, fresh: NDArray[np.intp], luck: Generator) -> None:
+    """Give these exactly their least: on a node with room for all of it, else, where they may, over several."""
+    one, job = fresh.T
+    room = np.minimum(free[one], problem.room[job])
+    least = problem.least[job]
+    score = luck.random(room.shape) * (room >= least[:, None])
+    rows = np.zeros_like(room)
+    on_one = score.any(axis=1)
+    rows[np.flatnonzero(on_one), score.argmax(axis=1)[on_one]] = least[on_one]
+    wide = ~on_one & (problem.most_nodes[job] > 1)
+    rows[wide] = _trim(room[wide], least[wide], problem.most_nodes[job][wide], luck)
+    states[one, job] = rows
+
+
+def repair(problem: Problem, states: Ints, luck: Generator) -> Ints:
+    """Make states feasible, in place, in Pollux's order: one job of several nodes on a node, the jobs' most, the nodes'
+    capacity (earlier jobs first), the jobs' least."""
+    used = states > 0
+    used &= (np.count_nonzero(states, axis=2) > 1)[:, :, None]
+    at, node = np.nonzero(used.sum(axis=1) + problem.spanned > 1)
+    if len(at):
+        column = used[at, :, node]
+        later = column & (column.cumsum(axis=1) + problem.spanned[node][:, None] > 1)
+        states[at, :, node] = np.where(later, 0, states[at, :, node])
+    too_many = states.sum(axis=2, dtype=np.int16) > problem.most
+    at, job = np.nonzero(too_many | (np.count_nonzero(states, axis=2) > problem.most_nodes))
+    if len(at):
+        states[at, job] = _trim(states[at, job], problem.most[job], problem.most_nodes[job], luck)
+    at, node = np.nonzero(states.sum(axis=1, dtype=np.int16) > problem.capacity)
+    if len(at):
+        summed = np.minimum(states[at, :, node].cumsum(axis=1), problem.capacity[node][:, None])
+        states[at, :, node] = _steps(summed)
+    states[states.sum(axis=2, dtype=np.int16) < problem.least] = 0
+    return states
+
+
+def _trim(rows: Ints, most: Ints, most_nodes: Ints, luck: Generator) -> Ints:
+    """Rows cut to their most replicas and nodes, the nodes visited at random."""
+    order = np.argsort(luck.random(rows.shape, dtype=np.float32), axis=1)
+    at = np.arange(len(rows))[:, None]
+    shuffled = _steps(np.minimum(rows[at, order].cumsum(axis=1), most[:, None]))
+    shuffled[(shuffled > 0).cumsum(axis=1) > most_nodes[:, None]] = 0
+    cut = np.zeros_like(rows)
+    cut[at, order] = shuffled
+    return cut
+
+
+def _steps(sums: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The rows whose running sums these are, in place."""
+    sums[:, 1:] -= sums[:, :-1].copy()
+    return sums

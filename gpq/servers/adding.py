@@ -1,0 +1,135 @@
+"""The steps of `gpq nodes add`: what is asked for, who is offered, the host key, the first look, the file."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gpq import config
+from gpq.config import HOST, NODE_NAME, NodeConfig
+from gpq.connectors.ssh import Target
+from gpq.errors import NotFound, Refused, UsageError
+from gpq.options.parsing import values
+from gpq.servers import config_file, host_keys, meeting, ssh_hosts
+from gpq.views import plain
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """As typed."""
+
+    host: str
+    name: str
+    gpus: list[str]
+    slots: int | None
+    python: str
+    port: int
+    address: str
+    ssh_config: str
+
+    def node(self) -> NodeConfig:
+        return NodeConfig(
+            connector="ssh",
+            slots=self.slots,
+            gpus=self.gpus,
+            python=self.python,
+            host=self.host,
+            port=self.port,
+            address=self.address,
+            ssh=["ssh", "-F", os.path.abspath(os.path.expanduser(self.ssh_config))] if self.ssh_config else [],
+        )
+
+    def called(self) -> str:
+        """Raises UsageError."""
+        name = self.name or re.sub(r"[^A-Za-z0-9._-]", "-", self.host.rpartition("@")[2]).lstrip("._-")[:64]
+        if not NODE_NAME.fullmatch(name):
+            raise UsageError(f"`{name}` is no node name", "letters, digits, dot, dash and underscore: --name NAME")
+        return name
+
+
+def add(wanted: Wanted, talk: host_keys.Talk, *, yes: bool, quiet: bool, asks: bool = True) -> dict[str, Any]:
+    """What --json shows of the server. Raises GpqError; then nothing was written. `yes`, `asks`: as of its host key."""
+    if not HOST.fullmatch(wanted.host):
+        raise UsageError(f"`{wanted.host}` is no host for ssh", "user@host, or a name of ~/.ssh/config")
+    if wanted.ssh_config:
+        configuration(wanted.ssh_config)
+    node, name = wanted.node(), wanted.called()
+    fields = {key: value for key, value in asdict(node).items() if value not in ("", 0, None, [])}
+    if wanted.slots == 0:
+        fields["slots"] = 0
+    before = config_file.read()
+    after = config_file.with_node(before, name, fields)
+    target = Target(node.host, node.port, command=tuple(node.ssh or ["ssh"]))
+    key = host_keys.settle(target, talk, yes=yes, quiet=quiet, asks=asks)
+    found, place = meeting.meet(name, node, talk)
+    if other := meeting.other_name(name, place, config.load().nodes, talk):
+        raise Refused(f"{wanted.host} is server {other} already", f"`gpq nodes remove {other}` first")
+    if not quiet:
+        talk.say(*meeting.lines(name, found))
+    check(wanted, found)
+    config_file.write(after, before)
+    return {"name": name, "host": node.host, "host_key": key, **asdict(found)}
+
+
+def check(wanted: Wanted, found: meeting.Findings) -> None:
+    """Is there what was asked for, and anything at all? Raises Refused."""
+    there = [device for device in found.devices if device["kind"] == "cuda"]
+    known = {str(device["index"]) for device in there} | {str(device["id"]) for device in there}
+    lacking = [gpu for gpu in wanted.gpus if gpu not in known]
+    if lacking:
+        indices = ", ".join(str(device["index"]) for device in there)
+        what = f"it has {indices}" if there else found.problem or "it has none; --slots N makes CPU slots of its cores"
+        raise Refused(f"there is no GPU {', '.join(lacking)} on {wanted.host}: not added", what)
+    if wanted.slots == 0 and not found.devices:
+        raise Refused(
+            f"{wanted.host} has no GPU, and --slots 0 leaves nothing to run jobs on: not added",
+            found.problem or "leave --slots out for one CPU slot per core",
+        )
+
+
+def configuration(file: str) -> str:
+    """The path that -F names. Raises UsageError where nothing can be read there."""
+    path = os.path.abspath(os.path.expanduser(file))
+    values.readable(path, f"-F {file}", "name ssh's configuration, or leave -F out for ~/.ssh/config", special=True)
+    return path
+
+
+def offered(ssh_config: str, *, every: bool) -> list[str]:
+    """The hosts of ~/.ssh/config that are no nodes yet, as far as they were picked. Raises NotFound, Refused."""
+    path = configuration(ssh_config) if ssh_config else ssh_hosts.default()
+    if not os.path.exists(path):
+        raise NotFound(f"there is no {path}", "gpq nodes add user@host, or -F FILE where yours is another file")
+    known = {node.host for node in config.load().nodes.values()}
+    hosts = [host for host in ssh_hosts.listed(path) if host not in known]
+    if not hosts:
+        raise NotFound(
+            f"{path} names no host that is not a node already", "gpq nodes add user@host, or -F FILE for another file"
+        )
+    if every:
+        return hosts
+    width = len(str(len(hosts)))
+    sys.stderr.write("".join(f"{number:{width}}  {plain.safe(host)}\n" for number, host in enumerate(hosts, 1)))
+    sys.stderr.write("Which of them? Numbers (1,3-4), or all: ")
+    sys.stderr.flush()
+    return picked(sys.stdin.readline().strip(), hosts)
+
+
+def picked(answer: str, hosts: list[str]) -> list[str]:
+    """Those that were named, in their order. Raises Refused, UsageError."""
+    if not answer:
+        raise Refused("none was picked", "numbers such as 1,3-4, or all")
+    if answer == "all":
+        return hosts
+    numbers: set[int] = set()
+    for word in answer.replace(" ", ",").split(","):
+        found = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", word) if word else None
+        if word and found is None:
+            raise UsageError(f"`{word}` is no number of the list", "numbers such as 1,3-4, or all")
+        if found is not None:
+            numbers |= set(range(int(found[1]), int(found[2] or found[1]) + 1))
+    if not numbers or not numbers <= set(range(1, len(hosts) + 1)):
+        raise UsageError(f"the numbers go from 1 to {len(hosts)}", "numbers such as 1,3-4, or all")
+    return [hosts[number - 1] for number in sorted(numbers)]

@@ -1,0 +1,4 @@
+"""Public traces and recorded truth, read strictly. Nothing here is invented.
+
+Open `sources.py` first.
+"""

@@ -1,0 +1,86 @@
+"""What a simulated job would really do, whatever anybody believes of it: the protocol, and one job to come. Policies never
+see it, only what jobs report (and, where they ask for an oracle, `Snapshot.oracles`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpq.core.model.profile import Habit
+from gpq.core.model.units import Seconds
+
+
+class Truth(Protocol):
+    """One program: its limits, its true times and its true gradient statistics.
+
+    Batches in examples, times in seconds, progress in steps of the base batch.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def base_batch(self) -> int: ...
+    @property
+    def max_batch(self) -> int: ...
+    @property
+    def epochs(self) -> int: ...
+    @property
+    def fixed_batch(self) -> int:
+        """It trains with exactly this batch; 0: with any from base to max."""
+        ...
+
+    @property
+    def most_replicas(self) -> int:
+        """0: as many as its batch allows."""
+        ...
+
+    def limits(self, gpu_type: str = "") -> tuple[int, int]:
+        """(least, most) atomic batch."""
+        ...
+
+    def times(self, counts: tuple[int, ...], atomic: float, gpu_type: str = "") -> tuple[Seconds, Seconds]:
+        """(optimiser step without accumulation, the part of it that is synchronising) on `counts` GPUs by node.
+
+        Raises NotMeasured (timings.py) where the data do not say.
+        """
+        ...
+
+    def measured(self, counts: tuple[int, ...], gpu_type: str = "") -> tuple[int, int]:
+        """(least, most) atomic batch within the limits that `times` can answer for on these GPUs."""
+        ...
+
+    def stats(self, total_batch: float, epoch: int) -> tuple[float, float]:
+        """(|E g|^2, tr(Cov g) / base batch): of the gradient of one base batch, during `epoch` (0-based)."""
+        ...
+
+    def progress(self, epoch: int) -> float:
+        """Base-batch steps done once `epoch` epochs are; strictly increasing, 0 at 0."""
+        ...
+
+    def iterations(self, total_batch: float, epoch: int) -> float:
+        """Optimiser steps done at that batch once `epoch` epochs are."""
+        ...
+
+    def loss(self, total_batch: float, progress: float) -> float:
+        """Training loss, falling, scaled to 1 at the start."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One job to come."""
+
+    name: str
+    at: Seconds
+    truth: Truth
+    replicas: int = 1  # asked for: what policies without elasticity give it
+    batch_size: int = 0  # asked for: what policies without adaptive batches train with
+    user: str = "user"
+    gpu_type: str = ""
+    restart: Seconds = 30.0  # each start or move: GPUs held, no progress
+    rigid: bool = False  # exactly `replicas`, whatever the policy
+    slowdown: float = 1.0  # of its true progress against its measured steps (the calibration of an artifact)
+    habits: tuple[Habit, ...] = ()  # of its loop, known from its arrival on
+
+    def has_lost(self, freedom: str) -> bool:
+        return any(freedom in habit.freedoms for habit in self.habits)

@@ -1,0 +1,60 @@
+"""What the simulator tells policies that were published with an oracle (Optimus+Oracle, Gavel): true times, true work left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from gpq.core.model.models import Shape
+from gpq.core.model.profile import ACCUMULATE
+from gpq.core.model.units import Seconds
+from gpq.sim.measurements.timings import NotMeasured
+from gpq.sim.replay.running import Running
+
+_SLACK = 1e-8
+
+
+@dataclass(frozen=True, slots=True)
+class TrueOracle:
+    """Of one job, at the batch that it asked for. Answers for packed shapes: full nodes of `node_sizes`, then the rest."""
+
+    job: Running
+    node_sizes: Mapping[str, int]  # GPUs of the largest node of each type there is
+
+    @property
+    def remaining_steps(self) -> float:
+        """Optimiser steps at the batch asked for, from the end of the epoch that is under way (as in the artifact), at least
+        one."""
+        truth, batch = self.job.task.truth, self._total()
+        done = truth.iterations(batch, min(self.job.epoch + 1, truth.epochs))
+        return max(truth.iterations(batch, truth.epochs) - done, 1.0)
+
+    def step_seconds(self, shape: Shape) -> Seconds | None:
+        truth, batch = self.job.task.truth, self._total()
+        [gpu_type] = (
+            [shape.gpu_type] if shape.gpu_type else self.node_sizes
+        )  # a shape names no type that is the only one
+        size = self.node_sizes[gpu_type]
+        rest = shape.replicas % size
+        counts = (size,) * (shape.replicas // size) + ((rest,) if rest else ())
+        try:
+            least, most = truth.measured(counts, gpu_type)
+        except NotMeasured:
+            return None
+        local = ceil(batch / shape.replicas - _SLACK)
+        accum = ceil(local / most - _SLACK) - 1
+        if self.job.task.has_lost(ACCUMULATE):
+            if accum > 0:
+                return None
+        elif shape.replicas == 1:
+            accum = max(accum, 1)
+        atomic = min(ceil(local / (accum + 1) - _SLACK), max(truth.max_batch, batch) // (shape.replicas * (accum + 1)))
+        if atomic < least:
+            return None
+        step, sync = truth.times(counts, atomic, gpu_type)
+        return (step + accum * (step - sync)) * self.job.task.slowdown
+
+    def _total(self) -> int:
+        truth = self.job.task.truth
+        return self.job.fixed_batch or self.job.task.batch_size or truth.base_batch

@@ -1,0 +1,131 @@
+"""What a simulated run came to: by job, and the figures that policies are compared by. Measures only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpq.core.model.units import Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutcome:
+    """One job of a run. Times in seconds since the start of the workload."""
+
+    name: str
+    program: str
+    user: str
+    submitted_at: Seconds
+    started_at: Seconds  # of its first start
+    ended_at: Seconds
+    restarts: int
+    gpu_seconds: float  # restarts included
+    rho: float | None  # finish-time fairness; None where it is not known
+    sizes: tuple[tuple[Seconds, int], ...]  # from then on it had so many GPUs
+
+    @property
+    def completion_seconds(self) -> Seconds:
+        return self.ended_at - self.submitted_at
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One run: a policy on a workload."""
+
+    policy: str
+    workload: str
+    seed: int
+    gpus: int  # of the cluster
+    jobs: tuple[JobOutcome, ...]
+    round_seconds: tuple[Seconds, ...]  # CPU time of each round: the policy and the placement
+    goodput: float  # mean over time and jobs that hold GPUs, relative to each one's goodput on one GPU
+    wall_seconds: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The row of a run in a comparison; field names are those of `gpq simulate --json`."""
+
+    policy: str
+    workload: str
+    seed: int
+    jobs: int
+    avg_jct: Seconds
+    p50_jct: Seconds
+    p99_jct: Seconds
+    makespan: Seconds
+    rho_p95: float | None
+    rho_max: float | None
+    rho_above_1: float | None  # share of the jobs, 0 to 1
+    restarts_per_job: float
+    gpu_hours: float
+    goodput: float
+    round_ms_median: float
+    round_ms_max: float
+    wall_s: Seconds
+
+
+def summary(run: Outcome) -> Summary:
+    """Figures of one run. Percentiles interpolate linearly between jobs."""
+    taken = np.array([job.completion_seconds for job in run.jobs])
+    rhos = np.array([job.rho for job in run.jobs if job.rho is not None])
+    rounds = np.array(run.round_seconds) * 1e3 if run.round_seconds else np.zeros(1)
+    first = min(job.submitted_at for job in run.jobs)
+    return Summary(
+        run.policy,
+        run.workload,
+        run.seed,
+        len(run.jobs),
+        float(taken.mean()),
+        float(np.percentile(taken, 50)),
+        float(np.percentile(taken, 99)),
+        max(job.ended_at for job in run.jobs) - first,
+        float(np.percentile(rhos, 95)) if len(rhos) else None,
+        float(rhos.max()) if len(rhos) else None,
+        float((rhos > 1.0).mean()) if len(rhos) else None,
+        sum(job.restarts for job in run.jobs) / len(run.jobs),
+        sum(job.gpu_seconds for job in run.jobs) / 3600.0,
+        run.goodput,
+        float(np.median(rounds)),
+        float(rounds.max()),
+        run.wall_seconds,
+    )
+
+
+def means(rows: Sequence[Summary]) -> list[Summary]:
+    """One row a policy, in the order of their first runs: the mean over its runs, the worst where a column is a worst."""
+    policies = list(dict.fromkeys(row.policy for row in rows))
+    return [_mean([row for row in rows if row.policy == policy]) for policy in policies]
+
+
+def _mean(rows: Sequence[Summary]) -> Summary:
+    return Summary(
+        rows[0].policy,
+        f"{len(rows)} runs" if len(rows) > 1 else rows[0].workload,
+        rows[0].seed,
+        sum(row.jobs for row in rows),
+        _of(row.avg_jct for row in rows),
+        _of(row.p50_jct for row in rows),
+        _of(row.p99_jct for row in rows),
+        _of(row.makespan for row in rows),
+        _known(row.rho_p95 for row in rows),
+        max((row.rho_max for row in rows if row.rho_max is not None), default=None),
+        _known(row.rho_above_1 for row in rows),
+        _of(row.restarts_per_job for row in rows),
+        _of(row.gpu_hours for row in rows),
+        _of(row.goodput for row in rows),
+        float(np.median([row.round_ms_median for row in rows])),
+        max(row.round_ms_max for row in rows),
+        sum(row.wall_s for row in rows),
+    )
+
+
+def _of(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))
+
+
+def _known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return _of(known) if known else None

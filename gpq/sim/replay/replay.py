@@ -1,0 +1,234 @@
+"""A workload under a policy, in simulated time: the policy and placement code of the daemon on the physics of `running`.
+
+Daemon and artifact differ in the life of a job (the artifact stops and restarts in one instant), so this loop keeps its own
+jobs, and shows them to the policy as the daemon would.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpq.core.goodput.priors import remember, timed
+from gpq.core.model.models import Config, Job, Snapshot
+from gpq.core.model.nodes import Node
+from gpq.core.model.policy import Policy
+from gpq.core.model.profile import Prior
+from gpq.core.model.units import JobId, NodeId, Seconds
+from gpq.core.placement.placement import place
+from gpq.core.rounds.offering import offered
+from gpq.errors import Refused
+from gpq.policies.registry import Entry, entry, policy
+from gpq.sim.measurements.truth import Task
+from gpq.sim.replay.alone import Alone
+from gpq.sim.replay.guest import Guest, arrive
+from gpq.sim.replay.oracle import TrueOracle
+from gpq.sim.replay.outcomes import JobOutcome, Outcome
+from gpq.sim.replay.rules import Rules
+
+IDLE_ROUNDS = 100_000  # without any job holding a GPU: the policy starves them
+IDLE_AT_THE_END = 10  # the same once nobody is to come, so that nothing will change
+FIRST_TIMES: Seconds = 1.0  # from the first step of an attempt to the round that its times call for
+_EPSILON = 1e-9
+
+Array = NDArray[np.float64]
+
+
+def replay(
+    name: str,
+    tasks: Sequence[Task],
+    rules: Rules,
+    *,
+    workload: str = "",
+    watch: Callable[[float], None] | None = None,
+) -> Outcome:
+    """Run all `tasks` to their ends under the policy called `name`.
+
+    `watch` gets the share of the jobs that have ended. Raises UsageError for an unknown policy, Refused when a job can
+    never run on these nodes.
+    """
+    began = time.perf_counter()
+    run = Replay(entry(name), policy(name), tasks, rules)
+    while run.left:
+        run.round()
+        if watch is not None:
+            watch(1.0 - run.left / len(tasks))
+    return Outcome(
+        name,
+        workload,
+        rules.seed,
+        sum(len(node.devices) for node in rules.nodes),
+        run.outcomes(),
+        tuple(run.round_seconds),
+        run.mean_goodput(),
+        time.perf_counter() - began,
+    )
+
+
+class Replay:
+    """The state of a run between two rounds."""
+
+    def __init__(self, traits: Entry, policy: Policy, tasks: Sequence[Task], rules: Rules) -> None:
+        self.traits, self.policy, self.rules = traits, policy, rules
+        self.config: Config = replace(
+            rules.config,
+            interval=rules.interval,
+            seed=rules.seed,
+            events=rules.events,
+            use_priors=rules.config.use_priors and rules.priors,
+            settle_seconds=0.0,
+        )
+        self.nodes: dict[NodeId, Node] = {node.id: node for node in rules.nodes}
+        self.to_come = sorted(enumerate(tasks, 1), key=lambda item: (item[1].at, item[0]))[::-1]
+        self.left = len(tasks)
+        self.now: Seconds = 0.0
+        self.guests: dict[JobId, Guest] = {}
+        self.ended: dict[JobId, Guest] = {}
+        self.priors: Mapping[str, Prior] = {}
+        self.round_seconds: list[Seconds] = []
+        self.alone = Alone(rules.nodes)
+        self.types = tuple(self.alone.sizes)
+        self.node_sizes = {kind: sizes[0] for kind, sizes in self.alone.sizes.items()}
+        self._goodput = self._goodput_seconds = 0.0
+        self._idle = 0
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def round(self) -> None:
+        """On to the next moment that calls for a round, and hold it."""
+        until = self._next_moment()
+        self._advance(until - self.now)
+        self.now = until
+        self._arrive()
+        if self.guests:
+            self._allocate()
+        self._check_progress()
+
+    def _taught(self, job: Job) -> Job:
+        return timed(job, Snapshot(config=self.config, priors=self.priors))
+
+    def _next_moment(self) -> Seconds:
+        tick = (np.floor(self.now / self.rules.interval + _EPSILON) + 1.0) * self.rules.interval
+        arrival = self.to_come[-1][1].at if self.to_come else np.inf
+        if not self.rules.events:
+            if not self.guests and arrival > tick:  # nothing to do until the first tick at or after it
+                tick = max(tick, np.ceil(arrival / self.rules.interval - _EPSILON) * self.rules.interval)
+            return float(tick)
+        moments = [float(tick) if self.guests else np.inf, max(arrival, self.now)]
+        shared = self._sharing()
+        for name, guest in self.guests.items():
+            running = guest.running
+            moments.append(self.now + running.seconds_to_end(shared.get(name, 0.0)))
+            if running.waiting > 0:
+                moments.append(self.now + running.waiting + FIRST_TIMES)
+        return float(max(min(moments), self.now))
+
+    def _advance(self, seconds: Seconds) -> None:
+        shared = self._sharing()
+        for name in sorted(self.guests):
+            guest = self.guests[name]
+            self._count_goodput(guest, seconds)
+            guest.running.advance(self.now, seconds, shared.get(name, 0.0), guest.batch)
+            if guest.running.ended_at is not None:
+                self._end(name)
+
+    def _count_goodput(self, guest: Guest, seconds: Seconds) -> None:
+        if guest.running.placement is not None:
+            one = self.alone.speed_on_one(guest.running.task.truth, guest.running.gpu_type, guest.running.epoch)
+            if one > 0:
+                self._goodput += seconds * guest.running.speed(0.0) * guest.running.task.slowdown / one
+            self._goodput_seconds += seconds
+
+    def _sharing(self) -> dict[JobId, float]:
+        """Slowdown of the multi-node jobs that share a node with another one."""
+        if self.rules.interference <= 0:
+            return {}
+        spans = {
+            name: [node for node, _ in guest.running.placement.parts]
+            for name, guest in self.guests.items()
+            if guest.running.placement is not None and len(guest.running.counts) > 1
+        }
+        crowd = Counter(node for nodes in spans.values() for node in nodes)
+        return {name: self.rules.interference for name, nodes in spans.items() if any(crowd[n] > 1 for n in nodes)}
+
+    def _arrive(self) -> None:
+        while self.to_come and self.to_come[-1][1].at <= self.now + _EPSILON:
+            number, task = self.to_come.pop()
+            self.guests[JobId(number)] = arrive(JobId(number), task, self.traits, self.rules, self.types, self._taught)
+
+    def _end(self, name: JobId) -> None:
+        guest = self.ended[name] = self.guests.pop(name)
+        assert guest.running.ended_at is not None
+        guest.sizes.append((guest.running.ended_at, 0))
+        self.left -= 1
+        if self.config.use_priors:
+            self.priors = remember(self.priors, [guest.seen()])
+
+    # -- rounds --------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        jobs = {name: self.guests[name].shown(self.now) for name in sorted(self.guests)}
+        oracles = {name: TrueOracle(self.guests[name].running, self.node_sizes) for name in jobs}
+        return Snapshot(self.now, self.config, self.nodes, jobs, max(jobs) + 1, self.now, self.priors, oracles)
+
+    def _allocate(self) -> None:
+        snapshot = self.snapshot()
+        began = time.process_time()
+        seen, mover = offered(snapshot)
+        placed = place(seen, self.policy.allocate(seen))
+        if mover is not None and mover not in placed:
+            seen, _ = offered(snapshot, moving=False)
+            placed = place(seen, self.policy.allocate(seen))
+        self.round_seconds.append(time.process_time() - began)
+        for name in sorted(self.guests):
+            guest = self.guests[name]
+            if placed.get(name) != guest.running.placement:
+                guest.move(self.now, placed.get(name))
+            elif guest.running.placement is not None:
+                guest.running.set_batch(guest.batch())
+
+    def _check_progress(self) -> None:
+        busy = any(guest.running.placement is not None for guest in self.guests.values())
+        self._idle = 0 if busy or not self.guests else self._idle + 1
+        if self._idle > IDLE_ROUNDS or (self._idle > IDLE_AT_THE_END and not self.to_come):
+            names = ", ".join(guest.running.task.name for guest in list(self.guests.values())[:3])
+            raise Refused(
+                f"{self.policy.name} gives no GPU to {names}: no node of this cluster fits what is asked for",
+                "give larger nodes, or a workload that asks for fewer GPUs",
+            )
+
+    # -- results -------------------------------------------------------------------------------------------------------
+
+    def outcomes(self) -> tuple[JobOutcome, ...]:
+        guests = [self.ended[name] for name in sorted(self.ended)]
+        begins = np.array([guest.running.task.at for guest in guests])
+        ends = np.array([guest.running.ended_at for guest in guests], dtype=np.float64)
+        return tuple(self._outcome(guest, begins, ends) for guest in guests)
+
+    def _outcome(self, guest: Guest, begins: Array, ends: Array) -> JobOutcome:
+        task, running = guest.running.task, guest.running
+        ended, started = running.ended_at, guest.first_start
+        assert ended is not None
+        assert started is not None
+        together = np.clip(np.minimum(ends, ended) - np.maximum(begins, task.at), 0.0, None).sum()
+        alone = self.alone.seconds(task, max(float(together) / max(ended - task.at, _EPSILON), 1.0))
+        return JobOutcome(
+            task.name,
+            task.truth.name,
+            task.user,
+            task.at,
+            started,
+            ended,
+            max(guest.restarts, 0),
+            running.service,
+            (ended - task.at) / alone if alone else None,
+            tuple(guest.sizes),
+        )
+
+    def mean_goodput(self) -> float:
+        return self._goodput / self._goodput_seconds if self._goodput_seconds > 0 else 0.0

@@ -1,0 +1,1 @@
+"""What is written to files: HTML pages, SVG, plots and CSV."""
