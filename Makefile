@@ -72,7 +72,7 @@ test-interpreters:  ## tests on the other Pythons from 3.10 up that this machine
 	  test -x $(VENV)-$$version/bin/python || "$$python" -m venv $(VENV)-$$version || exit 1; \
 	  $(VENV)-$$version/bin/python -m pip install --quiet --upgrade pip || exit 1; \
 	  $(VENV)-$$version/bin/python -m pip install --quiet --editable . --group test || exit 1; \
-	  $(VENV)-$$version/bin/python -W error -m tests.imports || exit 1; \
+	  $(VENV)-$$version/bin/python -W error -m tests.support.imports || exit 1; \
 	  GPQ_EXAMPLES=$(if $(FULL),some,few) $(VENV)-$$version/bin/python -m pytest -q -n 2 $(INTERPRETED) || exit 1; \
 	done
 

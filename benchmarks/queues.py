@@ -16,7 +16,7 @@ from benchmarks.recovery import slurm, spooler
 from tests.lab.kinds import PLAIN
 from tests.lab.lab import Lab
 from tests.lab.machine import search_path
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
 SLURM_COMPLETION = Path("/usr/share/bash-completion/completions/slurm-wlm")

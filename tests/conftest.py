@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests import dispositions, examples
-from tests.figures import Figures, listed
+from tests.support import dispositions, examples
+from tests.support.figures import Figures, listed
 
 # Hooks: pytest finds them by their names here.
 from tests.tiers.reporting import (

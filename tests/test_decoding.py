@@ -16,7 +16,7 @@ AT_ONCE = """
 import sys, threading
 from gpq.core.model.models import Job
 from gpq.store import rows
-from tests.builders import on, running
+from tests.support.builders import on, running
 
 sys.setswitchinterval(1e-6)
 job = running(1, on("a", 0))

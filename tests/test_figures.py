@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.chaos.runs import Measured
-from tests.figures import SLACK, Figures
+from tests.support.figures import SLACK, Figures
 
 Demand = Callable[[float, float, str], None]  # reached, asked, unit
 

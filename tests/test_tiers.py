@@ -16,7 +16,7 @@ from tests.tiers.groups import GROUPS, PARTS, ROOT, drawn
 from tests.tiers.reporting import LIST, Failure
 
 CONFTEST = """\
-from tests.dispositions import restore
+from tests.support.dispositions import restore
 from tests.tiers.reporting import (
     pytest_collectreport,
     pytest_runtest_logreport,
@@ -29,7 +29,7 @@ restore()
 PLANTED = """\
 import signal, subprocess, sys
 from pathlib import Path
-from tests.promises import demand_no_crash
+from tests.support.promises import demand_no_crash
 
 def test_good():
     pass
@@ -151,7 +151,7 @@ SYSTEM = {"daemon", "faults", "servers", "store", "trainings"}
         ("agent/gpq_agent/node/shim.py", {"agent", "simulation", *SYSTEM}),
         ("gpq/cli/jobs/status.py", set()),
         ("gpq/core/goodput/goodput.py", {"simulation", "policies", *SYSTEM}),
-        ("tests/commands.py", {"agent", *SYSTEM}),
+        ("tests/support/commands.py", {"agent", *SYSTEM}),
         ("tests/habits/loops_kept.py", {"habits"}),
         ("tests/habits/__pycache__/cells.pyc", set()),
         ("agent/gpq_agent/train/.ruff_cache/0.17/1", set()),

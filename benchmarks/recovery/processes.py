@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.lab.machine import search_path
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 MARK = (
     "RECOVERY_RUN"  # in the environment of every process of a run, but for slurmstepd, which writes its title over it

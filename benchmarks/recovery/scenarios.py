@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from benchmarks.recovery.findings import Burst, Partition, Running
 from benchmarks.recovery.ledger import Run, overlap, read, script
 from benchmarks.recovery.system import Networked, System, Told, Variant
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 CODE = 7  # that running jobs end with
 SETTLED = 8.0  # seconds after which a job counts as one that runs for long; Slurm writes its state every 5 s

@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.recovery import processes
 from benchmarks.recovery.system import Told, Variant
 from tests.lab.lab import Lab
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 SLOTS = 2  # of each server
 OVER = (

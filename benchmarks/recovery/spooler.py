@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.recovery import processes
 from benchmarks.recovery.system import Told
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 LINE = re.compile(r"(\d+)\s+(queued|running|finished|skipped|allocating)\s+\S+\s+(-?\d+)?.*?\[([\w.-]+)\]")
 LISTENS = 0x10000  # of the flags in /proc/net/unix

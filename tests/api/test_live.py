@@ -19,7 +19,7 @@ import gpq as api
 from gpq.client import daemon_control
 from tests.cli.conftest import ROOT, Gpq
 from tests.e2e.harness import Daemon
-from tests.waiting import PATIENCE, asks, wait_until
+from tests.support.waiting import PATIENCE, asks, wait_until
 
 
 @pytest.fixture(scope="module")

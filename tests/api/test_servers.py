@@ -13,9 +13,9 @@ import gpq as api
 from gpq.client import daemon_control
 from tests.cli.conftest import Gpq
 from tests.e2e.harness import Daemon
-from tests.sshd import Sshd
-from tests.waiting import wait_until
-from tests.webhook import webhook
+from tests.support.sshd import Sshd
+from tests.support.waiting import wait_until
+from tests.support.webhook import webhook
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from benchmarks.recovery.findings import Burst, Findings, Partition, Running, fa
 from benchmarks.recovery.ledger import Run, overlap, read, script
 from benchmarks.recovery.report import NO_NETWORK, page
 from benchmarks.recovery.system import Told
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 

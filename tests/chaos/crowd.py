@@ -15,7 +15,7 @@ from gpq.options.environment import kept
 from gpq.rpc.messages import ArrayMessage, Info, JobList, SpecMessage, Status, Submit, Submitted
 from gpq.rpc.messages import DaemonInfo as DaemonView
 from tests.e2e.harness import Daemon
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 PAUSE = 0.5  # seconds between two looks at the queue
 BETWEEN = 3  # looks at a queue that is full

@@ -18,7 +18,7 @@ from gpq.rpc.messages import Cancel, CancelResult, JobList, JobView, Status, Wai
 from gpq.store.sqlite import SqliteStore
 from tests.daemon import daemons
 from tests.e2e.harness import Daemon
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 HOLDER = """
 import sqlite3, sys

@@ -15,7 +15,7 @@ from typing import TypeVar
 from gpq.errors import GpqError
 from gpq.rpc.messages import Cancel, CancelResult, Changed, Requeue
 from tests.e2e.harness import ENDED, Daemon
-from tests.waiting import PATIENCE, wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 T = TypeVar("T")
 

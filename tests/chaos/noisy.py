@@ -12,7 +12,7 @@ import psutil
 
 from gpq.rpc.messages import LogChunk, Logs
 from tests.e2e.harness import ENDED, Daemon
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 # Progress bars that end no line, binary with every byte value, and lines: a MiB of each in turn, at a steady rate.
 WRITER = """

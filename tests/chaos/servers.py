@@ -18,7 +18,7 @@ from tests.lab.daemons import LabDaemon
 from tests.lab.kinds import PLAIN
 from tests.lab.lab import Lab
 from tests.lab.server import USER, Server
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 LEASE = 10.0
 TOGETHER = 3  # jobs on each server

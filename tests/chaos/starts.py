@@ -16,7 +16,7 @@ import psutil
 from gpq.rpc.messages import Cancel, CancelResult
 from tests.chaos.runs import Measured, run
 from tests.e2e.harness import Daemon
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 RELAY = Path(__file__).with_name("relay.py")
 RUN_SECONDS = 1.0  # that one of these takes at most

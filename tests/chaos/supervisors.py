@@ -19,7 +19,7 @@ from gpq_agent.node import procs
 from tests.agent.node.harness import NodeAgent, shims, survivors, sweep
 from tests.chaos.runs import Measured, run
 from tests.e2e.harness import Daemon
-from tests.waiting import PATIENCE, wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 TOGETHER = 8  # jobs whose shims are killed at once
 LIVES = "echo run >> ran-$GPQ_JOB_ID; while [ ! -e {gate} ]; do sleep 0.05; done; exit 9"

@@ -10,7 +10,7 @@ import pytest
 from tests.chaos import head
 from tests.chaos.crowd import crowd
 from tests.chaos.injection import SYNCS
-from tests.figures import Figures
+from tests.support.figures import Figures
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="mounting a disk of its own needs root")
 needs_strace = pytest.mark.skipif(

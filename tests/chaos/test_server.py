@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.chaos import starts, supervisors, zoo
-from tests.figures import Figures
+from tests.support.figures import Figures
 
 
 @pytest.mark.row("20")

@@ -14,7 +14,7 @@ from gpq.rpc.messages import Cancel, CancelResult
 from tests.agent.node.harness import survivors
 from tests.chaos.runs import Measured, run
 from tests.e2e.harness import Daemon
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 # Run as `animal.py KIND PIDS`: every process notes its pid and start; "ready" once all have.
 SCRIPT = r"""

@@ -15,7 +15,7 @@ import pytest
 from gpq_agent.train.prove import fork_server
 
 from gpq.check.fork_server import ForkServer, ServerLost
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 AGENT = Path(fork_server.__file__).parents[3]
 ARGUMENTS = ("--epochs", "3", "", "größer")

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from gpq.cli import door
-from tests import commands, schemas
 from tests.cli.served import Made, job, serving
+from tests.support import commands, schemas
 
 ROOT = Path(__file__).parents[2]
 BARE = os.path.realpath(sys.executable)  # an interpreter that `gpq doctor` need not wait for: it has no torch

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyte
 
-from tests.waiting import state
+from tests.support.waiting import state
 
 PATIENCE = 60.0
 

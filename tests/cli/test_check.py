@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests import schemas
 from tests.cli.conftest import ROOT, Gpq
 from tests.habits import planted
-from tests.waiting import wait_until
+from tests.support import schemas
+from tests.support.waiting import wait_until
 
 ACCUMULATING, SPLIT, TWO, BOTH, RESUMED = (
     "accumulating", "split", "two replicas", "two replicas, accumulating", "stopped and resumed on another number"

@@ -11,7 +11,7 @@ from gpq.cli.top.page_feed import LONGEST, Log, PageFeed
 from gpq.client.connection import Lasting
 from gpq.errors import NotFound, UsageError
 from tests.cli.served import Made, job
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)

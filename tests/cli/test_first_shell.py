@@ -23,9 +23,9 @@ from gpq.client.connection import Connection
 from gpq.rpc.messages import SpecMessage, Submit, Submitted
 from tests.cli.conftest import FIFO, Gpq, state_directory
 from tests.daemon.daemons import QUICK
-from tests.sshagent import SshAgent
-from tests.sshd import Sshd, clients
-from tests.waiting import wait_until
+from tests.support.sshagent import SshAgent
+from tests.support.sshd import Sshd, clients
+from tests.support.waiting import wait_until
 
 # One person's, none of which is anybody else's affair.
 OF_A = {

@@ -18,8 +18,8 @@ import pytest
 
 from gpq.cli.generated import reference
 from tests.cli.conftest import BARE, FIFO, Gpq
-from tests.figures import Figures
-from tests.waiting import wait_until
+from tests.support.figures import Figures
+from tests.support.waiting import wait_until
 
 NAME = "A" + "._-" * 21  # 64 characters, all that may be odd about a name
 # What each command is asked here, and its exit status; NAME is a job that has ended, 2 one that runs.

@@ -20,7 +20,7 @@ from gpq.errors import NotFound
 from gpq.rpc import messages
 from tests.cli.conftest import Call, Gpq
 from tests.cli.served import Made
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 DDP = """\
 #!/bin/bash

@@ -13,7 +13,7 @@ from pathlib import Path
 from gpq.client.connection import TRIES, Connection
 from gpq.rpc.messages import JobList, Status
 from tests.cli.conftest import BARE, FIFO, Call, Gpq, submitted
-from tests.waiting import asks, pid_in, wait_until
+from tests.support.waiting import asks, pid_in, wait_until
 
 
 def ok(gpq: Call, *argv: str, **environ: str) -> str:

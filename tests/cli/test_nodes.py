@@ -21,7 +21,7 @@ from gpq.servers import config_file, host_keys, meeting, ssh_hosts
 from gpq.servers.adding import Wanted, add, check, picked
 from gpq.servers.meeting import Findings
 from tests.cli.conftest import Call, Gpq
-from tests.sshd import Sshd
+from tests.support.sshd import Sshd
 
 MINE = """\
 # mine

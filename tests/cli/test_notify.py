@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import commands
 from tests.cli.conftest import ROOT
-from tests.webhook import webhook
+from tests.support import commands
+from tests.support.webhook import webhook
 
 SECRET = "geheim7f3a9c"
 

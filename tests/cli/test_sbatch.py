@@ -18,7 +18,7 @@ from gpq.options.parsing import values
 from gpq.rpc import messages
 from tests.cli.conftest import Gpq
 from tests.cli.served import Made
-from tests.examples import examples
+from tests.support.examples import examples
 
 TYPICAL = """\
 #!/bin/bash

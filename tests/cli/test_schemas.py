@@ -18,9 +18,9 @@ from gpq.options.grammar import GRAMMAR
 from gpq.rpc import messages
 from tests.cli.conftest import BARE, ROOT, Call, Gpq
 from tests.cli.served import Made, job
-from tests.schemas import check, command, validator
 from tests.sim.measurements import tiny, workload
-from tests.sshd import Sshd
+from tests.support.schemas import check, command, validator
+from tests.support.sshd import Sshd
 
 WITH_JSON = sorted(path for path, (_, options) in GRAMMAR.items() if "--json" in options)
 

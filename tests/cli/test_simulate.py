@@ -29,10 +29,10 @@ from gpq.sim.replay import cluster
 from gpq.sim.replay.replay import replay
 from gpq.sim.replay.rules import Rules
 from gpq.store.sqlite import SqliteStore
-from tests.builders import black_box, job, on
 from tests.cli.conftest import ROOT, Gpq
 from tests.sim.measured import write
 from tests.sim.measurements import WORKLOAD, tiny, workload
+from tests.support.builders import black_box, job, on
 
 COLUMNS = [
     "cluster", "policy", "workload", "seed", "jobs", "avg_jct", "p50_jct", "p99_jct", "makespan", "rho_p95", "rho_max",

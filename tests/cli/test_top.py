@@ -13,7 +13,7 @@ from gpq.rpc import messages as m
 from tests.cli.conftest import Gpq, submitted
 from tests.cli.served import EVIL, Made, job, serving
 from tests.cli.terminals import Terminal, stopped
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 COLOUR = re.compile(rb"\x1b\[(?:[0-9;]*;)?[34][0-7](?:;[0-9;]*)?m")
 CUP_AND_DIRECTION = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[()][AB0]|[=>78])|[\r\n\x08\x0f]")

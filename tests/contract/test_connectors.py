@@ -15,7 +15,7 @@ from gpq.connectors.bundle import bundle
 from gpq.connectors.local import LocalConnector
 from gpq.connectors.ssh import SshConnector, Target
 from gpq.errors import GpqError
-from tests.sshd import Sshd
+from tests.support.sshd import Sshd
 
 
 @pytest.fixture(scope="module")

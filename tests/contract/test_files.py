@@ -21,8 +21,8 @@ from gpq.core.rounds.planning import issued
 from gpq.daemon.files import staging, transfer
 from gpq.daemon.nodes.world import LiveWorld
 from tests.contract.test_worlds import Loop, shell
-from tests.processes import running_children
-from tests.waiting import wait_until
+from tests.support.processes import running_children
+from tests.support.waiting import wait_until
 
 A, B = NodeId("a"), NodeId("b")
 SIZE = 40_000_000

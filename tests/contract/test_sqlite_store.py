@@ -30,7 +30,7 @@ from gpq.store import disk, rows
 from gpq.store.migrations import MIGRATIONS, migrate
 from gpq.store.sqlite import SqliteStore
 from tests.contract.test_stores import end, spec, submit
-from tests.figures import Figures
+from tests.support.figures import Figures
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,9 +15,9 @@ from gpq.config import parse
 from gpq.connectors.bundle import bundle
 from gpq.connectors.ssh import REMOTE, SshConnector, Target
 from gpq.errors import GpqError, Refused, UsageError
-from tests.figures import Figures
-from tests.sshd import Sshd, clients
-from tests.waiting import wait_until
+from tests.support.figures import Figures
+from tests.support.sshd import Sshd, clients
+from tests.support.waiting import wait_until
 
 SHELLS = ("sh", "bash", "csh", "fish", "zsh")
 

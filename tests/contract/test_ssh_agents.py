@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpq.connectors.ssh_agents import SshAgents, of_process
-from tests.sshagent import SshAgent
+from tests.support.sshagent import SshAgent
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from gpq.core.state.folding import fold
 from gpq.errors import StoreFailed
 from gpq.store.sqlite import SqliteStore
 from tests.contract.test_stores import spec
-from tests.examples import examples
+from tests.support.examples import examples
 
 ENDS: dict[str, type[Succeeded] | type[Failed]] = {"ok": Succeeded, "fail": Failed}
 PLACE = Placement(((NodeId("a"), (DeviceId("a-0"),)),))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gpq.errors import GpqError
 from tests.agent.node.harness import NodeAgent
 from tests.contract.trees import JOB, LARGE, bring, seen
-from tests.figures import Figures
+from tests.support.figures import Figures
 
 NAMES = st.one_of(
     st.sampled_from(["a", "b", ".hidden", "latest.pt", "step 1", "ü", "gpq", "own", "-n", "x" * 200]),

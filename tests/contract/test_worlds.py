@@ -37,10 +37,10 @@ from gpq.daemon.nodes.world import LiveWorld
 from gpq.ports import World
 from gpq.sim.measurements.programs import Program
 from gpq.sim.world import SimWorld
-from tests import builders
 from tests.daemon.daemons import QUICK
-from tests.processes import kill, running_children
-from tests.waiting import PATIENCE, pid_in, wait_until
+from tests.support import builders
+from tests.support.processes import kill, running_children
+from tests.support.waiting import PATIENCE, pid_in, wait_until
 
 NODE = NodeId("a")
 

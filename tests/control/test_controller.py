@@ -34,8 +34,8 @@ from gpq.errors import DaemonUnreachable, GpqError, NotFound, Refused, StoreFail
 from gpq.policies.fifo import Fifo
 from gpq.store.memory import MemoryStore
 from gpq.store.sqlite import SqliteStore
-from tests.builders import DECLARED, black_box, job, node, spec
-from tests.waiting import PATIENCE, wait_until
+from tests.support.builders import DECLARED, black_box, job, node, spec
+from tests.support.waiting import PATIENCE, wait_until
 
 
 class Desk:

@@ -10,7 +10,7 @@ from gpq.core.model.events import Event, Launched, Profiled
 from gpq.core.model.models import BatchOrder, Job, JobState
 from gpq.core.model.units import JobId
 from gpq.core.rounds.rounds import Decision
-from tests.builders import job, on, running, snapshot
+from tests.support.builders import job, on, running, snapshot
 
 
 def decision(*events: Event, jobs: tuple[Job, ...] = (), ended: tuple[Job, ...] = ()) -> Decision:

@@ -16,8 +16,8 @@ import msgspec
 
 from gpq.client.connection import Connection
 from gpq.rpc.messages import DaemonInfo, Info, Request, SpecMessage, Submit, Submitted
-from tests import commands
-from tests.waiting import wait_until
+from tests.support import commands
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 R = TypeVar("R", bound=msgspec.Struct)

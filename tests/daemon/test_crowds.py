@@ -17,7 +17,7 @@ from gpq.daemon.service import server
 from gpq.daemon.service.server import MAX_PER_USER, Peer, Server
 from gpq.rpc import codec
 from gpq.rpc.messages import Complete, Hold, JobList, Request, Status, Words
-from tests.waiting import PATIENCE, wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 
 class Desk:

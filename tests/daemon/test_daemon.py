@@ -39,8 +39,8 @@ from gpq.rpc.messages import (
 from gpq.store.sqlite import SqliteStore
 from tests.contract.test_sqlite_store import fill, mounted, needs_root
 from tests.daemon.daemons import CONFIG, Daemon, clear, daemon
-from tests.figures import Figures
-from tests.waiting import wait_until
+from tests.support.figures import Figures
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from gpq_agent import wire
 
 from gpq.errors import NotFound, UsageError
 from gpq.rpc.messages import Errand, ErrandResult, Kept, Measured
-from tests import commands
 from tests.daemon.daemons import Daemon, daemon
+from tests.support import commands
 
 CONFIG = """\
 policy = "fifo"

@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 from gpq.rpc.messages import Explanation, JobList, NodeList, Nodes, Status, Wait, Why
-from tests import commands
 from tests.daemon.daemons import Daemon, daemon
-from tests.waiting import wait_until
+from tests.support import commands
+from tests.support.waiting import wait_until
 
 CONFIG = """\
 policy = "fifo"

@@ -26,7 +26,7 @@ from gpq.rpc.messages import (
     Why,
 )
 from tests.daemon.daemons import Daemon, daemon
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 CONFIG = """\
 policy = "fifo"

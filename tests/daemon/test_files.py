@@ -22,11 +22,11 @@ from gpq.options import snapshot
 from gpq.rpc.messages import Drain, Drained, JobDetail, LogChunk, Logs, Show, StagingView, Undrain
 from gpq.store.memory import MemoryStore
 from gpq.views.detail import lines
-from tests import builders
 from tests.cli import served as fixtures
 from tests.daemon.daemons import Daemon, daemon
-from tests.sshd import Sshd
-from tests.waiting import wait_until
+from tests.support import builders
+from tests.support.sshd import Sshd
+from tests.support.waiting import wait_until
 
 SIZE = 30_000_000
 

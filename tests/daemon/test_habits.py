@@ -9,7 +9,7 @@ from pathlib import Path
 from gpq.rpc.messages import Explanation, JobDetail, JobList, Show, Status, Why
 from tests.daemon.daemons import Daemon, daemon
 from tests.daemon.test_draining import gpq
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 # A library's reports, among them what no library would send. Asked to stop it proves a checkpoint; it never resizes by itself.
 TRAINING = """\

@@ -14,7 +14,7 @@ from gpq.daemon.nodes import slurm
 from gpq.daemon.nodes.launching import can_meet, masters, prepare_order, start_order
 from gpq.options.directives import slurm_variables
 from gpq.rpc.messages import LIKE_SLURM
-from tests.builders import node, spec
+from tests.support.builders import node, spec
 
 NODES = {
     NodeId("a"): replace(node("a"), addresses=("10.0.0.1", "192.168.7.1"), boot_id="one"),

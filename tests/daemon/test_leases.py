@@ -27,8 +27,8 @@ from gpq.daemon.nodes.observing import Observer
 from gpq.daemon.nodes.world import LiveWorld
 from gpq.store.sqlite import SqliteStore
 from tests.agent.node.harness import sweep
-from tests.builders import black_box, node, on, running, snapshot
 from tests.contract.test_worlds import Loop, shell
+from tests.support.builders import black_box, node, on, running, snapshot
 
 A = NodeId("a")
 

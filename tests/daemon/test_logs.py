@@ -20,8 +20,8 @@ from gpq.policies.fifo import Fifo
 from gpq.rpc.messages import LogChunk, Logs
 from gpq.sim.world import SimWorld
 from gpq.store.memory import MemoryStore
-from tests.builders import black_box, job, on, snapshot
-from tests.figures import Figures
+from tests.support.builders import black_box, job, on, snapshot
+from tests.support.figures import Figures
 
 ONE = JobId(1)
 

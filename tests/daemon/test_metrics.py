@@ -35,11 +35,11 @@ from gpq.rpc.messages import (
     Submitted,
     Wait,
 )
-from tests import commands
 from tests.daemon.daemons import ROOT, Daemon, daemon
-from tests.figures import Figures
-from tests.ports import free_port
-from tests.waiting import wait_until
+from tests.support import commands
+from tests.support.figures import Figures
+from tests.support.ports import free_port
+from tests.support.waiting import wait_until
 
 FAKE = ROOT / "tests" / "fakes" / "nvml"
 DASHBOARD = json.loads((ROOT / "examples" / "grafana" / "gpq.json").read_text())

@@ -15,7 +15,7 @@ from gpq.core.model.units import JobId, NodeId
 from gpq.core.state.folding import apply
 from gpq.daemon.clock.clock import Clock
 from gpq.daemon.nodes.observing import STILL, Observer
-from tests.builders import job, on, running, snapshot
+from tests.support.builders import job, on, running, snapshot
 
 A = NodeId("a")
 NETWORK = [["eth0", "10.0.0.1"], ["ib0", "10.1.0.1"], ["eth0", "fd00::1"]]

@@ -17,8 +17,8 @@ from gpq.daemon.nodes.link import NO_ANSWER, Done, Reply
 from gpq.daemon.nodes.node_client import NodeClient
 from gpq.errors import Refused
 from gpq.pace import SILENCE
-from tests.builders import snapshot
-from tests.waiting import wait_until
+from tests.support.builders import snapshot
+from tests.support.waiting import wait_until
 
 REFUSES = "a refuses connections"
 HELLO = {

@@ -27,8 +27,8 @@ from gpq.rpc.messages import (
     Why,
 )
 from tests.daemon.daemons import Daemon, daemon
-from tests.figures import Figures
-from tests.waiting import wait_until
+from tests.support.figures import Figures
+from tests.support.waiting import wait_until
 
 FAKE = Path(__file__).parents[1] / "fakes" / "nvml"
 GRACE = 5.0

@@ -8,7 +8,7 @@ from pathlib import Path
 from gpq.rpc.messages import Explanation, JobList, NodeList, Nodes, Status, Why
 from tests.daemon.daemons import daemon
 from tests.daemon.test_draining import CONFIG, gpq, home_of
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 def test_reserved_gpus_are_emptied_and_kept_over_a_kill_of_the_daemon_until_it_is_undone(tmp_path: Path) -> None:

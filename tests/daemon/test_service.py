@@ -40,7 +40,7 @@ from gpq.rpc.messages import (
     Words,
 )
 from tests.daemon.daemons import Daemon, daemon
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

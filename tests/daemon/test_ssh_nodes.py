@@ -30,9 +30,9 @@ from gpq.rpc.messages import (
     Show,
 )
 from tests.daemon.daemons import QUICK, Daemon, daemon
-from tests.figures import Figures
-from tests.sshd import Sshd, clients
-from tests.waiting import pid_in, wait_until
+from tests.support.figures import Figures
+from tests.support.sshd import Sshd, clients
+from tests.support.waiting import pid_in, wait_until
 
 UNKNOWN_WITHIN = 15.0  # seconds after a server hangs
 BACK_WITHIN = 5.0  # seconds after it goes on

@@ -13,7 +13,7 @@ from gpq.core.rounds.healing import stuck
 from gpq.core.state.folding import fold
 from gpq.daemon.clock.clock import Clock
 from gpq.daemon.nodes.observing import Observer
-from tests.builders import black_box, on, running, snapshot
+from tests.support.builders import black_box, on, running, snapshot
 
 A = NodeId("a")
 WHY = "pid 77 (python, state D) cannot be killed: the kernel holds it"

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from gpq.rpc.messages import Changed, Hold, Release
-from tests import schemas
 from tests.e2e.harness import Daemon
-from tests.waiting import wait_until
+from tests.support import schemas
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"

@@ -13,8 +13,8 @@ from tests.dst.planted import PLANTED
 from tests.dst.programs import Program
 from tests.dst.simulation import Build, simulate
 from tests.dst.sweep import hunt, replay, shrunk
-from tests.figures import Figures
-from tests.promises import BrokenPromise
+from tests.support.figures import Figures
+from tests.support.promises import BrokenPromise
 
 WORST = 40  # of them on a network at its worst
 SEEDS = 300  # in CI; `make dst` runs ten times as many

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gpq.errors import GpqError
 from tests.e2e.harness import ENDED, Daemon
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 CODES = (0, 0, 0, 1, 3, 42)
 # One write each, to a file opened for appending: lines of different jobs cannot mix.

@@ -34,9 +34,9 @@ from gpq.rpc.messages import (
     Submitted,
     Wait,
 )
-from tests import commands
 from tests.daemon.daemons import end_all
-from tests.waiting import PATIENCE, wait_until
+from tests.support import commands
+from tests.support.waiting import PATIENCE, wait_until
 
 R = TypeVar("R", bound=msgspec.Struct)
 

@@ -23,7 +23,7 @@ import pytest
 
 from tests.cli.conftest import BARE, FIFO, Gpq
 from tests.e2e.harness import Daemon
-from tests.waiting import PATIENCE, wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 Said = CompletedProcess[str]
 

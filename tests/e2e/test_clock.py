@@ -18,8 +18,8 @@ import pytest
 from gpq.rpc.messages import Changed, Hold
 from tests.e2e.harness import Daemon
 from tests.e2e.test_leases import LEASE, Servers, attempt_of, living, place
-from tests.figures import Figures
-from tests.waiting import pid_in, wait_until
+from tests.support.figures import Figures
+from tests.support.waiting import pid_in, wait_until
 
 HOUR, DAY = 3600.0, 86400.0
 STEPPED = """

@@ -14,7 +14,7 @@ from gpq_agent import wire
 
 from gpq.rpc.messages import Cancel, CancelResult, Changed, Hold, Release, Requeue
 from tests.e2e.harness import Daemon
-from tests.waiting import PATIENCE, pid_in, wait_until
+from tests.support.waiting import PATIENCE, pid_in, wait_until
 
 
 @pytest.fixture(scope="module")

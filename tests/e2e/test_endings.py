@@ -9,7 +9,7 @@ import pytest
 
 from gpq.rpc.messages import Changed, Explanation, Hold, JobDetail, Release, Requeue, Why
 from tests.e2e.harness import Daemon
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 LONG = 150.0  # seconds; an attempt imports torch, and the machine may be busy
 DOUBT = "nothing says that it had finished"

@@ -23,8 +23,8 @@ from gpq.rpc.messages import Cancel, CancelResult, DaemonInfo, Info, LogChunk, L
 from gpq.servers import adding, config_file
 from tests.cli.conftest import Gpq
 from tests.e2e.harness import Daemon
-from tests.figures import Figures
-from tests.hostile import (
+from tests.support.figures import Figures
+from tests.support.hostile import (
     HUGE,
     LARGE,
     LIES,
@@ -42,8 +42,8 @@ from tests.hostile import (
     report_lines,
     thief,
 )
-from tests.sshd import Sshd
-from tests.waiting import PATIENCE, wait_until
+from tests.support.sshd import Sshd
+from tests.support.waiting import PATIENCE, wait_until
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,12 @@ import psutil
 import pytest
 
 from gpq.rpc.messages import Cancel, CancelResult
-from tests import commands
 from tests.daemon.daemons import QUICK
 from tests.e2e.harness import Daemon
-from tests.figures import Figures
-from tests.processes import kill, running_children
-from tests.waiting import PATIENCE, wait_until
+from tests.support import commands
+from tests.support.figures import Figures
+from tests.support.processes import kill, running_children
+from tests.support.waiting import PATIENCE, wait_until
 
 LEASE = 10.0
 # Each attempt writes when it lives, by the clock of the boot; what TERM does not end writes on until its KILL.

@@ -15,10 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests import commands
 from tests.e2e.harness import Daemon
-from tests.figures import Figures
-from tests.waiting import wait_until
+from tests.support import commands
+from tests.support.figures import Figures
+from tests.support.waiting import wait_until
 
 BAR = 8.0  # seconds of a whole process on a busy machine; a server is given up after 11, an ssh after more
 # {far} runs on the server that fell silent, {here} on one that answers, {waits} and {more} wait.

@@ -8,10 +8,10 @@ import os
 import pytest
 
 from gpq.policies.registry import POLICIES
-from tests import commands
 from tests.e2e.harness import ROOT, Daemon
 from tests.e2e.test_training import LONG, train, visited
-from tests.waiting import wait_until
+from tests.support import commands
+from tests.support.waiting import wait_until
 
 
 def status(daemon: Daemon) -> dict[str, object]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.harness import Daemon
-from tests.figures import Figures
+from tests.support.figures import Figures
 
 LONG = 150.0  # seconds; an attempt of two replicas imports torch three times, and the machine may be busy
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpq.rpc.messages import Changed, Requeue
 from tests.e2e.harness import Daemon
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 LONG = 150.0  # seconds
 

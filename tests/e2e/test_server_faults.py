@@ -15,12 +15,12 @@ import pytest
 
 from gpq.client.connection import Connection
 from gpq.rpc.messages import Cancel, CancelResult, Changed, Hold
-from tests.cgroup import freeze, group, lacking
 from tests.e2e.harness import ROOT, Daemon
-from tests.figures import Figures
-from tests.fuse import Served, served
-from tests.processes import running_children
-from tests.waiting import wait_until
+from tests.support.cgroup import freeze, group, lacking
+from tests.support.figures import Figures
+from tests.support.fuse import Served, served
+from tests.support.processes import running_children
+from tests.support.waiting import wait_until
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system needs root")
 # Notes each TERM and goes on; ends by USR1 alone, `saving` seconds later, with 75: it has checkpointed.

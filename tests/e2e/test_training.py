@@ -11,7 +11,7 @@ import pytest
 
 from gpq.rpc.messages import Changed, Requeue
 from tests.e2e.harness import Daemon
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 LONG = 150.0  # seconds; an attempt of two replicas imports torch three times, and the machine may be busy
 

@@ -22,8 +22,8 @@ import pytest
 from gpq.rpc.messages import Cancel, CancelResult
 from gpq.store.migrations import MIGRATIONS
 from tests.e2e.harness import ROOT, Daemon
-from tests.figures import Figures
-from tests.waiting import PATIENCE, wait_until
+from tests.support.figures import Figures
+from tests.support.waiting import PATIENCE, wait_until
 
 GATED = "echo $GPQ_ATTEMPT >> ran-{0}; while [ ! -e go ]; do sleep 0.05; done; exit {1}"
 

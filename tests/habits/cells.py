@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from gpq_agent import wire
 
-from tests.ports import free_port
-from tests.promises import demand_no_crash
+from tests.support.ports import free_port
+from tests.support.promises import demand_no_crash
 
 from .catalogue import Habit
 from .proven import HINTED, PROVEN
@@ -27,7 +27,9 @@ DEADLINE = 120.0  # seconds of an attempt; a busy machine may need most of it
 SMALL = 1e-3  # what is smaller is held against this: a learning rate at the end of its schedule
 PARTING = 20.0  # seconds that the others have after the first replica failed
 FORKSERVER = multiprocessing.get_context("forkserver")
-FORKSERVER.set_forkserver_preload(["torch", "torch._dynamo", "gpq_agent.train", "tests.habits.preload", "tests.frozen"])
+FORKSERVER.set_forkserver_preload(
+    ["torch", "torch._dynamo", "gpq_agent.train", "tests.habits.preload", "tests.support.frozen"]
+)
 # A process that one thread waits for must not be asked for its exit code by another, as starting one does.
 PROCESSES = threading.Lock()
 WORDS = {

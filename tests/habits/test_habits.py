@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.promises import BrokenPromise
+from tests.support.promises import BrokenPromise
 
 from .catalogue import Habit, load
 from .cells import SILENT, Cell

@@ -13,7 +13,7 @@ from gpq.rpc.messages import NodeView
 from tests.e2e.harness import ROOT, Daemon
 from tests.lab.lab import Lab
 from tests.lab.server import USER
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 T = TypeVar("T")
 HOME = f"/home/{USER}"

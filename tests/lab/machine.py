@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from unittest import SkipTest
 
-from tests.pythons import pythons
+from tests.support.pythons import pythons
 
 PATIENCE = 60.0  # seconds that a command on this machine may take
 NEEDED = {

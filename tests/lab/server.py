@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.lab.kinds import Kind
 from tests.lab.link import Link
 from tests.lab.machine import PATIENCE, python_home, run, search_path, started
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 USER = "ada"

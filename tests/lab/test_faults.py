@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from tests.figures import Figures
 from tests.lab.lab import Lab
 from tests.lab.probes import KEEPALIVE, LOUD, datagram_out, datagrams_in, reaches, session
-from tests.waiting import PATIENCE, wait_until
+from tests.support.figures import Figures
+from tests.support.waiting import PATIENCE, wait_until
 
 DETECTED = 10.0  # seconds until a keepalive of 2 s x 3 has noticed a dead link; 6.9 to 8.6 were measured
 

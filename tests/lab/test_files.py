@@ -7,10 +7,10 @@ import time
 
 from gpq.rpc.messages import Drain, Drained, JobView, Undrain
 from tests.daemon.daemons import QUICK
-from tests.figures import Figures
 from tests.lab.daemons import LabDaemon
 from tests.lab.lab import Lab
-from tests.waiting import wait_until
+from tests.support.figures import Figures
+from tests.support.waiting import wait_until
 
 SAMPLES = 200
 BALLAST = 4_000_000  # bytes of a checkpoint: some seconds at 8 Mbit/s

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.daemon.daemons import QUICK
-from tests.figures import Figures
 from tests.lab.daemons import LabDaemon, took
 from tests.lab.lab import Lab
-from tests.waiting import wait_until
+from tests.support.figures import Figures
+from tests.support.waiting import wait_until
 
 # Says when it speaks, 20 times a second; all servers of a laboratory have the same clock.
 SPEAKS = "import os, time\nwhile not os.path.exists('go'): print(time.time(), flush=True); time.sleep(0.05)"

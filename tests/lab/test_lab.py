@@ -11,13 +11,13 @@ import time
 
 import pytest
 
-from tests.figures import Figures
 from tests.lab.kinds import PLAIN
 from tests.lab.lab import Lab, sweep
 from tests.lab.machine import run, started
 from tests.lab.probes import KEEPALIVE, reaches, session
 from tests.lab.server import ROOT, Server
-from tests.waiting import PATIENCE, wait_until
+from tests.support.figures import Figures
+from tests.support.waiting import PATIENCE, wait_until
 
 # -- servers
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.figures import Figures
 from tests.lab import kinds
 from tests.lab.daemons import LabDaemon
 from tests.lab.lab import Lab
-from tests.waiting import wait_until
+from tests.support.figures import Figures
+from tests.support.waiting import wait_until
 
 WORK = {
     "plain": kinds.PLAIN,

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.figures import Figures
 from tests.lab.daemons import HOME, LabDaemon
 from tests.lab.kinds import Kind
 from tests.lab.lab import Lab
-from tests.waiting import wait_until
+from tests.support.figures import Figures
+from tests.support.waiting import wait_until
 
 LONG = 150.0  # seconds; four replicas and two launchers import torch on a busy machine
 SLOW = 3  # the rank that makes the others wait

@@ -10,10 +10,10 @@ import pytest
 from tests.chaos import servers
 from tests.chaos.runs import Measured
 from tests.chaos.servers import STARTS
-from tests.figures import Figures
 from tests.lab.daemons import LabDaemon
 from tests.lab.lab import Lab
-from tests.waiting import wait_until
+from tests.support.figures import Figures
+from tests.support.waiting import wait_until
 
 REBOOTS = 3
 KILLS = 5

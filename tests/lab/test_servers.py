@@ -13,10 +13,10 @@ from gpq_agent import wire
 
 from gpq.rpc.messages import Cancel, CancelResult, LogChunk, Logs
 from tests.daemon.daemons import QUICK
-from tests.figures import Figures
 from tests.lab.daemons import LabDaemon, took, watch
 from tests.lab.lab import Lab
-from tests.waiting import wait_until
+from tests.support.figures import Figures
+from tests.support.waiting import wait_until
 
 UNKNOWN = 15.0  # seconds after which a server that is silent is said to be
 BACK = 5.0  # seconds after which one that can be reached again is used again

@@ -11,11 +11,11 @@ import pytest
 
 from gpq.rpc.messages import Drain, Drained, JobDetail, Undrain
 from tests.e2e.harness import ROOT
-from tests.figures import Figures
 from tests.lab.daemons import HOME, LabDaemon
 from tests.lab.kinds import Kind
 from tests.lab.lab import Lab
-from tests.waiting import wait_until
+from tests.support.figures import Figures
+from tests.support.waiting import wait_until
 
 LONG = 180.0  # seconds; four replicas and two launchers import torch on a busy machine
 EPOCHS = 8

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpq.policies.backfill import Backfill
-from tests.builders import black_box, job, node, on, running, snapshot, spec
 from tests.policies.gang_cases import named, told
+from tests.support.builders import black_box, job, node, on, running, snapshot, spec
 
 HEAD = job(2, spec_=spec(gpus=4))  # does not fit before job 1 has ended
 BUSY = running(1, on("a", 0, 1), spec_=black_box(2))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from gpq.core.model.models import Shape
 from gpq.core.model.units import JobId
 from gpq.policies.fifo import Fifo
-from tests.builders import black_box, job, node, on, running, snapshot, spec
 from tests.policies.gang_cases import named
+from tests.support.builders import black_box, job, node, on, running, snapshot, spec
 
 
 def test_who_does_not_fit_stops_the_queue() -> None:

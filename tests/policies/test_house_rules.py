@@ -31,8 +31,8 @@ from gpq.core.model.profile import Declared, LossPoint, Noise, Profile, ProfileR
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.placement.placement import place
 from gpq.policies.registry import POLICIES, policy
-from tests.builders import DECLARED, PARAMS, brief, job, node, snapshot, spec
-from tests.examples import examples
+from tests.support.builders import DECLARED, PARAMS, brief, job, node, snapshot, spec
+from tests.support.examples import examples
 
 NAMES = sorted(name for name, entry in POLICIES.items() if find_spec(entry.module) is not None)
 NOW = 10_000.0

@@ -14,7 +14,7 @@ from gpq.core.model.units import JobId, Seconds
 from gpq.policies.optimus import Optimus
 from gpq.policies.shared.contenders import entrants
 from gpq.policies.shared.speeds import remaining_steps, step_seconds
-from tests.builders import DECLARED, black_box, job, node, on, running, snapshot
+from tests.support.builders import DECLARED, black_box, job, node, on, running, snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from gpq.core.model.units import JobId
 from gpq.core.placement.placement import place
 from gpq.policies.shared.contest import configurations, contest
 from gpq.policies.sia import Sia, restart_factor
-from tests.builders import DECLARED, PARAMS, black_box, job, node, on, running, snapshot, spec
-from tests.examples import examples
+from tests.support.builders import DECLARED, PARAMS, black_box, job, node, on, running, snapshot, spec
+from tests.support.examples import examples
 
 FAST, SLOW = "A100", "T4"
 

@@ -8,7 +8,7 @@ from gpq.core.model.models import Snapshot
 from gpq.core.model.policy import shape_of
 from gpq.core.model.profile import LossPoint, Profile, ProfileRow
 from gpq.policies.slaq import Slaq
-from tests.builders import DECLARED, job, node, on, running, snapshot
+from tests.support.builders import DECLARED, job, node, on, running, snapshot
 
 ROWS = tuple(
     ProfileRow(1, k, m, 0.01 * m, 0.01 * m + 0.001 * (k > 1), 100.0) for k in (1, 2, 4) for m in (8, 16, 32, 64)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpq.policies.srtf import Srtf
-from tests.builders import black_box, job, node, on, running, snapshot, spec
 from tests.policies.gang_cases import named, told
+from tests.support.builders import black_box, job, node, on, running, snapshot, spec
 
 TWO = spec(gpus=2)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpq.policies.themis import Themis, rho
-from tests.builders import job, node, on, running, snapshot, spec
 from tests.policies.gang_cases import named, told
+from tests.support.builders import job, node, on, running, snapshot, spec
 
 TWO = spec(gpus=2)
 

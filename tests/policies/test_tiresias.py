@@ -5,8 +5,8 @@ from __future__ import annotations
 from gpq.core.model.models import Layout
 from gpq.core.model.units import JobId, NodeId
 from gpq.policies.tiresias import DEMOTED_AT, Tiresias
-from tests.builders import black_box, job, node, on, running, snapshot, spec
 from tests.policies.gang_cases import named
+from tests.support.builders import black_box, job, node, on, running, snapshot, spec
 
 TWO = spec(gpus=2)
 

@@ -16,8 +16,8 @@ from gpq.core.model.nodes import Node
 from gpq.policies.registry import policy
 from gpq.sim.measurements.programs import Program
 from gpq.sim.world import SimWorld
-from tests.builders import DECLARED, PARAMS, command, node, program, spec
-from tests.core.test_rounds import simulate
+from tests.core.rounds.test_rounds import simulate
+from tests.support.builders import DECLARED, PARAMS, command, node, program, spec
 
 SYNC_BOUND = ThroughputParams(0.02, 0.001, 2.0, 0.5, 0.5, 0.2, 1.0)  # slower on two GPUs than on one
 MIDDLING = ThroughputParams(0.02, 0.001, 0.1, 0.02, 0.03, 0.01, 1.2)  # gains a little within a node, nothing across

@@ -19,7 +19,7 @@ from gpq.sim.replay.cluster import parse, typed
 from gpq.sim.replay.history import FixedTruth, LearntTruth, history, nodes_of
 from gpq.sim.replay.replay import replay
 from gpq.sim.replay.rules import Rules
-from tests.builders import DECLARED, PARAMS, black_box, job, on, running, spec
+from tests.support.builders import DECLARED, PARAMS, black_box, job, on, running, spec
 
 NOW = 100_000.0
 

@@ -60,10 +60,7 @@ SYSTEM = (
     "gpq/pace.py", "gpq/paths.py", "gpq/ports.py",
 )  # fmt: skip
 # What tests of the system start processes with, and wait by.
-HELPERS = (
-    "tests/builders.py", "tests/commands.py", "tests/ports.py", "tests/processes.py", "tests/sshd.py",
-    "tests/waiting.py", "tests/daemon/daemons.py", "tests/e2e/harness.py",
-)  # fmt: skip
+HELPERS = ("tests/support", "tests/daemon/daemons.py", "tests/e2e/harness.py")
 TRAININGS = (
     "tests/cli/test_library.py", "tests/docs/test_examples.py", "tests/e2e/test_endings.py",
     "tests/e2e/test_multi_node.py", "tests/e2e/test_policies.py", "tests/e2e/test_replica_faults.py",

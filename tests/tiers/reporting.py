@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.promises import CRASHES, BrokenPromise
+from tests.support.promises import CRASHES, BrokenPromise
 
 LIST = "GPQ_TEST_FAILURES"  # names the file
 PROMISE = "promise"

@@ -26,7 +26,7 @@ from gpq_agent.train.optim.step_gate import StepGate
 from gpq_agent.train.runtime import termination as stopping
 from gpq_agent.train.telemetry.timing import StepClock
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 Work = Callable[[Any, list[str]], str]
 

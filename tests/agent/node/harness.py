@@ -19,7 +19,7 @@ from gpq_agent import wire
 from gpq_agent.node import procs
 from gpq_agent.node.tree import Tree
 
-from tests.pythons import pythons
+from tests.support.pythons import pythons
 
 Found = TypeVar("Found")
 AGENT_HOME = Path(wire.__file__).resolve().parent.parent

@@ -18,7 +18,7 @@ from gpq_agent.node.spool import Spool, SpoolError
 from tests.agent.harm import HARM
 from tests.agent.node.harness import NodeAgent, survivors, wait_until
 from tests.agent.node.test_leases import STORE
-from tests.figures import Figures
+from tests.support.figures import Figures
 
 
 def identity(path: Path) -> dict[str, Any]:

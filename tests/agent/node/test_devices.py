@@ -12,7 +12,7 @@ from gpq_agent.node import gpu_probe, release
 from gpq_agent.node.devices import Devices
 from gpq_agent.node.gpu_probe import Probe, RawGpu
 
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 A, B = (f"GPU-{letter * 8}-0000-0000-0000-000000000000" for letter in "ab")
 Named = Callable[[str], int]

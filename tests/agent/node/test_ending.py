@@ -17,8 +17,8 @@ from gpq_agent.node import ending
 from gpq_agent.node.ending import SAID, signs
 
 from tests.agent.node.harness import NodeAgent, wait_until
-from tests.figures import Figures
-from tests.fuse import served
+from tests.support.figures import Figures
+from tests.support.fuse import served
 
 # Executes its first argument; is ready; and once it is told to by the signal, executes its second one and ends with 0.
 PROGRAM = """

@@ -13,7 +13,7 @@ import pytest
 from gpq_agent import wire
 
 from tests.agent.node.harness import NodeAgent, sweep, wait_until
-from tests.figures import Figures
+from tests.support.figures import Figures
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
 

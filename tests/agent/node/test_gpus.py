@@ -23,7 +23,7 @@ from gpq_agent import wire
 from gpq_agent.node import gpu_probe, nvml
 
 from tests.agent.node.harness import NodeAgent, wait_until
-from tests.figures import Figures
+from tests.support.figures import Figures
 
 FAKES = Path(__file__).resolve().parents[2] / "fakes"
 A, B, C = (f"GPU-{letter * 8}-0000-0000-0000-000000000000" for letter in "abc")

@@ -16,7 +16,7 @@ from gpq_agent.node import leases, procs
 
 from tests.agent.node.harness import NodeAgent, interpreters, survivors, wait_until
 from tests.agent.node.test_survival import kill_shim
-from tests.figures import Figures
+from tests.support.figures import Figures
 
 STORE = "a1b2"
 LEASE, MARGIN = 10.0, 1.8  # seconds: a busy machine may take some of them to ask

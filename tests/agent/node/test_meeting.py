@@ -16,7 +16,7 @@ from gpq_agent.node.meeting import Apart, Met
 from gpq_agent.node.verdict import Verdict, verdict
 
 from tests.agent.node.harness import NodeAgent, sweep
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 NOBODY = "255.255.255.255"  # no connection leads there, and that is known at once
 

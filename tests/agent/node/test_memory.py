@@ -11,8 +11,8 @@ import pytest
 from gpq_agent.node import cgroups
 
 from tests.agent.node.harness import NodeAgent, wait_until
-from tests.cgroup import group, lacking
-from tests.figures import Figures
+from tests.support.cgroup import group, lacking
+from tests.support.figures import Figures
 
 HOG = "b = []\nwhile True:\n    b.append(bytearray(b'x' * (8 << 20)))\n"
 # Its child is killed, not itself: a worker of a DataLoader, say.

@@ -12,7 +12,7 @@ import pytest
 from gpq_agent.node import patiently
 from gpq_agent.node.spool import SpoolError
 
-from tests.figures import Figures
+from tests.support.figures import Figures
 
 
 @pytest.fixture(autouse=True)

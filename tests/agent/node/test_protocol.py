@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.agent.node.harness import NodeAgent, interpreters, wait_until
-from tests.examples import examples
+from tests.support.examples import examples
 
 
 def test_the_greeting_says_who_it_is(node: NodeAgent) -> None:

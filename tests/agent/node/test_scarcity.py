@@ -13,8 +13,8 @@ from gpq_agent import wire
 from gpq_agent.node import procs
 
 from tests.agent.node.harness import NodeAgent, shims, survivors, wait_until
-from tests.cgroup import group, lacking
-from tests.figures import Figures
+from tests.support.cgroup import group, lacking
+from tests.support.figures import Figures
 
 BOMB = "import os, signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('ready', flush=True)\n" + (
     "while True:\n    try:\n        os.fork()\n    except OSError:\n        time.sleep(0.005)\n"

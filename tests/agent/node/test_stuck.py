@@ -10,7 +10,7 @@ from gpq_agent import wire
 from gpq_agent.node import supervise
 
 from tests.agent.node.harness import NodeAgent, wait_until
-from tests.cgroup import freeze, group, lacking
+from tests.support.cgroup import freeze, group, lacking
 
 pytestmark = pytest.mark.skipif(bool(lacking("freezer")), reason=lacking("freezer"))
 

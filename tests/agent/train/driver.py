@@ -15,15 +15,15 @@ from typing import Any
 
 from gpq_agent import wire
 
-from tests.ports import free_port
-from tests.promises import demand_no_crash
+from tests.support.ports import free_port
+from tests.support.promises import demand_no_crash
 
 from .script import Settings
 
 DEADLINE = 120.0  # seconds; a busy machine may need most of it
 FORKSERVER = multiprocessing.get_context("forkserver")
 FORKSERVER.set_forkserver_preload(
-    ["torch", "torch._dynamo", "gpq_agent.train", "tests.agent.train.driver", "tests.frozen"]
+    ["torch", "torch._dynamo", "gpq_agent.train", "tests.agent.train.driver", "tests.support.frozen"]
 )
 
 

@@ -12,8 +12,8 @@ from gpq_agent import wire
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.runtime.environment import open_device, read_environment
 
-from tests.figures import Figures
-from tests.ports import free_port
+from tests.support.figures import Figures
+from tests.support.ports import free_port
 
 from .test_launch import environment
 

@@ -18,7 +18,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 from .driver import FORKSERVER
 

@@ -11,7 +11,7 @@ import gpq_agent
 import pytest
 from gpq_agent import wire
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 from .driver import DEADLINE, TrainingJob, wait_until
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests.agent.train import probe_runs
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 positive = st.floats(min_value=1e-6, max_value=1e6)
 

@@ -24,7 +24,7 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from tests.examples import examples
+from tests.support.examples import examples
 
 
 class OwnEpochs:

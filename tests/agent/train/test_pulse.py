@@ -13,7 +13,7 @@ from gpq_agent.train.data.batches import Configuration
 from gpq_agent.train.runtime.heartbeat import Heartbeat
 from gpq_agent.train.telemetry.timing import WARM_UP, StepClock, StepTimes
 
-from tests.figures import Figures
+from tests.support.figures import Figures
 
 
 def test_the_node_reads_what_the_replica_writes(tmp_path: Path) -> None:

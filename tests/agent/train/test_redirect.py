@@ -15,7 +15,7 @@ import pytest
 from gpq_agent import wire
 from gpq_agent.train.prove import landlock
 
-from tests.pythons import pythons
+from tests.support.pythons import pythons
 
 # What is called `seen` at the end is compared with that of a plain run, and so is the folder as the script sees it then.
 WAYS = {

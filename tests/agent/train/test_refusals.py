@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from tests.agent.train.script import Examples
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 
 @pytest.fixture(scope="module")

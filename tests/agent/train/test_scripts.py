@@ -18,7 +18,7 @@ from gpq_agent.train.engine import boundary
 from gpq_agent.train.runtime.orders import ControlReader
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 from .driver import DEADLINE, FORKSERVER
 

@@ -1,0 +1,163 @@
+"""Servers that lack what a job needs are not used for it; they are asked, and asked again; nobody is driven out by it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpq.core.explain.explain import explain
+from gpq.core.feasibility import environments
+from gpq.core.feasibility.environments import FIT_FOR, UNFIT_FOR
+from gpq.core.feasibility.shapes import feasible
+from gpq.core.model import events as facts
+from gpq.core.model.actions import Launch, Prepare, Stop
+from gpq.core.model.models import JobState, Level, Placement, Shape, Snapshot
+from gpq.core.model.nodes import NodeState
+from gpq.core.model.units import DeviceId, JobId, NodeId
+from gpq.core.rounds.rounds import Decision, decide, due
+from gpq.core.state.folding import fold
+from gpq.policies.registry import POLICIES, policy
+from tests.support.builders import black_box, job, node, on, running, snapshot, spec
+
+A, B = NodeId("a"), NodeId("b")
+NEEDS = black_box(environment="e1")
+ELASTIC = spec(environment="e1")
+on_every_policy = pytest.mark.parametrize("name", sorted(set(POLICIES) - {"pollux"}))  # which names nodes by their GPUs
+
+
+def seen(name: NodeId, fit: bool = True, environment: str = "e1", at: float = 0.0) -> facts.EnvironmentSeen:
+    return facts.EnvironmentSeen(at, name, environment, fit, "" if fit else "no folder /x", "" if fit else "make it")
+
+
+def after(here: Snapshot, *news: facts.Event) -> Snapshot:
+    return fold(here, news).snapshot
+
+
+def next_round(here: Snapshot, name: str = "goodput") -> Decision:
+    return decide(here, [], policy(name), allocate=True)
+
+
+def asked(decision: Decision) -> list[tuple[str, str]]:
+    return [(action.node, action.environment) for action in decision.actions if isinstance(action, Prepare)]
+
+
+def started(decision: Decision) -> list[Placement]:
+    return [action.placement for action in decision.actions if isinstance(action, Launch)]
+
+
+@on_every_policy
+def test_nothing_starts_before_a_server_was_asked_and_then_only_where_it_fits(name: str) -> None:
+    here = snapshot(node("a", 4), node("b", 1), job(1, spec_=NEEDS))
+    first = next_round(here, name)
+    assert (started(first), asked(first)) == ([], [("a", "e1"), ("b", "e1")])
+    then = next_round(after(here, seen(A, fit=False), seen(B)), name)
+    assert (started(then), asked(then)) == ([on("b", 0)], [])
+
+
+def test_what_asks_for_nothing_starts_at_once_and_nobody_is_asked() -> None:
+    first = next_round(snapshot(node("a"), job(1, spec_=black_box())))
+    assert len(started(first)) == 1
+    assert not asked(first)
+
+
+def test_jobs_of_one_environment_share_a_look_and_others_have_their_own() -> None:
+    here = snapshot(node("a"), *(job(i, spec_=NEEDS) for i in (1, 2, 3)), job(4, spec_=black_box(environment="e2")))
+    assert asked(next_round(here)) == [("a", "e1"), ("a", "e2")]
+    assert [look.spec for look in environments.wanted(here)] == [NEEDS, here.jobs[JobId(4)].spec]
+
+
+def test_only_servers_that_answer_and_are_not_drained_are_asked_and_only_for_jobs_that_may_start() -> None:
+    silent = node("b", state=NodeState.UNREACHABLE)
+    here = snapshot(node("a"), silent, node("c"), job(1, spec_=NEEDS))
+    here = after(here, facts.NodeDrained(0.0, NodeId("c"), "", ""))
+    assert [look.node for look in environments.wanted(here)] == ["a"]
+    assert [look.node for look in environments.wanted(here, B)] == []
+    held = snapshot(node("a"), job(1, spec_=NEEDS, state=JobState.HELD), running(2, on("a", 0), spec_=NEEDS))
+    assert environments.wanted(held) == []
+
+
+def test_what_was_found_is_looked_at_again_in_time() -> None:
+    here = after(snapshot(node("a"), node("b"), job(1, spec_=NEEDS)), seen(A, at=100.0), seen(B, fit=False, at=100.0))
+    for now, nodes in (
+        (100.0, []), (99.0 + UNFIT_FOR, []), (101.0 + UNFIT_FOR, ["b"]), (101.0 + FIT_FOR, ["a", "b"]), (50.0, ["a", "b"]),
+    ):  # fmt: skip
+        assert [look.node for look in environments.wanted(replace(here, now=now))] == nodes, now
+
+
+def test_who_submits_again_is_not_told_an_old_lack() -> None:
+    here = after(snapshot(node("a"), node("b"), job(1, spec_=NEEDS)), seen(A, fit=False), seen(B))
+    assert list(after(here, facts.Submitted(1.0, JobId(2), NEEDS)).checks) == [(B, "e1")]
+    assert after(here, facts.Submitted(1.0, JobId(2), black_box())).checks is here.checks
+
+
+def test_news_that_change_something_call_for_a_round_and_others_do_not() -> None:
+    here = replace(snapshot(node("a"), job(1, spec_=NEEDS)), round_at=0.0, now=1.0)
+    assert due(here, [seen(A)])
+    assert not due(after(here, seen(A)), [seen(A, at=1.0)])
+    assert due(after(here, seen(A)), [seen(A, fit=False)])
+
+
+def test_an_elastic_job_does_not_grow_onto_a_server_without_it_and_keeps_what_it_has() -> None:
+    here = snapshot(node("a", 2), node("b", 2), running(1, on("a", 0), spec_=ELASTIC), now=10_000.0)
+    here = environments.recalled(here)
+    one = here.jobs[JobId(1)]
+    assert {shape.nodes for shape in feasible(one, here)} == {1}
+    assert Shape(4, 2) in feasible(one, after(here, seen(B)))
+    here = after(here, seen(A, fit=False), seen(B, fit=False))  # a part of it is on a: that proves more
+    decision = next_round(here)
+    assert {shape.replicas for shape in feasible(one, here)} == {1, 2}
+    assert not any(isinstance(action, Stop) and action.target is None for action in decision.actions)
+
+
+def test_a_new_daemon_takes_what_its_jobs_prove_and_asks_for_the_rest() -> None:
+    here = snapshot(node("a"), node("b"), running(1, on("a", 0), spec_=ELASTIC), job(2, spec_=NEEDS))
+    here = environments.recalled(here)
+    assert list(here.checks) == [(A, "e1")]
+    assert [look.node for look in environments.wanted(here)] == ["b"]
+
+
+def test_a_server_that_was_removed_is_asked_anew_unless_a_job_is_there() -> None:
+    here = after(snapshot(node("a"), node("b"), running(1, on("a", 0), spec_=ELASTIC)), seen(A), seen(B))
+    here = after(here, facts.NodeRemoved(0.0, A), facts.NodeRemoved(0.0, B))
+    assert list(here.checks) == [(A, "e1")]
+
+
+def test_a_lack_that_shows_at_the_start_queues_the_job_again_and_is_remembered() -> None:
+    here = after(snapshot(node("a"), job(1, spec_=NEEDS)), seen(A))
+    here = next_round(here).snapshot
+    refused = facts.StartRefused(1.0, JobId(1), 1, A, "no folder /x", transient=True)
+    here = decide(
+        replace(here, now=1.0), [refused, seen(A, fit=False, at=1.0)], policy("goodput"), allocate=False
+    ).snapshot
+    assert here.jobs[JobId(1)].state is JobState.PENDING
+    assert not here.checks[A, "e1"].fit
+    assert explain(replace(here, now=20.0), {}, here.jobs[JobId(1)]).headline == "no server fits: no folder /x"
+
+
+def test_why_names_each_server_its_lack_and_the_fix() -> None:
+    here = snapshot(node("a"), node("b"), job(1, spec_=NEEDS), now=12.0)
+    assert explain(here, None, here.jobs[JobId(1)]).headline == "its environment is checked"
+    other = facts.EnvironmentSeen(10.0, B, "e1", False, "no interpreter /p", "make the interpreter")
+    here = after(here, seen(A, fit=False, at=2.0), other)
+    said = explain(here, {}, here.jobs[JobId(1)])
+    assert said.headline == "no server has its environment"
+    assert said.reasons == (
+        "server a: no folder /x (seen 10 s ago)",
+        "server b: no interpreter /p (seen 2 s ago)",
+    )
+    assert said.remedies == ("make it", "make the interpreter", "gpq looks again every 30 s")
+
+
+def test_why_of_a_job_that_waits_for_gpus_tells_which_servers_are_not_used() -> None:
+    full = Placement(((A, (DeviceId("a-0"),)),))
+    here = snapshot(
+        node("a", 1), node("b", 1), job(1, spec_=NEEDS), running(2, full, spec_=spec(level=Level.BLACK_BOX))
+    )
+    here = after(here, seen(A), seen(B, fit=False))
+    said = explain(here, {}, here.jobs[JobId(1)])
+    assert said.headline == "waits for GPUs"
+    assert "not used for it: server b: no folder /x (seen 0 s ago)" in said.reasons
+    assert (
+        explain(replace(here, checks={}), {}, job(1, spec_=replace(NEEDS, setup="make"))).headline == "its setup runs"
+    )

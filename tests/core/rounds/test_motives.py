@@ -1,0 +1,251 @@
+"""What for a job gets other GPUs: the line names the true cause, whatever it is, and its numbers are those of the placements."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpq.core.explain.explain import explain
+from gpq.core.feasibility.shapes import is_fixed
+from gpq.core.model.models import Exit, Job, Level, Placement, Snapshot, StopReason
+from gpq.core.model.nodes import DeviceProcess, DeviceState, Node, Reservation
+from gpq.core.model.profile import Noise, Profile, ProfileRow
+from gpq.core.model.units import JobId, NodeId
+from gpq.core.rounds.motives import motives, own_wish, reallocations
+from gpq.core.rounds.rounds import decide
+from gpq.policies.registry import policy
+from tests.support.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
+from tests.support.examples import examples
+
+
+def measured(scale: float = 0.9, up_to: int = 3) -> Profile:
+    rows = tuple(ProfileRow(1, k, 64, 0.08, 0.1 * k ** (1 - scale), 100.0) for k in range(1, up_to + 1))
+    return Profile(
+        declared=DECLARED, rows=rows, noise=Noise(1.0, 4000.0, 100), atomic_batch=64, samples_per_second=640.0
+    )
+
+
+def train(number: int, placement: Placement, *, low: int = 1, up_to: int = 0, **more: object) -> Job:
+    fields = {"spec_": spec(gpus=low, up_to=up_to), "profile": measured(), **more}
+    return running(number, placement, **fields)  # type: ignore[arg-type]
+
+
+def stopped(number: int, had: int, **more: object) -> Job:
+    """Ran on `had` GPUs and is queued again."""
+    fields = {"attempt": 1, "last_replicas": had, "profile": measured(), "spec_": spec(up_to=4), **more}
+    return job(number, **fields)  # type: ignore[arg-type]
+
+
+def motive(here: Snapshot, wanted: dict[int, Placement], number: int = 1) -> str:
+    return motives(here, {JobId(name): placement for name, placement in wanted.items()})[JobId(number)]
+
+
+# -- its user's own doing ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("had", "low", "up_to", "gets", "said"),
+    [
+        (3, 1, 1, 1, "3 -> 1 GPU: its user asked for 1 GPU"),
+        (1, 2, 2, 2, "1 -> 2 GPUs: its user asked for 2 GPUs"),
+        (1, 2, 4, 3, "1 -> 3 GPUs: its user asked for 2 to 4 GPUs"),
+        (1, 2, 0, 4, "1 -> 4 GPUs: its user asked for 2 GPUs or more"),
+        (2, 4, 4, 0, "stops and waits for 4 GPUs: its user asked for 4 GPUs"),
+    ],
+)
+def test_an_edit_of_its_own_is_named_whatever_else_goes_on(
+    had: int, low: int, up_to: int, gets: int, said: str
+) -> None:
+    mine = train(1, on("a", *range(had)), low=low, up_to=up_to)
+    here = snapshot(node("a", 8), mine, job(2))  # another waits, and gets what is free
+    wanted = {2: on("a", 7), **({1: on("a", *range(gets))} if gets else {})}
+    assert motive(here, wanted) == said
+
+
+def test_what_it_goes_on_with_after_an_edit_was_asked_for_as_well() -> None:
+    here = snapshot(node("a", 4), stopped(1, 1, spec_=spec(gpus=2, up_to=2), stop=StopReason.RESIZE))
+    assert motive(here, {1: on("a", 0, 1)}) == "goes on with 2 GPUs instead of 1: its user asked for 2 GPUs"
+
+
+def test_a_job_that_gives_way_to_an_edit_of_another_says_so() -> None:
+    here = snapshot(node("a", 4), train(1, on("a", 0, 1, 2)), train(2, on("a", 3), low=3, up_to=3))
+    told = motive(here, {1: on("a", 0), 2: on("a", 1, 2, 3)})
+    assert told == "3 -> 1 GPU: job 2 is to have more: its user asked for 3 GPUs"
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        ({"stop": StopReason.HOLD, "exit": Exit(0, stopped=True)}, "goes on with 2 GPUs after its user held it"),
+        ({"stop": StopReason.REQUEUE, "exit": Exit(0, stopped=True)}, "goes on with 2 GPUs after `gpq requeue`"),
+        ({"stop": StopReason.PREEMPT, "exit": Exit(0, stopped=True)}, "goes on with 2 GPUs"),
+        ({"exit": Exit(1)}, "goes on with 2 GPUs after a failure"),
+        ({"exit": Exit(None, lost=True)}, "goes on with 2 GPUs after it was lost with its server"),
+        ({"exit": Exit(126, unlaunched="port")}, "goes on with 2 GPUs"),
+        ({"exit": Exit(1), "spec_": black_box(2), "profile": Profile()}, "starts again with 2 GPUs after a failure"),
+    ],
+)
+def test_a_launch_names_what_came_before_it(before: dict[str, object], said: str) -> None:
+    assert motive(snapshot(node("a", 4), stopped(1, 2, **before)), {1: on("a", 0, 1)}) == said
+
+
+# -- what drives it away -----------------------------------------------------------------------------------------------
+
+
+def test_a_drained_server_a_reservation_an_owner_and_a_broken_gpu_are_the_cause_where_they_are() -> None:
+    here = snapshot(node("a", 2), node("b", 2), train(1, on("a", 0)), job(2), now=100.0)
+    there = {1: on("b", 0), 2: on("b", 1)}
+    drained = replace(here, drained={NodeId("a"): "new driver"})
+    assert motive(drained, there) == "moves to b:b-0: server a is drained: new driver"
+    held = Reservation(3, NodeId("a"), 0.0, 1000.0, (), "bob", "bob")
+    assert "moves to b:b-0: server a is reserved for bob" in motive(replace(here, reservations={3: held}), there)
+    there_now = replace(node("a", 2), owner="eva", yields=("eva",))
+    owners = Reservation(-1, NodeId("a"), 0.0, 1e11, (), "eva", "its owner")
+    yielded = replace(here, nodes={**here.nodes, NodeId("a"): there_now}, reservations={-1: owners})
+    assert "server a is eva's, who asked for it with `gpq yield`" in motive(yielded, {2: on("b", 1)})
+    assert motive(yielded, {2: on("b", 1)}).startswith("stops and waits for 1 GPU elsewhere: ")
+    lost = replace(here.nodes[NodeId("a")].devices[0], state=DeviceState.LOST, reason="it fell off the bus")
+    broken = replace(here.nodes[NodeId("a")], devices=(lost, *here.nodes[NodeId("a")].devices[1:]))
+    said = motive(replace(here, nodes={**here.nodes, NodeId("a"): broken}), there)
+    assert said == "moves to b:b-0: GPU 0 of a is lost: it fell off the bus"
+
+
+def test_gpus_that_it_did_not_use_are_the_cause_where_they_are() -> None:
+    here = snapshot(node("a", 4), train(1, on("a", 0, 1), idle=True), job(2))
+    assert motive(here, {1: on("a", 0), 2: on("a", 2)}) == "2 -> 1 GPU: it did not use what it had"
+
+
+def test_who_gets_them_is_named_not_who_comes_first() -> None:
+    grows, waits = train(2, on("a", 3)), job(3)
+    here = snapshot(node("a", 4), node("b", 1), train(1, on("a", 0, 1, 2)), grows, waits)
+    wanted = {1: on("a", 0), 2: on("a", 1, 2, 3), 3: on("b", 0)}  # the one that waits gets another server's
+    assert motive(here, wanted) == "3 -> 1 GPU: job 2 gains more from them"
+    pushed = {1: on("a", 0), 2: on("a", 1), 3: on("a", 3)}  # the two change places, and it is for the third
+    assert motive(here, pushed) == "3 -> 1 GPU: job 3 needs room"
+    assert motive(here, {1: on("a", 0)}) == "3 -> 1 GPU: the policy goodput keeps them free"
+
+
+def test_what_a_stop_and_its_launch_changed_begins_at_what_it_had() -> None:
+    asked = {"spec_": spec(gpus=2, up_to=2), "stop": StopReason.RESIZE, "target": on("a", 0, 1).shape}
+    here = snapshot(node("a", 4), stopped(1, 1, **asked))
+    wanted = {JobId(1): on("a", 0, 1)}
+    [told] = reallocations(here, wanted, motives(here, wanted))
+    assert (told.before, told.after) == (1, 2)
+
+
+# -- whatever a round decides ------------------------------------------------------------------------------------------
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Snapshot:
+    """Jobs on a server or two, some of them edited since, some waiting, some idle, in the background, drained, not declared."""
+    nodes: list[Node] = [node("a", draw(st.integers(1, 6))), node("b", draw(st.integers(0, 3)))]
+    free = [(each, index) for each in nodes for index in range(len(each.devices))]
+    jobs: list[Job] = []
+    for number in range(1, draw(st.integers(1, 5)) + 1):
+        low = draw(st.integers(1, 4))
+        up_to = draw(st.sampled_from([0, low, low + 2]))
+        level = draw(st.sampled_from([Level.SCRIPT, Level.SCRIPT, Level.SCRIPT, Level.SIGNAL, Level.BLACK_BOX]))
+        most = up_to if level is Level.SCRIPT else low
+        asked = spec(level=level, gpus=low, up_to=most, background=draw(st.booleans()))
+        count = draw(st.integers(0, 4))
+        home = draw(st.sampled_from(["a", "b"]))
+        there = [item for item in free if item[0].id == home][:count]
+        told = draw(st.booleans())
+        profile = measured(draw(st.sampled_from([0.1, 0.9])), draw(st.integers(1, 3))) if told else Profile()
+        if there:
+            free = [item for item in free if item not in there]
+            place = on(there[0][0].id, *(index for _, index in there))
+            since = draw(st.sampled_from([-1000.0, -1.0]))
+            idle = draw(st.booleans())
+            jobs.append(running(number, place, since=since, spec_=asked, profile=profile, idle=idle))
+        else:
+            jobs.append(job(number, spec_=asked, profile=profile))
+    here = snapshot(*nodes, *jobs, policy=draw(st.sampled_from(["goodput", "optimus", "fifo"])), settle_seconds=15.0)
+    drained = {NodeId("a"): "repair"} if draw(st.sampled_from([False, False, True])) else {}
+    return replace(here, drained=drained)
+
+
+@given(clusters())
+@settings(max_examples=examples(300), deadline=None)
+def test_of_any_round_each_motive_agrees_with_what_was_decided(here: Snapshot) -> None:
+    made = decide(here, [], policy(here.config.policy), allocate=True).round
+    assert made is not None
+    for name, said in made.motives.items():
+        one, wanted = here.jobs[name], made.placements.get(name)
+        gets = wanted.replicas if wanted is not None else 0
+        if found := re.match(r"(\d+) -> (\d+) GPU", said):
+            assert (int(found[1]), int(found[2])) == (one.replicas, gets), said
+        if found := re.match(r"(?:starts|goes on|starts again) with (\d+) GPU", said):
+            assert int(found[1]) == gets, said
+        if found := re.search(r"stops to give its (\d+) GPU", said):
+            assert (int(found[1]), gets) == (one.replicas, 0), said
+        if found := re.search(r"job (\d+) (needs room|gains more|is to have more)", said):
+            other = here.jobs[JobId(int(found[1]))]
+            given_to = made.placements[other.id].replicas
+            assert given_to > other.replicas, said
+            assert (other.placement is None) is (found[2] == "needs room"), said
+            assert not own_wish(one.spec, one.replicas), said
+        if one.placement is not None and one.elastic and own_wish(one.spec, one.replicas) and not here.drained:
+            assert "its user asked for" in said, said
+    for change in made.changes:
+        wanted = made.placements.get(change.job)
+        assert change.after == (wanted.replicas if wanted is not None else 0)
+        assert change.before == here.jobs[change.job].replicas
+
+
+NUMBERS: dict[str, Callable[[Snapshot, Job], int]] = {
+    r"runs on (\d+) GPU": lambda here, one: one.replicas,
+    r"it has (\d+) GPUs?, and": lambda here, one: one.replicas,
+    r"exactly what it may have \((\d+)\)": lambda here, one: one.replicas,
+    r"as many as it may have \((\d+)\)": lambda here, one: one.replicas,
+    r"all the GPUs that there are \((\d+)\)": lambda here, one: one.replicas,
+    r"the fewest that it may have \((\d+)\)": lambda here, one: one.replicas,
+    r"and keeps (\d+) GPU": lambda here, one: one.replicas,
+    r"and is to have (\d+) GPU": lambda here, one: one.spec.min_gpus,
+    r"^it needs (\d+) GPU": lambda here, one: one.spec.min_gpus,
+}
+
+
+@given(clusters())
+@settings(max_examples=examples(300), deadline=None)
+def test_each_number_in_an_explanation_is_that_of_the_placement(here: Snapshot) -> None:
+    held = {device for each in here.jobs.values() if each.placement for device in each.placement.devices}
+    usable = {
+        (each.id, device.id) for each in here.nodes.values() for device in each.devices if each.id not in here.drained
+    }
+    for one in here.jobs.values():
+        answer = explain(here, None, one)
+        for line in (answer.headline, *answer.reasons):
+            for pattern, expected in NUMBERS.items():
+                if found := re.search(pattern, line):
+                    assert int(found[1]) == expected(here, one), line
+            if found := re.search(r"(\d+) (?:of \d+ )?(?:is|are) free", line):
+                assert int(found[1]) == len(usable - held), line
+            if found := re.search(r"its user asked for (\d+) GPUs?$", line):
+                assert int(found[1]) == one.spec.min_gpus == one.spec.max_gpus
+            if "the fewest that it may have" in line:
+                assert one.spec.min_gpus == one.replicas, line
+            if "was not worth a restart" in line:
+                assert not is_fixed(one, here), line
+                assert here.config.policy != "fifo", line
+
+
+def test_a_job_that_has_fewer_than_it_may_have_by_now_says_both() -> None:
+    mine = train(1, on("a", 0), low=2, up_to=2)
+    reasons = explain(snapshot(node("a", 4), mine), None, mine).reasons
+    assert not any("fewest" in line for line in reasons)
+    assert any(line.startswith("it has 1 GPU, and its user asked for 2 GPUs") for line in reasons)
+
+
+def test_a_gpu_that_others_use_is_not_free_for_it() -> None:
+    machine = node("a", 3)
+    taken = replace(machine.devices[2], state=DeviceState.FOREIGN, processes=(DeviceProcess(7, "bob", "python"),))
+    mine = train(1, on("a", 0), up_to=2, profile=measured(0.0))
+    here = snapshot(replace(machine, devices=(*machine.devices[:2], taken)), mine, now=1000.0)
+    assert any("1 is free, and that was not worth a restart" in line for line in explain(here, None, mine).reasons)

@@ -1,0 +1,74 @@
+"""Master ports: outside the ephemeral range of the server, one attempt each, another one for the next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpq.core.model.actions import Launch
+from gpq.core.model.events import Launched
+from gpq.core.model.models import BatchOrder, Snapshot
+from gpq.core.model.units import JobId, NodeId
+from gpq.core.rounds.master_ports import FIRST, WELL_KNOWN, lease, leased, usable
+from gpq.core.rounds.planning import plan, repeat
+from gpq.core.state.folding import fold
+from tests.support.builders import job, node, on, snapshot
+
+HERE = on("a", 0)
+
+
+def port(number: int, attempt: int, given: Snapshot | None = None) -> int:
+    return lease(given or snapshot(node("a")), JobId(number), attempt, HERE, set())
+
+
+def test_no_port_is_used_twice_within_many_attempts_of_many_jobs() -> None:
+    near = [port(number, attempt) for number in range(1, 100) for attempt in range(1, 9)]
+    assert len(set(near)) == len(near)
+    assert all(FIRST <= each < 32_768 and each not in WELL_KNOWN for each in near)
+
+
+def test_two_daemons_on_one_machine_give_the_same_job_other_ports() -> None:
+    here = snapshot(node("a"), job(1))
+    ports = set()
+    for salt in (0, 1_234_567, 987_654_321):
+        [launch] = plan(replace(here, config=replace(here.config, port_salt=salt)), {JobId(1): HERE})
+        assert isinstance(launch, Launch)
+        ports.add(launch.port)
+    assert len(ports) == 3
+
+
+@pytest.mark.parametrize(
+    ("ephemeral", "first", "last"),
+    [
+        ((32_768, 60_999), 20_000, 32_767),
+        ((15_000, 64_000), 64_001, 65_535),
+        ((20_000, 65_535), 10_000, 19_999),
+        ((1_024, 65_535), 20_000, 32_767),  # none is left: the server has to say which is free
+    ],
+)
+def test_ports_lie_outside_what_the_server_gives_to_connections(
+    ephemeral: tuple[int, int], first: int, last: int
+) -> None:
+    span = usable(*ephemeral)
+    assert (span[0], span[-1]) == (first, last)
+    assert first <= port(1, 1, snapshot(replace(node("a"), ephemeral=ephemeral))) <= last
+
+
+def test_a_port_that_a_living_attempt_has_is_not_leased_again_on_that_server() -> None:
+    here = snapshot(node("a"), node("b"))
+    mine = port(1, 1)
+    taken = {(NodeId("a"), mine)}
+    assert lease(here, JobId(1), 1, HERE, taken) == mine + 1
+    assert lease(here, JobId(1), 1, on("b", 0), taken) == mine
+    assert taken == {(NodeId("a"), mine), (NodeId("a"), mine + 1), (NodeId("b"), mine)}
+
+
+def test_the_lease_is_kept_with_the_job_and_said_again_as_it_was() -> None:
+    before = snapshot(node("a"), job(1))
+    event = Launched(1.0, JobId(1), 1, HERE, BatchOrder(), port=20_123)
+    after = fold(before, [event]).snapshot
+    assert leased(after) == {(NodeId("a"), 20_123)}
+    [again] = repeat(after, NodeId("a"))
+    assert isinstance(again, Launch)
+    assert again.port == 20_123

@@ -1,0 +1,190 @@
+"""Seats for gangs: exactly what was asked for or nothing, in the order of the policy, moving as little as can be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpq.core.model.models import Allotment, JobState, Layout, Level, Placement, Shape, Snapshot, StopReason, Wish
+from gpq.core.model.units import JobId, NodeId
+from gpq.core.placement.placement import place
+from gpq.policies.shared.contest import eligible, waiting
+from gpq.policies.shared.gangs import Seats, seat_all
+from tests.support.builders import black_box, job, node, on, running, snapshot, spec
+
+
+def seated(here: Snapshot, *order: int, spread: bool = False) -> dict[int, Allotment]:
+    found = seat_all(here, [here.jobs[JobId(number)] for number in order], spread=spread)
+    return {int(name): allotment for name, allotment in found.items()}
+
+
+def layout(**counts: int) -> Layout:
+    return Layout(tuple((NodeId(name), count) for name, count in counts.items()))
+
+
+def test_jobs_that_wait_and_those_that_may_be_moved_contend() -> None:
+    here = snapshot(
+        node("a", 8),
+        job(1, at=5.0),
+        job(2, not_before=60.0),
+        job(3, wish=Wish.HOLD),
+        running(4, on("a", 0)),
+        running(5, on("a", 1), spec_=black_box()),
+        running(6, on("a", 2), since=-5.0),
+        job(7, at=9.0, spec_=spec(priority=1)),
+    )
+    assert [each.id for each in eligible(here)] == [1, 4, 7]
+    assert [each.id for each in waiting(here)] == [7, 1]
+
+
+def test_who_comes_first_is_seated_and_who_does_not_fit_is_skipped() -> None:
+    here = snapshot(node("a", 4), *(job(i, spec_=spec(gpus=k)) for i, k in ((1, 3), (2, 2), (3, 1))))
+    assert seated(here, 1, 2, 3) == {1: layout(a=3), 3: layout(a=1)}
+    assert seated(here, 2, 3, 1) == {2: layout(a=2), 3: layout(a=1)}
+
+
+def test_a_gang_that_fits_on_one_node_takes_the_fullest_or_with_spread_the_emptiest() -> None:
+    here = snapshot(node("a", 4), node("b", 2), job(1, spec_=spec(gpus=2)))
+    assert seated(here, 1) == {1: layout(b=2)}
+    assert seated(here, 1, spread=True) == {1: layout(a=2)}
+
+
+def test_a_script_spans_the_emptiest_nodes_and_a_command_none() -> None:
+    nodes = node("a", 1), node("b", 3), node("c", 2)
+    assert seated(snapshot(*nodes, job(1, spec_=spec(gpus=4))), 1) == {1: layout(b=3, c=1)}
+    assert seated(snapshot(*nodes, job(1, spec_=black_box(4))), 1) == {}
+    assert seated(snapshot(*nodes, job(1, spec_=spec(gpus=4, level=Level.SIGNAL))), 1) == {}
+
+
+def test_what_runs_keeps_its_devices_and_who_was_to_sit_there_sits_elsewhere() -> None:
+    two = spec(gpus=2)
+    here = snapshot(
+        node("a", 2),
+        node("b", 2),
+        job(1, spec_=two),
+        running(2, on("a", 0, 1), spec_=two),
+        running(3, on("b", 0, 1), spec_=two),
+    )
+    assert seated(here, 1, 2, 3) == {1: layout(b=2), 2: Shape(2)}
+    assert seated(here, 1, 3, 2) == {1: layout(a=2), 3: Shape(2)}
+    assert seated(here, 2, 3, 1) == {2: Shape(2), 3: Shape(2)}
+
+
+def test_a_running_job_moves_when_only_its_place_will_do_for_one_that_comes_first() -> None:
+    here = snapshot(node("a", 4), node("b", 2), job(1, spec_=black_box(4)), running(2, on("a", 0)))
+    assert seated(here, 1, 2) == {1: layout(a=4), 2: layout(b=1)}
+
+
+def test_a_job_starts_where_nobody_has_to_leave_first() -> None:
+    here = snapshot(node("a", 2), node("b", 1), running(1, on("b", 0)), job(2))
+    placed = place(here, seat_all(here, [here.jobs[JobId(2)]]))
+    assert placed == {JobId(2): on("a", 0)}
+    one_after_the_other = snapshot(node("a", 2), running(1, on("a", 0)), job(2))
+    assert place(one_after_the_other, seat_all(one_after_the_other, [job(2)])) == {JobId(2): on("a", 1)}
+
+
+def test_rather_than_spread_over_crumbs_it_waits_for_a_node_that_is_being_left() -> None:
+    jobs = running(1, on("a", 0, 1), spec_=spec(gpus=2)), job(2, spec_=spec(gpus=2))
+    here = snapshot(node("a", 2), node("b", 1), node("c", 1), *jobs)
+    assert seated(here, 2) == {2: layout(a=2)}
+
+
+def test_a_running_job_of_another_size_is_given_what_it_asked_for() -> None:
+    here = snapshot(node("a", 4), running(1, on("a", 0, 1, 2), spec_=spec(gpus=2)))
+    assert seated(here, 1) == {1: layout(a=2)}
+
+
+def test_the_devices_of_a_job_that_is_leaving_are_given_to_others() -> None:
+    leaving = running(1, on("a", 0, 1), spec_=spec(gpus=2), state=JobState.STOPPING)
+    leaving = replace(leaving, stop=StopReason.PREEMPT, stop_sent_at=-1.0)
+    here = snapshot(node("a", 2), leaving, job(2, spec_=spec(gpus=2)))
+    assert seated(here, 2, 1) == {2: layout(a=2)}
+    late = snapshot(node("a", 2), replace(leaving, stop_sent_at=-500.0), job(2, spec_=spec(gpus=2)))
+    assert seated(late, 2) == {1: Shape(2)}
+
+
+def test_a_job_that_is_leaving_does_not_claim_the_place_that_it_had() -> None:
+    leaving = running(1, on("a", 0), state=JobState.STOPPING, stop=StopReason.RESIZE, stop_sent_at=-1.0)
+    here = snapshot(node("a", 4), node("b", 1), leaving, job(2, spec_=black_box(4)))
+    assert seated(here, 1, 2) == {1: layout(b=1), 2: layout(a=4)}
+
+
+def test_what_who_moved_over_leaves_behind_is_given_to_others() -> None:
+    two = spec(gpus=2)
+    here = snapshot(
+        node("a", 2),
+        node("b", 2),
+        job(1, spec_=two),
+        running(2, on("a", 0)),
+        running(3, on("b", 0, 1), spec_=two),
+        job(4),
+    )
+    assert seated(here, 1, 2, 4, 3) == {1: layout(b=2), 2: Shape(1), 4: layout(a=1)}
+
+
+def test_the_emptiest_node_is_the_one_that_is_so_when_all_have_been_heard() -> None:
+    here = snapshot(node("a", 4), node("b", 4), job(1, spec_=spec(gpus=2)), running(2, on("a", 3)))
+    assert seated(here, 1, 2, spread=True) == {1: layout(b=2), 2: Shape(1)}
+
+
+def test_a_gang_is_of_one_type_the_one_with_most_devices_free() -> None:
+    nodes = node("a", 2, type="T4"), node("b", 3, type="A100"), node("c", 2, type="T4")
+    here = snapshot(*nodes, job(1, spec_=spec(gpus=4)), job(2, spec_=spec(gpus=3)), job(3))
+    assert seated(here, 1, 2, 3) == {
+        1: Layout(((NodeId("a"), 2), (NodeId("c"), 2)), "T4"),
+        2: Layout(((NodeId("b"), 3),), "A100"),
+    }
+    assert seated(snapshot(*nodes, job(1, spec_=spec(gpus=5))), 1) == {}
+    assert seated(snapshot(*nodes, job(1)), 1) == {1: Layout(((NodeId("a"), 1),), "T4")}
+
+
+class TooLarge:
+    """An oracle of a job whose batch does not fit into a T4."""
+
+    remaining_steps = 100.0
+
+    def step_seconds(self, shape: Shape) -> float | None:
+        return None if shape.gpu_type == "T4" else 1.0
+
+
+def test_a_type_on_which_the_job_cannot_run_is_not_offered_to_it() -> None:
+    here = snapshot(node("a", 4, type="T4"), node("b", 1, type="A100"), job(1), job(2))
+    here = replace(here, oracles={JobId(1): TooLarge(), JobId(2): TooLarge()})
+    assert seated(here, 1, 2) == {1: Layout(((NodeId("b"), 1),), "A100")}
+
+
+def test_nothing_is_named_that_could_not_be_placed() -> None:
+    """Where devices of one node differ in memory, `place` may give away the one that another job needs."""
+    small = node("a", 2, memory=16_000)
+    mixed = replace(small, devices=(replace(small.devices[0], memory_mib=80_000), small.devices[1]))
+    here = snapshot(mixed, job(1), job(2, spec_=spec(min_gpu_memory_mib=40_000)))
+    assert set(seated(here, 1, 2)) == {1}
+    found = seat_all(here, [here.jobs[JobId(2)], here.jobs[JobId(1)]])
+    assert found
+    assert set(place(here, found)) == set(found)
+
+
+def test_later_tells_the_devices_that_it_will_fit_on_once_others_are_gone() -> None:
+    fixed = [running(1, on("a", 0, 1), spec_=black_box(2)), running(2, on("b", 0), spec_=black_box())]
+    here = snapshot(node("a", 2), node("b", 2), *fixed, job(3, spec_=spec(gpus=3)), job(4, spec_=black_box(3)))
+    seats, waits = Seats(here, keep_running=True), here.jobs[JobId(3)]
+    assert not seats.admit(waits)
+    assert seats.later(waits, [JobId(2)]) is None
+    assert seats.later(waits, [JobId(1)]) == Placement((*on("a", 0, 1).parts, *on("b", 1).parts))
+    assert seats.could_ever(waits)
+    assert not seats.could_ever(here.jobs[JobId(4)])
+
+
+def test_devices_to_avoid_are_avoided() -> None:
+    here = snapshot(node("a", 1), node("b", 1), job(1), job(2))
+    seats = Seats(here, keep_running=True)
+    assert seats.admit(here.jobs[JobId(1)], on("a", 0))
+    assert not seats.admit(here.jobs[JobId(2)], on("a", 0))
+    assert seats.allotments() == {JobId(1): layout(b=1)}
+
+
+def test_a_gang_on_several_nodes_stays_where_it_is() -> None:
+    spread = Placement((*on("a", 0, 1).parts, *on("b", 0).parts))
+    here = snapshot(node("a", 2), node("b", 2), node("c", 4), running(1, spread, spec_=spec(gpus=3)), job(2))
+    found = seat_all(here, eligible(here))
+    assert found[JobId(1)] == Shape(3, 2)
+    assert place(here, found)[JobId(1)] == spread

@@ -1,0 +1,1 @@
+"""What tests are made with: jobs and nodes to order, servers, processes, patience. It tests nothing itself."""
