@@ -21,10 +21,10 @@ from pathlib import Path
 
 from gpq.client.connection import Connection
 from gpq.core.model.events import Event, Exited, Launched, Started, Submitted
-from gpq.core.model.models import BatchOrder, Exit, JobSpec, Level, Placement
+from gpq.core.model.jobs import BatchOrder, Exit, JobSpec, Level, Placement
 from gpq.core.model.profile import Declared, Profile, ProfileRow
 from gpq.core.model.units import DeviceId, JobId, NodeId
-from gpq.core.state.folding import fold
+from gpq.core.state.apply_events import fold
 from gpq.rpc.messages import DaemonInfo, Info, JobList, Status
 from gpq.store.sqlite import SqliteStore
 

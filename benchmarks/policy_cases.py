@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 
-from gpq.sim.compare import compare, workers
+from gpq.sim.compare import compare, process_pool
 from gpq.sim.measurements.sources import SIA, Charges, Published
 from gpq.sim.replay import cluster
 from gpq.sim.replay.outcomes import Summary, summary
@@ -125,7 +125,7 @@ class Bench:
         return [self._known[case] for case in cases]
 
 
-def progress_of(count: int) -> workers.Progress:
+def progress_of(count: int) -> process_pool.Progress:
     """A line on stderr whenever another run has ended."""
     told = [0]
 

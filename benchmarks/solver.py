@@ -28,17 +28,17 @@ from round import Rng, cluster, profile, truth
 
 from gpq.core.goodput import goodput as gp
 from gpq.core.model.events import TimingSums
-from gpq.core.model.models import BatchOrder, Job, JobSpec, JobState, Level, Shape, Snapshot
+from gpq.core.model.jobs import BatchOrder, Job, JobSpec, JobState, Level, Shape, Snapshot
 from gpq.core.model.profile import Noise, Profile
 from gpq.core.model.units import JobId
 from gpq.core.rounds.rounds import decide
-from gpq.core.state.profiling import merge, rested
+from gpq.core.state.learn_profile import merge, rested
 from gpq.policies.goodput import candidates
 from gpq.policies.goodput.policy import solved
 from gpq.policies.goodput.valuation import Valued
-from gpq.policies.pollux import pollux_problem
+from gpq.policies.pollux import problem
 from gpq.policies.registry import policy
-from gpq.policies.shared import contenders
+from gpq.policies.shared import sizing
 from gpq.policies.solvers.knapsack import Item, solve
 
 BARS = {(64, 30): 5.0, (256, 100): 20.0, (1024, 1000): 150.0, (10_000, 10_000): 2000.0}  # CPU ms
@@ -188,7 +188,7 @@ def against_highs(items: Sequence[Item], capacity: int, value: float) -> dict[st
 def against_search(snapshot: Snapshot) -> dict[str, Any]:
     """Pollux's objective as the solver and as the genetic search find it in the same round, and the time of the search."""
 
-    mine = pollux_problem.objective(snapshot, by_solver(snapshot))
+    mine = problem.objective(snapshot, by_solver(snapshot))
     spent, ratios = [], []
     for seed in range(GENETIC_ROUNDS):
         here = replace(snapshot, config=replace(snapshot.config, seed=seed))
@@ -196,20 +196,20 @@ def against_search(snapshot: Snapshot) -> dict[str, Any]:
         began = time.process_time()
         theirs = search.allocate(here)
         spent.append((time.process_time() - began) * 1e3)
-        ratios.append(mine / pollux_problem.objective(here, theirs))
+        ratios.append(mine / problem.objective(here, theirs))
     return {"search_ms": median(spent), "objective_over_search": min(ratios)}
 
 
 def by_solver(snapshot: Snapshot) -> Mapping[JobId, Shape]:
     """What `goodput`'s solver and repair choose when a shape is worth to each job what it is worth to Pollux's search."""
-    entrants = contenders.entrants(snapshot)
-    share = pollux_problem.shares(snapshot, entrants)[""]
+    entrants = sizing.entrants(snapshot)
+    share = problem.shares(snapshot, entrants)[""]
     rivals = {contender.job.id: contender for contender in entrants.contenders}
     found = candidates.field_of(snapshot)
     valued = []
     for each in found.candidates:
         job, rival = each.job, rivals[each.job.id]
-        most = max(pollux_problem.growth_cap(rival), each.current.replicas if each.current else 0)
+        most = max(problem.growth_cap(rival), each.current.replicas if each.current else 0)
         held = each.current if job.placement is not None else None
         known = [
             (s, t) for s, t in zip(each.options.shapes, each.options.tidy.tolist(), strict=True) if s.replicas <= most
@@ -217,14 +217,14 @@ def by_solver(snapshot: Snapshot) -> Mapping[JobId, Shape]:
         known = [(shape, tidy) for shape, tidy in known if shape != held]
         always = [None, *(shape for shape, tidy in known if tidy)]
         shapes = [*always, *(shape for shape, tidy in known if not tidy)]
-        table = pollux_problem.speedups(job, "", share, most) * share.scale
-        left = pollux_problem.restart_factor(job, snapshot.now, snapshot.config)
+        table = problem.speedups(job, "", share, most) * share.scale
+        left = problem.restart_factor(job, snapshot.now, snapshot.config)
         worth = [left * float(table[int(s.nodes > 1), s.replicas]) if s is not None else 0.0 for s in shapes]
         if held is not None:
             shapes, worth = [held, *shapes], [float(table[int(held.nodes > 1), held.replicas]), *worth]
         tidy_ones = len(always) + (held is not None)
         menu = candidates.menu_of(tuple(shapes), tidy_ones)
-        valued.append(Valued(job.id, menu, -1.0 / (np.array(worth) + pollux_problem.FLOOR)))
+        valued.append(Valued(job.id, menu, -1.0 / (np.array(worth) + problem.FLOOR)))
     return {**found.kept, **solved(snapshot, found, valued)}
 
 

@@ -52,9 +52,9 @@ def _through_the_door(argv: list[str]) -> int:
         except OSError:  # the output takes no more: a shell that completes shows no complaint
             code = 1
         return leave(code)
-    from gpq.cli import door
+    from gpq.cli import fast_path
 
-    code = door.run(argv)
+    code = fast_path.run(argv)
     return leave(code) if argv[:1] == ["status"] else code
 
 

@@ -5,7 +5,7 @@
 
 import os
 
-MARKS = "marks.json"  # what must not go back with the database; see store/marks.py
+MARKS = "marks.json"  # what must not go back with the database; see store/high_water_marks.py
 
 
 def home() -> str:

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpq.core.accounting.accounting import Record
+from gpq.core.accounting.usage import Record
 from gpq.core.model.actions import Action
 from gpq.core.model.events import Event
-from gpq.core.model.models import Job, Snapshot
+from gpq.core.model.jobs import Job, Snapshot
 from gpq.core.model.units import JobId, Seconds
 
 

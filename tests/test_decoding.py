@@ -14,7 +14,7 @@ from gpq import decoding
 # What a daemon does whose first two commands come together: without the lock every second such process ended by SIGSEGV.
 AT_ONCE = """
 import sys, threading
-from gpq.core.model.models import Job
+from gpq.core.model.jobs import Job
 from gpq.store import rows
 from tests.support.builders import on, running
 

@@ -20,7 +20,7 @@ from gpq.api.surroundings import (
     top,
 )
 from gpq.errors import UsageError
-from gpq.options.parsing import moments
+from gpq.options.parsing import datetimes
 from gpq.options.query import is_query
 from gpq.rpc import messages
 from gpq.rpc.messages import (
@@ -103,7 +103,7 @@ def history(
     if number < 0:
         raise UsageError(f"--number {number} is below 0", "write a whole number, 0 for all")
     states = [state] if isinstance(state, str) and state else list(state)
-    begin, end = moments.window(past(since, "--since"), past(until, "--until"))
+    begin, end = datetimes.window(past(since, "--since"), past(until, "--until"))
     return ask(messages.History(_named(jobs), user, states, begin, end, number), HistoryList)
 
 
@@ -112,7 +112,7 @@ def report(
 ) -> ReportView:
     """GPU hours, what they were worth, waits, restarts and fairness of a window, as `gpq report --json`. Raises as
     `history`."""
-    begin, end = moments.window(past(since, "--since"), past(until, "--until"))
+    begin, end = datetimes.window(past(since, "--since"), past(until, "--until"))
     return ask(messages.Report(begin, end, by), ReportView)
 
 

@@ -16,7 +16,7 @@ from gpq.api import options
 from gpq.client import following
 from gpq.client.connection import Lasting, call
 from gpq.errors import NotFound, Refused, UsageError
-from gpq.options import edits
+from gpq.options import edit_request
 from gpq.options.parsing import values
 from gpq.rpc import messages
 
@@ -186,7 +186,7 @@ class Job:
             begin=begin, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory, max_batch_size=max_batch_size,
             array_limit=array_limit, background=background, notify=notify, notify_on=notify_on, accept=accept,
         )  # fmt: skip
-        answer = call(edits.request([str(self.id)], **options.read(given)), messages.Changed)
+        answer = call(edit_request.request([str(self.id)], **options.read(given)), messages.Changed)
         if answer.unchanged and not answer.jobs:
             raise Refused("; ".join(answer.unchanged), f"`gpq show {self.id}` tells how it is")
         return list(answer.said)

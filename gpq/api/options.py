@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from gpq.errors import UsageError
-from gpq.options import asking
+from gpq.options import submit_request
 from gpq.options.parsing import sweep_values
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Options(TypedDict, total=False):
     accept: str | Sequence[str]
 
 
-def asked(script: Sequence[Word], command: Sequence[Word] | None, given: Mapping[str, Any]) -> asking.Settled:
+def asked(script: Sequence[Word], command: Sequence[Word] | None, given: Mapping[str, Any]) -> submit_request.Settled:
     """What the command line would have read, with what the lines of a script add. Raises UsageError."""
     if command is not None and script:
         raise UsageError("both a script and a command", "gpq.submit('train.py', ...) or gpq.submit(command=[...])")
@@ -75,9 +75,11 @@ def asked(script: Sequence[Word], command: Sequence[Word] | None, given: Mapping
             "command=['./run.sh', 'data'], or for a line of shell command=['sh', '-c', '...']",
         )
     # What has its default is not given: a script's lines may say otherwise.
-    texts = {asking.LISTS.get(name, name): value for name, value in read(given).items() if value or name in SIZES}
+    texts = {
+        submit_request.LISTS.get(name, name): value for name, value in read(given).items() if value or name in SIZES
+    }
     words = [word(each) for each in (script if command is None else command)]
-    return asking.settle(asking.Parsed(texts, words, command is not None))
+    return submit_request.settle(submit_request.Parsed(texts, words, command is not None))
 
 
 def read(given: Mapping[str, Any]) -> dict[str, Any]:

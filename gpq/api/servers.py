@@ -14,7 +14,7 @@ from gpq.rpc import messages
 from gpq.rpc.messages import Drained, Reserved, Yielded
 
 if TYPE_CHECKING:
-    from gpq.options.documents import NodeRemoved, NodesAdded
+    from gpq.options.json_answers import NodeRemoved, NodesAdded
 
 
 def add_node(
@@ -35,8 +35,8 @@ def add_node(
     `yes`: accept a new host key, of which a remark is logged. Raises gpq.errors.Refused for a host key that is not known,
     and GpqError for a server that cannot be reached or has nothing to run jobs on; then nothing was written.
     """
-    from gpq.options import documents
-    from gpq.servers import adding, servers
+    from gpq.options import json_answers
+    from gpq.servers import adding, changes
 
     if slots is not None and not 0 <= slots <= 1024:
         raise UsageError(f"--slots {slots} is out of range", "from 0 to 1024")
@@ -44,17 +44,17 @@ def add_node(
         raise UsageError(f"--port {port} is out of range", "from 1 to 65535; 0 is ssh's own")
     listed = [str(each) for each in ([gpus] if isinstance(gpus, str) else gpus)]
     wanted = adding.Wanted(host, name, listed, slots, python, port, address, os.fspath(ssh_config))
-    found = documents.AddedNode(**adding.add(wanted, Onlooker(), yes=yes, quiet=True, asks=False))
-    return documents.NodesAdded([found], servers.taken_in([found.name], _note))
+    found = json_answers.AddedNode(**adding.add(wanted, Onlooker(), yes=yes, quiet=True, asks=False))
+    return json_answers.NodesAdded([found], changes.taken_in([found.name], _note))
 
 
 def remove_node(node: str, *, force: bool = False) -> NodeRemoved:
     """Take a server out of config.toml, as `gpq nodes remove`. Raises Refused while jobs are on it, unless `force`: they run
     on, and gpq hears no more of them. NotFound where config.toml has no such server."""
-    from gpq.options import documents
-    from gpq.servers import servers
+    from gpq.options import json_answers
+    from gpq.servers import changes
 
-    return documents.NodeRemoved(node, servers.removed(node, _note, force=force))
+    return json_answers.NodeRemoved(node, changes.removed(node, _note, force=force))
 
 
 def drain(node: str, reason: str = "") -> Drained:
@@ -77,10 +77,10 @@ def reserve(
     It ends at `until` or after `duration`; a timedelta as `start` or `until` is from now. Raises gpq.errors.UsageError,
     NotFound for a server or GPU that is none, Refused where somebody has it reserved then.
     """
-    from gpq.servers import servers
+    from gpq.servers import changes
 
     length = "" if duration == "" else seconds(duration, "--for-duration")
-    asked = servers.reserve(node, user, moment(start, "--from"), moment(until, "--until"), length)
+    asked = changes.reserve(node, user, moment(start, "--from"), moment(until, "--until"), length)
     return call(asked, Reserved)
 
 
@@ -94,10 +94,10 @@ def yield_node(node: str = "local", duration: Duration = "8h", *, end: bool = Fa
     """Get your own server back from everybody's gpq for so long, or with `end` give it back, as `gpq yield`. Raises GpqError
     where it cannot be asked, NotFound for no such server."""
     from gpq.options.parsing import values
-    from gpq.servers import servers
+    from gpq.servers import changes
 
     length = 0.0 if end else values.seconds(seconds(duration, "--for"), "--for")
-    return servers.yielded(node, length)
+    return changes.yielded(node, length)
 
 
 def _note(what: str, hint: str) -> None:

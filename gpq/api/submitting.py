@@ -10,7 +10,7 @@ from gpq.api.handles import LOG, Array, Job
 from gpq.api.options import Duration, Gpus, Moment, Options, Selector, Word, asked
 from gpq.client.connection import call
 from gpq.errors import UsageError
-from gpq.options import asking, left_behind
+from gpq.options import left_behind, submit_request
 from gpq.rpc import messages
 from gpq.rpc.messages import DryRun
 
@@ -119,22 +119,22 @@ def submit_array(
     return Array(answer.id, tuple(Job(number) for number in answer.jobs), tuple(answer.warnings))
 
 
-def _several(settled: asking.Settled) -> bool:
+def _several(settled: submit_request.Settled) -> bool:
     return bool(settled.asked.array or settled.asked.sweep or settled.asked.sweep_file)
 
 
-def _request(settled: asking.Settled, hold: bool, *, dry_run: bool = False) -> messages.Submit:
+def _request(settled: submit_request.Settled, hold: bool, *, dry_run: bool = False) -> messages.Submit:
     if settled.how["dry_run"] and not dry_run:
         raise UsageError(
             "a line at the head of the script says --test-only, and sbatch would queue nothing", "take it out"
         )
-    request, notes = asking.requested(settled, hold=hold, dry_run=dry_run)
+    request, notes = submit_request.requested(settled, hold=hold, dry_run=dry_run)
     for note in [*settled.notes, *notes, *left_behind.notes(request.spec, os.environ)]:
         LOG.warning("%s", note)
     return request
 
 
-def _submit(settled: asking.Settled, hold: bool) -> messages.Submitted:
+def _submit(settled: submit_request.Settled, hold: bool) -> messages.Submitted:
     answer = call(_request(settled, hold), messages.Submitted)
     for warning in answer.warnings:
         LOG.warning("%s", warning)

@@ -11,7 +11,7 @@ from gpq.rpc import messages
 from gpq.rpc.messages import DaemonInfo, TopView
 
 if TYPE_CHECKING:
-    from gpq.options.documents import Sent, Settings, Targets
+    from gpq.options.json_answers import Sent, Settings, Targets
 
 
 def top(*jobs: Selector) -> TopView:
@@ -59,11 +59,11 @@ def settings() -> Settings:
     from dataclasses import asdict
 
     from gpq import config, outward
-    from gpq.options import documents
+    from gpq.options import json_answers
     from gpq.policies.registry import POLICIES
 
     found = config.load(policies=POLICIES)
-    return documents.Settings(**{**asdict(found), "notify": outward.without_urls(found.notify)})
+    return json_answers.Settings(**{**asdict(found), "notify": outward.without_urls(found.notify)})
 
 
 def notify_targets() -> Targets:
@@ -75,6 +75,6 @@ def notify_targets() -> Targets:
 
 def notify_test(*names: str) -> Sent:
     """Send a message to each of them now, and say which services took it. Raises UsageError for a name that is none."""
-    from gpq.options import documents, targets
+    from gpq.options import json_answers, targets
 
-    return documents.Sent(list(targets.tried(names)))
+    return json_answers.Sent(list(targets.tried(names)))

@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from gpq import pace
 from gpq.config import HOST
-from gpq.connectors import ssh_words
+from gpq.connectors import ssh_errors
 from gpq.connectors.base import Channel
 from gpq.connectors.bundle import Bundle
 from gpq.connectors.handshake import Handshake
@@ -106,7 +106,7 @@ class SshChannel:
     def last_words(self) -> str:
         return str(self.problem() or "")
 
-    def problem(self) -> ssh_words.Problem | None:
+    def problem(self) -> ssh_errors.Problem | None:
         """What ssh, or else the other end, said last."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(CLOSE_PATIENCE)  # its stdout ends a moment before its last words
@@ -118,8 +118,8 @@ class SshChannel:
             return None
         # 255 is ssh's own; what the other end complained of is told as it is.
         if self.process.returncode not in (255, None):
-            return ssh_words.last(said)
-        return ssh_words.problem(said, self.target.host, self.target.shown, agentless=self.agentless)
+            return ssh_errors.last(said)
+        return ssh_errors.problem(said, self.target.host, self.target.shown, agentless=self.agentless)
 
     def close(self) -> None:
         """End ssh and what it started (jump hosts). The server notices, and jobs do not."""
@@ -180,10 +180,10 @@ class SshConnector:
         except EOFError:
             # What is no login shell says so where a shell would have answered.
             heard = "" if talk.seconds else talk.noise.decode("utf-8", "replace")
-            problem = ssh_words.known(heard, target.host) or channel.problem()
+            problem = ssh_errors.known(heard, target.host) or channel.problem()
             channel.close()
             if problem is None:
-                problem = ssh_words.ended(target.host, channel.process.returncode, target.shown)
+                problem = ssh_errors.ended(target.host, channel.process.returncode, target.shown)
             kind = Refused if problem.lasting else GpqError
             raise kind(problem.sentence, problem.hint) from None
         except BaseException:

@@ -10,15 +10,15 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from gpq.control.tally import Tally
+from gpq.control.counters import Tally
 from gpq.core.feasibility import environments
 from gpq.core.model.events import EnvironmentSeen, Event, NodeSeen, NodeSilent, Submitted
-from gpq.core.model.models import Config, Job, Snapshot
+from gpq.core.model.jobs import Config, Job, Snapshot
 from gpq.core.model.policy import Policy
 from gpq.core.model.units import JobId, Seconds
-from gpq.core.rounds.healing import not_from_the_future
+from gpq.core.rounds.reconcile import not_from_the_future
 from gpq.core.rounds.rounds import Decision, Round, decide, due, next_round
-from gpq.core.state.folding import fold
+from gpq.core.state.apply_events import fold
 from gpq.errors import DaemonUnreachable, GpqError, StoreFailed
 from gpq.ports import Store, World
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from gpq.control import narration
-from gpq.core.model.models import Job
+from gpq.control import event_text
+from gpq.core.model.jobs import Job
 from gpq.core.model.units import Seconds
 from gpq.rpc.messages import DivergedView
 
@@ -16,7 +16,7 @@ def diverged(job: Job, until: Seconds) -> list[DivergedView]:
     """`until`: the end of a job that has ended, else now."""
     values = dict(job.profile.metrics)
     views = [
-        DivergedView(name, str(values[name]), narration.stamp(since), max(until - since, 0.0))
+        DivergedView(name, str(values[name]), event_text.stamp(since), max(until - since, 0.0))
         for name, since in job.profile.diverged
         if not math.isfinite(values.get(name, 0.0))
     ]

@@ -25,10 +25,10 @@ import gpq
 from gpq import attributes, config, daemon, outward, paths
 from gpq.connectors import environment
 from gpq.control.controller import Controller
-from gpq.core.model.models import Attributes, Config
-from gpq.daemon.clock.reign import Reign
-from gpq.daemon.files.keeping import Keeper
-from gpq.daemon.nodes.fleet import Fleet
+from gpq.core.model.jobs import Attributes, Config
+from gpq.daemon.clock.epoch import Reign
+from gpq.daemon.files.garbage_collection import Keeper
+from gpq.daemon.nodes.registry import Fleet
 from gpq.daemon.nodes.world import LiveWorld
 from gpq.daemon.notifications.notifier import Notifier
 from gpq.daemon.service.server import Server

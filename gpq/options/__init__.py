@@ -3,5 +3,5 @@
 Prints nothing and imports no typer. `parsing` turns words into values, `directives` reads lines in
 scripts. The command line and the Python API share all of it.
 
-Open `asking.py` first.
+Open `submit_request.py` first.
 """

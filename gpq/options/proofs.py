@@ -6,7 +6,7 @@ import os
 import shlex
 
 from gpq.check import keeping
-from gpq.options import spec
+from gpq.options import job_spec
 from gpq.rpc.messages import ArrayMessage, ProofMessage, SpecMessage
 from gpq.rpc.placeholders import filled
 
@@ -14,11 +14,11 @@ LIBRARY, EPOCHS = "gpq_agent", ".epochs("  # in scripts that use it, and that ma
 MOST_READ = 1 << 20  # characters of a script
 
 
-def of(asked: spec.Asked, built: SpecMessage, array: ArrayMessage | None) -> tuple[ProofMessage | None, list[str]]:
+def of(asked: job_spec.Asked, built: SpecMessage, array: ArrayMessage | None) -> tuple[ProofMessage | None, list[str]]:
     """The proof of a script, and a remark on it, or that there is none. An array goes by its first job."""
     if built.level != "script" or not asked.words:
         return None, []
-    script = os.path.join(spec.directory(asked.cwd), os.path.expanduser(asked.words[0]))
+    script = os.path.join(job_spec.directory(asked.cwd), os.path.expanduser(asked.words[0]))
     values = {"index": str(array.indices[0]), **(array.params or [{}])[0]} if array is not None else {}
     arguments = [filled(word, values) for word in asked.words[1:]]
     line = shlex.join([asked.words[0], *arguments])

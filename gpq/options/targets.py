@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpq import config, outward
-from gpq.options import documents
+from gpq.options import json_answers
 
 LIMIT = 30.0  # seconds for each
 
 
-def listed() -> documents.Targets:
+def listed() -> json_answers.Targets:
     """The targets of config.toml, and what holds for jobs that name none."""
     table = config.load().notify
     settings, shown = outward.notify(table), outward.without_urls(table)
     kinds = {name: str(shown[name]).partition(":")[0] for name in settings.targets}
-    return documents.Targets(kinds, list(settings.default), list(settings.on), settings.lines)
+    return json_answers.Targets(kinds, list(settings.default), list(settings.on), settings.lines)
 
 
-def tried(names: Sequence[str]) -> Iterator[documents.SentView]:
+def tried(names: Sequence[str]) -> Iterator[json_answers.SentView]:
     """Send a message to each now. Raises UsageError for a name that is none, before anything is sent."""
-    from gpq.notify.courier import Courier
+    from gpq.notify.worker_pool import Courier
 
     outward.check_targets(names, outward.notify(config.load().notify))
     for name in dict.fromkeys(names):
         why = Courier().deliver(name, "gpq: a test", "gpq can reach you here.", LIMIT)
-        yield documents.SentView(name, not why, why)
+        yield json_answers.SentView(name, not why, why)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpq.core.model.models import Allotment, Job, Placement, Snapshot
+from gpq.core.model.jobs import Allotment, Job, Placement, Snapshot
 from gpq.core.model.units import JobId, Seconds
-from gpq.policies.shared.contest import waiting
+from gpq.policies.shared.eligible import waiting
 from gpq.policies.shared.gangs import Seats
-from gpq.policies.shared.lengths import Lengths
+from gpq.policies.shared.remaining_time import Lengths
 
 NEVER = float("inf")
 

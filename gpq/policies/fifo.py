@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpq.core.model.models import Allotment, Snapshot
+from gpq.core.model.jobs import Allotment, Snapshot
 from gpq.core.model.units import JobId
-from gpq.policies.shared.contest import waiting
+from gpq.policies.shared.eligible import waiting
 from gpq.policies.shared.gangs import Seats
 
 

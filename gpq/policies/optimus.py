@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpq.core.model.models import Allotment, Snapshot
+from gpq.core.model.jobs import Allotment, Snapshot
 from gpq.core.model.units import JobId
-from gpq.policies.shared.contenders import Contender, entrants
-from gpq.policies.shared.marginal import Gain, allot
-from gpq.policies.shared.speeds import remaining_steps, step_seconds
+from gpq.policies.shared.greedy import Gain, allot
+from gpq.policies.shared.sizing import Contender, entrants
+from gpq.policies.shared.step_speeds import remaining_steps, step_seconds
 
 
 class Optimus:

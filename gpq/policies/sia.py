@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from gpq.core.feasibility.shapes import shape_now
 from gpq.core.goodput import estimates
-from gpq.core.model.models import Allotment, Job, Level, Shape, Snapshot
+from gpq.core.model.jobs import Allotment, Job, Level, Shape, Snapshot
 from gpq.core.model.units import JobId
-from gpq.policies.shared.contest import configurations, contest, priority_weight
+from gpq.policies.shared.eligible import configurations, contest, priority_weight
 from gpq.policies.shared.packing import pack
-from gpq.policies.shared.transfer import informed
+from gpq.policies.shared.type_transfer import informed
 from gpq.policies.solvers.assignment import Option, cheapest
 
 POWER = -0.5  # p: of the normalised goodput; -infinity would be max-min, 1 the plain sum

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpq.core.model.models import Allotment, Snapshot
+from gpq.core.model.jobs import Allotment, Snapshot
 from gpq.core.model.units import JobId
-from gpq.policies.shared import convergence
-from gpq.policies.shared.contenders import Contender, entrants
-from gpq.policies.shared.marginal import Gain, allot
-from gpq.policies.shared.speeds import step_seconds, steps_done
+from gpq.policies.shared import loss_curve
+from gpq.policies.shared.greedy import Gain, allot
+from gpq.policies.shared.sizing import Contender, entrants
+from gpq.policies.shared.step_speeds import step_seconds, steps_done
 
 
 class Slaq:
@@ -33,7 +33,7 @@ def _fall(contender: Contender, snapshot: Snapshot) -> Gain:
     """The share of its loss that so many GPUs take off in a round; without a curve k / (k + 1), as if
     one GPU took off half of it."""
     job = contender.job
-    curve = convergence.fit(job.profile.losses)
+    curve = loss_curve.fit(job.profile.losses)
     seconds, done = step_seconds(contender, snapshot.oracles.get(job.id)), steps_done(job)
 
     def fall(replicas: int) -> float:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpq.core.model.models import Allotment, Job, Snapshot, arrival
+from gpq.core.model.jobs import Allotment, Job, Snapshot, arrival
 from gpq.core.model.units import JobId, Seconds
-from gpq.policies.shared.contest import eligible
+from gpq.policies.shared.eligible import eligible
 from gpq.policies.shared.gangs import seat_all
-from gpq.policies.shared.lengths import Lengths
+from gpq.policies.shared.remaining_time import Lengths
 
 
 class Srtf:

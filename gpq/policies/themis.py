@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpq.core.accounting.fairness import active, devices_up, finish_time_fairness
-from gpq.core.model.models import Allotment, Job, Snapshot, arrival
+from gpq.core.model.jobs import Allotment, Job, Snapshot, arrival
 from gpq.core.model.units import JobId, Seconds
-from gpq.policies.shared.contest import eligible
+from gpq.policies.shared.eligible import eligible
 from gpq.policies.shared.gangs import seat_all
-from gpq.policies.shared.lengths import Lengths
+from gpq.policies.shared.remaining_time import Lengths
 
 LEASE: Seconds = 900.0  # a job that was given its GPUs keeps them so long (the paper leases for tens of minutes)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpq.core.model.models import Allotment, Job, Snapshot, arrival
+from gpq.core.model.jobs import Allotment, Job, Snapshot, arrival
 from gpq.core.model.units import JobId
-from gpq.policies.shared.contest import eligible
+from gpq.policies.shared.eligible import eligible
 from gpq.policies.shared.gangs import seat_all
 
 DEMOTED_AT = 16 * 3600.0  # GPU-seconds of attained service, as in the Pollux artifact's Tiresias

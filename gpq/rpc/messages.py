@@ -107,7 +107,7 @@ class Status(Request, frozen=True):
     recent: int = 20
     user: str = ""
     states: list[str] = []
-    query: list[str] = []  # `user=ana`, `tag~cifar`, `sort=-goodput` (gpq.control.answers.queries)
+    query: list[str] = []  # `user=ana`, `tag~cifar`, `sort=-goodput` (gpq.control.answers.query_language)
     waiting: int = 0
 
 

@@ -13,7 +13,7 @@ from gpq.config import HOST, NODE_NAME, NodeConfig
 from gpq.connectors.ssh import Target
 from gpq.errors import NotFound, Refused, UsageError
 from gpq.options.parsing import values
-from gpq.servers import config_file, host_keys, meeting, ssh_hosts
+from gpq.servers import config_file, first_contact, host_keys, ssh_hosts
 from gpq.views import plain
 
 
@@ -64,17 +64,17 @@ def add(wanted: Wanted, talk: host_keys.Talk, *, yes: bool, quiet: bool, asks: b
     after = config_file.with_node(before, name, fields)
     target = Target(node.host, node.port, command=tuple(node.ssh or ["ssh"]))
     key = host_keys.settle(target, talk, yes=yes, quiet=quiet, asks=asks)
-    found, place = meeting.meet(name, node, talk)
-    if other := meeting.other_name(name, place, config.load().nodes, talk):
+    found, place = first_contact.meet(name, node, talk)
+    if other := first_contact.other_name(name, place, config.load().nodes, talk):
         raise Refused(f"{wanted.host} is server {other} already", f"`gpq nodes remove {other}` first")
     if not quiet:
-        talk.say(*meeting.lines(name, found))
+        talk.say(*first_contact.lines(name, found))
     check(wanted, found)
     config_file.write(after, before)
     return {"name": name, "host": node.host, "host_key": key, **asdict(found)}
 
 
-def check(wanted: Wanted, found: meeting.Findings) -> None:
+def check(wanted: Wanted, found: first_contact.Findings) -> None:
     """Is there what was asked for, and anything at all? Raises Refused."""
     there = [device for device in found.devices if device["kind"] == "cuda"]
     known = {str(device["index"]) for device in there} | {str(device["id"]) for device in there}

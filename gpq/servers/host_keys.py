@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpq.connectors import ssh_words
+from gpq.connectors import ssh_errors
 from gpq.connectors.ssh import Target
 from gpq.errors import GpqError, Refused
 
@@ -43,7 +43,7 @@ class Look:
     ok: bool
     key: tuple[str, str] | None
     unknown: bool
-    problem: ssh_words.Problem | None
+    problem: ssh_errors.Problem | None
 
 
 def settle(target: Target, talk: Talk, *, yes: bool, quiet: bool, asks: bool) -> str:
@@ -64,7 +64,7 @@ def settle(target: Target, talk: Talk, *, yes: bool, quiet: bool, asks: bool) ->
                 f"somebody may be between you and it; `ssh-keygen -R {target.host}` forgets the key again",
             )
     if not look.ok:
-        problem = look.problem or ssh_words.ended(target.host, 255, target.shown)
+        problem = look.problem or ssh_errors.ended(target.host, 255, target.shown)
         raise (Refused if problem.lasting else GpqError)(problem.sentence, problem.hint)
     return look.key[1] if look.key is not None else ""
 
@@ -95,7 +95,7 @@ def _look(target: Target, strict: str) -> Look:
     said = "\n".join(line for line in lines if not SAID.fullmatch(line.strip()))
     changed = "REMOTE HOST IDENTIFICATION HAS CHANGED" in said
     unknown = code == 255 and "Host key verification failed" in said and not changed
-    problem = None if code != 255 else ssh_words.problem(said, target.host, target.shown)
+    problem = None if code != 255 else ssh_errors.problem(said, target.host, target.shown)
     key = (str(keys[-1][0]), str(keys[-1][1])) if keys else None
     return Look(code != 255, key, unknown, problem)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from gpq.core.accounting.accounting import Record, record_of
+from gpq.core.accounting.usage import Record, record_of
 from gpq.core.model.events import EPHEMERAL, Event
-from gpq.core.model.models import Job, Snapshot
+from gpq.core.model.jobs import Job, Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.ports import Wanted
 

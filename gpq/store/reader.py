@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpq.core.model.events import Held, Launched, Released
-from gpq.core.model.models import Job
+from gpq.core.model.jobs import Job
 from gpq.core.model.units import JobId, Seconds
 from gpq.errors import NotFound, Refused
 from gpq.store import disk, rows

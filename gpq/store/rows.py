@@ -12,7 +12,7 @@ import msgspec
 
 from gpq import decoding
 from gpq.core.model.events import Event, Submitted
-from gpq.core.model.models import Job
+from gpq.core.model.jobs import Job
 from gpq.core.model.nodes import Reservation
 from gpq.core.model.profile import Prior, Profile
 

@@ -12,16 +12,16 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 
-from gpq.core.accounting.accounting import Record
+from gpq.core.accounting.usage import Record
 from gpq.core.model.events import EPHEMERAL, JOURNAL_VERSION, Event, Submitted
-from gpq.core.model.models import TERMINAL, Job, Snapshot
+from gpq.core.model.jobs import TERMINAL, Job, Snapshot
 from gpq.core.model.nodes import Reservation
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.errors import GpqError, Refused, StoreFailed
 from gpq.ports import Wanted
-from gpq.store import disk, ledger, links, means, priors, rows, succession
-from gpq.store import marks as beside
-from gpq.store.marks import Marks
+from gpq.store import disk, journal_pages, links, priors, rows, share_averages, takeover
+from gpq.store import high_water_marks as beside
+from gpq.store.high_water_marks import Marks
 from gpq.store.migrations import migrate
 from gpq.store.opening import PUT_META, check_mark, check_pages, connect, create, explained
 
@@ -109,7 +109,7 @@ class SqliteStore:
             held = [each for _, each in sorted(snapshot.reservations.items())]
             meta.append(("reservations", rows.encode(held)))
         if before.means_kept is not snapshot.means_kept and before.means_kept != snapshot.means_kept:
-            meta.append(("means", means.encode(snapshot.means_kept)))
+            meta.append(("means", share_averages.encode(snapshot.means_kept)))
         learnt, forgotten = priors.changes(before.priors, snapshot.priors, snapshot.now)
         if changed or ended or journal or meta or learnt or forgotten:
             writes: Writes = [
@@ -201,7 +201,7 @@ class SqliteStore:
         if why and not is_new:
             self.notes.append(f"{path} {why}, and is written anew: that the database is no old copy cannot be told")
         try:
-            taken = succession.succeed(self._writer, found, first_id)
+            taken = takeover.succeed(self._writer, found, first_id)
         except (KeyError, ValueError, TypeError) as error:
             raise disk.damaged(self.path, f"table meta or jobs: {error}") from None
         self.notes += [taken.note] if taken.note else []
@@ -236,7 +236,7 @@ class SqliteStore:
         meta = dict(self._reader.execute("SELECT key, value FROM meta").fetchall())
         found = self._reader.execute(f"SELECT {_JOB_COLUMNS} FROM jobs WHERE ended_at IS NULL ORDER BY id")
         jobs = {job.id: job for job in (self._job(row) for row in found)}
-        kept = means.decode(meta.get("means", "{}"))
+        kept = share_averages.decode(meta.get("means", "{}"))
         try:
             return Snapshot(
                 jobs=jobs,
@@ -314,14 +314,14 @@ class SqliteStore:
 
     def records(self, wanted: Wanted) -> list[Record]:
         with self._sound():
-            return list(ledger.records(self._read, wanted))
+            return list(journal_pages.records(self._read, wanted))
 
     def count(self, wanted: Wanted) -> int:
-        return ledger.count(self._read, wanted)
+        return journal_pages.count(self._read, wanted)
 
     def journal(self, kinds: Sequence[type], since: Seconds = 0.0) -> Iterator[Event]:
         with self._sound():
-            yield from ledger.journal(self._read, kinds, since)
+            yield from journal_pages.journal(self._read, kinds, since)
 
     def holds(self) -> bool:
         """Is this still the latest daemon to have opened the database? From any thread; False where that cannot be read."""
@@ -344,7 +344,7 @@ class SqliteStore:
             with contextlib.closing(source):
                 source.execute("VACUUM INTO ?", (target + ".new",))
             with contextlib.closing(sqlite3.connect(target + ".new", isolation_level=None)) as copy:
-                copy.execute(PUT_META, (succession.COPY, "1"))
+                copy.execute(PUT_META, (takeover.COPY, "1"))
             os.replace(target + ".new", target)
         except (OSError, sqlite3.Error) as error:
             with contextlib.suppress(OSError):

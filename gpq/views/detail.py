@@ -18,7 +18,7 @@ from gpq.rpc.messages import (
     RankView,
     SpecMessage,
 )
-from gpq.views import curve, losses
+from gpq.views import goodput_curve, loss_curve
 from gpq.views.plain import Column, duration, moment, number, safe, table, wrapped
 from gpq.views.queue import percent, remark, where
 
@@ -36,8 +36,8 @@ def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
     text += paragraph("now", _pairs(_running(answer), limit))
     text += paragraph(LOST, habits(answer.habits, limit, answer.job.id))
     text += paragraph("replicas", replicas(answer, limit))
-    text += paragraph("goodput by number of GPUs, 1x = fewest", curve.lines(answer.curve, limit, bar))
-    text += paragraph("loss", losses.lines(answer.losses, limit, bar, answer.metrics.get("loss")))
+    text += paragraph("goodput by number of GPUs, 1x = fewest", goodput_curve.lines(answer.curve, limit, bar))
+    text += paragraph("loss", loss_curve.lines(answer.losses, limit, bar, answer.metrics.get("loss")))
     text += paragraph("attempts", table(_attempts(answer.attempts), limit) if answer.attempts else [])
     told = [line for event in answer.history[-EVENTS:] for line in wrapped(_event(event), limit, "  ", "      ")]
     text += paragraph("latest events", told)

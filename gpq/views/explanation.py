@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpq.rpc.messages import Explanation, ReallocationView
-from gpq.views import curve
+from gpq.views import goodput_curve
 from gpq.views.plain import moment, number, safe, wrapped
 from gpq.views.queue import ENDED
 
@@ -19,7 +19,7 @@ def lines(answer: Explanation, limit: int, bar: str = "█") -> list[str]:
         for remedy in answer.remedies:
             text += wrapped(safe(remedy), limit, "  - ", "    ")
     if answer.curve:
-        text += ["", "goodput by number of GPUs, 1x = fewest:", *curve.lines(answer.curve, limit, bar)]
+        text += ["", "goodput by number of GPUs, 1x = fewest:", *goodput_curve.lines(answer.curve, limit, bar)]
     if answer.changes:
         text += ["", f"the last re-allocation, {moment(answer.changed_at or '')}:"]
         text += [line for one in answer.changes for line in wrapped(_change(one), limit, "  - ", "    ")]

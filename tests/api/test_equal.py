@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import gpq as api
-from gpq.options.grammar import GRAMMAR
+from gpq.options.completion_data import GRAMMAR
 
 COUNTERPARTS: dict[str, tuple[Any, ...]] = {
     "submit": (api.submit, api.submit_array),

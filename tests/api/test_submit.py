@@ -19,7 +19,7 @@ import gpq as api
 from gpq.api import options
 from gpq.client import following
 from gpq.errors import BY_CODE, GpqError, UsageError
-from gpq.options.grammar import GRAMMAR
+from gpq.options.completion_data import GRAMMAR
 from gpq.views import queue
 from tests.cli.conftest import Gpq
 from tests.cli.served import Made
@@ -89,7 +89,9 @@ SAME = [  # the command line; the arguments of gpq.submit
     (["--snapshot", "--dry-run", "train.py"], "'train.py', snapshot=True, dry_run=True"),
 ]
 
-BY_COMMAND = "import sys, json; from gpq.cli.door import run; [run(['submit', *argv]) for argv in json.load(sys.stdin)]"
+BY_COMMAND = (
+    "import sys, json; from gpq.cli.fast_path import run; [run(['submit', *argv]) for argv in json.load(sys.stdin)]"
+)
 BY_API = """
 import json, sys
 from datetime import datetime, timedelta
@@ -264,7 +266,7 @@ def test_the_errors_are_one_tree_and_a_timeout_is_pythons_too() -> None:
 def test_importing_it_imports_nothing_and_using_it_neither_typer_nor_rich() -> None:
     program = (
         "import sys; before = set(sys.modules); import gpq; print(sorted(set(sys.modules) - before));"
-        "gpq.submit; print(*sorted({'typer', 'rich', 'numpy', 'gpq.config', 'gpq.core.model.models'} & set(sys.modules)))"
+        "gpq.submit; print(*sorted({'typer', 'rich', 'numpy', 'gpq.config', 'gpq.core.model.jobs'} & set(sys.modules)))"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     said = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)

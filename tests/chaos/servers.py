@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from gpq.connectors.connectors import daemon_id
+from gpq.connectors.from_config import daemon_id
 from gpq.rpc.messages import Cancel, CancelResult
 from tests.chaos.runs import Measured, run
 from tests.lab.daemons import LabDaemon

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from gpq.cli import door
+from gpq.cli import fast_path
 from tests.cli.served import Made, job, serving
 from tests.support import commands, schemas
 
@@ -87,7 +87,7 @@ Call = Callable[..., subprocess.CompletedProcess[str]]
 def call(gpq: Gpq, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
     """As `gpq`, but in this process: for many cases of one kind, of which a real process has had one."""
 
-    def run(*argv: str, entry: Callable[[list[str]], int] = door.run) -> subprocess.CompletedProcess[str]:
+    def run(*argv: str, entry: Callable[[list[str]], int] = fast_path.run) -> subprocess.CompletedProcess[str]:
         code = entry(list(argv))
         return subprocess.CompletedProcess(argv, code, *capsys.readouterr())
 

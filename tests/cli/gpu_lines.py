@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpq.cli.doctor import gpu_looks
-from gpq.servers import meeting
+from gpq.servers import first_contact
 from tests.agent.node.harness import NodeAgent
 
 STUB = Path(__file__).resolve().parents[1] / "fakes" / "libnvml" / "nvml.c"
@@ -86,7 +86,7 @@ def added(folder: Path, environment: Mapping[str, str]) -> list[str]:
     options = ("--locks", str(folder), "--slots", "2" if not environment["LD_LIBRARY_PATH"] else "0")
     agent = NodeAgent(folder / "spool", *options, env=dict(environment))
     try:
-        told = meeting.lines("gpu1", meeting.findings(agent.greeting, agent.ask("probe")))
+        told = first_contact.lines("gpu1", first_contact.findings(agent.greeting, agent.ask("probe")))
     finally:
         agent.close()
     return told[1:]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpq.control.answers import queries
+from gpq.control.answers import query_language
 from gpq.daemon.service.server import Peer, Server
 from gpq.errors import NotFound
 from gpq.rpc import messages as m
@@ -204,7 +204,7 @@ class Made:
             case m.Nodes():
                 return m.NodeList(nodes())
             case m.Top():
-                rows = queries.parse(request.query).answer(self.rows)
+                rows = query_language.parse(request.query).answer(self.rows)
                 states = Counter(row.state for row in self.rows if row.state not in ENDED)
                 named = [row for row in rows if self._named(row, request.jobs)]
                 return msgspec.structs.replace(top(), jobs=named, states=states)

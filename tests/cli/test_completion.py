@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpq.cli.completion import complete
-from gpq.cli.completion.scripts import LINES, SCRIPTS
+from gpq.cli.completion.shell_scripts import LINES, SCRIPTS
 from gpq.cli.generated.schemas import PRINTED
 from gpq.rpc.messages import Complete
 from tests.cli.conftest import ROOT, Gpq
@@ -157,7 +157,9 @@ def test_completion_imports_nothing_that_costs(gpq: Gpq, made: Made, words: list
     command = [sys.executable, "-X", "importtime", "-m", "gpq", *words]
     said = subprocess.run(command, env=gpq.environment, capture_output=True, text=True, check=True)
     imported = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines() if line.startswith("import time:")}
-    assert ("gpq.cli.completion.complete" if words[0] == "__complete" else "gpq.cli.completion.scripts") in imported
+    assert (
+        "gpq.cli.completion.complete" if words[0] == "__complete" else "gpq.cli.completion.shell_scripts"
+    ) in imported
     assert not imported & {"typer", "rich", "msgspec", "dataclasses", "argparse", "re", "json", "socket", "typing"}
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpq.cli import app, door
+from gpq.cli import app, fast_path
 from gpq.cli.shared.commands import COMMANDS
 from gpq.client import quick
 from gpq.policies.registry import POLICIES
@@ -259,10 +259,10 @@ def test_a_disk_that_is_full_elsewhere_is_not_said_to_be_the_output(monkeypatch:
     def fails(argv: list[str]) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(door, "_answer", fails)
+    monkeypatch.setattr(fast_path, "_answer", fails)
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO()))
     with pytest.raises(OSError, match="No space"):
-        door.run(["status"])
+        fast_path.run(["status"])
 
 
 def test_no_arguments_show_the_commands(gpq: Gpq) -> None:

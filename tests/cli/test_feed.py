@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gpq.cli.top.deeds import Deeds
-from gpq.cli.top.feed import Feed, asked
-from gpq.cli.top.page_feed import LONGEST, Log, PageFeed
+from gpq.cli.top.actions import Deeds
+from gpq.cli.top.job_poller import LONGEST, Log, PageFeed
+from gpq.cli.top.poller import Feed, asked
 from gpq.client.connection import Lasting
 from gpq.errors import NotFound, UsageError
 from tests.cli.served import Made, job

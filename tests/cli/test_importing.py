@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gpq.cli.importers import spooler
+from gpq.cli.importers import task_spooler
 from gpq.errors import NotFound
 from gpq.rpc import messages
 from tests.cli.conftest import Call, Gpq
@@ -212,7 +212,7 @@ def test_the_queue_is_read_with_words_directories_and_dependencies_as_they_are(
     tsp("-N", "2", "-m", "python", "-c", "print(1)")
     tsp("-D", "0", "true")
     before = tsp("-l")
-    queue = spooler.queue()
+    queue = task_spooler.queue()
     assert [(job.id, job.argv, job.after, job.slots, job.label) for job in queue.waiting] == [
         (1, ["sh", "-c", 'echo "a b"; exit 0'], None, 1, "my label"),
         (2, ["echo", "it's", "$HOME"], 1, 1, ""),
@@ -262,8 +262,8 @@ def test_a_job_whose_process_is_not_found_is_offered_only_where_its_words_are_cl
 ) -> None:
     tsp("echo", "plain", "words")
     tsp("sh", "-c", "echo 'a b'")
-    monkeypatch.setattr(spooler, "_clients", lambda path: [])
-    plain, quoted = spooler.queue().waiting
+    monkeypatch.setattr(task_spooler, "_clients", lambda path: [])
+    plain, quoted = task_spooler.queue().waiting
     assert (plain.argv, plain.text, quoted.argv, quoted.text) == (None, "echo plain words", None, "sh -c echo 'a b'")
     program = (
         "import sys; from gpq.cli import spooler, door; spooler._clients = lambda path: [];"
@@ -282,15 +282,15 @@ def test_where_no_task_spooler_runs_none_is_started(gpq: Gpq, home: Path, monkey
         pytest.skip("needs task-spooler")
     monkeypatch.setenv("TS_SOCKET", str(home / "none.sock"))
     with pytest.raises(NotFound, match="no task-spooler runs at"):
-        spooler.queue()
+        task_spooler.queue()
     assert not (home / "none.sock").exists()
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(home / "none.sock"))
     with pytest.raises(NotFound, match="Connection refused"):
-        spooler.queue()
+        task_spooler.queue()
     monkeypatch.setenv("PATH", str(home))
     with pytest.raises(NotFound, match="there is no task-spooler here"):
-        spooler.queue()
+        task_spooler.queue()
 
 
 @pytest.mark.parametrize(
@@ -305,4 +305,4 @@ def test_where_no_task_spooler_runs_none_is_started(gpq: Gpq, home: Path, monkey
     ],
 )
 def test_options_of_tsp_are_told_from_the_command(words: list[str], label: str, command: list[str]) -> None:
-    assert spooler._command(words) == (label, command)
+    assert task_spooler._command(words) == (label, command)

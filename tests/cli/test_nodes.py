@@ -17,9 +17,9 @@ from gpq import pace
 from gpq.cli.shared import output
 from gpq.config import parse
 from gpq.errors import GpqError, NotFound, Refused, UsageError
-from gpq.servers import config_file, host_keys, meeting, ssh_hosts
+from gpq.servers import config_file, first_contact, host_keys, ssh_hosts
 from gpq.servers.adding import Wanted, add, check, picked
-from gpq.servers.meeting import Findings
+from gpq.servers.first_contact import Findings
 from tests.cli.conftest import Call, Gpq
 from tests.support.sshd import Sshd
 
@@ -194,7 +194,7 @@ def test_a_login_that_hangs_is_waited_for_once_and_said(
     monkeypatch.setenv("GPQ_HOME", str(tmp_path / "gpq"))
     monkeypatch.setattr(host_keys, "PATIENCE", 30.0)
     monkeypatch.setattr(pace, "LOGIN_PATIENCE", 1.0)
-    monkeypatch.setattr(meeting, "REMARK_AFTER", 0.1)
+    monkeypatch.setattr(first_contact, "REMARK_AFTER", 0.1)
     with Sshd(tmp_path / "sshd", directives=["ForceCommand sleep 60"]) as hung:
         wanted = Wanted(hung.name, "", [], 1, "", 0, "", str(hung.config))
         with pytest.raises(GpqError, match="nothing was heard for 1 s"):

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import gpq as api
 from gpq.errors import UsageError
-from gpq.options import asking
-from gpq.options.directives import batch, sbatch
+from gpq.options import submit_request
+from gpq.options.directives import sbatch, script_directives
 from gpq.options.parsing import values
 from gpq.rpc import messages
 from tests.cli.conftest import Gpq
@@ -48,11 +48,11 @@ true
 """
 
 
-def settled(folder: Path, text: str, *argv: str, name: str = "job.sh") -> asking.Settled:
+def settled(folder: Path, text: str, *argv: str, name: str = "job.sh") -> submit_request.Settled:
     (folder / name).write_text(text)
-    parsed = asking.parse([*argv, str(folder / name)])
+    parsed = submit_request.parse([*argv, str(folder / name)])
     assert parsed is not None
-    return asking.settle(parsed)
+    return submit_request.settle(parsed)
 
 
 def test_a_typical_script_becomes_a_command_with_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,13 +62,13 @@ def test_a_typical_script_becomes_a_command_with_its_options(tmp_path: Path, mon
     assert asked.words == ["/bin/bash", "./job.sh"]
     assert asked.black_box
     assert (asked.name, asked.gpus, asked.gpu_type, asked.time) == ("resnet50", "2", "a100", "1d12h30m")
-    assert found.how == dict.fromkeys(asking.HOW, False), "lines after the first command are no options"
+    assert found.how == dict.fromkeys(submit_request.HOW, False), "lines after the first command are no options"
     [unused, logs] = found.notes
     for option in ("--partition=gpu", "--account=lab042", "--cpus-per-task=8", "--mem=64G", "--mail-type=END,FAIL",
                    "--output=logs/%x_%j.out", "--error=logs/%x_%j.err"):  # fmt: skip
         assert option in unused
     assert "`gpq logs JOB`" in logs
-    words = asking.words_of(found)
+    words = submit_request.words_of(found)
     assert words[:10] == [
         "gpq", "submit", "--gpus", "2", "--gpu-type", "a100", "--name", "resnet50", "--time", "1d12h30m",
     ]  # fmt: skip
@@ -99,7 +99,7 @@ def test_lines_of_gpq_in_a_training_script_are_its_options(tmp_path: Path) -> No
     assert (asked.gpus, asked.cwd) == ("8", "/"), "a script on the library may run over several servers"
 
 
-def variables(settled: asking.Settled) -> dict[str, str]:
+def variables(settled: submit_request.Settled) -> dict[str, str]:
     return dict(each.split("=", 1) for each in settled.asked.env)
 
 
@@ -169,7 +169,7 @@ def test_what_a_script_reads_and_gpq_does_not_know_is_named_in_one_note(tmp_path
 
 def test_a_line_says_also_how_a_job_is_queued(tmp_path: Path) -> None:
     found = settled(tmp_path, "#!/bin/sh\n#SBATCH --hold --wait\n")
-    assert asking.words_of(found)[-5:] == ["--hold", "--wait", "--", "/bin/sh", f"{tmp_path}/job.sh"]
+    assert submit_request.words_of(found)[-5:] == ["--hold", "--wait", "--", "/bin/sh", f"{tmp_path}/job.sh"]
 
 
 @pytest.mark.parametrize(
@@ -330,8 +330,8 @@ def test_whatever_a_line_says_it_is_understood_or_refused(
     said = ""
     try:
         found = settled(tmp_path, text, name=name)
-        asking.words_of(found)
-        asking.requested(found)
+        submit_request.words_of(found)
+        submit_request.requested(found)
     except UsageError as error:
         said = error.message
     assert "\n" not in said
@@ -348,23 +348,23 @@ def test_how_a_script_is_run(tmp_path: Path) -> None:
         path = tmp_path / name
         path.write_text(text)
         path.chmod(mode)
-        found = batch.read(str(path))
+        found = script_directives.read(str(path))
         assert found is not None
-        return batch.command(found, str(tmp_path), **how)
+        return script_directives.command(found, str(tmp_path), **how)
 
     assert made("#!/bin/bash -l\n", 0o755) == ["./job.sh"]
     assert made("#!/bin/bash -l -x\n", 0o644) == ["/bin/bash", "-l -x", "./job.sh"]
     assert made("echo\n", 0o755) == ["/bin/sh", "./job.sh"]
-    found = batch.read(str(tmp_path / "job.sh"))
+    found = script_directives.read(str(tmp_path / "job.sh"))
     assert found is not None
-    assert batch.command(found, "/") == ["/bin/sh", str(tmp_path / "job.sh").lstrip("/")]
-    assert batch.command(found, "/usr") == ["/bin/sh", str(tmp_path / "job.sh")]
-    assert batch.command(found, "/usr", relative=True) == ["/bin/sh", f"..{tmp_path}/job.sh"]
+    assert script_directives.command(found, "/") == ["/bin/sh", str(tmp_path / "job.sh").lstrip("/")]
+    assert script_directives.command(found, "/usr") == ["/bin/sh", str(tmp_path / "job.sh")]
+    assert script_directives.command(found, "/usr", relative=True) == ["/bin/sh", f"..{tmp_path}/job.sh"]
     (tmp_path / "notes").write_text("just words\n")
-    assert batch.read(str(tmp_path / "notes")) is None
+    assert script_directives.read(str(tmp_path / "notes")) is None
     (tmp_path / "dos.sh").write_text("#!/bin/sh\r\necho\r\n")
     with pytest.raises(UsageError, match="line ends of DOS"):
-        batch.read(str(tmp_path / "dos.sh"))
+        script_directives.read(str(tmp_path / "dos.sh"))
 
 
 def test_srun_is_noticed_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from jsonschema import Draft202012Validator
 from gpq.check import verdict
 from gpq.cli.generated import schemas
 from gpq.cli.lab.schema import name_of
-from gpq.options import documents
-from gpq.options.grammar import GRAMMAR
+from gpq.options import json_answers
+from gpq.options.completion_data import GRAMMAR
 from gpq.rpc import messages
 from tests.cli.conftest import BARE, ROOT, Call, Gpq
 from tests.cli.served import Made, job
@@ -50,7 +50,7 @@ def test_what_the_source_says_of_a_field_is_said_in_the_schema() -> None:
     assert row["properties"]["goodput"]["description"].startswith("useful examples a second")
     assert row["description"] == "One row of `gpq status`."
     assert schemas.comments(messages.CancelResult)["waiting"].startswith("of those: whose server")
-    assert schemas.comments(documents.Settings)["grace"] == "default of `gpq submit --grace`"
+    assert schemas.comments(json_answers.Settings)["grace"] == "default of `gpq submit --grace`"
 
 
 def test_two_kinds_of_habit_are_each_described_by_their_own_words() -> None:

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from gpq.cli import door
-from gpq.cli.simulate import effects, simulating
+from gpq.cli import fast_path
+from gpq.cli.simulate import plan_runs, unused_options
 from gpq.core.model.events import Event, Held, Launched, Released, Submitted
-from gpq.core.model.models import BatchOrder, Job, JobState
+from gpq.core.model.jobs import BatchOrder, Job, JobState
 from gpq.policies.registry import POLICIES
 from gpq.sim.compare.compare import Run
 from gpq.sim.measurements.sources import Published
@@ -54,7 +54,7 @@ def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
     def run(*argv: str) -> tuple[int, str, str]:
-        code = door.run(["simulate", *argv])
+        code = fast_path.run(["simulate", *argv])
         return code, *capsys.readouterr()
 
     return run
@@ -201,7 +201,7 @@ def test_what_is_said_to_have_no_effect_has_none(tmp_path: Path, name: str) -> N
         return [(each.ended_at, each.sizes) for each in replay(name, tasks, rules).jobs]
 
     for option, more in OPTIONS.items():
-        if option not in effects.HEEDS.get(name, ()):
+        if option not in unused_options.HEEDS.get(name, ()):
             assert figures(**more) == figures(), option
     assert figures(seed=7) == figures()
 
@@ -322,8 +322,8 @@ def test_a_mistake_is_one_line_and_a_hint(say: Say, tmp_path: Path, argv: str, s
 
 def test_workloads_are_told_apart_by_the_ends_of_their_paths() -> None:
     paths = ["/x/philly/workload-1.csv", "/x/saturn/workload-1.csv", "/x/philly/w.2.csv"]
-    assert simulating.short_names(paths) == ["philly/workload-1", "saturn/workload-1", "w.2"]
-    assert simulating.short_names(["/a/w.csv", "/a/w.csv"]) == ["/a/w", "/a/w"]
+    assert plan_runs.short_names(paths) == ["philly/workload-1", "saturn/workload-1", "w.2"]
+    assert plan_runs.short_names(["/a/w.csv", "/a/w.csv"]) == ["/a/w", "/a/w"]
 
 
 # -- history -----------------------------------------------------------------------------------------------------------

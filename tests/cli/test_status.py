@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpq.cli.jobs.queue import EVERY
+from gpq.cli.jobs.status_fast import EVERY
 from gpq.rpc import messages
 from tests.cli.conftest import Gpq
 from tests.cli.served import EVIL, NOW, Made, job, serving
@@ -100,7 +100,7 @@ def test_the_door_imports_nothing_that_costs(gpq: Gpq, made: Made) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "gpq", "status"]
     said = subprocess.run(command, env=gpq.environment, capture_output=True, text=True, check=True)
     imported = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines() if line.startswith("import time:")}
-    assert "gpq.cli.jobs.queue" in imported
+    assert "gpq.cli.jobs.status_fast" in imported
     assert not imported & {
         "typer",
         "rich",

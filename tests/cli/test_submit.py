@@ -14,11 +14,11 @@ import pytest
 
 from gpq.check import keeping
 from gpq.cli.app import dispatch
-from gpq.cli.submit import queueing
+from gpq.cli.submit import submit_fast
 from gpq.core.rounds.planning import CANCEL_GRACE
 from gpq.errors import UsageError
-from gpq.options import asking, environment, spec
-from gpq.options.grammar import GRAMMAR
+from gpq.options import environment, job_spec, submit_request
+from gpq.options.completion_data import GRAMMAR
 from gpq.rpc import messages
 from tests.cli.conftest import Call, Gpq
 from tests.cli.served import Made
@@ -79,8 +79,8 @@ def test_submit_imports_neither_typer_nor_policies_nor_what_they_compute_with(gp
     command = [sys.executable, "-X", "importtime", "-m", "gpq", "submit", "--", "true"]
     said = subprocess.run(command, env=gpq.environment, capture_output=True, text=True, check=True)
     imported = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines() if line.startswith("import time:")}
-    assert "gpq.options.spec" in imported
-    dear = {"typer", "rich", "numpy", "scipy", "matplotlib", "gpq.config", "gpq.policies", "gpq.core.model.models"}
+    assert "gpq.options.job_spec" in imported
+    dear = {"typer", "rich", "numpy", "scipy", "matplotlib", "gpq.config", "gpq.policies", "gpq.core.model.jobs"}
     assert not imported & dear
 
 
@@ -148,12 +148,12 @@ def test_a_python_of_gpqs_that_lacks_what_the_script_needs_is_remarked_upon(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     own = messages.SpecMessage(argv=["train.py"], cwd="/", level="script", python=environment.own(), modules=["torch"])
-    [said] = spec.missing(own)
+    [said] = job_spec.missing(own)
     assert "has no torch: activate the environment that has it" in said
     for other in ({"python_asked": True}, {"python": "/usr/bin/python9"}, {"modules": []}):
-        assert spec.missing(msgspec.structs.replace(own, **other)) == []
+        assert job_spec.missing(msgspec.structs.replace(own, **other)) == []
     monkeypatch.undo()
-    assert spec.missing(own) == []
+    assert job_spec.missing(own) == []
 
 
 def test_an_interpreter_may_be_on_the_servers_alone_where_there_are_servers(gpq: Gpq, made: Made, home: Path) -> None:
@@ -278,16 +278,16 @@ def test_after_dashes_the_note_says_where_gpqs_options_stand_and_names_none_that
 @pytest.mark.parametrize("option", [each for each in GRAMMAR["submit"][1] if each.startswith("--")])
 def test_what_gpq_would_refuse_for_a_command_is_the_commands_own(option: str) -> None:
     value = ["1"] if GRAMMAR["submit"][1][option][1] else []
-    parsed = asking.parse([option, *value, "--", "true"])
+    parsed = submit_request.parse([option, *value, "--", "true"])
     assert parsed is not None
     try:
-        spec.build(asking.settle(parsed).asked)
+        job_spec.build(submit_request.settle(parsed).asked)
         refused = False
     except UsageError as error:
         refused = "is for training scripts" in error.message
-    typed = asking.parse(["--", "true", option, *value])
+    typed = submit_request.parse(["--", "true", option, *value])
     assert typed is not None
-    assert bool(queueing.late(typed)) is not (refused or option == "--python")
+    assert bool(submit_fast.late(typed)) is not (refused or option == "--python")
 
 
 @pytest.mark.parametrize("words", [["--gpus", "2", "true"], ["--dry-run", "true"], ["-g", "2"], ["--time=2h", "true"]])

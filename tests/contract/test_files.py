@@ -11,10 +11,10 @@ import pytest
 from gpq_agent import wire
 
 from gpq.config import NodeConfig
-from gpq.core.feasibility.files import Staging, out_of_reach
+from gpq.core.feasibility.checkpoints import Staging, out_of_reach
 from gpq.core.model.actions import Launch, Stop
 from gpq.core.model.events import Event, Exited, Launched, NodeSilent, Started, StartRefused, Submitted
-from gpq.core.model.models import BatchOrder, FilesAt, JobSpec, JobState, Level, Placement, StopReason
+from gpq.core.model.jobs import BatchOrder, FilesAt, JobSpec, JobState, Level, Placement, StopReason
 from gpq.core.model.nodes import NodeState
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.rounds.planning import issued

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gpq.core.model.models import Job, JobState
+from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.units import JobId
 from gpq.errors import Refused, StoreFailed
-from gpq.store import marks, succession
+from gpq.store import high_water_marks, takeover
 from gpq.store.sqlite import SqliteStore
 from tests.contract.test_sqlite_store import fill, mounted, needs_root
 from tests.contract.test_stores import spec, submit
@@ -55,7 +55,7 @@ def test_a_daemon_that_is_started_again_leaves_no_gap(path: str) -> None:
             assert (job.id, launch(store, job).attempt) == (number, 1)
 
 
-@pytest.mark.parametrize("later", [1, 3 * marks.IDS])
+@pytest.mark.parametrize("later", [1, 3 * high_water_marks.IDS])
 @pytest.mark.parametrize("reigns", [0, 2])
 def test_after_a_backup_is_put_in_its_place_nothing_is_given_out_twice(path: str, later: int, reigns: int) -> None:
     with closing(opened(path)) as store:
@@ -143,7 +143,7 @@ def test_a_daemon_that_is_killed_before_it_wrote_the_marks_has_lost_nothing(
         lost = submit(store, spec())[0].id
     restore(path, path + ".backup")
     with monkeypatch.context() as patch:
-        patch.setattr(marks, "write", lambda *_: 1 / 0)
+        patch.setattr(high_water_marks, "write", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             opened(path)
     with closing(opened(path)) as store:
@@ -153,18 +153,18 @@ def test_a_daemon_that_is_killed_before_it_wrote_the_marks_has_lost_nothing(
 
 
 def test_no_number_is_kept_that_the_marks_do_not_cover(path: str) -> None:
-    written: list[marks.Marks] = []
+    written: list[high_water_marks.Marks] = []
     with closing(opened(path)) as store:
-        for _ in range(marks.IDS + 50):
+        for _ in range(high_water_marks.IDS + 50):
             [job] = submit(store, spec())
-            found, _ = marks.read(beside(path))
+            found, _ = high_water_marks.read(beside(path))
             assert found is not None
             assert found.ids >= job.id
             written += [found] if found not in written else []
         assert len(written) == 2, "one write for a block of ids"
-        for _ in range(2 * marks.ATTEMPTS):
+        for _ in range(2 * high_water_marks.ATTEMPTS):
             done = launch(store, job)
-            found, _ = marks.read(beside(path))
+            found, _ = high_water_marks.read(beside(path))
             assert found is not None
             assert found.attempts >= done.attempt
 
@@ -175,17 +175,17 @@ def test_where_they_cannot_be_written_nothing_is_acknowledged(path: str, monkeyp
 
     with closing(opened(path)) as store:
         before = store.load()
-        monkeypatch.setattr(marks, "write", broken)
+        monkeypatch.setattr(high_water_marks, "write", broken)
         with pytest.raises(Refused, match="cannot be written: Input/output error; nothing was changed"):
-            submit(store, *[spec() for _ in range(marks.IDS + 2)])
+            submit(store, *[spec() for _ in range(high_water_marks.IDS + 2)])
         assert store.load() is before
 
 
 def test_an_earlier_writer_does_not_put_its_marks_over_the_later_ones(path: str) -> None:
     with closing(opened(path)) as old, closing(opened(path)):
         with pytest.raises(StoreFailed, match="another daemon"):
-            submit(old, *[spec() for _ in range(marks.IDS + 2)])
-        found, _ = marks.read(beside(path))
+            submit(old, *[spec() for _ in range(high_water_marks.IDS + 2)])
+        found, _ = high_water_marks.read(beside(path))
         assert found is not None
         assert found.epoch == 2
 
@@ -194,12 +194,12 @@ def test_an_earlier_writer_does_not_put_its_marks_over_the_later_ones(path: str)
 def test_on_a_full_disk_they_are_written_over_themselves(tmp_path: Path) -> None:
     with mounted(tmp_path / "small", "1m") as small:
         path = str(small / "marks.json")
-        marks.write(path, marks.Marks("a", 1, 2, 3))
+        high_water_marks.write(path, high_water_marks.Marks("a", 1, 2, 3))
         fill(small)
-        marks.write(path, marks.Marks("a", 2, 300, 4000))
-        assert marks.read(path) == (marks.Marks("a", 2, 300, 4000), "")
+        high_water_marks.write(path, high_water_marks.Marks("a", 2, 300, 4000))
+        assert high_water_marks.read(path) == (high_water_marks.Marks("a", 2, 300, 4000), "")
         with pytest.raises(OSError, match="No space"):
-            marks.write(str(small / "other.json"), marks.Marks("a", 1, 2, 3))
+            high_water_marks.write(str(small / "other.json"), high_water_marks.Marks("a", 1, 2, 3))
 
 
 def test_a_backup_knows_that_it_is_one_and_lies_there_alone(path: str) -> None:
@@ -207,7 +207,7 @@ def test_a_backup_knows_that_it_is_one_and_lies_there_alone(path: str) -> None:
         submit(store, spec())
         store.backup()
     with closing(sqlite3.connect(path + ".backup")) as copy:
-        assert copy.execute("SELECT value FROM meta WHERE key = ?", (succession.COPY,)).fetchall() == [("1",)]
+        assert copy.execute("SELECT value FROM meta WHERE key = ?", (takeover.COPY,)).fetchall() == [("1",)]
     with closing(opened(path)) as store:
         assert store.load().jobs.keys() == {JobId(1)}
     left = {name for name in os.listdir(os.path.dirname(path)) if ".backup" in name}

@@ -25,9 +25,9 @@ from gpq.core.model.events import (
     Submitted,
     Succeeded,
 )
-from gpq.core.model.models import BatchOrder, Exit, Job, Placement, Snapshot
+from gpq.core.model.jobs import BatchOrder, Exit, Job, Placement, Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
-from gpq.core.state.folding import fold
+from gpq.core.state.apply_events import fold
 from gpq.errors import StoreFailed
 from gpq.store.sqlite import SqliteStore
 from tests.contract.test_stores import spec

@@ -28,11 +28,11 @@ from gpq.core.model.events import (
     StartRefused,
     Submitted,
 )
-from gpq.core.model.models import BatchOrder, Job, JobSpec, JobState, Level, Placement, Snapshot, StopReason, Wish
+from gpq.core.model.jobs import BatchOrder, Job, JobSpec, JobState, Level, Placement, Snapshot, StopReason, Wish
 from gpq.core.model.nodes import DeviceState, NodeState
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.rounds.planning import issued
-from gpq.core.state.folding import fold
+from gpq.core.state.apply_events import fold
 from gpq.daemon.nodes.world import LiveWorld
 from gpq.ports import World
 from gpq.sim.measurements.programs import Program

@@ -26,7 +26,7 @@ from gpq.core.model.events import (
     Submitted,
     TimingSums,
 )
-from gpq.core.model.models import Config, Exit, Job, Snapshot
+from gpq.core.model.jobs import Config, Exit, Job, Snapshot
 from gpq.core.model.profile import Noise
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.state.lifecycle import InvalidTransition

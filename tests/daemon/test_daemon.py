@@ -20,7 +20,7 @@ import pytest
 
 from gpq.client import daemon_control
 from gpq.client.connection import call
-from gpq.core.model.models import TERMINAL
+from gpq.core.model.jobs import TERMINAL
 from gpq.daemon import main
 from gpq.errors import DaemonUnreachable, GpqError, UsageError
 from gpq.rpc.messages import (

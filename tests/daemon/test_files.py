@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as changed
 
-from gpq.cli.shared import bringing
-from gpq.cli.shared.bringing import Bar
-from gpq.core.model.models import FilesAt
-from gpq.daemon.files import keeping
-from gpq.daemon.files.keeping import Keeper
+from gpq.cli.shared import transfer_bar
+from gpq.cli.shared.transfer_bar import Bar
+from gpq.core.model.jobs import FilesAt
+from gpq.daemon.files import garbage_collection
+from gpq.daemon.files.garbage_collection import Keeper
 from gpq.errors import NodeSilent, Refused, UsageError
 from gpq.options import snapshot
 from gpq.rpc.messages import Drain, Drained, JobDetail, LogChunk, Logs, Show, StagingView, Undrain
@@ -109,7 +109,7 @@ def test_copies_of_jobs_that_ended_go_but_the_last_one_stays(tmp_path: Path, mon
     keeper.look()
     assert servers.dropped == [("a", {"job": 2}), ("a", {"code": other}), ("b", {"code": other})]
     assert len(list(tmp_path.iterdir())) == 2, "an archive may be of a job that is being submitted"
-    monkeypatch.setattr(keeping, "YOUNG", -1.0)
+    monkeypatch.setattr(garbage_collection, "YOUNG", -1.0)
     keeper.look()
     assert [path.name for path in tmp_path.iterdir()] == [f"{code}.tar"]
 
@@ -123,7 +123,7 @@ def test_a_bar_is_drawn_where_somebody_watches_and_nowhere_else(monkeypatch: pyt
     brought = StagingView("its checkpoint from a", 500_000_000, 1_000_000_000, 80e6)
     job = changed(fixtures.job(4, "starting"), staging=brought)
     monkeypatch.setenv("COLUMNS", "100")
-    assert bringing.line(job, 100, "#") == (
+    assert transfer_bar.line(job, 100, "#") == (
         "job 4 [############            ] brings its checkpoint from a: 500 MB of 1 GB, 80 MB/s"
     )
     for screen, drawn in ((Terminal(), True), (io.StringIO(), False)):
@@ -131,7 +131,7 @@ def test_a_bar_is_drawn_where_somebody_watches_and_nowhere_else(monkeypatch: pyt
         bar = Bar()
         bar.show([job])
         assert ("500 MB of 1 GB" in screen.getvalue()) is drawn
-        assert bar.patience(30.0) == (bringing.SOON if drawn else 30.0)
+        assert bar.patience(30.0) == (transfer_bar.SOON if drawn else 30.0)
         bar.show([fixtures.job(4, "running")])
         assert bar.patience(30.0) == 30.0
         assert screen.getvalue().endswith("\r\x1b[K") is drawn

@@ -8,10 +8,10 @@ from dataclasses import replace
 from gpq_agent import wire
 
 from gpq.core.model.actions import Launch, Prepare
-from gpq.core.model.models import Attributes, BatchOrder, JobSpec, Level, Placement, Proof
+from gpq.core.model.jobs import Attributes, BatchOrder, JobSpec, Level, Placement, Proof
 from gpq.core.model.units import DeviceId, JobId, NodeId
-from gpq.daemon.nodes import slurm
-from gpq.daemon.nodes.launching import can_meet, masters, prepare_order, start_order
+from gpq.daemon.nodes import slurm_env
+from gpq.daemon.nodes.start_orders import can_meet, masters, prepare_order, start_order
 from gpq.options.directives import slurm_variables
 from gpq.rpc.messages import LIKE_SLURM
 from tests.support.builders import node, spec
@@ -153,7 +153,9 @@ def test_the_first_batch_goes_along() -> None:
 def test_what_scripts_of_slurm_read_is_what_their_submission_counts_on() -> None:
     def made(part: str, attempt: int = 1, **env: str) -> dict[str, str]:
         wanted = spec(env=tuple({LIKE_SLURM: "1", **env}.items()))
-        return slurm.variables(Launch(JobId(42), attempt, wanted, place(a=2, b=1), BatchOrder()), NodeId(part), NODES)
+        return slurm_env.variables(
+            Launch(JobId(42), attempt, wanted, place(a=2, b=1), BatchOrder()), NodeId(part), NODES
+        )
 
     first = made("a", SLURM_CPUS_PER_GPU="4", GPQ_ARRAY_SIZE="3")
     assert set(first) == {*slurm_variables.BY_DAEMON, "SLURM_ARRAY_TASK_COUNT"}

@@ -15,15 +15,15 @@ from gpq.config import NodeConfig
 from gpq.core.feasibility.leases import patience
 from gpq.core.model.actions import Launch
 from gpq.core.model.events import Exited, NodeSeen, NodeSilent, Started
-from gpq.core.model.models import Exit, Job, JobState, Snapshot
+from gpq.core.model.jobs import Exit, Job, JobState, Snapshot
 from gpq.core.model.nodes import DeviceState
 from gpq.core.model.units import DeviceId, JobId, NodeId
-from gpq.core.state.folding import fold
+from gpq.core.state.apply_events import fold
 from gpq.daemon.clock.clock import Clock, elapsed
-from gpq.daemon.clock.reign import Reign
-from gpq.daemon.nodes.launching import start_order
+from gpq.daemon.clock.epoch import Reign
 from gpq.daemon.nodes.leases import ABSENCE, LeaseWatch
-from gpq.daemon.nodes.observing import Observer
+from gpq.daemon.nodes.observer import Observer
+from gpq.daemon.nodes.start_orders import start_order
 from gpq.daemon.nodes.world import LiveWorld
 from gpq.store.sqlite import SqliteStore
 from tests.agent.node.harness import sweep

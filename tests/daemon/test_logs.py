@@ -12,7 +12,7 @@ import pytest
 from gpq.cli.jobs import logs
 from gpq.control.controller import Controller
 from gpq.core.model.events import Launched
-from gpq.core.model.models import BatchOrder, Config, Job, JobState
+from gpq.core.model.jobs import BatchOrder, Config, Job, JobState
 from gpq.core.model.units import JobId, NodeId
 from gpq.daemon.service.logs import FIRST_PIECE, LogReader
 from gpq.errors import GpqError, NodeSilent, UsageError

@@ -9,12 +9,12 @@ import pytest
 from gpq_agent import wire
 
 from gpq.core.model.events import Event, Exited, NodeSeen, Pulsed, Started
-from gpq.core.model.models import Job, JobState
+from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.nodes import Node
 from gpq.core.model.units import JobId, NodeId
-from gpq.core.state.folding import apply
+from gpq.core.state.apply_events import apply
 from gpq.daemon.clock.clock import Clock
-from gpq.daemon.nodes.observing import STILL, Observer
+from gpq.daemon.nodes.observer import STILL, Observer
 from tests.support.builders import job, on, running, snapshot
 
 A = NodeId("a")

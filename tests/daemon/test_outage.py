@@ -12,9 +12,9 @@ from gpq.connectors.base import Channel
 from gpq.core.model.events import Event, NodeSilent
 from gpq.core.model.units import NodeId, Seconds
 from gpq.daemon.clock.clock import Clock
-from gpq.daemon.nodes.conversation import Conversation
 from gpq.daemon.nodes.link import NO_ANSWER, Done, Reply
 from gpq.daemon.nodes.node_client import NodeClient
+from gpq.daemon.nodes.session import Conversation
 from gpq.errors import Refused
 from gpq.pace import SILENCE
 from tests.support.builders import snapshot

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpq.config import NodeConfig
-from gpq.connectors.connectors import ssh_arguments
+from gpq.connectors.from_config import ssh_arguments
 from gpq.errors import Refused
 from gpq.rpc.messages import (
     Cancel,

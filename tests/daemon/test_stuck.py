@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from gpq.control.answers.answers import Reader
+from gpq.control.answers.reader import Reader
 from gpq.core.explain.explain import explain
 from gpq.core.model.nodes import DeviceState
 from gpq.core.model.units import JobId, NodeId
-from gpq.core.rounds.healing import stuck
-from gpq.core.state.folding import fold
+from gpq.core.rounds.reconcile import stuck
+from gpq.core.state.apply_events import fold
 from gpq.daemon.clock.clock import Clock
-from gpq.daemon.nodes.observing import Observer
+from gpq.daemon.nodes.observer import Observer
 from tests.support.builders import black_box, on, running, snapshot
 
 A = NodeId("a")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpq.cli import door
-from gpq.cli.completion.scripts import SCRIPTS
+from gpq.cli import fast_path
+from gpq.cli.completion.shell_scripts import SCRIPTS
 from gpq.cli.generated import reference, schemas
 from gpq.cli.shared.commands import COMMANDS
 from tests.cli.conftest import ROOT
@@ -13,7 +13,12 @@ from tests.cli.conftest import ROOT
 LEAVES = [path for path, _ in reference.leaves()]
 
 
-MADE = ["README.md", "gpq/options/grammar.py", *(f"completions/gpq.{each}" for each in SCRIPTS), *schemas.files()]
+MADE = [
+    "README.md",
+    "gpq/options/completion_data.py",
+    *(f"completions/gpq.{each}" for each in SCRIPTS),
+    *schemas.files(),
+]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +52,7 @@ def test_help_fits_eighty_columns_and_says_its_usage(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert door.run([*name.split(), "--help"]) == 0
+    assert fast_path.run([*name.split(), "--help"]) == 0
     shown = capsys.readouterr().out
     assert f"gpq {name}" in shown
     paragraphs = shown.partition("Example:")

@@ -11,8 +11,8 @@ import pytest
 
 from gpq.cli.shared.commands import COMMANDS
 from gpq.config import FileConfig, NodeConfig, parse
+from gpq.options.completion_data import GRAMMAR
 from gpq.options.directives import sbatch
-from gpq.options.grammar import GRAMMAR
 from gpq.policies.registry import POLICIES
 from gpq.sim.replay.outcomes import Summary
 from gpq.views import accounts, comparison

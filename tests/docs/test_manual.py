@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from gpq.cli.generated import manual, reference
+from gpq.cli.generated import man_pages, reference
 from gpq.cli.shared.commands import COMMANDS
 from tests.cli.conftest import ROOT
 
-PAGES = manual.pages()
+PAGES = man_pages.pages()
 
 
 def test_there_is_a_page_for_each_command_and_no_other() -> None:

@@ -11,13 +11,13 @@ from typing import Any
 from gpq.control.controller import Build, Controller
 from gpq.core.model.actions import Action, Launch, Prepare, Retune
 from gpq.core.model.events import Event
-from gpq.core.model.models import Config, Snapshot
+from gpq.core.model.jobs import Config, Snapshot
 from gpq.core.model.policy import Policy
 from gpq.core.model.units import NodeId, Seconds
 from gpq.daemon.clock.clock import Clock
-from gpq.daemon.clock.reign import Reign
-from gpq.daemon.nodes.conversation import Conversation
+from gpq.daemon.clock.epoch import Reign
 from gpq.daemon.nodes.leases import LOOK, LeaseWatch
+from gpq.daemon.nodes.session import Conversation
 from gpq.errors import StoreFailed
 from tests.dst.disk import Disk, DiskStore, Killed
 from tests.dst.network import Pipe

@@ -14,12 +14,12 @@ from gpq_agent import wire
 from gpq.control.controller import Controller
 from gpq.core.model.actions import Launch
 from gpq.core.model.events import Event, Exited, StartRefused
-from gpq.core.model.models import Exit, Job, Snapshot
+from gpq.core.model.jobs import Exit, Job, Snapshot
 from gpq.core.model.nodes import NodeState
-from gpq.core.rounds.healing import expected
+from gpq.core.rounds.reconcile import expected
 from gpq.core.rounds.rounds import Decision
-from gpq.daemon.nodes.conversation import Conversation, Send
-from gpq.daemon.nodes.observing import Key
+from gpq.daemon.nodes.observer import Key
+from gpq.daemon.nodes.session import Conversation, Send
 from tests.dst.attempts import Attempt
 from tests.dst.disk import DiskStore
 from tests.dst.nodes import Node

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpq.core.model.models import JobSpec, Level
+from gpq.core.model.jobs import JobSpec, Level
 
 if TYPE_CHECKING:
     from tests.dst.attempts import Attempt

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpq.control.controller import Controller
-from gpq.control.requests import requests
-from gpq.core.model.models import Config, JobState, Snapshot, Wish
+from gpq.control.requests import job_requests
+from gpq.core.model.jobs import Config, JobState, Snapshot, Wish
 from gpq.core.model.units import JobId
-from gpq.daemon.nodes.conversation import Conversation
+from gpq.daemon.nodes.session import Conversation
 from gpq.policies.registry import policy
 from tests.dst.attempts import Attempt
 from tests.dst.daemons import EPOCH, Daemon
@@ -139,9 +139,9 @@ class Simulation:
     def _patrol(self) -> None:
         for job in self._live().values():
             if job.state is JobState.HELD or job.wish is Wish.HOLD:
-                self._change(requests.release, job.id)
+                self._change(job_requests.release, job.id)
             if self.by_token[job.spec.argv[0]].work >= ENDLESS:
-                self._change(requests.cancel, job.id)
+                self._change(job_requests.cancel, job.id)
         self.schedule.after(20.0, self._patrol)
 
     # -- daemons -------------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class Simulation:
         job = self.jobs.get(deed.program)
         self.todo -= 1
         if job is not None:
-            self._change(getattr(requests, deed.kind), JobId(job))
+            self._change(getattr(job_requests, deed.kind), JobId(job))
 
     def _submit(self, daemon: Daemon, deed: Deed, tries: int) -> None:
         program = copy.copy(self.programs[deed.program])
@@ -199,7 +199,7 @@ class Simulation:
 
         def build(snapshot: Snapshot) -> tuple[list[Any], int]:
             specs = [program.spec(token)]
-            return requests.submitted(snapshot, specs, (), daemon.now(), held=False), snapshot.next_id
+            return job_requests.submitted(snapshot, specs, (), daemon.now(), held=False), snapshot.next_id
 
         def take(answer: Any) -> None:
             answered.append(answer)
@@ -229,12 +229,12 @@ class Simulation:
             return
 
         def build(snapshot: Snapshot) -> tuple[list[Any], object]:
-            if judge is requests.cancel:
-                return requests.cancel(snapshot, [job], daemon.now(), "ana"), None
+            if judge is job_requests.cancel:
+                return job_requests.cancel(snapshot, [job], daemon.now(), "ana"), None
             ended = self.disk.memory.history(ids=[job])
-            if judge is requests.requeue and ended:
+            if judge is job_requests.requeue and ended:
                 return [], None
-            return requests.changes(snapshot, [job], ended, judge, daemon.now(), "ana")
+            return job_requests.changes(snapshot, [job], ended, judge, daemon.now(), "ana")
 
         self.schedule.say("the user asks to {} job {}", judge.__name__, job)
         daemon.ask(build, lambda _: None)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core.model.models import Level
+from gpq.core.model.jobs import Level
 from tests.dst.network import Weather
 from tests.dst.plan import Deed, Fault, Plan, drawn
 from tests.dst.planted import PLANTED

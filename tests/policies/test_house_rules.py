@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpq.core.feasibility.shapes import gpu_range, is_fixed, shape_on, usable
 from gpq.core.goodput import goodput as gp
-from gpq.core.model.models import (
+from gpq.core.model.jobs import (
     HOLDS_DEVICES,
     Config,
     Job,

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from gpq.core.model.models import Layout, Shape, Snapshot
+from gpq.core.model.jobs import Layout, Shape, Snapshot
 from gpq.core.model.policy import shape_of
 from gpq.core.model.profile import LossPoint, Profile, ProfileRow, Progress
 from gpq.core.model.units import JobId, Seconds
 from gpq.policies.optimus import Optimus
-from gpq.policies.shared.contenders import entrants
-from gpq.policies.shared.speeds import remaining_steps, step_seconds
+from gpq.policies.shared.sizing import entrants
+from gpq.policies.shared.step_speeds import remaining_steps, step_seconds
 from tests.support.builders import DECLARED, black_box, job, node, on, running, snapshot
 
 

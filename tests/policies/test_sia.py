@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from gpq.core.feasibility.shapes import is_fixed, shape_on
 from gpq.core.goodput import goodput as gp
-from gpq.core.model.models import Job, Level, Shape, Snapshot
+from gpq.core.model.jobs import Job, Level, Shape, Snapshot
 from gpq.core.model.policy import shape_of
 from gpq.core.model.profile import Noise, Profile, ProfileRow
 from gpq.core.model.units import JobId
 from gpq.core.placement.placement import place
-from gpq.policies.shared.contest import configurations, contest
+from gpq.policies.shared.eligible import configurations, contest
 from gpq.policies.sia import Sia, restart_factor
 from tests.support.builders import DECLARED, PARAMS, black_box, job, node, on, running, snapshot, spec
 from tests.support.examples import examples

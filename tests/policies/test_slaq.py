@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpq.core.model.models import Snapshot
+from gpq.core.model.jobs import Snapshot
 from gpq.core.model.policy import shape_of
 from gpq.core.model.profile import LossPoint, Profile, ProfileRow
 from gpq.policies.slaq import Slaq

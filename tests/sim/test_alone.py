@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from gpq.sim.measurements.ground_truth import Task
 from gpq.sim.measurements.trace import Traces
-from gpq.sim.measurements.truth import Task
-from gpq.sim.replay.alone import Alone, best_speeds
 from gpq.sim.replay.cluster import parse
+from gpq.sim.replay.isolated_runtime import Alone, best_speeds
 from tests.sim.measurements import tiny
 
 

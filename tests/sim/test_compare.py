@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpq.errors import Refused, UsageError
-from gpq.sim.compare import compare, feasible
+from gpq.sim.compare import compare, preflight
 from gpq.sim.measurements.sources import SIA, Charges, Published
 from gpq.sim.replay import cluster
 from gpq.sim.replay.outcomes import Outcome
@@ -108,11 +108,11 @@ def test_a_category_keeps_the_batch_or_the_gpus_too(tmp_path: Path) -> None:
 
 def test_only_gangs_need_all_the_gpus_they_ask_for(tmp_path: Path) -> None:
     jobs = [source(tmp_path, "a,0,tiny,1,32", "b,0,tiny,4,32")]
-    feasible.check(jobs, clusters("1x2"), ["goodput"])
+    preflight.check(jobs, clusters("1x2"), ["goodput"])
     with pytest.raises(UsageError, match=r"w\.csv row 3: job b does not fit 1x2: it asks for 4 GPUs, and there are 2"):
-        feasible.check(jobs, clusters("1x4", "1x2"), ["goodput", "fifo"])
+        preflight.check(jobs, clusters("1x4", "1x2"), ["goodput", "fifo"])
     with pytest.raises(UsageError, match=r"row 2: .*no measurements on GPU type h100"):
-        feasible.check(jobs, clusters("1x4:h100"), ["goodput"])
+        preflight.check(jobs, clusters("1x4:h100"), ["goodput"])
 
 
 def test_blocks_hold_the_runs_of_one_cluster_and_their_means(tmp_path: Path) -> None:

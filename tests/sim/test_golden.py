@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from gpq.core.goodput.goodput import ThroughputParams
-from gpq.core.model.models import JobSpec, Level
+from gpq.core.model.jobs import JobSpec, Level
 from gpq.core.model.nodes import Node
 from gpq.policies.registry import policy
 from gpq.sim.measurements.programs import Program

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.cli.simulate import simulating
+from gpq.cli.simulate import plan_runs
 from gpq.core.goodput.estimates import goodput_of
 from gpq.core.goodput.goodput import grad_time, step_time
-from gpq.core.model.models import Job, JobState, Level, Shape, Wish
+from gpq.core.model.jobs import Job, JobState, Level, Shape, Wish
 from gpq.core.model.nodes import Node
 from gpq.core.model.profile import LossPoint, Noise, Profile, ProfileRow, Progress
 from gpq.errors import Refused, UsageError
 from gpq.rpc.messages import DeviceView, NodeView
-from gpq.sim.measurements.truth import Task
+from gpq.sim.measurements.ground_truth import Task
 from gpq.sim.replay.cluster import parse, typed
 from gpq.sim.replay.history import FixedTruth, LearntTruth, history, nodes_of
 from gpq.sim.replay.replay import replay
@@ -75,7 +75,7 @@ def test_a_job_that_has_not_ended_counts_as_far_as_it_came_and_is_named() -> Non
     found = history([here, over], NOW)
     assert [task.truth.progress(1) for task in found.tasks()] == [pytest.approx(1000.0)] * 2
     assert found.unended == ("1",)
-    assert simulating.unended(found) == "1 job has not ended: it counts as far as it came (1)"
+    assert plan_runs.unended(found) == "1 job has not ended: it counts as far as it came (1)"
 
 
 def test_time_held_by_its_user_is_none_in_which_a_job_waited() -> None:
@@ -153,7 +153,7 @@ def test_what_cannot_be_replayed_is_named_with_its_reason() -> None:
         ("2 (early)", "never ran"), ("3", "never ran"), ("4", "without run time"), ("5", "cancelled"),
         ("6", "cancelled"),
     )  # fmt: skip
-    assert simulating.left_out(found) == (
+    assert plan_runs.left_out(found) == (
         "5 jobs are left out: 2 never ran (2 (early), 3), 1 without run time (4), 2 cancelled (5, 6)"
     )
 

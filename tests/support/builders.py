@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpq.core.goodput.goodput import GradientStats, ThroughputParams
-from gpq.core.model.models import Config, Job, JobSpec, JobState, Level, Placement, Snapshot
+from gpq.core.model.jobs import Config, Job, JobSpec, JobState, Level, Placement, Snapshot
 from gpq.core.model.nodes import Device, Node, NodeState
 from gpq.core.model.policy import Policy
 from gpq.core.model.profile import Declared, Profile

@@ -10,10 +10,10 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from gpq.cli import door
+from gpq.cli import fast_path
 from gpq.cli.generated.schemas import STREAMS
 from gpq.cli.lab.schema import name_of
-from gpq.options.grammar import GRAMMAR
+from gpq.options.completion_data import GRAMMAR
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULTS = {"nodes": "nodes list", "config": "config show"}
@@ -36,7 +36,7 @@ def check(path: str, printed: str) -> list[Any]:
 
 def check_call(argv: Sequence[str], printed: str) -> None:
     """The same for the words of a command line, if they ask for JSON."""
-    if door.wants_json(list(argv)) and (path := command(argv)):
+    if fast_path.wants_json(list(argv)) and (path := command(argv)):
         check(path, printed)
 
 

@@ -17,7 +17,7 @@ import pytest
 from gpq.errors import UsageError
 from gpq.rpc import messages as m
 from gpq.views import accounts
-from gpq.views.pictures import page, sheet, svg
+from gpq.views.pictures import csv_text, html_report, svg
 from tests.cli import served
 
 VOID = {"meta", "br"}
@@ -55,7 +55,7 @@ class Read(HTMLParser):
 
 @pytest.mark.parametrize("by", ["user", "job", "server", "day"])
 def test_the_page_stands_alone_and_is_whole(by: str) -> None:
-    text = page.document(served.report(by), served.report())
+    text = html_report.document(served.report(by), served.report())
     read = Read(text)
     assert not read.open
     assert not {"script", "link", "img", "iframe", "object", "base", "form", "a"} & set(read.tags)
@@ -73,7 +73,7 @@ def test_what_comes_from_users_is_text_on_the_page() -> None:
     for by in ("user", "job"):
         answer = served.report(by, user=ATTACK)
         answer.rows[0] = msgspec.structs.replace(answer.rows[0], name=ATTACK if by == "job" else "")
-        text = page.document(answer, served.report(user=ATTACK))
+        text = html_report.document(answer, served.report(user=ATTACK))
         read = Read(text)
         assert "script" not in read.tags
         assert read.tags.count("style") == 1
@@ -88,7 +88,7 @@ def test_every_user_is_on_the_page_many_ones_as_others() -> None:
     users = [m.UserPiece(f"user-{n}", 1.0, 0.5, 1.0) for n in range(12)]
     pieces = [msgspec.structs.replace(piece, users=users) for piece in answer.pieces]
     answer = msgspec.structs.replace(answer, rows=rows, pieces=pieces)
-    texts = "".join(Read(page.document(answer, answer)).texts)
+    texts = "".join(Read(html_report.document(answer, answer)).texts)
     assert all(f"user-{n}" in texts for n in range(12))
     assert "others, 02 Mar 2026: 0.167 GPUs" in texts, "four of 1 hour in 24, as a mean"
 
@@ -97,7 +97,7 @@ def test_nothing_is_a_page_too() -> None:
     empty = msgspec.structs.replace(
         served.report(), rows=[], pieces=[], total=served.report_row("", gpu_hours=0.0, rhos=0)
     )
-    read = Read(page.document(empty, empty))
+    read = Read(html_report.document(empty, empty))
     assert "No job held a GPU" in "".join(read.texts)
     assert "svg" not in read.tags
     assert accounts.report(empty, 80)[-1] == "no job held a GPU, waited or ended then"
@@ -106,26 +106,26 @@ def test_nothing_is_a_page_too() -> None:
 
 def test_a_page_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    page.write(str(path), "one")
-    page.write(str(path), "two")
+    html_report.write(str(path), "one")
+    html_report.write(str(path), "two")
     assert path.read_text() == "two"
     assert os.listdir(tmp_path) == ["report.html"]
     for bad in (str(tmp_path), str(tmp_path / "none" / "report.html")):
         with pytest.raises(UsageError):
-            page.check(bad)
+            html_report.check(bad)
         with pytest.raises(UsageError):
-            page.write(bad, "three")
+            html_report.write(bad, "three")
     assert os.listdir(tmp_path) == ["report.html"]
 
 
 def test_csv_reads_back_with_the_names_of_the_json() -> None:
     rows = [served.ended(1, name='a,b\n"c"', reason="\x1b[2J"), *served.history().jobs]
-    [first, *rest] = list(csv.DictReader(io.StringIO(sheet.text(rows, m.EndedView))))
+    [first, *rest] = list(csv.DictReader(io.StringIO(csv_text.text(rows, m.EndedView))))
     assert tuple(first) == m.EndedView.__struct_fields__
     assert (first["name"], first["reason"]) == ('a,b\\x0a"c"', "\\x1b[2J")
     assert [row["id"] for row in rest] == ["1", "2", "3"]
     assert (rest[0]["goodput_hours"], float(rest[2]["goodput_hours"])) == ("", 3.1)
-    head = sheet.text([], m.ReportRow)
+    head = csv_text.text([], m.ReportRow)
     assert head == ",".join(m.ReportRow.__struct_fields__) + "\n"
 
 
@@ -152,5 +152,5 @@ def test_pieces_that_are_hours_are_labelled_by_the_time_of_day() -> None:
     start = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
     stamps = [start.replace(hour=12 + n).isoformat().replace("+00:00", "Z") for n in range(4)]
     pieces = [m.Piece(a, b, []) for a, b in pairwise(stamps)]
-    assert all(":" in label for label in page._labels(pieces))
-    assert all(":" not in label for label in page._labels(served.report().pieces))
+    assert all(":" in label for label in html_report._labels(pieces))
+    assert all(":" not in label for label in html_report._labels(served.report().pieces))

@@ -17,10 +17,10 @@ from rich.console import Console, RenderableType
 
 from gpq.cli.doctor.verdicts import Check
 from gpq.rpc import messages as m
-from gpq.views import accounts, checkup, curve, detail, explanation, losses, nodes, queue
+from gpq.views import accounts, checkup, detail, explanation, goodput_curve, loss_curve, nodes, queue
 from gpq.views.plain import moment, width
-from gpq.views.top import bars, board, job_page, occupants, top
-from gpq.views.top.past import Past
+from gpq.views.top import interactive, job_page, once, processes, status_bar
+from gpq.views.top.utilisation import Past
 from tests.cli import served
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -79,7 +79,7 @@ def lab(columns: int) -> list[str]:
 
 def drawn(columns: int, height: int | None) -> list[str]:
     sink = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-    Console(file=sink, width=columns, height=height, color_system=None).print(top.frame(served.top(), columns, height))
+    Console(file=sink, width=columns, height=height, color_system=None).print(once.frame(served.top(), columns, height))
     sink.flush()
     sink.seek(0)
     return sink.read().splitlines()
@@ -98,8 +98,10 @@ def listed(columns: int, height: int) -> list[str]:
     view, past = served.top(), Past()
     for piece in range(12):
         past.note(view.nodes, view.jobs, 20.0 * piece)
-    look = board.Look(selected=2, sort="GPUs", descending=True)
-    return rendered(board.picture(view, board.ordered(view.jobs, look), look, past, columns, height), columns, height)
+    look = interactive.Look(selected=2, sort="GPUs", descending=True)
+    return rendered(
+        interactive.picture(view, interactive.ordered(view.jobs, look), look, past, columns, height), columns, height
+    )
 
 
 def opened(columns: int, height: int, part: str = "all", scroll: int = 0) -> list[str]:
@@ -142,8 +144,8 @@ PAGES = {
     "board-120x30": lambda: listed(120, 30),
     "job-80x22": lambda: opened(80, 22),
     "job-log-40x10": lambda: opened(40, 10, "log", 3),
-    "occupants-100": lambda: [line.plain for line in occupants.lines(served.nodes(), Past(), 100)],
-    "keys-80": lambda: [line.plain for line in bars.keys(80)],
+    "occupants-100": lambda: [line.plain for line in processes.lines(served.nodes(), Past(), 100)],
+    "keys-80": lambda: [line.plain for line in status_bar.keys(80)],
 }
 
 
@@ -174,15 +176,15 @@ def test_the_live_view_fits_its_screen(columns: int, height: int) -> None:
     )  # fmt: skip
     for view in (served.top(), big, msgspec.structs.replace(big, nodes=[], jobs=[], users=[], changes=[])):
         sink = io.StringIO()
-        Console(file=sink, width=columns, height=height, color_system=None).print(top.frame(view, columns, height))
+        Console(file=sink, width=columns, height=height, color_system=None).print(once.frame(view, columns, height))
         lines = sink.getvalue().splitlines()
         assert len(lines) <= height
         assert max(map(width, lines)) <= columns
         past = Past()
         past.note(view.nodes, view.jobs, 0.0)
-        for look in (board.Look(), board.Look(59, 3, "goodput", True, "user=ana [red]" * 9)):
-            rows = board.ordered(view.jobs, look)
-            found = rendered(board.picture(view, rows, look, past, columns, height), columns, height)
+        for look in (interactive.Look(), interactive.Look(59, 3, "goodput", True, "user=ana [red]" * 9)):
+            rows = interactive.ordered(view.jobs, look)
+            found = rendered(interactive.picture(view, rows, look, past, columns, height), columns, height)
             assert len(found) <= height
             assert max(map(width, found)) <= columns
             assert any("> " in line for line in found) is any(job.id == look.selected for job in rows)
@@ -190,20 +192,20 @@ def test_the_live_view_fits_its_screen(columns: int, height: int) -> None:
 
 def test_a_loss_curve_says_where_it_came_from_and_is_drawn_where_the_terminal_can() -> None:
     points = [m.LossView(10.0 * step, 4.0 - step) for step in range(4)]
-    assert losses.lines(points, 0) == ["  4 -> 1 over 30 base steps", "  █▆▃▁"]
-    assert losses.lines(points, 4)[-1] == "  █▁"
-    assert losses.lines(points, 0, "#") == ["  4 -> 1 over 30 base steps"]
-    assert losses.lines(points[:1], 0) == ["  4 after 0 base steps"]
-    assert losses.lines([], 0) == []
-    assert losses.spark([2.0, 2.0], 10) == "▁▁"
+    assert loss_curve.lines(points, 0) == ["  4 -> 1 over 30 base steps", "  █▆▃▁"]
+    assert loss_curve.lines(points, 4)[-1] == "  █▁"
+    assert loss_curve.lines(points, 0, "#") == ["  4 -> 1 over 30 base steps"]
+    assert loss_curve.lines(points[:1], 0) == ["  4 after 0 base steps"]
+    assert loss_curve.lines([], 0) == []
+    assert loss_curve.spark([2.0, 2.0], 10) == "▁▁"
 
 
 def test_the_last_loss_is_in_the_curve_though_its_points_are_means() -> None:
     points = [m.LossView(10.0 * step, 4.0 - step) for step in range(4)]
-    assert losses.lines(points, 0, last=0.5) == ["  4 -> 1 over 30 base steps, last 0.5", "  █▆▄▂▁"]
-    assert losses.lines(points, 5, last=8.0)[-1] == "  ▃▁█"
-    assert losses.lines(points[:1], 0, last=3.0) == ["  4 after 0 base steps, last 3"]
-    assert losses.lines(points, 0, last=1.0) == losses.lines(points, 0)
+    assert loss_curve.lines(points, 0, last=0.5) == ["  4 -> 1 over 30 base steps, last 0.5", "  █▆▄▂▁"]
+    assert loss_curve.lines(points, 5, last=8.0)[-1] == "  ▃▁█"
+    assert loss_curve.lines(points[:1], 0, last=3.0) == ["  4 after 0 base steps, last 3"]
+    assert loss_curve.lines(points, 0, last=1.0) == loss_curve.lines(points, 0)
 
 
 def test_a_cancelled_job_has_no_exit_and_a_waiting_one_no_speedup() -> None:
@@ -234,9 +236,9 @@ def test_times_are_local_and_in_one_style() -> None:
 
 def test_a_long_curve_is_thinned_but_keeps_its_ends_and_the_present() -> None:
     points = [m.CurvePoint(gpus, float(gpus), 64 * gpus, float(gpus), gpus == 37) for gpus in range(1, 65)]
-    kept = [point.gpus for point in curve.thinned(points)]
+    kept = [point.gpus for point in goodput_curve.thinned(points)]
     assert {1, 37, 64} <= set(kept)
-    assert len(kept) <= curve.MOST
+    assert len(kept) <= goodput_curve.MOST
 
 
 def test_a_job_nobody_hears_of_is_unknown_in_every_view(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +261,7 @@ def test_a_job_that_hangs_or_waits_for_one_replica_says_so_in_every_view(monkeyp
     assert line in " ".join(" ".join(detail.lines(served.detail(hung), 80)).split())
     sink = io.StringIO()
     view = msgspec.structs.replace(served.top(), jobs=[hung, slow])
-    Console(file=sink, width=100, color_system=None).print(top.frame(view, 100, None))
+    Console(file=sink, width=100, color_system=None).print(once.frame(view, 100, None))
     assert "hung 1m30s" in sink.getvalue() or "hung 90s" in sink.getvalue()
     assert "running !3" in sink.getvalue()
 
@@ -272,7 +274,7 @@ def test_the_list_marks_what_is_silent_hung_slow_or_over() -> None:
         served.job(4, "failed", name="sweep", index=7, params={"lr": "0.1"}),
     ]
     view = msgspec.structs.replace(served.top(), jobs=rows)
-    text = "\n".join(rendered(board.picture(view, rows, board.Look(4), Past(), 139, 30), 139, 30))
+    text = "\n".join(rendered(interactive.picture(view, rows, interactive.Look(4), Past(), 139, 30), 139, 30))
     for word in ("unknown 40s", "hung 1m30s", "running !3", "failed", "sweep[lr=0.1]"):
         assert word in text
     page = job_page.Page(served.detail(rows[1]), served.explanation(rows[1]))

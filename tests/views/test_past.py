@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gpq.rpc import messages as m
-from gpq.views.top.past import PIECE, PIECES, Past, spark
+from gpq.views.top.utilisation import PIECE, PIECES, Past, spark
 from tests.cli import served
 
 

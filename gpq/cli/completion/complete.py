@@ -84,7 +84,7 @@ def candidates(words: list[str], shell: str) -> list[Pair] | int:
     if len(words) == 1:
         listed = {name: line for name, (_, line) in COMMANDS.items()}
         return starting([*listed.items(), ("--help", "What there is."), ("--version", "")], current)
-    from gpq.options.grammar import GRAMMAR
+    from gpq.options.completion_data import GRAMMAR
 
     path, rest = words[0], words[1:]
     if path not in GRAMMAR:
@@ -137,7 +137,7 @@ def within(line: Line, kind: str, options: dict[str, tuple[str, str]], rest: lis
 def documented(words: list[str]) -> list[Pair]:
     """The next word of a command that prints JSON, and so has a schema: `nodes`, then `list`."""
     from gpq.cli.shared.commands import COMMANDS
-    from gpq.options.grammar import GRAMMAR
+    from gpq.options.completion_data import GRAMMAR
 
     *typed, current = words
     found: dict[str, str] = {}

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from gpq.cli.completion.scripts import SCRIPTS
+from gpq.cli.completion.shell_scripts import SCRIPTS
 from gpq.cli.shared import output
-from gpq.cli.shared.frame import frame
+from gpq.cli.shared.typer_app import frame
 
 app = frame()
 

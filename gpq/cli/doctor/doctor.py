@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from gpq.cli.shared import output
-from gpq.cli.shared.frame import Color, ColorChoice, Json, frame
-from gpq.options import documents
+from gpq.cli.shared.typer_app import Color, ColorChoice, Json, frame
+from gpq.options import json_answers
 
 app = frame()
 NODES = typer.Argument(metavar="[NODE]...", help="Servers to check. [default: this machine, and all of them]")
@@ -54,7 +54,7 @@ def doctor(
     if names or checks.has_servers():
         found += server_checks.of_servers(names, python, server_checks.Progress())
     if json:
-        output.emit(documents.Checkup([documents.CheckView(**check.row()) for check in found]))
+        output.emit(json_answers.Checkup([json_answers.CheckView(**check.row()) for check in found]))
     else:
         output.text(lines, found, color.value)
     return 1 if any(check.verdict == "fail" for check in found) else 0
@@ -70,8 +70,8 @@ def _report(nodes: list[str], python: str, color: str, json: bool) -> int:
     begin = time.monotonic()
     checks = gpu_checks.report(list(dict.fromkeys(nodes)), python, server_checks.Progress())
     if json:
-        views = [documents.GpuCheckView(**vars(check)) for check in checks]
-        output.emit(documents.GpuReport(gpq.__version__, round(time.monotonic() - begin, 1), views))
+        views = [json_answers.GpuCheckView(**vars(check)) for check in checks]
+        output.emit(json_answers.GpuReport(gpq.__version__, round(time.monotonic() - begin, 1), views))
     else:
         output.text(lines, checks, color)
     return 1 if any(check.verdict == "FAIL" for check in checks) else 0

@@ -1,7 +1,7 @@
 """Reads the commands from the typer apps: the table for the README, and the grammar that completion works from.
 
 `python -m gpq.cli.generated.reference` prints the table; with `--write`, in the root of the repository, everything made from the
-commands is written anew: the table in README.md, completions/, gpq/man/, gpq/options/grammar.py and gpq/schemas/.
+commands is written anew: the table in README.md, completions/, gpq/man/, gpq/options/completion_data.py and gpq/schemas/.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpq.cli.app import command
-from gpq.cli.completion.scripts import SCRIPTS
+from gpq.cli.completion.shell_scripts import SCRIPTS
 from gpq.cli.generated import schemas
-from gpq.cli.generated.manual import pages
+from gpq.cli.generated.man_pages import pages
 from gpq.cli.shared.commands import COMMANDS
 from gpq.outward import WORDS
 from gpq.policies.registry import POLICIES
@@ -64,7 +64,7 @@ def _arguments(found: Any) -> str:
 
 
 def grammar() -> str:
-    """The module gpq/options/grammar.py."""
+    """The module gpq/options/completion_data.py."""
     lines = [
         '"""What completion offers, made from the commands by `make completions`: edit those instead.',
         "",
@@ -126,7 +126,7 @@ def documents() -> dict[str, str]:
     return {
         **made,
         **schemas.files(),
-        "gpq/options/grammar.py": grammar(),
+        "gpq/options/completion_data.py": grammar(),
         "README.md": f"{before}{begin}\n{table()}{end}{after}",
     }
 

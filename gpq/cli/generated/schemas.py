@@ -17,7 +17,7 @@ from gpq import config
 from gpq.check.verdict import Verdict
 from gpq.cli.lab.schema import name_of
 from gpq.demo import DemoResult
-from gpq.options import documents as own
+from gpq.options import json_answers as own
 from gpq.rpc import messages as m
 from gpq.views.comparison import Comparison
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from gpq.cli.shared import output
-from gpq.cli.shared.frame import Jobs, Json, frame
+from gpq.cli.shared.typer_app import Jobs, Json, frame
 from gpq.client import following
 from gpq.client.connection import Lasting
 from gpq.errors import Refused

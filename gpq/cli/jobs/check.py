@@ -15,7 +15,7 @@ from gpq.check.proving import Asked, prove
 from gpq.check.shapes import LEAST_STEPS
 from gpq.check.verdict import DIFFERS, FAILED, Verdict
 from gpq.cli.shared import output
-from gpq.cli.shared.frame import HELP, Color, ColorChoice, frame
+from gpq.cli.shared.typer_app import HELP, Color, ColorChoice, frame
 from gpq.errors import NotFound, UsageError
 from gpq.options import environment
 from gpq.options.parsing import values

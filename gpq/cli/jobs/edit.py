@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from gpq.cli.jobs import control
-from gpq.cli.shared import wishes
-from gpq.cli.shared.frame import Jobs, Json, frame
+from gpq.cli.jobs import hold_release_requeue
+from gpq.cli.shared import submit_options
+from gpq.cli.shared.typer_app import Jobs, Json, frame
 from gpq.client.connection import call
-from gpq.options import edits
+from gpq.options import edit_request
 from gpq.rpc import messages
 
 app = frame()
@@ -41,7 +41,7 @@ def edit(
     min_gpu_memory: Annotated[
         str, _option("--min-gpu-memory", metavar="SIZE", help="Least memory of each GPU; none: any.")
     ] = "",
-    max_batch_size: wishes.MaxBatchSize = None,
+    max_batch_size: submit_options.MaxBatchSize = None,
     background: Annotated[
         bool | None, _option("--background/--no-background", help="Take only what nobody else wants, or not.")
     ] = None,
@@ -75,10 +75,10 @@ def edit(
       gpq edit 42 --notify desktop --notify-on fail,end
       gpq edit 42 --accept own-next
     """
-    asked = edits.request(
+    asked = edit_request.request(
         jobs, name=name, priority=priority, gpus=gpus, time=time, retries=retries, tag=tag or (), untag=untag or (),
         after=after or (), begin=begin, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory, max_batch_size=max_batch_size,
         array_limit=array_limit, background=background, notify=notify or (), notify_on=notify_on,
         accept=accept or (),
     )  # fmt: skip
-    return control.tell(call(asked, messages.Changed), "changed", as_json=json)
+    return hold_release_requeue.tell(call(asked, messages.Changed), "changed", as_json=json)

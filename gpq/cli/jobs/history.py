@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from gpq.cli.shared import output
-from gpq.cli.shared.frame import Color, ColorChoice, Json, frame
+from gpq.cli.shared.typer_app import Color, ColorChoice, Json, frame
 from gpq.client.connection import call
 from gpq.errors import UsageError
-from gpq.options.parsing.moments import window
+from gpq.options.parsing.datetimes import window
 from gpq.rpc import messages
 
 app = frame()
@@ -64,9 +64,9 @@ def history(
         return
     output.note(*answer.notes)
     if csv:
-        from gpq.views.pictures import sheet
+        from gpq.views.pictures import csv_text
 
-        sys.stdout.write(sheet.text(answer.jobs, messages.EndedView))
+        sys.stdout.write(csv_text.text(answer.jobs, messages.EndedView))
     else:
         from gpq.views import accounts
 

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from gpq.cli.shared import output
-from gpq.cli.shared.bringing import Bar
-from gpq.cli.shared.frame import Job, Json, frame
+from gpq.cli.shared.transfer_bar import Bar
+from gpq.cli.shared.typer_app import Job, Json, frame
 from gpq.client import following
 from gpq.client.connection import Lasting
 from gpq.rpc import messages

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from gpq.cli.shared import output
-from gpq.cli.shared.frame import Color, ColorChoice, Json, frame
+from gpq.cli.shared.typer_app import Color, ColorChoice, Json, frame
 from gpq.client.connection import call
 from gpq.errors import UsageError
-from gpq.options.parsing.moments import window
+from gpq.options.parsing.datetimes import window
 from gpq.rpc import messages
 
 app = frame()
@@ -59,19 +59,19 @@ def report(
         raise UsageError("--csv and --json do not go together", "choose one of them")
     begin, end = window(since, until)
     if html:
-        from gpq.views.pictures import page
+        from gpq.views.pictures import html_report
 
-        page.check(html)
+        html_report.check(html)
     answer = call(messages.Report(begin, end, by.value), messages.ReportView)
     if html:
         users = answer if by is By.user else call(messages.Report(begin, end), messages.ReportView)
-        page.write(html, page.document(answer, users))
+        html_report.write(html, html_report.document(answer, users))
     if json:
         output.emit(answer)
     elif csv:
-        from gpq.views.pictures import sheet
+        from gpq.views.pictures import csv_text
 
-        sys.stdout.write(sheet.text(answer.rows, messages.ReportRow))
+        sys.stdout.write(csv_text.text(answer.rows, messages.ReportRow))
     elif html:
         output.say(f"wrote {html}")
     else:

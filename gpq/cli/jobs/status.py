@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from gpq.cli.jobs import queue
-from gpq.cli.shared.frame import Color, ColorChoice, Json, frame
+from gpq.cli.jobs import status_fast
+from gpq.cli.shared.typer_app import Color, ColorChoice, Json, frame
 
 app = frame()
 
@@ -45,7 +45,7 @@ def status(
       gpq status --user alice --state running
       gpq status "user=alice tag~cifar age>2h sort=-goodput"
     """
-    return queue.show(
+    return status_fast.show(
         list(jobs or []),
         json=json,
         all=everything,

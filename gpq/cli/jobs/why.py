@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpq.cli.shared import output
-from gpq.cli.shared.frame import Color, ColorChoice, Job, Json, frame
+from gpq.cli.shared.typer_app import Color, ColorChoice, Job, Json, frame
 from gpq.client.connection import call
 from gpq.rpc import messages
 from gpq.views import explanation

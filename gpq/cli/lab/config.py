@@ -12,9 +12,9 @@ import typer
 from gpq import config as configuration
 from gpq import outward, paths
 from gpq.cli.shared import output
-from gpq.cli.shared.frame import Json, default_to, frame
+from gpq.cli.shared.typer_app import Json, default_to, frame
 from gpq.errors import UsageError
-from gpq.options import documents
+from gpq.options import json_answers
 from gpq.policies.registry import POLICIES
 from gpq.views import plain
 
@@ -41,7 +41,7 @@ def show(json: Json = False) -> None:
     shown = outward.without_urls(settings.notify)
     tree = {**asdict(settings), "notify": shown}
     if json:
-        output.emit(documents.Settings(**tree))
+        output.emit(json_answers.Settings(**tree))
         return
     hidden = {name for name in shown if name not in outward.SETTINGS}
     gone = {"default"} if hidden else set()  # it may name one of them
@@ -71,7 +71,7 @@ def check(file: Annotated[str, FILE] = "", json: Json = False) -> None:
         raise UsageError(error.message, hint) from None
     _check_targets(settings.notify, path)
     if json:
-        output.emit(documents.ConfigChecked(path, there))
+        output.emit(json_answers.ConfigChecked(path, there))
     else:
         output.say(f"{path} is right" if there else f"there is no {path}: the defaults hold")
     if settings.metrics and not (address := outward.address(settings.metrics)).private:
@@ -83,7 +83,7 @@ def _check_targets(table: outward.Table, path: str) -> None:
     targets = outward.notify(table).targets
     if not targets:
         return
-    from gpq.notify.sending import judge  # it imports apprise
+    from gpq.notify.worker import judge  # it imports apprise
 
     for name, url in targets.items():
         if why := judge(name, url):
@@ -101,7 +101,7 @@ def path(json: Json = False) -> None:
       $EDITOR "$(gpq config path)"
     """
     if json:
-        output.emit(documents.ConfigPath(paths.config()))
+        output.emit(json_answers.ConfigPath(paths.config()))
     else:
         output.say(paths.config())
 
@@ -121,7 +121,7 @@ def library(json: Json = False) -> None:
 
     folder = made(paths.home(), renew=False)
     if json:
-        output.emit(documents.LibraryPath(folder))
+        output.emit(json_answers.LibraryPath(folder))
     else:
         output.say(folder)
 
@@ -136,8 +136,8 @@ def policies(json: Json = False) -> None:
     """
     chosen = _chosen()
     if json:
-        rows = [documents.PolicyView(name, each.sentence, name == chosen) for name, each in POLICIES.items()]
-        output.emit(documents.Policies(rows))
+        rows = [json_answers.PolicyView(name, each.sentence, name == chosen) for name, each in POLICIES.items()]
+        output.emit(json_answers.Policies(rows))
         return
     room, limit = max(map(len, POLICIES)), plain.terminal_width()
     for name, each in POLICIES.items():

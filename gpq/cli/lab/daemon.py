@@ -8,7 +8,7 @@ import typer
 
 from gpq import outward
 from gpq.cli.shared import output
-from gpq.cli.shared.frame import Json, frame
+from gpq.cli.shared.typer_app import Json, frame
 from gpq.client import daemon_control
 from gpq.rpc.messages import DaemonInfo
 from gpq.views.plain import duration

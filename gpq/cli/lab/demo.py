@@ -11,7 +11,7 @@ import typer
 
 from gpq import demo as play
 from gpq.cli.shared import output
-from gpq.cli.shared.frame import Color, ColorChoice, Json, frame
+from gpq.cli.shared.typer_app import Color, ColorChoice, Json, frame
 from gpq.options.parsing import values
 from gpq.rpc.messages import TopView
 from gpq.views.plain import moment, safe
@@ -62,7 +62,7 @@ def _picture(color: str) -> Iterator[Draw]:
     from rich.live import Live
     from rich.text import Text
 
-    from gpq.views.top.top import frame as picture
+    from gpq.views.top.once import frame as picture
 
     console = output.screen(color)
     with Live(console=console, screen=True, auto_refresh=False) as live:

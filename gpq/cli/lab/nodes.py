@@ -7,12 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from gpq.cli.shared import output
-from gpq.cli.shared.frame import Color, ColorChoice, Json, default_to, frame
+from gpq.cli.shared.typer_app import Color, ColorChoice, Json, default_to, frame
 from gpq.client.connection import call
 from gpq.errors import GpqError, UsageError
-from gpq.options import documents
+from gpq.options import json_answers
 from gpq.rpc import messages
-from gpq.servers import servers
+from gpq.servers import changes
 from gpq.views import nodes as view
 from gpq.views import plain
 
@@ -109,9 +109,9 @@ def add(
                 raise
             output.note(f"{each} was not added: {error.message}{f' ({error.hint})' if error.hint else ''}")
     names = [each["name"] for each in added]
-    live = bool(added) and servers.taken_in(names, _note)
+    live = bool(added) and changes.taken_in(names, _note)
     if json:
-        output.emit(documents.NodesAdded([documents.AddedNode(**each) for each in added], live))
+        output.emit(json_answers.NodesAdded([json_answers.AddedNode(**each) for each in added], live))
     elif added:
         output.say(*(f"added     {each}" for each in names))
     return 1 if len(added) < len(hosts) else 0
@@ -125,9 +125,9 @@ def remove(node: Annotated[str, NODE], force: Annotated[bool, FORCE] = False, js
     Example:
       gpq nodes remove gpu2
     """
-    live = servers.removed(node, _note, force=force)
+    live = changes.removed(node, _note, force=force)
     if json:
-        output.emit(documents.NodeRemoved(node, live))
+        output.emit(json_answers.NodeRemoved(node, live))
     else:
         output.say(f"removed   {node}")
 
@@ -184,7 +184,7 @@ def reserve(
       gpq nodes reserve gpu2 --from "fri 18:00" --for-duration 2d
       gpq nodes reserve gpu1:0,1 --for ana --until "tomorrow 9:00"
     """
-    answer = call(servers.reserve(target, user, start, until, duration), messages.Reserved)
+    answer = call(changes.reserve(target, user, start, until, duration), messages.Reserved)
     if json:
         output.emit(answer)
         return

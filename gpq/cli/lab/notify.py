@@ -8,8 +8,8 @@ import typer
 
 from gpq import config, outward
 from gpq.cli.shared import output
-from gpq.cli.shared.frame import Json, default_to, frame
-from gpq.options import documents, targets
+from gpq.cli.shared.typer_app import Json, default_to, frame
+from gpq.options import json_answers, targets
 
 app = frame(default_to("list", alone=True))
 NAMES = typer.Argument(metavar="NAME...", help="Targets of [notify] in config.toml, desktop, or mailto:ADDRESS.")
@@ -50,7 +50,7 @@ def try_targets(names: Annotated[list[str], NAMES], json: Json = False) -> int:
       gpq notify test desktop mailto:ana@lab.example
     """
     known = config.load().notify
-    said: list[documents.SentView] = []
+    said: list[json_answers.SentView] = []
     for one in targets.tried(names):
         said.append(one)
         if not json and not one.sent:
@@ -59,5 +59,5 @@ def try_targets(names: Annotated[list[str], NAMES], json: Json = False) -> int:
         elif not json:
             output.say(f"{one.name}: sent")
     if json:
-        output.emit(documents.Sent(said))
+        output.emit(json_answers.Sent(said))
     return 0 if all(one.sent for one in said) else 1

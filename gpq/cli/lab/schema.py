@@ -10,7 +10,7 @@ import typer
 
 import gpq
 from gpq.cli.shared import output
-from gpq.cli.shared.frame import frame
+from gpq.cli.shared.typer_app import frame
 from gpq.errors import NotFound
 
 app = frame()

@@ -11,11 +11,11 @@ from typing import Annotated
 import typer
 
 from gpq.cli.shared import output
-from gpq.cli.shared.frame import Color, ColorChoice, frame
-from gpq.cli.simulate import effects, simulating
+from gpq.cli.shared.typer_app import Color, ColorChoice, frame
+from gpq.cli.simulate import plan_runs, unused_options
 from gpq.errors import UsageError
 from gpq.options.parsing import values
-from gpq.sim.compare import compare, feasible, workers
+from gpq.sim.compare import compare, preflight, process_pool
 from gpq.sim.measurements.sources import Source
 from gpq.sim.replay.rules import Rules
 from gpq.views import plain
@@ -103,37 +103,37 @@ def simulate(
         raise UsageError("--csv and --json do not go together", "choose one of them")
     made = Rules(
         nodes=(),
-        interval=simulating.within(60.0 if interval is None else interval, "--interval", 1.0, 86_400.0),
-        interference=simulating.within(interference, "--interference", 0.0, 0.99),
+        interval=plan_runs.within(60.0 if interval is None else interval, "--interval", 1.0, 86_400.0),
+        interference=plan_runs.within(interference, "--interference", 0.0, 0.99),
         # One's own jobs are replayed as the daemon would run them, public ones by the rules of their artifact.
         known_length=history if known_length is None else known_length,
         priors=history if priors is None else priors,
         events=history if events is None else events,
-        noise=simulating.within(noise, "--noise", 0.0, 10.0),
+        noise=plan_runs.within(noise, "--noise", 0.0, 10.0),
         profiled=rules is Ruleset.sia,
-        config=simulating.settings(setting or []),
+        config=plan_runs.settings(setting or []),
     )
     if restart is not None:
-        simulating.within(restart, "--restart", 0.0, 86_400.0)
+        plan_runs.within(restart, "--restart", 0.0, 86_400.0)
     if plot:
         _check_plot(plot)
-    names, numbers = simulating.policies(policy), simulating.seeds(seed)
+    names, numbers = plan_runs.policies(policy), plan_runs.seeds(seed)
     if history:
         _no_files(workloads or [], traces, rules)
         span = values.seconds(since, "--since") if since else None
-        own = simulating.own_jobs(span, restart)
+        own = plan_runs.own_jobs(span, restart)
         sources: list[Source] = [own]
-        machines = simulating.measured_on(own, nodes or [])
-        output.note(*filter(None, (simulating.left_out(own), simulating.unended(own))))
+        machines = plan_runs.measured_on(own, nodes or [])
+        output.note(*filter(None, (plan_runs.left_out(own), plan_runs.unended(own))))
     else:
         if since:
             raise UsageError("--since is for --history", "leave it out, or replay your own jobs with --history")
-        sources = simulating.published(workloads or [], traces, rules is Ruleset.sia, restart)
-        machines = simulating.named_clusters(nodes or [simulating.DEFAULT_NODES])
-    feasible.check(sources, machines, names)
-    idle = effects.idle(names, made, machines, numbers, known_length=known_length, priors=priors)
+        sources = plan_runs.published(workloads or [], traces, rules is Ruleset.sia, restart)
+        machines = plan_runs.named_clusters(nodes or [plan_runs.DEFAULT_NODES])
+    preflight.check(sources, machines, names)
+    idle = unused_options.idle(names, made, machines, numbers, known_length=known_length, priors=priors)
     output.note(*filter(None, [idle]))
-    runs = compare.plan(names, sources, machines, simulating.RulesFor(made), numbers)
+    runs = compare.plan(names, sources, machines, plan_runs.RulesFor(made), numbers)
     with _bar(runs) as progress:
         found = compare.attempt_all(runs, jobs_parallel, progress)
     failed = [each for each in found if isinstance(each, compare.Failure)]
@@ -141,7 +141,7 @@ def simulate(
     if plot:
         _draw(compare.blocks(runs, found), plot)
     for each in failed:
-        output.failure(f"{simulating.named(each)}: {each.message}", each.hint)
+        output.failure(f"{plan_runs.named(each)}: {each.message}", each.hint)
     return 1 if failed else 0
 
 
@@ -179,7 +179,7 @@ def _draw(blocks: list[compare.Block], path: str) -> None:
 
 
 @contextmanager
-def _bar(runs: Sequence[compare.Run]) -> Iterator[workers.Progress | None]:
+def _bar(runs: Sequence[compare.Run]) -> Iterator[process_pool.Progress | None]:
     """On a terminal: how many of the jobs of all runs have ended, and when the rest will have."""
     if not sys.stderr.isatty():
         yield None

@@ -1,4 +1,4 @@
-"""`gpq submit` with its help. Plain calls never come here: `gpq.cli.submit.queueing` reads their options without typer."""
+"""`gpq submit` with its help. Plain calls never come here: `gpq.cli.submit.submit_fast` reads their options without typer."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 import typer
 
-from gpq.cli.shared import wishes
-from gpq.cli.shared.frame import HELP, Command, Json, frame
-from gpq.cli.submit import queueing
-from gpq.options import asking
+from gpq.cli.shared import submit_options
+from gpq.cli.shared.typer_app import HELP, Command, Json, frame
+from gpq.cli.submit import submit_fast
+from gpq.options import submit_request
 from gpq.options.directives import sbatch
 
 app = frame()
@@ -20,7 +20,7 @@ class Submission(Command):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         pairs: list[sbatch.Pair] = []
-        given = asking.plain(args, pairs)
+        given = submit_request.plain(args, pairs)
         rest = super().parse_args(ctx, list(given))
         words = ctx.params.get("words") or []
         ctx.obj = len(given) > len(words) and given[len(given) - len(words) - 1] == "--", pairs
@@ -30,42 +30,42 @@ class Submission(Command):
 @app.command(cls=Submission, context_settings={**HELP, "allow_interspersed_args": False})
 def submit(
     ctx: typer.Context,
-    words: wishes.Words = None,
-    gpus: wishes.Gpus = "",
-    gpu_type: wishes.GpuType = "",
-    min_gpu_memory: wishes.MinGpuMemory = "",
-    name: wishes.Name = "",
-    tag: wishes.Tag = None,
-    notify: wishes.Notify = None,
-    notify_on: wishes.NotifyOn = "",
-    priority: wishes.Priority = 0,
-    time: wishes.Time = "",
-    after: wishes.After = None,
-    begin: wishes.Begin = "",
-    background: wishes.Background = False,
-    array: wishes.Array = "",
-    sweep: wishes.Sweep = None,
-    sweep_file: wishes.SweepFile = "",
-    retries: wishes.Retries = 0,
-    requeue_on_lost: wishes.RequeueOnLost = "",
-    rigid: wishes.Rigid = False,
-    preemptible: wishes.Preemptible = False,
-    signal: wishes.Signal = "",
-    grace: wishes.Grace = "",
-    resume_args: wishes.ResumeArgs = "",
-    done_file: wishes.DoneFile = "",
-    batch_size: wishes.BatchSize = None,
-    max_batch_size: wishes.MaxBatchSize = None,
-    atomic_batch_size: wishes.AtomicBatchSize = "",
-    accept: wishes.Accept = None,
-    env: wishes.Env = None,
-    cwd: wishes.Cwd = "",
-    python: wishes.Python = "",
-    setup: wishes.Setup = "",
-    snapshot: wishes.Snapshot = False,
-    hold: wishes.Hold = False,
-    wait: wishes.Wait = False,
-    dry_run: wishes.DryRun = False,
+    words: submit_options.Words = None,
+    gpus: submit_options.Gpus = "",
+    gpu_type: submit_options.GpuType = "",
+    min_gpu_memory: submit_options.MinGpuMemory = "",
+    name: submit_options.Name = "",
+    tag: submit_options.Tag = None,
+    notify: submit_options.Notify = None,
+    notify_on: submit_options.NotifyOn = "",
+    priority: submit_options.Priority = 0,
+    time: submit_options.Time = "",
+    after: submit_options.After = None,
+    begin: submit_options.Begin = "",
+    background: submit_options.Background = False,
+    array: submit_options.Array = "",
+    sweep: submit_options.Sweep = None,
+    sweep_file: submit_options.SweepFile = "",
+    retries: submit_options.Retries = 0,
+    requeue_on_lost: submit_options.RequeueOnLost = "",
+    rigid: submit_options.Rigid = False,
+    preemptible: submit_options.Preemptible = False,
+    signal: submit_options.Signal = "",
+    grace: submit_options.Grace = "",
+    resume_args: submit_options.ResumeArgs = "",
+    done_file: submit_options.DoneFile = "",
+    batch_size: submit_options.BatchSize = None,
+    max_batch_size: submit_options.MaxBatchSize = None,
+    atomic_batch_size: submit_options.AtomicBatchSize = "",
+    accept: submit_options.Accept = None,
+    env: submit_options.Env = None,
+    cwd: submit_options.Cwd = "",
+    python: submit_options.Python = "",
+    setup: submit_options.Setup = "",
+    snapshot: submit_options.Snapshot = False,
+    hold: submit_options.Hold = False,
+    wait: submit_options.Wait = False,
+    dry_run: submit_options.DryRun = False,
     json: Json = False,
 ) -> int:
     """Queue a training script, or after `--` a command as it is.
@@ -89,5 +89,5 @@ def submit(
       gpq submit --preemptible --done-file out/model.safetensors -- python finetune.py
     """
     told = [name for name in ctx.params if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"]
-    fields = {asking.LISTS.get(name, name): ctx.params[name] for name in told if name != "words"}
-    return queueing.run(asking.Parsed(fields, list(words or []), *ctx.obj))
+    fields = {submit_request.LISTS.get(name, name): ctx.params[name] for name in told if name != "words"}
+    return submit_fast.run(submit_request.Parsed(fields, list(words or []), *ctx.obj))

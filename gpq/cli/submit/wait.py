@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from gpq.cli.shared import output
-from gpq.cli.shared.bringing import Bar
-from gpq.cli.shared.frame import Jobs, Json, frame
+from gpq.cli.shared.transfer_bar import Bar
+from gpq.cli.shared.typer_app import Jobs, Json, frame
 from gpq.client import following
 from gpq.options.parsing import values
 from gpq.rpc import messages

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from gpq.cli.shared import output
-from gpq.cli.shared.frame import Color, ColorChoice, Json, frame
-from gpq.cli.top.feed import look
+from gpq.cli.shared.typer_app import Color, ColorChoice, Json, frame
+from gpq.cli.top.poller import look
 from gpq.client.connection import Lasting
 from gpq.errors import GpqError, UsageError
 from gpq.rpc.messages import TopLook, TopView
@@ -63,7 +63,7 @@ def top(
 
 
 def _print(view: TopView, words: str, color: str) -> None:
-    from gpq.views.top.top import frame as picture
+    from gpq.views.top.once import frame as picture
 
     console = output.console(color)
     console.print(picture(view, console.width, None, words))
@@ -71,7 +71,7 @@ def _print(view: TopView, words: str, color: str) -> None:
 
 def _live(view: TopView, words: str, interval: float, color: str) -> None:
     try:
-        from gpq.cli.top.browse import Browser
+        from gpq.cli.top.app import Browser
         from gpq.cli.top.screen import Screen
     except ImportError as error:  # a Python that was built where there was no curses
         raise GpqError(f"this Python cannot draw on a terminal: {error}", "`gpq top --once` can") from None

@@ -1,4 +1,4 @@
 """The read side: a snapshot and its history become rows. It changes nothing.
 
-Open `answers.py` first.
+Open `reader.py` first.
 """

@@ -1,4 +1,4 @@
 """The write side: a request becomes events, or a refusal that has changed nothing. A file per verb.
 
-Open `requests.py` first.
+Open `job_requests.py` first.
 """

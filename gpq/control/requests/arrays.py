@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gpq.core.model.models import JobSpec, Seat
+from gpq.core.model.jobs import JobSpec, Seat
 from gpq.core.model.units import JobId
 from gpq.errors import UsageError
 from gpq.rpc.messages import ArrayMessage

@@ -3,5 +3,5 @@
 An account sums up a job's attempts. A spell is the time that one attempt held its GPUs. Fairness
 compares a job with its equal share of the cluster.
 
-Open `bookkeeping.py` for the definitions and `report.py` for what people read.
+Open `accrual.py` for the definitions and `report.py` for what people read.
 """

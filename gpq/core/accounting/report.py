@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from gpq.core.accounting.accounting import Journal, Record, Spell
+from gpq.core.accounting.usage import Journal, Record, Spell
 from gpq.core.model.accounts import Span
-from gpq.core.model.models import TERMINAL, JobState
+from gpq.core.model.jobs import TERMINAL, JobState
 from gpq.core.model.units import JobId, Seconds
 
 RHO_EDGES = (0.5, 0.8, 1.0, 1.25, 2.0)  # between the bars of a histogram

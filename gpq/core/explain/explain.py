@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gpq.core.explain import bargains
-from gpq.core.explain.windows import window
-from gpq.core.feasibility import environments, idleness, owners
-from gpq.core.feasibility.conditions import drain_line, gpus, intruders, out_of_use, reservation_line
-from gpq.core.feasibility.files import closed_to, out_of_reach
+from gpq.core.explain import what_if
+from gpq.core.explain.start_window import window
+from gpq.core.feasibility import environments, idle_gpus, owners
+from gpq.core.feasibility.checkpoints import closed_to, out_of_reach
+from gpq.core.feasibility.device_status import drain_line, gpus, intruders, out_of_use, reservation_line
 from gpq.core.feasibility.gates import closed, gate
 from gpq.core.feasibility.leases import Silence, silence, span
+from gpq.core.feasibility.orphans import at_large, must_wait
 from gpq.core.feasibility.reservations import barred, current, keeps_out, reserved_under
 from gpq.core.feasibility.shapes import (
     drained_under,
@@ -25,18 +26,17 @@ from gpq.core.feasibility.shapes import (
     supply,
     usable,
 )
-from gpq.core.feasibility.strangers import at_large, must_wait
-from gpq.core.freedoms import freedom_words
+from gpq.core.freedoms import words
 from gpq.core.freedoms.freedoms import bound, is_cramped
 from gpq.core.goodput import estimates
-from gpq.core.model.models import ANY_NUMBER, HOLDS_DEVICES, Job, JobState, Level, Shape, Snapshot, StopReason, Wish
+from gpq.core.model.jobs import ANY_NUMBER, HOLDS_DEVICES, Job, JobState, Level, Shape, Snapshot, StopReason, Wish
 from gpq.core.model.nodes import DeviceState, Node, NodeState, is_connecting
 from gpq.core.model.profile import RETUNE
 from gpq.core.model.units import JobId
-from gpq.core.rounds.healing import stuck
+from gpq.core.rounds.batch_orders import typed
 from gpq.core.rounds.motives import own_wish
 from gpq.core.rounds.planning import stop_of
-from gpq.core.rounds.tuning import typed
+from gpq.core.rounds.reconcile import stuck
 
 WORTH_NAMING = 1.01  # goodput of another batch over that of now: less is rounding
 KEEPS_IDLE = ("fifo", "backfill")  # policies that keep GPUs for a job which needs several
@@ -117,7 +117,7 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         return Explained(
             f"waits for its checkpoint: {away}", (f"{away}; it is not started from the beginning",), (back,)
         )
-    strict = freedom_words.of_size(snapshot, job)
+    strict = words.of_size(snapshot, job)
     job = bound(job, snapshot)
     drained = _never_while_drained(snapshot, job)
     if drained is not None:
@@ -139,7 +139,7 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     if obstacle is not None:
         if not strict:
             return obstacle
-        return replace(obstacle, reasons=(*obstacle.reasons, *strict), remedies=tuple(freedom_words.remedies(job)))
+        return replace(obstacle, reasons=(*obstacle.reasons, *strict), remedies=tuple(words.remedies(job)))
     taken = held_by(snapshot)
     kept = {**taken, **dict.fromkeys(barred(snapshot, job), job.id)}
     each = {
@@ -183,7 +183,7 @@ def _why_pending(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
             f"it may start when {_list(fixed)} {'ends' if len(fixed) == 1 else 'end'}: gpq may not move what runs there"
         )
     if strict:
-        remedies += freedom_words.remedies(job)
+        remedies += words.remedies(job)
     fits = min(free if job.spec.level is Level.SCRIPT else max(each.values(), default=0), fewest - 1)
     if fits and not ahead and not strict:
         remedies.append(f"it fits into what is free now if {gpus(fits)} will do: `gpq edit {job.id} --gpus {fits}`")
@@ -434,7 +434,7 @@ def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         f"it is to leave: {reservation_line(snapshot, held)}" for held in reserved_under(job, snapshot) if job.movable
     ]
     reasons += [f"warning: {line}" for line, _ in intruders(snapshot, job)]
-    unused = idleness.line(snapshot, job)
+    unused = idle_gpus.line(snapshot, job)
     if unused:
         reasons.append(f"warning: it {unused}")
     if job.idle:
@@ -443,8 +443,8 @@ def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
     if job.spec.background:
         reasons.append("it runs in the background: it leaves as soon as somebody else can use its GPUs")
     if job.resumable and not job.movable and not job.spec.rigid:
-        told = (*freedom_words.of_size(snapshot, job), *_why_batch(job), *freedom_words.of_batch(job))
-        return Explained(headline, (*reasons, *told), tuple(freedom_words.remedies(job)))
+        told = (*words.of_size(snapshot, job), *_why_batch(job), *words.of_batch(job))
+        return Explained(headline, (*reasons, *told), tuple(words.remedies(job)))
     if not job.movable:
         level = job.spec.level
         if level is Level.SCRIPT and not job.spec.rigid:
@@ -454,9 +454,9 @@ def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         return Explained(headline, tuple(reasons))
     shapes = feasible(job, snapshot)
     points = estimates.curve(job, shapes)
-    reasons += freedom_words.of_size(snapshot, job)
-    reasons += [*_why_batch(job), *freedom_words.of_batch(job)]
-    reasons += bargains.lines(snapshot, job)
+    reasons += words.of_size(snapshot, job)
+    reasons += [*_why_batch(job), *words.of_batch(job)]
+    reasons += what_if.lines(snapshot, job)
     reasons += _within_range(snapshot, job)
     others = [other for other in snapshot.jobs.values() if other.state in HOLDS_DEVICES and other.id != job.id]
     if others:
@@ -468,7 +468,7 @@ def _why_running(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, j
         reasons.append("it was started a moment ago and is not moved again yet")
     if not points:
         reasons.append("its goodput is not known yet: the first step times have to come in")
-    return Explained(headline, tuple(reasons), tuple(freedom_words.remedies(job)))
+    return Explained(headline, tuple(reasons), tuple(words.remedies(job)))
 
 
 def _within_range(snapshot: Snapshot, job: Job) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from gpq.core.model.actions import Prepare
 from gpq.core.model.events import EnvironmentSeen
-from gpq.core.model.models import HOLDS_DEVICES, Job, JobSpec, JobState, Snapshot, Wish
+from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobSpec, JobState, Snapshot, Wish
 from gpq.core.model.nodes import Fitness, NodeState
 from gpq.core.model.units import JobId, NodeId, Seconds
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gpq.core.feasibility.leases import span
-from gpq.core.model.models import HOLDS_DEVICES, TERMINAL, Dependency, Job, JobState, On, Snapshot, Wish
+from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, Dependency, Job, JobState, On, Snapshot, Wish
 from gpq.core.model.units import JobId, Seconds
 
 _SAID = {

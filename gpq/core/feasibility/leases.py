@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpq.core.model.events import Exited
-from gpq.core.model.models import HOLDS_DEVICES, Exit, Job, Snapshot
+from gpq.core.model.jobs import HOLDS_DEVICES, Exit, Job, Snapshot
 from gpq.core.model.nodes import NodeState, is_connecting
 from gpq.core.model.units import NodeId, Seconds
 

@@ -8,8 +8,8 @@ that is not known, in the last hour.
 from __future__ import annotations
 
 from gpq.core.feasibility import owners
-from gpq.core.feasibility.files import closed_to
-from gpq.core.model.models import Job, JobState, Snapshot
+from gpq.core.feasibility.checkpoints import closed_to
+from gpq.core.model.jobs import Job, JobState, Snapshot
 from gpq.core.model.nodes import Node, Reservation
 from gpq.core.model.units import DeviceId, NodeId, Seconds
 

@@ -10,7 +10,7 @@ from gpq.core.feasibility.environments import is_fit
 from gpq.core.feasibility.owners import is_over_its_grace
 from gpq.core.feasibility.reservations import Barred, barred, reserved_under
 from gpq.core.freedoms.freedoms import bound
-from gpq.core.model.models import (
+from gpq.core.model.jobs import (
     HOLDS_DEVICES,
     Config,
     Job,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from gpq.core.model.models import Job, JobState, Snapshot, Wish
+from gpq.core.model.jobs import Job, JobState, Snapshot, Wish
 from gpq.core.model.profile import ACCUMULATE, RESIZE, Declared
 
 

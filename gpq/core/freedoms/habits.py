@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from gpq.core.model.models import Job
+from gpq.core.model.jobs import Job
 from gpq.core.model.profile import ACCUMULATE, FREEDOMS, RESIZE, RETUNE, SPLIT, Declared, Habit, Profile, Progress
 
 MAX_HABITS = 32  # of a job

@@ -21,7 +21,7 @@ from gpq.core.goodput.batches import (
     goodput_tables,
     limits_of,
 )
-from gpq.core.goodput.correction import Correction, corrections
+from gpq.core.goodput.cache import Memo
 from gpq.core.goodput.fitting import fit_many
 from gpq.core.goodput.goodput import (
     GradientStats,
@@ -34,8 +34,8 @@ from gpq.core.goodput.goodput import (
     step_time,
     throughput,
 )
-from gpq.core.goodput.memo import Memo
-from gpq.core.model.models import Job, Shape
+from gpq.core.goodput.residuals import Correction, corrections
+from gpq.core.model.jobs import Job, Shape
 from gpq.core.model.profile import Declared, Noise, Profile, ProfileRow
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpq.core.goodput.goodput import ThroughputParams
-from gpq.core.goodput.measured import (
+from gpq.core.goodput.observations import (
     ALPHA_C,
     ALPHA_N,
     ALPHA_R,

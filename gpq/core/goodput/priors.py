@@ -12,7 +12,7 @@ from posixpath import join, normpath
 
 from gpq.core.freedoms.habits import PROVEN, joined, lent
 from gpq.core.goodput.noise_curve import merged
-from gpq.core.model.models import Job, Level, Snapshot
+from gpq.core.model.jobs import Job, Level, Snapshot
 from gpq.core.model.profile import Noise, Prior, ProfileRow
 
 MAX_PRIORS = 1000  # programs remembered, the latest to end a job

@@ -3,5 +3,5 @@
 Everything here is frozen and decides nothing. An `Event` is a fact that was committed, an `Action`
 an order to a node. A `Snapshot` holds all that a decision may look at.
 
-Open `models.py` first, then `events.py`.
+Open `jobs.py` first, then `events.py`.
 """

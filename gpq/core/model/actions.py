@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpq.core.model.models import BatchOrder, JobSpec, Placement, Shape, StopReason
+from gpq.core.model.jobs import BatchOrder, JobSpec, Placement, Shape, StopReason
 from gpq.core.model.units import JobId, NodeId, Seconds
 
 

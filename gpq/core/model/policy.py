@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from gpq.core.model.models import Allotment, Shape, Snapshot
+from gpq.core.model.jobs import Allotment, Shape, Snapshot
 from gpq.core.model.units import JobId
 
 # Policies that give every job exactly the GPUs that it asked for, of a range the least.

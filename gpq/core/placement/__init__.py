@@ -1,4 +1,4 @@
 """From a shape to the exact devices: the emptiest nodes first, and no job torn apart needlessly.
 
-`board.py` knows which devices are still free in a round, `placement.py` picks among them.
+`free_devices.py` knows which devices are still free in a round, `placement.py` picks among them.
 """

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from gpq.core.feasibility.shapes import is_fixed
-from gpq.core.model.models import Allotment, Job, JobState, Placement, Snapshot, Wish
+from gpq.core.model.jobs import Allotment, Job, JobState, Placement, Snapshot, Wish
 from gpq.core.model.policy import Policy, shape_of
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.placement.placement import place

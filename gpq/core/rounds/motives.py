@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpq.core.feasibility.conditions import condition, drain_line, gpus, reservation_line
+from gpq.core.feasibility.device_status import condition, drain_line, gpus, reservation_line
 from gpq.core.feasibility.reservations import reserved_under
 from gpq.core.feasibility.shapes import drained_under, is_fixed
 from gpq.core.freedoms.freedoms import is_cramped
 from gpq.core.freedoms.habits import blamed
 from gpq.core.goodput import estimates
-from gpq.core.model.models import Job, JobSpec, JobState, Placement, Shape, Snapshot, StopReason
+from gpq.core.model.jobs import Job, JobSpec, JobState, Placement, Shape, Snapshot, StopReason
 from gpq.core.model.nodes import DeviceState
 from gpq.core.model.profile import ACCUMULATE
 from gpq.core.model.units import DeviceId, JobId, NodeId
-from gpq.core.rounds.tuning import typed
+from gpq.core.rounds.batch_orders import typed
 
 AFTER = {StopReason.HOLD: " after its user held it", StopReason.REQUEUE: " after `gpq requeue`"}
 

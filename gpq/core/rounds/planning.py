@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from gpq.core.feasibility.orphans import must_wait
 from gpq.core.feasibility.shapes import held_by, is_fixed, shape_on
-from gpq.core.feasibility.strangers import must_wait
 from gpq.core.freedoms.habits import blamed
 from gpq.core.goodput.priors import timed
 from gpq.core.model.actions import Action, Launch, OfAttempt, Retune, Stop
 from gpq.core.model.events import Event, Launched, Retuned, StopSent
-from gpq.core.model.models import HOLDS_DEVICES, Job, JobState, Level, Placement, Snapshot, StopReason, Wish
+from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState, Level, Placement, Snapshot, StopReason, Wish
 from gpq.core.model.units import JobId, NodeId, Seconds
-from gpq.core.rounds.master_ports import lease, leased
-from gpq.core.rounds.tuning import first_order, needs_lost, retunes
+from gpq.core.rounds.batch_orders import first_order, needs_lost, retunes
+from gpq.core.rounds.rendezvous_ports import lease, leased
 
 CANCEL_GRACE: Seconds = 10.0  # between TERM and KILL of a job that the user gave up
 ROUNDING: Seconds = 1e-6  # of sums of stamps: the moment at which a limit is due may lie so far before it

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpq.core.accounting import bookkeeping
+from gpq.core.accounting import accrual
 from gpq.core.accounting.fairness import counted
 from gpq.core.feasibility.environments import wanted as wanted_checks
 from gpq.core.feasibility.gates import next_opening, opened
-from gpq.core.feasibility.idleness import capped, reclaimed
+from gpq.core.feasibility.idle_gpus import capped, reclaimed
 from gpq.core.feasibility.owners import presence
 from gpq.core.feasibility.reservations import next_change
 from gpq.core.feasibility.shapes import evacuated, held_by, settled_at
@@ -27,7 +27,7 @@ from gpq.core.model.events import (
     Profiled,
     Released,
 )
-from gpq.core.model.models import HOLDS_DEVICES, Allotment, Job, JobState, Placement, Shape, Snapshot, Wish
+from gpq.core.model.jobs import HOLDS_DEVICES, Allotment, Job, JobState, Placement, Shape, Snapshot, Wish
 from gpq.core.model.nodes import Device, NodeState
 from gpq.core.model.policy import Policy, shape_of
 from gpq.core.model.units import JobId, NodeId
@@ -35,7 +35,7 @@ from gpq.core.rounds.background import decided
 from gpq.core.rounds.motives import Reallocation, motives, reallocations
 from gpq.core.rounds.offering import offered
 from gpq.core.rounds.planning import issued, plan, time_left, wished_stop
-from gpq.core.state.folding import fold
+from gpq.core.state.apply_events import fold
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def decide(
     orders = [event for action in actions if (event := issued(action, snapshot.now)) is not None]
     third = fold(snapshot, orders)
     over = (*first.ended, *second.ended, *third.ended)
-    ended = tuple(bookkeeping.settled(job, before, before.means) for job in over)
+    ended = tuple(accrual.settled(job, before, before.means) for job in over)
     return Decision(
         third.snapshot,
         (*first.journal, *second.journal, *third.journal),

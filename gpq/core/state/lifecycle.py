@@ -22,7 +22,7 @@ from gpq.core.model.events import (
     Succeeded,
     TimeLimitReached,
 )
-from gpq.core.model.models import Config, Exit, Job, JobState, Level, StopReason
+from gpq.core.model.jobs import Config, Exit, Job, JobState, Level, StopReason
 from gpq.core.model.units import Seconds
 
 MOST_DOUBLINGS = 8  # of the wait after a failure

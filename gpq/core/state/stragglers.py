@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from gpq.core.model.models import Job, JobState
+from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.profile import RankPulse, RankTime
 from gpq.core.model.units import DeviceId, NodeId, Seconds
 

@@ -18,11 +18,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 import gpq
-from gpq.control import tally as counting
-from gpq.control.answers.answers import Reader
-from gpq.control.tally import Tally
+from gpq.control import counters as counting
+from gpq.control.answers.reader import Reader
+from gpq.control.counters import Tally
 from gpq.core.feasibility.reservations import current, devices_of
-from gpq.core.model.models import HOLDS_DEVICES, TERMINAL, JobState
+from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, JobState
 from gpq.core.model.nodes import DeviceState
 from gpq.rpc.messages import DeviceView, JobView, NodeView
 

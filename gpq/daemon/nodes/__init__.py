@@ -3,5 +3,5 @@
 `world.py` holds the nodes of this daemon. A conversation is the exchange with one of them, and an
 observer turns its reports into events.
 
-Open `world.py` first, then `conversation.py`.
+Open `world.py` first, then `session.py`.
 """

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from gpq import pace
 from gpq.core.feasibility.leases import given_up
 from gpq.core.model.events import Event, NodeSilent
-from gpq.core.model.models import Snapshot
+from gpq.core.model.jobs import Snapshot
 from gpq.core.model.nodes import NodeState
 from gpq.core.model.units import NodeId, Seconds
 from gpq.daemon.clock.clock import elapsed
 from gpq.daemon.nodes.link import NO_ANSWER
-from gpq.daemon.nodes.observing import Key
+from gpq.daemon.nodes.observer import Key
 
 LOOK: Seconds = 1.0
 ABSENCE: Seconds = 5.0  # between two looks: this daemon was stopped, or its machine slept

@@ -17,15 +17,15 @@ from gpq import pace
 from gpq.connectors.base import Connector
 from gpq.core.model.actions import Action, Launch
 from gpq.core.model.events import Event
-from gpq.core.model.models import Attributes, Snapshot
+from gpq.core.model.jobs import Attributes, Snapshot
 from gpq.core.model.nodes import FIRST_CONTACT
 from gpq.core.model.units import NodeId, Seconds
 from gpq.daemon.clock.clock import Clock
-from gpq.daemon.clock.reign import UNNAMED, Reign
-from gpq.daemon.nodes.conversation import Conversation, Send
-from gpq.daemon.nodes.launching import NONE
+from gpq.daemon.clock.epoch import UNNAMED, Reign
 from gpq.daemon.nodes.link import Link, LinkLost, Reply
-from gpq.daemon.nodes.observing import Key
+from gpq.daemon.nodes.observer import Key
+from gpq.daemon.nodes.session import Conversation, Send
+from gpq.daemon.nodes.start_orders import NONE
 from gpq.errors import GpqError, NodeSilent, Refused
 
 FIRST_LOOK: Seconds = 0.05  # between looks whether the first contact is there

@@ -12,21 +12,21 @@ from gpq_agent import wire
 
 from gpq import paths
 from gpq.config import NodeConfig
-from gpq.connectors import connectors
+from gpq.connectors import from_config
 from gpq.connectors.base import Connector
 from gpq.connectors.library import library
 from gpq.connectors.local import LocalConnector
 from gpq.connectors.ssh_agents import VARIABLE, SshAgents, of_process
 from gpq.core.model.actions import Action, Forget, Launch, Prepare, Retune, Stop
 from gpq.core.model.events import Event, Exited
-from gpq.core.model.models import Attributes, Exit, Snapshot, StopReason
+from gpq.core.model.jobs import Attributes, Exit, Snapshot, StopReason
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.daemon.clock.clock import Clock
-from gpq.daemon.clock.reign import UNNAMED, Reign
+from gpq.daemon.clock.epoch import UNNAMED, Reign
 from gpq.daemon.files.staging import Stager
 from gpq.daemon.nodes.leases import LeaseWatch
 from gpq.daemon.nodes.node_client import NodeClient
-from gpq.daemon.nodes.observing import Key
+from gpq.daemon.nodes.observer import Key
 from gpq.errors import NodeSilent, NotFound
 
 LONGEST_WAIT: Seconds = 60.0  # the clock is looked at again: it may have been slewed, the machine suspended
@@ -84,11 +84,11 @@ class LiveWorld:
         errors = Path(folder) / "agent.log"
         connector: Connector
         if config.connector == "ssh":
-            connector = connectors.ssh(config, errors, self._agents)
-            arguments = connectors.ssh_arguments(node, config, self._home)
+            connector = from_config.ssh(config, errors, self._agents)
+            arguments = from_config.ssh_arguments(node, config, self._home)
         else:
             connector = LocalConnector(errors, python=config.python)
-            arguments = connectors.local_arguments(config, self._home, folder)
+            arguments = from_config.local_arguments(config, self._home, folder)
         return NodeClient(
             node,
             connector,

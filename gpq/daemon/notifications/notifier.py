@@ -14,15 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from gpq.control import narration
+from gpq.control import event_text
 from gpq.core.model import events as facts
-from gpq.core.model.models import Job, Snapshot
+from gpq.core.model.jobs import Job, Snapshot
 from gpq.core.model.units import JobId, Seconds
-from gpq.daemon.notifications import announcing, outbox, redaction
+from gpq.daemon.notifications import announcement, outbox, redaction
 from gpq.daemon.notifications.outbox import Message, State
 from gpq.daemon.service.logs import Tail
 from gpq.errors import GpqError
-from gpq.notify.courier import Courier
+from gpq.notify.worker_pool import Courier
 
 BACKOFF: tuple[Seconds, ...] = (10.0, 60.0, 300.0, 1800.0, 7200.0)  # between the tries; after the last it is lost
 MOST_AT_ONCE = 8  # targets
@@ -115,8 +115,8 @@ class Notifier:
         """What the journal holds that is new is waiting afterwards, durably."""
         snapshot = self._view()
         while True:
-            seq, read = self._journal.news(self._state.seq, announcing.KINDS, READ_AT_ONCE)
-            found = [(number, event) for number, event in read if isinstance(event, announcing.KINDS)]
+            seq, read = self._journal.news(self._state.seq, announcement.KINDS, READ_AT_ONCE)
+            found = [(number, event) for number, event in read if isinstance(event, announcement.KINDS)]
             jobs = self._jobs(found)
             early = [number for number, event in found if event.job not in jobs and self._now() - event.at < YOUNG]
             if early:  # committed, and not published yet: at the next look
@@ -132,7 +132,7 @@ class Notifier:
                 break
         self._looked = snapshot if not early else None
 
-    def _jobs(self, found: Sequence[tuple[int, announcing.Told]]) -> dict[JobId, Job]:
+    def _jobs(self, found: Sequence[tuple[int, announcement.Told]]) -> dict[JobId, Job]:
         """As they are now, or were at their end."""
         live = self._view().jobs
         names = {event.job for _, event in found}
@@ -197,17 +197,17 @@ class Notifier:
         if why:
             log.warning("notification to %s: %s", target, why)
 
-    def _letter(self, batch: Sequence[Message]) -> announcing.Letter | None:
+    def _letter(self, batch: Sequence[Message]) -> announcement.Letter | None:
         """None where nothing is known of the jobs any more."""
         jobs = {name: job for each in batch if (job := self._job(name := JobId(each.job))) is not None}
         known = [(jobs[JobId(each.job)], each) for each in batch if each.job in jobs]
         if not known:
             return None
         if len(batch) > 1:
-            return announcing.digest([announcing.headline(job, each.word, each.said) for job, each in known])
+            return announcement.digest([announcement.headline(job, each.word, each.said) for job, each in known])
         [(job, each)] = known
         lines, note = self._log(job, each)
-        return announcing.letter(job, each.word, each.said, lines, note, self._now())
+        return announcement.letter(job, each.word, each.said, lines, note, self._now())
 
     def _job(self, name: JobId) -> Job | None:
         """An end is in the database before it is published."""
@@ -215,7 +215,7 @@ class Notifier:
 
     def _log(self, job: Job, message: Message) -> tuple[list[str], str]:
         """The end of the log of the attempt that it is about, or why there is none."""
-        if message.word not in announcing.WITH_LOG or not self._lines:
+        if message.word not in announcement.WITH_LOG or not self._lines:
             return [], ""
         launches = [each for each in self._journal.events(job=job.id, kinds=(facts.Launched,)) if each.at <= message.at]
         if not launches or not isinstance(last := launches[-1], facts.Launched):
@@ -237,7 +237,7 @@ class Notifier:
         state, why = outbox.read(self._path)
         if why:
             log.warning("%s cannot be read and begins anew: %s", self._path, why)
-        last, _ = self._journal.news(1 << 62, announcing.KINDS, 1)
+        last, _ = self._journal.news(1 << 62, announcement.KINDS, 1)
         if state.store != self._journal.id or state.seq > last:
             state = State(self._journal.id, last)
             self._keep(state, write=True)
@@ -254,14 +254,14 @@ class Notifier:
         self._state = state
 
 
-def _wanted(found: Sequence[tuple[int, announcing.Told]], jobs: Mapping[JobId, Job]) -> list[Message]:
+def _wanted(found: Sequence[tuple[int, announcement.Told]], jobs: Mapping[JobId, Job]) -> list[Message]:
     news: dict[tuple[int, str, str, int], Message] = {}
     for seq, event in found:
         job = jobs.get(event.job)
-        word = announcing.word_of(event, job) if job is not None and job.spec.notify else ""
-        if job is None or not word or not announcing.is_wanted(word, event, job):
+        word = announcement.word_of(event, job) if job is not None and job.spec.notify else ""
+        if job is None or not word or not announcement.is_wanted(word, event, job):
             continue
-        said = narration.event_line(event)
+        said = event_text.event_line(event)
         fact = event.attempt if isinstance(event, facts.Started) else seq  # all servers of an attempt tell that it runs
         for target in job.spec.notify:
             news.setdefault((job.id, target, word, fact), Message(seq, event.at, job.id, target, word, said))

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpq.control.controller import Controller
 from gpq.core.model.events import Launched
-from gpq.core.model.models import HOLDS_DEVICES, TERMINAL, Job
+from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, Job
 from gpq.core.model.units import JobId, NodeId
 from gpq.daemon.clock.deadlines import deadline, left
 from gpq.errors import GpqError, NodeSilent, NotFound, UsageError

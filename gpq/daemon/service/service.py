@@ -14,26 +14,26 @@ import msgspec
 
 import gpq
 from gpq import outward, pace, paths
-from gpq.control import narration
-from gpq.control.answers import accounts, details, listing, queries
-from gpq.control.answers.answers import Reader, node_word
-from gpq.control.answers.words import words
+from gpq.control import event_text
+from gpq.control.answers import detail, job_history, job_rows, query_language
+from gpq.control.answers.completion import words
+from gpq.control.answers.reader import Reader, node_word
 from gpq.control.controller import Controller
-from gpq.control.requests import after, draining, editing, linking, requests, reserving
+from gpq.control.counters import Tally
+from gpq.control.requests import dependencies, drain, edit, job_requests, links, reserve
 from gpq.control.selectors import resolve, single
-from gpq.control.tally import Tally
 from gpq.core.accounting.fairness import JobFairness, known_fairness
-from gpq.core.feasibility.files import Staging
+from gpq.core.feasibility.checkpoints import Staging
 from gpq.core.feasibility.leases import silence
 from gpq.core.feasibility.reservations import current
 from gpq.core.goodput import estimates
-from gpq.core.model.models import HOLDS_DEVICES, TERMINAL, Config, Job, JobState, Snapshot
+from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, Config, Job, JobState, Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.daemon.clock.deadlines import deadline, left
-from gpq.daemon.nodes.fleet import Fleet
+from gpq.daemon.nodes.registry import Fleet
 from gpq.daemon.service.logs import LogReader, Tail
 from gpq.daemon.service.server import Peer
-from gpq.daemon.service.submitting import Submitting, settled
+from gpq.daemon.service.submit import Submitting, settled
 from gpq.errors import GpqError, NotFound, UsageError
 from gpq.ports import History
 from gpq.rpc import messages
@@ -159,7 +159,7 @@ class Service:
                 for name in names
                 if name in snapshot.jobs and (absent := _without(snapshot, name, self._fleet.names))
             }
-            return requests.cancel(snapshot, names, now(), peer.user), (set(names) - set(snapshot.jobs), unheard)
+            return job_requests.cancel(snapshot, names, now(), peer.user), (set(names) - set(snapshot.jobs), unheard)
 
         before, absent = controller.ask(build)
         remaining = self._until_gone(names, request.wait, hurry=lambda: all(self._unheard(names).values()))
@@ -190,34 +190,34 @@ class Service:
         return told
 
     def _hold(self, request: messages.Hold, peer: Peer) -> messages.Changed:
-        return self._change(request.jobs, requests.hold, peer)
+        return self._change(request.jobs, job_requests.hold, peer)
 
     def _release(self, request: messages.Release, peer: Peer) -> messages.Changed:
-        return self._change(request.jobs, requests.release, peer)
+        return self._change(request.jobs, job_requests.release, peer)
 
     def _requeue(self, request: messages.Requeue, peer: Peer) -> messages.Changed:
-        return self._change(request.jobs, requests.requeue, peer)
+        return self._change(request.jobs, job_requests.requeue, peer)
 
     def _edit(self, request: messages.Edit, peer: Peer) -> messages.Changed:
-        editing.check(request)
+        edit.check(request)
         controller, past = self._controller, self._past
         names = resolve(request.jobs, controller.snapshot, past)
         words = request.changes.get("after")
         if words is not None and not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
-            raise UsageError("`after` is a list of jobs with conditions", after.EXAMPLE)
-        asked = None if words is None else after.dependencies(words, controller.snapshot, past)
+            raise UsageError("`after` is a list of jobs with conditions", dependencies.EXAMPLE)
+        asked = None if words is None else dependencies.dependencies(words, controller.snapshot, past)
         notify = self._submitting.targets(request.changes.get("notify"))
 
         def build(snapshot: Snapshot) -> tuple[Sequence[Any], messages.Changed]:
             ended = [name for name in names if name not in snapshot.jobs]
             over = past.history(ids=ended) if ended else []
-            ends = editing.judge(request, asked, snapshot, lambda ids: past.history(ids=ids), self._fleet.names, notify)
-            return requests.changes(snapshot, names, over, ends, controller.world.now(), peer.user)
+            ends = edit.judge(request, asked, snapshot, lambda ids: past.history(ids=ids), self._fleet.names, notify)
+            return job_requests.changes(snapshot, names, over, ends, controller.world.now(), peer.user)
 
         return settled(controller, build)
 
     def _change(
-        self, selectors: Sequence[str], judge: Callable[[Job, float, str], requests.Verdict], peer: Peer
+        self, selectors: Sequence[str], judge: Callable[[Job, float, str], job_requests.Verdict], peer: Peer
     ) -> messages.Changed:
         controller = self._controller
         now = controller.world.now
@@ -226,31 +226,29 @@ class Service:
         def build(snapshot: Snapshot) -> tuple[Sequence[Any], messages.Changed]:
             ended = [name for name in names if name not in snapshot.jobs]
             over = self._past.history(ids=ended) if ended else []
-            return requests.changes(snapshot, names, over, judge, now(), peer.user)
+            return job_requests.changes(snapshot, names, over, judge, now(), peer.user)
 
         return controller.ask(build)
 
     def _drain(self, request: messages.Drain, peer: Peer) -> messages.Drained:
         ask, now = self._controller.ask, self._controller.world.now
-        return ask(lambda snapshot: draining.drain(snapshot, request.node, request.reason, now(), peer.user))
+        return ask(lambda snapshot: drain.drain(snapshot, request.node, request.reason, now(), peer.user))
 
     def _undrain(self, request: messages.Undrain, peer: Peer) -> messages.Drained:
         ask, now = self._controller.ask, self._controller.world.now
-        return ask(lambda snapshot: draining.undrain(snapshot, request.node, now(), peer.user))
+        return ask(lambda snapshot: drain.undrain(snapshot, request.node, now(), peer.user))
 
     def _reserve(self, request: messages.Reserve, peer: Peer) -> messages.Reserved:
         ask, now, r = self._controller.ask, self._controller.world.now, request
-        return ask(
-            lambda snapshot: reserving.reserve(snapshot, r.node, r.gpus, r.user, r.start, r.end, now(), peer.user)
-        )
+        return ask(lambda snapshot: reserve.reserve(snapshot, r.node, r.gpus, r.user, r.start, r.end, now(), peer.user))
 
     def _unreserve(self, request: messages.Unreserve, peer: Peer) -> messages.Reserved:
         ask, now = self._controller.ask, self._controller.world.now
-        return ask(lambda snapshot: reserving.unreserve(snapshot, request.id, now(), peer.user))
+        return ask(lambda snapshot: reserve.unreserve(snapshot, request.id, now(), peer.user))
 
     def _errand(self, request: messages.Errand, peer: Peer) -> messages.ErrandResult:
         """A server that does not answer is an answer too; one that there is not is none."""
-        node = draining.known(self._controller.snapshot, request.node)
+        node = drain.known(self._controller.snapshot, request.node)
         if not 0 < request.wait <= MAX_ERRAND:
             raise UsageError(f"an errand may take at most {MAX_ERRAND:.0f} s", "ask for less")
         begin = time.monotonic()
@@ -262,7 +260,7 @@ class Service:
 
     def _measured(self, request: messages.Measured, peer: Peer) -> messages.Kept:
         ask, now = self._controller.ask, self._controller.world.now
-        return ask(lambda snapshot: linking.measured(snapshot, request, now()))
+        return ask(lambda snapshot: links.measured(snapshot, request, now()))
 
     def _reload(self, request: messages.Reload, peer: Peer) -> messages.Reloaded:
         return self._fleet.reload(force=request.force)
@@ -300,7 +298,7 @@ class Service:
         for state in request.states:
             if state not in known:
                 raise UsageError(f"unknown state `{state}`", f"known are {', '.join(JobState)}")
-        query = queries.parse(request.query)
+        query = query_language.parse(request.query)
         if request.jobs:
             listed = self._rows(resolve(request.jobs, self._controller.snapshot, self._past))
             return msgspec.structs.replace(listed, jobs=query.answer(listed.jobs)) if request.query else listed
@@ -321,7 +319,7 @@ class Service:
             recent = sorted((job for job in found if job.id not in reader.snapshot.jobs), key=lambda job: job.id)
         hidden_waiting = 0
         if request.waiting > 0 and not request.query:
-            shown, hidden_waiting = listing.screen(reader, live, request.waiting)
+            shown, hidden_waiting = job_rows.screen(reader, live, request.waiting)
             rows = [*reader.jobs(recent), *shown]
         else:
             rows = reader.jobs([*recent, *live])
@@ -334,7 +332,7 @@ class Service:
             total=len(reader.snapshot.jobs) + ended,
             hidden=0 if users or states or request.query else unseen,
             hidden_waiting=hidden_waiting,
-            now=narration.stamp(reader.now),
+            now=event_text.stamp(reader.now),
             warnings=[*reader.warnings(), *(_unsearched(unseen) if request.query and len(recent) == searched else [])],
         )
 
@@ -347,7 +345,7 @@ class Service:
         return messages.JobList(
             reader.jobs(job for job in found if job is not None),
             total=len(reader.snapshot.jobs) + self._past.ended_count(),
-            now=narration.stamp(reader.now),
+            now=event_text.stamp(reader.now),
             warnings=reader.warnings(),
         )
 
@@ -364,20 +362,20 @@ class Service:
 
     def _show(self, request: messages.Show, peer: Peer) -> messages.JobDetail:
         reader, job = self._find(request.job)
-        told = details.detail(reader, job, self._past.events(job=job.id))
+        told = detail.detail(reader, job, self._past.events(job=job.id))
         notes = self.notes(job.id)
         return msgspec.structs.replace(told, notices=[*told.notices, *notes]) if notes else told
 
     def _history(self, request: messages.History, peer: Peer) -> messages.HistoryList:
         controller = self._controller
-        return accounts.history(request, controller.snapshot, self._past, controller.world.now())
+        return job_history.history(request, controller.snapshot, self._past, controller.world.now())
 
     def _report(self, request: messages.Report, peer: Peer) -> messages.ReportView:
         controller = self._controller
-        return accounts.report(request, controller.snapshot, self._past, controller.world.now())
+        return job_history.report(request, controller.snapshot, self._past, controller.world.now())
 
     def _why(self, request: messages.Why, peer: Peer) -> messages.Explanation:
-        return details.explanation(*self._find(request.job))
+        return detail.explanation(*self._find(request.job))
 
     def _read_log(self, request: messages.Logs, peer: Peer) -> messages.LogChunk:
         name = single(request.job, self._controller.snapshot, self._past)
@@ -386,34 +384,34 @@ class Service:
     def _nodes(self, request: messages.Nodes, peer: Peer) -> messages.NodeList:
         reader = self._reader()
         for name in request.names:
-            draining.known(reader.snapshot, name)
+            drain.known(reader.snapshot, name)
         snapshot, now = reader.snapshot, reader.now
         wanted = set(request.names) or set(map(str, snapshot.nodes))
-        held = [reserving.view(snapshot, each, now) for each in current(snapshot, now) if each.node in wanted]
+        held = [reserve.view(snapshot, each, now) for each in current(snapshot, now) if each.node in wanted]
         return messages.NodeList(reader.nodes(request.names), held)
 
     def _top(self, request: messages.Top, peer: Peer) -> messages.TopLook:
         reader = self._reader()
         live = [job for _, job in sorted(reader.snapshot.jobs.items())]
         jobs = self._looked_at(reader, live, request)
-        journal = self._past.events(kinds=details.CHANGES, limit=CHANGES_IN_TOP)
+        journal = self._past.events(kinds=detail.CHANGES, limit=CHANGES_IN_TOP)
         took = list(self._controller.round_seconds)
         return messages.TopLook(
             nodes=reader.nodes(),
             jobs=jobs,
             users=reader.users(),
-            changes=[narration.event_view(event) for event in reversed(journal)],
+            changes=[event_text.event_view(event) for event in reversed(journal)],
             policy=self._about.config.policy,
             round_seconds=took[-1] if took else None,
             round_age=max(reader.now - reader.round.at, 0.0) if reader.round is not None else None,
             cluster_goodput=sum(found.goodput for job in live if job.replicas and (found := estimates.now_of(job))),
-            now=narration.stamp(reader.now),
+            now=event_text.stamp(reader.now),
             states=Counter(str(job.state) for job in live),
         )
 
     def _looked_at(self, reader: Reader, live: list[Job], request: messages.Top) -> list[messages.JobView]:
         """It is asked for every second, so that few of the jobs that ended are searched."""
-        query = queries.parse(request.query)
+        query = query_language.parse(request.query)
         if request.jobs:
             return query.answer(self._rows(resolve(request.jobs, reader.snapshot, self._past)).jobs)
         finals = [state for state in query.exactly("state") if state in TERMINAL]
@@ -437,7 +435,7 @@ class Service:
             version=gpq.__version__,
             home=paths.home(),
             socket=paths.socket(),
-            started_at=narration.stamp(about.started_at),
+            started_at=event_text.stamp(about.started_at),
             uptime_seconds=max(now - about.started_at, 0.0),
             policy=about.config.policy,
             interval=about.config.interval,

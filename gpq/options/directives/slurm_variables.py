@@ -1,5 +1,5 @@
 """What a script written for Slurm reads of its environment, as far as its submission knows it: the variables that
-sbatch sets for its options, with its values (as sbatch 22.05 does). The daemon adds the others (gpq.daemon.nodes.slurm)."""
+sbatch sets for its options, with its values (as sbatch 22.05 does). The daemon adds the others (gpq.daemon.nodes.slurm_env)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpq.options.parsing import sweeps
 from gpq.rpc.messages import LIKE_SLURM
 
 if TYPE_CHECKING:
-    from gpq.options.directives.batch import Script
+    from gpq.options.directives.script_directives import Script
 
 Options = Mapping[str, str]  # of sbatch, by name without dashes; "" for a flag
 AS_TYPED = {

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gpq.core.feasibility.shapes import shape_now
-from gpq.core.model.models import Allotment, Shape, Snapshot
+from gpq.core.model.jobs import Allotment, Shape, Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.policies.gavel.demand import Demand, demands
-from gpq.policies.gavel.timeshares import Ledger, Programme, Shares
-from gpq.policies.shared.contest import contest
+from gpq.policies.gavel.time_shares import Ledger, Programme, Shares
+from gpq.policies.shared.eligible import contest
 from gpq.policies.shared.packing import pack_in_turns
-from gpq.policies.shared.transfer import informed
+from gpq.policies.shared.type_transfer import informed
 
 ROUND: Seconds = 360.0  # as published: time is shared by restarts, which shorter turns would spend all of it on
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from gpq.core.feasibility.orphans import must_wait
 from gpq.core.feasibility.shapes import (
     DeviceKind,
     Supply,
@@ -22,8 +23,7 @@ from gpq.core.feasibility.shapes import (
     shape_on,
     supply,
 )
-from gpq.core.feasibility.strangers import must_wait
-from gpq.core.model.models import HOLDS_DEVICES, Job, JobState, Level, Placement, Shape, Snapshot, Wish
+from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState, Level, Placement, Shape, Snapshot, Wish
 from gpq.core.model.units import DeviceId, JobId, NodeId
 
 NOWHERE = Placement(())

@@ -8,21 +8,21 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpq.core.accounting.fairness import shares_now
-from gpq.core.feasibility.files import bringing_seconds
+from gpq.core.feasibility.checkpoints import bringing_seconds
 from gpq.core.feasibility.shapes import by_type, gpu_types
 from gpq.core.goodput import estimates
 from gpq.core.goodput.priors import informed, most_replicas, program_of
-from gpq.core.model.models import Config, Shape, Snapshot
+from gpq.core.model.jobs import Config, Shape, Snapshot
 from gpq.core.model.profile import Prior
 from gpq.core.model.units import JobId
 from gpq.core.placement.placement import place
-from gpq.policies.goodput.blocks import blocks_of, choose, programme
+from gpq.policies.goodput.buddy_blocks import blocks_of, choose, programme
 from gpq.policies.goodput.candidates import Candidate, Field, field_of, menu_of
-from gpq.policies.goodput.outlook import Outlook
+from gpq.policies.goodput.forecast import Outlook
 from gpq.policies.goodput.valuation import Array, Group, Valued, groups_of, growth, growth_cap, value
 from gpq.policies.goodput.weights import weights
-from gpq.policies.shared import links, transfer
-from gpq.policies.shared.lengths import seconds_left
+from gpq.policies.shared import link_priors, type_transfer
+from gpq.policies.shared.remaining_time import seconds_left
 from gpq.policies.solvers.knapsack import Item
 
 FEW_NODES = 32  # and so few shapes that span nodes
@@ -41,13 +41,13 @@ class Goodput:
     name: str = "goodput"
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Shape]:
-        snapshot = transfer.informed(snapshot)
+        snapshot = type_transfer.informed(snapshot)
         found, valued = self._valued(snapshot)
         return {**found.kept, **solved(snapshot, found, valued)}
 
     def programme(self, snapshot: Snapshot) -> tuple[list[Item], list[int]]:
         """The knapsack of a round (items, capacities), before anything that finds no place is withdrawn."""
-        found, valued = self._valued(transfer.informed(snapshot))
+        found, valued = self._valued(type_transfer.informed(snapshot))
         return programme(valued, found.capacities)
 
     def _valued(self, snapshot: Snapshot) -> tuple[Field, list[Valued]]:
@@ -97,7 +97,9 @@ def _priors(snapshot: Snapshot) -> dict[JobId, Prior]:
         return {}
     found = {name: snapshot.priors.get(program_of(job)) for name, job in snapshot.jobs.items()}
     if snapshot.links:
-        found = {name: links.informed(snapshot.jobs[name], prior, snapshot.links) for name, prior in found.items()}
+        found = {
+            name: link_priors.informed(snapshot.jobs[name], prior, snapshot.links) for name, prior in found.items()
+        }
     return {name: prior for name, prior in found.items() if prior is not None}
 
 

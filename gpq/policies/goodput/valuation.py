@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpq.core.goodput.batches import GoodputTable
-from gpq.core.model.models import Config, Job, Shape
+from gpq.core.model.jobs import Config, Job, Shape
 from gpq.core.model.units import JobId, Seconds
 from gpq.policies.goodput.candidates import Candidate, Menu, Options, asks_for, menu_of
 

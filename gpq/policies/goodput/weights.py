@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import ceil, log2
 
-from gpq.core.model.models import HOLDS_DEVICES, Config, Job
+from gpq.core.model.jobs import HOLDS_DEVICES, Config, Job
 from gpq.core.model.units import JobId, Seconds
 from gpq.policies.goodput.candidates import Candidate
-from gpq.policies.shared.contest import priority_weight
+from gpq.policies.shared.eligible import priority_weight
 
 UNKNOWN_SECONDS: Seconds = 60.0  # taken to remain of a job of which nothing is known: it is soon known
 SERVICE_KNEE = 4000.0  # GPU-seconds that make no difference yet

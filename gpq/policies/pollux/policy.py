@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpq.core.feasibility.shapes import is_leaving
-from gpq.core.model.models import Allotment, Job, Layout, Shape, Snapshot
+from gpq.core.model.jobs import Allotment, Job, Layout, Shape, Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.placement.placement import placeable
-from gpq.policies.pollux.pollux_problem import Front, Share, problem_of, shares
-from gpq.policies.shared.contenders import Contender, entrants
-from gpq.policies.solvers.pollux_search import GENERATIONS, search
+from gpq.policies.pollux.problem import Front, Share, problem_of, shares
+from gpq.policies.shared.sizing import Contender, entrants
+from gpq.policies.solvers.genetic_search import GENERATIONS, search
 
 
 @dataclass(slots=True)

@@ -3,5 +3,5 @@
 A contest is the set of jobs that a round decides on, with the devices there are for them. A gang is
 a job that runs on exactly the GPUs it asked for.
 
-Open `contest.py` first.
+Open `eligible.py` first.
 """

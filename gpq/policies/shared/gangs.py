@@ -10,11 +10,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from gpq.core.feasibility.shapes import is_leaving, is_mixed, shape_on, shape_types
-from gpq.core.model.models import Allotment, Job, Layout, Level, Placement, Snapshot
+from gpq.core.model.jobs import Allotment, Job, Layout, Level, Placement, Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
-from gpq.core.placement.board import Board, Counts, emptiest
+from gpq.core.placement.free_devices import Board, Counts, emptiest
 from gpq.core.placement.placement import placeable
-from gpq.policies.shared.contest import eligible
+from gpq.policies.shared.eligible import eligible
 
 
 def seat_all(snapshot: Snapshot, order: Iterable[Job], *, spread: bool = False) -> dict[JobId, Allotment]:

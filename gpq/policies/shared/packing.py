@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gpq.core.feasibility.shapes import is_leaving, shape_on
-from gpq.core.model.models import Allotment, Job, Layout, Level, Shape, Snapshot
+from gpq.core.model.jobs import Allotment, Job, Layout, Level, Shape, Snapshot
 from gpq.core.model.units import JobId
-from gpq.core.placement.board import Board, Counts
+from gpq.core.placement.free_devices import Board, Counts
 from gpq.core.placement.placement import placeable
-from gpq.policies.shared.contest import Contest
+from gpq.policies.shared.eligible import Contest
 
 
 def pack(

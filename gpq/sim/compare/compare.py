@@ -15,7 +15,7 @@ from typing import Protocol
 
 from gpq.core.model.nodes import Node
 from gpq.errors import Refused
-from gpq.sim.compare.workers import Progress, work_on
+from gpq.sim.compare.process_pool import Progress, work_on
 from gpq.sim.measurements.sources import Source
 from gpq.sim.replay.outcomes import Outcome, Summary, means, summary
 from gpq.sim.replay.replay import replay

@@ -12,8 +12,8 @@ from typing import Protocol
 
 from gpq.core.model.units import Seconds
 from gpq.sim.measurements import workload
+from gpq.sim.measurements.ground_truth import Task, Truth
 from gpq.sim.measurements.trace import Traces
-from gpq.sim.measurements.truth import Task, Truth
 
 
 class Source(Protocol):

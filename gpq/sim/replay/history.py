@@ -15,13 +15,13 @@ import numpy as np
 
 from gpq.core.goodput.estimates import Model, model_of
 from gpq.core.goodput.goodput import gain, grad_time, step_time
-from gpq.core.model.models import TERMINAL, Config, Job, JobState, Wish
+from gpq.core.model.jobs import TERMINAL, Config, Job, JobState, Wish
 from gpq.core.model.nodes import Device, Node, NodeState
 from gpq.core.model.profile import LossPoint, Profile
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 from gpq.rpc.messages import NodeView
+from gpq.sim.measurements.ground_truth import Task
 from gpq.sim.measurements.timings import NotMeasured
-from gpq.sim.measurements.truth import Task
 
 NAME = "history"  # of this workload, in tables
 

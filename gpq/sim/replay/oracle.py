@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from gpq.core.model.models import Shape
+from gpq.core.model.jobs import Shape
 from gpq.core.model.profile import ACCUMULATE
 from gpq.core.model.units import Seconds
 from gpq.sim.measurements.timings import NotMeasured
-from gpq.sim.replay.running import Running
+from gpq.sim.replay.physics import Running
 
 _SLACK = 1e-8
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpq.core.goodput.priors import remember, timed
-from gpq.core.model.models import Config, Job, Snapshot
+from gpq.core.model.jobs import Config, Job, Snapshot
 from gpq.core.model.nodes import Node
 from gpq.core.model.policy import Policy
 from gpq.core.model.profile import Prior
@@ -24,12 +24,12 @@ from gpq.core.placement.placement import place
 from gpq.core.rounds.offering import offered
 from gpq.errors import Refused
 from gpq.policies.registry import Entry, entry, policy
-from gpq.sim.measurements.truth import Task
-from gpq.sim.replay.alone import Alone
-from gpq.sim.replay.guest import Guest, arrive
+from gpq.sim.measurements.ground_truth import Task
+from gpq.sim.replay.isolated_runtime import Alone
 from gpq.sim.replay.oracle import TrueOracle
 from gpq.sim.replay.outcomes import JobOutcome, Outcome
 from gpq.sim.replay.rules import Rules
+from gpq.sim.replay.sim_job import Guest, arrive
 
 IDLE_ROUNDS = 100_000  # without any job holding a GPU: the policy starves them
 IDLE_AT_THE_END = 10  # the same once nobody is to come, so that nothing will change

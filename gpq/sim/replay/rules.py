@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpq.core.model.models import Config
+from gpq.core.model.jobs import Config
 from gpq.core.model.nodes import Node
 from gpq.core.model.units import Seconds
 

@@ -1,4 +1,4 @@
 """The pictures of `gpq top`, from one answer each.
 
-Open `top.py` first.
+Open `once.py` first.
 """

@@ -10,10 +10,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpq.rpc.messages import Explanation, JobDetail, JobView
-from gpq.views import curve, detail, explanation, losses, plain
+from gpq.views import detail, explanation, goodput_curve, loss_curve, plain
 from gpq.views.plain import duration, number, safe, wrapped
 from gpq.views.queue import percent
-from gpq.views.top import bars
+from gpq.views.top import status_bar
 from gpq.views.top.job_columns import state_of
 
 PARTS = ("all", "log", "text")
@@ -36,14 +36,14 @@ def picture(page: Page, part: str, scroll: int, width: int, height: int) -> tupl
     unless it is the log through which one scrolls, from its end."""
     text = lines(page, width)
     if part == "text":
-        return bars.window(text, scroll, height)
+        return status_bar.window(text, scroll, height)
     rule = Text(plain.cut(f"-- log of {safe(page.log_of)} ".ljust(width, "-"), width, ""), style="dim")
     below = height - 1 if part == "log" else max(height - 1 - len(text), min(height // 2, max(len(page.log), LEAST)))
     if part == "log":
         scroll = max(min(scroll, len(page.log) - below), 0)
-        return bars.stacked([rule, *tail(page.log, width, below, scroll)]), scroll
-    above, scroll = bars.window(text, scroll, height - 1 - below)
-    return Group(above, rule, bars.stacked(tail(page.log, width, below))), scroll
+        return status_bar.stacked([rule, *tail(page.log, width, below, scroll)]), scroll
+    above, scroll = status_bar.window(text, scroll, height - 1 - below)
+    return Group(above, rule, status_bar.stacked(tail(page.log, width, below))), scroll
 
 
 def head(job: JobView, width: int) -> Text:
@@ -63,9 +63,9 @@ def lines(page: Page, width: int) -> list[Text]:
     told = [f"{plain.moment(each.at)[5:]} {safe(each.text)}" for each in page.detail.history[-EVENTS:]]
     text = wrapped(_now(job), width)
     text += [line for line in (job.hung, job.unknown) if line for line in wrapped(safe(line), width)]
-    text += detail.paragraph("loss", losses.lines(page.detail.losses, width, bar, page.detail.metrics.get("loss")))
+    text += detail.paragraph("loss", loss_curve.lines(page.detail.losses, width, bar, page.detail.metrics.get("loss")))
     points = page.detail.curve or page.why.curve
-    text += detail.paragraph("goodput by number of GPUs, 1x = fewest", curve.lines(points, width, bar))
+    text += detail.paragraph("goodput by number of GPUs, 1x = fewest", goodput_curve.lines(points, width, bar))
     text += detail.paragraph("replicas", detail.replicas(page.detail, width))
     text += detail.paragraph(detail.LOST, detail.habits(page.detail.habits, width, page.detail.job.id))
     text += detail.paragraph("why", explanation.lines(why, width, bar))

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from gpq.control.requests.arrays import elements
-from gpq.control.requests.requests import changes, requeue, submitted
+from gpq.control.requests.job_requests import changes, requeue, submitted
 from gpq.control.selectors import is_selector, resolve, single
-from gpq.core.model.models import JobSpec, JobState, Snapshot
+from gpq.core.model.jobs import JobSpec, JobState, Snapshot
 from gpq.core.model.units import JobId
-from gpq.core.state.folding import fold
+from gpq.core.state.apply_events import fold
 from gpq.errors import NotFound, UsageError
 from gpq.rpc.messages import ArrayMessage
 from gpq.rpc.placeholders import filled

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpq.core.accounting.accounting import KINDS, Journal, Record, RecordSpec, Spell, read, record_of
 from gpq.core.accounting.report import BY, Figures, Report, over_time, quantile, report
+from gpq.core.accounting.usage import KINDS, Journal, Record, RecordSpec, Spell, read, record_of
 from gpq.core.model import events as facts
 from gpq.core.model.accounts import Account, Tally
-from gpq.core.model.models import BatchOrder, Exit, JobState, Placement, Snapshot, StopReason
+from gpq.core.model.jobs import BatchOrder, Exit, JobState, Placement, Snapshot, StopReason
 from gpq.core.model.units import JobId, NodeId
-from gpq.core.state.folding import fold
+from gpq.core.state.apply_events import fold
 from tests.support.builders import black_box, node, on, snapshot, spec
 from tests.support.examples import examples
 

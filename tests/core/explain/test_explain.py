@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpq.core.explain.explain import Explained, explain
-from gpq.core.model.models import (
+from gpq.core.model.jobs import (
     Exit,
     Job,
     JobSpec,

@@ -12,11 +12,11 @@ from gpq.core.feasibility.environments import FIT_FOR, UNFIT_FOR
 from gpq.core.feasibility.shapes import feasible
 from gpq.core.model import events as facts
 from gpq.core.model.actions import Launch, Prepare, Stop
-from gpq.core.model.models import JobState, Level, Placement, Shape, Snapshot
+from gpq.core.model.jobs import JobState, Level, Placement, Shape, Snapshot
 from gpq.core.model.nodes import NodeState
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.rounds.rounds import Decision, decide, due
-from gpq.core.state.folding import fold
+from gpq.core.state.apply_events import fold
 from gpq.policies.registry import POLICIES, policy
 from tests.support.builders import black_box, job, node, on, running, snapshot, spec
 

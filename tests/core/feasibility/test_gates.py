@@ -13,10 +13,10 @@ from gpq.core.explain.explain import explain
 from gpq.core.feasibility import gates
 from gpq.core.model.actions import Launch
 from gpq.core.model.events import Cancelled, Edited, Event, Failed, ReleaseAsked, Succeeded, TimeLimitReached
-from gpq.core.model.models import Dependency, Exit, Job, JobSpec, JobState, On, Seat, Snapshot, Wish
+from gpq.core.model.jobs import Dependency, Exit, Job, JobSpec, JobState, On, Seat, Snapshot, Wish
 from gpq.core.model.units import JobId
 from gpq.core.rounds.rounds import decide, next_round
-from gpq.core.state.folding import fold
+from gpq.core.state.apply_events import fold
 from gpq.policies.fifo import Fifo
 from gpq.policies.registry import POLICIES
 from tests.support.builders import black_box, brief, job, node, on, running, snapshot, spec

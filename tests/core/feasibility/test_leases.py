@@ -10,13 +10,13 @@ import pytest
 from gpq.core.explain.explain import explain
 from gpq.core.feasibility.leases import LEAST, given_up, margin, patience, silence, span
 from gpq.core.model import events as facts
-from gpq.core.model.models import Config, Exit, Job, JobState, Level, Placement, Snapshot, StopReason, Wish
+from gpq.core.model.jobs import Config, Exit, Job, JobState, Level, Placement, Snapshot, StopReason, Wish
 from gpq.core.model.nodes import NodeState
 from gpq.core.model.policy import shape_of
 from gpq.core.model.units import JobId, NodeId
-from gpq.core.rounds.healing import leftovers
+from gpq.core.rounds.reconcile import leftovers
 from gpq.core.rounds.rounds import decide, settle
-from gpq.core.state.folding import fold
+from gpq.core.state.apply_events import fold
 from gpq.core.state.lifecycle import conclude, joint_exit
 from gpq.policies.registry import policy
 from tests.support.builders import black_box, node, on, running, snapshot, spec

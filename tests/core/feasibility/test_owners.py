@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core.feasibility.conditions import reservation_line
+from gpq.core.feasibility.device_status import reservation_line
 from gpq.core.feasibility.owners import presence
 from gpq.core.model.actions import Launch, Stop
 from gpq.core.model.events import Event, NodeSeen, NodeSilent
-from gpq.core.model.models import Job, Level, Snapshot
+from gpq.core.model.jobs import Job, Level, Snapshot
 from gpq.core.model.nodes import DeviceProcess, DeviceState, Node
 from gpq.core.model.units import NodeId
 from gpq.core.rounds.rounds import Decision, decide, due, next_round
-from gpq.core.state.folding import fold
+from gpq.core.state.apply_events import fold
 from gpq.policies.fifo import Fifo
 from gpq.policies.registry import POLICIES
 from tests.support.builders import black_box, brief, job, node, on, running, snapshot, spec

@@ -14,11 +14,11 @@ from gpq.core.freedoms.habits import MAX_HABITS, MEANING, MENDED_AFTER, blamed, 
 from gpq.core.goodput.priors import program_of
 from gpq.core.model import events as facts
 from gpq.core.model.events import Event
-from gpq.core.model.models import Job, JobState, Level, Shape, Snapshot, StopReason
+from gpq.core.model.jobs import Job, JobState, Level, Shape, Snapshot, StopReason
 from gpq.core.model.profile import ACCUMULATE, FREEDOMS, RESIZE, RETUNE, SPLIT, Habit, Profile, Progress
 from gpq.core.model.units import JobId
 from gpq.core.rounds.rounds import due
-from gpq.core.state.folding import fold
+from gpq.core.state.apply_events import fold
 from tests.support.builders import DECLARED, job, node, on, running, snapshot, spec
 
 SAM = Habit("two-passes", (ACCUMULATE, SPLIT), "two passes", "none is needed")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpq.core.feasibility.shapes import feasible, supply
-from gpq.core.model.models import JobState, Layout, Placement, Shape, Snapshot
+from gpq.core.model.jobs import JobState, Layout, Placement, Shape, Snapshot
 from gpq.core.model.nodes import DeviceState, NodeState
 from gpq.core.model.profile import Profile
 from gpq.core.model.units import DeviceId, JobId, NodeId

@@ -10,11 +10,11 @@ from gpq.core.explain.explain import explain
 from gpq.core.feasibility.shapes import feasible
 from gpq.core.model import events as facts
 from gpq.core.model.actions import Launch, Stop
-from gpq.core.model.models import Exit, Job, JobSpec, JobState, Level, Shape, Snapshot, StopReason
+from gpq.core.model.jobs import Exit, Job, JobSpec, JobState, Level, Shape, Snapshot, StopReason
 from gpq.core.model.nodes import NodeState
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.rounds.rounds import Decision, decide
-from gpq.core.state.folding import fold
+from gpq.core.state.apply_events import fold
 from gpq.policies.registry import POLICIES, policy
 from tests.support.builders import black_box, job, node, on, running, snapshot, spec
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpq.core.explain.explain import explain
 from gpq.core.feasibility.shapes import is_fixed
-from gpq.core.model.models import Exit, Job, Level, Placement, Snapshot, StopReason
+from gpq.core.model.jobs import Exit, Job, Level, Placement, Snapshot, StopReason
 from gpq.core.model.nodes import DeviceProcess, DeviceState, Node, Reservation
 from gpq.core.model.profile import Noise, Profile, ProfileRow
 from gpq.core.model.units import JobId, NodeId

@@ -8,11 +8,11 @@ import pytest
 
 from gpq.core.model.actions import Launch
 from gpq.core.model.events import Launched
-from gpq.core.model.models import BatchOrder, Snapshot
+from gpq.core.model.jobs import BatchOrder, Snapshot
 from gpq.core.model.units import JobId, NodeId
-from gpq.core.rounds.master_ports import FIRST, WELL_KNOWN, lease, leased, usable
 from gpq.core.rounds.planning import plan, repeat
-from gpq.core.state.folding import fold
+from gpq.core.rounds.rendezvous_ports import FIRST, WELL_KNOWN, lease, leased, usable
+from gpq.core.state.apply_events import fold
 from tests.support.builders import job, node, on, snapshot
 
 HERE = on("a", 0)

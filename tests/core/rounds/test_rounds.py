@@ -23,7 +23,7 @@ from gpq.core.model.events import (
     Submitted,
     TimingSums,
 )
-from gpq.core.model.models import Exit, Job, JobState, Placement, Shape, Snapshot, Wish
+from gpq.core.model.jobs import Exit, Job, JobState, Placement, Shape, Snapshot, Wish
 from gpq.core.model.policy import Policy
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.rounds.planning import plan, repeat

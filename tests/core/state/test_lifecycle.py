@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from gpq.core.model import events as facts
-from gpq.core.model.models import TERMINAL, BatchOrder, Config, Exit, FilesAt, JobState, Level, Placement, StopReason
+from gpq.core.model.jobs import TERMINAL, BatchOrder, Config, Exit, FilesAt, JobState, Level, Placement, StopReason
 from gpq.core.model.units import JobId, NodeId
-from gpq.core.state.folding import fold
+from gpq.core.state.apply_events import fold
 from gpq.core.state.lifecycle import TRANSITIONS, InvalidTransition, advance, conclude, diagram, joint_exit
-from gpq.daemon.nodes.sightings import exit_of
+from gpq.daemon.nodes.decode import exit_of
 from tests.support.builders import black_box, node, on, running, snapshot, spec
 
 ONE = JobId(1)

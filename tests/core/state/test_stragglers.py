@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from gpq.core.model.events import Launched, Profiled, Pulsed
-from gpq.core.model.models import BatchOrder, Job, JobState, Placement
+from gpq.core.model.jobs import BatchOrder, Job, JobState, Placement
 from gpq.core.model.profile import Profile, ProfileRow, RankPulse, RankTime
 from gpq.core.model.units import JobId, NodeId
-from gpq.core.state.folding import apply, fold
+from gpq.core.state.apply_events import apply, fold
 from gpq.core.state.stragglers import HUNG, WINDOWS, Hang, describe, hang, judged, stragglers
 from tests.support.builders import job, on, running, snapshot
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from gpq.core.model.events import Event, Failed, Launched, Submitted
-from gpq.core.model.models import BatchOrder, Exit, Job, JobState, Snapshot
+from gpq.core.model.jobs import BatchOrder, Exit, Job, JobState, Snapshot
 from gpq.core.model.units import JobId
 from gpq.daemon.notifications.notifier import Notifier
 from gpq.errors import NodeSilent, UsageError
-from gpq.notify.courier import Courier
+from gpq.notify.worker_pool import Courier
 from gpq.rpc.messages import Cancel, CancelResult, JobDetail, JobList, Show, Status, Wait
 from gpq.store.sqlite import SqliteStore
 from tests.daemon.daemons import Daemon, daemon
@@ -317,9 +317,7 @@ def test_a_service_without_an_end_is_given_up_and_its_process_gone(
 
 def _is_child(pid: str) -> bool:
     stat = _read(Path(f"/proc/{pid}/stat")).rpartition(b")")[2].split()
-    return (
-        len(stat) > 1 and int(stat[1]) == os.getpid() and b"gpq.notify.sending" in _read(Path(f"/proc/{pid}/cmdline"))
-    )
+    return len(stat) > 1 and int(stat[1]) == os.getpid() and b"gpq.notify.worker" in _read(Path(f"/proc/{pid}/cmdline"))
 
 
 def test_who_cannot_be_told_at_all_is_told_why_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

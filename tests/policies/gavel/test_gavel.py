@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from gpq.core.feasibility.shapes import is_fixed, shape_on
-from gpq.core.model.models import Job, JobState, Oracle, Shape, Snapshot
+from gpq.core.model.jobs import Job, JobState, Oracle, Shape, Snapshot
 from gpq.core.model.policy import shape_of
 from gpq.core.model.profile import Profile
 from gpq.core.model.units import JobId

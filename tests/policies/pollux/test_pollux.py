@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core.model.models import Job, Layout, Placement, Shape, Snapshot
+from gpq.core.model.jobs import Job, Layout, Placement, Shape, Snapshot
 from gpq.core.model.policy import shape_of
 from gpq.core.model.profile import Noise, Profile, ProfileRow
 from gpq.core.model.units import JobId
 from gpq.core.placement.placement import place
 from gpq.policies.pollux.policy import Pollux
-from gpq.policies.pollux.pollux_problem import objective, restart_factor
+from gpq.policies.pollux.problem import objective, restart_factor
 from tests.support.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
 
 

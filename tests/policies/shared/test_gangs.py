@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpq.core.model.models import Allotment, JobState, Layout, Level, Placement, Shape, Snapshot, StopReason, Wish
+from gpq.core.model.jobs import Allotment, JobState, Layout, Level, Placement, Shape, Snapshot, StopReason, Wish
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.placement.placement import place
-from gpq.policies.shared.contest import eligible, waiting
+from gpq.policies.shared.eligible import eligible, waiting
 from gpq.policies.shared.gangs import Seats, seat_all
 from tests.support.builders import black_box, job, node, on, running, snapshot, spec
 

@@ -1,0 +1,161 @@
+"""What every command passes through: status, submit and completion scripts without typer, errors as a line and a hint,
+Ctrl-C, and an output that takes no more (a closed pipe, a full disk)."""
+
+import io
+import os
+import sys
+
+from gpq.errors import GpqError
+
+TYPE_CHECKING = False  # typing's own would have to be imported
+if TYPE_CHECKING:
+    from typing import Any
+
+FLAGS = {"--json": "json", "--all": "all", "-a": "all"}
+VALUES = {"--color": "color", "--user": "user", "-u": "user", "--state": "states", "-s": "states", "--recent": "recent"}
+SCRIPTS = (".py", ".sh", ".bash", ".zsh", ".sbatch", ".slurm", ".job")  # what follows one is its own
+
+
+def run(argv: list[str]) -> int:
+    """Exit status of `gpq ARGV...`."""
+    _watch_output()
+    # Names outside the encoding of stdout (LANG=C, latin-1) are escaped instead of ending the program.
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    code = 0
+    try:
+        try:
+            code = _answer(argv)
+        except GpqError as error:
+            code = error.code
+            report(error, as_json=wants_json(argv))
+        except KeyboardInterrupt:
+            code = 130
+        sys.stdout.flush()
+    except BrokenPipeError:
+        drop_output()  # whoever read has enough
+    except OSError as error:
+        if not _output_fails(error):
+            raise
+        drop_output()
+        sys.stderr.write(f"gpq: cannot write the output: {error.strerror}\n")
+        return 1
+    return code
+
+
+class _Output(io.FileIO):
+    """Standard output; remembers that it took something not."""
+
+    failed = False
+
+    def write(self, data: "Any") -> "Any":
+        try:
+            return super().write(data)
+        except OSError:
+            self.failed = True
+            raise
+
+
+def _watch_output() -> None:
+    """Make stdout one that remembers, with the settings that it has."""
+    old = sys.stdout
+    if old is not sys.__stdout__ or not isinstance(old, io.TextIOWrapper) or old.fileno() != 1:
+        return
+    raw = _Output(1, "w", closefd=False)
+    buffer = raw if old.write_through else io.BufferedWriter(raw)
+    sys.stdout = io.TextIOWrapper(
+        buffer, old.encoding, line_buffering=old.line_buffering, write_through=old.write_through
+    )
+
+
+def _output_fails(error: OSError) -> bool:
+    """Did stdout fail, and nothing else?"""
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", getattr(sys.stdout, "buffer", None))
+    if isinstance(raw, _Output) and raw.failed:
+        return True
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
+
+
+def drop_output() -> None:
+    """Python must not try again when it closes stdout."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _answer(argv: list[str]) -> int:
+    if argv[:1] == ["submit"]:
+        from gpq.cli.submit.submit_fast import quick
+
+        code = quick(argv[1:])
+        if code is not None:
+            return code
+    elif argv[:1] == ["status"]:
+        options = parse(argv[1:])
+        if options is not None:
+            from gpq.cli.jobs.status_fast import show
+
+            return show(**options)
+    elif argv[:1] == ["completion"] and len(argv) == 2:  # each start of a shell may ask
+        from gpq.cli.completion.shell_scripts import SCRIPTS
+
+        if argv[1] in SCRIPTS:
+            sys.stdout.write(SCRIPTS[argv[1]])
+            return 0
+    from gpq.cli.app import dispatch
+
+    return dispatch(argv)
+
+
+def parse(argv: list[str]) -> "dict[str, Any] | None":
+    """The options of `gpq status` when they are plain, None when typer has to look at them (help, mistakes)."""
+    options: dict[str, Any] = {}
+    jobs: list[str] = []
+    words = iter(argv)
+    for word in words:
+        name, assigned, value = word.partition("=")
+        if word in FLAGS:
+            options[FLAGS[word]] = True
+        elif name in VALUES and (assigned or (value := next(words, ""))) and value:
+            if VALUES[name] in options:
+                return None
+            options[VALUES[name]] = value
+        elif word.startswith("-"):
+            return None
+        else:
+            jobs.append(word)
+    if options.get("color", "auto") not in ("auto", "always", "never") or "recent" in options or "states" in options:
+        return None
+    options["jobs"] = jobs
+    return options
+
+
+def report(error: GpqError, *, as_json: bool) -> int:
+    """One line and a hint on stderr, or both as JSON on stdout; its exit status."""
+    from gpq.views.plain import safe
+
+    if as_json:
+        from gpq.client.quick import encode
+
+        said = "\n".join([error.message, *error.quoted])
+        sys.stdout.write(encode({"error": said, "hint": error.hint}) + "\n")
+        return error.code
+    sys.stderr.write(f"gpq: {safe(error.message)}\n")
+    for line in error.quoted:
+        sys.stderr.write(f"  {safe(line)}\n")
+    if error.hint:
+        sys.stderr.write(f"hint: {safe(error.hint)}\n")
+    return error.code
+
+
+def wants_json(argv: list[str]) -> bool:
+    """Is --json among gpq's own options? Not what belongs to a submitted command or script."""
+    for word in argv:
+        if word == "--" or (argv[0] in ("submit", "check") and word.endswith(SCRIPTS)):
+            return False
+        if word == "--json":
+            return True
+    return False

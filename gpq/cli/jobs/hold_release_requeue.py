@@ -1,0 +1,55 @@
+"""`gpq hold`, `release` and `requeue`: they change what the queue does with a job, and return at once."""
+
+from __future__ import annotations
+
+from gpq.cli.shared import output
+from gpq.cli.shared.typer_app import Jobs, Json, frame
+from gpq.client.connection import call
+from gpq.rpc import messages
+
+hold = frame()
+release = frame()
+requeue = frame()
+
+
+@hold.command("hold")
+def _hold(jobs: Jobs, json: Json = False) -> int:
+    """Keep jobs from running until they are released. One that runs and can checkpoint is stopped first.
+
+    \b
+    Example:
+      gpq hold 42
+    """
+    return tell(call(messages.Hold(jobs), messages.Changed), "held", as_json=json)
+
+
+@release.command("release")
+def _release(jobs: Jobs, json: Json = False) -> int:
+    """Let held jobs run.
+
+    \b
+    Example:
+      gpq release 42
+    """
+    return tell(call(messages.Release(jobs), messages.Changed), "released", as_json=json)
+
+
+@requeue.command("requeue")
+def _requeue(jobs: Jobs, json: Json = False) -> int:
+    """Stop running jobs and queue them again; they go on from their checkpoints where they make any.
+
+    \b
+    Example:
+      gpq requeue 42
+    """
+    return tell(call(messages.Requeue(jobs), messages.Changed), "requeued", as_json=json)
+
+
+def tell(answer: messages.Changed, done: str, *, as_json: bool) -> int:
+    """0, or 5 when nothing at all was done."""
+    if as_json:
+        output.emit(answer)
+    else:
+        output.say(*(answer.said or [f"job {job} {done}" for job in answer.jobs]))
+        output.note(*answer.unchanged, *answer.warnings)
+    return 0 if answer.jobs or not answer.unchanged else 5

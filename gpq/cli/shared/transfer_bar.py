@@ -1,0 +1,65 @@
+"""A bar on stderr, where somebody watches, of what is being brought to a job's servers before it starts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from gpq.cli.shared import output
+from gpq.client.following import BEGINNING
+from gpq.core.feasibility.checkpoints import Staging
+from gpq.rpc.messages import JobView
+from gpq.views import plain
+
+CELLS = 24
+SOON, CALM = 0.5, 3.0  # seconds between two looks: while a bar is drawn, and before a job has started
+
+
+class Bar:
+    """`show` after every look; `clear` before anything else is written. Does nothing where stderr is no terminal."""
+
+    def __init__(self) -> None:
+        self.watched = sys.stderr.isatty()
+        self._drawn = False
+        self._starting = True
+
+    def patience(self, longest: float) -> float:
+        """Seconds that the next look may take."""
+        if not self.watched or not self._starting:
+            return longest
+        return min(longest, SOON if self._drawn else CALM)
+
+    def show(self, jobs: Iterable[JobView]) -> None:
+        """Of the first of them that waits for files."""
+        known = list(jobs)
+        self._starting = any(job.state in BEGINNING for job in known)
+        found = next((job for job in known if job.staging is not None), None)
+        if found is None or not self.watched:
+            self.clear()
+            return
+        text = line(found, plain.terminal_width() or 80, "█" if plain.ellipsis() == "…" else "#")
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
+        self._drawn = True
+
+    def note(self, *lines: str) -> None:
+        """Remarks on stderr."""
+        self.clear()
+        output.note(*lines)
+
+    def clear(self) -> None:
+        if self._drawn:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._drawn = False
+
+
+def line(job: JobView, width: int, full: str) -> str:
+    """``job 4 [#####     ] brings its checkpoint from a: 1 GB of 2 GB, 80 MB/s``, cut at the width."""
+    staging = job.staging
+    if staging is None:
+        return ""
+    said = str(Staging(staging.what, staging.done, staging.total, staging.rate, staging.note))
+    share = min(staging.done / staging.total, 1.0) if staging.total else 0.0
+    cells = (full * int(CELLS * share)).ljust(CELLS)
+    return plain.safe(f"job {job.id} [{cells}] {said}")[: width - 1]

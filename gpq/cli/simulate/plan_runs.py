@@ -1,0 +1,220 @@
+"""From the words of `gpq simulate` to the runs that they mean, or to a UsageError that says what to write instead."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+from gpq import config as configuration
+from gpq import paths
+from gpq.client.connection import call
+from gpq.core.model.jobs import Config
+from gpq.core.model.nodes import Device, Node, NodeState
+from gpq.core.model.units import DeviceId, NodeId
+from gpq.errors import DaemonUnreachable, Refused, UsageError
+from gpq.policies.registry import entry
+from gpq.rpc import messages
+from gpq.sim.compare.compare import Cluster, Failure
+from gpq.sim.measurements.sources import OSDI21, SIA, Published, Source
+from gpq.sim.replay import cluster as clusters
+from gpq.sim.replay.history import History, history, nodes_of
+from gpq.sim.replay.rules import Rules
+from gpq.store.reader import read_jobs, read_told
+
+DEFAULT_NODES = "16x4"
+MOST_NAMED = 5  # jobs in a remark
+OWN_OPTION = {  # fields of Config that have an option of their own
+    "interval": "--interval",
+    "policy": "--policy",
+    "seed": "--seed",
+    "events": "--events",
+    "restart_seconds": "--restart",
+}
+NOT_SIMULATED = {"port_salt", "retry_seconds", "quick_failure_seconds", "max_quick_failures", "settle_seconds"}
+RANGES = {"fairness_power": (-10.0, 1.0), "batch_growth": (1.0, 1e6)}  # of settings; else from 0
+WORDS = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class RulesFor:
+    """The rules of all runs but for the machines and the seed."""
+
+    rules: Rules
+
+    def __call__(self, cluster: Cluster, seed: int) -> Rules:
+        return replace(self.rules, nodes=cluster.nodes, seed=seed)
+
+
+def policies(text: str) -> list[str]:
+    """`goodput,pollux`, each once."""
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise UsageError("--policy names no policy", "write for example --policy goodput,fifo")
+    for name in names:
+        entry(name)
+    return names
+
+
+def seeds(text: str) -> list[int]:
+    """`0,1,2`, each once."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        raise UsageError(f"--seed {text} is no whole number or list of them", "write for example --seed 0,1,2")
+    return list(dict.fromkeys(map(int, parts)))
+
+
+def within(value: float, option: str, least: float, most: float = math.inf, *, above: bool = False) -> float:
+    """A finite number in its range."""
+    if not math.isfinite(value) or not least <= value <= most or (above and value <= least):
+        low = f"above {least:g}" if above else f"at least {least:g}"
+        raise UsageError(f"{option} {value:g} is out of range", low if math.isinf(most) else f"{low}, at most {most:g}")
+    return value
+
+
+def settings(words: Sequence[str]) -> Config:
+    """`fairness_power=0.25`, `use_length=off`: switches of the policy."""
+    kinds = {field.name: type(field.default) for field in fields(Config)}
+    known = sorted(kinds.keys() - OWN_OPTION.keys() - NOT_SIMULATED)
+    changed: dict[str, float | int | bool] = {}
+    for word in words:
+        key, given, value = word.partition("=")
+        if key in OWN_OPTION:
+            raise UsageError(f"--set {word}: {key} has an option of its own", f"use {OWN_OPTION[key]}")
+        if key not in known:
+            raise UsageError(f"--set {word}: there is no setting {key!r}", f"there are {', '.join(known)}")
+        changed[key] = _setting(kinds[key], value, word) if given else _wrong(word)
+        if kinds[key] is not bool:
+            within(float(changed[key]), f"--set {key}", *RANGES.get(key, (0.0, 1e6)))
+    return replace(Config(), **changed)  # type: ignore[arg-type]
+
+
+def _setting(kind: type, value: str, word: str) -> float | int | bool:
+    if kind is bool:
+        found = WORDS.get(value.lower())
+        return _wrong(word, "write on or off") if found is None else found
+    try:
+        number = float(value)
+    except ValueError:
+        return _wrong(word)
+    return number if math.isfinite(number) else _wrong(word)
+
+
+def _wrong(word: str, hint: str = "write a number") -> bool:
+    raise UsageError(
+        f"--set {word}: no value that fits", f"{hint}, as in --set fairness_power=0.25 --set use_length=off"
+    )
+
+
+def published(paths: Sequence[str], traces: str, sia: bool, restart: float | None) -> list[Source]:
+    """The workload files, named by the shortest ends of their paths that tell them apart."""
+    if not paths:
+        raise UsageError("there is no workload to simulate", "name a CSV file, or use --history for your own jobs")
+    if not traces:
+        raise UsageError("a workload needs measurements of its applications", "name their folder with --traces DIR")
+    charges = SIA if sia else OSDI21
+    if restart is not None:
+        charges = replace(charges, restarts=(), restart=restart)
+    names = short_names(paths)
+    return [Published(name, path, traces, charges) for name, path in zip(names, paths, strict=True)]
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """`workload-1`, and where two are called so `philly/workload-1`."""
+    parts = [os.path.splitext(os.path.abspath(path))[0].split(os.sep) for path in paths]
+    depth = [1] * len(parts)
+    while True:
+        names = ["/".join(part[-count:]) for part, count in zip(parts, depth, strict=True)]
+        often = Counter(names)
+        grown = [
+            min(count + 1, len(part)) if often[name] > 1 else count
+            for name, count, part in zip(names, depth, parts, strict=True)
+        ]
+        if grown == depth:
+            return names
+        depth = grown
+
+
+def own_jobs(since: float | None, restart: float | None) -> History:
+    """The jobs in the store, read while the daemon writes or while none runs."""
+    path = paths.database()
+    jobs, told = read_jobs(path), read_told(path)
+    found = history(jobs, time.time(), since=since, restart=restart, held=told.held, gpu_types=told.gpu_types)
+    if not found.replayable:
+        raise Refused(
+            f"there is no job to replay in {path}: {left_out(found) or 'none was submitted in that time'}",
+            "a job must have run; --since 30d reaches further back",
+        )
+    return found
+
+
+def left_out(found: History) -> str:
+    """One line about the jobs that cannot be replayed, "" when there are none."""
+    if not found.left_out:
+        return ""
+    why: dict[str, list[str]] = {}
+    for job, reason in found.left_out:
+        why.setdefault(reason, []).append(job)
+    said = [f"{len(jobs)} {reason} ({_some(jobs)})" for reason, jobs in why.items()]
+    count = len(found.left_out)
+    return f"{count} job{'s are' if count > 1 else ' is'} left out: {', '.join(said)}"
+
+
+def unended(found: History) -> str:
+    """One line about the jobs whose end is not known, "" when there are none."""
+    count = len(found.unended)
+    if not count:
+        return ""
+    verb = (
+        "has not ended: it counts as far as it came" if count == 1 else "have not ended: they count as far as they came"
+    )
+    return f"{count} job{'s' if count > 1 else ''} {verb} ({_some(found.unended)})"
+
+
+def _some(jobs: Sequence[str]) -> str:
+    more = len(jobs) - MOST_NAMED
+    return ", ".join(jobs[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def named(failure: Failure) -> str:
+    """The run that failed: `fifo on workload-1 (16x4, seed 0)`."""
+    return f"{failure.policy} on {failure.workload} ({failure.cluster}, seed {failure.seed})"
+
+
+def named_clusters(texts: Sequence[str]) -> list[Cluster]:
+    return [Cluster(text, clusters.parse(text)) for text in dict.fromkeys(texts)]
+
+
+def measured_on(found: History, texts: Sequence[str]) -> list[Cluster]:
+    """The clusters that were named, else one's own, with types of GPUs that the jobs were on."""
+    if texts:
+        return [replace(each, nodes=clusters.typed(each.nodes, found.gpu_types)) for each in named_clusters(texts)]
+    own = own_cluster()
+    return [replace(own, nodes=clusters.typed(own.nodes, found.gpu_types)) if found.gpu_types else own]
+
+
+def own_cluster() -> Cluster:
+    """As the daemon last saw it; without a daemon, what the configuration itself says."""
+    try:
+        nodes = nodes_of(call(messages.Nodes([]), messages.NodeList, start=False).nodes)
+    except DaemonUnreachable:
+        nodes = configured()
+    if not nodes:
+        raise UsageError(
+            "no daemon runs, and the configuration does not say how many GPUs there are", "say it: --nodes 2x4"
+        )
+    return Cluster("own", nodes)
+
+
+def configured() -> tuple[Node, ...]:
+    """The nodes whose GPUs or slots are counted in config.toml."""
+    nodes = []
+    for name, node in sorted(configuration.load().nodes.items()):
+        count, kind = (len(node.gpus), "cuda") if node.gpus else (node.slots or 0, "cpu")
+        devices = tuple(Device(DeviceId(f"{name}:{index}"), index, kind, "") for index in range(count))
+        if devices:
+            nodes.append(Node(NodeId(name), NodeState.UP, devices=devices))
+    return tuple(nodes)

@@ -1,0 +1,92 @@
+"""`gpq submit`, quick: options read without typer where they are plain; both ways end in `run`."""
+
+from __future__ import annotations
+
+import os
+
+from gpq.client.connection import call
+from gpq.errors import UsageError
+from gpq.options import job_spec, left_behind, submit_request
+from gpq.options.completion_data import GRAMMAR
+from gpq.rpc import messages
+
+
+def quick(argv: list[str]) -> int | None:
+    """Exit status, or None when typer has to look at the options (help, mistakes)."""
+    parsed = submit_request.parse(argv)
+    return None if parsed is None else run(parsed)
+
+
+def run(parsed: submit_request.Parsed) -> int:
+    """Submit, and print what came of it."""
+    misplaced = late(parsed)
+    settled = submit_request.settle(parsed)
+    hold, wait, dry_run, json = (settled.how[key] for key in ("hold", "wait", "dry_run", "json"))
+    request, notes = submit_request.requested(settled)
+    notes = [*misplaced, *settled.notes, *notes, *left_behind.notes(request.spec, os.environ)]
+    if notes:
+        from gpq.cli.shared import output
+
+        output.note(*notes)
+    if dry_run:
+        return _preview(call(request, messages.DryRun), json=json)
+    answer = call(request, messages.Submitted)
+    array = request.array
+    _print(answer, [submitted_line(answer, array) + (", held: `gpq release` lets it run" if hold else "")], json=json)
+    if wait:
+        from gpq.cli.shared import output
+        from gpq.cli.submit.wait import until_ended
+
+        what = "array" if array is not None else "job"
+        with output.on_interrupt(f"{what} {answer.id} stays queued or runs on: `gpq cancel {answer.id}` stops it"):
+            return until_ended([str(answer.id)], None, quiet=json, say_why=True)
+    return 0
+
+
+def late(parsed: submit_request.Parsed) -> list[str]:
+    """A remark on options that look like gpq's own and stand where they are the script's or the command's. What gpq would
+    refuse for a command is the command's own. Raises UsageError where a command begins with one."""
+    known = GRAMMAR["submit"][1]
+    words = [word.partition("=")[0] for word in parsed.words]
+    if parsed.black_box:
+        if words and words[0] in known:
+            raise UsageError(
+                f"{words[0]} stands after `--`, where the command begins", "gpq's own options stand before `--`"
+            )
+        words = [word for word in words if word not in job_spec.OF_SCRIPTS]
+    found = dict.fromkeys(name for name in words[1:] if name[:2] == "--" and name in known)
+    if not found:
+        return []
+    where, whom, before = ("`--`", "the command", "`--`") if parsed.black_box else ("the script", "it", "it")
+    stand, go = ("stand", "go") if len(found) > 1 else ("stands", "goes")
+    return [f"{', '.join(found)} {stand} after {where} and so {go} to {whom}: gpq's own options stand before {before}"]
+
+
+def submitted_line(answer: messages.Submitted, array: messages.ArrayMessage | None) -> str:
+    if array is None:
+        return f"job {answer.id} submitted"
+    count, first, last = len(answer.jobs), answer.jobs[0], answer.jobs[-1]
+    named = f"{answer.id}_{array.indices[0]}" + (f" to {answer.id}_{array.indices[-1]}" if count > 1 else "")
+    jobs = f"{count} jobs, {first} to {last}" if count > 1 else f"1 job, {first}"
+    return f"array {answer.id} submitted: {jobs} ({named})" + (
+        f", at most {array.limit} at once" if array.limit else ""
+    )
+
+
+def _preview(answer: messages.DryRun, *, json: bool) -> int:
+    from gpq.views.queue import ranges
+
+    places = ", ".join(f"{part.node} GPU {ranges(part.indices)}" for part in answer.placement)
+    lines = [f"would be {answer.state}" + (f" on {places}" if places else "")]
+    _print(answer, lines + [f"  {reason}" for reason in answer.reasons], json=json)
+    return 0
+
+
+def _print(answer: messages.Submitted | messages.DryRun, lines: list[str], *, json: bool) -> None:
+    from gpq.cli.shared import output
+
+    if json:
+        output.emit(answer)
+    else:
+        output.say(*lines)
+        output.note(*answer.warnings)

@@ -1,0 +1,142 @@
+"""Snapshot and history -> the longer answers: one job in full, why, the live view."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+from gpq.control import event_text
+from gpq.control.answers.reader import Reader
+from gpq.control.requests.job_requests import message_of
+from gpq.core.explain.explain import Explained, explain
+from gpq.core.feasibility.shapes import feasible
+from gpq.core.goodput import estimates
+from gpq.core.model import events as facts
+from gpq.core.model.jobs import TERMINAL, Job, JobState, Shape
+from gpq.core.state.lifecycle import is_doubtful
+from gpq.rpc.messages import AttemptView, CurvePoint, Explanation, HabitView, JobDetail, LossView, ReallocationView
+
+CHANGES = (facts.Launched, facts.StopSent, facts.Retuned, facts.Held, facts.Stopped)
+ENDS = (
+    facts.Stopped, facts.Succeeded, facts.Failed, facts.Cancelled, facts.TimeLimitReached,
+)  # fmt: skip
+HISTORY_LINES = 200
+
+
+def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetail:
+    """Everything of one job; `journal` holds its own events, oldest first."""
+    profile = job.profile
+    model = estimates.model_of(profile)
+    stats = model.stats if model is not None else None
+    parameters = {name: float(value) for name, value in asdict(model.params).items()} if model is not None else {}
+    return JobDetail(
+        job=reader.job(job),
+        spec=message_of(job.spec),
+        attempts=attempts(reader, journal),
+        curve=curve(reader, job),
+        noise_scale=_finite(stats.var / stats.sqr) if stats is not None and stats.sqr > 0 else None,
+        model={name: value for name, value in parameters.items() if math.isfinite(value)},
+        rows=len(profile.rows),
+        metrics={name: _finite(value) for name, value in profile.metrics},
+        checkpoints=profile.checkpoints,
+        restart_seconds=job.restart_seconds,
+        gpu_seconds=job.service_at(reader.now),
+        notices=list(job.notices),
+        history=[event_text.event_view(event) for event in journal[-HISTORY_LINES:]],
+        learning_rate_rule=profile.declared.rule if profile.declared else "",
+        fair_share=reader.fairness[job.id].share if job.id in reader.fairness else None,
+        ranks=reader.ranks(job),
+        losses=[LossView(point.base_steps, point.loss) for point in profile.losses],
+        habits=habits(job),
+    )
+
+
+def habits(job: Job) -> list[HabitView]:
+    return [
+        HabitView(each.code, list(each.freedoms), each.message, each.cure, each.until > 0, each.suspected)
+        for each in job.profile.habits
+    ]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def attempts(reader: Reader, journal: Sequence[facts.Event]) -> list[AttemptView]:
+    """Launches of one job, oldest first, with how each was over."""
+    found: list[AttemptView] = []
+    stop = ""
+    for event in journal:
+        if isinstance(event, facts.Launched):
+            stop = ""
+            parts = reader.parts(event.placement)
+            found.append(AttemptView(event.attempt, parts, event_text.stamp(event.at), None, "", event.why))
+        elif isinstance(event, facts.StopSent):
+            stop = str(event.reason)
+        elif isinstance(event, ENDS) and found and found[-1].ended_at is None:
+            last = found[-1]
+            ended = min(event.exit.ended_at or event.at, event.at)
+            failed = isinstance(event, facts.Stopped) and event.failed
+            word = "failed, queued again" if failed else type(event).__name__.lower()
+            if isinstance(event, facts.Stopped) and is_doubtful(event.exit):
+                word = "exit 0, queued again"
+            outcome = f"{word} ({stop})" if stop else word
+            found[-1] = AttemptView(
+                last.attempt, last.placement, last.launched_at, event_text.stamp(ended), outcome, last.why
+            )
+    return found
+
+
+def curve(reader: Reader, job: Job) -> list[CurvePoint]:
+    """The goodput model over the shapes that the job could have here; of an ended job, over what it used."""
+    shapes: Sequence[Shape] = (
+        [Shape(count) for count in range(1, max(job.profile.max_replicas, 1) + 1)]
+        if job.state in TERMINAL
+        else feasible(job, reader.snapshot)
+    )
+    return [
+        CurvePoint(point.gpus, point.goodput, point.total_batch, point.speedup, point.gpus == job.replicas)
+        for point in estimates.curve(job, shapes)
+    ]
+
+
+def explanation(reader: Reader, job: Job) -> Explanation:
+    """The answer of `gpq why`."""
+    decided = event_text.maybe_stamp(reader.round.at if reader.round is not None else None)
+    if job.state in TERMINAL:
+        how = event_text.ended_line(job)
+        line = f"{job.state}{': ' + how if how else ''}"
+        return Explanation(int(job.id), str(job.state), line, [], _after(job), None)
+    said = explain(replace(reader.snapshot, now=reader.now), reader.allocation, job)
+    brought = reader.brought(job)
+    if brought is not None:
+        said = Explained(str(brought), (f"it starts on {job.placement} once that is there", *said.reasons[1:]))
+    if job.exit is not None and is_doubtful(job.exit):
+        said = replace(said, reasons=(*said.reasons, f"its attempt before: {job.exit.note}"))
+    return Explanation(
+        int(job.id), str(job.state), said.headline, list(said.reasons), list(said.remedies), decided, curve(reader, job),
+        event_text.maybe_stamp(reader.changed.at if reader.changed is not None else None), changes(reader), habits(job),
+    )  # fmt: skip
+
+
+def changes(reader: Reader) -> list[ReallocationView]:
+    """What the last re-allocation changed. Names of jobs that have ended since are not looked up."""
+    live = reader.snapshot.jobs
+    return [
+        ReallocationView(
+            int(one.job), live[one.job].name if one.job in live else "", one.before, one.after, one.ratio, one.why
+        )
+        for one in (reader.changed.changes if reader.changed is not None else ())
+    ]
+
+
+def _after(job: Job) -> list[str]:
+    """What to do about a job that ended otherwise than it was meant to."""
+    if job.state not in (JobState.FAILED, JobState.TIMEOUT):
+        return []
+    mended = f"`gpq requeue {job.id}` submits it again, once that is mended"
+    if job.state is JobState.TIMEOUT:
+        mended = "submit it with a longer --time"
+    said = [f"`gpq logs {job.id}` shows what it said last"] if job.first_started_at is not None else []
+    return [*said, mended]

@@ -1,0 +1,195 @@
+"""`gpq status 'user=ana state=running tag~cifar age>2h sort=-goodput'`: terms that all have to hold, and an order."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpq.core.model.jobs import JobState
+from gpq.errors import UsageError
+from gpq.rpc.messages import JobView
+
+Value = str | float | None
+EXAMPLE = "e.g. gpq status 'user=ana state=running,pending tag~cifar age>2h sort=-goodput limit=10'"
+TERM = re.compile(r"([A-Za-z_]+)(!=|!~|<=|>=|=|~|<|>)(.*)", re.DOTALL)
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def _stamp(text: str | None) -> float | None:
+    return None if text is None else datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
+TEXTS: Mapping[str, Callable[[JobView], Sequence[str]]] = {
+    "name": lambda row: [row.name],
+    "user": lambda row: [row.user],
+    "state": lambda row: [row.state],
+    "tag": lambda row: row.tags,
+    "server": lambda row: [part.node for part in row.placement],
+    "kind": lambda row: [row.level],
+    "reason": lambda row: [row.reason],
+    "command": lambda row: [row.command],
+}
+NUMBERS: Mapping[str, Callable[[JobView], float | None]] = {
+    "id": lambda row: row.id,
+    "array": lambda row: row.array,
+    "index": lambda row: row.index,
+    "priority": lambda row: row.priority,
+    "gpus": lambda row: row.gpus,
+    "batch": lambda row: row.total_batch,
+    "goodput": lambda row: row.goodput,
+    "throughput": lambda row: row.throughput,
+    "efficiency": lambda row: row.efficiency,
+    "speedup": lambda row: row.speedup,
+    "rho": lambda row: row.rho,
+    "progress": lambda row: row.progress,
+    "attempt": lambda row: row.attempt,
+    "restarts": lambda row: row.restarts,
+    "resizes": lambda row: row.resizes,
+    "exit": lambda row: row.exit_status,
+}
+SPANS: Mapping[str, Callable[[JobView], float | None]] = {
+    "eta": lambda row: row.eta_seconds,
+    "age": lambda row: row.age_seconds,
+    "run": lambda row: row.run_seconds,
+}
+MOMENTS: Mapping[str, Callable[[JobView], float | None]] = {  # to sort by
+    "submitted": lambda row: _stamp(row.submitted_at),
+    "started": lambda row: _stamp(row.started_at),
+    "ended": lambda row: _stamp(row.ended_at),
+}
+FIELDS = (*TEXTS, *NUMBERS, *SPANS)
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    field: str
+    sign: str
+    values: tuple[str, ...]
+
+    def holds(self, row: JobView) -> bool:
+        """Of a row of which that is not known only `!=` and `!~` hold."""
+        if self.field in TEXTS:
+            return self._of_text([one.casefold() for one in TEXTS[self.field](row)])
+        found = (NUMBERS.get(self.field) or SPANS[self.field])(row)
+        wanted = [_number(self.field, value) for value in self.values]
+        if self.sign == "!=":
+            return found not in wanted
+        if found is None:
+            return False
+        match self.sign:
+            case "=":
+                return found in wanted
+            case "<":
+                return found < wanted[0]
+            case "<=":
+                return found <= wanted[0]
+            case ">":
+                return found > wanted[0]
+            case _:
+                return found >= wanted[0]
+
+    def _of_text(self, found: Sequence[str]) -> bool:
+        values = [value.casefold() for value in self.values]
+        if self.sign in ("=", "!="):
+            return any(one in values for one in found) is (self.sign == "=")
+        return any(value in one for one in found for value in values) is (self.sign == "~")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    terms: tuple[Term, ...] = ()
+    order: tuple[tuple[str, bool], ...] = ()  # field, descending
+    limit: int | None = None
+
+    def exactly(self, field: str) -> list[str]:
+        """What `field=` asks for, so that not all have to be looked at; empty: anything."""
+        return next((list(term.values) for term in self.terms if (term.field, term.sign) == (field, "=")), [])
+
+    def answer(self, rows: Iterable[JobView]) -> list[JobView]:
+        """Those for which all terms hold, in order; rows of which the first field is not known come last."""
+        found = [row for row in rows if all(term.holds(row) for term in self.terms)]
+        for field, descending in reversed(self.order):
+            found = _sorted(found, field, descending=descending)
+        return found if self.limit is None else found[: self.limit]
+
+
+def _sorted(rows: list[JobView], field: str, *, descending: bool) -> list[JobView]:
+    if field in TEXTS:
+        return sorted(rows, key=lambda row: ",".join(TEXTS[field](row)).casefold(), reverse=descending)
+    value = NUMBERS.get(field) or SPANS.get(field) or MOMENTS[field]
+    known = [(number, row) for row in rows if (number := value(row)) is not None]
+    known.sort(key=lambda pair: pair[0], reverse=descending)
+    return [*(row for _, row in known), *(row for row in rows if value(row) is None)]
+
+
+def parse(words: Sequence[str]) -> Query:
+    """Raises UsageError for what is no query, naming near fields."""
+    terms: list[Term] = []
+    order: list[tuple[str, bool]] = []
+    limit: int | None = None
+    for word in _split(words):
+        found = TERM.fullmatch(word)
+        if not found:
+            raise UsageError(f"`{word[:80]}` is no condition", EXAMPLE)
+        field, sign, value = found[1].lower(), found[2], found[3]
+        if not value:
+            raise UsageError(f"`{word[:80]}` asks for nothing", EXAMPLE)
+        if field == "sort" and sign == "=":
+            order += [_order(one) for one in value.split(",")]
+        elif field == "limit" and sign == "=":
+            if not re.fullmatch(r"[1-9]\d{0,8}", value):
+                raise UsageError(f"`{word[:80]}` is no number of jobs", "e.g. limit=10")
+            limit = int(value)
+        else:
+            terms.append(_term(field, sign, value))
+    return Query(tuple(terms), tuple(order), limit)
+
+
+def _split(words: Sequence[str]) -> list[str]:
+    try:
+        return [each for word in words for each in shlex.split(word)]
+    except ValueError:
+        raise UsageError(f"`{' '.join(words)[:80]}`: a quote is not closed", EXAMPLE) from None
+
+
+def _order(text: str) -> tuple[str, bool]:
+    field = text.lstrip("-+").lower()
+    return _known(field, (*FIELDS, *MOMENTS)), text.startswith("-")
+
+
+def _term(field: str, sign: str, value: str) -> Term:
+    _known(field, FIELDS)
+    values = tuple(value.split(",")) if sign in ("=", "!=", "~", "!~") else (value,)
+    if field in TEXTS and sign in ("<", ">", "<=", ">="):
+        raise UsageError(f"{field}{sign}: {field} is text", f"= != ~ and !~ compare text: {field}~{value}")
+    if field not in TEXTS:
+        if sign in ("~", "!~"):
+            raise UsageError(f"{field}{sign}: {field} is a number", f"= != < > <= >= compare numbers: {field}={value}")
+        for one in values:
+            _number(field, one)
+    if field == "state":
+        unknown = next((one for one in values if sign in ("=", "!=") and one not in set(JobState)), None)
+        if unknown is not None:
+            raise UsageError(f"unknown state `{unknown[:40]}`", f"known are {', '.join(JobState)}")
+    return Term(field, sign, values)
+
+
+def _known(field: str, known: Sequence[str]) -> str:
+    if field not in known:
+        near = difflib.get_close_matches(field, known, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
+        raise UsageError(f"jobs have no `{field[:40]}`", hint)
+    return field
+
+
+def _number(field: str, text: str) -> float:
+    """`2h` where a span is meant, `42%` for shares, else a number."""
+    found = re.fullmatch(r"(-?\d+(?:\.\d+)?)([smhd%]?)", text)
+    if not found or (found[2] in UNITS) is not (field in SPANS):
+        example = f"{field}>2h" if field in SPANS else f"{field}>1"
+        raise UsageError(f"{field} and `{text[:40]}` cannot be compared", f"e.g. {example}")
+    return float(found[1]) * (UNITS.get(found[2]) or (0.01 if found[2] == "%" else 1.0))

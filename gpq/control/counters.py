@@ -1,0 +1,96 @@
+"""What is counted since the daemon's start: rounds, commits, waits, ends, restarts. Pure; each count is a new value, so that
+any thread may read the latest while the loop makes the next."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from gpq.core.model.events import Launched, Profiled
+from gpq.core.model.jobs import Snapshot
+from gpq.core.model.units import Seconds
+from gpq.core.rounds.rounds import Decision
+from gpq.core.state import learn_profile
+
+K = TypeVar("K")
+N = TypeVar("N", int, float)
+
+MOMENTS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds, of what gpq does
+WAITS = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 86400.0, 3 * 86400.0, 7 * 86400.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """`counts[i]` values lay above `bounds[i - 1]` and at or below `bounds[i]`; the last ones above all. Seconds."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...] = ()
+    total: Seconds = 0.0
+
+    def having(self, value: Seconds) -> Histogram:
+        """With one value more."""
+        counts = list(self.counts or (0,) * (len(self.bounds) + 1))
+        counts[bisect_left(self.bounds, value)] += 1
+        return Histogram(self.bounds, tuple(counts), self.total + value)
+
+    @property
+    def cumulated(self) -> list[tuple[float, int]]:
+        """(bound, how many at or below it), and infinity with all."""
+        found, seen = list[tuple[float, int]](), 0
+        counts = self.counts or (0,) * (len(self.bounds) + 1)
+        for bound, count in zip((*self.bounds, float("inf")), counts, strict=True):
+            seen += count
+            found.append((bound, seen))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """By user, where there is a user."""
+
+    rounds: Histogram = field(default_factory=lambda: Histogram(MOMENTS))
+    commits: Histogram = field(default_factory=lambda: Histogram(MOMENTS))
+    waits: Histogram = field(default_factory=lambda: Histogram(WAITS))  # from the submission to the first launch
+    ended: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by user and state
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    restart_seconds: Mapping[str, Seconds] = field(default_factory=dict)  # of restarts whose first step was seen
+    gpu_seconds: Mapping[str, float] = field(default_factory=dict)  # of jobs that ended
+
+    def after(self, before: Snapshot, decision: Decision, deciding: Seconds | None, writing: Seconds | None) -> Tally:
+        """With one pass of the loop. `deciding`: what its round took, `writing`: what its commit took; None: there was none."""
+        tally = self
+        if deciding is not None:
+            tally = replace(tally, rounds=tally.rounds.having(deciding))
+        if writing is not None:
+            tally = replace(tally, commits=tally.commits.having(writing))
+        for event in decision.journal:
+            if isinstance(event, Launched):
+                tally = _launched(tally, before, decision, event)
+            elif isinstance(event, Profiled) and event.ready and (job := before.jobs.get(event.job)) is not None:
+                took = learn_profile.restart_took(job, event)
+                if took is not None and job.attempt == event.attempt:
+                    tally = replace(tally, restart_seconds=_more(tally.restart_seconds, job.spec.user, took))
+        for job in decision.ended:
+            user = job.spec.user
+            tally = replace(
+                tally,
+                ended=_more(tally.ended, (user, str(job.state)), 1),
+                gpu_seconds=_more(tally.gpu_seconds, user, job.service),
+            )
+        return tally
+
+
+def _launched(tally: Tally, before: Snapshot, decision: Decision, event: Launched) -> Tally:
+    job = decision.snapshot.jobs.get(event.job)
+    if job is None:
+        return tally
+    old = before.jobs.get(event.job)
+    if old is None or old.attempt == 0:
+        return replace(tally, waits=tally.waits.having(max(event.at - job.submitted_at, 0.0)))
+    return replace(tally, restarts=_more(tally.restarts, job.spec.user, 1))
+
+
+def _more(counts: Mapping[K, N], key: K, amount: N) -> dict[K, N]:
+    return {**counts, key: counts.get(key, 0) + amount}

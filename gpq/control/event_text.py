@@ -1,0 +1,165 @@
+"""Events, ends and stamps as lines for a person."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from signal import Signals
+
+from gpq.core.feasibility.checkpoints import size
+from gpq.core.feasibility.device_status import place_of
+from gpq.core.model import events as facts
+from gpq.core.model.jobs import BatchOrder, Exit, Job, JobState, Placement
+from gpq.core.model.units import Seconds
+from gpq.core.state.lifecycle import is_doubtful
+from gpq.rpc.messages import EventView
+
+
+def stamp(seconds: Seconds) -> str:
+    """UTC, ISO 8601, to the millisecond."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def maybe_stamp(seconds: Seconds | None) -> str | None:
+    return None if seconds is None else stamp(seconds)
+
+
+def gpus(placement: Placement) -> str:
+    return f"{placement.replicas} GPU{'s' if placement.replicas != 1 else ''} ({placement})"
+
+
+def batch(order: BatchOrder) -> str:
+    if not order.atomic_batch:
+        return "the library's own batch"
+    return f"atomic batch {order.atomic_batch}, {order.accum_steps} accumulation steps"
+
+
+def exit_line(end: Exit | None) -> str:
+    """`exit 1`, `killed by SIGKILL`, with the node's note."""
+    if end is None:
+        return ""
+    if end.fenced:
+        said = ""
+    elif end.lost:
+        said = "no exit record: its server was restarted, or its processes vanished"
+    elif end.code is not None:
+        said = f"exit {end.code}"
+    elif end.signal:
+        try:
+            said = f"killed by {Signals(end.signal).name}"
+        except ValueError:
+            said = f"killed by signal {end.signal}"
+    else:
+        said = ""
+    said = f"{said}, out of memory" if end.oom and said else said
+    if end.note.startswith(f"{said} "):  # it begins with the same words
+        return end.note
+    return f"{said}: {end.note}" if end.note and said else said or end.note
+
+
+def ended_line(job: Job) -> str:
+    """How a job ended, for a table cell; "" when there is nothing to say."""
+    match job.state:
+        case JobState.FAILED:
+            return exit_line(job.exit)
+        case JobState.TIMEOUT:
+            return f"its time limit of {job.spec.time_limit or 0:.0f} s was over"
+        case _:
+            return ""
+
+
+def event_view(event: facts.Event) -> EventView:
+    job = getattr(event, "job", None)
+    attempt = getattr(event, "attempt", None)
+    return EventView(stamp(event.at), type(event).__name__, job, attempt, event_line(event))
+
+
+def event_line(event: facts.Event) -> str:
+    """One line, without the job's number."""
+    line = _asked_line(event) or _order_line(event) or _news_line(event)
+    return line or type(event).__name__
+
+
+def _asked_line(event: facts.Event) -> str:
+    match event:
+        case facts.Submitted():
+            return f"submitted by {event.spec.user}"
+        case facts.CancelAsked():
+            return f"cancel asked{_by(event.by)}"
+        case facts.HoldAsked():
+            return f"hold asked{_by(event.by)}"
+        case facts.ReleaseAsked():
+            return f"release asked{_by(event.by)}"
+        case facts.RequeueAsked():
+            return f"requeue asked{_by(event.by)}"
+        case facts.Edited():
+            return f"edited{_by(event.by)}: {event.said}"
+        case facts.NodeDrained():
+            return f"node {event.node} was drained{_by(event.by)}{_why(event.reason)}"
+        case facts.NodeUndrained():
+            return f"node {event.node} was undrained{_by(event.by)}"
+        case facts.NodeReserved():
+            held = event.reservation
+            whom = f"for {held.user}" if held.user else "for nobody"
+            when = f"from {stamp(held.start)} until {stamp(held.end)}"
+            return f"{place_of(held, None)} reserved {whom} {when}{_by(held.by)} (reservation {held.id})"
+        case facts.NodeUnreserved():
+            return f"reservation {event.id} was undone{_by(event.by)}"
+        case _:
+            return ""
+
+
+def _by(user: str) -> str:
+    return f" by {user}" if user else ""
+
+
+def _order_line(event: facts.Event) -> str:
+    match event:
+        case facts.Launched():
+            return f"attempt {event.attempt} on {gpus(event.placement)}{_why(event.why)}"
+        case facts.StopSent():
+            return f"attempt {event.attempt} is asked to stop ({event.reason}){_why(event.why)}"
+        case facts.Retuned():
+            return f"{batch(event.order)} ordered{_why(event.why)}"
+        case facts.Held():
+            return event.why or "held"
+        case facts.Idled():
+            return f"is to have fewer GPUs: {event.why}"
+        case facts.Released():
+            return "released"
+        case _:
+            return ""
+
+
+def _why(why: str) -> str:
+    return f": {why}" if why else ""
+
+
+def _news_line(event: facts.Event) -> str:
+    match event:
+        case facts.Started():
+            return f"runs on {event.node}"
+        case facts.StartRefused():
+            return f"{event.node} did not start it: {event.reason}"
+        case facts.Staged():
+            return f"{size(event.bytes)} brought from {event.source} to {event.node} in {event.seconds:.1f} s"
+        case facts.Exited():
+            return f"attempt {event.attempt} over on {event.node}: {exit_line(event.exit)}"
+        case facts.Succeeded():
+            return f"completed: {event.exit.note}" if event.exit.evidence else "completed"
+        case facts.Failed():
+            return f"failed: {exit_line(event.exit)}"
+        case facts.Stopped():
+            if is_doubtful(event.exit):  # its note says what follows
+                return f"attempt over: {exit_line(event.exit)}"
+            said = "attempt failed, queued again" if event.failed else "attempt over, queued again"
+            return f"{said}: {exit_line(event.exit)}"
+        case facts.Cancelled():
+            return "cancelled"
+        case facts.TimeLimitReached():
+            return "its time limit was over"
+        case facts.LinkMeasured():
+            return f"{' and '.join(event.nodes)}: {event.bandwidth / 1e6:.0f} MB/s, {event.latency * 1e3:.2f} ms"
+        case facts.NodeRemoved():
+            return f"node {event.node} was removed"
+        case _:
+            return ""

@@ -1,0 +1,47 @@
+"""Requests to drain a node and to undo it -> events and an answer, or a refusal that changed nothing. Pure."""
+
+from __future__ import annotations
+
+from gpq.core.model.events import Event, NodeDrained, NodeUndrained
+from gpq.core.model.jobs import HOLDS_DEVICES, Snapshot
+from gpq.core.model.units import NodeId, Seconds
+from gpq.errors import NotFound, UsageError
+from gpq.rpc.messages import Drained
+
+MAX_REASON = 500  # characters
+
+
+def known(snapshot: Snapshot, name: str) -> NodeId:
+    """Raises NotFound for a node that there is not."""
+    node = NodeId(name)
+    if node not in snapshot.nodes:
+        there = ", ".join(sorted(snapshot.nodes)) or "none has answered yet"
+        raise NotFound(f"there is no server `{name}`", f"there is: {there}")
+    return node
+
+
+def drain(snapshot: Snapshot, name: str, reason: str, now: Seconds, by: str) -> tuple[list[Event], Drained]:
+    """Repeating it is harmless; another reason replaces the one before. Raises NotFound, UsageError."""
+    node = known(snapshot, name)
+    if len(reason) > MAX_REASON or any(not sign.isprintable() for sign in reason):
+        raise UsageError(f"--reason is one line of at most {MAX_REASON} characters", "e.g. --reason 'new driver'")
+    before = snapshot.drained.get(node)
+    why = reason or before or ""
+    events: list[Event] = [NodeDrained(now, node, why, by)] if before != why else []
+    on_it = [
+        job
+        for _, job in sorted(snapshot.jobs.items())
+        if job.state in HOLDS_DEVICES
+        and job.placement is not None
+        and any(part == node for part, _ in job.placement.parts)
+    ]
+    leaving = [int(job.id) for job in on_it if job.movable]
+    staying = [int(job.id) for job in on_it if not job.movable]
+    return events, Drained(name, drained=True, changed=bool(events), reason=why, leaving=leaving, staying=staying)
+
+
+def undrain(snapshot: Snapshot, name: str, now: Seconds, by: str) -> tuple[list[Event], Drained]:
+    """Repeating it is harmless. Raises NotFound."""
+    node = known(snapshot, name)
+    events: list[Event] = [NodeUndrained(now, node, by)] if node in snapshot.drained else []
+    return events, Drained(name, drained=False, changed=bool(events))

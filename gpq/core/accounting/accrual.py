@@ -1,0 +1,155 @@
+"""Facts -> a job's account: its waits, what its GPUs were worth, what restarts cost, how fairly it was treated.
+
+The worth of an attempt is the useful work done in it over the job's best goodput per GPU, in GPU-seconds: what it did
+would have taken so long on one GPU used as well as this job can use one. Useful work is progress in base steps (the sum
+of AdaScale gains, so throughput times efficiency, integrated by the training library itself) times the base batch; only
+what lies beyond all earlier progress counts, so work that a crash undid counts once. The best goodput per GPU is the
+highest point of the job's goodput curve over its number of GPUs, by its model on the type of GPU that the attempt held
+(`estimates.curve`). What reports no progress has no worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gpq.core.accounting.fairness import concluded
+from gpq.core.goodput import estimates
+from gpq.core.model.accounts import Account, MeanShare, Tally, restart_seconds
+from gpq.core.model.events import Cancelled, Event, Failed, Stopped, Succeeded, TimeLimitReached
+from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState, Shape, Snapshot
+from gpq.core.model.units import JobId, Seconds
+
+End = Stopped | Succeeded | Failed | Cancelled | TimeLimitReached
+
+
+def opened(at: Seconds) -> Account:
+    """Of a job that was submitted."""
+    return Account(mark=at, waited=0.0, restart_cost=0.0)
+
+
+def held(job: Job, at: Seconds) -> Account:
+    return replace(_waited(job, at), mark=at)
+
+
+def released(job: Job, at: Seconds) -> Account:
+    return replace(_waited(job, at), mark=at if job.attempt == 0 else None)
+
+
+def launched(job: Job, at: Seconds) -> Account:
+    return replace(_waited(job, at), mark=None, working_at=None)
+
+
+def edited(job: Job, at: Seconds) -> Account:
+    """What it waited for besides GPUs may be over: only from now on does it count."""
+    return replace(job.account, mark=at) if _is_gated(job, at) else job.account
+
+
+def let_go(jobs: Mapping[JobId, Job], at: Seconds) -> dict[JobId, Job]:
+    """Jobs that waited for the end of another, which came."""
+    found = {}
+    for name, job in jobs.items():
+        queued = job.account.mark is not None and job.state is JobState.PENDING
+        found[name] = replace(job, account=replace(job.account, mark=at)) if queued else job
+    return found
+
+
+def so_far(job: Job, now: Seconds) -> Account:
+    """Of a live job, with its waits up to now."""
+    return _waited(job, now)
+
+
+def _waited(job: Job, at: Seconds) -> Account:
+    """The time since the mark is put down as what it was. Behind a gate of its own a job does not wait for GPUs."""
+    account = job.account
+    if account.mark is None:
+        return account
+    if job.state is JobState.HELD:
+        return replace(account, held=account.held + max(at - account.mark, 0.0))
+    if account.waited is None or _is_gated(job, at):
+        return account
+    return replace(account, waited=account.waited + max(at - max(account.mark, job.spec.begin), 0.0))
+
+
+def _is_gated(job: Job, at: Seconds) -> bool:
+    return (
+        job.account.mark is not None
+        and job.state is JobState.PENDING
+        and bool(job.awaits or job.unmet or job.spec.begin > at)
+    )
+
+
+def tallied(event: Event, job: Job) -> Event:
+    """The end of the attempt that `job` holds GPUs for, with what it came to; any other event as it is."""
+    if not isinstance(event, End) or job.state not in HOLDS_DEVICES:
+        return event
+    return replace(event, tally=tally(job, event.exit.ended_at or event.at))
+
+
+def tally(job: Job, now: Seconds) -> Tally:
+    """What the attempt that holds GPUs has come to so far."""
+    reports = job.profile.declared is not None
+    return Tally(job.account.working_at if reports else job.started_at, worth(job, now))
+
+
+def worth(job: Job, now: Seconds) -> float | None:
+    """GPU-seconds: at most what the attempt held."""
+    declared, progress = job.profile.declared, job.profile.progress
+    if declared is None or job.placement is None or job.launched_at is None:
+        return None
+    steps = max((progress.base_steps if progress is not None else 0.0) - job.account.peak, 0.0)
+    if steps <= 0:
+        return 0.0
+    best = best_goodput(job)
+    if best is None:
+        return None
+    return min(steps * declared.batch_size / best, max(now - job.launched_at, 0.0) * job.replicas)
+
+
+def best_goodput(job: Job) -> float | None:
+    """The highest goodput a GPU of the job's curve, examples of the base batch's worth a second; None while unknown."""
+    kind = job.placement.gpu_type if job.placement is not None else ""
+    most = max(job.profile.max_replicas, job.spec.min_gpus)
+    points = estimates.curve(job, [Shape(count, 1, kind) for count in range(1, most + 1)])
+    return max((point.goodput / point.gpus for point in points), default=None)
+
+
+def over(job: Job, event: End, ended: Seconds) -> Account:
+    """After the end of the attempt that `job` holds GPUs for, at `ended`."""
+    account, told = job.account, event.tally or tally(job, ended)
+    began = job.launched_at if job.launched_at is not None else ended
+    went_on = isinstance(event, Stopped)
+    stopping_at = job.stop_sent_at if went_on else None
+    cost = restart_seconds(job.restarts > 0, began, told, stopping_at, ended) * job.replicas
+    progress = job.profile.progress
+    return replace(
+        account,
+        mark=None,
+        working_at=None,
+        peak=max(account.peak, progress.base_steps if progress is not None else 0.0),
+        worth=account.worth if told.worth is None else (account.worth or 0.0) + told.worth,
+        restart_cost=account.restart_cost + cost if account.restart_cost is not None else None,
+        failed=account.failed + (max(ended - began, 0.0) * job.replicas if is_failure(event) else 0.0),
+    )
+
+
+def is_failure(event: End) -> bool:
+    """Did the attempt fail, or was it lost? One that was asked to stop, or ended by its time limit, did not fail."""
+    return isinstance(event, Failed) or (
+        isinstance(event, Stopped) and (event.failed or event.crashed or event.exit.lost or event.exit.fenced)
+    )
+
+
+def closed(job: Job, at: Seconds) -> Account:
+    """Of a job that ends without holding GPUs."""
+    return replace(_waited(job, at), mark=None)
+
+
+def settled(job: Job, snapshot: Snapshot, means: Mapping[JobId, MeanShare]) -> Job:
+    """A job that has ended, with how fairly it was treated. `snapshot`: any of the time of its end."""
+    mean = means.get(job.id)
+    if mean is None or mean.seconds <= 0 or job.first_started_at is None:
+        return job
+    share = mean.mean(0.0)
+    rho = concluded(job, snapshot, share) if job.state is JobState.COMPLETED else None
+    return replace(job, account=replace(job.account, share=share, rho=rho))

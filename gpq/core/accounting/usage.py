@@ -1,0 +1,146 @@
+"""The journal -> spells: which attempt held which devices when, and what came of it. Records: jobs as accounts need them.
+
+Pure; knows no window and no user's question (`report` does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gpq.core.accounting.accrual import End, is_failure
+from gpq.core.model.accounts import Account, Span, Tally, restart_spans
+from gpq.core.model.events import (
+    Cancelled,
+    Event,
+    Failed,
+    Held,
+    Launched,
+    Released,
+    Stopped,
+    StopSent,
+    Succeeded,
+    TimeLimitReached,
+)
+from gpq.core.model.jobs import Exit, Job, JobState
+from gpq.core.model.units import JobId, NodeId, Seconds
+
+KINDS: tuple[type[Event], ...] = (  # what `read` reads
+    Launched, StopSent, Held, Released, Stopped, Succeeded, Failed, Cancelled, TimeLimitReached,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSpec:
+    user: str
+    name: str = ""
+    argv: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A job as accounts need it. All fields are named and mean what they do in `Job`: a store reads its rows as these
+    without looking at the rest of them."""
+
+    id: JobId
+    spec: RecordSpec
+    submitted_at: Seconds
+    state: JobState = JobState.PENDING
+    ended_at: Seconds | None = None
+    exit: Exit | None = None
+    service: float = 0.0
+    run_seconds: Seconds = 0.0
+    restarts: int = 0
+    last_replicas: int = 0
+    account: Account = field(default_factory=Account)
+
+
+def record_of(job: Job) -> Record:
+    spec = RecordSpec(job.spec.user, job.spec.name, job.spec.argv)
+    return Record(
+        job.id, spec, job.submitted_at, job.state, job.ended_at, job.exit, job.service, job.run_seconds, job.restarts,
+        job.last_replicas, job.account,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Spell:
+    """One attempt of a job, from its launch to its end, or to now."""
+
+    job: JobId
+    again: bool  # not the job's first
+    parts: tuple[tuple[NodeId, int], ...]  # (server, devices)
+    began: Seconds
+    ended: Seconds
+    worth: float | None = None  # GPU-seconds
+    restarting: tuple[Span, ...] = ()  # when it held its GPUs for a restart's sake
+    failed: bool = False  # or lost
+
+    @property
+    def gpus(self) -> int:
+        if len(self.parts) == 1:  # most often
+            return self.parts[0][1]
+        return sum(count for _, count in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """`holds`: when each job was held."""
+
+    spells: tuple[Spell, ...] = ()
+    holds: Mapping[JobId, tuple[Span, ...]] = field(default_factory=dict)
+
+
+def read(events: Iterable[Event], now: Seconds, live: Mapping[tuple[JobId, int], Tally]) -> Journal:
+    """All spells, by their ends. `events` in their order, of `KINDS`, from before the first launch of every job that
+    counts; `live`: what attempts that still run have come to so far."""
+    spells: list[Spell] = []
+    launched: dict[JobId, Launched] = {}
+    stopping: dict[JobId, Seconds] = {}
+    known: set[JobId] = set()
+    held: dict[JobId, Seconds] = {}
+    holds: dict[JobId, tuple[Span, ...]] = {}
+    for event in events:
+        match event:
+            case Launched():
+                launched[event.job] = event
+            case StopSent():
+                stopping.setdefault(event.job, event.at)
+            case Held():
+                held[event.job] = event.at
+            case Released() | Stopped() | Succeeded() | Failed() | Cancelled() | TimeLimitReached():
+                if event.job in held:
+                    since = held.pop(event.job)
+                    holds[event.job] = (*holds.get(event.job, ()), (since, max(event.at, since)))
+                if not isinstance(event, Released) and event.job in launched:
+                    start, stop = launched.pop(event.job), stopping.pop(event.job, None)
+                    spells.append(_over(start, event, stop, event.job in known))
+                    known.add(event.job)
+    for name, start in launched.items():
+        spells.append(_running(start, now, live.get((name, start.attempt)), name in known))
+    for name, since in held.items():
+        holds[name] = (*holds.get(name, ()), (since, max(now, since)))
+    return Journal(tuple(spells), holds)
+
+
+def _over(start: Launched, event: End, stop: Seconds | None, again: bool) -> Spell:
+    ended = max(event.exit.ended_at or event.at, start.at)
+    tally = event.tally
+    stopping_at = stop if isinstance(event, Stopped) else None
+    return Spell(
+        start.job,
+        again,
+        start.placement.counts,
+        start.at,
+        ended,
+        tally.worth if tally is not None else None,
+        restart_spans(again, start.at, tally, stopping_at, ended) if tally is not None else (),
+        is_failure(event),
+    )
+
+
+def _running(start: Launched, now: Seconds, tally: Tally | None, again: bool) -> Spell:
+    ended = max(now, start.at)
+    spans = restart_spans(again, start.at, tally, None, ended) if tally is not None else ()
+    worth = tally.worth if tally is not None else None
+    return Spell(start.job, again, start.placement.counts, start.at, ended, worth, spans)

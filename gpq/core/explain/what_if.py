@@ -1,0 +1,109 @@
+"""What one GPU more would be worth to a running job, and what the others would lose by giving it: in their own goodput."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpq.core.feasibility.shapes import by_type, feasible, held_by, is_fixed, shape_on, supply
+from gpq.core.goodput import estimates
+from gpq.core.model.jobs import Job, JobState, Shape, Snapshot
+from gpq.core.model.policy import GANG
+from gpq.core.model.units import JobId
+from gpq.core.rounds.batch_orders import typed
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """`gpus` instead of what it has, and its goodput then over that of now."""
+
+    job: JobId
+    gpus: int
+    ratio: float
+    gpu_type: str = ""  # where there are several
+
+
+def more(snapshot: Snapshot, job: Job) -> Change | None:
+    """With the next larger number of GPUs that it could have here; None where there is none, or nothing is known."""
+    return _change(snapshot, job, +1)
+
+
+def fewer(snapshot: Snapshot, job: Job) -> Change | None:
+    return _change(snapshot, job, -1)
+
+
+def _change(snapshot: Snapshot, job: Job, way: int) -> Change | None:
+    if job.placement is None or not job.elastic:
+        return None
+    here = typed(job.placement)
+    counts = sorted({shape.replicas for shape in feasible(job, snapshot)}, reverse=way < 0)
+    count = next((each for each in counts if (each - here.replicas) * way > 0), None)
+    if count is None:
+        return None
+    there = [(_goodput(job, shape), shape.gpu_type) for shape in feasible(job, snapshot) if shape.replicas == count]
+    now, (best, gpu_type) = _goodput(job, here), max(there)
+    return Change(job.id, count, best / now, gpu_type) if now > 0 and best > 0 else None
+
+
+def _goodput(job: Job, shape: Shape) -> float:
+    points = estimates.curve(job, [shape])
+    return points[0].goodput if points else 0.0
+
+
+def givers(snapshot: Snapshot, job: Job) -> list[Change]:
+    """The other running jobs that could give GPUs, those that lose least by it first."""
+    others = [other for other in snapshot.jobs.values() if other.id != job.id and other.state is JobState.RUNNING]
+    found = [change for other in others if (change := fewer(snapshot, other)) is not None]
+    return sorted(found, key=lambda change: (-change.ratio, change.job))
+
+
+def free(snapshot: Snapshot, job: Job, gpu_type: str = "") -> int:
+    """GPUs that nobody holds and that the job could use now: of servers that answer and are not drained, in order, reserved for
+    nobody else; of one type where it is named."""
+    offer = by_type(supply(snapshot, job, held_by(snapshot)), snapshot)
+    own = job.placement.devices if job.placement is not None else frozenset()
+    return sum(
+        (node, device) not in own
+        for name, nodes in offer.items()
+        if gpu_type in ("", name)
+        for node, devices in nodes.items()
+        for device in devices
+    )
+
+
+def lines(snapshot: Snapshot, job: Job) -> list[str]:
+    """Sentences; none where its goodput is not known."""
+    change = more(snapshot, job)
+    if change is None:
+        return []
+    if change.ratio <= 1:
+        return [f"{change.gpus} GPUs would not make it faster: its goodput would change by {_percent(change.ratio)}"]
+    said = f"{change.gpus} GPUs would change its goodput by {_percent(change.ratio)}"
+    if snapshot.config.policy in GANG:
+        return [f"{said}; the policy {snapshot.config.policy} gives no job more than the fewest that it asked for"]
+    same = change.gpu_type == typed_on(snapshot, job)
+    unused, needed = free(snapshot, job, change.gpu_type), change.gpus - (job.replicas if same else 0)
+    if unused >= needed:
+        return [f"{said}; {unused} {'is' if unused == 1 else 'are'} free, {_why_not(snapshot, job)}"]
+    rivals = givers(snapshot, job)
+    if not rivals:
+        return [f"{said}; nobody who runs could give any"]
+    told = [f"job {one.job} would lose {max(100 * (1 - one.ratio), 0):.0f}% with {one.gpus}" for one in rivals[:2]]
+    return [said, f"who could give: {', '.join(told)}"]
+
+
+def _why_not(snapshot: Snapshot, job: Job) -> str:
+    """Why it does not have the GPUs that are free and would make it faster."""
+    if job.idle:
+        return "and it gets none while it does not use those that it has"
+    if is_fixed(job, snapshot):
+        return "and it was started too short a time ago to be moved again"
+    return "and that was not worth a restart"
+
+
+def typed_on(snapshot: Snapshot, job: Job) -> str:
+    """The type of its GPUs as shapes name it; "" where all are of one."""
+    return shape_on(job.placement, snapshot).gpu_type if job.placement is not None else ""
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.0f}%"

@@ -1,0 +1,144 @@
+"""Where the newest checkpoint of a job lies, who can reach it, and what it costs to bring it elsewhere. Pure.
+
+It lies where rank 0 of the latest attempt that started ran: that attempt wrote it there, or had it brought there first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpq.core.model.events import Staged
+from gpq.core.model.jobs import Job, JobState, Placement, Shape, Snapshot
+from gpq.core.model.nodes import NodeState, is_connecting
+from gpq.core.model.units import NodeId, Seconds
+
+if TYPE_CHECKING:  # which asks here where a job may go
+    from gpq.core.feasibility.shapes import Supply
+
+ASSUMED_RATE = 50e6  # bytes a second, before anything was measured: half of gigabit Ethernet
+STAYS_FOR: Seconds = 600.0
+FIXED: Seconds = 1.0  # to find out what is there, and to prove what came
+LEAST_BYTES = 1_000_000  # of a transfer that tells a rate
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """What is on its way to the servers of an attempt that is being started: bytes, and bytes a second (0: not known yet)."""
+
+    what: str
+    done: int
+    total: int
+    rate: float
+    note: str = ""  # what it waits for
+
+    def __str__(self) -> str:
+        said = (
+            f"brings {self.what}: {size(self.done)} of {size(self.total)}" if self.total else f"looks for {self.what}"
+        )
+        said += f", {size(int(self.rate))}/s" if self.rate else ""
+        return f"{said}; {self.note}" if self.note else said
+
+
+def size(count: int) -> str:
+    """``1.2 GB``: powers of 1000, three digits."""
+    number = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 999.5:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:.3g} TB"
+
+
+def has_checkpoint(job: Job) -> bool:
+    """Did it tell of one, or prove one by how it stopped? Others begin anew wherever they are started again."""
+    return job.profile.checkpoints > 0 or (job.files is not None and job.files.proved)
+
+
+def shares(snapshot: Snapshot, job: Job, node: NodeId) -> bool:
+    """Does `node` see the folder in which the newest checkpoint lies? True for a job that has run nowhere yet."""
+    if job.files is None or node == job.files.node:
+        return True
+    there = snapshot.nodes.get(node)
+    return there is not None and bool(there.storage) and there.storage == job.files.storage
+
+
+def closed_to(snapshot: Snapshot, job: Job) -> list[NodeId]:
+    """Nodes where the job cannot go on: its checkpoint cannot be brought there. After a while that is tried again, for its
+    user may have mended it."""
+    if job.files is None or not job.files.stays or snapshot.now > job.files.looked_at + STAYS_FOR:
+        return []
+    return [name for name in sorted(snapshot.nodes) if not shares(snapshot, job, name)]
+
+
+def holders(snapshot: Snapshot, job: Job) -> list[NodeId]:
+    """Nodes that answer and see that folder, its own first."""
+    if job.files is None:
+        return []
+    up = [name for name in sorted(snapshot.nodes) if snapshot.nodes[name].state is NodeState.UP]
+    seeing = [name for name in up if shares(snapshot, job, name)]
+    return sorted(seeing, key=lambda name: (name != job.files.node if job.files else False, name))
+
+
+def apart(snapshot: Snapshot, placement: Placement) -> list[NodeId]:
+    """The nodes of a placement, one of each folder that they share."""
+    found: dict[str, NodeId] = {}
+    for name, _ in placement.parts:
+        node = snapshot.nodes.get(name)
+        found.setdefault(node.storage if node is not None and node.storage else f"node {name}", name)
+    return sorted(found.values())
+
+
+def lacking(snapshot: Snapshot, job: Job, placement: Placement) -> list[NodeId]:
+    """Those of them to which files of the job may have to be brought first."""
+    return [name for name in apart(snapshot, placement) if not shares(snapshot, job, name)]
+
+
+def out_of_reach(snapshot: Snapshot, job: Job) -> str:
+    """Why the job must wait though there may be room: nobody who answers has its newest checkpoint. "" where it need not."""
+    if job.state is not JobState.PENDING or job.files is None or not has_checkpoint(job) or holders(snapshot, job):
+        return ""
+    node = job.files.node
+    known = snapshot.nodes.get(node)
+    what = "does not answer" if known is not None else "is not in the configuration any more"
+    if known is not None and is_connecting(known, snapshot.now):
+        what = "is being connected to"
+    return f"its newest checkpoint is on server {node}, which {what}"
+
+
+def with_rate(rates: Mapping[tuple[NodeId, NodeId], float], event: Staged) -> Mapping[tuple[NodeId, NodeId], float]:
+    """What was measured just now counts for half."""
+    if event.bytes < LEAST_BYTES or event.seconds <= 0:
+        return rates
+    way, rate = (event.source, event.node), event.bytes / event.seconds
+    return {**rates, way: 0.5 * (rates.get(way, rate) + rate)}
+
+
+def bringing_seconds(
+    snapshot: Snapshot, job: Job, shapes: Sequence[Shape], offered: Mapping[str, Supply]
+) -> list[Seconds]:
+    """By shape: how long it takes to bring the newest checkpoint to where the shape must lead, bytes / rate + FIXED, by the
+    slowest way there; 0 where there is room for it on servers that see it. `offered`: devices by type."""
+    size_, files = job.profile.checkpoint_bytes, job.files
+    if files is None or not size_:
+        return [0.0] * len(shapes)
+    found: dict[str, tuple[int, Seconds]] = {}
+    for name, devices in offered.items():
+        near = sum(len(ids) for node, ids in devices.items() if shares(snapshot, job, node))
+        far = [_rate(snapshot, files.node, node) for node in sorted(devices) if not shares(snapshot, job, node)]
+        found[name] = near, size_ / min(far) + FIXED if far else 0.0
+    nowhere = (0, 0.0)
+    return [
+        seconds if shape.replicas > room else 0.0
+        for shape in shapes
+        for room, seconds in [found.get(shape.gpu_type, nowhere)]
+    ]
+
+
+def _rate(snapshot: Snapshot, source: NodeId, node: NodeId) -> float:
+    """Measured between the two, else the mean of all that was measured, else assumed."""
+    if (source, node) in snapshot.rates:
+        return snapshot.rates[source, node]
+    known = [snapshot.rates[way] for way in sorted(snapshot.rates)]
+    return sum(known) / len(known) if known else ASSUMED_RATE

@@ -1,0 +1,97 @@
+"""What is the matter with devices, in sentences: who is on them, who reserved them, what is wrong with them, until when."""
+
+from __future__ import annotations
+
+from gpq.core.feasibility import owners
+from gpq.core.feasibility.leases import span
+from gpq.core.feasibility.owners import presence
+from gpq.core.feasibility.shapes import held_by
+from gpq.core.model.jobs import Job, JobSpec, Snapshot
+from gpq.core.model.nodes import Device, DeviceState, Node, NodeState, Reservation
+from gpq.core.model.units import JobId, NodeId, Seconds
+
+MOST_LINES = 6
+
+
+def gpus(count: int) -> str:
+    return f"{count} GPU" if count == 1 else f"{count} GPUs"
+
+
+def drain_line(snapshot: Snapshot, node: NodeId) -> str:
+    reason = snapshot.drained[node]
+    return f"server {node} is drained{': ' + reason if reason else ''}"
+
+
+def device_name(node: NodeId, device: Device) -> str:
+    """``GPU 2 of ada``."""
+    return f"{'GPU' if device.kind == 'cuda' else 'CPU slot'} {device.index} of {node}"
+
+
+def condition(node: NodeId, device: Device, now: Seconds) -> str:
+    """``GPU 2 of ada is used by carl (python, 11 GiB, since 14:02)``; "" of one that may be used."""
+    match device.state:
+        case DeviceState.OK:
+            return ""
+        case DeviceState.FOREIGN:
+            return f"{device_name(node, device)} is {device.reason or 'used by somebody else'}"
+        case _:
+            facts = [device.reason, f"for {span(now - device.since)}" if device.since else ""]
+            facts.append(f"looked at again in {span(max(device.next_probe - now, 0.0))}" if device.next_probe else "")
+            told = ", ".join(fact for fact in facts if fact)
+            return f"{device_name(node, device)} is {device.state}{': ' + told if told else ''}"
+
+
+def out_of_use(snapshot: Snapshot, spec: JobSpec) -> list[str]:
+    """Sentences about devices that would suit a job and may not be used: the first few, of nodes that answer."""
+    found = [
+        condition(node.id, device, snapshot.now)
+        for node in _answering(snapshot)
+        for device in node.devices
+        if device.state is not DeviceState.OK
+        and spec.gpu_type.casefold() in device.type.casefold()
+        and device.memory_mib >= spec.min_gpu_memory_mib
+    ]
+    more = [f"and {len(found) - MOST_LINES} more GPUs are out of use"] if len(found) > MOST_LINES else []
+    return found[:MOST_LINES] + more
+
+
+def intruders(snapshot: Snapshot, only: Job | None = None) -> list[tuple[str, JobId]]:
+    """Sentences about GPUs that somebody uses beside our jobs, and whose job it is."""
+    holders = held_by(snapshot)
+    found = []
+    for node in _answering(snapshot):
+        for device in node.devices:
+            holder = holders.get((node.id, device.id))
+            if holder is None or not device.reason or device.state is not DeviceState.OK:
+                continue
+            if only is None or only.id == holder:
+                found.append((f"{device_name(node.id, device)}, where job {holder} runs, is {device.reason}", holder))
+    return found
+
+
+def _answering(snapshot: Snapshot) -> list[Node]:
+    return [node for _, node in sorted(snapshot.nodes.items()) if node.state is not NodeState.UNREACHABLE]
+
+
+def reservation_line(snapshot: Snapshot, held: Reservation) -> str:
+    """``GPUs 0, 1 of ada are reserved for ana in 40 m, for 2 d (reservation 3)``."""
+    node, now = snapshot.nodes.get(held.node), snapshot.now
+    if owners.is_owners(held):
+        told = presence(node) if node is not None else ""
+        return f"server {held.node} is {held.user}'s, who {told or 'is there'}, for {span(now - held.start)} now"
+    whom = f"for {held.user}" if held.user else "and left alone by gpq"
+    when = (
+        f"for another {span(held.end - now)}"
+        if now >= held.start
+        else f"in {span(held.start - now)}, for {span(held.end - held.start)}"
+    )
+    return f"{place_of(held, node)} {'are' if len(held.devices) > 1 else 'is'} reserved {whom} {when} (reservation {held.id})"
+
+
+def place_of(held: Reservation, node: Node | None) -> str:
+    """``server ada``, ``GPU 0 of ada``, ``GPUs 0, 1 of ada``."""
+    if not held.devices:
+        return f"server {held.node}"
+    indices = {device.id: str(device.index) for device in node.devices} if node is not None else {}
+    many = "s" if len(held.devices) > 1 else ""
+    return f"GPU{many} {', '.join(indices.get(device, str(device)) for device in held.devices)} of {held.node}"

@@ -1,0 +1,98 @@
+"""GPUs that a job holds and does not use, by what the driver says: named after a while, and after twice as long a job that can be
+resized keeps the fewest that it asked for, until it uses one again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gpq.core.feasibility.leases import span
+from gpq.core.model.events import Idled
+from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState, Snapshot
+from gpq.core.model.nodes import Node
+from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
+
+Since = Mapping[tuple[NodeId, DeviceId], Seconds]
+USED = 1  # per cent of the time from which on a GPU is in use; less is a rounding of nothing
+RECLAIM = 2.0  # times `Config.idle_after`
+
+
+def folded(since: Since, node: Node, now: Seconds) -> Since:
+    """Since when each device is not used, after a look at those of `node`; of a server that does not answer nothing is known.
+    The same mapping where nothing changes. Devices that tell no utilisation (CPU slots, MIG) are in use."""
+    idle = {
+        (node.id, device.id): since.get((node.id, device.id), now)
+        for device in node.devices
+        if device.utilisation is not None and device.utilisation < USED
+    }
+    before = {key: at for key, at in since.items() if key[0] == node.id}
+    if idle == before:
+        return since
+    return {**{key: at for key, at in since.items() if key[0] != node.id}, **idle}
+
+
+def unused(snapshot: Snapshot, job: Job) -> list[tuple[NodeId, DeviceId, Seconds]]:
+    """(node, device, for how long) of devices that a running job has not used since it started there, or for long."""
+    if (
+        not snapshot.idle
+        or job.state is not JobState.RUNNING
+        or job.placement is None
+        or not snapshot.config.idle_after
+    ):
+        return []
+    found = []
+    for node, devices in job.placement.parts:
+        for device in devices:
+            at = snapshot.idle.get((node, device))
+            seconds = snapshot.now - max(at, job.started_at or at) if at is not None else 0.0
+            if seconds >= snapshot.config.idle_after:
+                found.append((node, device, seconds))
+    return found
+
+
+def line(snapshot: Snapshot, job: Job) -> str:
+    """``does not use GPU 0, 1 of ada, for 40 m now``; "" where it uses all, or that is not known."""
+    found = unused(snapshot, job)
+    if not found:
+        return ""
+    indices = {(node.id, device.id): str(device.index) for node in snapshot.nodes.values() for device in node.devices}
+    nodes: dict[NodeId, list[str]] = {}
+    for node, device, _ in found:
+        nodes.setdefault(node, []).append(indices.get((node, device), str(device)))
+    where = ", ".join(f"GPU {', '.join(those)} of {node}" for node, those in nodes.items())
+    return f"does not use {where}, for {span(min(seconds for *_, seconds in found))} now"
+
+
+def reclaimed(snapshot: Snapshot) -> list[Idled]:
+    """What follows for jobs that could have been resized for as long as that."""
+    if not snapshot.idle:
+        return []
+    long = RECLAIM * snapshot.config.idle_after
+    return [
+        Idled(snapshot.now, job.id, f"it {line(snapshot, job)}")
+        for job in snapshot.holders
+        if job.elastic and not job.idle and any(seconds >= long for *_, seconds in unused(snapshot, job))
+    ]
+
+
+def busy_again(jobs: Mapping[JobId, Job], node: Node) -> dict[JobId, Job]:
+    """Those that were found idle and use a device of `node` after all."""
+    used = {
+        (node.id, device.id) for device in node.devices if device.utilisation is not None and device.utilisation >= USED
+    }
+    return {
+        name: replace(job, idle=False)
+        for name, job in jobs.items()
+        if job.idle and job.state in HOLDS_DEVICES and job.placement is not None and job.placement.devices & used
+    }
+
+
+def capped(snapshot: Snapshot) -> Snapshot:
+    """As a policy is to see it: a job that was found idle asks for the fewest that it may have. The same object where none
+    was."""
+    idle = {
+        name: replace(job, spec=replace(job.spec, max_gpus=job.spec.min_gpus))
+        for name, job in snapshot.jobs.items()
+        if job.idle and job.elastic
+    }
+    return replace(snapshot, jobs={**snapshot.jobs, **idle}) if idle else snapshot

@@ -1,0 +1,65 @@
+"""What is said to a job's user of freedoms that its loop took from gpq: sentences for `gpq why`. Decides nothing."""
+
+from __future__ import annotations
+
+from gpq.core.freedoms.freedoms import bound, is_asked_for, is_cramped, least_at_once
+from gpq.core.freedoms.habits import blamed, cures
+from gpq.core.model.jobs import Job, Snapshot
+from gpq.core.model.profile import ACCUMULATE, RESIZE, RETUNE, SPLIT
+
+
+def of_size(snapshot: Snapshot, job: Job) -> list[str]:
+    """Why it has, or needs, just so many GPUs."""
+    declared = job.profile.declared
+    if not job.profile.habits or declared is None:
+        return []
+    lost, narrow = job.profile.lost, bound(job, snapshot)
+    if RESIZE in lost and job.resumable:
+        why = blamed(job, RESIZE)
+        if job.placement is not None:
+            return [f"gpq neither resizes nor moves it: it would not go on exactly after a restart, since {why}"]
+        return [
+            f"it goes on with {_gpus(narrow.spec.min_gpus)} or not at all: with another number it would differ, since {why}"
+        ]
+    if ACCUMULATE not in lost:
+        return []
+    why, needed = blamed(job, ACCUMULATE), least_at_once(declared)
+    if is_cramped(job) and narrow is job:
+        return [
+            f"no number of GPUs that it may have holds its base batch at once: each runs its whole share, since {why}"
+        ]
+    if is_cramped(job) and is_asked_for(job):
+        return [
+            f"it moves to {_gpus(needed)} or more once they are free, and until then each runs its whole share at once:"
+            f" its base batch is not run in parts, since {why}"
+        ]
+    if narrow is not job:
+        return [
+            f"it gets {_gpus(needed)} at least, which hold its base batch at once: it is not run in parts, since {why}"
+        ]
+    return []
+
+
+def of_batch(job: Job) -> list[str]:
+    """Why it has this batch, and no other."""
+    lost = job.profile.lost
+    found = []
+    if RETUNE in lost:
+        found.append(f"its total batch stays as it was declared, since {blamed(job, RETUNE)}")
+    if ACCUMULATE in lost:
+        found.append(f"no step is cut into several micro-batches, since {blamed(job, ACCUMULATE)}")
+    if SPLIT in lost:
+        found.append(f"no step is split to measure its noise scale, since {blamed(job, SPLIT)}")
+    return found
+
+
+def remedies(job: Job) -> list[str]:
+    """A line for each habit that can be mended; and what a job that waits for the GPUs that it had can be told."""
+    found = cures(job, *sorted(job.profile.lost))
+    if RESIZE in job.profile.lost and job.resumable and job.placement is None:
+        found.append(f"`gpq edit {job.id} --gpus N` lets it go on with another number all the same, though not exactly")
+    return found
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU" if count == 1 else f"{count} GPUs"

@@ -1,0 +1,233 @@
+"""The board of a round: which devices are still to be given, counted by node so that thousands of nodes cost little."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from copy import copy
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpq.core.feasibility.environments import is_fit
+from gpq.core.feasibility.reservations import NOTHING, Barred, barred
+from gpq.core.feasibility.shapes import nodes_up, usable
+from gpq.core.model.jobs import Allotment, Job, JobSpec, Layout, Placement, Shape, Snapshot
+from gpq.core.model.nodes import Node
+from gpq.core.model.units import DeviceId, JobId, NodeId
+
+Counts = NDArray[np.int64]
+_MUST_WAIT = 1 << 20  # more than any node has devices: a node where the job can start at once comes before any other
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What makes two jobs equal when it comes to devices: type asked for, least memory, type of the shape, whether it needs
+    more than one, what is reserved for others, and what has to be on the node."""
+
+    asked: str
+    memory_mib: int
+    gpu_type: str
+    several: bool = False
+    barred: Barred = NOTHING
+    environment: str = ""
+
+
+@dataclass(slots=True)
+class _Supply:
+    """Of one kind: the positions that suit it in each node (None: all), and how many of them are free, and idle."""
+
+    suited: list[frozenset[int] | None]
+    free: Counts
+    idle: Counts  # free in this round and held by nobody now
+
+
+class Board:
+    """Devices not yet given in this round, and which nodes already carry a multi-node job."""
+
+    def __init__(self, snapshot: Snapshot, given: Iterable[JobId] = ()) -> None:
+        """`given`: jobs whose devices are given already, to themselves."""
+        self._snapshot = snapshot
+        self.nodes = nodes_up(snapshot)
+        self.index = {node.id: i for i, node in enumerate(self.nodes)}
+        self.position = [{device.id: k for k, device in enumerate(node.devices)} for node in self.nodes]
+        self.free: list[set[int]] = [set(range(len(node.devices))) for node in self.nodes]
+        self.busy: list[set[int]] = [set() for _ in self.nodes]
+        self.spanned = np.zeros(len(self.nodes), dtype=bool)
+        self._kinds: dict[Kind, _Supply] = {}
+        for job in snapshot.jobs.values():
+            for node, devices in job.placement.parts if job.placement else ():
+                at = self.index.get(node)
+                if at is not None:
+                    self.busy[at].update(self.position[at][d] for d in devices if d in self.position[at])
+        for name in given:
+            if (placement := snapshot.jobs[name].placement) is not None:
+                self.take(placement)
+
+    def copy(self) -> Board:
+        """Another board with the same devices still to be given."""
+        twin = copy(self)
+        twin.free = [set(positions) for positions in self.free]
+        twin.spanned = self.spanned.copy()
+        twin._kinds = {kind: _Supply(s.suited, s.free.copy(), s.idle.copy()) for kind, s in self._kinds.items()}
+        return twin
+
+    def kind(self, job: Job, gpu_type: str) -> Kind:
+        spec = job.spec
+        reserved = barred(self._snapshot, job)
+        return Kind(spec.gpu_type, spec.min_gpu_memory_mib, gpu_type, spec.min_gpus > 1, reserved, spec.environment)
+
+    def take(self, placement: Placement) -> None:
+        """These devices are given."""
+        for at, positions in self._parts(placement):
+            self.free[at] -= positions
+            self._recount(at)
+            if len(placement.parts) > 1:
+                self.spanned[at] = True
+
+    def give(self, placement: Placement) -> None:
+        """These devices are to be given again. Nodes that carried a multi-node job stay marked."""
+        for at, positions in self._parts(placement):
+            self.free[at] |= positions
+            self._recount(at)
+
+    def suits(self, kind: Kind, at: int) -> set[int]:
+        """Free positions of one node that suit the kind."""
+        suited = self._supply(kind).suited[at]
+        return self.free[at] if suited is None else self.free[at] & suited
+
+    def counts(self, kind: Kind, *, idle: bool = False) -> Counts:
+        """Free devices that suit the kind, by node; with `idle` those of them that nobody holds now."""
+        return self._supply(kind).idle if idle else self._supply(kind).free
+
+    def all_suit(self, kind: Kind, placement: Placement) -> bool:
+        """Would every device of a placement suit the kind?"""
+        suited = self._supply(kind).suited
+        return all((mask := suited[at]) is None or positions <= mask for at, positions in self._parts(placement))
+
+    def devices(self, kind: Kind, parts: Sequence[tuple[int, int]]) -> Placement:
+        """So many free devices of these nodes (position, count), idle ones first, in the order of the node."""
+        return self._placement(parts, kind, {})
+
+    def find(self, job: Job, wanted: Allotment) -> Placement | None:
+        """Devices for one job: its own first, then idle ones, then the fullest node that still fits (best fit). A number that is
+        no power of two goes where blocks of its pieces are free, if anywhere (see `blocks`): elsewhere it leaves crumbs."""
+        if isinstance(wanted, Layout):
+            return self._find_layout(job, wanted)
+        kind = self.kind(job, wanted.gpu_type)
+        own = self._own(job)
+        return self._find_one(kind, wanted, own) if wanted.nodes == 1 else self._find_several(kind, wanted, own)
+
+    def _find_one(self, kind: Kind, shape: Shape, own: dict[int, set[int]]) -> Placement | None:
+        here = self._supply(kind)
+        free = here.free
+        if shape.replicas & (shape.replicas - 1):
+            exact = free & shape.replicas == shape.replicas
+            free = np.where(exact, free, 0) if exact.any() else free
+        fitting = [at for at in own if free[at] >= shape.replicas]
+        if fitting:
+            best = min(fitting, key=lambda at: (self._at_once(kind, at, own) < shape.replicas, free[at], at))
+        else:
+            if not len(free):
+                return None
+            cost = np.where(free >= shape.replicas, free + _MUST_WAIT * (here.idle < shape.replicas), -1)
+            cost = np.where(cost < 0, np.iinfo(np.int64).max, cost)
+            best = int(np.argmin(cost))
+            if free[best] < shape.replicas:
+                return None
+        return self._placement([(best, shape.replicas)], kind, own)
+
+    def _find_several(self, kind: Kind, shape: Shape, own: dict[int, set[int]]) -> Placement | None:
+        free = self._supply(kind).free
+        open_nodes = np.flatnonzero((free > 0) & ~self.spanned)
+        order = sorted(open_nodes.tolist(), key=lambda at: (-free[at], at not in own, at))
+        parts: list[tuple[int, int]] = []
+        missing = shape.replicas
+        for at in order[: shape.nodes]:
+            parts.append((at, min(missing, int(free[at]))))
+            missing -= parts[-1][1]
+            if missing == 0:
+                break
+        if missing or len(parts) != shape.nodes:
+            return None
+        return self._placement(parts, kind, own)
+
+    def _find_layout(self, job: Job, layout: Layout) -> Placement | None:
+        kind, own = self.kind(job, layout.gpu_type), self._own(job)
+        parts = [(self.index.get(node, -1), count) for node, count in layout.parts]
+        if any(at < 0 or len(self.suits(kind, at)) < count for at, count in parts):
+            return None
+        return self._placement(parts, kind, own)
+
+    def _placement(self, parts: Sequence[tuple[int, int]], kind: Kind, own: dict[int, set[int]]) -> Placement:
+        found: list[tuple[NodeId, tuple[DeviceId, ...]]] = []
+        gpu_type = ""
+        for at, count in sorted(parts):
+            mine, node = own.get(at, set()), self.nodes[at]
+            suited = sorted(self.suits(kind, at), key=lambda k: (k not in mine, k in self.busy[at] - mine, k))
+            chosen = sorted(suited[:count])
+            found.append((node.id, tuple(node.devices[k].id for k in chosen)))
+            gpu_type = node.devices[chosen[0]].type
+        return Placement(tuple(found), gpu_type)
+
+    def _own(self, job: Job) -> dict[int, set[int]]:
+        return dict(self._parts(job.placement)) if job.placement is not None else {}
+
+    def _at_once(self, kind: Kind, at: int, own: dict[int, set[int]]) -> int:
+        """Free devices there that are idle or the job's own."""
+        return len(self.suits(kind, at) - (self.busy[at] - own.get(at, set())))
+
+    def _parts(self, placement: Placement) -> list[tuple[int, set[int]]]:
+        found = []
+        for node, devices in placement.parts:
+            at = self.index.get(node)
+            if at is not None:
+                found.append((at, {self.position[at][d] for d in devices if d in self.position[at]}))
+        return found
+
+    def _supply(self, kind: Kind) -> _Supply:
+        known = self._kinds.get(kind)
+        if known is None:
+            suited = [self._suited(node, kind) for node in self.nodes]
+            zeros = np.zeros(len(self.nodes), dtype=np.int64)
+            known = self._kinds[kind] = _Supply(suited, zeros, zeros.copy())
+            for at in range(len(self.nodes)):
+                self._count(known, at)
+        return known
+
+    def _suited(self, node: Node, kind: Kind) -> frozenset[int] | None:
+        asks = _asks(kind)
+        if not is_fit(self._snapshot.checks, node.id, kind.environment):
+            return frozenset()
+        fitting = frozenset(
+            k
+            for k, d in enumerate(node.devices)
+            if usable(d, asks) and (not kind.gpu_type or d.type == kind.gpu_type) and (node.id, d.id) not in kind.barred
+        )
+        return None if len(fitting) == len(node.devices) else fitting
+
+    def _recount(self, at: int) -> None:
+        for supply in self._kinds.values():
+            self._count(supply, at)
+
+    def _count(self, supply: _Supply, at: int) -> None:
+        suited = supply.suited[at]
+        free = self.free[at] if suited is None else self.free[at] & suited
+        supply.free[at] = len(free)
+        supply.idle[at] = len(free - self.busy[at])
+
+
+def emptiest(free: Counts, count: int) -> list[tuple[int, int]]:
+    """(position of a node, devices there) of `count` devices, or of all there are: from the node with most of them down."""
+    parts: list[tuple[int, int]] = []
+    for at in np.argsort(-free, kind="stable").tolist():
+        if count == 0 or free[at] == 0:
+            break
+        parts.append((at, min(count, int(free[at]))))
+        count -= parts[-1][1]
+    return parts
+
+
+def _asks(kind: Kind) -> JobSpec:
+    least = 2 if kind.several else 1
+    return JobSpec((), "", "", 0, gpu_type=kind.asked, min_gpu_memory_mib=kind.memory_mib, min_gpus=least)

@@ -1,0 +1,97 @@
+"""Batch orders: the batch that a job starts an attempt with, and a better one while it runs (no restart)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpq.core.feasibility.shapes import one_shape
+from gpq.core.goodput import estimates
+from gpq.core.goodput.batches import limits_of, split_base
+from gpq.core.model.jobs import BatchOrder, Config, Job, Placement, Shape
+from gpq.core.model.profile import ACCUMULATE, RETUNE, Declared
+from gpq.core.model.units import JobId
+
+
+def typed(placement: Placement) -> Shape:
+    """Its shape with its type, so that the batch is chosen by what was measured on that type."""
+    return one_shape(placement.replicas, len(placement.parts), placement.gpu_type)
+
+
+def first_order(job: Job, placement: Placement) -> BatchOrder:
+    """The batch for a new attempt: the best for its shape, within the growth limit; the library's own choice while
+    nothing is known."""
+    choice = estimates.best_batch(job, typed(placement))
+    if choice is None:
+        return BatchOrder(job.order.seq + 1)
+    return BatchOrder(job.order.seq + 1, choice.atomic_batch, choice.accum_steps)
+
+
+def retunes(jobs: Sequence[Job], config: Config) -> dict[JobId, BatchOrder]:
+    """New orders, for jobs where one promises `batch_hysteresis` more goodput than the batch in use, growing the total batch
+    by at most `batch_growth`. An order that has not yet taken effect is waited for. First of all, for jobs whose batch, or last
+    order, needs a freedom that was lost since: one that does not, whatever it is worth."""
+    found = {job.id: order for job in jobs if job.profile.habits and (order := _way_back(job, config)) is not None}
+    asked = [(job, job.placement) for job in jobs if job.placement is not None and _may_change(job)]
+    asked = [(job, placement) for job, placement in asked if job.id not in found]
+    prospects = estimates.prospects([_question(job, placement, config) for job, placement in asked])
+    for (job, _), prospect in zip(asked, prospects, strict=True):
+        if prospect is None or prospect.best is None:
+            continue
+        best = prospect.best
+        in_use = (job.profile.atomic_batch, job.profile.accum_steps)
+        # What was ordered last and came out otherwise is more than the script allows: it is not ordered again.
+        ordered = (job.order.atomic_batch, job.order.accum_steps)
+        if (best.atomic_batch, best.accum_steps) in (in_use, ordered):
+            continue
+        if best.goodput > (1.0 + config.batch_hysteresis) * prospect.now:
+            found[job.id] = BatchOrder(job.order.seq + 1, best.atomic_batch, best.accum_steps)
+    return found
+
+
+def needs_lost(job: Job) -> str:
+    """The freedom without which a running job could not have the batch that it has, or was last ordered; "" where it has all
+    that it needs."""
+    declared, placement = job.profile.declared, job.placement
+    if not job.profile.habits or declared is None or placement is None:
+        return ""
+    lost = job.profile.lost
+    batches = [(job.profile.atomic_batch, job.profile.accum_steps), (job.order.atomic_batch, job.order.accum_steps)]
+    for atomic, accum in batches:
+        if ACCUMULATE in lost and accum > 0:
+            return ACCUMULATE
+        if RETUNE in lost and atomic > 0 and not _is_base(declared, placement.replicas, atomic, accum):
+            return RETUNE
+    return ""
+
+
+def _is_base(declared: Declared, replicas: int, atomic: int, accum: int) -> bool:
+    """Is it the base batch, but for what the division leaves?"""
+    return declared.batch_size <= 0 or atomic == -(-declared.batch_size // (replicas * (accum + 1)))
+
+
+def _way_back(job: Job, config: Config) -> BatchOrder | None:
+    """The order that needs nothing lost: the best such batch, else the base batch, else (where a share of it fits no GPU at
+    once) the library's own choice. None where none is needed, or it was given already."""
+    declared, placement = job.profile.declared, job.placement
+    if job.stop is not None or declared is None or placement is None or not needs_lost(job):
+        return None
+    job, shape, at_most, *_ = _question(job, placement, config)
+    limits = limits_of(declared, shape.gpu_type)
+    choice = estimates.best_batch(job, shape, at_most) if limits is not None else None
+    atomic, accum = (choice.atomic_batch, choice.accum_steps) if choice is not None else (0, 0)
+    if choice is None and limits is not None:
+        atomic, accum = split_base(limits, shape.replicas)
+        atomic = atomic if atomic <= limits.max_atomic else 0
+    if (atomic, accum) == (job.order.atomic_batch, job.order.accum_steps):
+        return None
+    return BatchOrder(job.order.seq + 1, atomic, accum)
+
+
+def _question(job: Job, placement: Placement, config: Config) -> tuple[Job, Shape, int, int, int]:
+    atomic, accum = job.profile.atomic_batch, job.profile.accum_steps
+    shape = typed(placement)
+    return job, shape, int(shape.replicas * atomic * (accum + 1) * config.batch_growth), atomic, accum
+
+
+def _may_change(job: Job) -> bool:
+    return job.stop is None and job.profile.atomic_batch > 0 and job.order.seq <= job.profile.order_seq

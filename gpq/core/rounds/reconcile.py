@@ -1,0 +1,98 @@
+"""What a node has against what the daemon knows: whose attempt is this, and what does it mean that one is missing? Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpq.core.model.actions import OfAttempt, Stop
+from gpq.core.model.jobs import HOLDS_DEVICES, Job, Snapshot, StopReason
+from gpq.core.model.units import JobId, NodeId, Seconds, Word
+from gpq.core.rounds.planning import CANCEL_GRACE, repeat
+from gpq.core.state.lifecycle import MOST_DOUBLINGS
+
+
+class Fate(Word):
+    LIVE = "live"  # the job's present attempt, placed on this node
+    OVER = "over"  # its end is committed: an exit record may go, a process must
+    STRANGER = "stranger"  # of another daemon or a newer database: left alone
+
+
+def fate(snapshot: Snapshot, node: NodeId, job_id: JobId, attempt: int) -> Fate:
+    """Of one attempt that `node` has. Numbers are never reused and grow, so what is beyond them is not ours."""
+    if job_id >= snapshot.next_id:
+        return Fate.STRANGER
+    job = snapshot.jobs.get(job_id)
+    if job is None:
+        return Fate.STRANGER if any(first <= job_id <= last for first, last in snapshot.lost_ids) else Fate.OVER
+    if attempt < job.attempt:
+        return Fate.STRANGER if job.lost_attempts[0] <= attempt <= job.lost_attempts[1] else Fate.OVER
+    if attempt > job.attempt:
+        return Fate.STRANGER
+    if job.state not in HOLDS_DEVICES:
+        return Fate.OVER
+    return Fate.LIVE if node in job.nodes else Fate.STRANGER
+
+
+def is_lost(job: Job, node: NodeId, *, start_possible: bool) -> bool:
+    """Is an expected attempt that `node` does not know gone for good? `start_possible`: an order to start it may still
+    be under way. One that never ran is started again instead, unless it is to end anyway."""
+    if node in job.started_nodes:
+        return True
+    return (job.stop is not None or is_doomed(job)) and not start_possible
+
+
+def is_doomed(job: Job) -> bool:
+    """Has the attempt failed on one of its nodes? Its other parts wait for that one in vain, some for ever."""
+    return any(not end.stopped and (end.lost or end.fenced or end.code != 0) for _, end in job.exits)
+
+
+def leftovers(snapshot: Snapshot, node: NodeId) -> list[Stop]:
+    """Parts of doomed attempts that `node` may still run."""
+    return [
+        Stop(job.id, job.attempt, (node,), StopReason.CANCEL, "kill", CANCEL_GRACE, "it failed on another node")
+        for job in snapshot.expected_on(node)
+        if is_doomed(job)
+    ]
+
+
+def standing(snapshot: Snapshot, node: NodeId) -> list[OfAttempt]:
+    """All orders to `node` that still stand. A part of a doomed attempt is ended: no start, no checkpoint is said again."""
+    ending = leftovers(snapshot, node)
+    doomed = {stop.job for stop in ending}
+    return [*ending, *(action for action in repeat(snapshot, node) if action.job not in doomed)]
+
+
+def stuck(snapshot: Snapshot, job: Job) -> str:
+    """Why the job does not end though it was killed, by node; "" for one that does. Its devices stay its own until then."""
+    key = f"{job.id}.{job.attempt}"
+    nodes = [snapshot.nodes[name] for name in job.nodes if name in snapshot.nodes]
+    return "; ".join(f"{node.id}: {why}" for node in nodes for name, why in node.stuck if name == key)
+
+
+def not_from_the_future(snapshot: Snapshot) -> Snapshot:
+    """The snapshot of an earlier daemon, whose clock went ahead of ours: what it put later than now is put at now.
+
+    Else a job would not be moved, or not tried again, before the clock has caught up, be it a year.
+    """
+    now, longest = snapshot.now, snapshot.config.retry_seconds * 2.0**MOST_DOUBLINGS
+
+    def at_most(at: Seconds | None) -> Seconds | None:
+        return None if at is None else min(at, now)
+
+    def healed(job: Job) -> Job:
+        stamps = (job.submitted_at, job.launched_at, job.started_at, job.first_started_at, job.stop_sent_at)
+        if job.not_before <= now + longest and all(at is None or at <= now for at in stamps):
+            return job  # nearly always
+        after = replace(
+            job,
+            submitted_at=min(job.submitted_at, now),
+            launched_at=at_most(job.launched_at),
+            started_at=at_most(job.started_at),
+            first_started_at=at_most(job.first_started_at),
+            stop_sent_at=at_most(job.stop_sent_at),
+            not_before=min(job.not_before, now + longest),
+        )
+        return job if after == job else after  # what did not change need not be written again
+
+    jobs = {name: healed(job) for name, job in snapshot.jobs.items()}
+    return replace(snapshot, jobs=jobs, round_at=min(snapshot.round_at, now))

@@ -1,0 +1,88 @@
+"""What nobody needs any more is removed: copies of checkpoints of jobs that ended, but for the last one; code that no live
+job was submitted with. Level, not edge: what was missed because a server did not answer is found at a later look."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from gpq.core.feasibility.checkpoints import shares
+from gpq.core.model.jobs import Snapshot
+from gpq.core.model.nodes import Node, NodeState
+from gpq.core.model.units import JobId, NodeId, Seconds
+from gpq.daemon.files.staging import AskNode
+from gpq.errors import GpqError
+from gpq.ports import History
+
+log = logging.getLogger(__name__)
+
+PERIOD: Seconds = 60.0
+ANSWER: Seconds = 20.0
+YOUNG: Seconds = 3600.0  # an archive may be of a job that is being submitted
+
+
+class Keeper:
+    """`start`, then `close`. `codes` is the folder of the archives."""
+
+    def __init__(self, ask: AskNode, view: Callable[[], Snapshot], past: History, codes: str) -> None:
+        self._ask = ask
+        self._view = view
+        self._past = past
+        self._codes = codes
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+
+    def _run(self) -> None:
+        while not self._closing.wait(PERIOD):
+            self._try()
+
+    def _try(self) -> None:
+        try:
+            self.look()
+        except Exception:
+            log.exception("cannot remove what is not needed any more")
+
+    def look(self) -> None:
+        """Once over all servers that answer, and the daemon's own archives."""
+        snapshot = self._view()
+        for _, node in sorted(snapshot.nodes.items()):
+            if node.state is NodeState.UP and node.storage:
+                with contextlib.suppress(GpqError):  # it went away, or a job runs there: at a later look
+                    self._look_at(snapshot, node)
+        needed = {job.spec.code for job in snapshot.jobs.values()}
+        with contextlib.suppress(FileNotFoundError):
+            for name in sorted(os.listdir(self._codes)):
+                self._look_at_archive(os.path.join(self._codes, name), name.partition(".")[0] in needed)
+
+    def _look_at(self, snapshot: Snapshot, node: Node) -> None:
+        kept = self._ask(node.id, "kept", {}, ANSWER)
+        ended = [JobId(int(name)) for name in kept["jobs"]]
+        ended = [name for name in ended if name < snapshot.next_id and name not in snapshot.jobs]
+        for job in self._past.history(ids=ended) if ended else []:
+            if job.files is not None and not shares(snapshot, job, node.id):
+                self._drop(node.id, {"job": job.id})
+        needed = {job.spec.code for job in snapshot.jobs.values()}
+        for code in kept["code"]:
+            if code not in needed:
+                self._drop(node.id, {"code": str(code)})
+
+    def _drop(self, node: NodeId, what: dict[str, object]) -> None:
+        if what.get("job") in self._view().jobs:
+            return
+        self._ask(node, "drop", what, ANSWER)
+        log.info("%s: removed the files of %s", node, what)
+
+    def _look_at_archive(self, path: str, needed: bool) -> None:
+        with contextlib.suppress(OSError):
+            if not needed and time.time() - os.stat(path).st_mtime > YOUNG:
+                os.unlink(path)

@@ -1,0 +1,189 @@
+"""What a node says (wire) -> what the core calls it: exits, devices, nodes. Conversion only."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpq_agent import wire
+
+from gpq.core.feasibility.owners import presence
+from gpq.core.model.jobs import Exit
+from gpq.core.model.nodes import Device, DeviceProcess, DeviceState, Node
+from gpq.core.model.profile import RankPulse
+from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
+
+MOST_DAMAGE = 20  # lines of one node
+LONGEST_NOTE = 500  # characters
+MOST_ADDRESSES = 16  # of a node, that peers try
+MOST = 1 << 53  # of any number; beyond it JSON and floats are not exact
+
+
+def whole(value: Any) -> int:
+    """Raises ValueError, TypeError or OverflowError for what is no number, or none that anything could have."""
+    number = int(value)
+    if abs(number) > MOST:
+        raise ValueError("a number is out of range")
+    return number
+
+
+def real(value: Any) -> float:
+    """As `whole`, of a finite one."""
+    number = float(value)
+    if not math.isfinite(number) or abs(number) > MOST:
+        raise ValueError("a number is out of range")
+    return number
+
+
+def moment(stamp: Any, of: Any, now: Seconds) -> Seconds:
+    """When it was by the daemon's clock what a node stamped: by its age in the report `of` that stamp, taken in `now`, for
+    neither knows what the other's clock says. 0.0 where the node does not tell."""
+    if stamp is None or of is None:
+        return 0.0
+    return now - max(real(of) - real(stamp), 0.0)
+
+
+def exit_of(record: Mapping[str, Any] | None, *, lost: bool, at: Seconds = 0.0) -> Exit:
+    """A wire.ExitRecord. `lost`: nobody saw the end, so the code is not known. `at`: when it was, 0.0 if that is not known."""
+    if record is None:
+        return Exit(code=None, lost=True, note="the node does not know it any more")
+    code, signal = record.get("code"), record.get("signal")
+    return Exit(
+        code=None if code is None else whole(code),
+        signal=None if signal is None else whole(signal),
+        stopped=bool(record.get("stopped", False)),
+        asked=str(record.get("asked") or ""),
+        ended_at=at,
+        oom=bool(record.get("oom", False)),
+        note=str(record.get("note") or ""),
+        lost=lost,
+        fenced=bool(record.get("fenced", False)),
+        unlaunched=str(record.get("unlaunched") or ""),
+        excused=str(record.get("excused") or ""),
+        cause=str(record.get("cause") or ""),
+        victim=bool(record.get("victim", False)),
+        finished=bool(record.get("finished", False)),
+        evidence=str(record.get("evidence") or ""),
+    )
+
+
+def devices_of(
+    infos: Sequence[Mapping[str, Any]], taken: Mapping[str, str], gpus: Collection[str] = (), now: Seconds = 0.0
+) -> tuple[Device, ...]:
+    """wire.DeviceInfo list, as of `now`; of GPUs only those named in `gpus` by UUID or index, when it names any. `taken`:
+    why a device is not to be had, by device: a process that this daemon does not count on is on it."""
+    return tuple(
+        _device(info, taken.get(info["id"], ""), now)
+        for info in infos
+        if not gpus or info["kind"] != "cuda" or info["id"] in gpus or str(info["index"]) in gpus
+    )
+
+
+def _device(info: Mapping[str, Any], taken: str, now: Seconds) -> Device:
+    utilisation = info.get("utilisation")
+    age, due = real(info.get("age", 0.0)), real(info.get("next_probe", 0.0))
+    device = Device(
+        id=DeviceId(str(info["id"])),
+        index=whole(info["index"]),
+        kind=str(info["kind"]),
+        type=str(info["type"]),
+        memory_mib=whole(info.get("memory_mib", 0)),
+        state=_state(str(info.get("state", "ok"))),
+        reason=str(info.get("reason", "")),
+        used_mib=whole(info.get("used_mib", 0)),
+        utilisation=None if utilisation is None else whole(utilisation),
+        processes=tuple(_process(process) for process in info.get("processes", ())),
+        since=now - age if age > 0 else 0.0,
+        next_probe=now + due if due > 0 else 0.0,
+    )
+    if taken and device.state is DeviceState.OK:
+        return replace(device, state=DeviceState.FOREIGN, reason=taken)
+    return device
+
+
+def stuck(known: Mapping[tuple[JobId, int], Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
+    """Notes on attempts that live on: what the node has of them beside its states."""
+    notes = {key: str((info.get("exit") or {}).get("note") or "") for key, info in known.items()}
+    return tuple(
+        (f"{key[0]}.{key[1]}", note[:LONGEST_NOTE])
+        for key, note in sorted(notes.items())
+        if note and known[key]["state"] not in ("exited", "lost")
+    )
+
+
+def damage(hello: Mapping[str, Any], known: Mapping[tuple[JobId, int], Mapping[str, Any]]) -> tuple[str, ...]:
+    """Files that the node set aside, a line each, at most MOST_DAMAGE."""
+    lines = [str(line) for line in hello.get("damage", ())]
+    lines += [
+        f"attempt {key[0]}.{key[1]}: {line}" for key, info in sorted(known.items()) for line in info.get("damage", ())
+    ]
+    return tuple(line[:LONGEST_NOTE] for line in lines[:MOST_DAMAGE])
+
+
+def _state(word: str) -> DeviceState:
+    """A word of a newer agent means at least that it is not to be used."""
+    return DeviceState(word) if word in set(DeviceState) else DeviceState.DEGRADED
+
+
+def _process(info: Mapping[str, Any]) -> DeviceProcess:
+    return DeviceProcess(
+        pid=whole(info.get("pid", 0)),
+        user=str(info.get("user", "")),
+        name=str(info.get("name", "")),
+        memory_mib=whole(info.get("memory_mib", 0)),
+        attempt=str(info.get("attempt", "")),
+        command=str(info.get("command", "")),
+        since=real(info.get("since", 0.0)),
+    )
+
+
+def pulses_of(ranks: Sequence[Mapping[str, Any]], node: NodeId, now: Seconds) -> tuple[RankPulse, ...]:
+    """wire.Pulse list. `since` is by the daemon's clock: a node tells how long ago it was."""
+    return tuple(
+        RankPulse(whole(one["rank"]), node, whole(one["step"]), str(one["phase"]), now - real(one["age"]))
+        for one in ranks
+        if one["phase"] in wire.PHASES
+    )
+
+
+def addresses_of(hello: Mapping[str, Any], address: str, interface: str) -> tuple[str, ...]:
+    """Where peers may try to reach a node: where the configuration says, else by the interface that it names, else where
+    ssh has reached it and then wherever else it may be reached."""
+    if address:
+        return (address,)
+    rows = [(str(name), str(one)) for name, one in hello.get("network", ())][:MOST_ADDRESSES]
+    found = [one for name, one in rows if interface in ("", name) and is_address(one)]
+    ssh = str(hello.get("address") or "")
+    return tuple(dict.fromkeys([*([ssh] if is_address(ssh) and (not interface or ssh in found) else []), *found]))
+
+
+def is_address(text: str) -> bool:
+    """A number, not a name: other servers are sent there."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def ephemeral_of(hello: Mapping[str, Any]) -> tuple[int, int]:
+    """Ports that its kernel gives to outgoing connections; Linux's default where an agent does not say."""
+    first, last = hello.get("ephemeral") or Node(NodeId("")).ephemeral
+    return whole(first), whole(last)
+
+
+def differs(before: Node | None, after: Node) -> bool:
+    """Is there news for rounds? How busy a device is at the moment is none."""
+    return before is None or _outline(before) != _outline(after)
+
+
+def _outline(node: Node) -> tuple[object, ...]:
+    devices = tuple(
+        (device.id, device.index, device.kind, device.type, device.memory_mib, device.state, device.reason)
+        for device in node.devices
+    )
+    net = (node.address, node.addresses, node.interface, node.ephemeral, node.storage, node.strangers, presence(node))
+    return (node.state, node.boot_id, node.cores, node.memory_mib, *net, node.stuck, node.damage, devices)

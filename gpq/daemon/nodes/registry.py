@@ -1,0 +1,87 @@
+"""Which nodes are configured, and what follows when that changes while the daemon runs. Talks to none of them itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpq import config
+from gpq.config import FileConfig
+from gpq.control.controller import Controller
+from gpq.core.model.events import Event, NodeRemoved
+from gpq.core.model.jobs import HOLDS_DEVICES, Snapshot
+from gpq.core.model.units import NodeId
+from gpq.daemon.nodes.world import LiveWorld
+from gpq.errors import Refused
+from gpq.policies.registry import POLICIES
+from gpq.rpc.messages import Reloaded
+
+
+class Fleet:
+    """`settings` is config.toml as it was read, `fingerprint` of the file then."""
+
+    def __init__(self, world: LiveWorld, controller: Controller, settings: FileConfig, fingerprint: str) -> None:
+        self._world = world
+        self._controller = controller
+        self._settings = settings
+        self._fingerprint = fingerprint
+        self._lock = threading.Lock()
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self._settings.nodes)
+
+    def config_changed(self) -> bool:
+        """Is there something in the file that does not hold yet?"""
+        return config.fingerprint() != self._fingerprint
+
+    def reload(self, *, force: bool) -> Reloaded:
+        """Take in nodes that were added to the file and let go of those that were removed; all else needs a new daemon.
+
+        Raises UsageError for a file that is wrong, and Refused, having changed nothing, for a node with jobs unless
+        `force`.
+        """
+        with self._lock:
+            fingerprint = config.fingerprint()
+            before, after = self._settings.nodes, config.load(policies=POLICIES)
+            gone = sorted(set(before) - set(after.nodes))
+            new = sorted(set(after.nodes) - set(before))
+            for name in gone:
+                _check_free(self._controller.snapshot, name, force=force)
+            for name in gone:
+                self._remove(name, force=force)
+            for name in new:
+                self._world.add(name, after.nodes[name])
+                self._settings = replace(self._settings, nodes={**self._settings.nodes, name: after.nodes[name]})
+            if self._settings == after:
+                self._fingerprint = fingerprint
+            return Reloaded(added=new, removed=gone, restart_needed=self._settings != after)
+
+    def _remove(self, name: str, *, force: bool) -> None:
+        """First the link goes, then the node: so that no news of it can bring it back, and no round in between uses it."""
+        was = self._settings.nodes[name]
+        self._world.remove(name)
+        now = self._controller.world.now
+
+        def build(snapshot: Snapshot) -> tuple[Sequence[Event], None]:
+            _check_free(snapshot, name, force=force)
+            return [NodeRemoved(now(), NodeId(name))], None
+
+        try:
+            self._controller.ask(build)
+        except BaseException:
+            self._world.add(name, was)
+            raise
+        rest = {each: config for each, config in self._settings.nodes.items() if each != name}
+        self._settings = replace(self._settings, nodes=rest)
+
+
+def _check_free(snapshot: Snapshot, name: str, *, force: bool) -> None:
+    on_it = [str(job.id) for job in snapshot.jobs.values() if job.state in HOLDS_DEVICES and name in job.nodes]
+    if on_it and not force:
+        raise Refused(
+            f"there are jobs on {name}: {', '.join(on_it)}",
+            f"`gpq nodes drain {name}` sends those away that can leave; wait for the others or `gpq cancel` them; "
+            "--force leaves them there, and gpq hears no more of them",
+        )

@@ -1,0 +1,198 @@
+"""A Launch -> the start orders of its nodes: complete command lines and environments. Says how; the core said what."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from gpq_agent import wire
+
+from gpq.attributes import OF_MACHINES, RESOURCES, UNLIMITED
+from gpq.core.feasibility.leases import margin
+from gpq.core.model.actions import Launch, Prepare, Retune
+from gpq.core.model.jobs import Attributes, JobSpec, Level
+from gpq.core.model.nodes import Node
+from gpq.core.model.units import NodeId, Seconds
+from gpq.daemon.nodes import slurm_env
+
+LOOPBACK = "127.0.0.1"
+NONE: Mapping[str, str] = MappingProxyType({})
+_WIRE_LEVEL = {Level.BLACK_BOX: "black-box", Level.SIGNAL: "signal", Level.SCRIPT: "adaptive"}
+
+
+def can_meet(launch: Launch, nodes: Mapping[NodeId, Node]) -> bool:
+    """Is it known where all of them are? After its start the daemon has to hear of them first."""
+    parts = launch.placement.parts
+    return len(parts) == 1 or all(name in nodes and nodes[name].boot_id for name, _ in parts)
+
+
+def masters(launch: Launch, nodes: Mapping[NodeId, Node]) -> tuple[str, ...]:
+    """Addresses under which the others may reach rank 0's node, the most likely first. Where all are on one machine they
+    need no network."""
+    found = [nodes[name] for name, _ in launch.placement.parts]
+    one_machine = len({node.boot_id for node in found}) == 1
+    return tuple(dict.fromkeys([*([LOOPBACK] if one_machine else []), *(found[0].addresses or (found[0].address,))]))
+
+
+def start_order(
+    launch: Launch,
+    node: NodeId,
+    *,
+    nodes: Mapping[NodeId, Node],
+    library: str,
+    python: str = "",
+    variables: Mapping[str, str] = NONE,
+    local: Attributes | None = None,
+) -> wire.StartOrder:
+    """The order for one node of `launch.placement`; raises KeyError for another. `library`: the folder on that node
+    that holds gpq_agent and nothing else (a folder with more would hide packages of the script's own environment).
+    `python`: `script_python` of that node; `variables`: of all jobs there; `local`: what jobs
+    that noted none have where it is this machine."""
+    parts = launch.placement.parts
+    rank = [name for name, _ in parts].index(node)
+    spec = launch.spec
+    command = [*spec.argv, *(spec.resume_argv if launch.attempt > 1 else ())]
+    env = {
+        "PYTHONHASHSEED": wire.HASH_SEED, **variables, **slurm_env.variables(launch, node, nodes), **dict(spec.env),
+    }  # fmt: skip
+    port = 0
+    ways: tuple[str, ...] = ()
+    if spec.level is Level.SCRIPT:
+        port = launch.port
+        ways = masters(launch, nodes) if len(parts) > 1 else ()
+        address = ways[0] if ways else LOOPBACK
+        _for_scripts(env, library)
+        if spec.accept:
+            env[wire.ENV_ACCEPTED] = ",".join(spec.accept)
+        if spec.proof is not None:
+            proof = wire.Proof(spec.proof.program, list(spec.proof.same), list(spec.proof.lost), spec.proof.message)
+            env[wire.ENV_PROOF] = json.dumps(proof._asdict())
+        if launch.placement.replicas == 1:
+            env.update(_alone(launch, address))
+            command = [interpreter(spec, python), *command]
+        else:
+            command = [interpreter(spec, python), *_launcher(launch, rank, address), *command]
+    return wire.StartOrder(
+        job=launch.job,
+        attempt=launch.attempt,
+        argv=command,
+        cwd=(spec.code_cwd or ".") if spec.code else spec.cwd,
+        code=spec.code,
+        env=env,
+        devices=list(parts[rank][1]),
+        level=_WIRE_LEVEL[spec.level],
+        signal=spec.signal,
+        time_limit=spec.time_limit,
+        port=port,
+        node_rank=rank,
+        control=wire.Control(
+            attempt=launch.attempt,
+            seq=launch.order.seq,
+            atomic_batch=launch.order.atomic_batch,
+            accum_steps=launch.order.accum_steps,
+        )._asdict(),
+        node_count=len(parts),
+        servers=[str(name) for name, _ in parts],
+        masters=list(ways),
+        interface=nodes[node].interface if ways else "",
+        environment=spec.environment,
+        setup=bool(spec.setup),
+        any_python=_gives_way(spec, python),
+        done_file=spec.done_file,
+        attributes=_attributes(spec, local),
+        lease=spec.requeue_on_lost,
+        lease_margin=margin(spec.requeue_on_lost),
+    )
+
+
+def control(retune: Retune) -> wire.Control:
+    return wire.Control(
+        attempt=retune.attempt,
+        seq=retune.order.seq,
+        atomic_batch=retune.order.atomic_batch,
+        accum_steps=retune.order.accum_steps,
+    )
+
+
+def prepare_order(
+    prepare: Prepare,
+    python: str,
+    limit: Seconds,
+    variables: Mapping[str, str] = NONE,
+    local: Attributes | None = None,
+) -> wire.PrepareOrder:
+    """What a node is to look for. `python`: its `script_python`; `limit`: what a setup may take; the others as above."""
+    spec = prepare.spec
+    return wire.PrepareOrder(
+        environment=prepare.environment,
+        cwd="~" if spec.code else spec.cwd,  # frozen code is sent once there is a start to send it for
+        python=interpreter(spec, python) if spec.level is Level.SCRIPT else "",
+        any_python=_gives_way(spec, python),
+        setup=spec.setup,
+        modules=list(spec.modules),
+        env={**variables, **dict(spec.env)},
+        limit=limit,
+        attributes=_attributes(spec, local),
+    )
+
+
+def _attributes(spec: JobSpec, local: Attributes | None) -> dict[str, object] | None:
+    """wire.Attributes. None: those of a login there. Limits that are made from a machine's memory, or set for its
+    network, another machine keeps."""
+    source = spec.attributes or local
+    if source is None:
+        return None
+    limits = {name: [UNLIMITED, UNLIMITED] for name in RESOURCES}
+    limits |= {name: [soft, hard] for name, soft, hard in source.limits}
+    limits = {name: pair for name, pair in limits.items() if local is not None or name not in OF_MACHINES}
+    return wire.Attributes(source.umask, source.nice, limits)._asdict()
+
+
+def interpreter(spec: JobSpec, of_node: str) -> str:
+    """Of a script: the one its user named, else the node's own, else the one that was active at its submission."""
+    return (spec.python if spec.python_asked else of_node or spec.python) or "python3"
+
+
+def _gives_way(spec: JobSpec, of_node: str) -> bool:
+    """May the setup bring another interpreter?"""
+    return bool(spec.setup) and spec.level is Level.SCRIPT and not spec.python_asked and not of_node
+
+
+def _for_scripts(env: dict[str, str], library: str) -> None:
+    before = env.get("PYTHONPATH", "").split(":")
+    if before[0] != library:  # as in what such a script submits
+        env["PYTHONPATH"] = ":".join(filter(None, [library, *before]))
+    env.setdefault("PYTHONUNBUFFERED", "1")  # else a log follows its job by 8 KiB
+
+
+def _launcher(launch: Launch, rank: int, address: str) -> list[str]:
+    """torchrun with exact sizes: an elastic range would make every start wait half a minute for more nodes to come."""
+    parts = launch.placement.parts
+    return [
+        "-m",
+        "torch.distributed.run",
+        f"--nnodes={len(parts)}",
+        f"--node-rank={rank}",
+        f"--nproc-per-node={len(parts[rank][1])}",
+        "--rdzv-backend=static",
+        f"--master-addr={address}",
+        f"--master-port={launch.port}",
+        "--max-restarts=0",
+    ]
+
+
+def _alone(launch: Launch, address: str) -> dict[str, str]:
+    """What torchrun would set for a single replica. Without the launcher a start is the seconds shorter that it takes
+    to import torch once more."""
+    ones = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE")
+    zeros = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK")
+    return {
+        **dict.fromkeys(ones, "1"),
+        **dict.fromkeys(zeros, "0"),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(launch.port),
+        "TORCHELASTIC_RUN_ID": wire.attempt_key(launch.job, launch.attempt),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+    }

@@ -1,0 +1,106 @@
+"""Which facts of the journal are told to whom, and in which words. Pure: facts and jobs in, text out.
+
+A command is not in the words, nor its environment: either may hold what is nobody's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gpq.control import event_text
+from gpq.control.answers.reader import run_seconds
+from gpq.core.feasibility.leases import span
+from gpq.core.model import events as facts
+from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, Job, JobState
+from gpq.core.model.units import Seconds
+
+Told = (
+    facts.Started
+    | facts.Stopped
+    | facts.Held
+    | facts.Succeeded
+    | facts.Failed
+    | facts.Cancelled
+    | facts.TimeLimitReached
+)
+KINDS = (
+    facts.Started, facts.Stopped, facts.Held, facts.Succeeded, facts.Failed, facts.Cancelled, facts.TimeLimitReached,
+)  # fmt: skip
+HOW = {JobState.TIMEOUT: "ran out of time", JobState.CANCELLED: "was cancelled"}
+WITH_LOG = ("retry", "fail", "end")  # words after which a log says something
+
+
+class Letter(NamedTuple):
+    title: str
+    body: str
+
+
+def word_of(event: Told, job: Job) -> str:
+    """What it is called in `--notify-on`; "" for what is told to nobody. `job` as it is now, or when it ended."""
+    match event:
+        case facts.Started() if _is_first_server(event, job):
+            return "start" if event.attempt == 1 else "restart"
+        case facts.Stopped(failed=True):
+            return "retry"
+        case facts.Held() if event.why:
+            return "fail"
+        case facts.Failed() | facts.TimeLimitReached():
+            return "fail"
+        case facts.Succeeded() | facts.Cancelled():
+            return "end"
+        case _:
+            return ""
+
+
+def is_wanted(word: str, event: Told, job: Job) -> bool:
+    """A failure that is the end is both, and told once."""
+    is_end = isinstance(event, (facts.Succeeded, facts.Failed, facts.Cancelled, facts.TimeLimitReached))
+    return word in job.spec.notify_on or (is_end and "end" in job.spec.notify_on)
+
+
+def _is_first_server(event: facts.Started, job: Job) -> bool:
+    """Of the servers of an attempt one tells for all."""
+    return job.attempt != event.attempt or job.started_nodes[:1] == (event.node,)
+
+
+def headline(job: Job, word: str, said: str) -> str:
+    """One line: ``job 42 train failed: exit 1``."""
+    name = f"job {job.id}{f' {job.name}' if job.name else ''}"
+    match word:
+        case "start":
+            return f"{name} runs"
+        case "restart":
+            return f"{name} runs again"
+        case "retry":
+            return f"{name}: {said}"
+        case "fail" if job.state not in TERMINAL:
+            return f"{name} is {said}" if said.startswith("held") else f"{name}: {said}"
+    ended = event_text.ended_line(job)
+    return f"{name} {HOW.get(job.state, str(job.state))}{f': {ended}' if ended else ''}"
+
+
+def letter(job: Job, word: str, said: str, lines: Sequence[str], note: str, now: Seconds) -> Letter:
+    """About one fact. `lines`: the end of its log, fit to be sent; `note`: why there are none."""
+    facts_of = [f"user {job.spec.user}"]
+    if job.placement is not None and job.state in HOLDS_DEVICES:
+        facts_of.append(f"on {', '.join(f'{node} ({len(devices)} GPUs)' for node, devices in job.placement.parts)}")
+    if job.first_started_at is not None:
+        facts_of.append(f"waited {span(max(job.first_started_at - job.submitted_at, 0.0))}")
+        facts_of.append(f"ran {span(run_seconds(job, now))}")
+    if job.restarts:
+        facts_of.append(f"{job.restarts} restarts")
+    body = [headline(job, word, said), ", ".join(facts_of)]
+    if lines:
+        body += ["", f"The last {len(lines)} lines of its log:", *lines]
+    elif note:
+        body += ["", note]
+    if word in WITH_LOG:
+        body += ["", f"gpq logs {job.id}"]
+    return Letter(f"gpq: {headline(job, word, said)}"[:150], "\n".join(body))
+
+
+def digest(headlines: Sequence[str]) -> Letter:
+    """About many at once."""
+    shown = [*headlines[:50], *([f"and {len(headlines) - 50} more: gpq status"] if len(headlines) > 50 else [])]
+    return Letter(f"gpq: {len(headlines)} news of jobs", "\n".join(shown))

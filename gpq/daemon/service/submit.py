@@ -1,0 +1,164 @@
+"""New jobs: checked against what the servers have, queued in one transaction, or tried on a copy that is thrown away."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import msgspec
+
+from gpq import config, outward, pace, paths
+from gpq.control.answers import detail
+from gpq.control.answers.reader import Reader
+from gpq.control.controller import Controller
+from gpq.control.requests import arrays, dependencies, job_requests
+from gpq.core.feasibility import environments
+from gpq.core.model.actions import Launch
+from gpq.core.model.events import Submitted
+from gpq.core.model.jobs import Dependency, JobSpec, JobState, Level, Snapshot
+from gpq.core.model.units import JobId
+from gpq.core.rounds.rounds import decide
+from gpq.core.state.apply_events import fold
+from gpq.daemon.clock.deadlines import deadline, left
+from gpq.daemon.service.server import Peer
+from gpq.errors import Refused
+from gpq.ports import History
+from gpq.rpc import messages
+
+NOTHING: Mapping[str, Sequence[str]] = MappingProxyType({})
+ENDING_PATIENCE = 10.0  # until a job that has left the snapshot is in the history
+
+T = TypeVar("T")
+
+
+def settled(controller: Controller, build: Callable[[Snapshot], tuple[Sequence[Any], T]]) -> T:
+    """`Controller.ask`, asked again while a job that `build` has to know the end of is just ending."""
+    until = deadline(ENDING_PATIENCE)
+    while True:
+        seen = controller.snapshot
+        try:
+            return controller.ask(build)
+        except dependencies.StillEnding:
+            with controller.changed:
+                if controller.snapshot is seen:
+                    controller.changed.wait(min(left(until), 1.0))
+            if left(until) <= 0:
+                raise Refused("a job that this one waits for is just ending", "try again") from None
+
+
+class Submitting:
+    """`grace`, `lease`: seconds, and `notify`: of jobs that ask for none. `accept`: suspicions by script.
+    `configured` answers with the names of the nodes."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        past: History,
+        configured: Callable[[], Collection[str]],
+        *,
+        grace: float,
+        lease: float,
+        notify: outward.Notify = outward.NO_TARGETS,
+        accept: Mapping[str, Sequence[str]] = NOTHING,
+    ) -> None:
+        self._controller = controller
+        self._past = past
+        self._configured = configured
+        self._grace, self._lease, self._notify, self._accept = grace, lease, notify, accept
+        self._born = deadline(0.0)
+
+    def submit(self, request: messages.Submit, peer: Peer) -> msgspec.Struct:
+        """Submitted, or what a dry run came to. Raises GpqError; nothing is queued then."""
+        notify = self.targets(request.spec.notify)
+        spec = job_requests.spec_of(request.spec, peer.user, peer.uid, self._grace, self._lease, notify)
+        spec = job_requests.accepting(spec, self._accept)
+        if request.array is not None:
+            arrays.check(request.array)
+        if spec.min_gpus > 1 or spec.gpu_type or spec.min_gpu_memory_mib:
+            self._wait_for_nodes()
+        job_requests.fits(self._controller.snapshot, spec, self._configured())
+        wanted = dependencies.dependencies(request.spec.after, self._controller.snapshot, self._past)
+        spec = replace(spec, after=wanted)
+        if request.dry_run:
+            return self._dry_run(request, spec)
+        if spec.code:
+            keep_archive(spec.code)
+        now = self._controller.world.now
+
+        def build(snapshot: Snapshot) -> tuple[Sequence[Any], messages.Submitted]:
+            job_requests.fits(snapshot, spec, self._configured())
+            awaits = self._awaited(wanted, snapshot)
+            specs = _specs(request, spec, snapshot)
+            events = job_requests.submitted(snapshot, specs, awaits, now(), held=request.held)
+            state = JobState.HELD if request.held else JobState.PENDING
+            jobs = [int(event.job) for event in events if isinstance(event, Submitted)]
+            answer = messages.Submitted(snapshot.next_id, spec.name, str(state), warnings(spec), jobs)
+            return events, answer
+
+        return settled(self._controller, build)
+
+    def targets(self, named: object) -> outward.Notify:
+        """Whom a job may tell; where it names somebody, those that were added since the daemon's start are known as well."""
+        if not named:
+            return self._notify
+        return self._notify._replace(targets=outward.notify(config.load().notify).targets)
+
+    def _awaited(self, asked: Sequence[Dependency], snapshot: Snapshot) -> tuple[Dependency, ...]:
+        return dependencies.awaited(asked, snapshot, lambda names: self._past.history(ids=names))
+
+    def _wait_for_nodes(self) -> None:
+        """Just after the start the servers have not said yet what they have, and a misfit could not be told."""
+        controller = self._controller
+        with controller.changed:
+            controller.changed.wait_for(
+                lambda: job_requests.nodes_known(controller.snapshot, self._configured()),
+                timeout=left(self._born + pace.FIRST_NEWS),
+            )
+
+    def _dry_run(self, request: messages.Submit, spec: JobSpec) -> messages.DryRun:
+        """A round on a copy that is thrown away. Of an array the first job is told of."""
+        controller = self._controller
+        now = controller.world.now()
+        snapshot = replace(controller.snapshot, now=now)
+        if not any(environment == spec.environment for _, environment in snapshot.checks):
+            spec = environments.unasked(spec)  # no server has been asked for it yet: it is at the submission
+        specs = _specs(request, spec, snapshot)
+        events = job_requests.submitted(snapshot, specs, self._awaited(spec.after, snapshot), now, held=request.held)
+        name = next(event.job for event in events if isinstance(event, Submitted))
+        # What was found lacking still is: only a job that is really submitted is a reason to look again.
+        snapshot = replace(fold(snapshot, events).snapshot, checks=snapshot.checks)
+        decision = decide(snapshot, [], controller.policy, allocate=True)
+        reader = Reader(decision.snapshot, decision.round, now, {})
+        job = decision.snapshot.jobs[name]
+        said = detail.explanation(reader, job)
+        placement = decision.round.placements.get(name) if decision.round is not None else None
+        starting = {action.job for action in decision.actions if isinstance(action, Launch)}
+        state = "held" if job.state is JobState.HELD else "starting" if name in starting else "pending"
+        why = decision.round.motives.get(name) if decision.round is not None and name in starting else None
+        reasons = [why] if why else said.reasons
+        if len(specs) > 1:
+            at_once = sum(JobId(name + place) in starting for place in range(len(specs)))
+            reasons = [*reasons, f"{at_once} of {len(specs)} jobs would start at once"]
+        return messages.DryRun(state, reader.parts(placement), reasons, [*reader.warnings(), *warnings(spec)])
+
+
+def _specs(request: messages.Submit, spec: JobSpec, snapshot: Snapshot) -> list[JobSpec]:
+    return [spec] if request.array is None else list(arrays.elements(spec, request.array, JobId(snapshot.next_id)))
+
+
+def keep_archive(code: str) -> None:
+    """Its age begins anew, so that it is not removed before the job is known. Raises Refused where it is not there."""
+    try:
+        os.utime(os.path.join(paths.snapshots(), f"{code}.tar"))
+    except OSError as error:
+        raise Refused(f"the frozen code {code[:12]} is not there: {error.strerror}", "submit it again") from None
+
+
+def warnings(spec: JobSpec) -> list[str]:
+    """What the user may not have meant."""
+    if spec.level is Level.BLACK_BOX and spec.max_batch_size:
+        return ["--max-batch-size has no effect on a command that is run as it is"]
+    return []

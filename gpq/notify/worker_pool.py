@@ -1,0 +1,81 @@
+"""Sends one message through a process of its own, which is ended when it takes too long. Knows names of targets, no URL."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import threading
+
+from gpq.connectors import environment
+
+LIMIT = 30.0  # seconds from the start of the process to the answer of the service
+LONGEST_REASON = 200  # characters
+
+
+class Courier:
+    """`deliver` from one thread at a time, `end` from any."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._over = False
+
+    def deliver(self, target: str, title: str, body: str, limit: float = LIMIT) -> str:
+        """Empty once the service took it, else why not. Nothing secret is in the answer, nor in the arguments of a process."""
+        order = json.dumps({"target": target, "title": title, "body": body}).encode()
+        try:
+            process = self._start()
+        except OSError as error:
+            return f"no process can be started: {error.strerror}"
+        if process is None:
+            return "the daemon is ending"
+        try:
+            said, _ = process.communicate(order, limit)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            process.communicate()
+            return f"no answer within {limit:.0f} s"
+        finally:
+            with self._lock:
+                self._process = None
+        try:
+            return str(json.loads(said)["why"])[:LONGEST_REASON]
+        except (ValueError, KeyError, TypeError):
+            return f"the process that was to send it ended by itself ({process.returncode})"
+
+    def end(self) -> None:
+        """Whatever is being sent is given up, and nothing more begun."""
+        with self._lock:
+            self._over = True
+            if self._process is not None:
+                _kill(self._process)
+
+    def _start(self) -> subprocess.Popen[bytes] | None:
+        with self._lock:
+            if self._over:
+                return None
+            self._process = subprocess.Popen(
+                [*environment.interpreter(), "-m", "gpq.notify.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env=_environment(),
+                start_new_session=True,
+            )
+            return self._process
+
+
+def _environment() -> dict[str, str]:
+    """Our own, but for another Python's modules."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return kept | environment.python_path()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """And what it may have started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,290 @@
+"""Words of `gpq submit`, flags of sbatch and lines in scripts -> the one request that the daemon is asked. Imports no typer.
+
+What is said on the command line counts, then `#GPQ` lines, then `#SBATCH` lines; labels and variables of all are joined.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gpq.errors import UsageError
+from gpq.options import job_spec
+from gpq.options.completion_data import GRAMMAR
+from gpq.options.parsing import values
+from gpq.rpc import messages
+
+if TYPE_CHECKING:  # a plain command pays for neither
+    from gpq.options.directives import sbatch, script_directives
+
+LISTS = {
+    "tag": "tags",
+    "env": "env",
+    "after": "after",
+    "sweep": "sweep",
+    "notify": "notify",
+    "accept": "accept",
+}  # may be repeated, and their fields
+JOINED = ("tags", "env")  # over all places where they are said
+NUMBERS = ("priority", "retries", "batch_size", "max_batch_size")
+HOW = ("hold", "wait", "dry_run", "json")  # not part of the specification
+HERE = "the command line"
+
+
+class Parsed(msgspec.Struct):
+    """`fields` of spec.Asked and of HOW that were given, `pairs` of sbatch, and the words after them."""
+
+    fields: dict[str, Any] = {}
+    words: list[str] = []
+    black_box: bool = False  # they stood after `--`
+    pairs: list[tuple[str, str]] = []
+
+
+class Settled(msgspec.Struct, frozen=True):
+    asked: job_spec.Asked
+    how: dict[str, bool]
+    notes: list[str]
+
+
+def parse(argv: Sequence[str]) -> Parsed | None:
+    """None where typer has to look at the options: help, mistakes."""
+    found = Parsed()
+    words = list(argv)
+    while words:
+        if words[0] == "--" or not words[0].startswith("-") or words[0] == "-":
+            found.black_box = words[0] == "--"
+            found.words = words[found.black_box :]
+            break
+        taken = _own(found.fields, words)
+        if taken is None:
+            taken = _foreign(found.pairs, words)
+        if not taken:
+            return None
+        del words[:taken]
+    return found
+
+
+def plain(argv: Sequence[str], pairs: list[sbatch.Pair]) -> list[str]:
+    """The words without flags of sbatch, which go to `pairs`, up to a word that is no option, or a wrong one."""
+    words, kept = list(argv), []
+    while words and words[0] != "--" and words[0].startswith("-"):
+        taken = _own({}, words)
+        if taken:
+            kept += words[:taken]
+        elif taken is not None or not (taken := _foreign(pairs, words)):
+            break
+        del words[:taken]
+    return [*kept, *words]
+
+
+def _own(fields: dict[str, Any], words: list[str]) -> int | None:
+    """How many of the words were an option of gpq; 0 for one that is wrong, None where there is none."""
+    options = GRAMMAR["submit"][1]
+    name, assigned, value = words[0].partition("=")
+    attached = not words[0].startswith("--") and len(words[0]) > 2  # -g2
+    if attached:
+        name, assigned, value = words[0][:2], "=", words[0][2:]
+    if name not in options:
+        return None
+    said, kind = options[name]
+    key = (name if name.startswith("--") else said)[2:].replace("-", "_")
+    if not kind:
+        fields[key] = True
+        return 0 if assigned else 1
+    if not assigned and len(words) < 2:
+        return 0
+    if not _store(fields, key, value if assigned else words[1]):
+        return 0
+    return 1 if assigned else 2
+
+
+def _foreign(pairs: list[sbatch.Pair], words: list[str]) -> int:
+    """How many of the words were a flag of sbatch, written in full."""
+    from gpq.options.directives import sbatch
+
+    name = sbatch.name_of(words[0])
+    if not name or (words[0].startswith("--") and words[0][2:].partition("=")[0] != name):
+        return 0
+    alone = "=" in words[0] or not sbatch.takes_value(name) or (words[0][1] != "-" and len(words[0]) > 2)
+    if not alone and len(words) < 2:
+        return 0
+    count = 1 if alone else 2
+    pairs += sbatch.pairs(words[:count], HERE)
+    return count
+
+
+def _store(fields: dict[str, Any], key: str, value: str) -> bool:
+    """False for a value that is not of its option's type."""
+    if key in LISTS:
+        fields.setdefault(LISTS[key], []).append(value)
+    elif key in NUMBERS:
+        if not value.removeprefix("-").isdecimal():
+            return False
+        fields[key] = int(value)
+    else:
+        fields[key] = value
+    return True
+
+
+def settle(parsed: Parsed) -> Settled:
+    """With what the script itself asks for. Raises UsageError."""
+    parsed = _wrapped(parsed)
+    script = None if parsed.black_box or not parsed.words else _script(parsed)
+    shell = parsed.black_box or (script is not None and not script.python)
+    fields, notes = parsed.fields, []
+    if parsed.pairs:
+        from gpq.options.directives import sbatch
+
+        made = sbatch.translate(parsed.pairs, HERE, given=parsed.fields, shell=shell)
+        fields, notes = {**made.fields, **parsed.fields}, _notes(made, HERE)
+    if script is None:
+        return _settled(fields, parsed.words, parsed.black_box, notes)
+    fields, said = _with_lines(script, fields, parsed, shell=shell)
+    notes += said
+    if script.slurm and parsed.fields.get("name", "").isdigit():  # `-n 4` are four tasks to who comes from sbatch
+        notes.append(f"{HERE}: -n is --name, so the job is called {parsed.fields['name']}")
+    words = [script.path, *parsed.words[1:]] if fields.get("cwd") != parsed.fields.get("cwd") else parsed.words
+    if shell:
+        from gpq.options.directives import script_directives
+
+        cwd = job_spec.directory(fields.get("cwd", ""))
+        words = [*script_directives.command(script, cwd, relative=bool(fields.get("snapshot"))), *parsed.words[1:]]
+        fields.setdefault("name", values.as_name(script.name))
+    return _settled(fields, words, shell, notes)
+
+
+def _settled(fields: dict[str, Any], words: list[str], black_box: bool, notes: list[str]) -> Settled:
+    fields = dict(fields)
+    how = {key: bool(fields.pop(key, False)) for key in HOW}
+    return Settled(job_spec.Asked(words=words, black_box=black_box, **fields), how, notes)
+
+
+def _wrapped(parsed: Parsed) -> Parsed:
+    """`--wrap "LINE"`: a line of shell instead of a script."""
+    line = dict(parsed.pairs).get("wrap")
+    if line is None:
+        return parsed
+    if parsed.words:
+        raise UsageError("--wrap and a script or a command", "one of them")
+    named = {} if "job-name" in dict(parsed.pairs) else {"name": "wrap"}
+    return Parsed({**named, **parsed.fields}, ["/bin/sh", "-c", line], True, parsed.pairs)
+
+
+def _script(parsed: Parsed) -> script_directives.Script | None:
+    """The file that is named; beside --cwd, one of that folder comes first."""
+    from gpq.options.directives import script_directives
+
+    word = os.path.expanduser(parsed.words[0])
+    found = script_directives.read(
+        os.path.abspath(os.path.join(job_spec.directory(parsed.fields.get("cwd", "")), word))
+    )
+    if found is None and not word.endswith(".py"):
+        found = script_directives.read(os.path.abspath(word))
+    return found
+
+
+def _with_lines(
+    script: script_directives.Script, fields: dict[str, Any], parsed: Parsed, *, shell: bool
+) -> tuple[dict[str, Any], list[str]]:
+    """`fields` with what the script's lines add, and remarks."""
+    if not (script.slurm or script.own or script.calls_srun):
+        return fields, []
+    import shutil
+
+    from gpq.options.directives import sbatch
+
+    notes: list[str] = []
+    own, pairs = _own_lines(script)
+    where = f"#GPQ in {script.name}"
+    made = sbatch.translate(pairs, where, given={**own, **fields}, shell=shell)
+    notes += _notes(made, where)
+    fields = _joined({**made.fields, **own}, fields)
+    slurm = [pair for place, words in script.slurm for pair in sbatch.pairs(words, place)]
+    where = f"#SBATCH in {script.name}"
+    if any(name == "wrap" for name, _ in [*pairs, *slurm]):
+        raise UsageError(f"{where}: --wrap is for the command line", "take the line out")
+    otherwise = {name for name, _ in [*pairs, *parsed.pairs]}
+    below = [pair for pair in slurm if pair[0] not in otherwise]
+    made = sbatch.translate(below, where, given=fields, shell=shell, lines=True)
+    notes += _notes(made, where)
+    fields = _joined(made.fields, fields)
+    if script.slurm:
+        from gpq.options.directives import slurm_variables
+
+        options = slurm_variables.overlay(dict(slurm), pairs, own)
+        options = slurm_variables.overlay(options, parsed.pairs, parsed.fields)
+        env, remarks = slurm_variables.environment(options, fields, script, shell=shell)
+        fields["env"] = [*env, *fields.get("env", [])]
+        notes += remarks
+    if script.calls_srun and shutil.which("srun") is None:
+        notes.append(
+            f"{script.name} calls srun, which is Slurm's and not there: such lines fail, `srun` taken out they run"
+        )
+    return fields, notes
+
+
+def _own_lines(script: script_directives.Script) -> tuple[dict[str, Any], list[sbatch.Pair]]:
+    found = Parsed()
+    for where, words in script.own:
+        line = parse(words)
+        if line is None or line.words or line.black_box or {"json", "dry_run"} & set(line.fields):
+            raise UsageError(f"{where}: {' '.join(words)[:80]}: no options of a job", "`gpq submit --help` lists them")
+        found.fields = _joined(found.fields, line.fields)
+        found.pairs += line.pairs
+    return found.fields, found.pairs
+
+
+def _joined(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """`above` counts; labels and variables are those of both, the later assignment last."""
+    both = {key: [*below[key], *above[key]] for key in JOINED if key in below and key in above}
+    if "tags" in both:
+        both["tags"] = list(dict.fromkeys(both["tags"]))
+    return {**below, **above, **both}
+
+
+def _notes(made: sbatch.Translated, where: str) -> list[str]:
+    unused = [f"{where}: without a meaning here: {', '.join(dict.fromkeys(made.unused))}"] if made.unused else []
+    return [*unused, *(f"{where}: {note}" for note in dict.fromkeys(made.notes))]
+
+
+def requested(settled: Settled, *, hold: bool = False, dry_run: bool = False) -> tuple[messages.Submit, list[str]]:
+    """What the daemon is asked, and remarks about it. Raises UsageError."""
+    asked, hold, dry_run = settled.asked, hold or settled.how["hold"], dry_run or settled.how["dry_run"]
+    built = job_spec.build(asked)
+    notes = job_spec.missing(built)
+    array = None
+    if asked.array or asked.sweep or asked.sweep_file:
+        from gpq.options.parsing import sweeps
+
+        array = sweeps.array_of(asked.array, asked.sweep, asked.sweep_file)
+        assert array is not None
+        notes += [*sweeps.unused(array, built), *sweeps.plain_indices(asked.array, built)]
+    if built.level == "script":
+        from gpq.options import proofs
+
+        proof, remarks = proofs.of(asked, built, array)
+        built, notes = msgspec.structs.replace(built, proof=proof), [*notes, *remarks]
+    return messages.Submit(built, held=hold, array=array, dry_run=dry_run), notes
+
+
+def words_of(settled: Settled) -> list[str]:
+    """The line of `gpq submit` by which the daemon is asked the same."""
+    asked = settled.asked
+    lists = {name: option for option, name in LISTS.items()}
+    line = ["gpq", "submit"]
+    for name in asked.__struct_fields__:
+        value = getattr(asked, name)
+        option = f"--{lists.get(name, name).replace('_', '-')}"
+        if name in ("words", "black_box") or not value:
+            continue
+        if value is True:
+            line.append(option)
+        elif isinstance(value, list):
+            line += [part for each in value for part in (option, each)]
+        else:
+            line += [option, str(value)]
+    line += [f"--{name.replace('_', '-')}" for name, given in settled.how.items() if given]
+    return [*line, *(["--"] if asked.black_box else []), *asked.words]

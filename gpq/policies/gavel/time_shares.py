@@ -1,0 +1,177 @@
+"""Shares of time on every GPU type as linear programmes, and the rounds that approach them (Gavel, OSDI'20).
+
+X[j, g] is the part of its time that gang j of d_j GPUs is to spend on type g: sum_g X[j, g] <= 1 for every job and
+sum_j d_j X[j, g] <= N_g for every type. R_j(X) = sum_g R[j, g] X[j, g] is its throughput, R in steps per second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpq.core.feasibility.shapes import is_mixed
+from gpq.core.model.jobs import Snapshot
+from gpq.core.model.units import JobId, Seconds
+from gpq.policies.gavel.demand import Demand
+
+Array = NDArray[np.float64]
+Shares = Mapping[JobId, Mapping[str, float]]
+
+DECIMALS = 5  # of a share: below it is the solver's noise
+TOLERANCE = 1e-3  # relative, of the bisection
+
+
+class Programme:
+    """The linear programmes of one round."""
+
+    def __init__(self, demands: Sequence[Demand], capacity: Mapping[str, int]) -> None:
+        self.demands = tuple(demands)
+        self.types = tuple(sorted(capacity))
+        self.supply = np.array([float(capacity[name]) for name in self.types])
+        self.pairs = [(j, self.types.index(g)) for j, demand in enumerate(demands) for g in sorted(demand.speeds)]
+        self.speed = np.array([demands[j].speeds[self.types[g]] for j, g in self.pairs])
+        self.gpus = np.array([float(demand.gpus) for demand in demands])
+
+    def most_throughput(self) -> Shares:
+        """max sum_j R_j(X): the most steps per second, whose ever."""
+        return self._shares(self._solve(self.speed))
+
+    def max_min(self, scale: Array) -> tuple[float, Array]:
+        """(s, X): max s with scale_j R_j(X) >= s for every job. X is per pair."""
+        found = self._solve(np.append(np.zeros(len(self.pairs)), 1.0), scale)
+        return float(found[-1]), found[:-1]
+
+    def max_min_fairness(self) -> Shares:
+        """max min_j d_j R_j(X) / R_j(X_equal): the least served job is served best."""
+        scale = self.gpus / self.throughput(self._equal())
+        return self._spread(scale, self.max_min(scale)[0])
+
+    def least_makespan(self) -> Shares:
+        """min T with R_j(X) T >= W_j: as max 1 / T it is linear, so no bisection is needed."""
+        scale = 1.0 / np.array([demand.steps for demand in self.demands])
+        return self._spread(scale, self.max_min(scale)[0])
+
+    def finish_time_fairness(self) -> Shares:
+        """min max_j (t_j + W_j / R_j(X)) / T_iso_j: age and what is left, over all its steps on a 1/J share of each type.
+
+        rho is reached if R_j(X) (rho T_iso_j - t_j) / W_j >= 1 for every job; found by bisection, from what X_iso gives.
+        """
+        steps = np.array([demand.steps for demand in self.demands])
+        age = np.array([demand.age for demand in self.demands])
+        alone = self.throughput(self._isolated())
+        ideal = np.array([demand.total for demand in self.demands]) / alone
+        low, high = float(np.max(age / ideal)), float(np.max((age + steps / alone) / ideal))
+        while high - low > TOLERANCE * high:
+            rho = (low + high) / 2.0
+            if self.max_min((rho * ideal - age) / steps)[0] >= 1.0:
+                high = rho
+            else:
+                low = rho
+        return self._spread((high * ideal - age) / steps, 1.0)
+
+    def _spread(self, scale: Array, level: float) -> Shares:
+        """Of all X that reach the level, the one that gives away what is left where it helps most (not in the paper, which
+        leaves to the solver which optimum it is)."""
+        jobs = [j for j, _ in self.pairs]
+        return self._shares(self._solve(scale[jobs] * self.speed, scale, (1.0 - 1e-6) * level))
+
+    def throughput(self, shares: Array) -> Array:
+        """R_j of shares by pair."""
+        return _sums(shares * self.speed, [j for j, _ in self.pairs], len(self.demands))
+
+    def _equal(self) -> Array:
+        """Every type in the same proportion, N_g / N of the time."""
+        return np.array([self.supply[g] for _, g in self.pairs]) / max(float(self.supply.sum()), 1.0)
+
+    def _isolated(self) -> Array:
+        """A 1/J share of every type: (N_g / J) / d_j of the time, at most all of it."""
+        share = np.array([self.supply[g] / len(self.demands) / self.gpus[j] for j, g in self.pairs])
+        whole = _sums(share, [j for j, _ in self.pairs], len(self.demands))
+        return np.array([part / max(whole[j], 1.0) for part, (j, _) in zip(share, self.pairs, strict=True)])
+
+    def _solve(self, value: Array, scale: Array | None = None, level: float = 0.0) -> Array:
+        """max value . (X, s) within the base constraints. With `scale`: and scale_j R_j(X) >= s, a variable if `value`
+        has one for it, else `level`."""
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import csr_array
+
+        n, m = len(self.pairs), len(self.demands)
+        lines = [j for j, _ in self.pairs] + [m + g for _, g in self.pairs]
+        columns = [*range(n), *range(n)]
+        entries = [1.0] * n + [float(self.gpus[j]) for j, _ in self.pairs]
+        bound = [1.0] * m + self.supply.tolist()
+        if scale is not None:
+            base = len(bound)
+            unit = float(np.max(scale))  # so that the solver sees no huge numbers
+            lines += [base + j for j, _ in self.pairs]
+            columns += range(n)
+            entries += [-float(scale[j] / unit * speed) for (j, _), speed in zip(self.pairs, self.speed, strict=True)]
+            bound += [-level / unit] * m
+            if len(value) > n:
+                lines += [base + j for j in range(m)]
+                columns += [n] * m
+                entries += [1.0 / unit] * m
+        matrix = csr_array((entries, (lines, columns)), shape=(len(bound), len(value)))
+        # Without integers this is HiGHS' simplex.
+        limits = LinearConstraint(matrix, -np.inf, np.array(bound))
+        found = milp(-value, bounds=Bounds(0.0, np.inf), constraints=limits)
+        if found.x is None:
+            raise ArithmeticError(f"time shares have no solution, though none at all would be one: {found.message}")
+        return np.asarray(found.x, dtype=np.float64)
+
+    def _shares(self, found: Array) -> Shares:
+        shares: dict[JobId, dict[str, float]] = {demand.job: {} for demand in self.demands}
+        for (j, g), value in zip(self.pairs, np.clip(np.round(found, DECIMALS), 0.0, 1.0).tolist(), strict=True):
+            shares[self.demands[j].job][self.types[g]] = value
+        return shares
+
+
+def _sums(values: Array, groups: Sequence[int], number: int) -> Array:
+    found = np.zeros(number)
+    np.add.at(found, groups, values)
+    return found
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Seconds that each job had on each type since the set of jobs last changed, from the snapshots of the rounds."""
+
+    jobs: frozenset[JobId] = frozenset()
+    seen_at: Seconds | None = None
+    seconds: dict[tuple[JobId, str], Seconds] = field(default_factory=dict)
+    totals: dict[JobId, float] = field(default_factory=dict)  # the most steps that a job was seen to need
+
+    def credit(self, snapshot: Snapshot) -> None:
+        """The time since the last round to those who have held devices since then."""
+        mixed, now = is_mixed(snapshot), snapshot.now
+        if frozenset(snapshot.jobs) != self.jobs or self.seen_at is None or now < self.seen_at:
+            self.jobs, self.seconds = frozenset(snapshot.jobs), {}
+        else:
+            for name, job in sorted(snapshot.jobs.items()):
+                if job.placement is not None and job.launched_at is not None:
+                    key = (name, job.placement.gpu_type if mixed else "")
+                    held = now - max(self.seen_at, job.launched_at)
+                    self.seconds[key] = self.seconds.get(key, 0.0) + max(held, 0.0)
+        self.seen_at = now
+
+    def whole(self, demands: Sequence[Demand]) -> tuple[Demand, ...]:
+        """With the steps done since a job was first seen counted in, where nothing tells how many it has done."""
+        seen = {demand.job: max(demand.total, self.totals.get(demand.job, 0.0)) for demand in demands}
+        self.totals = {name: steps for name, steps in {**self.totals, **seen}.items() if name in self.jobs}
+        return tuple(replace(demand, total=seen[demand.job]) for demand in demands)
+
+    def priority(self, shares: Shares, interval: Seconds) -> dict[tuple[JobId, str], float]:
+        """X / f: what it is to have over its part of the time that the type was given out so far, both counted from half
+        a round for everybody, so that nobody is infinitely ahead."""
+        first = max(interval, 1.0) / 2.0
+        keys = [(name, kind) for name, of in shares.items() for kind in of]
+        busy: dict[str, float] = {}
+        for key in keys:
+            busy[key[1]] = busy.get(key[1], 0.0) + first + self.seconds.get(key, 0.0)
+        return {
+            (name, kind): shares[name][kind] * busy[kind] / (first + self.seconds.get((name, kind), 0.0))
+            for name, kind in keys
+        }

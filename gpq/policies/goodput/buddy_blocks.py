@@ -1,0 +1,169 @@
+"""Free devices as blocks of powers of two: which sums of shapes can be placed, and a knapsack that respects it.
+
+A node with 3 of 4 devices free is a block of two and one of one: on two such nodes two jobs find room on two GPUs each, a
+third one does not. Sizes that divide each other fit whenever the blocks of each size and larger have room for all that
+needs such blocks (Coffman, Garey and Johnson 1987). So classes of blocks are to the knapsack what types of GPUs are:
+capacities of their own. Classes are told apart only where a choice does not fit otherwise.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpq.core.model.jobs import Shape
+from gpq.policies.goodput.valuation import Valued
+from gpq.policies.solvers.knapsack import Answer, Item, exactly, solve
+
+MOST_CELLS = 200_000  # states x options of a knapsack with classes: a few milliseconds
+
+Ints = NDArray[np.int64]
+Level = tuple[str, int]  # type of GPU, devices of a block
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Devices in blocks, by type and size of the block: types sorted, the largest blocks first. `counts`: devices free on
+    each node, by type, most first."""
+
+    devices: Mapping[Level, int]
+    counts: Mapping[str, tuple[int, ...]]
+
+    def crowded(self, shapes: Iterable[Shape]) -> set[Level]:
+        """Levels for which the shapes need more blocks of this size or larger than there are."""
+        left = dict(self.devices)
+        sizes: dict[str, list[int]] = {}
+        for name, block in self.devices:
+            sizes.setdefault(name, []).append(block)
+        for shape, count in Counter(shapes).items():
+            own = sizes[shape.gpu_type]
+            for piece in self.pieces(shape):
+                fitting = [block for block in own if block >= piece]
+                left[shape.gpu_type, fitting[-1] if fitting else own[0]] -= piece * count
+        room: dict[str, int] = {}
+        found = set()
+        for (name, block), devices in left.items():
+            room[name] = room.get(name, 0) + devices
+            if room[name] < 0:
+                found.add((name, block))
+        return found
+
+    def pieces(self, shape: Shape) -> list[int]:
+        """Devices of a shape in powers of two, as it may lie in blocks. One that spans nodes takes the largest whole, as
+        many as it has, and of the last one what is left."""
+        left, found = shape.replicas, list[int]()
+        for count in self.counts[shape.gpu_type][: shape.nodes] if shape.nodes > 1 else (left,):
+            part = min(left, count)
+            found += [1 << bit for bit in range(part.bit_length()) if part & (1 << bit)]
+            left -= part
+        return found
+
+    @property
+    def capacities(self) -> dict[str, int]:
+        """Devices by type."""
+        found: dict[str, int] = {}
+        for (name, _), count in self.devices.items():
+            found[name] = found.get(name, 0) + count
+        return found
+
+    def classes(self, cuts: set[Level]) -> list[tuple[str, int, int]]:
+        """(type, largest block, devices) of each class, where blocks below a cut are told from those above."""
+        found: list[tuple[str, int, int]] = []
+        fresh = True
+        for (name, block), count in self.devices.items():
+            if fresh or found[-1][0] != name:
+                found.append((name, block, count))
+            else:
+                found[-1] = (name, found[-1][1], found[-1][2] + count)
+            fresh = (name, block) in cuts
+        return found
+
+
+def blocks_of(free: Mapping[str, Sequence[int]]) -> Blocks:
+    """`free`: devices free on each node, by type."""
+    found: dict[Level, int] = {}
+    for name in sorted(free):
+        for bit in reversed(range(max(free[name], default=0).bit_length())):
+            devices = sum(count & (1 << bit) for count in free[name])
+            if devices:
+                found[name, 1 << bit] = devices
+    return Blocks(found, {name: tuple(sorted(counts, reverse=True)) for name, counts in free.items()})
+
+
+def programme(choices: Sequence[Valued], capacities: Mapping[str, int]) -> tuple[list[Item], list[int]]:
+    """The knapsack by sums of GPUs, of the shapes that always fit together."""
+    numbers = {name: number for number, name in enumerate(capacities)}
+    kinds: dict[int, Ints] = {}  # by menu: equal ones are often one object
+    items = []
+    for each in choices:
+        menu = each.menu
+        if id(menu) not in kinds:
+            kinds[id(menu)] = np.array([numbers.get(name, 0) for name in menu.types], dtype=np.int64)
+        items.append(Item(menu.sizes, each.values[: menu.tidy], kinds[id(menu)]))
+    return items, list(capacities.values())
+
+
+def choose(choices: Sequence[Valued], blocks: Blocks) -> list[int] | None:
+    """The best option of each choice by the sum of GPUs; by blocks, of those sizes for which it does not fit otherwise:
+    positions in each choice's shapes. None where nothing fits. Where telling blocks apart would take too long, what is
+    chosen may still find no place."""
+    answer = solve(*programme(choices, blocks.capacities))
+    cuts: set[Level] = set()
+    while answer is not None:
+        picked = answer.picked
+        chosen = [each.shapes[option] for each, option in zip(choices, picked, strict=True)]
+        crowded = blocks.crowded(shape for shape in chosen if shape is not None)
+        if crowded <= cuts:
+            return picked
+        cuts |= crowded
+        answer = _by_blocks(choices, blocks, blocks.classes(cuts))
+        if answer is None:
+            return picked
+    return None
+
+
+Class = tuple[str, int, int]  # type, largest block, devices
+
+
+def _by_blocks(choices: Sequence[Valued], blocks: Blocks, classes: Sequence[Class]) -> Answer | None:
+    """None where it would take too long, or nothing fits."""
+    homes: dict[Shape | None, list[tuple[int, ...]]] = {None: [(0,) * len(classes)]}
+    menus: dict[int, tuple[Ints, Ints]] = {}
+    for each in choices:
+        if id(each.menu) not in menus:
+            for shape in each.shapes:
+                if shape is not None and shape not in homes:
+                    homes[shape] = _homes(shape, blocks, classes)
+            rows = [(option, home) for option, shape in enumerate(each.shapes) for home in homes[shape]]
+            menus[id(each.menu)] = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
+    capacities = [devices for *_, devices in classes]
+    asked = [menus[id(each.menu)] for each in choices]
+    if float(np.prod(np.array(capacities) + 1.0)) * sum(len(options) for options, _ in asked) > MOST_CELLS:
+        return None
+    needs = [(needed, each.values[options]) for (options, needed), each in zip(asked, choices, strict=True)]
+    answer = exactly(needs, capacities)
+    if answer is None:
+        return None
+    picked = [int(options[position]) for (options, _), position in zip(asked, answer.picked, strict=True)]
+    return Answer(picked, answer.value, answer.bound)
+
+
+def _homes(shape: Shape, blocks: Blocks, classes: Sequence[Class]) -> list[tuple[int, ...]]:
+    """What it takes from each class, for each way to lie in them: in blocks that hold all of it, or in pieces, where that is
+    another way."""
+    own = [number for number, (name, _, _) in enumerate(classes) if name == shape.gpu_type]
+    ways: list[dict[int, int]] = []
+    if shape.nodes == 1:
+        whole = 1 << (shape.replicas - 1).bit_length()
+        ways = [{number: whole} for number in own if classes[number][1] >= whole]
+    split: dict[int, int] = {}
+    for piece in blocks.pieces(shape):
+        home = max((number for number in own if classes[number][1] >= piece), default=own[0])
+        split[home] = split.get(home, 0) + piece
+    if len(split) > 1 or not ways:
+        ways.append(split)
+    return [tuple(way.get(number, 0) for number in range(len(classes))) for way in ways]

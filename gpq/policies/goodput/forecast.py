@@ -1,0 +1,81 @@
+"""What a job will make of each shape over the next minutes, where earlier jobs of its program told how the noise scale grows.
+
+The batch is not chosen by this: it follows the noise scale of the moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field, replace
+
+from gpq.core.goodput.batches import GoodputTable
+from gpq.core.goodput.noise_curve import ahead
+from gpq.core.model.jobs import Job
+from gpq.core.model.profile import Noise, Prior
+from gpq.core.model.units import JobId, Seconds
+from gpq.policies.goodput.candidates import Candidate
+from gpq.policies.goodput.round_cache import Memory, Shapes
+
+Asked = tuple[Candidate, Prior | None, float]  # and the GPUs at which it is expected to go on
+
+LOOK_AHEAD: Seconds = 150.0  # as long as a move may take to pay (Config.hysteresis_seconds)
+LATER = 0.75  # share of what is expected at the end of it: the scale grows steeply at first, then slowly
+
+
+@dataclass
+class Outlook:
+    """Tables of goodput, the mean over LOOK_AHEAD; as they are now where no growth is known. Keeps unchanged ones."""
+
+    now: Memory = field(default_factory=Memory)
+    later: Memory = field(default_factory=Memory)
+    _means: dict[JobId, tuple[GoodputTable, GoodputTable, GoodputTable]] = field(default_factory=dict)
+
+    def tables(self, asked: Sequence[Asked]) -> dict[JobId, GoodputTable | None]:
+        """By job; None while it has no model."""
+        found = self.now.tables([(candidate.job, candidate.options.shapes) for candidate, _, _ in asked])
+        coming: dict[JobId, tuple[Job, Shapes]] = {}
+        for candidate, prior, share in asked:
+            job, table = candidate.job, found[candidate.job.id]
+            noise = _coming(candidate, prior, share, table) if table is not None and prior is not None else None
+            if noise is not None:
+                later = replace(job, profile=replace(job.profile, model_noise=noise))
+                coming[job.id] = later, candidate.options.shapes
+        then = self.later.tables(list(coming.values()))
+        for name in coming:
+            now, later_table = found[name], then[name]
+            if now is not None and later_table is not None:
+                found[name] = self._mean(name, now, later_table)
+        return found
+
+    def _mean(self, name: JobId, now: GoodputTable, later: GoodputTable) -> GoodputTable:
+        known = self._means.get(name)
+        if known is None or known[0] is not now or known[1] is not later:
+            known = self._means[name] = now, later, _mean(now, later)
+        return known[2]
+
+    def forget_others(self, jobs: Container[JobId]) -> None:
+        """Keep only what is known of `jobs`."""
+        self.now.forget_others(jobs)
+        self.later.forget_others(jobs)
+        for name in [name for name in self._means if name not in jobs]:
+            del self._means[name]
+
+
+def _coming(candidate: Candidate, prior: Prior, share: float, table: GoodputTable) -> Noise | None:
+    """The noise scale that it is to have by then; None where that is not known, or no other than now."""
+    profile = candidate.job.profile
+    if not prior.noise_curve or profile.progress is None or profile.declared is None:
+        return None
+    within = candidate.options.replicas <= max(share, 1.0)
+    steps = LOOK_AHEAD * float(table.goodput[within].max(initial=0.0)) / profile.declared.batch_size
+    done, present = profile.progress.base_steps, profile.noise_basis
+    coming = ahead(prior.noise_curve, present, done, done + steps)
+    return None if coming is present else coming
+
+
+def _mean(now: GoodputTable, later: GoodputTable) -> GoodputTable:
+    return replace(
+        now,
+        goodput=(1.0 - LATER) * now.goodput + LATER * later.goodput,
+        throughput=(1.0 - LATER) * now.throughput + LATER * later.throughput,
+    )

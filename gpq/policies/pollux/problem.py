@@ -1,0 +1,213 @@
+"""A snapshot as the problem that Pollux's search solves (OSDI'21, section 4.2): speedups, restart factor, objective."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import ceil
+
+import numpy as np
+
+from gpq.core.feasibility.shapes import nodes_up, shape_on, shape_types
+from gpq.core.goodput.batches import BatchLimits, limits_of
+from gpq.core.goodput.estimates import rows_on
+from gpq.core.goodput.goodput import GradientStats, stats_of
+from gpq.core.model.jobs import Allotment, Config, Job, Layout, Shape, Snapshot
+from gpq.core.model.policy import shape_of
+from gpq.core.model.units import JobId, NodeId
+from gpq.policies.pollux.model import PolluxParams, best_batches, fit
+from gpq.policies.shared.sizing import Contender, Entrants, entrants
+from gpq.policies.solvers.genetic_search import Ints, Problem
+from gpq.policies.solvers.pareto import Floats
+
+FLOOR = 1e-3  # utility of a job without GPUs
+GROWTH = 2  # times the replicas that were profiled
+MOST_NODES = 16  # of one job: Pollux's measurements reach no farther
+_YOUNGEST = 1.0  # s: of age 0 the restart factor would be 0, and starting a job worth nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a job is measured by, on one type of GPUs: G GPUs on N nodes, and its fair share of them, ceil(G / J), as if
+    all of it were on one node (as in Pollux's artifact)."""
+
+    nodes: int
+    gpus: int
+    replicas: int
+
+    @property
+    def scale(self) -> float:
+        """Speedups are counted in nodes: one replica at perfect speedup over the share is N / G."""
+        return self.nodes / self.gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """The Pareto front of the last search: states x jobs x nodes."""
+
+    jobs: tuple[JobId, ...] = ()
+    nodes: tuple[NodeId, ...] = ()
+    states: Ints = field(default_factory=lambda: np.zeros((0, 0, 0), dtype=np.int16))
+
+    def mapped(self, jobs: Sequence[JobId], nodes: Sequence[NodeId]) -> Ints:
+        """Its states for these jobs and nodes, by their names: the new ones have nothing, what is gone is dropped."""
+        states = np.zeros((len(self.states), len(jobs), len(nodes)), dtype=np.int16)
+        rows = [at for at, job in enumerate(jobs) if job in self.jobs]
+        columns = [at for at, node in enumerate(nodes) if node in self.nodes]
+        old = np.ix_([self.jobs.index(jobs[at]) for at in rows], [self.nodes.index(nodes[at]) for at in columns])
+        new = np.ix_(rows, columns)
+        if rows and columns:
+            states[:, new[0], new[1]] = self.states[:, old[0], old[1]]
+        return states
+
+
+def shares(snapshot: Snapshot, round_: Entrants) -> dict[str, Share]:
+    """By type of GPUs. Devices of nodes that answer count whether or not they can be used now."""
+    homes = [contender.gpu_type for contender in round_.contenders]
+    homes += [shape.gpu_type for shape in round_.kept.values()]
+    found = {}
+    for name in sorted({*shape_types(snapshot), *homes}):
+        counts = [sum(d.type == name or not name for d in node.devices) for node in nodes_up(snapshot)]
+        gpus = max(sum(counts), 1)
+        found[name] = Share(max(sum(count > 0 for count in counts), 1), gpus, ceil(gpus / max(homes.count(name), 1)))
+    return found
+
+
+def speedups(job: Job, gpu_type: str, share: Share, most: int) -> Floats:
+    """Goodput over that of the fair share, [on several nodes][replicas, 0 to `most`]. Never profiled (or no batch fits
+    the share): perfect, K / K_f; also a job that is not elastic, since it never chooses."""
+    declared = job.profile.declared
+    limits = limits_of(declared, gpu_type) if declared is not None and job.elastic else None
+    params = fit(rows_on(job.profile.basis, gpu_type)) if limits is not None else None
+    if limits is not None and params is not None:
+        table = _modelled(params, stats_of(job.profile.noise_basis), limits, share.replicas, most)
+        if table is not None:
+            return table
+    return np.tile(np.arange(most + 1) / share.replicas, (2, 1))
+
+
+@lru_cache(maxsize=1024)
+def _modelled(
+    params: PolluxParams, stats: GradientStats | None, limits: BatchLimits, fair: int, most: int
+) -> Floats | None:
+    counts = np.arange(1, most + 1)
+    nodes = np.concatenate([np.ones(most), np.full(most, 2), [1]])
+    goodput = best_batches(params, stats, limits, nodes, np.concatenate([counts, counts, [fair]]))[0]
+    if goodput[-1] <= 0:
+        return None
+    table = np.zeros((2, most + 1))
+    table[:, 1:] = goodput[:-1].reshape(2, most) / goodput[-1]
+    return table
+
+
+def restart_factor(job: Job, now: float, config: Config) -> float:
+    """(age - R d) / (age + d) for R restarts so far and d seconds each, at least 0: what any change leaves of a speedup."""
+    age = max(now - job.submitted_at, _YOUNGEST)
+    return max(age - job.restarts * config.restart_seconds, 0.0) / (age + config.restart_seconds)
+
+
+def growth_cap(contender: Contender) -> int:
+    """Twice the replicas that were profiled, at least its least and at most its most."""
+    job = contender.job
+    return max(contender.least, min(contender.most, max(GROWTH * job.profile.max_replicas, 1)))
+
+
+def objective(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> float:
+    """Pollux's fitness of an allocation, whoever chose it: the harmonic mean of the utilities of all jobs that hold GPUs
+    or could have some now. What is not named gets nothing."""
+    round_ = entrants(snapshot)
+    share = shares(snapshot, round_)
+    costs = []
+    for name in sorted({*round_.kept, *(contender.job.id for contender in round_.contenders)}):
+        job, wanted = snapshot.jobs[name], allocation.get(name)
+        utility = 0.0
+        if wanted is not None:
+            shape = shape_of(wanted)
+            table = speedups(job, shape.gpu_type, share[shape.gpu_type], shape.replicas)
+            utility = float(table[int(shape.nodes > 1), shape.replicas]) * share[shape.gpu_type].scale
+        if _differs(snapshot, job, wanted):
+            utility *= restart_factor(job, snapshot.now, snapshot.config)
+        costs.append(1.0 / (utility + FLOOR))
+    return len(costs) / sum(costs) if costs else 0.0
+
+
+def _differs(snapshot: Snapshot, job: Job, wanted: Allotment | None) -> bool:
+    if job.placement is None or wanted is None:
+        return job.placement is not None or wanted is not None
+    if isinstance(wanted, Layout):
+        return wanted.parts != job.placement.counts
+    return wanted != shape_on(job.placement, snapshot)
+
+
+def problem_of(
+    snapshot: Snapshot,
+    contenders: Sequence[Contender],
+    present: Mapping[JobId, Layout],
+    kept: Mapping[JobId, Shape],
+    share: Share,
+) -> tuple[Problem, list[NodeId]]:
+    """The problem of the jobs of one type, in this order, and the nodes of its columns. `present`: what each has now (or
+    is about to have), `kept`: the jobs of this type that are not to be moved."""
+    nodes = sorted({node for contender in contenders for node in contender.offer})
+    column = {node: at for at, node in enumerate(nodes)}
+    room = np.zeros((len(contenders), len(nodes)), dtype=np.int16)
+    base = np.zeros_like(room)
+    devices: list[set[str]] = [set() for _ in nodes]
+    for row, contender in enumerate(contenders):
+        for node, ids in contender.offer.items():
+            room[row, column[node]] = len(ids)
+            devices[column[node]].update(ids)
+    capacity = np.array([len(ids) for ids in devices], dtype=np.int16)
+    # Those that hold devices fit together; what others were about to have, only if it still fits.
+    for holds in (True, False):
+        for row, contender in enumerate(contenders):
+            layout = present.get(contender.job.id)
+            if layout is not None and (contender.job.placement is not None) == holds:
+                wanted = np.zeros_like(capacity)
+                for node, count in layout.parts:
+                    if node in column:
+                        wanted[column[node]] = count
+                if wanted.sum() == layout.shape.replicas and (base.sum(axis=0) + wanted <= capacity).all():
+                    base[row] = wanted
+    most = np.array([growth_cap(contender) for contender in contenders], dtype=np.int16)
+    cost, speedup = _tables(snapshot, contenders, share, int(max(most.max(), base.sum(axis=1).max())))
+    problem = Problem(
+        base,
+        room,
+        capacity,
+        np.array([contender.least for contender in contenders], dtype=np.int16),
+        most,
+        np.array([MOST_NODES if contender.spreads else 1 for contender in contenders], dtype=np.int16),
+        _spanned(snapshot, kept, nodes),
+        cost,
+        speedup,
+        _others(snapshot, kept, share),
+    )
+    return problem, nodes
+
+
+def _tables(snapshot: Snapshot, contenders: Sequence[Contender], share: Share, most: int) -> tuple[Floats, Floats]:
+    speedup = np.stack([speedups(c.job, c.gpu_type, share, most) for c in contenders])
+    factor = np.array([restart_factor(c.job, snapshot.now, snapshot.config) for c in contenders])
+    utility = np.stack([speedup, speedup * factor[:, None, None]], axis=1) * share.scale
+    return 1.0 / (utility + FLOOR), speedup
+
+
+def _spanned(snapshot: Snapshot, kept: Mapping[JobId, Shape], nodes: Sequence[NodeId]) -> np.ndarray:
+    across = {
+        node
+        for name, shape in kept.items()
+        if shape.nodes > 1 and (placement := snapshot.jobs[name].placement) is not None
+        for node, _ in placement.parts
+    }
+    return np.array([node in across for node in nodes], dtype=bool)
+
+
+def _others(snapshot: Snapshot, kept: Mapping[JobId, Shape], share: Share) -> tuple[float, int]:
+    cost = 0.0
+    for name in sorted(kept):
+        shape = kept[name]
+        table = speedups(snapshot.jobs[name], shape.gpu_type, share, shape.replicas)
+        cost += 1.0 / (float(table[int(shape.nodes > 1), shape.replicas]) * share.scale + FLOOR)
+    return cost, len(kept)

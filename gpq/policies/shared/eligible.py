@@ -1,0 +1,117 @@
+"""Who a round decides on, who keeps what they have, and the devices that there are for the others. Decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpq.core.feasibility.orphans import must_wait
+from gpq.core.feasibility.shapes import (
+    Supply,
+    by_type,
+    feasible,
+    gpu_range,
+    held_by,
+    is_fixed,
+    kind_of,
+    shape_on,
+    supply,
+)
+from gpq.core.model.jobs import ANY_NUMBER, HOLDS_DEVICES, Job, JobState, Shape, Snapshot, Wish, arrival
+from gpq.core.model.units import DeviceId, JobId, NodeId
+
+PRIORITY_FACTOR = 4.0  # one step of priority
+MOST_STEPS = 10  # of priority that make a difference
+
+
+def eligible(snapshot: Snapshot) -> list[Job]:
+    """Jobs that a policy may decide on now, by id: those that wait and may start, and those that may be moved."""
+    jobs = (snapshot.jobs[name] for name in sorted(snapshot.jobs))
+    return [job for job in jobs if _is_eligible(job, snapshot)]
+
+
+def waiting(snapshot: Snapshot) -> list[Job]:
+    """Those of them that hold nothing, in the order of `arrival`."""
+    return sorted((job for job in eligible(snapshot) if job.placement is None), key=arrival)
+
+
+def priority_weight(job: Job) -> float:
+    """How many times as much it counts as a job of priority 0."""
+    return PRIORITY_FACTOR ** min(max(job.spec.priority, -MOST_STEPS), MOST_STEPS)
+
+
+def _is_eligible(job: Job, snapshot: Snapshot) -> bool:
+    if job.wish is not Wish.RUN:
+        return False
+    if job.state in HOLDS_DEVICES:
+        return not is_fixed(job, snapshot)
+    return job.state is JobState.PENDING and snapshot.now >= job.not_before and not must_wait(snapshot, job)
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """`kept`: jobs that keep what they have. `jobs`: those to decide on, by id, with the devices that each could use
+    (`offers`; by type: `parts`), and what there is for all of them (`capacity`: devices by type)."""
+
+    kept: Mapping[JobId, Shape]
+    jobs: tuple[Job, ...]
+    offers: Mapping[JobId, Supply]
+    parts: Mapping[JobId, Mapping[str, Supply]]
+    capacity: Mapping[str, int]
+
+
+def contest(snapshot: Snapshot, jobs: Sequence[Job] | None = None) -> Contest:
+    """Of `jobs`, by default all that are eligible. Everybody else who holds devices keeps them."""
+    jobs = eligible(snapshot) if jobs is None else jobs
+    names = {job.id for job in jobs}
+    kept = {
+        name: shape_on(job.placement, snapshot)
+        for name, job in sorted(snapshot.jobs.items())
+        if job.placement is not None and name not in names
+    }
+    taken = {device: name for device, name in held_by(snapshot).items() if name in kept}
+    # The same for all of one kind, since none of them holds what is taken.
+    offers = {kind: supply(snapshot, job, taken) for kind, job in {kind_of(job, snapshot): job for job in jobs}.items()}
+    parts = {kind: by_type(offer, snapshot) for kind, offer in offers.items()}
+    kinds = {job.id: kind_of(job, snapshot) for job in jobs}
+    return Contest(
+        kept,
+        tuple(jobs),
+        {job.id: offers[kinds[job.id]] for job in jobs},
+        {job.id: parts[kinds[job.id]] for job in jobs},
+        _capacity(snapshot, jobs, parts.values()),
+    )
+
+
+def _capacity(snapshot: Snapshot, jobs: Iterable[Job], parts: Iterable[Mapping[str, Supply]]) -> dict[str, int]:
+    devices: dict[str, set[tuple[NodeId, DeviceId]]] = {}
+    for offers in parts:
+        for name, offer in offers.items():
+            devices.setdefault(name, set()).update((node, device) for node, ids in offer.items() for device in ids)
+    for job in jobs:  # it may stay on a device on which nothing new starts
+        if job.placement is not None:
+            name = shape_on(job.placement, snapshot).gpu_type
+            devices.setdefault(name, set()).update(job.placement.devices)
+    return {name: len(devices[name]) for name in sorted(devices)}
+
+
+def configurations(snapshot: Snapshot, round_: Contest) -> dict[JobId, list[Shape]]:
+    """Powers of two within a node, whole nodes, and the least that the job may have: about N + log2 R of a type (Sia,
+    SOSP'23, section 3.3)."""
+    known: dict[tuple[object, ...], list[Shape]] = {}
+    found = {}
+    for job in round_.jobs:
+        # Alike for all jobs with the same devices and the same range of sizes.
+        alike = (kind_of(job, snapshot), job.spec.level, gpu_range(job, ANY_NUMBER))
+        if alike not in known:
+            whole = {name: {len(ids) for ids in part.values()} for name, part in round_.parts[job.id].items()}
+            known[alike] = [
+                shape
+                for shape in feasible(job, snapshot, round_.offers[job.id])
+                if shape.nodes > 1
+                or shape.replicas & (shape.replicas - 1) == 0
+                or shape.replicas == job.spec.min_gpus
+                or shape.replicas in whole[shape.gpu_type]
+            ]
+        found[job.id] = known[alike]
+    return found

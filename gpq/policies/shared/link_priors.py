@@ -1,0 +1,63 @@
+"""What was measured between servers (`gpq doctor`), and what it tells of jobs that never ran on two of them. Pure.
+
+A row for two replicas on two nodes is lent to jobs (as `priors` lends rows), so that the network term of their model is
+that of this network before the first such launch, instead of a tenth above what it is in one node. It gives way to the
+first row over several nodes that the program was measured with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from gpq.core.goodput.goodput import overlapped
+from gpq.core.goodput.observations import is_usable
+from gpq.core.model.jobs import Job
+from gpq.core.model.nodes import Link
+from gpq.core.model.profile import Prior, ProfileRow
+from gpq.core.model.units import NodeId
+
+LENT_WEIGHT = 5.0  # steps that such a row counts for
+BYTES = 4.0  # of a parameter's gradient
+USUAL_OVERLAP = 2.0  # gamma of the step model where it was not measured (measured.usual)
+
+Links = Mapping[tuple[NodeId, NodeId], Link]
+
+
+def slowest(links: Links) -> Link | None:
+    """The link that an all-reduce over all servers waits for: of the least bandwidth, then of the most latency."""
+    return min(links.values(), key=lambda link: (link.bandwidth, -link.latency), default=None)
+
+
+def sync_seconds(link: Link, parameters: int) -> float:
+    """Of two replicas on the two ends of a link: each sends and receives every gradient once, as the measurement did."""
+    return link.latency + BYTES * parameters / link.bandwidth
+
+
+def informed(job: Job, prior: Prior | None, links: Links) -> Prior | None:
+    """`prior` with a row of two nodes, where the job has told its size and times and neither was measured over nodes. The
+    same object where there is nothing to add, and for the same question."""
+    link, declared = slowest(links), job.profile.declared
+    if link is None or declared is None or declared.parameters <= 0:
+        return prior
+    return _lent(job.profile.basis, prior, declared.parameters, link)
+
+
+@lru_cache(maxsize=4096)
+def _lent(rows: tuple[ProfileRow, ...], prior: Prior | None, parameters: int, link: Link) -> Prior | None:
+    prior = prior or Prior()
+    known = [row for row in (*rows, *prior.rows) if is_usable(row)]
+    if not known or any(row.nodes > 1 for row in known):
+        return prior
+    best: dict[str, ProfileRow] = {}
+    for row in known:
+        if row.gpu_type not in best or row.weight > best[row.gpu_type].weight:
+            best[row.gpu_type] = row
+    lent = [_row(best[name], sync_seconds(link, parameters)) for name in sorted(best)]
+    return Prior((*prior.rows, *lent), prior.noise, prior.max_replicas, prior.noise_curve)
+
+
+def _row(known: ProfileRow, sync: float) -> ProfileRow:
+    grad = known.step_time if known.replicas == 1 or known.grad_time <= 0 else known.grad_time
+    step = float(overlapped(USUAL_OVERLAP, grad, sync))
+    return ProfileRow(2, 2, known.atomic_batch, known.grad_time, step, LENT_WEIGHT, known.gpu_type)

@@ -1,0 +1,101 @@
+"""How long a job still takes: what is left of its declared length, and what policies that look ahead believe of a gang.
+Not known is None or infinite, never zero."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpq.core.feasibility.shapes import DeviceKind, by_type, is_leaving, kind_of, node_counts, packed, shape_on, supply
+from gpq.core.goodput import estimates
+from gpq.core.goodput.batches import GoodputTable
+from gpq.core.model.jobs import Job, Shape, Snapshot
+from gpq.core.model.units import Seconds
+
+
+class Lengths:
+    """Of the jobs of one snapshot, each with exactly the GPUs that it asked for."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._counts: dict[DeviceKind, dict[str, list[int]]] = {}
+
+    def left(self, job: Job) -> Seconds | None:
+        """Run time still to come, where it is or else on the best type: of the oracle, else of its declared length; at
+        most what its time limit leaves. None where nothing of these is known."""
+        known, limit = self._known(job), job.spec.time_limit
+        if limit is None:
+            return known
+        running = max(self._snapshot.now - job.started_at, 0.0) if job.started_at is not None else 0.0
+        bound = max(limit - job.run_seconds - running, 0.0)
+        return bound if known is None else min(known, bound)
+
+    def to_end(self, job: Job) -> Seconds | None:
+        """The same if it were to run from now on: who does not run pays a start, as long as its last one or as assumed."""
+        left = self.left(job)
+        if left is None or self._stays(job):
+            return left
+        return left + (
+            job.restart_seconds if job.restart_seconds is not None else self._snapshot.config.restart_seconds
+        )
+
+    def packed(self, job: Job) -> tuple[Shape, ...]:
+        """Its gang on as few nodes as can be, alone on the cluster: a shape for each type that has room for it."""
+        shapes = (
+            packed(job.spec.min_gpus, counts, job.spec.level, name) for name, counts in self._counts_of(job).items()
+        )
+        return tuple(shape for shape in shapes if shape is not None)
+
+    def _known(self, job: Job) -> Seconds | None:
+        oracle = self._snapshot.oracles.get(job.id)
+        if oracle is not None:
+            here = (shape_on(job.placement, self._snapshot),) if job.placement is not None else ()
+            shapes = here if self._stays(job) else self.packed(job)
+            steps = [step for shape in shapes if (step := oracle.step_seconds(shape)) is not None]
+            return oracle.remaining_steps * min(steps) if steps else None
+        told = estimates.remaining_seconds(job, self._snapshot.now)
+        if told is not None and self._stays(job):
+            return told
+        modelled = seconds_at_best(job, self.packed(job))
+        return modelled if modelled is not None else told
+
+    def _stays(self, job: Job) -> bool:
+        return job.placement is not None and not is_leaving(job, self._snapshot)
+
+    def _counts_of(self, job: Job) -> dict[str, list[int]]:
+        """Devices that it could use, by type, then node, most first."""
+        kind = kind_of(job, self._snapshot)
+        if kind not in self._counts:
+            parts = by_type(supply(self._snapshot, job, {}), self._snapshot)
+            self._counts[kind] = {name: node_counts(part) for name, part in parts.items()}
+        return self._counts[kind]
+
+
+def seconds_left(jobs: Sequence[Job], tables: Sequence[GoodputTable | None], options: int) -> NDArray[np.float64]:
+    """What is left of the declared lengths, jobs x shapes of their tables; infinite where length or speed are not known."""
+    speeds = np.zeros((len(jobs), options))
+    examples = np.zeros(len(jobs))
+    for row, (job, table) in enumerate(zip(jobs, tables, strict=True)):
+        left = examples_left(job)
+        if table is not None and left is not None and job.profile.declared is not None:
+            speeds[row] = table.goodput if job.profile.declared.statistical else table.throughput
+            examples[row] = left
+    found = np.full(speeds.shape, np.inf)
+    np.divide(examples[:, None], speeds, out=found, where=speeds > 0)
+    return found
+
+
+def seconds_at_best(job: Job, shapes: tuple[Shape, ...]) -> Seconds | None:
+    """What is left of the declared length at the fastest shape; None when length or speed are not known."""
+    times = seconds_left([job], [estimates.table(job, shapes)], len(shapes))
+    return float(times.min()) if times.size and np.isfinite(times).any() else None
+
+
+def examples_left(job: Job) -> float | None:
+    """Of the declared length; None where none was declared or nothing is known of how far it is."""
+    declared, progress = job.profile.declared, job.profile.progress
+    if declared is None or declared.dataset_size <= 0 or progress is None or progress.epochs <= 0:
+        return None
+    return (1.0 - min(progress.fraction, 1.0)) * declared.dataset_size * progress.epochs

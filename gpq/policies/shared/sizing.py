@@ -1,0 +1,73 @@
+"""Jobs of a policy that sizes them itself: each on one type of GPUs, with the fewest and the most that it may have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpq.core.feasibility.shapes import Supply, by_type, gpu_range, kind_of, node_counts, packed, supply
+from gpq.core.model.jobs import Job, Shape, Snapshot, arrival
+from gpq.core.model.units import JobId
+from gpq.policies.shared.eligible import contest, eligible
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A job to decide on. Its GPUs are all of `gpu_type` ("" where there is one only); `offer`: those it could have."""
+
+    job: Job
+    gpu_type: str
+    offer: Supply
+    least: int  # GPUs, at least 1
+    most: int
+    spreads: bool  # may have GPUs of several nodes: who can be resized, and scripts that fit on no single one
+
+
+@dataclass(frozen=True, slots=True)
+class Entrants:
+    """`kept` jobs have what they have; `contenders` in the order of `arrival`."""
+
+    kept: Mapping[JobId, Shape]
+    contenders: tuple[Contender, ...]
+
+
+def entrants(snapshot: Snapshot) -> Entrants:
+    """Kept are also jobs that hold a device which they could not be given anew (what runs on a draining node runs on).
+    Jobs that could never have their least are left out."""
+    jobs = eligible(snapshot)
+    kinds = {kind_of(job, snapshot): job for job in jobs}
+    alone = {kind: by_type(supply(snapshot, job, {}), snapshot) for kind, job in kinds.items()}
+    movable = [job for job in jobs if any(_holds(job, offer) for offer in alone[kind_of(job, snapshot)].values())]
+    round_ = contest(snapshot, movable)
+    return Entrants(round_.kept, tuple(_at_home(sorted(movable, key=arrival), round_.parts)))
+
+
+def _holds(job: Job, offer: Supply) -> bool:
+    """Are all devices that it has of this offer? So they are where it has none."""
+    parts = job.placement.parts if job.placement is not None else ()
+    return all(set(devices) <= set(offer.get(node, ())) for node, devices in parts)
+
+
+def _at_home(jobs: Sequence[Job], parts: Mapping[JobId, Mapping[str, Supply]]) -> list[Contender]:
+    """Each on its type: a job that holds GPUs stays on theirs, another goes where most are left by those, by the jobs
+    that have no choice, and by those before it."""
+    able = {
+        job.id: {name: offer for name, offer in parts[job.id].items() if _can_have(job, offer) and _holds(job, offer)}
+        for job in jobs
+    }
+    taken: dict[str, int] = {}
+    found: dict[JobId, Contender] = {}
+    for job in sorted(jobs, key=lambda job: (job.placement is None, len(able[job.id]) > 1)):
+        types = able[job.id]
+        if types:
+            counts = {name: node_counts(offer) for name, offer in types.items()}
+            home = max(types, key=lambda name: sum(counts[name]) - taken.get(name, 0))
+            taken[home] = taken.get(home, 0) + (job.replicas or job.spec.min_gpus)
+            least, most = gpu_range(job, sum(counts[home]), home)
+            spreads = least < most or least > counts[home][0]
+            found[job.id] = Contender(job, home, types[home], max(least, 1), max(most, 1), spreads)
+    return [found[job.id] for job in jobs if job.id in found]
+
+
+def _can_have(job: Job, offer: Supply) -> bool:
+    return packed(job.spec.min_gpus, node_counts(offer), job.spec.level, "") is not None

@@ -1,0 +1,62 @@
+"""How fast a job takes steps of its own batch, and how many it has left, as far as an oracle or its reports tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpq.core.feasibility.shapes import node_counts, packed
+from gpq.core.goodput.batches import limits_of, split_base
+from gpq.core.goodput.estimates import model_of
+from gpq.core.goodput.goodput import iteration_time
+from gpq.core.model.jobs import Job, Oracle
+from gpq.core.model.units import Seconds
+from gpq.policies.shared import loss_curve
+from gpq.policies.shared.sizing import Contender
+
+UNKNOWN_EPOCH = 0.1  # of the steps done so far: what counts as an epoch where none was declared
+
+StepSeconds = Callable[[int], Seconds | None]
+
+
+def step_seconds(contender: Contender, oracle: Oracle | None) -> StepSeconds:
+    """Seconds of a step of the batch asked for on so many GPUs, packed on the largest nodes; None where it is not
+    known, or where less than the least atomic batch would be left for each."""
+    sizes, level = node_counts(contender.offer), contender.job.spec.level
+    model = model_of(contender.job.profile, contender.gpu_type) if oracle is None else None
+    declared = contender.job.profile.declared
+    limits = limits_of(declared, contender.gpu_type) if declared is not None else None
+
+    def seconds(replicas: int) -> Seconds | None:
+        shape = packed(replicas, sizes, level, contender.gpu_type)
+        if shape is None or (limits is not None and replicas * limits.min_atomic > limits.base):
+            return None
+        if oracle is not None:
+            return oracle.step_seconds(shape)
+        if model is None:
+            return None
+        return float(iteration_time(model.params, shape.nodes, shape.replicas, *split_base(model.limits, replicas)))
+
+    return seconds
+
+
+def remaining_steps(job: Job, oracle: Oracle | None) -> float:
+    """Of the batch asked for: what the oracle knows; else what is left of the declared length; else what the loss curve
+    says; else as many as were done."""
+    if oracle is not None:
+        return oracle.remaining_steps
+    declared, progress = job.profile.declared, job.profile.progress
+    known = declared is not None and declared.dataset_size > 0 and declared.batch_size > 0
+    epoch = declared.dataset_size / declared.batch_size if declared is not None and known else 0.0
+    if epoch > 0 and progress is not None and progress.epochs > 0:
+        return (1.0 - min(progress.fraction, 1.0)) * epoch * progress.epochs
+    done = steps_done(job)
+    curve = loss_curve.fit(job.profile.losses)
+    if curve is not None:
+        return curve.remaining_steps(done, epoch or UNKNOWN_EPOCH * done)
+    return max(done, 1.0)
+
+
+def steps_done(job: Job) -> float:
+    """Steps of the base batch."""
+    losses, progress = job.profile.losses, job.profile.progress
+    return max(progress.base_steps if progress is not None else 0.0, losses[-1].base_steps if losses else 0.0)

@@ -1,0 +1,77 @@
+"""What `gpq nodes` and `gpq yield` do to servers, for the command line and gpq's Python interface alike. Prints nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from gpq.client import daemon_control
+from gpq.client.connection import call, connect
+from gpq.errors import DaemonUnreachable, GpqError, UsageError
+from gpq.options.parsing import datetimes, values
+from gpq.rpc import messages
+
+Note = Callable[[str, str], None]  # a remark, and what to do
+ONE_END = "gpq nodes reserve: one of --until and --for-duration"
+PATIENCE = 30.0  # seconds for a server's answer
+
+
+def removed(node: str, note: Note, *, force: bool) -> bool:
+    """Take it out of config.toml; did a daemon hear of it? Raises GpqError; then the file is as it was."""
+    from gpq.servers import config_file
+
+    before = config_file.read()
+    after = config_file.without_node(before, node)
+    if not force:
+        call(messages.Info(), messages.DaemonInfo)  # started before the file changes, it knows what is on the node
+    config_file.write(after, before)
+    try:
+        return _reload(note, force=force)
+    except GpqError:
+        config_file.write(before, after)
+        raise
+
+
+def taken_in(names: Sequence[str], note: Note) -> bool:
+    """Have the daemon take in new servers. They are in the file already: what it refuses is a remark."""
+    try:
+        return _reload(note, force=False)
+    except GpqError as error:
+        note(f"the daemon did not take in {', '.join(names)}: {error.message}", daemon_control.RESTART)
+        return False
+
+
+def _reload(note: Note, *, force: bool) -> bool:
+    """False when no daemon runs: the next one reads the file as it is then."""
+    try:
+        with connect(start=False) as connection:
+            answer = connection.call(messages.Reload(force), messages.Reloaded)
+    except DaemonUnreachable:
+        return False
+    if answer.restart_needed:
+        note(f"{daemon_control.CHANGED}, and not only by this", daemon_control.RESTART)
+    return True
+
+
+def reserve(target: str, user: str, start: str, until: str, duration: str) -> messages.Reserve:
+    """`gpu1:0-1` from a moment to another, or for so long, all as typed. Raises UsageError."""
+    node, colon, gpus = target.partition(":")
+    if bool(until) == bool(duration):
+        raise UsageError(ONE_END, "e.g. --for-duration 2d")
+    now = datetime.now().astimezone()
+    begin = datetimes.moment(start, "--from", now)
+    end = datetimes.moment(until, "--until", now) if until else begin + values.seconds(duration, "--for-duration")
+    if end <= now.timestamp():
+        raise UsageError(f"gpq nodes reserve: --until {until} is over", "name a moment that is still to come")
+    if end <= begin:
+        raise UsageError("gpq nodes reserve: it would end before it begins", "check --from and --until")
+    return messages.Reserve(node, begin, end, values.gpu_list(gpus, target) if colon else [], user)
+
+
+def yielded(node: str, seconds: float) -> messages.Yielded:
+    """Have `node` go back to its owner for so long, 0: no more. Raises GpqError where it cannot be asked."""
+    request = messages.Errand(node, "yield", {"seconds": seconds}, PATIENCE)
+    found = call(request, messages.ErrandResult).answer
+    if "error" in found:
+        raise GpqError(f"{node} could not be asked: {found['error']}", f"`gpq doctor {node}` looks further")
+    return messages.Yielded(node, str(found.get("user", "")), seconds or None, bool(found.get("wanted", True)))

@@ -1,0 +1,145 @@
+"""The first look at a server that is to be added: ship the agent, start it, ask what is there, and let it go again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpq_agent import wire
+
+from gpq import paths
+from gpq.config import NodeConfig
+from gpq.connectors import from_config
+from gpq.connectors.base import Channel
+from gpq.errors import GpqError
+from gpq.servers.host_keys import Talk
+
+REMARK_AFTER = 5.0  # seconds without a word from there
+PATIENCE = 75.0  # seconds for an answer: a driver without persistence mode takes its time
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the agent says of its machine."""
+
+    host: str
+    python: str
+    cores: int
+    memory_mib: int
+    driver: str
+    problem: str  # of the GPUs
+    notice: str  # on the GPUs, though nothing is wrong
+    devices: list[dict[str, Any]]
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a node's spool lies: of two names of one server, in the same folder in the same boot."""
+
+    boot_id: str
+    folder: str
+    beside: frozenset[str] = field(default=frozenset(), compare=False)  # other names that it may have
+
+
+def meet(name: str, node: NodeConfig, talk: Talk) -> tuple[Findings, Place]:
+    """Raises GpqError naming what is missing there."""
+    with tempfile.TemporaryDirectory() as folder:
+        connector = from_config.ssh(node, Path(folder) / "errors")
+        channel = connector.agent(from_config.ssh_arguments(name, node, paths.home()), _patiently(node.host, talk))
+        try:
+            greeting = _answer(channel, node.host, 0)
+            channel.writer.write(wire.encode({"v": wire.VERSION, "id": 1, "op": "probe"}))
+            probe = _answer(channel, node.host, 1)
+        finally:
+            channel.close()
+    place = Place(
+        str(greeting["boot_id"]),
+        os.path.dirname(str(greeting["path"])),
+        frozenset(map(str, probe.get("beside", ()))),
+    )
+    return findings(greeting, probe), place
+
+
+def findings(greeting: Mapping[str, Any], probe: Mapping[str, Any]) -> Findings:
+    """Of the agent's own words."""
+    return Findings(
+        host=str(greeting["host"]),
+        python=str(greeting["python"]),
+        cores=int(greeting["cores"]),
+        memory_mib=int(greeting["memory_mib"]),
+        driver=str(probe["driver"] or ""),
+        problem=str(probe["error"] or ""),
+        notice=str(probe.get("notice") or ""),
+        devices=list(probe["devices"]),
+        address=str(greeting["address"]),
+    )
+
+
+def _patiently(host: str, talk: Talk) -> Callable[[], None]:
+    """Says once what is being waited for."""
+    says_at = [time.monotonic() + REMARK_AFTER]
+
+    def waiting() -> None:
+        if time.monotonic() > says_at[0]:
+            says_at[0] = float("inf")
+            talk.note(f"{host} let us in, and its login scripts or its Python take their time")
+
+    return waiting
+
+
+def other_name(name: str, place: Place, nodes: Mapping[str, NodeConfig], talk: Talk) -> str:
+    """Under which of `nodes` the server at `place` is known already, "" for none that can be asked."""
+    behind_ssh = {other for other, node in nodes.items() if node.connector == "ssh"}
+    for other in sorted(place.beside & behind_ssh - {name}):
+        with contextlib.suppress(GpqError):  # it does not answer where this one does
+            if meet(other, nodes[other], talk)[1] == place:
+                return other
+    return ""
+
+
+def _answer(channel: Channel, host: str, number: int) -> dict[str, Any]:
+    until = time.monotonic() + PATIENCE
+    line = b""
+    descriptor = channel.reader.fileno()
+    while not line.endswith(b"\n"):
+        if not select.select([descriptor], [], [], max(until - time.monotonic(), 0.0))[0]:
+            raise GpqError(
+                f"{host}: the agent did not answer within {PATIENCE:.0f} s", "look at the server's load and disk"
+            )
+        piece = os.read(descriptor, 1 << 16)  # one request, one answer: nothing of the next can be in it
+        if not piece:
+            raise GpqError(f"{host}: the agent ended: {channel.last_words() or 'without a word'}", "")
+        line += piece
+    message = wire.decode(line)
+    if not message.get("ok") or message.get("id") != number:
+        raise GpqError(f"{host}: the agent refuses: {message.get('error', 'an answer that was not asked for')}", "")
+    return message
+
+
+def lines(name: str, found: Findings) -> list[str]:
+    """For a person."""
+    kinds: dict[str, int] = {}
+    for device in found.devices:
+        kind = f"{device['type']} ({device['memory_mib'] / 1024:.0f} GiB)" if device["kind"] == "cuda" else "CPU slot"
+        kinds[kind] = kinds.get(kind, 0) + 1
+    offer = ", ".join(f"{count} x {kind}" for kind, count in kinds.items()) or "no GPU, and no CPU slots were asked for"
+    return [
+        f"server    {name}: {found.host}, Python {found.python}, {found.cores} cores, {found.memory_mib / 1024:.0f} GiB",
+        f"GPUs      {offer}" + (f", driver {found.driver}" if found.driver else ""),
+        *(f"{label(device):<10}{device['state']}: {device['reason']}" for device in found.devices if device["reason"]),
+        *([f"problem   {found.problem}"] if found.problem else []),
+        *([f"note      {found.notice}"] if found.notice else []),
+    ]
+
+
+def label(device: Mapping[str, Any]) -> str:
+    """``GPU 3``."""
+    return f"GPU {device['index']}" if device["kind"] == "cuda" else str(device["id"])

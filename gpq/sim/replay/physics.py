@@ -1,0 +1,178 @@
+"""The physics of one simulated job: how far it gets in a stretch of time, and what it measures meanwhile.
+
+After the simulator of the OSDI'21 artifact (pollux.md 1.14): a (re)start holds its GPUs for a while without progress; then
+progress is gain / time of a step; the end of an epoch falls on a whole second; the batch is chosen anew at every epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import ceil, log
+
+import numpy as np
+
+from gpq.core.goodput.noise_curve import recorded
+from gpq.core.model.jobs import Placement
+from gpq.core.model.profile import ACCUMULATE, Noise, NoisePoint, ProfileRow
+from gpq.core.model.units import Seconds
+from gpq.core.state.learn_profile import is_usable
+from gpq.sim.measurements.ground_truth import Task
+
+Batch = tuple[int, int]  # atomic batch, accumulation steps
+_SLACK = 1e-8
+_ROW_WEIGHT = 100.0  # of a simulated measurement: steps
+_NOISE_SAMPLES = 10_000  # of a simulated noise scale: as many as make it certain
+
+
+@dataclass
+class Running:
+    """One job that was submitted. Its batch is set from outside at each start, and asked for after each epoch."""
+
+    task: Task
+    fixed_batch: int  # total; 0: as it is set
+    rng: np.random.Generator | None  # of measurement errors; None: exact
+    error: float = 0.0  # standard deviation of the logarithm of what is measured
+    placement: Placement | None = None
+    counts: tuple[int, ...] = ()
+    gpu_type: str = ""
+    batch: Batch = (0, 0)
+    waiting: Seconds = 0.0  # of a restart still to pay
+    epoch: int = 0
+    progress: float = 0.0  # base-batch steps
+    service: float = 0.0  # GPU-seconds
+    ended_at: Seconds | None = None
+    rows: dict[tuple[str, int, int, int], ProfileRow] = field(default_factory=dict)
+    noise: Noise | None = None
+    noise_curve: tuple[NoisePoint, ...] = ()
+    measured: int = 0  # grows with every new row or noise scale
+    stats: tuple[float, float] = (1.0, 0.0)
+
+    @property
+    def replicas(self) -> int:
+        return sum(self.counts)
+
+    def total_batch(self) -> int:
+        return self.replicas * self.batch[0] * (self.batch[1] + 1)
+
+    def base_choice(self) -> Batch:
+        """The batch before anything is known: the one asked for, or the base batch, split as it must be."""
+        truth = self.task.truth
+        least, most = self.bounds()
+        total = self.fixed_batch or max(truth.base_batch, least * self.replicas)
+        local = ceil(total / self.replicas - _SLACK)
+        if self.task.has_lost(ACCUMULATE):
+            return self._capped((local, 0))
+        accum = ceil(local / most - _SLACK) - 1
+        if self.fixed_batch and self.replicas == 1 and total > truth.base_batch:
+            accum = max(accum, 1)  # a single gradient has no noise scale of its own (Pollux)
+        return self._capped((ceil(local / (accum + 1) - _SLACK), accum))
+
+    def bounds(self) -> tuple[int, int]:
+        """(least, most) atomic batch on the GPUs that it has."""
+        return self.task.truth.measured(self.counts, self.gpu_type)
+
+    def set_batch(self, wanted: Batch | None) -> None:
+        self.batch = self.base_choice() if self.fixed_batch or wanted is None else self._capped(wanted)
+
+    def _capped(self, batch: Batch) -> Batch:
+        count = self.replicas * (batch[1] + 1)
+        largest = max(self.task.truth.max_batch, self.fixed_batch) // count
+        return max(min(batch[0], largest), 1), batch[1]
+
+    def times(self) -> tuple[Seconds, Seconds]:
+        """True (micro-batch without synchronising, whole optimiser step)."""
+        step, sync = self.task.truth.times(self.counts, self.batch[0], self.gpu_type)
+        grad = step - sync
+        return grad, step + grad * self.batch[1]
+
+    def speed(self, interference: float) -> float:
+        """True progress, base-batch steps a second."""
+        scale = self.total_batch() / self.task.truth.base_batch
+        sqr, var = self.stats
+        return (var + sqr) / (var / scale + sqr) / self.times()[1] * (1.0 - interference) / self.task.slowdown
+
+    def measure(self) -> None:
+        """What the job learns of its present configuration: one sample suffices."""
+        truth = self.task.truth
+        sqr, var = self.stats = truth.stats(self.total_batch(), self.epoch)
+        key = (self.gpu_type, len(self.counts), self.replicas, self.batch[0])
+        if key not in self.rows:
+            step, sync = truth.times(self.counts, self.batch[0], self.gpu_type)
+            error, another = self._error(), self._error()
+            self.rows[key] = ProfileRow(
+                key[1],
+                key[2],
+                key[3],
+                (step - sync) * error,
+                max(step * another, (step - sync) * error),
+                _ROW_WEIGHT,
+                key[0],
+            )
+            self.measured += 1
+        found = Noise(sqr, var * truth.base_batch * self._error(), _NOISE_SAMPLES)
+        if self.noise is None or (found.sqr, found.var) != (self.noise.sqr, self.noise.var):
+            self.noise = found
+            if is_usable(found):
+                self.noise_curve = recorded(self.noise_curve, self.progress, found)
+            self.measured += 1
+
+    def _error(self) -> float:
+        return float(np.exp(self.error * self.rng.standard_normal())) if self.rng is not None else 1.0
+
+    def advance(self, now: Seconds, seconds: Seconds, interference: float, choose: Callable[[], Batch | None]) -> None:
+        """`seconds` from `now` on, or to its end. `choose` gives the batch of the next epoch."""
+        if self.placement is None or self.ended_at is not None:
+            return
+        delay = min(self.waiting, seconds)
+        self.waiting -= delay
+        self.service += delay * self.replicas
+        now, left, truth = now + delay, seconds - delay, self.task.truth
+        while left > 0 and self.ended_at is None:
+            self.measure()
+            speed = self.speed(interference)
+            goal = truth.progress(self.epoch + 1)
+            if self.progress + speed * left < goal:
+                self.progress += speed * left
+                now, spent, left = now + left, left, 0.0
+            else:
+                spent = min(float(round((goal - self.progress) / speed)), left)
+                self.progress = goal
+                self.epoch += 1
+                now, left = now + spent, left - spent
+                if self.epoch >= truth.epochs:
+                    self.ended_at = now
+            self.service += spent * self.replicas
+            if self.ended_at is None and not self.fixed_batch:
+                self.set_batch(choose())
+
+    def seconds_to_end(self, interference: float) -> Seconds:
+        """At the present speed: an estimate of when to look again, never past the end of this epoch."""
+        if self.placement is None:
+            return float("inf")
+        self.stats = self.task.truth.stats(self.total_batch(), self.epoch)
+        goal = self.task.truth.progress(self.epoch + 1)
+        if self.epoch + 1 < self.task.truth.epochs:
+            return float("inf")
+        # Never 0: `advance` rounds what is left to whole seconds, and of less than half a one would make nothing, for ever.
+        return self.waiting + max(float(ceil((goal - self.progress) / self.speed(interference))), 1.0)
+
+    def start(self, placement: Placement | None, restart: Seconds) -> None:
+        """Give it these GPUs, or none."""
+        self.placement = placement
+        counts = (len(devices) for _, devices in placement.parts) if placement else ()
+        self.counts = tuple(sorted(counts, reverse=True))  # fullest node first, as the artifact lists them
+        self.gpu_type = placement.gpu_type if placement else ""
+        self.waiting = restart if placement else 0.0
+
+    @property
+    def fraction(self) -> float:
+        return self.progress / self.task.truth.progress(self.task.truth.epochs)
+
+
+def geometric_batches(least: int, most: int, count: int) -> list[int]:
+    """`count` atomic batches from least to most, evenly spaced in their logarithm, without repetition."""
+    if most <= least:
+        return [least]
+    found = np.exp(np.linspace(log(least), log(most), count))
+    return sorted({round(float(value)) for value in found})

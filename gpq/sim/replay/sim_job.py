@@ -1,0 +1,190 @@
+"""One job of a replay: its physics, and what of it the policy sees, as the daemon would show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from gpq.core.freedoms.habits import with_habits
+from gpq.core.goodput import estimates
+from gpq.core.model.jobs import BatchOrder, Job, JobSpec, JobState, Level, Placement
+from gpq.core.model.profile import RESIZE, RETUNE, Declared, LossPoint, Profile, ProfileRow, Progress
+from gpq.core.model.units import JobId, Seconds
+from gpq.core.rounds.batch_orders import typed
+from gpq.core.state.learn_profile import with_losses
+from gpq.policies.registry import Entry
+from gpq.sim.measurements.ground_truth import Task
+from gpq.sim.replay.physics import Batch, Running, geometric_batches
+from gpq.sim.replay.rules import Rules
+
+PROFILED_BATCHES = 10  # atomic batches of a one-GPU profile on arrival
+PROFILED_WEIGHT = 10.0  # steps that each of them was measured for: less than anything measured in the run
+
+
+@dataclass
+class Guest:
+    """One job that has arrived."""
+
+    running: Running
+    job: Job  # as it was last shown
+    rules: Rules
+    taught: Callable[[Job], Job]  # as its batch is chosen: with what earlier jobs of its program measured
+    logs_loss: bool = False
+    first_start: Seconds | None = None
+    restarts: int = -1  # the first start is none
+    sizes: list[tuple[Seconds, int]] = field(default_factory=list)
+    reported: int = -1  # of what it measured, the part that is in `job`
+
+    def seen(self) -> Job:
+        """The job as its reports have it up to now."""
+        running, job = self.running, self.job
+        if self.reported == running.measured and not self.rules.known_length:
+            return job
+        profile = job.profile
+        if self.reported != running.measured:
+            rows = tuple(running.rows[key] for key in sorted(running.rows))
+            early = profile.early_noise or running.noise
+            profile = replace(
+                profile, rows=rows, noise=running.noise, early_noise=early, noise_curve=running.noise_curve
+            )
+            self.reported = running.measured
+        if self.rules.known_length:
+            epochs = running.task.truth.epochs
+            profile = replace(
+                profile, progress=Progress(running.epoch, epochs, 0, 0, running.progress, running.fraction)
+            )
+        self.job = replace(job, profile=profile)
+        return self.job
+
+    def shown(self, now: Seconds) -> Job:
+        """The job as it is in the snapshot of a round."""
+        if self.logs_loss:
+            self._log_loss()
+        job, running = self.seen(), self.running
+        state = job.state
+        if job.placement is not None:
+            # Between events a restart is not disturbed; the timer alone comes as it comes (as in the artifact).
+            state = JobState.STARTING if self.rules.events and running.waiting > 0 else JobState.RUNNING
+        held = max(now - job.launched_at, 0.0) * running.replicas if job.launched_at is not None else 0.0
+        if state is not job.state or job.service != running.service - held:
+            self.job = job = replace(job, state=state, service=running.service - held)
+        return job
+
+    def _log_loss(self) -> None:
+        """The loss of this moment, if it has come further since the last."""
+        running, losses = self.running, self.job.profile.losses
+        total = float(running.total_batch() or running.fixed_batch or running.task.truth.base_batch)
+        if running.progress > (losses[-1].base_steps if losses else -1.0):
+            point = LossPoint(running.progress, running.task.truth.loss(total, running.progress))
+            self.job = replace(self.job, profile=replace(self.job.profile, losses=with_losses(losses, (point,))))
+
+    def batch(self) -> Batch | None:
+        """The batch that gpq would order now; None while nothing is known."""
+        running = self.running
+        if running.fixed_batch or running.placement is None:
+            return None
+        job = self.taught(self.seen())
+        bounds = running.bounds()
+        if bounds != running.task.truth.limits(running.gpu_type):  # the measurements do not reach as far as the limits
+            assert job.profile.declared is not None
+            least, most = bounds
+            here = replace(job.profile.declared, min_atomic_batch=least, max_atomic_batch=most, atomic_by_type=())
+            job = replace(job, profile=replace(job.profile, declared=here))
+        choice = estimates.best_batch(job, typed(running.placement))
+        return (choice.atomic_batch, choice.accum_steps) if choice is not None else None
+
+    def move(self, now: Seconds, placement: Placement | None) -> None:
+        """Give it these GPUs, or none."""
+        running = self.running
+        running.start(placement, running.task.restart)
+        self.sizes.append((now, running.replicas))
+        if placement is None:
+            self.job = replace(
+                self.job, placement=None, state=JobState.PENDING, launched_at=None, started_at=None,
+                service=running.service,
+            )  # fmt: skip
+            return
+        self.restarts += 1
+        self.first_start = now if self.first_start is None else self.first_start
+        self.job = replace(
+            self.job,
+            placement=placement,
+            state=JobState.RUNNING,
+            attempt=self.job.attempt + 1,
+            launched_at=now,
+            started_at=now,
+            first_started_at=self.first_start,
+            started_nodes=tuple(node for node, _ in placement.parts),
+            restarts=self.restarts,
+            restart_seconds=running.task.restart if self.restarts > 0 else None,
+            last_replicas=placement.replicas,
+            service=running.service,
+            order=BatchOrder(self.job.order.seq + 1),
+        )
+        running.set_batch(self.batch())
+
+
+def arrive(
+    number: JobId, task: Task, traits: Entry, rules: Rules, types: Sequence[str], taught: Callable[[Job], Job]
+) -> Guest:
+    """A job that was just submitted to a policy with these `traits`, on a cluster of GPUs of these `types`."""
+    rng = np.random.default_rng([rules.seed, number]) if rules.noise > 0 else None
+    fixed = task.batch_size if traits.own_batch else task.truth.fixed_batch
+    if task.has_lost(RETUNE):
+        fixed = fixed or task.truth.base_batch
+    running = Running(task, fixed, rng, rules.noise)
+    if rules.profiled:
+        _profile(running, types)
+    declared = _declared(task, fixed, rules, types)
+    profile = with_habits(Profile(declared), task.habits) if task.habits else Profile(declared)
+    job = Job(number, _spec(task, traits), task.at, profile=profile)
+    return Guest(running, job, rules, taught, logs_loss=traits.by_loss)
+
+
+def _spec(task: Task, traits: Entry) -> JobSpec:
+    gang = traits.gang or task.rigid or task.has_lost(RESIZE)
+    return JobSpec(
+        (f"{task.truth.name}.py",),
+        "/",
+        task.user,
+        0,
+        Level.SCRIPT,
+        task.name,
+        min_gpus=task.replicas if gang else 1,
+        max_gpus=task.replicas if gang else task.truth.most_replicas,
+        rigid=task.rigid,
+        gpu_type=task.gpu_type,
+    )
+
+
+def _declared(task: Task, fixed: int, rules: Rules, types: Sequence[str]) -> Declared:
+    truth = task.truth
+    base = fixed or truth.base_batch
+    least, most = truth.limits(types[0])
+    by_type = tuple((kind, *truth.limits(kind)) for kind in types) if len(types) > 1 else ()
+    work = truth.progress(truth.epochs) * truth.base_batch
+    return Declared(
+        adaptive=not fixed,
+        batch_size=base,
+        max_batch_size=truth.max_batch if not fixed else base,
+        min_atomic_batch=least,
+        max_atomic_batch=most,
+        dataset_size=round(work / truth.epochs) if rules.known_length else 0,
+        epochs=truth.epochs if rules.known_length else 0,
+        accumulate_alone=True,
+        statistical=True,
+        atomic_by_type=by_type,
+    )
+
+
+def _profile(running: Running, types: Sequence[str]) -> None:
+    """One-GPU step times of each type, as a job of Sia's artifact arrives with them."""
+    truth = running.task.truth
+    for kind in types:
+        least, most = truth.limits(kind)
+        for atomic in geometric_batches(least, most, PROFILED_BATCHES):
+            step, sync = truth.times((1,), atomic, kind)
+            running.rows[kind, 1, 1, atomic] = ProfileRow(1, 1, atomic, step - sync, step, PROFILED_WEIGHT, kind)
+    running.measured += 1

@@ -1,0 +1,96 @@
+"""A daemon takes over a database: its epoch, and what follows where the database is older than what was done with it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from dataclasses import dataclass, replace
+
+from gpq.core.model.jobs import Job, JobState
+from gpq.store import high_water_marks as beside
+from gpq.store import rows
+from gpq.store.high_water_marks import Marks
+from gpq.store.opening import PUT_META
+
+PATIENCE = 10.0  # seconds for which jobs of a copy do not start: servers tell first what runs there since
+COPY = "copy"  # a key of meta, in a backup alone: who finds it in the database has put the backup in its place
+
+
+@dataclass(frozen=True, slots=True)
+class Succession:
+    marks: Marks  # to be written before anybody is told of the epoch
+    note: str  # for the log; "": nothing special
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """Of a job's row what is asked of each: the whole is ten times as much to read."""
+
+    attempt: int = 0
+    lost_attempts: tuple[int, int] = (0, 0)
+
+
+def succeed(writer: sqlite3.Connection, found: Marks | None, first_id: int) -> Succession:
+    """Raise the epoch. Where the database was restored from a copy, ids and attempts go on above those that were given
+    out since, and what was lost is noted: it may run on servers, and is not ours to end.
+
+    In one transaction, before the marks are written: a daemon killed in between leaves a database that is ahead of them.
+    """
+    writer.execute("BEGIN IMMEDIATE")
+    try:
+        result = _succeed(writer, found, first_id)
+        writer.execute("COMMIT")
+    except BaseException:
+        if writer.in_transaction:
+            writer.execute("ROLLBACK")
+        raise
+    return result
+
+
+def _succeed(writer: sqlite3.Connection, found: Marks | None, first_id: int) -> Succession:
+    meta = dict(writer.execute("SELECT key, value FROM meta").fetchall())
+    store, epoch, is_copy = str(meta["id"]), int(meta["epoch"]), COPY in meta
+    is_ours = found is not None and found.store == store
+    behind = found is not None and (is_copy or not is_ours or found.epoch > epoch)
+    floor = found if found is not None and behind else Marks(store, 0, 0, 0)
+    (last,) = writer.execute("SELECT coalesce(max(id), 0) FROM jobs").fetchone()
+    next_id = max(int(meta["next_id"]), last + 1)
+    begin = max(next_id, first_id, floor.ids + 1)
+    if begin > next_id:
+        lost = [*json.loads(meta.get("lost_ids", "[]")), [next_id, begin - 1]]
+        writer.executemany(PUT_META, [("lost_ids", json.dumps(lost)), ("next_id", str(begin))])
+    attempts = _leap(writer, floor.attempts)
+    epoch = 1 + max(epoch, found.epoch if found is not None and is_ours else 0)
+    writer.execute(PUT_META, ("epoch", str(epoch)))
+    writer.execute("DELETE FROM meta WHERE key = ?", (COPY,))
+    have = found or floor
+    after = Marks(
+        store,
+        epoch,
+        beside.raised(have.ids, begin, beside.IDS),
+        beside.raised(have.attempts, max(attempts, floor.attempts) + 1, beside.ATTEMPTS),
+    )
+    note = ""
+    if is_copy or (behind and is_ours):
+        note = f"the database was restored from a copy: new jobs begin with {begin}; what ran since then is left alone"
+    return Succession(after, note)
+
+
+def _leap(writer: sqlite3.Connection, ceiling: int) -> int:
+    """Later attempts of the jobs that live get numbers above `ceiling`. Returns the greatest number that is known."""
+    greatest = 0
+    query = "SELECT id, state, user, name, ended_at, checksum, body FROM jobs WHERE ended_at IS NULL ORDER BY id"
+    for *columns, checksum, body in writer.execute(query).fetchall():
+        if rows.checksum(*columns, body) != checksum:
+            continue  # told as it is read
+        has = rows.decode(str(body), Attempts)
+        greatest = max(greatest, has.attempt, has.lost_attempts[1])
+        if ceiling > max(has.attempt, has.lost_attempts[1]):
+            job = rows.decode(str(body), Job)
+            first = min(job.lost_attempts[0], job.attempt + 1) if any(job.lost_attempts) else job.attempt + 1
+            wait = max(job.not_before, time.time() + PATIENCE) if job.state is JobState.PENDING else job.not_before
+            after = rows.encode(replace(job, lost_attempts=(first, ceiling), not_before=wait))
+            put = (rows.checksum(*columns, after), after, columns[0])
+            writer.execute("UPDATE jobs SET checksum = ?, body = ? WHERE id = ?", put)
+    return greatest

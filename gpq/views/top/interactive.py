@@ -1,0 +1,150 @@
+"""The interactive picture of `gpq top`: the list of jobs with a cursor, the GPUs above it, who gets what below it.
+
+Everything fits in the size it is given; what does not is scrolled to, or counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from gpq.rpc.messages import JobView, TopView
+from gpq.views import plain
+from gpq.views.plain import safe
+from gpq.views.queue import ENDED
+from gpq.views.top import job_columns, once
+from gpq.views.top.utilisation import Past
+
+LAST = "age"  # of the columns of jobs
+Key = Callable[[JobView], float | str | None]
+KEYS: Mapping[str, Key] = {
+    "job": lambda job: job.id,
+    "name": lambda job: job.name.casefold(),
+    "user": lambda job: job.user.casefold(),
+    "state": lambda job: job.state,
+    "GPUs": lambda job: job.gpus,
+    "batch": lambda job: job.total_batch or None,
+    "goodput": lambda job: job.goodput,
+    "eff": lambda job: job.efficiency,
+    "done": lambda job: job.progress,
+    "ETA": lambda job: job.eta_seconds,
+    "thruput": lambda job: job.throughput,
+    "restarts": lambda job: job.restarts,
+    "prio": lambda job: job.priority,
+    "age": lambda job: job.age_seconds,
+}
+ONLY_JOBS = 12  # lines below which the jobs have the screen for themselves
+NO_LOWER = 18  # lines below which fairness and changes are left out
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What of the list is looked at."""
+
+    selected: int | None = None  # the job under the cursor
+    first: int = 0  # row at the top
+    sort: str = ""  # the title of a column; "": running first, or as the query orders
+    descending: bool = False
+    filter: str = ""
+
+
+def titles(rows: Sequence[JobView], look: Look, width: int) -> list[str]:
+    """The columns that there is room for and something in."""
+    return job_columns.titles(rows, width, LAST, look.sort)
+
+
+def ordered(jobs: Sequence[JobView], look: Look) -> list[JobView]:
+    """Rows of which the sorted column is not known come last, whichever way it is sorted."""
+    if not look.sort:
+        if "sort=" in look.filter:
+            return list(jobs)
+        return sorted(jobs, key=lambda job: (job.state in ENDED, job.gpus == 0, job.id))
+    key = KEYS[look.sort]
+    known = [(value, job) for job in jobs if (value := key(job)) is not None]
+    known.sort(key=lambda pair: pair[0], reverse=look.descending)
+    return [*(job for _, job in known), *(job for job in jobs if key(job) is None)]
+
+
+def place(rows: Sequence[JobView], look: Look) -> int:
+    """Of the cursor; that of a job that is gone is 0."""
+    return next((index for index, job in enumerate(rows) if job.id == look.selected), 0)
+
+
+def first_row(rows: Sequence[JobView], look: Look, room: int) -> int:
+    """The row at the top with which the cursor is seen, moved as little as can be."""
+    at = place(rows, look)
+    first = min(max(look.first, at - room + 1), at)
+    return max(min(first, len(rows) - room), 0)
+
+
+def room_for_jobs(view: TopView, jobs: int, height: int) -> int:
+    """Rows of jobs that are seen at once."""
+    return max(_lines(view, jobs, height)[1] - 1, 1)
+
+
+def _lines(view: TopView, jobs: int, height: int) -> tuple[int, int, int]:
+    """Lines inside the panels of GPUs, jobs and the lower ones; 0: left out."""
+    devices = sum(len(node.devices) for node in view.nodes)
+    if height < ONLY_JOBS:
+        return 0, max(height - 2, 1), 0
+    if height < NO_LOWER:
+        gpus = min(max(devices, 1), (height - 4) // 3)
+        return gpus, height - 4 - gpus, 0
+    found = once.shares(height + 1, devices=devices, jobs=jobs, users=len(view.users))
+    return found[0] or 1, found[1] or 2, found[2] or 2
+
+
+def picture(view: TopView, rows: list[JobView], look: Look, past: Past, width: int, height: int) -> RenderableType:
+    """`rows`: the jobs of `view` in order. What stands above and below it is not counted in `height`."""
+    live = [job for job in rows if job.state not in ENDED]
+    gpus, jobs, lower = _lines(view, len(rows), height)
+    parts: list[RenderableType] = []
+    if gpus:
+        parts.append(once.panel("GPUs", once.device_table(view.nodes, gpus, width, past), gpus))
+    room = jobs - 1
+    first = first_row(rows, look, room)
+    title = _title(rows, first, len(rows[first : first + room]), look, width)
+    parts.append(once.panel(title, _table(rows, first, room, look, width), jobs))
+    if lower:
+        parts += once.lower(view, live, width, lower)
+    return Group(*parts)
+
+
+def _title(rows: Sequence[JobView], first: int, shown: int, look: Look, width: int) -> Text:
+    """`goodput  1-8 of 60  by ETA, descending  /user=ana`."""
+    parts = ["goodput"]
+    if shown < len(rows):
+        parts.append(f"{first + 1}-{first + shown} of {len(rows)}")
+    if look.sort:
+        parts.append(f"by {look.sort}{', descending' if look.descending else ''}")
+    if look.filter:
+        parts.append(f"/{safe(look.filter)}")
+    return Text(plain.cut("  ".join(parts), max(width - 8, 7), plain.ellipsis()))
+
+
+def _table(rows: list[JobView], first: int, room: int, look: Look, width: int) -> RenderableType:
+    shown = rows[first : first + room]
+    if not shown:
+        return Text(
+            "no job matches: / changes the filter, Esc ends it" if look.filter else "no jobs: gpq submit queues one"
+        )
+    found = [job_columns.cells(job) for job in shown]
+    names, reason = job_columns.with_reason(titles(rows, look, width), rows, found, width, look.sort)
+    down, up = ("↓", "↑") if plain.ellipsis() == "…" else ("v", "^")
+    heads = {look.sort: look.sort + (down if look.descending else up)}
+    table = once.grid(
+        "",
+        *(heads.get(name, name) for name in names),
+        right=" ".join(heads.get(name, name) for name in job_columns.RIGHT.split()),
+        give="reason" if reason else heads.get("name", "name"),
+        expand=width < once.WIDE,
+    )
+    for job, row in zip(shown, found, strict=True):
+        cells = job_columns.narrowed(row, reason)
+        here = job.id == look.selected
+        over = "dim" if job.state in ENDED else ""
+        table.add_row(">" if here else "", *(cells[name] for name in names), style="reverse" if here else over)
+    return table

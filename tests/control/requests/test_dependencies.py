@@ -1,0 +1,84 @@
+"""`--after`: which jobs are meant, what is to be waited for, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpq.control.requests.dependencies import StillEnding, awaited, dependencies, refuse_circle
+from gpq.core.model.jobs import Dependency, Job, JobState, On, Snapshot
+from gpq.core.model.units import JobId
+from gpq.errors import NotFound, Refused, UsageError
+from gpq.store.memory import MemoryStore
+from tests.support import builders
+
+
+def job(number: int, *awaits: int, **more: object) -> Job:
+    return builders.job(number, awaits=tuple(Dependency(JobId(name)) for name in awaits), **more)  # type: ignore[arg-type]
+
+
+def snapshot(*jobs: Job) -> Snapshot:
+    return Snapshot(jobs={each.id: each for each in jobs}, next_id=20)
+
+
+def history(**ended: JobState) -> MemoryStore:
+    past = MemoryStore()
+    past.commit([], Snapshot(next_id=20), [job(int(n[1:]), state=state, ended_at=1.0) for n, state in ended.items()])
+    return past
+
+
+def test_words_name_jobs_and_how_they_are_to_end() -> None:
+    state, past = snapshot(job(1), job(2), job(7)), history(j5=JobState.FAILED)
+    assert dependencies(["7:any", "1-2,5:notok"], state, past) == (
+        Dependency(JobId(1)),
+        Dependency(JobId(2)),
+        Dependency(JobId(5), On.NOTOK),
+        Dependency(JobId(7), On.ANY),
+    )
+    assert dependencies(["1", "1:ok"], state, past) == (Dependency(JobId(1)),)
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "told"),
+    [
+        (["1:maybe"], UsageError, "no such condition"),
+        (["1:"], UsageError, "no such condition"),
+        ([":ok"], UsageError, "no such condition"),
+        ([""], UsageError, "no such condition"),
+        (["all"], UsageError, "which ones"),
+        (["1:ok", "1:any"], UsageError, "twice"),
+        (["9"], NotFound, "no job 9"),
+        (["nobody:any"], NotFound, "no job is named"),
+    ],
+)
+def test_words_that_name_nothing_are_refused(words: list[str], error: type[Exception], told: str) -> None:
+    with pytest.raises(error, match=told):
+        dependencies(words, snapshot(job(1)), history())
+
+
+def test_what_has_ended_well_is_waited_for_no_more() -> None:
+    asked = (Dependency(JobId(1)), Dependency(JobId(2)), Dependency(JobId(3), On.NOTOK))
+    past = history(j2=JobState.COMPLETED, j3=JobState.CANCELLED)
+    assert awaited(asked, snapshot(job(1)), lambda ids: past.history(ids=ids)) == (Dependency(JobId(1)),)
+
+
+@pytest.mark.parametrize(
+    ("state", "on"), [(JobState.FAILED, On.OK), (JobState.TIMEOUT, On.OK), (JobState.COMPLETED, On.NOTOK)]
+)
+def test_what_has_ended_otherwise_is_refused(state: JobState, on: On) -> None:
+    past = history(j1=state)
+    with pytest.raises(Refused, match="job 1 "):
+        awaited([Dependency(JobId(1), on)], snapshot(), lambda ids: past.history(ids=ids))
+
+
+def test_an_end_that_is_not_on_disk_yet_is_asked_for_again() -> None:
+    with pytest.raises(StillEnding):
+        awaited([Dependency(JobId(1))], snapshot(), lambda ids: [])
+
+
+def test_nobody_waits_for_himself() -> None:
+    state = snapshot(job(1), job(2, 1), job(3, 2), job(4))
+    with pytest.raises(Refused, match="wait for itself"):
+        refuse_circle(state.jobs[JobId(1)], [Dependency(JobId(3))], state)
+    with pytest.raises(Refused, match="wait for itself"):
+        refuse_circle(state.jobs[JobId(1)], [Dependency(JobId(1))], state)
+    refuse_circle(state.jobs[JobId(4)], [Dependency(JobId(3)), Dependency(JobId(1))], state)

@@ -1,0 +1,98 @@
+"""What one GPU more is worth, and to whom: by the same models as the round's."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from gpq.core.explain import what_if
+from gpq.core.explain.explain import explain
+from gpq.core.model.jobs import Job, Snapshot
+from gpq.core.model.profile import Noise, Profile, ProfileRow
+from gpq.core.model.units import JobId
+from gpq.core.rounds.motives import reallocations
+from tests.support.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
+
+NODE = node("a", 4)
+
+
+def profile(scale: float) -> Profile:
+    """Measured with 1, 2 and 3 GPUs; `scale`: how much of a GPU more is gained (1 = all)."""
+    rows = tuple(ProfileRow(1, k, 64, 0.08, 0.1 * k ** (1 - scale), 100.0) for k in (1, 2, 3))
+    noise = Noise(1.0, 4000.0, 100)
+    return Profile(declared=DECLARED, rows=rows, noise=noise, atomic_batch=64, samples_per_second=640.0)
+
+
+def two(scale: float = 0.9, other: float = 0.2) -> Snapshot:
+    return snapshot(
+        NODE,
+        running(1, on("a", 0, 1), spec_=spec(up_to=4), profile=profile(scale)),
+        running(2, on("a", 2, 3), spec_=spec(up_to=4), profile=profile(other)),
+        now=1000.0,
+    )
+
+
+def of(state: Snapshot, number: int) -> Job:
+    return state.jobs[JobId(number)]
+
+
+def test_more_is_worth_more_to_who_scales_better() -> None:
+    state = two()
+    well, badly = what_if.more(state, of(state, 1)), what_if.more(state, of(state, 2))
+    assert well is not None
+    assert badly is not None
+    assert (well.gpus, badly.gpus) == (3, 3)
+    assert well.ratio > badly.ratio
+    [giver] = what_if.givers(state, of(state, 1))
+    assert (giver.job, giver.gpus) == (2, 1)
+    assert giver.ratio < 1.0
+
+
+def test_who_could_give_and_what_it_would_lose_is_said() -> None:
+    state = two()
+    more, who = what_if.lines(state, of(state, 1))
+    assert more.startswith("3 GPUs would change its goodput by +")
+    assert re.fullmatch(r"who could give: job 2 would lose [1-9]\d?% with 1", who)
+    assert more in explain(state, {}, of(state, 1)).reasons
+
+
+def test_free_gpus_that_were_not_worth_it_are_named() -> None:
+    state = snapshot(NODE, running(1, on("a", 0, 1), spec_=spec(up_to=4), profile=profile(0.0)), now=1000.0)
+    [said] = what_if.lines(state, of(state, 1))
+    assert "2 are free, and that was not worth a restart" in said
+
+
+def test_more_that_would_be_slower_is_no_question_of_restarts() -> None:
+    state = snapshot(NODE, running(1, on("a", 0), spec_=spec(up_to=4), profile=profile(-3.0)), now=1000.0)
+    [said] = what_if.lines(state, of(state, 1))
+    assert re.fullmatch(r"2 GPUs would not make it faster: its goodput would change by -\d+%", said)
+
+
+def test_who_cannot_be_resized_has_no_bargains() -> None:
+    state = snapshot(NODE, running(1, on("a", 0), spec_=black_box()), now=1000.0)
+    assert what_if.lines(state, of(state, 1)) == []
+    assert what_if.more(state, job(5)) is None
+    full = snapshot(NODE, running(1, on("a", 0, 1), spec_=spec(gpus=2, up_to=2), profile=profile(0.9)), now=1000.0)
+    assert what_if.more(full, of(full, 1)) is None
+    assert what_if.fewer(full, of(full, 1)) is None
+
+
+def test_the_batch_is_told_against_the_one_that_was_declared() -> None:
+    state = two()
+    plain = explain(state, {}, of(state, 1)).reasons
+    assert any("total batch of 128" in line for line in plain)
+    fixed = replace(of(state, 1), profile=replace(profile(0.9), declared=replace(DECLARED, adaptive=False)))
+    told = explain(replace(state, jobs={fixed.id: fixed}), {}, fixed).reasons
+    assert "its total batch is 128: it lets gpq change its GPUs, not its batch" in told
+
+
+def test_a_reallocation_says_what_changed_for_whom() -> None:
+    state = two()
+    wanted = {JobId(1): on("a", 0, 1, 2), JobId(2): on("a", 3)}
+    state = replace(state, jobs={**state.jobs, JobId(3): running(3, on("a", 0))})
+    grown, shrunk, gone = reallocations(state, wanted, {JobId(1): "x", JobId(2): "y", JobId(3): "z"})
+    assert (grown.before, grown.after, shrunk.before, shrunk.after, gone.before, gone.after) == (2, 3, 2, 1, 1, 0)
+    assert grown.ratio is not None
+    assert shrunk.ratio is not None
+    assert grown.ratio > 1.0 > shrunk.ratio
+    assert gone.ratio is None

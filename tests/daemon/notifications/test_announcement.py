@@ -1,0 +1,79 @@
+"""What is told of a job, in which words, and that neither its command nor its environment is among them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpq.core.model.events import Cancelled, Failed, Held, Started, Stopped, Succeeded, TimeLimitReached
+from gpq.core.model.jobs import Exit, Job, JobState
+from gpq.core.model.units import JobId, NodeId
+from gpq.daemon.notifications.announcement import digest, headline, is_wanted, letter, word_of
+from tests.support.builders import job, on, running, spec
+
+ONE = JobId(1)
+GOING = running(
+    1, on("a", 0, 1), spec_=spec(name="train", argv=("train.py", "--api-key", "geheim"), env=(("K", "versteckt"),))
+)
+BAD = Exit(code=3)
+
+
+def over(state: JobState, end: Exit | None = None) -> Job:
+    return replace(GOING, state=state, placement=None, exit=end, run_seconds=7200.0)
+
+
+@pytest.mark.parametrize(
+    ("event", "now", "word"),
+    [
+        (Started(1.0, ONE, 1, NodeId("a")), GOING, "start"),
+        (Started(1.0, ONE, 2, NodeId("a")), replace(GOING, attempt=2), "restart"),
+        (Started(1.0, ONE, 1, NodeId("b")), GOING, ""),  # another server of the same attempt
+        (Stopped(1.0, ONE, BAD, failed=True), GOING, "retry"),
+        (Stopped(1.0, ONE, BAD), GOING, ""),
+        (Held(1.0, ONE, "held: failed 3 times in a row"), GOING, "fail"),
+        (Held(1.0, ONE), GOING, ""),
+        (Failed(1.0, ONE, BAD), GOING, "fail"),
+        (TimeLimitReached(1.0, ONE), GOING, "fail"),
+        (Succeeded(1.0, ONE, Exit(0)), GOING, "end"),
+        (Cancelled(1.0, ONE), GOING, "end"),
+    ],
+)
+def test_each_fact_has_its_word(event: Failed, now: Job, word: str) -> None:
+    assert word_of(event, now) == word
+
+
+def test_a_failure_is_an_end_too_and_a_hold_is_none() -> None:
+    asks = replace(GOING, spec=replace(GOING.spec, notify=("slack",), notify_on=("end",)))
+    assert is_wanted("fail", Failed(1.0, ONE, BAD), asks)
+    assert not is_wanted("fail", Held(1.0, ONE, "held: x"), asks)
+    assert not is_wanted("start", Started(1.0, ONE, 1, NodeId("a")), asks)
+    fails = replace(asks, spec=replace(asks.spec, notify_on=("fail",)))
+    assert is_wanted("fail", Held(1.0, ONE, "held: x"), fails)
+    assert not is_wanted("end", Succeeded(1.0, ONE, Exit(0)), fails)
+
+
+def test_headlines() -> None:
+    assert headline(over(JobState.FAILED, BAD), "fail", "") == "job 1 train failed: exit 3"
+    assert headline(over(JobState.COMPLETED), "end", "completed") == "job 1 train completed"
+    assert headline(over(JobState.CANCELLED), "end", "cancelled") == "job 1 train was cancelled"
+    assert headline(GOING, "start", "") == "job 1 train runs"
+    assert headline(job(1, state=JobState.HELD), "fail", "held: failed 3 times") == "job 1 is held: failed 3 times"
+
+
+def test_a_letter_has_the_end_of_the_log_and_nothing_of_the_command_or_the_environment() -> None:
+    told = letter(over(JobState.FAILED, BAD), "fail", "", ["step 1", "boom"], "", now=100.0)
+    assert told.title == "gpq: job 1 train failed: exit 3"
+    assert "The last 2 lines of its log:\nstep 1\nboom\n" in told.body
+    assert "gpq logs 1" in told.body
+    assert "geheim" not in told.body + told.title
+    assert "versteckt" not in told.body
+    without = letter(over(JobState.FAILED, BAD), "fail", "", [], "Its log cannot be had now: a is silent", now=100.0)
+    assert "Its log cannot be had now: a is silent" in without.body
+
+
+def test_many_are_one_message_with_a_bound() -> None:
+    told = digest([f"job {number} completed" for number in range(100)])
+    assert told.title == "gpq: 100 news of jobs"
+    assert told.body.count("\n") == 50
+    assert told.body.endswith("and 50 more: gpq status")

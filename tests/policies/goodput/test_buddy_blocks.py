@@ -1,0 +1,106 @@
+"""Blocks of free devices against every way to lay shapes onto nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpq.core.model.jobs import Shape
+from gpq.core.model.units import JobId
+from gpq.policies.goodput.buddy_blocks import blocks_of, choose
+from gpq.policies.goodput.candidates import menu_of
+from gpq.policies.goodput.valuation import Valued
+
+nodes = st.lists(st.integers(1, 8), min_size=1, max_size=4)
+
+
+def fits(free: Sequence[int], sizes: Sequence[int]) -> bool:
+    """Can jobs of one node each of these sizes be laid onto the nodes? Every way is tried."""
+
+    @cache
+    def rest(left: tuple[int, ...], todo: tuple[int, ...]) -> bool:
+        if not todo:
+            return True
+        ways = {tuple(sorted((*left[:at], room - todo[0], *left[at + 1 :]))) for at, room in enumerate(left)}
+        return any(min(way) >= 0 and rest(way, todo[1:]) for way in ways)
+
+    return rest(tuple(sorted(free)), tuple(sorted(sizes, reverse=True)))
+
+
+def on_one(size: int) -> Shape:
+    return Shape(size, 1)
+
+
+def valued(number: int, worths: dict[int, float], tidy: Sequence[int]) -> Valued:
+    sizes = [*(size for size in worths if size in tidy), *(size for size in worths if size not in tidy)]
+    shapes = (None, *(on_one(size) for size in sizes))
+    return Valued(JobId(number), menu_of(shapes, 1 + len(tidy)), np.array([0.0, *(worths[size] for size in sizes)]))
+
+
+@given(nodes, st.lists(st.sampled_from([1, 2, 4, 8]), max_size=8))
+def test_powers_of_two_fit_exactly_when_no_level_is_crowded(free: list[int], sizes: list[int]) -> None:
+    largest = 1 << (max(free).bit_length() - 1)
+    sizes = [min(size, largest) for size in sizes]
+    assert (not blocks_of({"": free}).crowded(map(on_one, sizes))) == fits(free, sizes)
+
+
+@given(nodes, st.lists(st.lists(st.floats(0, 9), min_size=3, max_size=3), min_size=1, max_size=4))
+@settings(deadline=None)
+def test_what_is_chosen_fits_and_nothing_that_fits_is_worth_more(free: list[int], worths: list[list[float]]) -> None:
+    sizes = [size for size in (1, 2, 4) if size <= 1 << (max(free).bit_length() - 1)]
+    choices = [valued(n, dict(zip(sizes, own, strict=False)), sizes) for n, own in enumerate(worths, 1)]
+    picked = choose(choices, blocks_of({"": free}))
+    assert picked is not None
+
+    def laid(options: Sequence[int]) -> list[int]:
+        shapes = [each.shapes[option] for each, option in zip(choices, options, strict=True)]
+        return [shape.replicas for shape in shapes if shape is not None]
+
+    def worth(options: Sequence[int]) -> float:
+        return sum(float(each.values[option]) for each, option in zip(choices, options, strict=True))
+
+    assert fits(free, laid(picked))
+    others = product(*(range(len(each.shapes)) for each in choices))
+    assert worth(picked) == pytest.approx(max(worth(each) for each in others if fits(free, laid(each))))
+
+
+def test_who_is_worth_least_gives_way_and_what_is_left_over_makes_a_larger_piece() -> None:
+    """Nodes with 3 of 4 free: five jobs on two GPUs each fit the sum of 10 and not the nodes."""
+    free = [3, 3, 4]
+    choices = [valued(n, {1: 1.0, 2: 4.0 + n, 3: 4.5 + 1.1 * n, 4: 4.6 + 1.1 * n}, (1, 2, 4)) for n in range(1, 6)]
+    assert not fits(free, [2, 2, 2, 2, 2])
+    picked = choose(choices, blocks_of({"": free}))
+    assert picked is not None
+    shapes = [each.shapes[option] for each, option in zip(choices, picked, strict=True)]
+    assert [shape.replicas if shape else 0 for shape in shapes] == [1, 2, 2, 2, 3]
+
+
+def test_pieces_are_powers_of_two_and_what_spans_nodes_takes_the_largest_whole() -> None:
+    blocks = blocks_of({"": [1, 4, 4, 3]})
+    assert [blocks.pieces(Shape(n, 1)) for n in (1, 3, 6, 7)] == [[1], [1, 2], [2, 4], [1, 2, 4]]
+    assert blocks.pieces(Shape(11, 3)) == [4, 4, 1, 2]
+    assert blocks.pieces(Shape(6, 2)) == [4, 2]
+
+
+def test_a_node_whose_size_is_no_power_of_two_is_used_whole() -> None:
+    """3 + 1 of servers with 3 and 1: no block of four, and room all the same."""
+    blocks = blocks_of({"": [3, 1]})
+    spans = Shape(4, 2)
+    assert not blocks.crowded([spans])
+    one = Valued(JobId(1), menu_of((on_one(3), None, spans), 3), np.array([1.0, 0.0, 1.2]))
+    assert choose([one], blocks) == [2]
+    other = Valued(JobId(2), menu_of((None, on_one(1)), 2), np.array([0.0, 1.0]))
+    assert choose([one, other], blocks) == [0, 1]
+
+
+def test_types_of_gpus_are_told_apart() -> None:
+    blocks = blocks_of({"a": [3], "b": [4]})
+    assert blocks.capacities == {"a": 3, "b": 4}
+    assert blocks.crowded([Shape(2, 1, "a"), Shape(2, 1, "a")]) == {("a", 2), ("a", 1)}
+    assert not blocks.crowded([Shape(2, 1, "a"), Shape(1, 1, "a"), Shape(4, 1, "b")])
