@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpq_agent import wire
+from gpq_agent.node.errors import SpoolError
 from gpq_agent.node.launch import parse_order
-from gpq_agent.node.spool import SpoolError
 from gpq_agent.node.supervise import STOP_RANK, TERM_GRACE
 
 from tests.dst.agents import Agent

@@ -11,7 +11,7 @@ import time
 from typing import Generator, List, Set
 
 from gpq_agent.node import procs, storage, trees
-from gpq_agent.node.spool import SpoolError
+from gpq_agent.node.errors import SpoolError
 from gpq_agent.node.trees import FOLDER, LINK, Entry
 
 SPARE = 64 << 20  # bytes of the disk that are left free

@@ -14,10 +14,10 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from gpq_agent import records, wire
 from gpq_agent.node import environments, gpu_names, guard, launch, patiently, procs, shim, spool
+from gpq_agent.node.errors import SpoolError
 from gpq_agent.node.leases import boottime
 from gpq_agent.node.locks import Locks, close
 from gpq_agent.node.shapes import NOTE, SHAPES, STOP_RANK, beyond
-from gpq_agent.node.spool import SpoolError
 from gpq_agent.node.tree import Tree
 
 SCAN_PERIOD = 1.0  # seconds for which one look over all of /proc serves

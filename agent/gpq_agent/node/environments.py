@@ -16,7 +16,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from gpq_agent import records, wire
 from gpq_agent.node import attributes, launch, logs, patiently, shim
-from gpq_agent.node.spool import LOCK, Spool, SpoolError, is_locked, try_lock
+from gpq_agent.node.errors import SpoolError
+from gpq_agent.node.spool import LOCK, Spool, is_locked, try_lock
 
 Message = Dict[str, Any]
 LOG, SETUP, ANSWER, EXPORTS = "log", "setup.json", "answer.json", "exports"

@@ -10,7 +10,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from gpq_agent import wire
 from gpq_agent.node import checkup, gpu_report, shim
-from gpq_agent.node.spool import Spool, SpoolError
+from gpq_agent.node.errors import SpoolError
+from gpq_agent.node.spool import Spool
 
 Message = Dict[str, Any]
 LONGEST = 120.0  # seconds

@@ -17,7 +17,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional
 import gpq_agent
 from gpq_agent import wire
 from gpq_agent.node import checkup, gpu_beside, gpu_facts, gpu_lines, gpu_looks, locks, procs
-from gpq_agent.node.spool import SpoolError
+from gpq_agent.node.errors import SpoolError
 
 FACTS_LIMIT = 20.0  # seconds
 TORCH_LIMIT = 25.0

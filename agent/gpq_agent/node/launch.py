@@ -13,8 +13,9 @@ from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
 from gpq_agent import wire
 from gpq_agent.node import attributes, ending, gpu_names, login, meeting, network, patiently
+from gpq_agent.node.errors import SpoolError
 from gpq_agent.node.leases import STORE, age
-from gpq_agent.node.spool import Spool, SpoolError
+from gpq_agent.node.spool import Spool
 from gpq_agent.node.storage import HASH
 
 THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")

@@ -12,7 +12,8 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 from gpq_agent import records, wire
 from gpq_agent.node import procs
-from gpq_agent.node.spool import Spool, SpoolError
+from gpq_agent.node.errors import SpoolError
+from gpq_agent.node.spool import Spool
 
 
 class Epoch(NamedTuple):

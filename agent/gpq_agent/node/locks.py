@@ -20,7 +20,8 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional
 
 from gpq_agent import records, wire
 from gpq_agent.node import people
-from gpq_agent.node.spool import SpoolError, try_lock, try_share
+from gpq_agent.node.errors import SpoolError
+from gpq_agent.node.spool import try_lock, try_share
 
 FOLDERS = ("/run/gpq", "/run/lock", "/tmp")  # not /dev/shm: systemd empties it of a user's files at the last logout
 PATIENCE = 0.5  # seconds to wait for somebody who only looked whether the lock is held

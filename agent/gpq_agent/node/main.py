@@ -12,9 +12,10 @@ from typing import Dict, List, Optional
 
 from gpq_agent import wire
 from gpq_agent.node import attributes, gpu_names, login, slots
+from gpq_agent.node.errors import SpoolError
 from gpq_agent.node.locks import FOLDERS
 from gpq_agent.node.requests import Agent
-from gpq_agent.node.spool import Spool, SpoolError
+from gpq_agent.node.spool import Spool
 
 LINE_LIMIT = 8 << 20
 _FOLDERS = "the first shared one of {}".format(", ".join(FOLDERS))

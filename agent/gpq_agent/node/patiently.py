@@ -11,7 +11,7 @@ import time
 from typing import Callable, Dict, List
 
 from gpq_agent.node import procs
-from gpq_agent.node.spool import SpoolError
+from gpq_agent.node.errors import SpoolError
 
 PATIENCE = 4.0  # seconds; the daemon takes an agent that says nothing for 11 s as silent
 AGAIN_AFTER = 10.0  # seconds for which a place that did not answer is not asked again

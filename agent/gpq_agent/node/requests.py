@@ -19,12 +19,13 @@ from gpq_agent.node.attempts import LIVE, Attempts
 from gpq_agent.node.devices import Devices
 from gpq_agent.node.environments import Environments
 from gpq_agent.node.errands import Errands
+from gpq_agent.node.errors import SpoolError
 from gpq_agent.node.leases import Reign
 from gpq_agent.node.locks import TAKEN, Locks
 from gpq_agent.node.pulses import pulses
 from gpq_agent.node.release import Release
 from gpq_agent.node.shapes import statement
-from gpq_agent.node.spool import Spool, SpoolError
+from gpq_agent.node.spool import Spool
 from gpq_agent.node.staging import PARALLEL, Staging
 from gpq_agent.node.trials import Trials
 from gpq_agent.node.yielding import Yielding

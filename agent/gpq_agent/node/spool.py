@@ -18,6 +18,7 @@ import uuid
 from typing import Any, Dict, List, NamedTuple, Optional, Type
 
 from gpq_agent import records, wire
+from gpq_agent.node.errors import SpoolError
 
 LOCK = "lock"
 FORGOTTEN = "forgotten"
@@ -27,16 +28,6 @@ RESERVE = ".reserve"
 RESERVE_BYTES = 4096
 LOCK_PATIENCE = 20.0  # seconds to wait for another agent's state change
 MOST_BESIDE = 1000  # entries of a folder that are looked at
-
-
-class SpoolError(Exception):
-    """What the daemon is told: one line, a hint, and of what kind it is (wire.REFUSALS)."""
-
-    def __init__(self, message: str, hint: str = "", kind: str = "wrong") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
-        self.kind = kind
 
 
 class Identity(NamedTuple):

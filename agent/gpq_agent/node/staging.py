@@ -16,8 +16,8 @@ from typing import Any, Callable, Dict, List, Tuple
 from gpq_agent import wire
 from gpq_agent.node import arriving, sending, storage, trees, unpacking
 from gpq_agent.node.arriving import remove
+from gpq_agent.node.errors import SpoolError
 from gpq_agent.node.sending import Message, Work
-from gpq_agent.node.spool import SpoolError
 from gpq_agent.node.storage import CODE_PREFIX, HASH, STAGING
 from gpq_agent.node.trees import SMALL, TIMED, Entry
 

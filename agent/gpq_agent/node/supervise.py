@@ -11,6 +11,7 @@ from gpq_agent import records, wire
 from gpq_agent.node import addressees, cgroups, locks, procs, shapes, spool
 from gpq_agent.node.capping import Cap
 from gpq_agent.node.ending import Witness
+from gpq_agent.node.errors import SpoolError
 from gpq_agent.node.launch import signal_number
 from gpq_agent.node.leases import Lease, boottime
 from gpq_agent.node.shapes import NOTE, STOP_RANK, Stop
@@ -257,7 +258,7 @@ class Supervisor:
         try:
             with self.spool.lock():
                 order_stop(self.folder, self.order.attempt)
-        except (OSError, ValueError, spool.SpoolError) as error:
+        except (OSError, ValueError, SpoolError) as error:
             self._note("the order to checkpoint could not be written: {}".format(error))
 
     def _send_signal(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 
 from gpq_agent import wire
 from gpq_agent.node import cuda_trial, locks, procs
-from gpq_agent.node.spool import SpoolError
+from gpq_agent.node.errors import SpoolError
 
 IN_A_ROW = 2  # jobs
 LIMIT = 60.0  # seconds of a trial

@@ -6,7 +6,7 @@ import tarfile
 from typing import Generator
 
 from gpq_agent.node.arriving import inside, remove
-from gpq_agent.node.spool import SpoolError
+from gpq_agent.node.errors import SpoolError
 from gpq_agent.node.trees import BLOCK
 
 

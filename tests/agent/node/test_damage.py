@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from gpq_agent import records, wire
 from gpq_agent.node import leases, shapes
-from gpq_agent.node.spool import Spool, SpoolError
+from gpq_agent.node.errors import SpoolError
+from gpq_agent.node.spool import Spool
 
 from tests.agent.harm import HARM
 from tests.agent.node.harness import NodeAgent, survivors, wait_until

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 from gpq_agent import wire
 from gpq_agent.node import locks, procs
+from gpq_agent.node.errors import SpoolError
 from gpq_agent.node.locks import TAKEN, Locks
-from gpq_agent.node.spool import SpoolError
 
 from tests.agent.node.harness import NodeAgent, sweep, wait_until
 from tests.agent.node.test_gpus import FAKES, A, B, Driver, start_agent

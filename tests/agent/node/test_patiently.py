@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from gpq_agent.node import patiently
-from gpq_agent.node.spool import SpoolError
+from gpq_agent.node.errors import SpoolError
 
 from tests.support.figures import Figures
 
