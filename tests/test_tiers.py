@@ -148,7 +148,7 @@ SYSTEM = {"daemon", "faults", "servers", "store", "trainings"}
     ("changed", "names"),
     [
         ("agent/gpq_agent/train/engine/loop.py", {"habits", "library", "report", "checks", "trainings"}),
-        ("agent/gpq_agent/node/shim.py", {"agent", "simulation", *SYSTEM}),
+        ("agent/gpq_agent/node/shim/shim.py", {"agent", "simulation", *SYSTEM}),
         ("gpq/cli/jobs/status.py", set()),
         ("gpq/core/goodput/goodput.py", {"simulation", "policies", *SYSTEM}),
         ("tests/support/commands.py", {"agent", *SYSTEM}),

@@ -30,7 +30,7 @@ b. The agent keeps the highest acknowledged stamp of each store in `<spool>/leas
    epoch is stale. The shim's lease ends at max(order.stamp, that stamp) + order.lease by CLOCK_BOOTTIME. Then it sends
    TERM to the whole tree, KILL order.lease_margin / 3 seconds after that end (at once where it slept through both), and
    records the end with `fenced`. A lease that was renewed too late is over all the same: TERM is not taken back. Where the
-   shim is gone or stands still a second process does that within the rest of the margin (node/guard.py).
+   shim is gone or stands still a second process does that within the rest of the margin (node/shim/guard.py).
 c. The daemon gives a part of an attempt up lease + lease_margin seconds after it took in the node's last report, by its
    CLOCK_BOOTTIME. A new daemon counts from its own start (the one before it can acknowledge nothing made later, by a2).
    Once every part is over, given up or told, the job is pending again under the next attempt number.
@@ -51,12 +51,12 @@ the highest epoch of each store in `<spool>/epoch.<store>.json`, durably, and re
 changes or renews anything; a start looks again under the spool's lock.
 
 Meetings. Where `order.masters` is not empty, the processes that the shims start meet before they become the user's program
-(node/meeting.py): rank 0's listens on `order.port`, each other tries the addresses, all take the first that all reach, and
+(node/shim/meeting.py): rank 0's listens on `order.port`, each other tries the addresses, all take the first that all reach, and
 each exports the interface that leads there. Where they do not meet, UNLAUNCHED says why, and nothing of the user's has run.
 They talk in this encoding: {"token"} and back, then {"node", "reached", "port"} from each, {"address"} or {"error"} to each.
 
 Ends. An exit code 0 after a stop order says nothing: programs that save on a signal often end with 0, and so does one that
-came to its end at that very moment. The shim tells them apart (`finished`, `evidence`; node/ending.py) by what was made
+came to its end at that very moment. The shim tells them apart (`finished`, `evidence`; node/shim/ending.py) by what was made
 during this attempt: FINISHED, the done file of the order, a checkpoint that was written at the last step. A record
 without these fields (an older agent's) says nothing: such an attempt is run again, which costs its tail and loses nothing.
 
@@ -160,7 +160,7 @@ class StartOrder(NamedTuple):
     attempt: int
     argv: List[str]  # complete command; for a script the launcher is already in it (`launch_argv`)
     cwd: str
-    env: Dict[str, str]  # beyond what every job has (node/login.py)
+    env: Dict[str, str]  # beyond what every job has (node/host/login.py)
     devices: List[str]  # GPU UUIDs or slot ids of this node
     level: str  # "black-box" | "signal" | "resizable" | "adaptive"
     signal: str = "TERM"  # what a "signal" stop sends, e.g. "USR1"
@@ -251,8 +251,8 @@ OPS = (
     #           with `skip` a part that was cut out (log_limit) is left out: `offset` = n + skipped + length of data
     "forget",  # {"attempt": "42.1"} -> {}: the exit record is durable elsewhere; the log stays
     "purge",  # {"job": 42} -> {}: remove logs and checkpoints of a job
-    # Files between servers, all by way of the daemon (node/staging.py). A set is a listing of node/trees.py: [[path, size,
-    # mark, mode, time of change, bytes on the disk], ...]. WHAT is {"job": 42}, or {"code": SHA-256 of the archive} whose set
+    # Files between servers, all by way of the daemon (node/files/staging.py). A set is a listing of node/spool/trees.py: [[path,
+    # size, mark, mode, time of change, bytes on the disk], ...]. WHAT is {"job": 42}, or {"code": SHA-256 of the archive} whose set
     # is that one file. "files", "digest", "stage" and "seal" are answered when they are worked out.
     "files",  # {"job"} -> {"files": set of what has to follow the job, "age": of two sets the newer has the larger,
     #           "stays": why they can not, "" where they can}
@@ -266,7 +266,7 @@ OPS = (
     "kept",  # {} -> {"jobs": [42, ...], "code": [SHA-256, ...]}: whose files lie here
     "drop",  # {WHAT} -> {}: remove them
     "errand",  # {"errand": name, "fields", "limit": seconds} -> {"answer"}: what `gpq doctor` has a server look at, in a
-    #           process of its own (node/checkup.py); {"answer": {"error"}} where it fails or takes too long
+    #           process of its own (node/doctor/checkup.py); {"answer": {"error"}} where it fails or takes too long
     "quit",  # {} -> {}: the agent ends; shims and jobs live on
 )
 

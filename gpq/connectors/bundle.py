@@ -16,7 +16,7 @@ from pathlib import Path
 import gpq_agent
 
 BOOTSTRAP = "gpq_agent/node/bootstrap.py"
-BINDING = "gpq_agent/node/pynvml.py"  # as gpq_agent.node.nvml looks for it
+BINDING = "gpq_agent/node/pynvml.py"  # as gpq_agent.node.devices.nvml looks for it
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpq_agent import wire
-from gpq_agent.node import procs
+from gpq_agent.node.host import procs
 
 from tests.agent.node.harness import NodeAgent, shims, survivors, sweep
 from tests.chaos.runs import Measured, run

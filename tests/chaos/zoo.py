@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from gpq_agent.node import procs
+from gpq_agent.node.host import procs
 
 from gpq.rpc.messages import Cancel, CancelResult
 from tests.agent.node.harness import survivors

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpq_agent import wire
-from gpq_agent.node.errors import SpoolError
+from gpq_agent.node.host.errors import SpoolError
 
 from tests.dst.attempts import LIVE, Attempt
 from tests.dst.network import Pipe

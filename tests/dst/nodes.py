@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpq_agent import wire
-from gpq_agent.node.errors import SpoolError
-from gpq_agent.node.launch import parse_order
-from gpq_agent.node.supervise import STOP_RANK, TERM_GRACE
+from gpq_agent.node.host.errors import SpoolError
+from gpq_agent.node.shim.launch import parse_order
+from gpq_agent.node.shim.supervise import STOP_RANK, TERM_GRACE
 
 from tests.dst.agents import Agent
 from tests.dst.attempts import LIVE, Attempt

@@ -11,11 +11,12 @@ import sys
 from typing import Dict, List, Optional
 
 from gpq_agent import wire
-from gpq_agent.node import attributes, gpu_names, login, slots
-from gpq_agent.node.errors import SpoolError
-from gpq_agent.node.locks import FOLDERS
+from gpq_agent.node.devices import gpu_names, slots
+from gpq_agent.node.devices.locks import FOLDERS
+from gpq_agent.node.host import attributes, login
+from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.requests import Agent
-from gpq_agent.node.spool import Spool
+from gpq_agent.node.spool.spool import Spool
 
 LINE_LIMIT = 8 << 20
 _FOLDERS = "the first shared one of {}".format(", ".join(FOLDERS))

@@ -14,21 +14,23 @@ import traceback
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set
 
 from gpq_agent import wire
-from gpq_agent.node import attributes, gpu_names, launch, logs, network, procs, slots
-from gpq_agent.node.attempts import LIVE, Attempts
-from gpq_agent.node.devices import Devices
-from gpq_agent.node.environments import Environments
-from gpq_agent.node.errands import Errands
-from gpq_agent.node.errors import SpoolError
-from gpq_agent.node.leases import Reign
-from gpq_agent.node.locks import TAKEN, Locks
-from gpq_agent.node.pulses import pulses
-from gpq_agent.node.release import Release
-from gpq_agent.node.shapes import statement
-from gpq_agent.node.spool import Spool
-from gpq_agent.node.staging import PARALLEL, Staging
-from gpq_agent.node.trials import Trials
-from gpq_agent.node.yielding import Yielding
+from gpq_agent.node.attempts.attempts import LIVE, Attempts
+from gpq_agent.node.attempts.environments import Environments
+from gpq_agent.node.attempts.pulses import pulses
+from gpq_agent.node.attempts.release import Release
+from gpq_agent.node.attempts.trials import Trials
+from gpq_agent.node.devices import gpu_names, slots
+from gpq_agent.node.devices.devices import Devices
+from gpq_agent.node.devices.locks import TAKEN, Locks
+from gpq_agent.node.devices.yielding import Yielding
+from gpq_agent.node.doctor.errands import Errands
+from gpq_agent.node.files.staging import PARALLEL, Staging
+from gpq_agent.node.host import attributes, logs, network, procs
+from gpq_agent.node.host.errors import SpoolError
+from gpq_agent.node.shim import launch
+from gpq_agent.node.shim.leases import Reign
+from gpq_agent.node.spool.shapes import statement
+from gpq_agent.node.spool.spool import Spool
 
 Message = Dict[str, Any]
 BUSY_POLL, CALM_POLL = 0.05, 0.25  # seconds between two looks while a watch is pending

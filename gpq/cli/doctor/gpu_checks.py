@@ -25,7 +25,7 @@ from gpq.rpc import messages
 LONGEST = 600.0  # seconds, of all parts together
 MARGIN = 3.0  # seconds that a part may take beyond its limit until it has told what it has
 MOST_AT_ONCE = 8
-REPORT = "gpq_agent.node.gpu_report"
+REPORT = "gpq_agent.node.doctor.gpu_report"
 
 
 @dataclass(frozen=True)

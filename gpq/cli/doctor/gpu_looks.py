@@ -17,7 +17,7 @@ LIMIT = 60.0  # seconds of a look: a driver without persistence mode takes its t
 def gpus() -> Check:
     """Asks in a child process: a sick driver may never answer."""
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(entry or ".") for entry in sys.path)}
-    command = [sys.executable, "-m", "gpq_agent.node.gpu_looks", "any"]
+    command = [sys.executable, "-m", "gpq_agent.node.doctor.gpu_looks", "any"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env=environ, check=False)
     except subprocess.TimeoutExpired:

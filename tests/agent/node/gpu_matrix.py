@@ -10,7 +10,7 @@ import os
 import sys
 from types import ModuleType
 
-from gpq_agent.node import gpus
+from gpq_agent.node.devices import gpus
 
 
 def look(binding: ModuleType | None, condition: dict[str, str]) -> dict[str, object]:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpq_agent import wire
-from gpq_agent.node import procs
-from gpq_agent.node.tree import Tree
+from gpq_agent.node.host import procs
+from gpq_agent.node.shim.tree import Tree
 
 from tests.support.pythons import pythons
 

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 from gpq_agent import records, wire
-from gpq_agent.node import leases, shapes
-from gpq_agent.node.errors import SpoolError
-from gpq_agent.node.spool import Spool
+from gpq_agent.node.host.errors import SpoolError
+from gpq_agent.node.shim import leases
+from gpq_agent.node.spool import shapes
+from gpq_agent.node.spool.spool import Spool
 
 from tests.agent.harm import HARM
 from tests.agent.node.harness import NodeAgent, survivors, wait_until
-from tests.agent.node.test_leases import STORE
+from tests.agent.node.shim.test_leases import STORE
 from tests.support.figures import Figures
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpq_agent.node.gpu_probe import BANNED, shared_memory_mib
+from gpq_agent.node.devices.gpu_probe import BANNED, shared_memory_mib
 
 from gpq.connectors.bundle import bundle
 from tests.agent.node.harness import NodeAgent, interpreters

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gpq_agent.node import capping
+from gpq_agent.node.shim import capping
 
 from tests.agent.node.harness import NodeAgent, wait_until
 

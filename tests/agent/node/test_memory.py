@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from gpq_agent.node import cgroups
+from gpq_agent.node.host import cgroups
 
 from tests.agent.node.harness import NodeAgent, wait_until
 from tests.support.cgroup import group, lacking

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from gpq_agent import wire
-from gpq_agent.node import logs
+from gpq_agent.node.host import logs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 from gpq_agent import wire
-from gpq_agent.node import procs
+from gpq_agent.node.host import procs
 
 from tests.agent.node.harness import NodeAgent, shims, survivors, wait_until
 from tests.support.cgroup import group, lacking

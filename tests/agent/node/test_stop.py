@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from gpq_agent import wire
-from gpq_agent.node import addressees, procs
+from gpq_agent.node.host import procs
+from gpq_agent.node.shim import addressees
 
 from tests.agent.node.harness import NodeAgent, survivors, wait_until
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from gpq_agent import wire
-from gpq_agent.node import supervise
+from gpq_agent.node.shim import supervise
 
 from tests.agent.node.harness import NodeAgent, wait_until
 from tests.support.cgroup import freeze, group, lacking

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from gpq_agent import wire
-from gpq_agent.node import procs
+from gpq_agent.node.host import procs
 
 from tests.agent.node.harness import NodeAgent, survivors, wait_until
 

@@ -1,0 +1,107 @@
+"""GPUs that jobs could not use. The GPU need not be to blame, so it is tried by itself; where that fails too, for two jobs in a
+row, it is taken out of use. One trial at a time, in a process of its own: a sick GPU may never answer."""
+
+import os
+import subprocess
+import sys
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
+
+from gpq_agent import wire
+from gpq_agent.node.devices import cuda_trial, locks
+from gpq_agent.node.host import procs
+from gpq_agent.node.host.errors import SpoolError
+
+IN_A_ROW = 2  # jobs
+LIMIT = 60.0  # seconds of a trial
+
+
+class Suspicion(NamedTuple):
+    gpu: str
+    job: int
+
+
+class Trial(NamedTuple):
+    suspicion: Suspicion
+    process: "subprocess.Popen[bytes]"
+    lock: List[int]
+    begun: float
+
+
+class Trials:
+    """`quarantine`: takes a GPU out of use, with a reason. `own`: the locks that the agent looks at."""
+
+    def __init__(self, quarantine: Callable[[str, str], None], own: locks.Locks) -> None:
+        self._quarantine = quarantine
+        self._locks = own
+        self._heard: Set[str] = set()  # attempts
+        self._waiting: List[Suspicion] = []
+        self._refused: Dict[str, Set[int]] = {}  # by GPU, the jobs
+        self._running: Optional[Trial] = None
+
+    def hear(self, info: wire.AttemptInfo, held: List[str], error: Callable[[], Optional[Dict[str, Any]]]) -> None:
+        """An attempt has ended. `error`: what ended its first replica here, as in wire.FIRST_ERROR."""
+        key = wire.attempt_key(info.job, info.attempt)
+        if key in self._heard:
+            return
+        self._heard.add(key)
+        if (info.exit or {}).get("code") == 0:
+            for gpu in held:
+                self._refused.pop(gpu, None)
+            return
+        gpu = (error() or {}).get("gpu", "")
+        if gpu in held:
+            self._waiting.append(Suspicion(gpu, info.job))
+
+    def suspects(self) -> Dict[str, str]:
+        """GPUs that are to be tried, and why: nothing is to begin there before."""
+        running = [self._running.suspicion] if self._running is not None else []
+        return {
+            one.gpu: "being tried, for job {} could not use it".format(one.job) for one in [*running, *self._waiting]
+        }
+
+    def tick(self) -> None:
+        """Begin the next trial, or take in what has come of the one that runs."""
+        if self._running is not None:
+            self._advance(self._running)
+        elif self._waiting:
+            self._running = self._begin(self._waiting.pop(0))
+
+    def _begin(self, suspicion: Suspicion) -> Optional[Trial]:
+        try:
+            lock = self._locks.take([suspicion.gpu], 0, 0)
+        except SpoolError:  # the next job has it already, and will tell
+            return None
+        agent = os.getpid()
+        env = {**os.environ, "CUDA_VISIBLE_DEVICES": suspicion.gpu, wire.ENV_TRIAL: "1"}
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", cuda_trial.__name__], env=env, cwd="/", stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, preexec_fn=lambda: procs.die_with_parent(agent),
+            )  # fmt: skip
+        except OSError:
+            locks.release(lock)
+            return None
+        return Trial(suspicion, process, lock, time.monotonic())
+
+    def _advance(self, trial: Trial) -> None:
+        is_late = time.monotonic() - trial.begun > LIMIT
+        if trial.process.poll() is None and not is_late:
+            return
+        self._running = None
+        trial.process.kill()
+        words = "CUDA did not answer within {:.0f} s".format(LIMIT) if is_late else _first_line(trial.process)
+        locks.release(trial.lock)
+        self._locks.forget(trial.suspicion.gpu)
+        jobs = self._refused.setdefault(trial.suspicion.gpu, set())
+        if not words:
+            jobs.clear()
+            return
+        jobs.add(trial.suspicion.job)
+        if len(jobs) >= IN_A_ROW:
+            self._quarantine(trial.suspicion.gpu, "{} jobs in a row could not use it: {}".format(len(jobs), words))
+
+
+def _first_line(process: "subprocess.Popen[bytes]") -> str:
+    output, _ = process.communicate()
+    return output.decode("utf-8", "replace").partition("\n")[0]

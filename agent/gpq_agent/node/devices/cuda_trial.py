@@ -1,0 +1,59 @@
+"""Can CUDA use the GPU that this process sees? `python -m gpq_agent.node.devices.cuda_trial` prints why not, or nothing.
+
+By the driver's own library, without torch: a job may have a torch that does not go with the driver, which is no fault of the
+GPU's. The calls and codes are those of cuda.h.
+"""
+
+import ctypes
+import sys
+from typing import Any
+
+LIBRARY = "libcuda.so.1"
+BYTES = 1 << 20
+PASSING = (2, 46)  # out of memory, and in use by another process in an exclusive mode: says nothing of the GPU
+
+
+class Refused(Exception):
+    """In CUDA's words, by its `code`."""
+
+    def __init__(self, code: int, words: str) -> None:
+        super().__init__("CUDA error {}: {}".format(code, words))
+        self.code = code
+
+
+def trial(cuda: Any) -> None:
+    """Writes to a little of its memory. Raises Refused."""
+    device, context, memory = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
+    _call(cuda, cuda.cuInit, 0)
+    _call(cuda, cuda.cuDeviceGet, ctypes.byref(device), 0)
+    _call(cuda, cuda.cuDevicePrimaryCtxRetain, ctypes.byref(context), device)
+    _call(cuda, cuda.cuCtxSetCurrent, context)
+    _call(cuda, cuda.cuMemAlloc_v2, ctypes.byref(memory), ctypes.c_size_t(BYTES))
+    _call(cuda, cuda.cuMemsetD8_v2, memory, ctypes.c_ubyte(1), ctypes.c_size_t(BYTES))
+    _call(cuda, cuda.cuCtxSynchronize)
+
+
+def _call(cuda: Any, function: Any, *arguments: Any) -> None:
+    code = function(*arguments)
+    if code == 0:
+        return
+    text = ctypes.c_char_p()
+    cuda.cuGetErrorString(code, ctypes.byref(text))
+    words = (text.value or b"unknown error").decode("utf-8", "replace")
+    raise Refused(code, words)
+
+
+def main() -> None:
+    try:
+        cuda = ctypes.CDLL(LIBRARY)
+    except OSError:  # then no job could
+        return
+    try:
+        trial(cuda)
+    except Refused as reason:
+        if reason.code not in PASSING:
+            sys.stdout.write("{}\n".format(reason))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""What is to be thought of one GPU: ours to give away, somebody else's, or out of use; since when, and when to look again.
+
+Pure: looks come in, verdicts go out, `now` is an argument (seconds of a clock that never goes back).
+"""
+
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from gpq_agent.node.host import people
+
+UNSEEN_MIB = 1500  # memory in use by no visible process that is more than a driver keeps for itself
+# Roles of processes that keep nobody off a GPU: one only draws, one is NVIDIA's server for sharing a GPU (MPS), whose
+# clients are seen by themselves, and one is of `gpq doctor`, which holds the GPU's lock.
+DESKTOP, SHARING, TRIAL = "desktop", "sharing", "trial"
+SETTLE_LOOKS = 2  # in a row that must contradict what is known before that changes: a blip, the rest of an ended job
+FIRST_WAIT, LONGEST_WAIT = 30.0, 1800.0  # seconds to the next look at what is out of use, doubled each time
+
+
+class Illness(NamedTuple):
+    """Why something is out of use. `due`: when the next look counts; `wait`: seconds from the last one to that."""
+
+    state: str  # "lost" | "quarantined" | "degraded"
+    reason: str
+    since: float
+    wait: float
+    due: float
+
+
+class Course:
+    """Of illnesses: a look that finds a fault makes the next one later; one that finds none, and is due, ends it. A fault
+    that is back before it was gone for as long as the last wait counts as the same, so that a flapping GPU stays out."""
+
+    def __init__(self, first_wait: float = FIRST_WAIT, longest: float = LONGEST_WAIT) -> None:
+        self.first_wait = first_wait
+        self.longest = longest
+        self.now: Optional[Illness] = None
+        self._last: Optional[Illness] = None
+        self._well_since = 0.0
+
+    def ill(self, state: str, reason: str, now: float) -> None:
+        """A look found a fault."""
+        if self.now is not None:
+            wait = min(self.now.wait * 2, self.longest) if now >= self.now.due else self.now.wait
+            due = now + wait if now >= self.now.due else self.now.due
+            self.now = Illness(state, reason, self.now.since, wait, due)
+            return
+        wait = self.first_wait
+        if self._last is not None and now - self._well_since < self._last.wait:
+            wait = min(self._last.wait * 2, self.longest)
+        self.now = Illness(state, reason, now, wait, now + wait)
+
+    def well(self, now: float, at_once: bool = False) -> None:
+        """A look found no fault; `at_once`: it counts also where it is not due."""
+        if self.now is not None and (at_once or now >= self.now.due):
+            self._last, self._well_since, self.now = self.now, now, None
+
+
+class Watched:
+    """One GPU over all looks at it."""
+
+    def __init__(self, first_wait: float = FIRST_WAIT) -> None:
+        self.course = Course(first_wait)
+        self.seen = ""  # who else was on it at the last look, as a sentence
+        self.settled = ""  # the same as it is told
+        self.left = ""  # attempt that ended and left memory in use
+        self._ecc: Optional[int] = None
+        self._looks = 0
+        self._known = False
+        self._state = ("", 0.0)
+
+    def look(
+        self,
+        now: float,
+        problem: str = "",
+        lost: str = "",
+        strangers: str = "",
+        ghost: bool = False,
+        ecc: Optional[int] = None,
+    ) -> None:
+        """Take in one look. `problem`: a fault that the driver tells, `lost`: that it is gone; `strangers`: who else is on
+        it; `ghost`: nobody can be seen who is; `ecc`: uncorrectable memory errors since the driver was loaded."""
+        worse = ecc - self._ecc if ecc is not None and self._ecc is not None else 0
+        self._ecc = ecc if ecc is not None else self._ecc
+        if lost:
+            self.course.ill("lost", lost, now)
+        elif problem:
+            self.course.ill("quarantined", problem, now)
+        elif worse > 0:
+            self.course.ill("quarantined", "{} uncorrectable memory errors (ECC)".format(worse), now)
+        elif self.left and ghost:
+            self.course.ill("quarantined", "attempt {} has ended, but {}".format(self.left, strangers), now)
+        else:
+            self.left = ""
+            self.course.well(now)
+        if lost or problem:
+            return
+        self.seen = strangers
+        contradicted = bool(strangers) != bool(self.settled)
+        self._looks = self._looks + 1 if contradicted else 0
+        if not contradicted or self._looks >= SETTLE_LOOKS or not self._known:
+            self.settled, self._looks = strangers, 0
+        self._known = True
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Did the last look contradict what is known, which the next one decides?"""
+        return self._looks > 0
+
+    def verdict(self, now: float, holder: str, locked: str, stuck: str, driver: Optional[Illness]) -> Tuple[str, str]:
+        """(state, reason). `holder`: the attempt of ours that has it, `locked`: the lock of another's gpq as a sentence,
+        `stuck`: what of ours on it cannot be killed. "ok" with a reason: ours, and somebody is on it beside us."""
+        illness = driver or self.course.now
+        if illness is not None:
+            found = (illness.state, illness.reason)
+        elif stuck:
+            found = ("quarantined", stuck)
+        elif locked and not holder:
+            found = ("foreign", locked)
+        elif self.settled:
+            found = ("ok", "also " + self.settled) if holder else ("foreign", self.settled)
+        else:
+            found = ("ok", "")
+        if found[0] != self._state[0]:
+            self._state = (found[0], illness.since if illness is not None else now)
+        return found
+
+    def age(self, now: float) -> float:
+        """Seconds in the state of the last verdict."""
+        return max(0.0, now - self._state[1])
+
+
+def strangers(processes: List[Dict[str, Any]], used_mib: int, holder: str) -> Tuple[str, bool]:
+    """(who else than `holder` is on a GPU, as a sentence; can nobody be seen who is?). ("", False): nobody else.
+
+    `processes` as in wire.DeviceInfo. Memory beyond what they have counts as somebody's, where all tell how much they have:
+    in a container, and with some drivers, others' processes are not shown. Those with a role are in nobody's way.
+    """
+    others = [one for one in processes if not one.get("role") and (not one["attempt"] or one["attempt"] != holder)]
+    if others:
+        told = [_named(one) for one in others[:3]]
+        more = " and {} more".format(len(others) - 3) if len(others) > 3 else ""
+        return "used by {}{}".format(", ".join(told), more), False
+    if holder and not processes:  # a driver that shows none: all of it may be ours
+        return "", False
+    rest = used_mib - sum(one["memory_mib"] for one in processes)
+    if rest > UNSEEN_MIB and all(one["memory_mib"] > 0 for one in processes):
+        return "used by somebody: {} are in use by no process that can be seen".format(people.size(rest)), True
+    return "", False
+
+
+def _named(process: Dict[str, Any]) -> str:
+    """``carl (python, 11 GiB, since 14:02)``."""
+    if process["attempt"]:
+        facts = ["{}, not given to it".format(people.size(process["memory_mib"]))]
+        return "attempt {} ({})".format(process["attempt"], ", ".join(facts))
+    if not process["user"]:
+        return "pid {}, which is not visible from here ({})".format(process["pid"], people.size(process["memory_mib"]))
+    facts = [process["name"] or "pid {}".format(process["pid"])]
+    if process["memory_mib"]:
+        facts.append(people.size(process["memory_mib"]))
+    if process.get("since"):
+        facts.append("since " + people.moment(process["since"]))
+    return "{} ({})".format(process["user"], ", ".join(facts))

@@ -1,0 +1,268 @@
+"""Which of several people's gpq has a GPU of this server: one lock file a GPU, in a folder that everybody may write to.
+
+<folder>/gpq-<UUID>.lock          whose flock holds the GPU: a shim's, and that of the first process of its job, so that it
+                                  ends with them however they end, and outlives agent, daemon and connection
+<folder>/gpq-<UUID>.<uid>.holder  who that is, locked likewise: {"job", "attempt", "pid" of
+                                  the shim, "spool", "since"}
+
+Files of others are opened for reading, never through a link, and nothing is written to them. A holder is believed as far
+as the kernel vouches for it: the file belongs to the user it is named after, and is locked. Whoever means harm can hold
+locks, as they can hold GPUs.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import stat
+import time
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional
+
+from gpq_agent import records, wire
+from gpq_agent.node.host import people
+from gpq_agent.node.host.errors import SpoolError
+from gpq_agent.node.spool.spool import try_lock, try_share
+
+FOLDERS = ("/run/gpq", "/run/lock", "/tmp")  # not /dev/shm: systemd empties it of a user's files at the last logout
+PATIENCE = 0.5  # seconds to wait for somebody who only looked whether the lock is held
+LOOK_PERIOD = 1.0  # seconds for which one look at a lock serves
+MOST_BYTES = 4096  # of a holder's file that are read
+TAKEN = "taken"  # kind of SpoolError: told as "busy", and that waiting here is no use
+
+
+class Holder(NamedTuple):
+    """Who holds a lock. `told`: what the holder's own file says, empty where there is none to be believed."""
+
+    user: str
+    told: Dict[str, Any]
+
+    def sentence(self, spool: str) -> str:
+        """``held by bob's gpq (job 7, since 14:02)``."""
+        if not self.user:
+            return "held by another gpq, which does not say whose it is"
+        facts = []
+        if isinstance(self.told.get("job"), int):
+            facts.append("job {}".format(self.told["job"]))
+        if isinstance(self.told.get("since"), (int, float)) and 0 < self.told["since"] < 1e11:
+            facts.append("since {}".format(people.moment(self.told["since"])))
+        whose = "an attempt that this agent does not know" if self.told.get("spool") == spool else self.user + "'s gpq"
+        return "held by {}{}".format(whose, " ({})".format(", ".join(facts)) if facts else "")
+
+
+def common_folder() -> str:
+    """The first of `FOLDERS` where everybody may make files and remove their own only. It depends on the machine alone, so
+    that everybody's gpq comes to the same."""
+    for path in FOLDERS:
+        try:
+            found = os.lstat(path)
+        except OSError:
+            continue
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == 0 and found.st_mode & 0o1002 == 0o1002:
+            return path
+    return FOLDERS[-1]
+
+
+class Locks:
+    """The locks of this server's GPUs, as one agent sees and takes them."""
+
+    def __init__(self, folder: str = "", spool: str = "") -> None:
+        self.folder = folder or common_folder()
+        self.spool = spool
+        self._seen: Dict[str, str] = {}
+        self._seen_at: Dict[str, float] = {}
+
+    # -- taking
+
+    def take(self, names: Iterable[str], job: int, attempt: int) -> List[int]:
+        """Descriptors that hold the locks of these GPUs, for a shim to inherit. Raises SpoolError with none of them held:
+        somebody else has one (TAKEN), or it cannot be had."""
+        held: List[int] = []
+        try:
+            for name in sorted(names):
+                held.append(self._take_one(name))
+                holder = self._tell(name, job, attempt)
+                if holder >= 0:
+                    held.append(holder)
+        except BaseException:
+            close(held)
+            raise
+        return held
+
+    def _take_one(self, name: str) -> int:
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            descriptor = self._open(name)
+            try:
+                if try_lock(descriptor) and self._is_there(name, descriptor):
+                    return descriptor
+            except OSError as error:
+                os.close(descriptor)
+                raise self._broken(name, error) from error
+            os.close(descriptor)
+            if time.monotonic() > deadline:
+                self._seen_at.pop(name, None)
+                why = self.holder(name) or "held by another gpq"
+                raise SpoolError("{} is {}".format(name, why), "choose another device", TAKEN)
+            time.sleep(0.01)
+
+    def _open(self, name: str) -> int:
+        """The lock file; made where it is missing. Not with O_CREAT where it is there: kernels refuse that for a file of
+        somebody else's in such a folder (fs.protected_regular)."""
+        path = self._path(name)
+        try:
+            for _ in range(3):
+                try:
+                    return _plain(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), path)
+                except FileNotFoundError:
+                    pass
+                try:
+                    flags = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                    umask = os.umask(0o022)  # others open it as well, perhaps at this very moment
+                    try:
+                        descriptor = os.open(path, flags, 0o644)
+                    finally:
+                        os.umask(umask)
+                    os.fchmod(descriptor, 0o644)
+                    return descriptor
+                except FileExistsError:
+                    continue  # somebody was faster
+            raise FileNotFoundError(path)
+        except OSError as error:
+            raise self._broken(name, error) from error
+
+    def _broken(self, name: str, error: OSError) -> SpoolError:
+        told = "the lock of {} cannot be used: {}: {}".format(name, self._path(name), error.strerror or error)
+        return SpoolError(told, "have its owner or root remove it", TAKEN)
+
+    def _is_there(self, name: str, descriptor: int) -> bool:
+        """Is what was locked still the file that others will find?"""
+        try:
+            found = os.lstat(self._path(name))
+        except FileNotFoundError:
+            return False
+        mine = os.fstat(descriptor)
+        return (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino)
+
+    def _tell(self, name: str, job: int, attempt: int) -> int:
+        """Write who holds the lock that was just taken; -1 where that cannot be told: the lock holds all the same."""
+        path = self._path(name, os.geteuid())
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = _plain(os.open(path, flags, 0o644), path)
+        except OSError:
+            return -1
+        try:
+            if os.fstat(descriptor).st_uid != os.geteuid() or not try_lock(descriptor):
+                raise PermissionError(path)
+            os.fchmod(descriptor, 0o644)
+            facts = {"job": job, "attempt": attempt, "spool": self.spool, "since": time.time()}
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, wire.encode(facts), 0)
+        except OSError:
+            os.close(descriptor)
+            return -1
+        return descriptor
+
+    # -- looking
+
+    def forget(self, name: str) -> None:
+        """What was seen of a lock that we have held ourselves counts no more."""
+        self._seen_at.pop(name, None)
+
+    def holder(self, name: str) -> str:
+        """Who has the GPU, as a sentence; "" for nobody. Only of GPUs that none of our own attempts has. One look serves
+        for `LOOK_PERIOD`."""
+        if time.monotonic() - self._seen_at.get(name, float("-inf")) >= LOOK_PERIOD:
+            self._seen[name] = self._look(name)
+            self._seen_at[name] = time.monotonic()
+        return self._seen[name]
+
+    def _look(self, name: str) -> str:
+        path = self._path(name)
+        try:
+            descriptor = _plain(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), path)
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            return self._broken(name, error).message
+        try:
+            if try_share(descriptor):
+                return ""
+        finally:
+            os.close(descriptor)
+        found = self._who(name)
+        return (found or Holder("", {})).sentence(self.spool)
+
+    def _who(self, name: str) -> Optional[Holder]:
+        shape = re.compile(re.escape(os.path.basename(self._path(name))[: -len(".lock")]) + r"\.(\d+)\.holder")
+        for entry in sorted(os.listdir(self.folder)):
+            found = shape.fullmatch(entry)
+            if found:
+                told = _read_locked(os.path.join(self.folder, entry), int(found.group(1)))
+                if told is not None:
+                    return Holder(people.user_name(int(found.group(1))), told)
+        return None
+
+    def _path(self, name: str, uid: int = -1) -> str:
+        plain = re.sub(r"[^A-Za-z0-9-]", "_", name)[:120]
+        return os.path.join(self.folder, "gpq-{}.{}".format(plain, "lock" if uid < 0 else "{}.holder".format(uid)))
+
+
+def release(descriptors: Iterable[int]) -> None:
+    """Give the locks up that these hold, whoever has inherited them: a process that was just forked lets go of what it has no
+    use for only when it first runs."""
+    for descriptor in descriptors:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+
+def close(descriptors: Iterable[int]) -> None:
+    """Give the locks up that these hold, as far as this process goes."""
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def sign(descriptors: Iterable[int], pid: int) -> None:
+    """The shim's: name the process that holds them from now on. It stays unnamed where that cannot be written."""
+    for descriptor in descriptors:
+        if (
+            fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDWR
+        ):  # the lock itself, which may be another's
+            continue
+        with contextlib.suppress(OSError, ValueError):
+            content = dict(wire.decode(os.pread(descriptor, MOST_BYTES, 0)), pid=pid)
+            os.pwrite(descriptor, wire.encode(content).rstrip().ljust(MOST_BYTES // 8) + b"\n", 0)
+
+
+def keep_fresh(descriptors: Iterable[int]) -> None:
+    """So that what removes old files from such folders leaves these alone. Those of others cannot be touched."""
+    for descriptor in descriptors:
+        try:
+            os.utime(descriptor)
+        except OSError:
+            continue
+
+
+def _plain(descriptor: int, path: str) -> int:
+    """The descriptor of a plain file. Raises OSError for anything else, which is closed."""
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(0, "it is no plain file", path)
+    return descriptor
+
+
+def _read_locked(path: str, uid: int) -> Optional[Dict[str, Any]]:
+    """What a holder's file says, None where it is not that user's, or nobody has it locked."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != uid or try_share(descriptor):
+            return None
+        return records.parse(os.pread(descriptor, MOST_BYTES, 0))
+    except (OSError, ValueError):
+        return {}
+    finally:
+        os.close(descriptor)

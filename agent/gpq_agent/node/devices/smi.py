@@ -1,0 +1,128 @@
+"""What `nvidia-smi`, which every driver brings along, says of the GPUs, raw. Asked where NVML cannot be."""
+
+import os
+import re
+import subprocess
+from typing import Dict, List, Optional, Tuple
+
+from gpq_agent.node.devices import gpu_probe
+from gpq_agent.node.devices.gpu_probe import Probe, RawGpu
+from gpq_agent.node.host import procs
+
+GPUS = (
+    "--query-gpu=index,uuid,name,memory.total,memory.used,utilization.gpu,driver_version,mig.mode.current,"
+    "ecc.errors.uncorrected.volatile.total,compute_mode"
+)
+APPS = "--query-compute-apps=gpu_uuid,pid,used_gpu_memory"
+AS_CSV = "--format=csv,noheader,nounits"
+Processes = Dict[str, List[Tuple[int, int]]]  # (pid, MiB) by UUID
+
+
+def look() -> Probe:
+    """Of all GPUs. Where one of them makes the command fail as a whole, the others are asked one by one."""
+    names: List[str] = []
+    code, first = _query(GPUS, names)
+    output = first
+    if code != 0:
+        names = _names()
+        code, output = _query(GPUS, names) if names else (code, first)
+        if code != 0:
+            return _failure(first)
+    code, apps = _query(APPS, names)
+    if code != 0:
+        return _failure(apps)
+    processes: Processes = {}
+    for uuid, pid, memory in _rows(apps, 3):
+        if pid.isdigit():
+            processes.setdefault(uuid, []).append((int(pid), _number(memory) or 0))
+    return _read(output, processes)._replace(notice=_failure(first).error if names else "")
+
+
+def _query(question: str, names: List[str]) -> Tuple[int, str]:
+    """(exit code, rows) of all GPUs at once. With `names`: of each of them, and 0 where one has answered."""
+    if not names:
+        return _run(question, AS_CSV)
+    answers = [_run(question, AS_CSV, "-i", name) for name in names]
+    rows = [output for code, output in answers if code == 0]
+    return (0, "".join(rows)) if rows else answers[0]
+
+
+def _read(output: str, processes: Processes) -> Probe:
+    answer = Probe([], "", "", [], [], [])
+    for row in _rows(output, 10):
+        index, uuid, name, total, used, utilisation, driver, mig, ecc, mode = row
+        answer = answer._replace(driver=driver)
+        if mig == "Enabled":
+            answer.partitioned.append(uuid)
+            answer.gpus.extend(_slices(uuid, int(index), processes))
+            continue
+        if "lost" in ",".join(row).lower():
+            answer.gpus.append(RawGpu(uuid, int(index), "", 0, 0, None, [], "lost"))
+            continue
+        busy = sorted(processes.get(uuid, []))
+        memory = (_number(total) or gpu_probe.shared_memory_mib(), _number(used) or 0)
+        problem = gpu_probe.BANNED if mode == "Prohibited" else ""
+        answer.gpus.append(
+            RawGpu(uuid, int(index), name, *memory, gpu_probe.plausible(utilisation), busy, problem, _number(ecc))
+        )
+    return answer
+
+
+def _slices(parent: str, index: int, processes: Processes) -> List[RawGpu]:
+    """MIG devices as ``nvidia-smi -L`` lists them below their GPU. The profile's name tells the memory. Drivers differ in
+    whether a process is shown on its slice or on the whole GPU: one that is on the whole may be on any of them."""
+    code, listing = _run("-L")
+    slices: List[RawGpu] = []
+    inside = False
+    for line in listing.splitlines() if code == 0 else []:
+        gpu = re.match(r"GPU \d+: .*\(UUID: (\S+)\)", line)
+        part = re.match(r"\s+MIG (\S+)\s+Device\s+\d+: \(UUID: (\S+)\)", line)
+        if gpu:
+            inside = gpu.group(1) == parent
+        elif part and inside:
+            profile, uuid = part.groups()
+            size = re.search(r"(\d+)gb", profile)
+            memory = int(size.group(1)) * 1024 if size else 0
+            busy = sorted([*processes.get(uuid, []), *processes.get(parent, [])])
+            used = sum(taken for _, taken in processes.get(uuid, []))
+            slices.append(RawGpu(uuid, index, "MIG " + profile, memory, used, None, busy, parent=parent))
+    return slices
+
+
+def _names() -> List[str]:
+    """UUIDs of the GPUs that can be named, though another cannot."""
+    _, listing = _run("-L")
+    return re.findall(r"^GPU \d+: .*\(UUID: (\S+)\)", listing, re.MULTILINE)
+
+
+def _run(*arguments: str) -> Tuple[int, str]:
+    parent = os.getpid()
+    done = subprocess.run(
+        ("nvidia-smi", *arguments),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=dict(os.environ, LC_ALL="C"),
+        preexec_fn=lambda: procs.die_with_parent(parent),  # a single thread forks here
+        check=False,
+    )
+    return done.returncode, done.stdout.decode("utf-8", "replace")
+
+
+def _failure(output: str) -> Probe:
+    first = (output.strip().splitlines() or ["nvidia-smi failed and said nothing"])[0].strip()
+    if "version mismatch" in output.lower():
+        return Probe([], error=gpu_probe.MISMATCH)
+    if "couldn't communicate with the NVIDIA driver" in output or "No devices were found" in output:
+        return Probe([])
+    return Probe([], error="nvidia-smi: {}".format(first))
+
+
+def _rows(output: str, fields: int) -> List[List[str]]:
+    rows = ([field.strip() for field in line.split(",")] for line in output.splitlines())
+    return [row for row in rows if len(row) == fields]
+
+
+def _number(text: str) -> Optional[int]:
+    """Digits only: absent values come as ``[N/A]`` or ``[Unknown Error]``."""
+    return int(text) if text.isdigit() else None

@@ -1,0 +1,94 @@
+"""Who wants their server back: one file a user, in the folder of the locks, which everybody's gpq on this server reads.
+
+<folder>/gpq-yield.<uid>     {"until": wall clock of this server}; believed of the user who owns the file
+
+gpq gives heed to whom the configuration of each daemon names as the owner of the server; others may ask in vain.
+"""
+
+import contextlib
+import json
+import os
+import re
+import stat
+import time
+from typing import List
+
+from gpq_agent import records
+from gpq_agent.node.host import people
+
+LONGEST = 366 * 86400.0  # seconds
+LOOK_PERIOD = 1.0  # seconds for which one look serves
+MOST_BYTES = 256
+NAME = re.compile(r"gpq-yield\.(\d{1,10})")
+
+
+class Yielding:
+    """The requests of this server's users, as one agent sees them."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self._seen: List[str] = []
+        self._seen_at = -LOOK_PERIOD
+
+    def users(self) -> List[str]:
+        """Login names of those who want their server, sorted."""
+        if time.monotonic() - self._seen_at >= LOOK_PERIOD:
+            self._seen, self._seen_at = sorted(set(self._look())), time.monotonic()
+        return self._seen
+
+    def _look(self) -> List[str]:
+        found = []
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self.folder):
+                match = NAME.fullmatch(name)
+                if match and time.time() < until(os.path.join(self.folder, name), int(match.group(1))):
+                    found.append(people.user_name(int(match.group(1))))
+        return found
+
+
+def until(path: str, uid: int) -> float:
+    """Until when the user wants it; 0.0 where there is no file of that user to be believed. Never through a link."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return 0.0
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != uid:
+            return 0.0
+        moment = records.parse(os.read(descriptor, MOST_BYTES)).get("until")
+        return float(moment) if isinstance(moment, (int, float)) and 0 < moment < 1e11 else 0.0
+    except (OSError, ValueError):
+        return 0.0
+    finally:
+        os.close(descriptor)
+
+
+def ask(folder: str, seconds: float) -> float:
+    """The calling user wants this server for so long; until when that is. Raises OSError, ValueError."""
+    if not 0 < seconds <= LONGEST:
+        raise ValueError("a server is asked for for at most a year")
+    path, moment = _path(folder), time.time() + seconds
+    new = "{}.{}.new".format(path, os.getpid())
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(new, flags, 0o644)
+    try:
+        os.fchmod(descriptor, 0o644)  # whatever the umask: others' agents read it
+        os.write(descriptor, json.dumps({"until": moment}).encode("utf-8"))
+    finally:
+        os.close(descriptor)
+    os.replace(new, path)
+    return moment
+
+
+def end(folder: str) -> bool:
+    """The calling user gives it back; was it asked for? Raises OSError."""
+    path = _path(folder)
+    wanted = time.time() < until(path, os.geteuid())
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    return wanted
+
+
+def _path(folder: str) -> str:
+    return os.path.join(folder, "gpq-yield.{}".format(os.geteuid()))

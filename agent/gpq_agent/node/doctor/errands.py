@@ -1,0 +1,95 @@
+"""Looks that may take long, or hang: each in a process of its own with a time limit, answered once that has told something.
+
+Which there are is in `checkup`. A process that is ended before it has told anything is an answer too.
+"""
+
+import contextlib
+import os
+import signal
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from gpq_agent import wire
+from gpq_agent.node.doctor import checkup, gpu_report
+from gpq_agent.node.host.errors import SpoolError
+from gpq_agent.node.shim import shim
+from gpq_agent.node.spool.spool import Spool
+
+Message = Dict[str, Any]
+LONGEST = 120.0  # seconds
+MOST = 16  # at once
+ERRANDS = dict(checkup.ERRANDS, gpu=gpu_report.errand)
+
+
+def _end_all(*_: Any) -> None:
+    """With what it started: an errand has a process group of its own."""
+    os.killpg(0, signal.SIGKILL)
+
+
+class _Errand(NamedTuple):
+    message: Message
+    pipe: int
+    heard: List[bytes]
+    limit: float
+
+
+class Errands:
+    """Of one agent. `base` and `limits`: of a login."""
+
+    def __init__(self, place: Spool, base: Dict[str, str], common: str, limits: Dict[str, List[int]]) -> None:
+        self.place = checkup.Place(place.path, place.checkpoints, base, common, limits)
+        self._under_way: List[_Errand] = []
+
+    @property
+    def is_waited_for(self) -> bool:
+        return bool(self._under_way)
+
+    def begin(self, message: Message) -> None:
+        """The answer comes with a later `ended`. Raises SpoolError and OSError."""
+        work = ERRANDS.get(str(message.get("errand")))
+        fields, limit = message.get("fields", {}), float(message.get("limit", 30.0))
+        if work is None or not isinstance(fields, dict) or not 0 < limit <= LONGEST:
+            raise SpoolError(
+                "no errand {!r}".format(message.get("errand")), "it is one of {}".format(", ".join(ERRANDS))
+            )
+        if len(self._under_way) >= MOST:
+            raise SpoolError("{} errands are under way".format(MOST), "wait for their end", "busy")
+        listen, tell = os.pipe()
+
+        def run() -> None:
+            signal.signal(signal.SIGALRM, _end_all)
+            signal.setitimer(signal.ITIMER_REAL, limit)
+            try:
+                work(self.place, fields, tell)
+            except Exception as error:
+                checkup.tell(tell, {"error": "{}: {}".format(type(error).__name__, error)})
+
+        try:
+            shim.detach(self.place.spool, {tell}, run)
+        finally:
+            os.close(tell)
+        os.set_blocking(listen, False)
+        self._under_way.append(_Errand(message, listen, [], limit))
+
+    def ended(self) -> List[Tuple[Message, Message]]:
+        """(message, answer) of those that have told something since."""
+        over: List[Tuple[Message, Message]] = []
+        for errand in list(self._under_way):
+            answer = self._look(errand)
+            if answer is not None:
+                self._under_way.remove(errand)
+                os.close(errand.pipe)
+                over.append((errand.message, {"answer": answer}))
+        return over
+
+    @staticmethod
+    def _look(errand: _Errand) -> Optional[Message]:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                chunk = os.read(errand.pipe, 1 << 16)
+                if not chunk:
+                    break
+                errand.heard.append(chunk)
+            with contextlib.suppress(ValueError):
+                return wire.decode(b"".join(errand.heard))
+            return {"error": "no answer within {:g} s".format(errand.limit)}
+        return None

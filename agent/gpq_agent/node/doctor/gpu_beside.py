@@ -1,0 +1,91 @@
+"""What looks at the GPUs cost a program that works there. Standard library only, but for the program."""
+
+import os
+import subprocess
+import tempfile
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from gpq_agent.node.doctor.gpu_looks import HOLDER_LIMIT, Look, last_words, look
+from gpq_agent.node.host import procs
+from gpq_agent.wire import GpuLine
+
+PHASE = 5.0  # seconds with looks, and without
+PHASES = 6
+LOSS = 0.01  # of its products that a process may make less beside looks
+
+WORKER = """
+import sys, time
+import torch
+matrix = torch.randn(2048, 2048, device="cuda")
+torch.mm(matrix, matrix)
+torch.cuda.synchronize()
+sys.stdout.write("working\\n")
+sys.stdout.flush()
+while True:
+    begin, count = time.monotonic(), 0
+    while time.monotonic() - begin < 0.5:
+        for _ in range(10):
+            torch.mm(matrix, matrix)
+        torch.cuda.synchronize()
+        count += 10
+    end = time.monotonic()
+    sys.stdout.write("{} {} {}\\n".format(begin, end, count / (end - begin)))
+    sys.stdout.flush()
+"""
+
+
+def beside(command: List[str], env: Dict[str, str], seen_by: Callable[[str], Look] = look) -> GpuLine:
+    """How much less a process gets done while looks are made once a second. `command` prints a line when it works, and then
+    when each of its turns began and ended, and how much it did in a second of it."""
+    parent = os.getpid()
+    begin = time.monotonic()
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            command, env=env, cwd="/", stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE,
+            preexec_fn=lambda: procs.die_with_parent(parent),
+        )  # fmt: skip
+        phases: Dict[bool, List[Tuple[float, float]]] = {True: [], False: []}
+        works = _begins(process, output)
+        for number in range(PHASES if works else 0):
+            looking = bool(number % 2)
+            phases[looking].append(_phase(seen_by if looking else None))
+        words = last_words(process)
+        if not works:
+            return GpuLine("looks beside work", "FAIL", "it did not begin: {}".format(words))
+        output.seek(0)
+        turns = [tuple(map(float, line.split())) for line in output.read().decode("utf-8").splitlines()[1:] if line]
+    rates = {
+        looking: sorted(rate for start, end, rate in turns if any(a <= start and end <= b for a, b in times))
+        for looking, times in phases.items()
+    }
+    return _judged(rates)._replace(seconds=round(time.monotonic() - begin, 1))
+
+
+def _phase(seen_by: Optional[Callable[[str], Look]]) -> Tuple[float, float]:
+    begin = time.monotonic()
+    while time.monotonic() - begin < PHASE:
+        start = time.monotonic()
+        if seen_by is not None:
+            seen_by("any")
+        time.sleep(max(min(1.0, PHASE) - (time.monotonic() - start), 0.0))
+    return begin, time.monotonic()
+
+
+def _judged(rates: Dict[bool, List[float]]) -> GpuLine:
+    if not all(rates.values()):
+        return GpuLine("looks beside work", "FAIL", "it did not tell how much it did")
+    with_looks, without = (rates[looking][len(rates[looking]) // 2] for looking in (True, False))
+    loss = 1.0 - with_looks / without
+    figure = "{:.1f} products a second, {:.1f} beside a look each second ({:+.1%})".format(without, with_looks, -loss)
+    return GpuLine("looks beside work", "PASS" if loss <= LOSS else "FAIL", figure)
+
+
+def _begins(process: "subprocess.Popen[bytes]", output: Any) -> bool:
+    """Has it printed something within HOLDER_LIMIT?"""
+    deadline = time.monotonic() + HOLDER_LIMIT
+    while not os.fstat(output.fileno()).st_size:
+        if process.poll() is not None or time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True

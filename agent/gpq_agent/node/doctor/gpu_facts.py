@@ -1,0 +1,103 @@
+"""What NVML says of each GPU for `gpq doctor --gpu`, beyond what a look of the agent asks.
+
+`python -m gpq_agent.node.doctor.gpu_facts` prints it; a process of its own, because a sick driver may never answer.
+"""
+
+import functools
+import json
+import sys
+from typing import Any, Callable, Dict, List
+
+from gpq_agent.node.devices import nvml
+from gpq_agent.node.devices.gpu_probe import MIB
+
+Fact = Dict[str, Any]  # {"value"}, {"unsupported": why} or {"error": why}
+PAST = ("NVML_ERROR_NOT_SUPPORTED", "NVML_ERROR_NO_PERMISSION", "NVML_ERROR_FUNCTION_NOT_FOUND")
+
+
+def asked(binding: Any, question: Callable[[], Any]) -> Fact:
+    """The answer, or whether it is this GPU, driver or library that has none, or a fault."""
+    try:
+        return {"value": question()}
+    except AttributeError:
+        return {"unsupported": "nvidia-ml-py is too old to ask"}
+    except binding.NVMLError as error:
+        kind = "unsupported" if error.value in [getattr(binding, name) for name in PAST] else "error"
+        return {kind: str(error)}
+    except Exception as error:  # NVMLLibraryMismatchError is no NVMLError
+        return {"error": "{}: {}".format(type(error).__name__, error)}
+
+
+def of_gpu(binding: Any, index: int) -> Dict[str, Fact]:
+    """Everything of one GPU. Raises NVMLError where not even a handle can be had."""
+    handle = binding.nvmlDeviceGetHandleByIndex(index)
+
+    def pids(name: str) -> List[int]:
+        return sorted(int(one.pid) for one in getattr(binding, name)(handle))
+
+    def memory(version: Any) -> List[int]:
+        taken = binding.nvmlDeviceGetMemoryInfo(handle, version) if version else binding.nvmlDeviceGetMemoryInfo(handle)
+        return [int(taken.used) // MIB, int(getattr(taken, "reserved", 0)) // MIB]
+
+    def slices() -> Any:
+        handles = nvml.slices_of(binding, handle)
+        return None if handles is None else [nvml.text(binding.nvmlDeviceGetUUID(one)) for one in handles]
+
+    questions: Dict[str, Callable[[], Any]] = {
+        "uuid": lambda: nvml.text(binding.nvmlDeviceGetUUID(handle)),
+        "name": lambda: nvml.text(binding.nvmlDeviceGetName(handle)),
+        "capability": lambda: list(binding.nvmlDeviceGetCudaComputeCapability(handle)),
+        "persistence": lambda: int(binding.nvmlDeviceGetPersistenceMode(handle)),
+        "compute mode": lambda: int(binding.nvmlDeviceGetComputeMode(handle)),
+        "memory v1": lambda: memory(None),
+        "memory v2": lambda: memory(binding.nvmlMemory_v2),
+        "processes": lambda: pids("nvmlDeviceGetComputeRunningProcesses"),
+        "graphics": lambda: pids("nvmlDeviceGetGraphicsRunningProcesses"),
+        "MPS": lambda: pids("nvmlDeviceGetMPSComputeRunningProcesses"),
+        "MIG": slices,
+        "recovery action": lambda: nvml.recovery(binding, handle),
+        "ECC": lambda: int(
+            binding.nvmlDeviceGetTotalEccErrors(
+                handle, binding.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, binding.NVML_VOLATILE_ECC
+            )
+        ),
+        "remapped rows": lambda: [int(number) for number in binding.nvmlDeviceGetRemappedRows(handle)],
+    }
+    return {name: asked(binding, question) for name, question in questions.items()}
+
+
+def everything() -> Dict[str, Any]:
+    """{"error"} where NVML cannot be asked at all, "absent" where there is nothing to ask."""
+    binding = nvml.load()
+    if binding is None:
+        return {"absent": "{} has no nvidia-ml-py: gpq asks nvidia-smi here".format(sys.executable)}
+    try:
+        binding.nvmlInit()
+    except binding.NVMLError as error:
+        absent = error.value in (binding.NVML_ERROR_LIBRARY_NOT_FOUND, binding.NVML_ERROR_DRIVER_NOT_LOADED)
+        return {"absent" if absent else "error": "NVML: {}".format(error)}
+    return {
+        "nvml": _version(),
+        "driver": asked(binding, lambda: nvml.text(binding.nvmlSystemGetDriverVersion())),
+        "cuda": asked(binding, lambda: int(binding.nvmlSystemGetCudaDriverVersion())),
+        "gpus": [
+            asked(binding, functools.partial(of_gpu, binding, index)) for index in range(binding.nvmlDeviceGetCount())
+        ],
+    }
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("nvidia-ml-py")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+if __name__ == "__main__":
+    try:
+        facts = everything()
+    except Exception as error:
+        facts = {"error": "{}: {}".format(type(error).__name__, error)}
+    sys.stdout.write("gpq:" + json.dumps(facts) + "\n")

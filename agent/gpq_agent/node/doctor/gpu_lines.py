@@ -1,0 +1,183 @@
+"""Facts of NVML and torch -> lines of `gpq doctor --gpu`. Pure."""
+
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from gpq_agent.node.devices.nvml import RECOVERIES
+from gpq_agent.wire import GpuLine
+
+Facts = Dict[str, Any]
+Judgement = Tuple[bool, str]
+IDLE_MIB = 256  # that an idle GPU may have in use beyond what the driver keeps
+COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+
+
+def of_facts(facts: Facts, torch: Facts, mps: List[int]) -> List[GpuLine]:
+    """All that looks do not tell. `mps`: pids of servers of MPS on this machine."""
+    names: Dict[str, Callable[[Facts], Judgement]] = {
+        "persistence": _persistence, "idle memory": _idle, "MIG": _slices, "compute mode": _mode,
+        "recovery action": _recovery, "ECC": _errors, "remapped rows": _rows,
+        "MPS": lambda gpu: _mps(gpu, mps), "graphics": _graphics,
+    }  # fmt: skip
+    missing = unasked(facts)
+    if missing is not None:
+        return [missing._replace(name=name) for name in ("versions", "architectures", *names)]
+    return [
+        versions(facts, torch), architectures(facts, torch),
+        *(over_gpus(name, facts["gpus"], judge) for name, judge in names.items()),
+    ]  # fmt: skip
+
+
+def unasked(facts: Facts) -> Optional[GpuLine]:
+    """The line where nothing could be asked, None where something was."""
+    if "absent" in facts:
+        return GpuLine("", "SKIP", facts["absent"])
+    if "error" in facts:
+        return GpuLine("", "FAIL", facts["error"])
+    return None if facts["gpus"] else GpuLine("", "SKIP", "the driver has no GPU")
+
+
+class Unsupported(Exception):
+    """This GPU or driver has no answer to that."""
+
+
+class Faulty(Exception):
+    """NVML failed."""
+
+
+def value(gpu: Facts, name: str) -> Any:
+    """Raises Unsupported and Faulty."""
+    fact = gpu[name]
+    if "unsupported" in fact:
+        raise Unsupported(fact["unsupported"])
+    if "error" in fact:
+        raise Faulty(fact["error"])
+    return fact["value"]
+
+
+def over_gpus(name: str, gpus: List[Facts], judge: Callable[[Facts], Judgement]) -> GpuLine:
+    """One line of all GPUs: FAIL where one fails, SKIP where none has an answer."""
+    texts: Dict[str, List[str]] = {}
+    verdicts = set()
+    for number, gpu in enumerate(gpus):
+        try:
+            ok, text = judge(value({"gpu": gpu}, "gpu"))
+            verdicts.add("PASS" if ok else "FAIL")
+        except Unsupported as reason:
+            verdicts.add("SKIP")
+            text = str(reason)
+        except Faulty as error:
+            verdicts.add("FAIL")
+            text = str(error)
+        texts.setdefault(text, []).append(str(number))
+    figure = "; ".join("GPU {}: {}".format(", ".join(numbers), text) for text, numbers in texts.items())
+    return GpuLine(name, next(one for one in ("FAIL", "PASS", "SKIP") if one in verdicts), figure)
+
+
+def _persistence(gpu: Facts) -> Judgement:
+    if value(gpu, "persistence"):
+        return True, "on"
+    return False, "off: each look initialises the driver anew (sudo nvidia-smi -pm 1, or nvidia-persistenced)"
+
+
+def _idle(gpu: Facts) -> Judgement:
+    if value(gpu, "processes") or value(gpu, "graphics"):
+        raise Unsupported("in use")
+    used, _ = value(gpu, "memory v1")
+    if "value" not in gpu["memory v2"]:
+        return used < IDLE_MIB, "{} MiB by v1, v2 is not known".format(used)
+    in_use, reserved = gpu["memory v2"]["value"]
+    text = "{} MiB by v1, {} MiB by v2, {} MiB reserved".format(used, in_use, reserved)
+    return in_use < IDLE_MIB, text
+
+
+def _slices(gpu: Facts) -> Judgement:
+    try:
+        slices = value(gpu, "MIG")
+    except Unsupported:
+        return True, "not known to this GPU"
+    if slices is None:
+        return True, "off"
+    return bool(slices), "{} devices".format(len(slices)) if slices else "on, without a device: nothing can run"
+
+
+def _mode(gpu: Facts) -> Judgement:
+    mode = value(gpu, "compute mode")
+    return mode in (0, 3), COMPUTE_MODES.get(mode, str(mode))
+
+
+def _recovery(gpu: Facts) -> Judgement:
+    action = value(gpu, "recovery action")
+    return not action, RECOVERIES.get(action, "action {}".format(action)) if action else "none"
+
+
+def _errors(gpu: Facts) -> Judgement:
+    errors = value(gpu, "ECC")
+    return errors == 0, "{} uncorrectable errors".format(errors)
+
+
+def _rows(gpu: Facts) -> Judgement:
+    corrected, uncorrected, pending, failed = value(gpu, "remapped rows")
+    text = "{} remapped{}".format(corrected + uncorrected, ", a reset is due" if pending else "")
+    return not pending and not failed, text + (", one could not be" if failed else "")
+
+
+def _mps(gpu: Facts, servers: List[int]) -> Judgement:
+    try:
+        clients = value(gpu, "MPS")
+    except Unsupported:
+        clients = []
+    if servers or clients:
+        pids = ", ".join(map(str, servers)) or "of somebody else"
+        return True, "server {}, clients {}: a fault of one client ends all of them".format(pids, clients or "none")
+    return True, "off"
+
+
+def _graphics(gpu: Facts) -> Judgement:
+    pids = value(gpu, "graphics")
+    return True, "pid {} draws on it".format(", ".join(map(str, pids))) if pids else "none"
+
+
+def versions(facts: Facts, torch: Facts) -> GpuLine:
+    """The driver must know the CUDA that torch was built for: the same major version, or a later one."""
+    driver, cuda = facts["driver"], facts["cuda"]
+    if "value" not in driver:
+        return GpuLine("versions", "FAIL", str(next(iter(driver.values()))))
+    able = "{}.{}".format(cuda["value"] // 1000, cuda["value"] % 1000 // 10) if "value" in cuda else "unknown"
+    text = "driver {} for CUDA {}, nvidia-ml-py {}".format(driver["value"], able, facts["nvml"])
+    if "error" in torch:
+        return GpuLine("versions", "SKIP", "{}; no torch: {}".format(text, torch["error"]))
+    text += ", torch {} for CUDA {}, Python {}".format(torch["torch"], torch["cuda"] or "none", torch["python"])
+    if not torch["cuda"]:
+        return GpuLine("versions", "FAIL", text + ": torch was built for CPUs alone")
+    ok = able == "unknown" or int(torch["cuda"].split(".")[0]) <= int(able.split(".")[0])
+    return GpuLine("versions", "PASS" if ok else "FAIL", text + ("" if ok else ": the driver is too old for torch"))
+
+
+def architectures(facts: Facts, torch: Facts) -> GpuLine:
+    """torch must have kernels of the GPU's generation, or such that the driver can compile for it."""
+    if "error" in torch or not torch.get("architectures"):
+        return GpuLine("architectures", "SKIP", str(torch.get("error", "torch names none")))
+
+    def judge(gpu: Facts) -> Judgement:
+        major, minor = value(gpu, "capability")
+        name = "{} needs sm_{}{}".format(value(gpu, "name"), major, minor)
+        return runs_on(torch["architectures"], major, minor), "{}, torch has {}".format(
+            name, " ".join(torch["architectures"])
+        )
+
+    return over_gpus("architectures", facts["gpus"], judge)
+
+
+def runs_on(architectures: List[str], major: int, minor: int) -> bool:
+    """sm_86 runs on 8.6 and 8.9, compute_80 on all from 8.0 on. A letter at the end binds to one generation."""
+    for one in architectures:
+        kind, _, text = one.partition("_")
+        digits = "".join(sign for sign in text if sign.isdigit())
+        if not digits:
+            continue
+        number = (int(digits[:-1]), int(digits[-1]))
+        if kind == "compute" and number <= (major, minor) and digits == text:
+            return True
+        if kind == "sm" and number[0] == major and number[1] <= minor:
+            return True
+    return False

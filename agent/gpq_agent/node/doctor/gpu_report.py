@@ -1,0 +1,187 @@
+"""`gpq doctor --gpu` on the server that it is about: one part of the report after the other, each within its limit.
+
+Standard library only. What needs torch is run by the interpreter of the user's scripts (`gpq_agent.gpucheck`), on GPUs that
+nobody uses, whose locks are held meanwhile. `python -m gpq_agent.node.doctor.gpu_report` reads {"part", "python", "env"} from
+stdin and prints the lines.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional
+
+import gpq_agent
+from gpq_agent import wire
+from gpq_agent.node.devices import locks
+from gpq_agent.node.doctor import checkup, gpu_beside, gpu_facts, gpu_lines, gpu_looks
+from gpq_agent.node.host import procs
+from gpq_agent.node.host.errors import SpoolError
+
+FACTS_LIMIT = 20.0  # seconds
+TORCH_LIMIT = 25.0
+MARGIN = 4.0  # seconds that a part ends before its limit, so that its lines are told
+IN_USE = 0.05  # of a GPU's memory that may be, of one that nobody is seen on: drivers keep some for themselves
+NO_TORCH = "No module named 'torch'"
+
+LOOK_AT_TORCH = """
+import json, platform
+import torch
+try:
+    architectures = torch.cuda.get_arch_list()
+except Exception:
+    architectures = []
+print("gpq:" + json.dumps({"python": platform.python_version(), "torch": str(torch.__version__),
+    "cuda": str(torch.version.cuda or ""), "architectures": architectures}))
+"""
+
+
+class Free(NamedTuple):
+    """GPUs that nobody uses, with their locks held. Where there are none, `why`."""
+
+    uuids: List[str]
+    held: List[int]
+    why: str = ""
+
+
+def lines(part: str, python: str, env: Dict[str, str]) -> List[wire.GpuLine]:
+    """One line for each check of the part, in order. `python`: interpreter of scripts. `env`: of the jobs."""
+    made = _driver(python, env) if part == "driver" else _on_free_gpus(part, python, env)
+    by_name = {line.name: line for line in made}
+    nothing = wire.GpuLine("", "FAIL", "nothing was told of it")
+    return [by_name.get(name, nothing._replace(name=name)) for name in wire.GPU_PARTS[part].names]
+
+
+def all_alike(part: str, verdict: str, figure: str) -> List[wire.GpuLine]:
+    """The same verdict for every check of a part."""
+    return [wire.GpuLine(name, verdict, figure) for name in wire.GPU_PARTS[part].names]
+
+
+def _driver(python: str, env: Dict[str, str]) -> List[wire.GpuLine]:
+    facts = checkup.run([sys.executable, "-m", gpu_facts.__name__], gpu_looks.environment(), FACTS_LIMIT)
+    torch = checkup.run([python, "-c", LOOK_AT_TORCH], {**env, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, TORCH_LIMIT)
+    return [*gpu_lines.of_facts(facts, torch, mps_servers()), *gpu_looks.both()]
+
+
+def mps_servers() -> List[int]:
+    """Pids of the processes of NVIDIA's multi-process service."""
+    pids = []
+    for entry in os.listdir("/proc"):
+        try:
+            with open("/proc/{}/comm".format(entry), encoding="utf-8", errors="replace") as stream:
+                if entry.isdigit() and stream.read().startswith("nvidia-cuda-mps"):
+                    pids.append(int(entry))
+        except OSError:
+            continue
+    return pids
+
+
+def free_gpus(seen: gpu_looks.Look) -> Free:
+    """Locks those that nobody is on, so that no gpq starts a job there meanwhile."""
+    if seen.error and not seen.devices:
+        return Free([], [], seen.error)
+    taken: List[str] = []
+    free = Free([], [])
+    guard = locks.Locks()
+    for gpu in seen.devices:
+        if gpu.problem:
+            taken.append("{}: {}".format(gpu.uuid, gpu.problem))
+        elif gpu.processes:
+            taken.append("{}: pid {} is on it".format(gpu.uuid, gpu.processes[0][0]))
+        elif gpu.used_mib > IN_USE * gpu.memory_mib:
+            taken.append("{}: {} MiB of it are in use".format(gpu.uuid, gpu.used_mib))
+        else:
+            try:
+                free.held.extend(guard.take([gpu.uuid], 0, 0))
+                free.uuids.append(gpu.uuid)
+            except SpoolError as error:
+                taken.append(error.message)
+    why = "no GPU is free ({})".format("; ".join(taken)) if taken else "no NVIDIA GPU here"
+    return free if free.uuids else free._replace(why=why)
+
+
+def _on_free_gpus(part: str, python: str, env: Dict[str, str]) -> List[wire.GpuLine]:
+    free = free_gpus(gpu_looks.look("any"))
+    folder = ""
+    try:
+        if free.why:
+            return all_alike(part, "SKIP", free.why)
+        if wire.GPU_PARTS[part].section == "C" and len(free.uuids) < 2:
+            return all_alike(part, "SKIP", "two free GPUs are needed, and there is one")
+        folder = library()
+        env = {**env, "PYTHONPATH": os.pathsep.join(filter(None, [folder, env.get("PYTHONPATH", "")]))}
+        env.update({"CUDA_DEVICE_ORDER": "PCI_BUS_ID", wire.ENV_TRIAL: "1"})
+        if part != "holder":
+            return trained(part, python, env, free.uuids)
+        alone = {**env, "CUDA_VISIBLE_DEVICES": free.uuids[0]}
+        made = gpu_looks.holder([python, "-c", gpu_looks.HOLDER], alone, free.uuids[0])
+        return _skipped_without_torch([*made, gpu_beside.beside([python, "-c", gpu_beside.WORKER], alone)])
+    finally:
+        locks.close(free.held)
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def library() -> str:
+    """A folder with gpq_agent alone: what else lies beside it would hide the script's own packages."""
+    folder = tempfile.mkdtemp(prefix="gpq-doctor-")
+    os.symlink(os.path.dirname(os.path.abspath(gpq_agent.__file__)), os.path.join(folder, "gpq_agent"))
+    return folder
+
+
+def trained(part: str, python: str, env: Dict[str, str], devices: List[str]) -> List[wire.GpuLine]:
+    """The lines of `gpq_agent.gpucheck`, and a FAIL for each check that it ended before, with its last words."""
+    parent = os.getpid()
+    begin = time.monotonic()
+    limit = wire.GPU_PARTS[part].limit - MARGIN
+    with tempfile.TemporaryFile() as output:
+        try:
+            process = subprocess.Popen(
+                [python, "-m", "gpq_agent.gpucheck", part, *devices], env=env, cwd="/", stdin=subprocess.DEVNULL,
+                stdout=output, stderr=subprocess.PIPE, preexec_fn=lambda: procs.die_with_parent(parent),
+            )  # fmt: skip
+        except OSError as error:
+            return all_alike(part, "FAIL", "{} cannot be run: {}".format(python, error.strerror))
+        try:
+            _, errors = process.communicate(timeout=limit)
+            words = (errors.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]
+            ending = "exit {}: {}".format(process.returncode, words)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            ending = "not done within {:.0f} s of this part".format(time.monotonic() - begin)
+        output.seek(0)
+        made = parsed(output.read().decode("utf-8", "replace").splitlines())
+    names = {line.name for line in made}
+    rest = [line for line in all_alike(part, "FAIL", ending) if line.name not in names]
+    return _skipped_without_torch([*made, *rest])
+
+
+def parsed(text: Iterable[str]) -> List[wire.GpuLine]:
+    """Lines that begin with "gpq:"."""
+    return [wire.GpuLine(**json.loads(line[len("gpq:") :])) for line in text if line.startswith("gpq:")]
+
+
+def _skipped_without_torch(made: List[wire.GpuLine]) -> List[wire.GpuLine]:
+    """That an interpreter has no torch is no fault of the GPU's."""
+    return [line._replace(verdict="SKIP") if NO_TORCH in line.figure else line for line in made]
+
+
+def errand(place: checkup.Place, fields: Dict[str, Any], pipe: int) -> None:
+    """`gpu`, one of checkup's kind: {"part", "python", "env"} -> {"lines"}."""
+    env = {**place.base, **fields.get("env", {})}
+    made = lines(str(fields["part"]), str(fields["python"]), env)
+    checkup.tell(pipe, {"lines": [line._asdict() for line in made]})
+
+
+def main(text: Optional[str] = None) -> None:
+    order = json.loads(sys.stdin.read() if text is None else text)
+    for line in lines(order["part"], order["python"], order["env"]):
+        sys.stdout.write("gpq:" + json.dumps(line._asdict()) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,259 @@
+"""Files on their way to this server: taken in at an offset, proved by SHA-256, then renamed in. `sending` reads them.
+
+<checkpoints>/.staging/NAME/set.json    what is to come: {"files": [as trees.Entry, ...]}
+<checkpoints>/.staging/NAME/N           the file of that place in the list, as far as it came: after a cut it goes on there
+<checkpoints>/.staging/NAME/proved      its content was right: from here on it is only moved
+
+NAME is ``42`` for the files of job 42 and ``code-HASH`` for a snapshot's code. Long work (hashing, unpacking) is done a
+little at a time between two requests, so that nothing else waits for it.
+"""
+
+import base64
+import os
+import time
+from typing import Any, Callable, Dict, List, Tuple
+
+from gpq_agent import wire
+from gpq_agent.node.files import arriving, sending, unpacking
+from gpq_agent.node.files.arriving import remove
+from gpq_agent.node.files.sending import Message, Work
+from gpq_agent.node.host.errors import SpoolError
+from gpq_agent.node.spool import storage, trees
+from gpq_agent.node.spool.storage import CODE_PREFIX, HASH, STAGING
+from gpq_agent.node.spool.trees import SMALL, TIMED, Entry
+
+SET, PROVED = "set.json", "proved"
+SLICE = 0.05  # seconds of long work between two requests
+PARALLEL = ("files", "digest", "stage", "seal")  # requests that are answered when their work is done
+
+
+class Staging:
+    """Of one folder of checkpoints."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.damage: List[str] = []
+        self.storage = storage.storage_id(folder, self.damage)
+        self._works: List[Tuple[Message, Work]] = []
+        self._announced: Dict[str, Tuple[int, List[Entry]]] = {}  # by name, with the time of change of its SET
+        self.operations: Dict[str, Callable[[Message], Message]] = {
+            "fetch": lambda message: sending.fetch(self._of_job(message), message),
+            "gather": lambda message: sending.gather(self._of_job(message), message),
+            "put": self._put,
+            "scatter": self._scatter,
+            "kept": lambda _: storage.jobs(self.folder),
+            "drop": self._drop,
+        }
+
+    # -- long work -----------------------------------------------------------------------------------------------------
+
+    def begin(self, message: Message, check: Callable[[], None]) -> None:
+        """One of PARALLEL; `tick` gives its answer. `check` raises where whoever asks may not."""
+        works: Dict[str, Callable[[], Work]] = {
+            "files": lambda: sending.files(self._of_job(message)),
+            "digest": lambda: sending.digest(self._of_job(message), message),
+            "stage": lambda: self._stage(message),
+            "seal": lambda: self._seal(message, check),
+        }
+        self._works.append((message, works[message["op"]]()))
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._works)
+
+    def tick(self) -> List[Tuple[Message, Callable[[Message], Message]]]:
+        """Go on for a moment. Requests that are done, each with what says their answer, or raises."""
+        if not self._works:
+            return []
+        message, work = self._works.pop(0)
+        until = time.monotonic() + SLICE
+        try:
+            while time.monotonic() < until:
+                next(work)
+        except StopIteration as end:
+            answer = end.value  # type: Message
+            return [(message, lambda _: answer)]
+        except Exception as error:
+            return [(message, _raising(error))]
+        self._works.append((message, work))  # whoever else waits is next
+        return []
+
+    # -- where it goes -------------------------------------------------------------------------------------------------
+
+    def _stage(self, message: Message) -> Work:
+        """What is still missing of a set: (place in the list, offset). Another set of the same name gives way."""
+        entries = trees.parsed(message["files"])
+        name, target = self._target(message)
+        place = os.path.join(self.folder, STAGING, name)
+        known = self._set(name)
+        if known != entries:
+            remove(place)
+        if os.path.exists(os.path.join(place, PROVED)):
+            return {"missing": []}  # all had come; what is left to do is `seal`
+        missing = list(enumerate(entries))
+        if "code" not in message:
+            missing = []
+            for number, one in enumerate(entries):
+                if one.is_file and not storage.is_same(target, one):
+                    missing.append((number, one))
+                yield
+        elif os.path.isdir(target):
+            return {"missing": []}
+        os.makedirs(place, mode=0o700, exist_ok=True)
+        if known != entries:
+            wire.write_json(os.path.join(place, SET), {"files": trees.as_json(entries)})
+        offsets = [[number, min(_size(os.path.join(place, str(number))), one.size)] for number, one in missing]
+        here = sum(_stored(os.path.join(place, str(number))) for number, _ in missing)
+        arriving.check_space(self.folder, sum(one.stored for _, one in missing) - here)
+        return {"missing": offsets}
+
+    def _set(self, name: str) -> Any:
+        """The listing that was announced, None where there is none or it is damaged."""
+        path = os.path.join(self.folder, STAGING, name, SET)
+        try:
+            changed = os.stat(path).st_mtime_ns
+            if self._announced.get(name, (0, []))[0] != changed:
+                self._announced[name] = changed, trees.parsed((wire.read_json(path) or {})["files"])
+            return self._announced[name][1]
+        except (OSError, ValueError, KeyError, TypeError):
+            self._announced.pop(name, None)
+            return None
+
+    def _coming(self, message: Message) -> Tuple[str, List[Entry]]:
+        name, _ = self._target(message)
+        entries = self._set(name)
+        if entries is None:
+            raise SpoolError("nothing of this is on its way here", "say `stage` first")
+        return os.path.join(self.folder, STAGING, name), entries
+
+    def _put(self, message: Message) -> Message:
+        """Taken in only where it goes on; the answer says where that is."""
+        place, entries = self._coming(message)
+        one, path = _at(place, entries, message["at"])
+        data, skip = base64.b64decode(message["data"], validate=True), int(message["skip"])
+        size = _size(path)
+        if int(message["offset"]) == size and skip >= 0 and size + skip + len(data) <= one.size:
+            with open(path, "ab") as stream:
+                if skip:
+                    stream.truncate(size + skip)
+                stream.write(data)
+            size += skip + len(data)
+        return {"offset": size}
+
+    def _scatter(self, message: Message) -> Message:
+        """Small files whole: [[place in the list, data], ...]."""
+        place, entries = self._coming(message)
+        for number, data in message["parts"]:
+            _, path = _at(place, entries, number)
+            with open(path, "wb") as stream:
+                stream.write(base64.b64decode(data, validate=True))
+        return {}
+
+    def _seal(self, message: Message, check: Callable[[], None]) -> Work:
+        """All has come: prove it against `digests` (by place in the list), and rename it in. What is wrong is removed."""
+        name, target = self._target(message)
+        place = os.path.join(self.folder, STAGING, name)
+        entries = trees.parsed(message["files"])
+        if self._set(name) == entries:
+            if not os.path.exists(os.path.join(place, PROVED)):
+                yield from self._prove(message, place, target, entries)
+            check()
+            try:
+                if "code" in message:
+                    yield from unpacking.unpack(os.path.join(place, "0"), target)
+                else:
+                    yield from arriving.install(place, target, entries)
+                    yield from arriving.settle(self.folder, [])
+            except (OSError, SpoolError):
+                remove(place)  # it has to come anew
+                raise
+        elif not self._is_there(message, target, entries):
+            raise SpoolError("nothing of this is on its way here", "say `stage` first")
+        remove(place)
+        self._announced.pop(name, None)
+        return {}
+
+    def _is_there(self, message: Message, target: str, entries: List[Entry]) -> bool:
+        if "code" in message:
+            return os.path.isdir(target)
+        return all(storage.is_same(target, one) for one in entries)
+
+    def _prove(self, message: Message, place: str, target: str, entries: List[Entry]) -> Work:
+        digests, large = dict(message["digests"]), []
+        for number, one in enumerate(entries):
+            path = os.path.join(place, str(number))
+            if not one.is_file:
+                continue
+            if not os.path.exists(path):
+                if "code" not in message and storage.is_same(target, one):
+                    continue
+                raise SpoolError("{} has not come".format(one.path), "it is sent again", "busy")
+            is_timed = one.mark.startswith(TIMED)
+            digest = yield from (trees.digest(path) if is_timed else trees.sha256(path))
+            if _size(path) != one.size or digest != (digests.get(str(number)) if is_timed else one.mark):
+                remove(place)
+                raise SpoolError("{} did not arrive as it was sent".format(one.path), "it is sent again", "busy")
+            os.utime(path, ns=(one.changed, one.changed))
+            if one.size > SMALL:
+                large.append(path)
+        yield from arriving.settle(place, large)
+        with open(os.path.join(place, PROVED), "wb"):
+            pass
+        arriving.sync(place)
+        return {}
+
+    # -- what is not needed any more -----------------------------------------------------------------------------------
+
+    def _drop(self, message: Message) -> Message:
+        name, target = self._target(message)
+        remove(os.path.join(self.folder, STAGING, name))
+        remove(target)
+        return {}
+
+    def code(self, digest: str) -> str:
+        """The folder of a snapshot's code. Raises SpoolError where it is not here."""
+        _, target = self._target({"code": digest})
+        if not os.path.isdir(target):
+            raise SpoolError("the code {} is not on this server".format(digest[:12]), "it is sent again", "busy")
+        return target
+
+    def _target(self, message: Message) -> Tuple[str, str]:
+        """(name of what is staged, where it belongs)."""
+        if "code" not in message:
+            return str(int(message["job"])), self._of_job(message)
+        digest = str(message["code"])
+        if not HASH.fullmatch(digest):
+            raise ValueError("{!r} is no SHA-256".format(digest))
+        return CODE_PREFIX + digest, os.path.join(self.folder, storage.CODE, digest)
+
+    def _of_job(self, message: Message) -> str:
+        return os.path.join(self.folder, str(int(message["job"])))
+
+
+def _raising(error: Exception) -> Callable[[Message], Message]:
+    def answer(_: Message) -> Message:
+        raise error
+
+    return answer
+
+
+def _at(place: str, entries: List[Entry], number: Any) -> Tuple[Entry, str]:
+    """The entry of that number, and where it comes in."""
+    if not isinstance(number, int) or not 0 <= number < len(entries) or not entries[number].is_file:
+        raise ValueError("{!r} is no file of what is on its way here".format(number))
+    return entries[number], os.path.join(place, str(number))
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _stored(path: str) -> int:
+    """Bytes on the disk."""
+    try:
+        return os.stat(path).st_blocks * 512
+    except FileNotFoundError:
+        return 0

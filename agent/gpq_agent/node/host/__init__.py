@@ -1,0 +1,1 @@
+"""What this machine says of itself: processes, network, users, limits, logs. Knows nothing of jobs."""

@@ -1,0 +1,97 @@
+"""Questions to file systems that may not answer, a file server that is down say: asked in a child, given up after a while.
+
+A process that waits for such a file system cannot always be killed, so the agent must never be the one that waits.
+"""
+
+import json
+import os
+import select
+import signal
+import time
+from typing import Callable, Dict, List
+
+from gpq_agent.node.host import procs
+from gpq_agent.node.host.errors import SpoolError
+
+PATIENCE = 4.0  # seconds; the daemon takes an agent that says nothing for 11 s as silent
+AGAIN_AFTER = 10.0  # seconds for which a place that did not answer is not asked again
+SHORT_PATIENCE = 1.0  # seconds, then: does it answer by now?
+LOOKS = 4  # in all that time
+
+_silent: Dict[str, float] = {}  # when it did not answer
+_left: List[int] = []  # children that the kernel has not let go yet
+
+
+def check(place: str, question: Callable[[], None], longest: float = PATIENCE) -> None:
+    """Run `question`, which looks at `place` above all, for at most `longest` seconds. Raises its SpoolError; one of kind
+    "busy" when there is no answer."""
+    _left[:] = [pid for pid in _left if os.waitpid(pid, os.WNOHANG)[0] != pid]
+    if time.monotonic() - _silent.get(place, -AGAIN_AFTER) < AGAIN_AFTER:
+        raise no_answer(place)
+    patience = SHORT_PATIENCE if _silent.pop(place, None) is not None else longest
+    try:
+        reading, writing = os.pipe()
+    except OSError as error:
+        raise no_process(error) from error
+    try:
+        pid = os.fork()
+    except OSError as error:
+        os.close(reading)
+        os.close(writing)
+        raise no_process(error) from error
+    if pid == 0:
+        _answer(writing, question)
+    os.close(writing)
+    try:
+        ready = _is_ready(reading, patience)
+        said = os.read(reading, 1 << 16) if ready else b""
+    finally:
+        os.close(reading)
+    if not ready:
+        os.kill(pid, signal.SIGKILL)
+        _left.append(pid)
+        _silent[place] = time.monotonic()
+        raise no_answer(place)
+    os.waitpid(pid, 0)
+    _conclude(said, place)
+
+
+def _is_ready(reading: int, patience: float) -> bool:
+    """Is there an answer within `patience` seconds? They are counted by looks that found nothing:
+    a machine that stood still in one of them has time for an answer in the others."""
+    return any(select.select([reading], [], [], patience / LOOKS)[0] for _ in range(LOOKS))
+
+
+def _answer(writing: int, question: Callable[[], None]) -> None:
+    """In the child: `{}` or what is wrong, in one write that a pipe takes whole."""
+    told: Dict[str, object] = {}
+    try:
+        procs.keep_only({writing})
+        question()
+    except SpoolError as error:
+        told = {"message": error.message[:1000], "hint": error.hint[:1000], "kind": error.kind}
+    except OSError as error:
+        told = {"message": str(error)[:1000], "hint": "check the file system that it is on", "kind": "busy"}
+    finally:
+        os.write(writing, json.dumps(told).encode("utf-8"))
+        os._exit(0)
+
+
+def _conclude(said: bytes, place: str) -> None:
+    try:
+        told = json.loads(said.decode("utf-8"))
+    except ValueError:
+        raise SpoolError("whoever looked at {} ended too soon".format(place), "", "busy") from None
+    if told:
+        raise SpoolError(told["message"], told["hint"], told["kind"])
+
+
+def no_answer(place: str) -> SpoolError:
+    told = "the file system of {} does not answer on this server".format(place)
+    return SpoolError(told, "is its file server down?", "busy")
+
+
+def no_process(error: OSError) -> SpoolError:
+    """The refusal of a start for which there can be no process."""
+    hint = "it has too many of them, or too little memory; see `ulimit -u` and pids.max there"
+    return SpoolError("no process can be started on this server: {}".format(error), hint, "busy")

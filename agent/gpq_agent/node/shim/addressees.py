@@ -1,0 +1,102 @@
+"""Who of an attempt's processes hears a stop signal. Pure but for its looks at /proc.
+
+The program of a job is rarely its first process: shells, launchers and environments stand before it, and workers below.
+Who has a handler for the signal is told, the topmost on each way down, and not what is below it: it sees to that itself.
+What only waits for another program is passed by: shells hand nothing on, `make` takes USR1 for itself, `timeout` sends TERM
+to workers too. Launchers are passed by and held meanwhile: torchrun ends the other replicas as soon as one has saved.
+"""
+
+import os
+from typing import Dict, List, NamedTuple, Sequence
+
+from gpq_agent.node.host.procs import Process
+
+# Names of executables.
+WAITING = (
+    "ash", "bash", "busybox", "csh", "dash", "fish", "ksh", "make", "mksh", "sh", "tcsh", "time", "timeout", "uv", "zsh",
+)  # fmt: skip
+# Words of a command line, without their folder.
+LAUNCHERS = (
+    b"accelerate", b"conda", b"deepspeed", b"mamba", b"torchrun", b"torch.distributed.launch", b"torch.distributed.run",
+)  # fmt: skip
+WORKER = b"from multiprocessing."  # in the command line of a worker that Python spawned
+MOST_COMMAND = 1 << 16
+
+
+class Look(NamedTuple):
+    """What /proc shows of one process beyond its line of stat."""
+
+    program: str  # name of its executable, "" where it is not ours to see
+    command: bytes
+    caught: int  # a bit for each signal that has a handler, the lowest for signal 1
+
+    def catches(self, number: int) -> bool:
+        return bool(self.caught >> (number - 1) & 1)
+
+    @property
+    def launches(self) -> bool:
+        words = self.command.split(b"\0")[:4]  # those of an interpreter, and the program's own name
+        return any(os.path.basename(word) in LAUNCHERS for word in words)
+
+
+class Addressees(NamedTuple):
+    told: List[Process]
+    held: List[Process]  # launchers above those
+
+
+def look(pid: int) -> Look:
+    """Of a process that is gone, nothing."""
+    try:
+        program = os.path.basename(os.readlink("/proc/{}/exe".format(pid)))
+    except OSError:
+        program = ""
+    try:
+        with open("/proc/{}/cmdline".format(pid), "rb") as stream:
+            command = stream.read(MOST_COMMAND)
+        with open("/proc/{}/status".format(pid), "rb") as stream:
+            [caught] = [line.split()[1] for line in stream if line.startswith(b"SigCgt:")]
+    except (OSError, ValueError):
+        return Look(program, b"", 0)
+    return Look(program, command, int(caught, 16))
+
+
+def addressees(members: Sequence[Process], first: int, number: int) -> Addressees:
+    """Of `members`, for signal `number`. `first`: the pid of the job's first process.
+
+    Only where no program has a handler are workers asked: replicas that a script spawned by itself. Where nobody has one,
+    all of the first process's group is told: that ends them, as the signal does. So is the first process itself, which may
+    have yet to begin a group of its own.
+    """
+    looks = {process.pid: look(process.pid) for process in members}
+    programs = [process for process in members if not _is_worker(process, looks)]
+    for candidates in (programs, members):
+        chosen = _topmost(candidates, looks, first, number)
+        if chosen.told:
+            return chosen
+    return Addressees([process for process in members if first in (process.group, process.pid)], [])
+
+
+def _topmost(candidates: Sequence[Process], looks: Dict[int, Look], first: int, number: int) -> Addressees:
+    below: Dict[int, List[Process]] = {}
+    for process in candidates:
+        below.setdefault(process.parent, []).append(process)
+    chosen = Addressees([], [])
+    waiting = [process for process in candidates if process.pid == first]
+    while waiting:
+        process = waiting.pop()
+        seen = looks[process.pid]
+        if seen.launches:
+            chosen.held.append(process)
+        elif seen.catches(number) and seen.program not in WAITING:
+            chosen.told.append(process)
+            continue
+        waiting += below.get(process.pid, [])
+    return chosen
+
+
+def _is_worker(process: Process, looks: Dict[int, Look]) -> bool:
+    """A fork that runs on as its parent, or a worker that Python's multiprocessing spawned."""
+    own, parent = looks[process.pid], looks.get(process.parent)
+    if parent is None or parent.program in WAITING:
+        return False
+    return own.command == parent.command or WORKER in own.command

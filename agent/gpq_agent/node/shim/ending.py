@@ -1,0 +1,195 @@
+"""What says that a job had come to its end when it was asked to stop: files that were made during the attempt.
+
+They are the job's, on any file system, and may be anything: they are looked at in a child, for a limited time, read up to
+a limited size, and what cannot be read says nothing. Decides no outcome, removes nothing.
+"""
+
+import contextlib
+import json
+import os
+import re
+import resource
+import select
+import signal
+import stat
+import time
+from typing import Any, Callable, Dict, Iterator, Optional, Tuple
+
+from gpq_agent import wire
+from gpq_agent.node.host import procs
+
+PATIENCE = 5.0  # seconds for all of it
+SMALL, LARGE = (
+    1 << 16,
+    32 << 20,
+)  # bytes that are read of a record; of a trainer's state, which holds all that it logged
+MEMORY = 1 << 30  # bytes of address space that the child may have, whatever it reads
+MOST_ENTRIES = 10_000  # of a folder that are looked at
+SAID = {
+    "marker": "the training library said that training was over",
+    "done-file": "its done file was written",
+    "checkpoint": "its newest checkpoint is that of the end",
+    "own": "its newest save is marked as the last",
+    "trainer": "the newest trainer_state.json is at its last step",
+}
+Signs = Dict[str, str]  # kind, of SAID -> what changes when it is written again
+
+
+class Witness:
+    """Made before the job starts, asked after its end. `env`: the job's whole environment."""
+
+    def __init__(self, order: wire.StartOrder, env: Dict[str, str], folder: str) -> None:
+        self._folder = folder
+        self._done = done_path(order, env)
+        self._checkpoints = env.get(wire.ENV_CHECKPOINT_DIR, "")
+        # At its first start there is nothing of it but what its user names.
+        self._before = self._look() if order.attempt > 1 or self._done else {}
+
+    def evidence(self) -> str:
+        """What says that the job has come to its end, one phrase; "" for nothing. Also where it could not be seen what was
+        there at the start, or what is there now."""
+        if os.path.exists(os.path.join(self._folder, wire.STOPPED)):
+            return ""  # it stopped half way, whatever it said before
+        if os.path.exists(os.path.join(self._folder, wire.FINISHED)):
+            return SAID["marker"]
+        now = self._look() if self._before is not None else None
+        if now is None or self._before is None:
+            return ""
+        fresh = [kind for kind in SAID if kind in now and now[kind] != self._before.get(kind)]
+        return SAID[fresh[0]] if fresh else ""
+
+    def _look(self) -> Optional[Signs]:
+        return _in_child(lambda: signs(self._done, self._checkpoints))
+
+
+def done_path(order: wire.StartOrder, env: Dict[str, str]) -> str:
+    """The done file's path, absolute; "" where the order names none."""
+    path = order.done_file
+    if path.startswith("~/"):
+        path = env.get("HOME", "~") + path[1:]
+    return os.path.join(order.cwd, path) if path else ""
+
+
+def signs(done: str, checkpoints: str) -> Signs:
+    """All signs that are there now. `done`: path of the done file; `checkpoints`: the job's folder of checkpoints."""
+    looks: Dict[str, Callable[[], str]] = {
+        "done-file": lambda: _stamp(os.stat(done)) if done else "",
+        "checkpoint": lambda: _checkpoint(os.path.join(checkpoints, "gpq")),
+        "own": lambda: _own(os.path.join(checkpoints, "own", "saved.json")),
+        "trainer": lambda: _trainer(checkpoints),
+    }
+    found: Signs = {}
+    for kind, look in looks.items():
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, RecursionError, MemoryError):
+            sign = look()
+            if sign:
+                found[kind] = sign
+    return found
+
+
+def _checkpoint(folder: str) -> str:
+    name = _newest(folder, re.compile(r"step-(\d{1,18})(?:\.(\d{1,9}))?"))
+    content, sign = _record(os.path.join(folder, name, "manifest.json"), SMALL)
+    return name + sign if content.get("why") == "end" else ""
+
+
+def _own(path: str) -> str:
+    content, sign = _record(path, SMALL)
+    return sign if content.get("end") is True else ""
+
+
+def _trainer(folder: str) -> str:
+    """Of Hugging Face's Trainer, whose checkpoints lie in folders checkpoint-STEP."""
+    name = _newest(folder, re.compile(r"checkpoint-(\d{1,18})()"))
+    content, sign = _record(os.path.join(folder, name, "trainer_state.json"), LARGE)
+    step, last = content.get("global_step"), content.get("max_steps")
+    at_end = type(step) is int and type(last) is int and step >= last > 0
+    return name + sign if at_end else ""
+
+
+def _newest(folder: str, pattern: "re.Pattern[str]") -> str:
+    """The entry with the highest number. Raises OSError where there is none, or where there are too many to look at."""
+    found: Tuple[int, int, str] = (-1, 0, "")
+    with os.scandir(folder) as entries:
+        for count, entry in enumerate(entries):
+            if count == MOST_ENTRIES:
+                raise OSError("more than {} entries".format(MOST_ENTRIES))
+            match = pattern.fullmatch(entry.name)
+            if match is not None:
+                found = max(found, (int(match[1]), int(match[2] or 0), entry.name))
+    if not found[2]:
+        raise FileNotFoundError(folder)
+    return found[2]
+
+
+def _record(path: str, limit: int) -> Tuple[Dict[str, Any], str]:
+    """The JSON object in a file, and its stamp. Raises OSError or ValueError for one that is none or too large."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    with os.fdopen(descriptor, "rb") as stream:
+        sign = _stamp(os.fstat(stream.fileno()))
+        data = stream.read(limit + 1) if sign else b""
+    if not sign or len(data) > limit:
+        raise ValueError("no ordinary file of at most {} bytes".format(limit))
+    return wire.decode(data), sign
+
+
+def _stamp(status: os.stat_result) -> str:
+    """Changes whenever the file is written, touched or replaced; "" for what is no ordinary file."""
+    if not stat.S_ISREG(status.st_mode):
+        return ""
+    return "{} {} {} {}".format(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _in_child(look: Callable[[], Signs]) -> Optional[Signs]:
+    """What `look` finds within PATIENCE; None where it did not come back, or ended badly.
+
+    It is a grandchild, left to whoever takes orphans: one that the kernel does not let go must be nobody's child here,
+    for a shim that has a child takes its job for alive.
+    """
+    try:
+        reading, writing = os.pipe()
+    except OSError:
+        return None
+    try:
+        child = os.fork()
+    except OSError:
+        os.close(reading)
+        os.close(writing)
+        return None
+    if child == 0:
+        _fork_on(writing, look)
+    os.close(writing)
+    try:
+        os.waitpid(child, 0)
+        said = b"".join(_until_end(reading))
+        pid, _, told = said.partition(b"\n")
+        if not told.endswith(b"\n"):
+            with contextlib.suppress(OSError, ValueError):
+                os.kill(int(pid), signal.SIGKILL)
+            return None
+        return {str(kind): str(sign) for kind, sign in wire.decode(told).items()}
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(reading)
+
+
+def _until_end(reading: int) -> Iterator[bytes]:
+    end = time.monotonic() + PATIENCE
+    while select.select([reading], [], [], max(end - time.monotonic(), 0.0))[0]:
+        data = os.read(reading, 1 << 16)
+        if not data:
+            return
+        yield data
+
+
+def _fork_on(writing: int, look: Callable[[], Signs]) -> None:
+    """In the child: does not return."""
+    try:
+        procs.keep_only({writing})
+        if os.fork() == 0:
+            os.write(writing, b"%d\n" % os.getpid())
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+            os.write(writing, json.dumps(look()).encode("utf-8") + b"\n")
+    finally:
+        os._exit(0)

@@ -1,0 +1,100 @@
+"""The second guard of a lease: a process beside the shim that ends the attempt where the shim does not, because it was killed
+or stands still while nobody reaches this server.
+
+It only looks until the shim's own time for that is over. Whoever is left of shim, guard and agent ends the attempt: the
+agent by adopting it (attempts.py).
+"""
+
+import contextlib
+import os
+import signal
+import time
+from typing import Optional
+
+from gpq_agent import records, wire
+from gpq_agent.node.host import procs
+from gpq_agent.node.shim import shim
+from gpq_agent.node.shim.leases import Lease, boottime
+from gpq_agent.node.shim.supervise import GROUPS_AFTER, write_exit
+from gpq_agent.node.shim.tree import Tree
+from gpq_agent.node.spool import spool
+from gpq_agent.node.spool.shapes import Identity
+
+PERIOD = 0.05  # seconds between two looks while it ends processes
+RECORDED_WITHIN = 2.0  # seconds in which a shim that goes on records the end itself
+
+
+def spawn(place: spool.Spool, order: wire.StartOrder) -> None:
+    """For an attempt with a lease, before its shim. Raises OSError."""
+    folder = place.folder(wire.attempt_key(order.job, order.attempt))
+    shim.detach(folder, set(), lambda: Guard(place, order).run())
+
+
+class Guard:
+    """Of one attempt."""
+
+    def __init__(self, place: spool.Spool, order: wire.StartOrder) -> None:
+        self.key = wire.attempt_key(order.job, order.attempt)
+        self.folder = place.folder(self.key)
+        self.order = order
+        self.boot = procs.boot_id()
+        self.lease = Lease(place, order, self.boot)
+        self.tree = Tree(place.mark(self.key), None)
+
+    def run(self) -> None:
+        while not self._is_over():
+            if self.lease.is_guards():
+                self._end()
+                return
+            time.sleep(self.lease.patience())
+
+    def _is_over(self) -> bool:
+        """Its end is recorded, or nothing was ever begun."""
+        return os.path.lexists(os.path.join(self.folder, wire.EXIT)) or not os.path.isdir(self.folder)
+
+    def _shim(self) -> Optional[procs.Process]:
+        """None where it is gone."""
+        path = os.path.join(self.folder, wire.SHIM)
+        with contextlib.suppress(OSError, ValueError):
+            record = records.read_shape(Identity, path)
+            if record is not None and procs.lives(record, self.boot):
+                return procs.read(int(record["pid"]))
+        return None
+
+    def _end(self) -> None:
+        begun = time.monotonic()
+        self._empty(begun)
+        self._wait_for_shim()
+        one = self._shim()
+        if one is not None:  # it stands still, and its locks with it
+            procs.send(one, signal.SIGKILL)
+        self._empty(begun)
+        if not self._is_over():
+            self._record("its shim stood still" if one is not None else "its shim was gone")
+
+    def _empty(self, begun: float) -> None:
+        """Until no process of the tree is left."""
+        while True:
+            one = self._shim()
+            self.tree.root = one.pid if one is not None else None
+            if not self.tree.signal_once(signal.SIGKILL):
+                return
+            if time.monotonic() > begun + GROUPS_AFTER:
+                self.tree.signal_groups(signal.SIGKILL)
+            time.sleep(PERIOD)
+
+    def _wait_for_shim(self) -> None:
+        until = time.monotonic() + RECORDED_WITHIN
+        while time.monotonic() < until and not self._is_over():
+            one = self._shim()
+            if one is None or one.state in ("T", "t"):
+                return
+            time.sleep(PERIOD)
+
+    def _record(self, why: str) -> None:
+        record = wire.ExitRecord(
+            self.order.job, self.order.attempt, None, None, False, None,
+            started_at=0.0, ended_at=time.time(), note="{}; {}".format(self.lease.note(), why), fenced=True,
+            stamp=boottime(), boot_id=self.boot,
+        )  # fmt: skip
+        write_exit(self.folder, record)

@@ -1,0 +1,251 @@
+"""The servers of an attempt meet before the user's program starts: under which address is rank 0 reached, by which interface?
+
+Each tries, nobody guesses. The port on which they meet is the one that the program's own rendezvous will use. What
+keeps them apart is said in words that a person can act on. Runs in the process that then becomes the program.
+"""
+
+import queue
+import socket
+import threading
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from gpq_agent import wire
+from gpq_agent.node.host import login, network
+
+PATIENCE = 120.0  # seconds until all servers must have been heard of: an order may be late
+KNOCK = 3.0  # seconds that an address has to answer
+AGAIN = 0.2
+LONGEST_LINE = 1 << 16
+
+
+class Apart(Exception):
+    """They did not meet. `kind`: "port" where it is taken, else "network"."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Met(NamedTuple):
+    """What this server is to use."""
+
+    address: str  # of rank 0
+    interface: str  # of this server, "" where it is not known
+
+
+class Guest(NamedTuple):
+    """A server that came, and its open connection."""
+
+    line: socket.socket
+    reached: List[str]  # addresses under which it got here
+    port: int  # where it listens itself, to see whether the way back is open
+
+
+def meet(order: wire.StartOrder, patience: float = PATIENCE) -> Met:
+    """Blocks until all servers of the attempt agree. Raises Apart."""
+    token = "{}:{}".format(order.store, wire.attempt_key(order.job, order.attempt))
+    until = time.monotonic() + patience
+    address, own = _host(order, token, until) if order.node_rank == 0 else _visit(order, token, until)
+    return Met(address, order.interface or network.interface_of(own, network.interfaces()))
+
+
+def exports(met: Met, port: int, env: Dict[str, str]) -> Dict[str, str]:
+    """`env` with what the program's rendezvous and its collectives need; what the user has set of the latter stays."""
+    found = dict(env, MASTER_ADDR=met.address, MASTER_PORT=str(port))
+    if not met.interface:
+        return found
+    exactly = "=" + met.interface  # eth1 alone would be eth10 too
+    return login.with_defaults(found, {"GLOO_SOCKET_IFNAME": met.interface, "NCCL_SOCKET_IFNAME": exactly})
+
+
+def _name(order: wire.StartOrder, rank: int) -> str:
+    return order.servers[rank] if rank < len(order.servers) else "server {}".format(rank)
+
+
+# -- rank 0
+
+
+def _host(order: wire.StartOrder, token: str, until: float) -> Tuple[str, str]:
+    """(address that all reach, our own address on the line to the first of them)."""
+    with _listen(order.port) as server:
+        try:
+            guests = _gather(order, server, token, until)
+            address = _agree(order, guests)
+            own = str(guests[min(guests)].line.getsockname()[0])
+            _tell(guests, {"address": address})
+            return address, own
+        finally:
+            server.shutdown(socket.SHUT_RDWR)  # who waits in accept() would keep it open
+
+
+def _gather(order: wire.StartOrder, server: socket.socket, token: str, until: float) -> Dict[int, Guest]:
+    """All others, by node rank."""
+    guests: Dict[int, Guest] = {}
+    came: "queue.Queue[Tuple[int, Guest]]" = queue.Queue()
+    threading.Thread(target=_open_door, args=(server, token, came), daemon=True).start()
+    while len(guests) < order.node_count - 1:
+        try:
+            # Longer than the guests wait: they know better what keeps them away.
+            rank, guest = came.get(timeout=max(until + 2 * KNOCK - time.monotonic(), 0.01))
+        except queue.Empty:
+            missing = ", ".join(_name(order, rank) for rank in range(1, order.node_count) if rank not in guests)
+            told = "no word at port {} of {} from {}".format(order.port, _name(order, 0), missing)
+            raise Apart("network", told) from None
+        guests[rank] = guest
+    return guests
+
+
+def _listen(port: int) -> socket.socket:
+    try:
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+        return socket.create_server(("", port))
+    except OSError as error:
+        raise Apart("port", "port {} was taken: {}".format(port, error.strerror)) from error
+
+
+def _open_door(server: socket.socket, token: str, came: "queue.Queue[Tuple[int, Guest]]") -> None:
+    while True:
+        try:
+            line, _ = server.accept()
+        except OSError:  # closed: all have met
+            return
+        threading.Thread(target=_welcome, args=(line, token, came), daemon=True).start()
+
+
+def _welcome(line: socket.socket, token: str, came: "queue.Queue[Tuple[int, Guest]]") -> None:
+    """Strangers, and guests who only knock, leave no trace."""
+    try:
+        line.settimeout(KNOCK)
+        if (_read(line) or {}).get("token") == token:
+            line.sendall(wire.encode({"token": token}))
+            line.settimeout(4 * KNOCK)  # it tries its other ways now
+            told = _read(line)
+            if told is not None:
+                came.put((int(told["node"]), Guest(line, list(told["reached"]), int(told["port"]))))
+                return
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    line.close()
+
+
+def _agree(order: wire.StartOrder, guests: Dict[int, Guest]) -> str:
+    """An address that all reach. Raises Apart, once all have been told."""
+    problem = ""
+    common = [one for one in order.masters if all(one in guest.reached for guest in guests.values())]
+    if not common:
+        ways = ["{} by {}".format(_name(order, rank), ", ".join(guests[rank].reached)) for rank in sorted(guests)]
+        problem = "no one address of {} is reached by all others: {}".format(_name(order, 0), "; ".join(ways))
+    for rank in sorted(guests):
+        address = str(guests[rank].line.getpeername()[0]).replace("::ffff:", "")
+        silence = network.reachable(address, guests[rank].port, KNOCK)
+        if silence and not problem:
+            guest, host = _name(order, rank), _name(order, 0)
+            problem = "{} reaches {}, but not the other way round: {} port {}: {}".format(
+                guest, host, address, guests[rank].port, silence
+            )
+            problem += "; is there a firewall?"
+    if problem:
+        _tell(guests, {"error": problem})
+        raise Apart("network", problem)
+    return common[0]
+
+
+def _tell(guests: Dict[int, Guest], answer: Dict[str, Any]) -> None:
+    """Then wait until they have hung up: who closes first keeps the port busy for a while."""
+    for guest in guests.values():
+        try:
+            guest.line.sendall(wire.encode(answer))
+        except OSError:  # it will be missed at the program's own rendezvous
+            continue
+    for guest in guests.values():
+        try:
+            guest.line.settimeout(1.0)
+            guest.line.recv(1)
+        except OSError:
+            pass
+        guest.line.close()
+
+
+# -- the others
+
+
+def _visit(order: wire.StartOrder, token: str, until: float) -> Tuple[str, str]:
+    """(address of rank 0, our own on the way there)."""
+    while True:
+        lines: Dict[str, socket.socket] = {}
+        problems: Dict[str, str] = {}
+        for address in order.masters:
+            line, problem = _knock(address, order.port, token)
+            if line is not None:
+                lines[address] = line
+                if order.node_count == 2:
+                    break  # nobody else has to like it
+            else:
+                problems[address] = problem
+        try:
+            met = _introduce(order, lines, until)
+        finally:
+            for line in lines.values():
+                line.close()
+        if met is not None:
+            return met
+        if time.monotonic() > until:
+            tried = "; ".join("{}: {}".format(address, problems[address]) for address in problems) or "it hung up"
+            first = _name(order, 0)
+            raise Apart("network", "{} is not reached at port {}: {}".format(first, order.port, tried))
+        time.sleep(AGAIN)
+
+
+def _knock(address: str, port: int, token: str) -> Tuple[Optional[socket.socket], str]:
+    """A line to somebody who knows the token, or why there is none."""
+    try:
+        line = socket.create_connection((address, port), KNOCK)
+    except socket.timeout:
+        return None, "no answer within {:g} s".format(KNOCK)
+    except OSError as error:
+        return None, (error.strerror or str(error)).lower()
+    try:
+        line.sendall(wire.encode({"token": token}))
+        if (_read(line) or {}).get("token") == token:
+            return line, ""
+    except (OSError, ValueError):
+        pass
+    line.close()
+    return None, "somebody else answers there"
+
+
+def _introduce(order: wire.StartOrder, lines: Dict[str, socket.socket], until: float) -> Optional[Tuple[str, str]]:
+    """Say what was reached and hear what all take; None where rank 0 hung up. Raises Apart with its reason."""
+    if not lines:
+        return None
+    line = next(iter(lines.values()))
+    own = str(line.getsockname()[0])
+    family = socket.AF_INET6 if ":" in own else socket.AF_INET
+    with socket.create_server((own, 0), family=family) as back:
+        told = {"node": order.node_rank, "reached": list(lines), "port": back.getsockname()[1]}
+        try:
+            line.sendall(wire.encode(told))
+            line.settimeout(max(until + 4 * KNOCK - time.monotonic(), KNOCK))
+            answer = _read(line)
+        except (OSError, ValueError):
+            return None
+    if answer is None:
+        return None
+    if "error" in answer:
+        raise Apart("network", str(answer["error"]))
+    return str(answer["address"]), own
+
+
+def _read(line: socket.socket) -> Optional[Dict[str, Any]]:
+    """One message, None at the end of the stream. Raises OSError or ValueError."""
+    data = b""
+    while not data.endswith(b"\n"):
+        part = line.recv(4096)
+        if not part:
+            return None
+        data += part
+        if len(data) > LONGEST_LINE:
+            raise ValueError("too long a line")
+    return wire.decode(data)

@@ -1,0 +1,122 @@
+"""One process per attempt: the parent of the job, in a session of its own, that outlives agent, daemon and connection.
+
+It records first and lets the job go afterwards, so that no job ever runs without a record of it.
+"""
+
+import os
+import signal
+import time
+import traceback
+from typing import Callable, Dict, List, Sequence, Set
+
+from gpq_agent import wire
+from gpq_agent.node.devices import locks
+from gpq_agent.node.host import procs
+from gpq_agent.node.shim import launch
+from gpq_agent.node.shim.ending import Witness
+from gpq_agent.node.shim.leases import boottime
+from gpq_agent.node.shim.supervise import WAKE, Supervisor, write_exit
+from gpq_agent.node.shim.tree import Tree
+from gpq_agent.node.spool.spool import Spool
+
+WAKE_SIGNAL = signal.SIGUSR1
+CRASH = "shim.err"  # traceback of a shim that failed, which would be a bug
+
+
+def spawn(
+    place: Spool, order: wire.StartOrder, env: Dict[str, str], cores: List[int], lock: int, gpus: Sequence[int] = ()
+) -> None:
+    """Fork a shim that starts the job. `lock` is the attempt's lock, held from now on by the shim; `gpus` are those of its
+    GPUs, held by the shim and by the job's first process, which may outlive it."""
+    detach(
+        place.folder(wire.attempt_key(order.job, order.attempt)),
+        {lock, *gpus},
+        lambda: _start(place, order, env, cores, gpus),
+    )
+
+
+def adopt(place: Spool, order: wire.StartOrder, first: Dict[str, object], lock: int) -> None:
+    """Fork a shim for an attempt whose own one was killed: it obeys stop.json and records that the code is unknown."""
+
+    def watch() -> None:
+        folder = place.folder(wire.attempt_key(order.job, order.attempt))
+        wire.write_json(os.path.join(folder, wire.SHIM), dict(procs.identity(os.getpid()), adopted=True))
+        Supervisor(place, order, Tree(place.mark(os.path.basename(folder)), None), first, parent=False).run()
+
+    detach(place.folder(wire.attempt_key(order.job, order.attempt)), {lock}, watch)
+
+
+def detach(folder: str, keep: Set[int], body: Callable[[], None]) -> None:
+    """Run `body` in a process that belongs to nobody here: forked twice, own session, no inherited descriptor but `keep`."""
+    pid = os.fork()
+    if pid:
+        os.waitpid(pid, 0)
+        return
+    code = 1
+    try:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        signal.pthread_sigmask(signal.SIG_BLOCK, WAKE)
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN)
+        os.chdir("/")
+        procs.keep_only(keep)
+        body()
+        code = 0
+    except BaseException:
+        _leave_trace(folder)
+    finally:
+        os._exit(code)
+
+
+def _leave_trace(folder: str) -> None:
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW
+        with open(os.open(os.path.join(folder, CRASH), flags, 0o600), "a") as stream:
+            traceback.print_exc(file=stream)
+    except OSError:
+        pass
+
+
+def _start(place: Spool, order: wire.StartOrder, env: Dict[str, str], cores: List[int], gpus: Sequence[int]) -> None:
+    key = wire.attempt_key(order.job, order.attempt)
+    folder = place.folder(key)
+    wire.write_json(os.path.join(folder, wire.SHIM), procs.identity(os.getpid()))
+    locks.sign(gpus, os.getpid())
+    witness = Witness(order, env, folder)
+    procs.become_subreaper()
+    listen, go = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(go)  # else the child would keep its own go pipe open, and wait for ever for a dead shim
+        for descriptor in gpus:
+            os.set_inheritable(descriptor, True)
+        launch.become_job(order, env, cores, os.path.join(folder, wire.LOG), listen)
+    os.close(listen)
+    started_at = time.time()
+    first = dict(procs.identity(child), started_at=started_at)
+    try:
+        wire.write_json(os.path.join(folder, wire.STARTED), first)
+    except OSError as error:
+        os.close(go)
+        os.waitpid(child, 0)
+        note = "not started: {} cannot be written: {}".format(wire.STARTED, error.strerror)
+        record = wire.ExitRecord(
+            order.job,
+            order.attempt,
+            None,
+            None,
+            False,
+            None,
+            started_at,
+            ended_at=time.time(),
+            note=note,
+            stamp=boottime(),
+            boot_id=procs.boot_id(),
+        )
+        write_exit(folder, record)
+        return
+    os.write(go, b"g")
+    os.close(go)
+    Supervisor(place, order, Tree(place.mark(key), os.getpid()), first, parent=True, gpus=gpus, witness=witness).run()

@@ -1,0 +1,67 @@
+"""The tree of an attempt: everything below its shim, and everything that carries its mark. Nothing else is ever signalled."""
+
+import contextlib
+import os
+import time
+from typing import Dict, List, Optional, Set, Tuple
+
+from gpq_agent import wire
+from gpq_agent.node.host import procs
+
+YOUNG = 1.0  # seconds; older ones are read with their parents
+
+
+class Tree:
+    """Live processes of one attempt.
+
+    `root` is the shim, which as subreaper becomes the parent of every escapee; None once that shim is gone, when only
+    the mark in the environment still tells whose a process is.
+    """
+
+    def __init__(self, mark: str, root: Optional[int]) -> None:
+        self.mark = mark
+        self.root = root
+        self._told: Set[Tuple[int, int, int]] = set()
+        self._groups: Set[int] = set()  # that members were in
+
+    def members(self) -> List[procs.Process]:
+        """Sorted by pid; without the shim and without what is only waiting to be collected."""
+        return self._of(procs.snapshot())
+
+    def _of(self, processes: Dict[int, procs.Process]) -> List[procs.Process]:
+        pids = procs.marked(wire.ENV_MARK, self.mark, processes)
+        pids |= procs.descendants(pids, processes)
+        if self.root is not None:
+            pids |= procs.descendants([self.root], processes)
+        pids -= {os.getpid(), self.root}
+        members = [processes[pid] for pid in sorted(pids) if processes[pid].alive]
+        self._groups.update(process.group for process in members)
+        return members
+
+    def signal_once(self, number: int) -> List[procs.Process]:
+        """Send a signal to every member that has not had it yet; returns the members."""
+        members = self.members()
+        for process in members:
+            told = (process.pid, process.start_time, number)
+            if told not in self._told and procs.send(process, number):
+                self._told.add(told)
+        return members
+
+    def signal_groups(self, number: int) -> None:
+        """To whole process groups at once, which nothing escapes that forks faster than it can be looked at.
+
+        A group is within a session, and the first process began one of its own: who is in a group of a member's is of the
+        tree as well, though its parent, or itself, may be gone before it is read. Not to a group with somebody in it who
+        is none of ours and older than that.
+        """
+        processes = procs.snapshot()
+        ours = {process.pid for process in self._of(processes)}
+        young = (time.clock_gettime(time.CLOCK_BOOTTIME) - YOUNG) * os.sysconf("SC_CLK_TCK")
+        strangers = {
+            process.group
+            for process in processes.values()
+            if process.alive and process.pid not in ours and process.start_time < young
+        }
+        for group in sorted(self._groups - strangers - {0, 1, os.getpgrp()}):
+            with contextlib.suppress(OSError):
+                os.killpg(group, number)

@@ -1,0 +1,92 @@
+"""What the end of a failed launch was due to, from what it left behind: its own note, else the last lines of its log.
+
+Reads only what launchers and collectives print about themselves; where that says nothing, neither does this.
+"""
+
+import os
+import re
+import signal
+from typing import List, NamedTuple, Tuple
+
+from gpq_agent import wire
+from gpq_agent.node.host import logs
+from gpq_agent.node.spool.shapes import statement
+
+LOOK_BACK = 1 << 16  # bytes of the log
+# torchrun's summary of what failed before it ended the others.
+TITLE = re.compile(r"^.+ FAILED$", re.MULTILINE)
+ROOT = "Root Cause"
+FAILURE = re.compile(r"\n\s*rank\s*:\s*(\d+).*?\n\s*exitcode\s*:\s*(-?\d+)", re.DOTALL)
+PEER_GONE = re.compile(
+    r"Connection closed by peer|Connection reset by peer|Broken pipe|ncclRemoteError|remote process exited"
+    r"|Socket Timeout|Connection timed out|Timed out waiting \d+ms",
+)
+
+
+class Verdict(NamedTuple):
+    unlaunched: str = ""  # this and `excused`: as in wire.ExitRecord
+    note: str = ""
+    cause: str = ""
+    victim: bool = False
+    excused: str = ""
+
+
+def verdict(folder: str, order: wire.StartOrder, code: int) -> Verdict:
+    """Of an attempt of which the first process ended with `code`, which is not 0."""
+    told = statement(folder, wire.UNLAUNCHED)
+    if told is not None:
+        return Verdict(unlaunched=str(told.get("kind")), note=str(told.get("note")))
+    reason = statement(folder, wire.EXCUSED)
+    if reason is not None:
+        return Verdict(excused=str(reason.get("note")))
+    if not order.port:
+        return Verdict()
+    log = _tail(os.path.join(folder, wire.LOG))
+    # The server lets go of a port that it has checked, so that the launcher can take it; somebody else may be faster.
+    if re.search(r"port: {}\b.*EADDRINUSE".format(order.port), log):
+        return Verdict(unlaunched="port", note="port {} was taken".format(order.port))
+    failures = _failures(log)
+    killed = [(rank, code) for rank, code in failures if code < 0 and code not in (-signal.SIGABRT, -signal.SIGTERM)]
+    if killed:
+        return Verdict(cause=_cause(*killed[0]))
+    error = statement(folder, wire.FIRST_ERROR)
+    departed = statement(folder, wire.DEPARTED)
+    if departed is not None and (error is None or PEER_GONE.search(str(error.get("error")))):
+        rank = int(departed.get("rank", 0))
+        ends = [_cause(one, code) for one, code in failures if one == rank]
+        return Verdict(cause="".join(ends) or "rank {} ended before its training was over".format(rank))
+    victim = order.node_count > 1 and PEER_GONE.search(log) is not None
+    if error is None:
+        return Verdict(cause=_cause(*failures[0]) if failures else "", victim=victim)
+    several = order.node_count > 1 or len(order.devices) > 1
+    prefix = "rank {}: ".format(error.get("rank")) if several else ""
+    return Verdict(cause="{}{}".format(prefix, error.get("error")), victim=victim)
+
+
+def _failures(log: str) -> List[Tuple[int, int]]:
+    """(rank, exit code) of the last summary, what the launcher saw first before the others."""
+    before, title, root = log.rpartition(ROOT)
+    if not title:
+        return []
+    others = TITLE.split(before)[-1]
+    return [(int(rank), int(code)) for rank, code in FAILURE.findall(root)[:1] + FAILURE.findall(others)]
+
+
+def _cause(rank: int, code: int) -> str:
+    if code >= 0:
+        return "rank {} ended with exit code {}".format(rank, code)
+    if -code == signal.SIGTERM:  # as we end it, and launchers each other's processes
+        return ""
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = "signal {}".format(-code)
+    return "rank {} was killed by {}".format(rank, name)
+
+
+def _tail(path: str) -> str:
+    try:
+        data, _, _ = logs.tail(path, -LOOK_BACK, LOOK_BACK)
+    except OSError:
+        return ""
+    return data.decode("utf-8", "replace")

@@ -1,0 +1,260 @@
+"""The spool: one directory of a node that holds every attempt's files, and the lock under which they change state.
+
+<spool>/spool.json              who owns it: {"id", "machine"}
+<spool>/lock                    held (flock) by whoever changes the state of an attempt, never for long
+<spool>/attempts/42.1/          the files named in wire.py, and: lock (held by the living shim), forgotten,
+                                exit.reserve and stop.reserve (blocks set aside, so that a full disk loses neither)
+<spool>/checkpoints/42/         of job 42, the same for all its attempts
+"""
+
+import contextlib
+import errno
+import fcntl
+import itertools
+import os
+import shutil
+import time
+import uuid
+from typing import Any, Dict, List, NamedTuple, Optional, Type
+
+from gpq_agent import records, wire
+from gpq_agent.node.host.errors import SpoolError
+
+LOCK = "lock"
+FORGOTTEN = "forgotten"
+NAME = "spool.json"
+COPY = ".copy"  # after the name of a file that nothing else could tell again
+RESERVE = ".reserve"
+RESERVE_BYTES = 4096
+LOCK_PATIENCE = 20.0  # seconds to wait for another agent's state change
+MOST_BESIDE = 1000  # entries of a folder that are looked at
+
+
+class Identity(NamedTuple):
+    """Of a spool: spool.json, and its copy."""
+
+    id: str
+    machine: str = ""
+
+
+class Lock:
+    """An exclusive flock with a deadline: a stopped agent must not stop the others for ever."""
+
+    def __init__(self, path: str, patience: float = LOCK_PATIENCE) -> None:
+        self.path = path
+        self.patience = patience
+        self.descriptor = -1
+
+    def __enter__(self) -> "Lock":
+        self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        deadline = time.monotonic() + self.patience
+        while not try_lock(self.descriptor):
+            if time.monotonic() > deadline:
+                os.close(self.descriptor)
+                raise SpoolError(
+                    "{} has been locked for {:.0f} s".format(self.path, self.patience),
+                    "another node agent on this spool hangs; end it",
+                    "busy",
+                )
+            time.sleep(0.005)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.descriptor)
+
+
+def try_lock(descriptor: int) -> bool:
+    """Take the exclusive lock if it is free."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return False
+        raise
+    return True
+
+
+def try_share(descriptor: int) -> bool:
+    """Take the lock beside others that share it, if nobody holds it exclusively."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return False
+        raise
+    return True
+
+
+def is_locked(path: str) -> bool:
+    """Does anybody hold the lock file?"""
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        return not try_lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class Spool:
+    """Paths and state changes of one spool directory. Opening it creates what is missing."""
+
+    def __init__(self, path: str, checkpoints: Optional[str] = None) -> None:
+        self.path = os.path.abspath(path)
+        self.attempts = os.path.join(self.path, "attempts")
+        self.checkpoints = os.path.abspath(checkpoints) if checkpoints else os.path.join(self.path, "checkpoints")
+        for folder in (self.path, self.attempts, self.checkpoints):
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+        self.damage: List[str] = []  # what of the spool's own was set aside, in words
+        self.id = self._claim()
+
+    def _claim(self) -> str:
+        """The spool's id; refuses a spool of another machine, whose attempts would all look dead from here."""
+        path = os.path.join(self.path, NAME)
+        with self.lock():
+            known = self.read_both(Identity, NAME)
+            if not known and self.damage and self.attempt_keys():
+                told = "{}, and nothing tells which attempts are this spool's".format(self.damage[0])
+                raise SpoolError(told, "end the jobs there, then remove {}".format(self.attempts))
+            record = known[0] if known else {"id": uuid.uuid4().hex[:16], "machine": machine_id()}
+            if len(known) < 2:
+                self.write_both(NAME, record)
+        theirs, ours = record.get("machine", ""), machine_id()
+        if theirs and ours and theirs != ours:
+            raise SpoolError(
+                "{} belongs to another machine".format(self.path),
+                "give each node its own --spool; if this machine was installed anew, remove {}".format(path),
+            )
+        return str(record["id"])
+
+    def read_both(self, kind: Type[Any], name: str) -> List[Dict[str, Any]]:
+        """What a file of the spool and its copy say, as far as they can be taken: a damaged one is set aside. Raises OSError."""
+        known = []
+        for path in (os.path.join(self.path, name), os.path.join(self.path, name + COPY)):
+            try:
+                content = records.read_shape(kind, path)
+            except records.Damaged as damage:
+                self.put_away(damage)
+            else:
+                known += [content] if content is not None else []
+        return known
+
+    def write_both(self, name: str, content: Dict[str, Any]) -> None:
+        """Raises OSError."""
+        for path in (os.path.join(self.path, name), os.path.join(self.path, name + COPY)):
+            wire.write_json(path, content)
+
+    def put_away(self, damage: records.Damaged) -> None:
+        """Set a damaged file of the spool's own aside, and remember to tell."""
+        words = records.put_away(damage)
+        if words not in self.damage:
+            self.damage.append(words)
+
+    def beside(self) -> List[str]:
+        """Names of other spools of this machine in the same folder: of other names that a daemon has for it, perhaps."""
+        folder, own = os.path.split(self.path)
+        found = []
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in itertools.islice(entries, MOST_BESIDE) if entry.name != own)
+        for name in names:
+            try:
+                record = wire.read_json(os.path.join(folder, name, NAME))
+            except (OSError, ValueError):
+                continue
+            if record is not None and record.get("machine", "") == machine_id():
+                found.append(name)
+        return found
+
+    def lock(self) -> Lock:
+        """To be held around every change of an attempt's state."""
+        return Lock(os.path.join(self.path, LOCK))
+
+    def folder(self, key: str) -> str:
+        """Directory of attempt ``42.1``."""
+        return os.path.join(self.attempts, key)
+
+    def mark(self, key: str) -> str:
+        """The value of ENV_MARK in every process of the attempt."""
+        return "{}:{}".format(self.id, key)
+
+    def key_of_mark(self, mark: str) -> str:
+        """``42.1`` of a mark made by this spool, "" of any other."""
+        spool, _, key = mark.partition(":")
+        return key if spool == self.id else ""
+
+    def attempt_keys(self) -> List[str]:
+        """Attempts with an order, oldest first, forgotten ones included."""
+        found = []
+        for name in os.listdir(self.attempts):
+            try:
+                found.append(wire.parse_attempt_key(name))
+            except ValueError:
+                continue
+        return [wire.attempt_key(job, attempt) for job, attempt in sorted(found)]
+
+    def purge(self, job: int) -> None:
+        """Remove everything of a job. Raises OSError when something cannot be removed."""
+        for key in self.attempt_keys():
+            if wire.parse_attempt_key(key)[0] == job:
+                shutil.rmtree(self.folder(key))
+        checkpoints = os.path.join(self.checkpoints, str(job))
+        if os.path.isdir(checkpoints) and not os.path.islink(checkpoints):
+            shutil.rmtree(checkpoints)
+
+
+def machine_id() -> str:
+    """The id that the installed system has, "" when it has none."""
+    try:
+        with open("/etc/machine-id") as stream:
+            return stream.read().strip()
+    except OSError:
+        return ""
+
+
+def reserve(path: str, times: int = 1) -> None:
+    """Set blocks aside for `path`, to be written `times` times even when the disk is full. Raises OSError."""
+    for number in range(times):
+        descriptor = os.open(path + RESERVE + str(number), os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o600)
+        try:
+            _allocate(descriptor)
+            os.fsync(descriptor)
+        except OSError:
+            os.unlink(path + RESERVE + str(number))  # an empty one would be taken for blocks
+            raise
+        finally:
+            os.close(descriptor)
+
+
+def _allocate(descriptor: int) -> None:
+    try:
+        os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+        os.write(descriptor, b" " * RESERVE_BYTES)
+
+
+def write_reserved(path: str, content: Dict[str, Any]) -> None:
+    """As wire.write_json, but into the blocks that `reserve` set aside when there are no others."""
+    try:
+        wire.write_json(path, content)
+        return
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        reserves = [path + RESERVE + str(number) for number in range(9)]
+        held = [name for name in reserves if os.path.exists(name)]
+        if not held:
+            raise
+    line = wire.encode(content)
+    descriptor = os.open(held[0], os.O_WRONLY | os.O_NONBLOCK)
+    try:
+        os.pwrite(descriptor, line, 0)
+        os.ftruncate(descriptor, len(line))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(held[0], path)
+    with contextlib.suppress(OSError):
+        reserve(path)  # the file that was replaced gave its own blocks back
