@@ -51,13 +51,14 @@ the highest epoch of each store in `<spool>/epoch.<store>.json`, durably, and re
 changes or renews anything; a start looks again under the spool's lock.
 
 Meetings. Where `order.masters` is not empty, the processes that the shims start meet before they become the user's program
-(node/shim/meeting.py): rank 0's listens on `order.port`, each other tries the addresses, all take the first that all reach, and
-each exports the interface that leads there. Where they do not meet, UNLAUNCHED says why, and nothing of the user's has run.
+(node/shim/rendezvous.py): rank 0's listens on `order.port`, each other tries the addresses, all take the first that all
+reach, and each exports the interface that leads there. Where they do not meet, UNLAUNCHED says why, and nothing of the
+user's has run.
 They talk in this encoding: {"token"} and back, then {"node", "reached", "port"} from each, {"address"} or {"error"} to each.
 
 Ends. An exit code 0 after a stop order says nothing: programs that save on a signal often end with 0, and so does one that
-came to its end at that very moment. The shim tells them apart (`finished`, `evidence`; node/shim/ending.py) by what was made
-during this attempt: FINISHED, the done file of the order, a checkpoint that was written at the last step. A record
+came to its end at that very moment. The shim tells them apart (`finished`, `evidence`; node/shim/completion_evidence.py) by what
+was made during this attempt: FINISHED, the done file of the order, a checkpoint that was written at the last step. A record
 without these fields (an older agent's) says nothing: such an attempt is run again, which costs its tail and loses nothing.
 
 Pulses. Each training process writes its step and phase into a mapped file (RANK, PULSE); the agent tells them in `watch`
@@ -252,8 +253,8 @@ OPS = (
     "forget",  # {"attempt": "42.1"} -> {}: the exit record is durable elsewhere; the log stays
     "purge",  # {"job": 42} -> {}: remove logs and checkpoints of a job
     # Files between servers, all by way of the daemon (node/files/staging.py). A set is a listing of node/spool/trees.py: [[path,
-    # size, mark, mode, time of change, bytes on the disk], ...]. WHAT is {"job": 42}, or {"code": SHA-256 of the archive} whose set
-    # is that one file. "files", "digest", "stage" and "seal" are answered when they are worked out.
+    # size, mark, mode, time of change, bytes on the disk], ...]. WHAT is {"job": 42}, or {"code": SHA-256 of the archive}
+    # whose set is that one file. "files", "digest", "stage" and "seal" are answered when they are worked out.
     "files",  # {"job"} -> {"files": set of what has to follow the job, "age": of two sets the newer has the larger,
     #           "stays": why they can not, "" where they can}
     "fetch",  # {"job", "path", "offset", "limit"} -> {"skip": bytes of a hole that come first, "data": base64}
@@ -266,7 +267,7 @@ OPS = (
     "kept",  # {} -> {"jobs": [42, ...], "code": [SHA-256, ...]}: whose files lie here
     "drop",  # {WHAT} -> {}: remove them
     "errand",  # {"errand": name, "fields", "limit": seconds} -> {"answer"}: what `gpq doctor` has a server look at, in a
-    #           process of its own (node/doctor/checkup.py); {"answer": {"error"}} where it fails or takes too long
+    #           process of its own (node/doctor/checks.py); {"answer": {"error"}} where it fails or takes too long
     "quit",  # {} -> {}: the agent ends; shims and jobs live on
 )
 

@@ -237,7 +237,7 @@ class Complete(Request, frozen=True):
 
 
 class Errand(Request, frozen=True):
-    """Have a server look at something for `gpq doctor` (gpq_agent.node.doctor.checkup), for `wait` seconds at the most."""
+    """Have a server look at something for `gpq doctor` (gpq_agent.node.doctor.checks), for `wait` seconds at the most."""
 
     node: str
     errand: str

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpq_agent.node.devices.locks import common_folder
+from gpq_agent.node.devices.gpu_locks import common_folder
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpq.daemon.metrics.exporter import MOST_OPEN

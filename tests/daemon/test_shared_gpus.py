@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gpq_agent.node.devices.locks import common_folder
+from gpq_agent.node.devices.gpu_locks import common_folder
 
 from gpq.rpc.messages import (
     Cancel,

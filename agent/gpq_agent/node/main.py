@@ -12,7 +12,7 @@ from typing import Dict, List, Optional
 
 from gpq_agent import wire
 from gpq_agent.node.devices import gpu_names, slots
-from gpq_agent.node.devices.locks import FOLDERS
+from gpq_agent.node.devices.gpu_locks import FOLDERS
 from gpq_agent.node.host import attributes, login
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.requests import Agent

@@ -15,15 +15,15 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 from gpq_agent import wire
 from gpq_agent.node.attempts.attempts import LIVE, Attempts
+from gpq_agent.node.attempts.device_release import Release
 from gpq_agent.node.attempts.environments import Environments
-from gpq_agent.node.attempts.pulses import pulses
-from gpq_agent.node.attempts.release import Release
+from gpq_agent.node.attempts.heartbeats import pulses
 from gpq_agent.node.attempts.trials import Trials
 from gpq_agent.node.devices import gpu_names, slots
 from gpq_agent.node.devices.devices import Devices
-from gpq_agent.node.devices.locks import TAKEN, Locks
-from gpq_agent.node.devices.yielding import Yielding
-from gpq_agent.node.doctor.errands import Errands
+from gpq_agent.node.devices.gpu_locks import TAKEN, Locks
+from gpq_agent.node.devices.yield_files import Yielding
+from gpq_agent.node.doctor.runner import Errands
 from gpq_agent.node.files.staging import PARALLEL, Staging
 from gpq_agent.node.host import attributes, logs, network, procs
 from gpq_agent.node.host.errors import SpoolError

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from gpq_agent import wire
 from gpq_agent.node.host import procs
-from gpq_agent.node.shim.tree import Tree
+from gpq_agent.node.shim.process_tree import Tree
 
 from tests.support.pythons import pythons
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gpq_agent.node.shim import capping
+from gpq_agent.node.shim import log_cap
 
 from tests.agent.node.harness import NodeAgent, wait_until
 
@@ -81,12 +81,12 @@ def test_without_a_limit_everything_stays(node: NodeAgent) -> None:
 def test_a_limit_that_cannot_be_kept_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"x" * (2 * LIMIT))
-    cap = capping.Cap(str(log), LIMIT)
+    cap = log_cap.Cap(str(log), LIMIT)
 
     def refuses(*_: int) -> None:
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(capping, "punch", refuses)
+    monkeypatch.setattr(log_cap, "punch", refuses)
     assert cap.look() == "its log is over its limit and cannot be shortened here: Operation not supported"
     assert cap.look(at_once=True) == ""
     assert cap.patience() == float("inf")

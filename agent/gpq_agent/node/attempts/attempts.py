@@ -15,12 +15,12 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 from gpq_agent import records, wire
 from gpq_agent.node.attempts import environments
 from gpq_agent.node.devices import gpu_names
-from gpq_agent.node.devices.locks import Locks, close
-from gpq_agent.node.host import patiently, procs
+from gpq_agent.node.devices.gpu_locks import Locks, close
+from gpq_agent.node.host import procs, with_timeout
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.shim import guard, launch, shim
 from gpq_agent.node.shim.leases import boottime
-from gpq_agent.node.shim.tree import Tree
+from gpq_agent.node.shim.process_tree import Tree
 from gpq_agent.node.spool import spool
 from gpq_agent.node.spool.shapes import NOTE, SHAPES, STOP_RANK, beyond
 
@@ -330,7 +330,7 @@ class Attempts:
                 shim.spawn(self.spool, order, env, cores, held[-1], held[:-1])
             except OSError as error:  # of the very first fork: nothing came of it
                 remove_unborn(folder)
-                raise patiently.no_process(error) from error
+                raise with_timeout.no_process(error) from error
             finally:
                 close(held)
         self._listed_at = -1

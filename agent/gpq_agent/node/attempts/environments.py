@@ -15,7 +15,7 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from gpq_agent import records, wire
-from gpq_agent.node.host import attributes, logs, patiently
+from gpq_agent.node.host import attributes, logs, with_timeout
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.shim import launch, shim
 from gpq_agent.node.spool.spool import LOCK, Spool, is_locked, try_lock
@@ -121,14 +121,14 @@ class Environments:
         env = self._env(order)
         is_quick, until = not order.setup and not (order.python and order.modules), float("inf")
         try:
-            patiently.check(order.environment, lambda: _check_places(order, env), QUICK)
+            with_timeout.check(order.environment, lambda: _check_places(order, env), QUICK)
             if is_quick:
                 return Answer(True)._asdict()
         except SpoolError as error:
             if error.kind != "busy":
                 return Answer(False, error.message, error.hint)._asdict()
             if is_quick:
-                until = time.monotonic() + patiently.PATIENCE
+                until = time.monotonic() + with_timeout.PATIENCE
         folder = _folder(self.spool, order.environment)
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self._look(order, folder)
@@ -144,7 +144,7 @@ class Environments:
 
     def _concluded(self, pending: Pending) -> Message:
         if is_locked(os.path.join(pending.folder, LOCK)):
-            silence = patiently.no_answer(pending.cwd)
+            silence = with_timeout.no_answer(pending.cwd)
             return Answer(False, silence.message, silence.hint)._asdict()
         return self._answer(pending.folder)
 

@@ -8,7 +8,7 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 
 from gpq_agent import wire
-from gpq_agent.node.devices import cuda_trial, locks
+from gpq_agent.node.devices import cuda_trial, gpu_locks
 from gpq_agent.node.host import procs
 from gpq_agent.node.host.errors import SpoolError
 
@@ -31,7 +31,7 @@ class Trial(NamedTuple):
 class Trials:
     """`quarantine`: takes a GPU out of use, with a reason. `own`: the locks that the agent looks at."""
 
-    def __init__(self, quarantine: Callable[[str, str], None], own: locks.Locks) -> None:
+    def __init__(self, quarantine: Callable[[str, str], None], own: gpu_locks.Locks) -> None:
         self._quarantine = quarantine
         self._locks = own
         self._heard: Set[str] = set()  # attempts
@@ -80,7 +80,7 @@ class Trials:
                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, preexec_fn=lambda: procs.die_with_parent(agent),
             )  # fmt: skip
         except OSError:
-            locks.release(lock)
+            gpu_locks.release(lock)
             return None
         return Trial(suspicion, process, lock, time.monotonic())
 
@@ -91,7 +91,7 @@ class Trials:
         self._running = None
         trial.process.kill()
         words = "CUDA did not answer within {:.0f} s".format(LIMIT) if is_late else _first_line(trial.process)
-        locks.release(trial.lock)
+        gpu_locks.release(trial.lock)
         self._locks.forget(trial.suspicion.gpu)
         jobs = self._refused.setdefault(trial.suspicion.gpu, set())
         if not words:

@@ -6,9 +6,9 @@ from typing import Any, Callable, Dict, List, Optional
 from gpq_agent import wire
 from gpq_agent.node.devices import gpu_probe
 from gpq_agent.node.devices.gpu_probe import Probe, RawGpu
-from gpq_agent.node.devices.judging import DESKTOP, FIRST_WAIT, SHARING, TRIAL, UNSEEN_MIB, Course, Watched, strangers
+from gpq_agent.node.devices.health import DESKTOP, FIRST_WAIT, SHARING, TRIAL, UNSEEN_MIB, Course, Watched, strangers
 from gpq_agent.node.devices.looking import Looking
-from gpq_agent.node.host import people, procs
+from gpq_agent.node.host import procs, user_names
 
 PERIOD = 5.0  # seconds between looks while somebody is interested
 REST = 2.0  # times what the last look took, at least so long until the next one, while nobody hurries
@@ -195,7 +195,7 @@ class Devices:
         visible = process is not None and process.alive and bool(command)
         return {
             "pid": pid,
-            "user": people.user_of(pid) if visible else "",
+            "user": user_names.user_of(pid) if visible else "",
             "name": process.name if process is not None and visible else "",
             "command": command if visible else "",
             "since": procs.started_at(process) if process is not None and visible else 0.0,

@@ -1,4 +1,4 @@
 """What `gpq doctor` has a server look at, measure and try, each in a process of its own.
 
-Open `checkup.py` first.
+Open `checks.py` first.
 """

@@ -16,8 +16,8 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional
 
 import gpq_agent
 from gpq_agent import wire
-from gpq_agent.node.devices import locks
-from gpq_agent.node.doctor import checkup, gpu_beside, gpu_facts, gpu_lines, gpu_looks
+from gpq_agent.node.devices import gpu_locks
+from gpq_agent.node.doctor import checks, gpu_beside, gpu_facts, gpu_lines, gpu_looks
 from gpq_agent.node.host import procs
 from gpq_agent.node.host.errors import SpoolError
 
@@ -61,8 +61,8 @@ def all_alike(part: str, verdict: str, figure: str) -> List[wire.GpuLine]:
 
 
 def _driver(python: str, env: Dict[str, str]) -> List[wire.GpuLine]:
-    facts = checkup.run([sys.executable, "-m", gpu_facts.__name__], gpu_looks.environment(), FACTS_LIMIT)
-    torch = checkup.run([python, "-c", LOOK_AT_TORCH], {**env, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, TORCH_LIMIT)
+    facts = checks.run([sys.executable, "-m", gpu_facts.__name__], gpu_looks.environment(), FACTS_LIMIT)
+    torch = checks.run([python, "-c", LOOK_AT_TORCH], {**env, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, TORCH_LIMIT)
     return [*gpu_lines.of_facts(facts, torch, mps_servers()), *gpu_looks.both()]
 
 
@@ -85,7 +85,7 @@ def free_gpus(seen: gpu_looks.Look) -> Free:
         return Free([], [], seen.error)
     taken: List[str] = []
     free = Free([], [])
-    guard = locks.Locks()
+    guard = gpu_locks.Locks()
     for gpu in seen.devices:
         if gpu.problem:
             taken.append("{}: {}".format(gpu.uuid, gpu.problem))
@@ -120,7 +120,7 @@ def _on_free_gpus(part: str, python: str, env: Dict[str, str]) -> List[wire.GpuL
         made = gpu_looks.holder([python, "-c", gpu_looks.HOLDER], alone, free.uuids[0])
         return _skipped_without_torch([*made, gpu_beside.beside([python, "-c", gpu_beside.WORKER], alone)])
     finally:
-        locks.close(free.held)
+        gpu_locks.close(free.held)
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -170,11 +170,11 @@ def _skipped_without_torch(made: List[wire.GpuLine]) -> List[wire.GpuLine]:
     return [line._replace(verdict="SKIP") if NO_TORCH in line.figure else line for line in made]
 
 
-def errand(place: checkup.Place, fields: Dict[str, Any], pipe: int) -> None:
+def errand(place: checks.Place, fields: Dict[str, Any], pipe: int) -> None:
     """`gpu`, one of checkup's kind: {"part", "python", "env"} -> {"lines"}."""
     env = {**place.base, **fields.get("env", {})}
     made = lines(str(fields["part"]), str(fields["python"]), env)
-    checkup.tell(pipe, {"lines": [line._asdict() for line in made]})
+    checks.tell(pipe, {"lines": [line._asdict() for line in made]})
 
 
 def main(text: Optional[str] = None) -> None:

@@ -12,7 +12,7 @@ from typing import Generator, List, Set
 
 from gpq_agent.node.host import procs
 from gpq_agent.node.host.errors import SpoolError
-from gpq_agent.node.spool import storage, trees
+from gpq_agent.node.spool import checkpoint_folder, trees
 from gpq_agent.node.spool.trees import FOLDER, LINK, Entry
 
 SPARE = 64 << 20  # bytes of the disk that are left free
@@ -23,15 +23,15 @@ def install(place: str, target: str, entries: List[Entry]) -> Generator[None, No
     """Files come from `place`, by their number in the list. What they replace gives way; the record of own saves comes last.
     Once more after a crash it goes on."""
     os.makedirs(target, mode=0o700, exist_ok=True)
-    library = [one for one in entries if one.path.startswith(storage.LIBRARY + "/" + storage.STEP)]
-    if not all(storage.is_same(target, one) for one in library):
+    library = [one for one in entries if one.path.startswith(checkpoint_folder.LIBRARY + "/" + checkpoint_folder.STEP)]
+    if not all(checkpoint_folder.is_same(target, one) for one in library):
         _install_step(place, target, library[0].path.rpartition("/")[0], entries)
     arrival = _Target(target)
     for one in entries:
         if one.mark == FOLDER:
             _make_folder(arrival.path(one), one)
             yield
-    last = storage.OWN + "/" + storage.RECORD
+    last = checkpoint_folder.OWN + "/" + checkpoint_folder.RECORD
     for number, one in sorted(enumerate(entries), key=lambda item: item[1].path == last):
         if one.is_file:
             _move(os.path.join(place, str(number)), arrival.path(one))
@@ -124,7 +124,7 @@ def _prune(target: str, entries: List[Entry]) -> None:
     that the loader would prefer."""
     known = {one.path for one in entries}
     waiting = [trees.shared_name(name) for name in os.listdir(target)]
-    waiting = [name for name in waiting if name in known or not storage.is_kept_apart(target, name)]
+    waiting = [name for name in waiting if name in known or not checkpoint_folder.is_kept_apart(target, name)]
     while waiting:
         path = waiting.pop()
         full = os.path.join(target, trees.local_name(path))
@@ -133,10 +133,14 @@ def _prune(target: str, entries: List[Entry]) -> None:
             shutil.rmtree(full) if is_folder else os.unlink(full)
         elif is_folder:
             waiting += ["{}/{}".format(path, trees.shared_name(name)) for name in os.listdir(full)]
-    kept = [path.split("/")[1] for path in known if path.startswith(storage.LIBRARY + "/" + storage.STEP)]
-    for name in storage.steps(target):
-        if kept and storage.step_of(name) > storage.step_of(kept[0]):
-            remove(os.path.join(target, storage.LIBRARY, name))
+    kept = [
+        path.split("/")[1]
+        for path in known
+        if path.startswith(checkpoint_folder.LIBRARY + "/" + checkpoint_folder.STEP)
+    ]
+    for name in checkpoint_folder.steps(target):
+        if kept and checkpoint_folder.step_of(name) > checkpoint_folder.step_of(kept[0]):
+            remove(os.path.join(target, checkpoint_folder.LIBRARY, name))
 
 
 def _install_step(place: str, target: str, step: str, entries: List[Entry]) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Dict, Generator, List
 
 from gpq_agent import records
 from gpq_agent.node.files.arriving import inside
-from gpq_agent.node.spool import storage, trees
+from gpq_agent.node.spool import checkpoint_folder, trees
 from gpq_agent.node.spool.trees import SMALL, TIMED, Entry, Immovable
 
 Message = Dict[str, Any]
@@ -19,10 +19,10 @@ def files(folder: str) -> Work:
     """What has to follow the job. `stays`: why it cannot go elsewhere, "" where it can."""
     entries: List[Entry] = []
     try:
-        entries = yield from storage.listing(folder)
+        entries = yield from checkpoint_folder.listing(folder)
     except Immovable as error:
-        return {"files": [], "age": list(storage.age([])), "stays": str(error)}
-    return {"files": trees.as_json(entries), "age": list(storage.age(entries)), "stays": ""}
+        return {"files": [], "age": list(checkpoint_folder.age([])), "stays": str(error)}
+    return {"files": trees.as_json(entries), "age": list(checkpoint_folder.age(entries)), "stays": ""}
 
 
 def fetch(folder: str, message: Message) -> Message:

@@ -18,8 +18,8 @@ from gpq_agent.node.files import arriving, sending, unpacking
 from gpq_agent.node.files.arriving import remove
 from gpq_agent.node.files.sending import Message, Work
 from gpq_agent.node.host.errors import SpoolError
-from gpq_agent.node.spool import storage, trees
-from gpq_agent.node.spool.storage import CODE_PREFIX, HASH, STAGING
+from gpq_agent.node.spool import checkpoint_folder, trees
+from gpq_agent.node.spool.checkpoint_folder import CODE_PREFIX, HASH, STAGING
 from gpq_agent.node.spool.trees import SMALL, TIMED, Entry
 
 SET, PROVED = "set.json", "proved"
@@ -33,7 +33,7 @@ class Staging:
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.damage: List[str] = []
-        self.storage = storage.storage_id(folder, self.damage)
+        self.storage = checkpoint_folder.storage_id(folder, self.damage)
         self._works: List[Tuple[Message, Work]] = []
         self._announced: Dict[str, Tuple[int, List[Entry]]] = {}  # by name, with the time of change of its SET
         self.operations: Dict[str, Callable[[Message], Message]] = {
@@ -41,7 +41,7 @@ class Staging:
             "gather": lambda message: sending.gather(self._of_job(message), message),
             "put": self._put,
             "scatter": self._scatter,
-            "kept": lambda _: storage.jobs(self.folder),
+            "kept": lambda _: checkpoint_folder.jobs(self.folder),
             "drop": self._drop,
         }
 
@@ -94,7 +94,7 @@ class Staging:
         if "code" not in message:
             missing = []
             for number, one in enumerate(entries):
-                if one.is_file and not storage.is_same(target, one):
+                if one.is_file and not checkpoint_folder.is_same(target, one):
                     missing.append((number, one))
                 yield
         elif os.path.isdir(target):
@@ -176,7 +176,7 @@ class Staging:
     def _is_there(self, message: Message, target: str, entries: List[Entry]) -> bool:
         if "code" in message:
             return os.path.isdir(target)
-        return all(storage.is_same(target, one) for one in entries)
+        return all(checkpoint_folder.is_same(target, one) for one in entries)
 
     def _prove(self, message: Message, place: str, target: str, entries: List[Entry]) -> Work:
         digests, large = dict(message["digests"]), []
@@ -185,7 +185,7 @@ class Staging:
             if not one.is_file:
                 continue
             if not os.path.exists(path):
-                if "code" not in message and storage.is_same(target, one):
+                if "code" not in message and checkpoint_folder.is_same(target, one):
                     continue
                 raise SpoolError("{} has not come".format(one.path), "it is sent again", "busy")
             is_timed = one.mark.startswith(TIMED)
@@ -224,7 +224,7 @@ class Staging:
         digest = str(message["code"])
         if not HASH.fullmatch(digest):
             raise ValueError("{!r} is no SHA-256".format(digest))
-        return CODE_PREFIX + digest, os.path.join(self.folder, storage.CODE, digest)
+        return CODE_PREFIX + digest, os.path.join(self.folder, checkpoint_folder.CODE, digest)
 
     def _of_job(self, message: Message) -> str:
         return os.path.join(self.folder, str(int(message["job"])))

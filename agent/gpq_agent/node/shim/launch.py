@@ -13,12 +13,12 @@ from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
 from gpq_agent import wire
 from gpq_agent.node.devices import gpu_names
-from gpq_agent.node.host import attributes, login, network, patiently
+from gpq_agent.node.host import attributes, login, network, with_timeout
 from gpq_agent.node.host.errors import SpoolError
-from gpq_agent.node.shim import ending, meeting
+from gpq_agent.node.shim import completion_evidence, rendezvous
 from gpq_agent.node.shim.leases import STORE, age
+from gpq_agent.node.spool.checkpoint_folder import HASH
 from gpq_agent.node.spool.spool import Spool
-from gpq_agent.node.spool.storage import HASH
 
 THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as every shell says it
@@ -115,7 +115,7 @@ def check_startable(order: wire.StartOrder, environment: Dict[str, str]) -> None
         told = "is of an earlier boot" if late == float("inf") else "expired {:.1f} s ago".format(late)
         hint = "it was delayed on its way; ask for a new one"
         raise SpoolError("the start order {}".format(told), hint, "expired")
-    patiently.check(order.cwd, lambda: _check_places(order, environment))
+    with_timeout.check(order.cwd, lambda: _check_places(order, environment))
     if order.port and order.node_rank == 0:
         _check_port(order.port)
     if order.interface and order.masters:
@@ -230,7 +230,7 @@ def environment(
     if order.attempt > 1:
         env[wire.ENV_RESUME] = "1"
     if order.done_file:
-        env[wire.ENV_DONE_FILE] = ending.done_path(order, env)
+        env[wire.ENV_DONE_FILE] = completion_evidence.done_path(order, env)
     if all(device.kind == "cuda" for device in devices):
         env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         env["CUDA_VISIBLE_DEVICES"] = gpu_names.listed(devices, visible)
@@ -241,7 +241,7 @@ def environment(
         env = login.with_defaults(env, dict.fromkeys(THREAD_LIMITS, threads))
     if order.port and order.node_count == 1:  # whatever else this server has: its replicas need nothing of it
         here = next((one for one in network.interfaces() if one.kind == "loopback"), None)
-        return meeting.exports(meeting.Met("127.0.0.1", here.name if here else ""), order.port, env)
+        return rendezvous.exports(rendezvous.Met("127.0.0.1", here.name if here else ""), order.port, env)
     return env
 
 
@@ -293,14 +293,14 @@ def _prepare_and_exec(order: wire.StartOrder, env: Dict[str, str], cores: List[i
     argv = order.argv
     if order.masters:
         try:
-            met = meeting.meet(order)
-        except meeting.Apart as apart:
+            met = rendezvous.meet(order)
+        except rendezvous.Apart as apart:
             say("not started: {}".format(apart))
             note = {"kind": apart.kind, "note": str(apart)}
             wire.write_json(os.path.join(env[wire.ENV_RUN_DIR], wire.UNLAUNCHED), note)
             return NOT_EXECUTABLE
         say("the servers of this job meet at {} port {}, here by {}".format(met.address, order.port, met.interface))
-        env, argv = meeting.exports(met, order.port, env), addressed(argv, met.address)
+        env, argv = rendezvous.exports(met, order.port, env), addressed(argv, met.address)
     for failure in attributes.apply(attributes.of(order.attributes)) if order.attributes else ():
         say(failure)
     try:

@@ -10,13 +10,13 @@ import traceback
 from typing import Callable, Dict, List, Sequence, Set
 
 from gpq_agent import wire
-from gpq_agent.node.devices import locks
+from gpq_agent.node.devices import gpu_locks
 from gpq_agent.node.host import procs
 from gpq_agent.node.shim import launch
-from gpq_agent.node.shim.ending import Witness
+from gpq_agent.node.shim.completion_evidence import Witness
 from gpq_agent.node.shim.leases import boottime
+from gpq_agent.node.shim.process_tree import Tree
 from gpq_agent.node.shim.supervise import WAKE, Supervisor, write_exit
-from gpq_agent.node.shim.tree import Tree
 from gpq_agent.node.spool.spool import Spool
 
 WAKE_SIGNAL = signal.SIGUSR1
@@ -83,7 +83,7 @@ def _start(place: Spool, order: wire.StartOrder, env: Dict[str, str], cores: Lis
     key = wire.attempt_key(order.job, order.attempt)
     folder = place.folder(key)
     wire.write_json(os.path.join(folder, wire.SHIM), procs.identity(os.getpid()))
-    locks.sign(gpus, os.getpid())
+    gpu_locks.sign(gpus, os.getpid())
     witness = Witness(order, env, folder)
     procs.become_subreaper()
     listen, go = os.pipe()

@@ -8,16 +8,16 @@ import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from gpq_agent import records, wire
-from gpq_agent.node.devices import locks
+from gpq_agent.node.devices import gpu_locks
 from gpq_agent.node.host import cgroups, procs
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.shim import addressees
-from gpq_agent.node.shim.capping import Cap
-from gpq_agent.node.shim.ending import Witness
+from gpq_agent.node.shim.completion_evidence import Witness
+from gpq_agent.node.shim.failure_cause import Verdict, verdict
 from gpq_agent.node.shim.launch import signal_number
 from gpq_agent.node.shim.leases import Lease, boottime
-from gpq_agent.node.shim.tree import Tree
-from gpq_agent.node.shim.verdict import Verdict, verdict
+from gpq_agent.node.shim.log_cap import Cap
+from gpq_agent.node.shim.process_tree import Tree
 from gpq_agent.node.spool import shapes, spool
 from gpq_agent.node.spool.shapes import NOTE, STOP_RANK, Stop
 
@@ -85,7 +85,7 @@ class Supervisor:
         """Returns when no process of the tree is left and the exit record is written."""
         while not self._looked():
             self._wait()
-        locks.close(self.gpus)
+        gpu_locks.close(self.gpus)
         self._record()
 
     def _looked(self) -> bool:
@@ -108,7 +108,7 @@ class Supervisor:
             self._note("its shim was sent TERM; was the node shutting down?")
         if self.gpus and time.monotonic() - self._freshened > FRESHEN:
             self._freshened = time.monotonic()
-            locks.keep_fresh(self.gpus)
+            gpu_locks.keep_fresh(self.gpus)
 
     def _step(self) -> bool:
         """One look at everything; True once all is over."""

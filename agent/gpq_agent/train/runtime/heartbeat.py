@@ -1,7 +1,7 @@
 """Where this replica is, for whoever asks while it hangs.
 
 A few numbers in a small mapped file of the attempt's folder. A step writes them in about a
-microsecond, without a system call, a thread or a word to anybody. node/attempts/pulses.py reads
+microsecond, without a system call, a thread or a word to anybody. node/attempts/heartbeats.py reads
 them.
 """
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from gpq_agent import wire
-from gpq_agent.node.devices import locks
+from gpq_agent.node.devices import gpu_locks
 from gpq_agent.node.devices.gpu_probe import RawGpu
-from gpq_agent.node.doctor import checkup, gpu_beside, gpu_facts, gpu_lines, gpu_looks, gpu_report
+from gpq_agent.node.doctor import checks, gpu_beside, gpu_facts, gpu_lines, gpu_looks, gpu_report
 
 from tests.agent.node.harness import wait_until
 
@@ -44,7 +44,7 @@ def plant(library: Path, monkeypatch: pytest.MonkeyPatch) -> Plant:
 
 
 def facts() -> dict[str, object]:
-    return checkup.run([sys.executable, "-m", gpu_facts.__name__], gpu_looks.environment(), 30.0)
+    return checks.run([sys.executable, "-m", gpu_facts.__name__], gpu_looks.environment(), 30.0)
 
 
 def verdicts(mps: list[int] | None = None, torch: dict[str, object] | None = None) -> dict[str, wire.GpuLine]:
@@ -252,7 +252,7 @@ def test_gpus_that_somebody_is_on_are_left_alone(tmp_path: Path) -> None:
     free = gpu_report.free_gpus(seen(own))
     assert (free.uuids, free.why) == ([own], "")
     assert "held by" in gpu_report.free_gpus(seen(own)).why, "two reports do not share one"
-    locks.close(free.held)
+    gpu_locks.close(free.held)
     for look, why in (
         (seen(own, 600, 77), "pid 77 is on it"),
         (seen(own, 20000), "20000 MiB of it are in use"),

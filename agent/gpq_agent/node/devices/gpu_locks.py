@@ -19,7 +19,7 @@ import time
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional
 
 from gpq_agent import records, wire
-from gpq_agent.node.host import people
+from gpq_agent.node.host import user_names
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.spool.spool import try_lock, try_share
 
@@ -44,7 +44,7 @@ class Holder(NamedTuple):
         if isinstance(self.told.get("job"), int):
             facts.append("job {}".format(self.told["job"]))
         if isinstance(self.told.get("since"), (int, float)) and 0 < self.told["since"] < 1e11:
-            facts.append("since {}".format(people.moment(self.told["since"])))
+            facts.append("since {}".format(user_names.moment(self.told["since"])))
         whose = "an attempt that this agent does not know" if self.told.get("spool") == spool else self.user + "'s gpq"
         return "held by {}{}".format(whose, " ({})".format(", ".join(facts)) if facts else "")
 
@@ -200,7 +200,7 @@ class Locks:
             if found:
                 told = _read_locked(os.path.join(self.folder, entry), int(found.group(1)))
                 if told is not None:
-                    return Holder(people.user_name(int(found.group(1))), told)
+                    return Holder(user_names.user_name(int(found.group(1))), told)
         return None
 
     def _path(self, name: str, uid: int = -1) -> str:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from gpq_agent import wire
 from gpq_agent.node.host import network
-from gpq_agent.node.shim import meeting
+from gpq_agent.node.shim import rendezvous
+from gpq_agent.node.shim.failure_cause import Verdict, verdict
 from gpq_agent.node.shim.launch import addressed
-from gpq_agent.node.shim.meeting import Apart, Met
-from gpq_agent.node.shim.verdict import Verdict, verdict
+from gpq_agent.node.shim.rendezvous import Apart, Met
 
 from tests.agent.node.harness import NodeAgent, sweep
 from tests.support.ports import free_port
@@ -36,7 +36,7 @@ def order(rank: int, port: int, masters: list[str], count: int = 2, **more: obje
 
 def all_meet(*orders: wire.StartOrder, patience: float = 20.0) -> list[Future[Met]]:
     with ThreadPoolExecutor(len(orders)) as pool:
-        return [pool.submit(meeting.meet, one, patience) for one in orders]
+        return [pool.submit(rendezvous.meet, one, patience) for one in orders]
 
 
 def test_the_first_address_that_answers_is_taken_and_both_know_their_interface() -> None:
@@ -67,7 +67,7 @@ def test_who_is_not_reached_is_told_with_every_address_that_was_tried() -> None:
 
 
 def test_who_does_not_come_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting, "KNOCK", 1.0)
+    monkeypatch.setattr(rendezvous, "KNOCK", 1.0)
     port = free_port()
     # Of another attempt of the same number, from another database: not one of us.
     found = all_meet(order(0, port, ["127.0.0.1"]), order(1, port, ["127.0.0.1"], store="t"), patience=1.0)
@@ -91,20 +91,20 @@ def test_a_way_that_is_open_in_one_direction_only_is_no_way(monkeypatch: pytest.
 def test_a_port_that_was_taken_meanwhile_is_told_apart() -> None:
     with socket.create_server(("", 0)) as other:
         with pytest.raises(Apart, match="was taken") as caught:
-            meeting.meet(order(0, other.getsockname()[1], ["127.0.0.1"]), 1.0)
+            rendezvous.meet(order(0, other.getsockname()[1], ["127.0.0.1"]), 1.0)
         assert caught.value.kind == "port"
 
 
 def test_what_the_user_has_set_stays() -> None:
     met = Met("10.0.0.1", "eth1")
     interfaces = {"GLOO_SOCKET_IFNAME": "eth1", "NCCL_SOCKET_IFNAME": "=eth1"}
-    found = meeting.exports(met, 20_001, {})
+    found = rendezvous.exports(met, 20_001, {})
     assert json.loads(found.pop(wire.ENV_DEFAULTS)) == interfaces  # gpq's, not the user's
     assert found == {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "20001", **interfaces}
-    found = meeting.exports(met, 20_001, {"NCCL_SOCKET_IFNAME": "ib0", "A": "1", wire.ENV_DEFAULTS: '{"X": "1"}'})
+    found = rendezvous.exports(met, 20_001, {"NCCL_SOCKET_IFNAME": "ib0", "A": "1", wire.ENV_DEFAULTS: '{"X": "1"}'})
     assert found["NCCL_SOCKET_IFNAME"] == "ib0"
     assert json.loads(found[wire.ENV_DEFAULTS]) == {"X": "1", "GLOO_SOCKET_IFNAME": "eth1"}
-    assert "NCCL_SOCKET_IFNAME" not in meeting.exports(met._replace(interface=""), 20_001, {})
+    assert "NCCL_SOCKET_IFNAME" not in rendezvous.exports(met._replace(interface=""), 20_001, {})
     given = ["python", "--master-addr=a", "x.py", "--master-addr=mine"]
     assert addressed(given, "b") == ["python", "--master-addr=b", "x.py", "--master-addr=mine"]
 

@@ -13,8 +13,8 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from gpq_agent import wire
-from gpq_agent.node.devices import gpus, locks, yielding
-from gpq_agent.node.host import network, people, procs
+from gpq_agent.node.devices import gpu_locks, gpus, yield_files
+from gpq_agent.node.host import network, procs, user_names
 
 Fields = Dict[str, Any]
 TORCH_LIMIT = 60.0  # seconds that importing torch may take
@@ -244,7 +244,7 @@ def all_reduce(place: Place, fields: Fields, pipe: int) -> None:
     """One of two ranks: latency in seconds, bandwidth in bytes a second. `peer`: an address of the other server; `device`: a
     GPU, whose lock is held meanwhile, so that no gpq begins something there. Raises SpoolError where it is taken."""
     device = str(fields.get("device", ""))
-    held = locks.Locks(place.common).take([device], 0, 0) if device else []
+    held = gpu_locks.Locks(place.common).take([device], 0, 0) if device else []
     interface = network.interface_of(network.local_address(str(fields["peer"])), network.interfaces())
     env = {
         **place.base,
@@ -264,7 +264,7 @@ def all_reduce(place: Place, fields: Fields, pipe: int) -> None:
     try:
         answer = run(command, env, float(fields.get("seconds", 60.0)))
     finally:
-        locks.close(held)
+        gpu_locks.close(held)
     tell(pipe, dict(answer, interface=interface))
 
 
@@ -319,11 +319,11 @@ def _mark(place: Place, token: str) -> str:
 
 def ask_back(place: Place, fields: Fields, pipe: int) -> None:
     """The user wants this server back for some seconds, or, without any, no more."""
-    seconds, user = float(fields.get("seconds") or 0.0), people.user_name(os.geteuid())
+    seconds, user = float(fields.get("seconds") or 0.0), user_names.user_name(os.geteuid())
     if seconds > 0:
-        tell(pipe, {"user": user, "seconds": yielding.ask(place.common, seconds) - time.time()})
+        tell(pipe, {"user": user, "seconds": yield_files.ask(place.common, seconds) - time.time()})
     else:
-        tell(pipe, {"user": user, "wanted": yielding.end(place.common)})
+        tell(pipe, {"user": user, "wanted": yield_files.end(place.common)})
 
 
 ERRANDS: Dict[str, Callable[[Place, Fields, int], None]] = {

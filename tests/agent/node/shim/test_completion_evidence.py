@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from gpq_agent import wire
-from gpq_agent.node.shim import ending
-from gpq_agent.node.shim.ending import SAID, signs
+from gpq_agent.node.shim import completion_evidence
+from gpq_agent.node.shim.completion_evidence import SAID, signs
 
 from tests.agent.node.harness import NodeAgent, wait_until
 from tests.support.figures import Figures
@@ -185,7 +185,7 @@ def test_a_gigabyte_of_state_and_other_wrong_records_say_nothing_and_take_no_tim
     assert signs("", str(tmp_path)) == {}
     state.write_text('{"global_step": 5, "max_steps": 5, "log_history": "%s"}' % ("x" * (20 << 20)))
     assert set(signs("", str(tmp_path))) == {"trainer"}, "a long history is read"
-    for number in range(ending.MOST_ENTRIES):
+    for number in range(completion_evidence.MOST_ENTRIES):
         (tmp_path / f"checkpoint-{number + 10}").symlink_to("missing")
     assert signs("", str(tmp_path)) == {}
     figures.at_most("looks at wrong records and at a gigabyte of state", time.monotonic() - begin, 60.0)

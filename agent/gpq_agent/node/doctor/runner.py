@@ -9,7 +9,7 @@ import signal
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from gpq_agent import wire
-from gpq_agent.node.doctor import checkup, gpu_report
+from gpq_agent.node.doctor import checks, gpu_report
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.shim import shim
 from gpq_agent.node.spool.spool import Spool
@@ -17,7 +17,7 @@ from gpq_agent.node.spool.spool import Spool
 Message = Dict[str, Any]
 LONGEST = 120.0  # seconds
 MOST = 16  # at once
-ERRANDS = dict(checkup.ERRANDS, gpu=gpu_report.errand)
+ERRANDS = dict(checks.ERRANDS, gpu=gpu_report.errand)
 
 
 def _end_all(*_: Any) -> None:
@@ -36,7 +36,7 @@ class Errands:
     """Of one agent. `base` and `limits`: of a login."""
 
     def __init__(self, place: Spool, base: Dict[str, str], common: str, limits: Dict[str, List[int]]) -> None:
-        self.place = checkup.Place(place.path, place.checkpoints, base, common, limits)
+        self.place = checks.Place(place.path, place.checkpoints, base, common, limits)
         self._under_way: List[_Errand] = []
 
     @property
@@ -61,7 +61,7 @@ class Errands:
             try:
                 work(self.place, fields, tell)
             except Exception as error:
-                checkup.tell(tell, {"error": "{}: {}".format(type(error).__name__, error)})
+                checks.tell(tell, {"error": "{}: {}".format(type(error).__name__, error)})
 
         try:
             shim.detach(self.place.spool, {tell}, run)

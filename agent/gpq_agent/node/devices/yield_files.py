@@ -14,7 +14,7 @@ import time
 from typing import List
 
 from gpq_agent import records
-from gpq_agent.node.host import people
+from gpq_agent.node.host import user_names
 
 LONGEST = 366 * 86400.0  # seconds
 LOOK_PERIOD = 1.0  # seconds for which one look serves
@@ -42,7 +42,7 @@ class Yielding:
             for name in os.listdir(self.folder):
                 match = NAME.fullmatch(name)
                 if match and time.time() < until(os.path.join(self.folder, name), int(match.group(1))):
-                    found.append(people.user_name(int(match.group(1))))
+                    found.append(user_names.user_name(int(match.group(1))))
         return found
 
 

@@ -5,7 +5,7 @@ Pure: looks come in, verdicts go out, `now` is an argument (seconds of a clock t
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from gpq_agent.node.host import people
+from gpq_agent.node.host import user_names
 
 UNSEEN_MIB = 1500  # memory in use by no visible process that is more than a driver keeps for itself
 # Roles of processes that keep nobody off a GPU: one only draws, one is NVIDIA's server for sharing a GPU (MPS), whose
@@ -143,20 +143,22 @@ def strangers(processes: List[Dict[str, Any]], used_mib: int, holder: str) -> Tu
         return "", False
     rest = used_mib - sum(one["memory_mib"] for one in processes)
     if rest > UNSEEN_MIB and all(one["memory_mib"] > 0 for one in processes):
-        return "used by somebody: {} are in use by no process that can be seen".format(people.size(rest)), True
+        return "used by somebody: {} are in use by no process that can be seen".format(user_names.size(rest)), True
     return "", False
 
 
 def _named(process: Dict[str, Any]) -> str:
     """``carl (python, 11 GiB, since 14:02)``."""
     if process["attempt"]:
-        facts = ["{}, not given to it".format(people.size(process["memory_mib"]))]
+        facts = ["{}, not given to it".format(user_names.size(process["memory_mib"]))]
         return "attempt {} ({})".format(process["attempt"], ", ".join(facts))
     if not process["user"]:
-        return "pid {}, which is not visible from here ({})".format(process["pid"], people.size(process["memory_mib"]))
+        return "pid {}, which is not visible from here ({})".format(
+            process["pid"], user_names.size(process["memory_mib"])
+        )
     facts = [process["name"] or "pid {}".format(process["pid"])]
     if process["memory_mib"]:
-        facts.append(people.size(process["memory_mib"]))
+        facts.append(user_names.size(process["memory_mib"]))
     if process.get("since"):
-        facts.append("since " + people.moment(process["since"]))
+        facts.append("since " + user_names.moment(process["since"]))
     return "{} ({})".format(process["user"], ", ".join(facts))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gpq_agent.node.host import patiently
+from gpq_agent.node.host import with_timeout
 from gpq_agent.node.host.errors import SpoolError
 
 from tests.support.figures import Figures
@@ -17,12 +17,12 @@ from tests.support.figures import Figures
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(patiently, "PATIENCE", 0.3)
-    monkeypatch.setattr(patiently, "_silent", {})
+    monkeypatch.setattr(with_timeout, "PATIENCE", 0.3)
+    monkeypatch.setattr(with_timeout, "_silent", {})
     yield
     deadline = time.monotonic() + 30.0
-    while patiently._left and time.monotonic() < deadline:  # children of ours
-        patiently.check("/", lambda: None)
+    while with_timeout._left and time.monotonic() < deadline:  # children of ours
+        with_timeout.check("/", lambda: None)
 
 
 def hang() -> None:
@@ -30,13 +30,13 @@ def hang() -> None:
 
 
 def test_what_the_question_finds_wrong_is_told_as_it_is() -> None:
-    patiently.check("/a", lambda: None)
+    with_timeout.check("/a", lambda: None)
 
     def wrong() -> None:
         raise SpoolError("no such thing", "make one", "not-found")
 
     with pytest.raises(SpoolError) as refusal:
-        patiently.check("/a", wrong)
+        with_timeout.check("/a", wrong)
     assert (refusal.value.message, refusal.value.hint, refusal.value.kind) == ("no such thing", "make one", "not-found")
 
 
@@ -45,7 +45,7 @@ def test_an_error_of_the_system_may_pass() -> None:
         raise OSError(5, "Input/output error")
 
     with pytest.raises(SpoolError, match="Input/output error") as refusal:
-        patiently.check("/a", failing)
+        with_timeout.check("/a", failing)
     assert refusal.value.kind == "busy"
 
 
@@ -54,21 +54,21 @@ def test_who_does_not_answer_is_given_up_and_left_alone_for_a_while(
 ) -> None:
     began = time.monotonic()
     with pytest.raises(SpoolError, match="the file system of /b does not answer") as refusal:
-        patiently.check("/b", hang)
+        with_timeout.check("/b", hang)
     assert refusal.value.kind == "busy"
     figures.at_most("a file system that does not answer is given up", time.monotonic() - began, 20.0)
     asked: list[int] = []
     with pytest.raises(SpoolError, match="does not answer"):
-        patiently.check("/b", lambda: asked.append(1))
-    patiently.check("/c", lambda: None)  # others are not to blame
-    monkeypatch.setattr(patiently, "AGAIN_AFTER", 0.0)
-    patiently.check("/b", lambda: None)
-    assert "/b" not in patiently._silent
+        with_timeout.check("/b", lambda: asked.append(1))
+    with_timeout.check("/c", lambda: None)  # others are not to blame
+    monkeypatch.setattr(with_timeout, "AGAIN_AFTER", 0.0)
+    with_timeout.check("/b", lambda: None)
+    assert "/b" not in with_timeout._silent
 
 
 def test_a_child_that_is_killed_says_nothing_and_nothing_is_taken_for_good() -> None:
     with pytest.raises(SpoolError, match="ended too soon") as refusal:
-        patiently.check("/d", lambda: os.kill(os.getpid(), 9))
+        with_timeout.check("/d", lambda: os.kill(os.getpid(), 9))
     assert refusal.value.kind == "busy"
 
 
@@ -87,7 +87,7 @@ def test_a_machine_that_stood_still_is_not_the_fault_of_a_file_system(tmp_path: 
 
     before = signal.signal(signal.SIGUSR1, stand_still)
     try:
-        patiently.check("/e", question, patience)
+        with_timeout.check("/e", question, patience)
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert awake.exists()

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from gpq_agent.node.devices import yielding
-from gpq_agent.node.devices.yielding import Yielding, ask, end
-from gpq_agent.node.host.people import user_name
+from gpq_agent.node.devices import yield_files
+from gpq_agent.node.devices.yield_files import Yielding, ask, end
+from gpq_agent.node.host.user_names import user_name
 
 ME = user_name(os.geteuid())
 
@@ -77,5 +77,5 @@ def test_a_look_serves_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert one.users() == []
     ask(str(tmp_path), 60.0)
     assert one.users() == []
-    monkeypatch.setattr(yielding, "LOOK_PERIOD", 0.0)
+    monkeypatch.setattr(yield_files, "LOOK_PERIOD", 0.0)
     assert one.users() == [ME]

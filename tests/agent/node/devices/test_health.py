@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gpq_agent.node.devices.judging import LONGEST_WAIT, Course, Watched, strangers
+from gpq_agent.node.devices.health import LONGEST_WAIT, Course, Watched, strangers
 
 KEY = "3.1"
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 from gpq_agent import wire
-from gpq_agent.node.devices import locks
-from gpq_agent.node.devices.locks import TAKEN, Locks
+from gpq_agent.node.devices import gpu_locks
+from gpq_agent.node.devices.gpu_locks import TAKEN, Locks
 from gpq_agent.node.host import procs
 from gpq_agent.node.host.errors import SpoolError
 
@@ -49,15 +49,15 @@ def of(folder: Path, spool: str = "mine") -> Locks:
 
 def test_one_has_it_the_other_is_told_who_and_gets_it_afterwards(folder: Path) -> None:
     held = of(folder).take([A, B], 7, 2)
-    locks.sign(held, 4242)
+    gpu_locks.sign(held, 4242)
     with pytest.raises(SpoolError, match=rf"{A} is held by {ME}'s gpq \(job 7, since \d\d:\d\d\)") as caught:
         of(folder, "other").take([A], 1, 1)
     assert caught.value.kind == TAKEN
     told = json.loads((folder / f"gpq-{A}.{os.geteuid()}.holder").read_text())
     assert (told["job"], told["attempt"], told["pid"], told["spool"]) == (7, 2, 4242, "mine")
-    locks.close(held)
+    gpu_locks.close(held)
     assert of(folder).holder(A) == ""
-    locks.close(of(folder, "other").take([A], 1, 1))
+    gpu_locks.close(of(folder, "other").take([A], 1, 1))
 
 
 def test_of_several_all_are_had_or_none(folder: Path) -> None:
@@ -65,11 +65,11 @@ def test_of_several_all_are_had_or_none(folder: Path) -> None:
     with pytest.raises(SpoolError):
         of(folder, "other").take([A, B], 1, 1)
     assert of(folder).holder(A) == ""
-    locks.close(held)
+    gpu_locks.close(held)
 
 
 def test_who_only_looks_keeps_nobody_from_it(folder: Path) -> None:
-    locks.close(of(folder).take([A], 1, 1))
+    gpu_locks.close(of(folder).take([A], 1, 1))
     looking = os.open(folder / f"gpq-{A}.lock", os.O_RDONLY)
     fcntl.flock(looking, fcntl.LOCK_SH)
     with pytest.raises(SpoolError, match="held by another gpq"):
@@ -83,7 +83,7 @@ def test_what_was_seen_of_a_lock_of_ones_own_is_forgotten_with_it(folder: Path) 
     one = of(folder)
     held = one.take([A], 0, 0)
     assert one.holder(A).startswith("held by")
-    locks.close(held)
+    gpu_locks.close(held)
     one.forget(A)
     assert one.holder(A) == ""
 
@@ -92,9 +92,9 @@ def test_a_lock_that_is_released_is_free_whoever_has_inherited_it(folder: Path) 
     """A process that was just forked has all descriptors of its parent, until it first runs."""
     held = of(folder).take([A], 0, 0)
     inherited = [os.dup(descriptor) for descriptor in held]
-    locks.release(held)
+    gpu_locks.release(held)
     assert of(folder, "other").holder(A) == ""
-    locks.close(inherited)
+    gpu_locks.close(inherited)
 
 
 def test_a_lock_file_that_was_removed_meanwhile_holds_nothing(folder: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_lock_file_that_was_removed_meanwhile_holds_nothing(folder: Path) -> N
     (folder / f"gpq-{A}.lock").unlink()
     again = of(folder).take([A], 2, 1)
     assert of(folder, "other").holder(A)
-    locks.close([*held, *again])
+    gpu_locks.close([*held, *again])
 
 
 def plant_link(path: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_holder_that_writes_nonsense_is_a_holder_without_a_name(folder: Path, 
     assert of(folder, "other").holder(A) == f"held by {ME}'s gpq"
     with pytest.raises(SpoolError, match="held by"):
         of(folder, "other").take([A], 2, 1)
-    locks.close(held)
+    gpu_locks.close(held)
 
 
 @pytest.mark.parametrize("plant", [plant_link, plant_pipe])
@@ -149,7 +149,7 @@ def test_what_is_planted_in_place_of_a_name_costs_the_name_alone(folder: Path, p
     held = of(folder).take([A], 1, 1)
     assert of(folder, "other").holder(A) == "held by another gpq, which does not say whose it is"
     assert Path("/etc/passwd").read_bytes() == content
-    locks.close(held)
+    gpu_locks.close(held)
 
 
 @pytest.mark.parametrize(
@@ -159,16 +159,16 @@ def test_nonsense_in_a_holders_file_is_not_passed_on(folder: Path, content: byte
     held = of(folder).take([A], 1, 1)
     (folder / f"gpq-{A}.{os.geteuid()}.holder").write_bytes(content)
     assert of(folder, "other").holder(A) == f"held by {ME}'s gpq"
-    locks.close(held)
+    gpu_locks.close(held)
 
 
 def test_names_of_devices_stay_in_the_folder(folder: Path) -> None:
-    locks.close(of(folder).take(["MIG-GPU-1/../../x"], 1, 1))
+    gpu_locks.close(of(folder).take(["MIG-GPU-1/../../x"], 1, 1))
     assert {path.name.rpartition(".")[2] for path in folder.iterdir()} == {"lock", "holder"}
 
 
 def test_the_common_folder_is_one_where_nobody_removes_what_others_made() -> None:
-    found = os.stat(locks.common_folder())
+    found = os.stat(gpu_locks.common_folder())
     assert found.st_mode & 0o1002 == 0o1002
     assert found.st_uid == 0
 
