@@ -1,4 +1,4 @@
-"""Prints the rooms of gpq, lowest first: files, lines, and which rooms each imports. Exits with 1 where two
+"""Prints the rooms of gpq and its agent, lowest first: files, lines, and which rooms each imports. Exits with 1 where two
 rooms import each other, directly or through others, or a room has more than MOST_FILES files.
 
 By `make rooms`. Imports for type checkers alone do not count, imports inside functions do.
@@ -14,7 +14,7 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = {"gpq": ROOT / "gpq"}
+FOLDERS = {"gpq": ROOT / "gpq", "gpq_agent": ROOT / "agent" / "gpq_agent"}
 MOST_FILES = 15
 LONG = 300  # lines
 

@@ -11,6 +11,7 @@ from typing import Any
 import gpq_agent.train
 import pytest
 import torch
+from gpq_agent.train.engine.registry import OBSERVERS, OF_OTHER_LOOPS
 from gpq_agent.train.events import (
     BatchBegin,
     BatchEnd,
@@ -28,7 +29,6 @@ from gpq_agent.train.events import (
 )
 from gpq_agent.train.habits.observer import Habits, JobView, Observer
 from gpq_agent.train.habits.observers import Observers
-from gpq_agent.train.habits.registry import OBSERVERS, OF_OTHER_LOOPS
 from gpq_agent.train.habits.table import HABITS, Habit
 from torch.optim.lr_scheduler import ExponentialLR
 

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import torch
-from gpq_agent.train.engine.rollback import StepRollback
+from gpq_agent.train.attempt.rollback import StepRollback
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .test_stepping import Examples, job, prepared

@@ -3,11 +3,10 @@ than before."""
 
 from typing import Dict, Tuple
 
+from gpq_agent.train.attempt.steps import StepRecord
 from gpq_agent.train.data.sampler import MicroBatch
 from gpq_agent.train.events import BatchBegin, BatchEnd, GradientFacts, OptimizerFacts
 from gpq_agent.train.habits.observers import Observers
-
-from .steps import StepRecord
 
 UNTOUCHED = GradientFacts(changed_between=False, carried=False, replaced=False)
 

@@ -4,6 +4,12 @@ import time
 from typing import Optional
 
 from gpq_agent import wire
+from gpq_agent.train.attempt.checkpointer import Checkpointer
+from gpq_agent.train.attempt.ending import Ending
+from gpq_agent.train.attempt.runtime import Recorded, Runtime
+from gpq_agent.train.attempt.shape import BatchShape
+from gpq_agent.train.attempt.statistics import Statistics
+from gpq_agent.train.attempt.steps import StepRecord
 from gpq_agent.train.data.sample_audit import Ledger
 from gpq_agent.train.events import Boundary, EpochBegin
 from gpq_agent.train.habits.observers import Observers
@@ -11,13 +17,6 @@ from gpq_agent.train.runtime.agreement import Proposal
 from gpq_agent.train.runtime.orders import ControlReader
 from gpq_agent.train.runtime.shutdown import raise_if_stopping
 from gpq_agent.train.runtime.termination import STOP_ORDERED, STOP_SIGNAL
-
-from .checkpointer import Checkpointer
-from .ending import Ending
-from .runtime import Recorded, Runtime
-from .shape import BatchShape
-from .statistics import Statistics
-from .steps import StepRecord
 
 AGREE_SECONDS = 0.2  # agree on orders about so often, at most once a step
 MAX_PAUSE = 50  # steps between agreements

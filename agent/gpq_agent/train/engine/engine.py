@@ -6,13 +6,19 @@ from typing import TYPE_CHECKING, Any, List, Mapping, Optional, Sequence, Tuple
 import torch
 
 from gpq_agent import wire
+from gpq_agent.train.attempt.checkpointer import Checkpointer
+from gpq_agent.train.attempt.runtime import Runtime
+from gpq_agent.train.attempt.setup import Training, TrainingSetup, set_up, share_outside, view_of
+from gpq_agent.train.attempt.shape import BatchShape, BatchSource
+from gpq_agent.train.attempt.statistics import Statistics
+from gpq_agent.train.attempt.steps import StepRecord
 from gpq_agent.train.data.batches import Limits
 from gpq_agent.train.data.sampler import GlobalSampler, MicroBatch
+from gpq_agent.train.engine.registry import OBSERVERS, OF_OTHER_LOOPS
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.habits.freedoms import Freedoms, line
 from gpq_agent.train.habits.observer import JobView
 from gpq_agent.train.habits.observers import Observers
-from gpq_agent.train.habits.registry import OBSERVERS, OF_OTHER_LOOPS
 from gpq_agent.train.habits.table import ACCEPTABLE, Habit, described, is_suspected
 from gpq_agent.train.noise.noise_scale import NoiseScale
 from gpq_agent.train.proof import program
@@ -20,16 +26,10 @@ from gpq_agent.train.proof import read as read_proof
 from gpq_agent.train.runtime.environment import Environment
 
 from .boundary import StepBoundary
-from .checkpointer import Checkpointer
 from .failures import FailureHandler
 from .loop import TrainingLoop
 from .loop_start import LoopStart
 from .own_batches import OwnBatches
-from .runtime import Runtime
-from .setup import Training, TrainingSetup, set_up, share_outside, view_of
-from .shape import BatchShape, BatchSource
-from .statistics import Statistics
-from .steps import StepRecord
 
 if TYPE_CHECKING:
     from gpq_agent.train.prove.recorder import Recorder

@@ -5,16 +5,16 @@ import os
 from typing import Optional
 
 from gpq_agent import wire
+from gpq_agent.train.attempt.runtime import Runtime
+from gpq_agent.train.attempt.shape import BatchShape
+from gpq_agent.train.attempt.shortage import lessen
 from gpq_agent.train.checkpoints.store import MemoryRecord
 from gpq_agent.train.data.sampler import MicroBatch
-from gpq_agent.train.engine.shortage import lessen
 from gpq_agent.train.events import Failure
 from gpq_agent.train.habits.observers import Observers
 from gpq_agent.train.runtime.termination import is_out_of_memory, note_error
 
 from .loop import TrainingLoop
-from .runtime import Runtime
-from .shape import BatchShape
 
 
 class FailureHandler:

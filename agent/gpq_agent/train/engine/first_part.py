@@ -3,15 +3,14 @@ cut."""
 
 from typing import Optional
 
+from gpq_agent.train.attempt.rollback import StepRollback
+from gpq_agent.train.attempt.setup import TrainingSetup
+from gpq_agent.train.attempt.shape import BatchShape
 from gpq_agent.train.checkpoints.state_parts import Parts
 from gpq_agent.train.data.batches import Step
 from gpq_agent.train.data.sampler import MicroBatch
 from gpq_agent.train.events import FirstPartEnd
 from gpq_agent.train.habits.observers import Observers
-
-from .rollback import StepRollback
-from .setup import TrainingSetup
-from .shape import BatchShape
 
 
 class FirstPart:

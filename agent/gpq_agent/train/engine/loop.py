@@ -7,6 +7,11 @@ import torch
 import torch.distributed as dist
 
 from gpq_agent.train import internals
+from gpq_agent.train.attempt.runtime import Runtime
+from gpq_agent.train.attempt.setup import TrainingSetup
+from gpq_agent.train.attempt.shape import BatchShape
+from gpq_agent.train.attempt.statistics import Statistics
+from gpq_agent.train.attempt.steps import StepRecord
 from gpq_agent.train.checkpoints.state_parts import Parts
 from gpq_agent.train.data.sample_audit import Ledger
 from gpq_agent.train.data.sampler import MicroBatch
@@ -19,11 +24,6 @@ from .backward import BackwardCalls
 from .batch_watch import BatchWatch
 from .first_part import FirstPart
 from .loop_start import LoopStart
-from .runtime import Runtime
-from .setup import TrainingSetup
-from .shape import BatchShape
-from .statistics import Statistics
-from .steps import StepRecord
 from .weighing import Weighing
 
 MEET_SECONDS = 15.0  # that a replica may wait in its backward pass for one that had none

@@ -2,9 +2,9 @@
 
 from typing import List, NamedTuple
 
+from gpq_agent.train.attempt.setup import Training
 from gpq_agent.train.data.batches import Limits
 from gpq_agent.train.engine.engine import Engine
-from gpq_agent.train.engine.setup import Training
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.job.components import Components
 from gpq_agent.train.job.resumption import Resumption

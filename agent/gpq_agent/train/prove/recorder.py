@@ -16,9 +16,9 @@ from torch.optim.optimizer import (
 )
 
 from gpq_agent import wire
+from gpq_agent.train.attempt.runtime import Recorded
 from gpq_agent.train.data.batches import Limits, ceil_div
 from gpq_agent.train.data.sampler import GlobalSampler, MicroBatch
-from gpq_agent.train.engine.runtime import Recorded
 from gpq_agent.train.internals import BatchNorm, is_compiled
 from gpq_agent.train.proof import Program
 from gpq_agent.train.runtime.agreement import Proposal

@@ -1,1 +1,1 @@
-"""How a loop calls its optimizers."""
+"""Habits in how a loop calls its optimizers, an observer each."""
