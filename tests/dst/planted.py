@@ -16,7 +16,6 @@ from gpq.core.model.actions import Launch
 from gpq.core.model.events import Event, Exited, StartRefused
 from gpq.core.model.jobs import Exit, Job, Snapshot
 from gpq.core.model.nodes import NodeState
-from gpq.core.rounds.reconcile import expected
 from gpq.core.rounds.rounds import Decision
 from gpq.daemon.nodes.observer import Key
 from gpq.daemon.nodes.session import Conversation, Send
@@ -79,7 +78,9 @@ class SilenceIsDeath(Conversation):
         node = self._view().nodes.get(self.node)
         if node is not None and node.state is NodeState.UNREACHABLE:
             now, end = self._clock.now(), Exit(None, lost=True)
-            self._tell([Exited(now, job.id, job.attempt, self.node, end) for job in expected(self._view(), self.node)])
+            self._tell(
+                [Exited(now, job.id, job.attempt, self.node, end) for job in self._view().expected_on(self.node)]
+            )
         return wait
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from gpq.core.model.actions import Stop
 from gpq.core.model.jobs import Exit, Job, JobState, Placement, Snapshot, StopReason
 from gpq.core.model.units import JobId, NodeId
-from gpq.core.rounds.reconcile import Fate, expected, fate, is_doomed, is_lost, leftovers, not_from_the_future, standing
+from gpq.core.rounds.reconcile import Fate, fate, is_doomed, is_lost, leftovers, not_from_the_future, standing
 from tests.support.builders import job, on, snapshot
 
 A, B = NodeId("a"), NodeId("b")
@@ -49,10 +49,10 @@ def test_what_a_lost_database_gave_out_is_a_stranger_and_no_more_than_that() -> 
 
 def test_an_attempt_is_expected_until_its_end_on_the_node_is_known() -> None:
     one = running()
-    assert expected(state(one), A) == [one]
-    assert expected(state(one), B) == []
-    assert expected(state(replace(one, exits=((A, Exit(code=0)),))), A) == []
-    assert expected(state(job(4)), A) == []
+    assert state(one).expected_on(A) == [one]
+    assert state(one).expected_on(B) == []
+    assert state(replace(one, exits=((A, Exit(code=0)),))).expected_on(A) == []
+    assert state(job(4)).expected_on(A) == []
 
 
 def test_only_what_ran_or_can_never_start_is_lost() -> None:
