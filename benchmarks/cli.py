@@ -56,7 +56,8 @@ def cpu_seconds(argv: Sequence[str], env: Mapping[str, str]) -> float:
 def real_queue(home: Path, jobs: int) -> Iterator[None]:
     """A daemon with one job that runs and `jobs - 1` that wait."""
     from gpq.client.connection import connect
-    from gpq.rpc.messages import SpecMessage, Submit, Submitted
+    from gpq.rpc.job_answers import Submitted
+    from gpq.rpc.requests import SpecMessage, Submit
 
     (home / "config.toml").write_text(CONFIG)
     env = environ(home)

@@ -25,7 +25,9 @@ from gpq.core.model.jobs import BatchOrder, Exit, JobSpec, Level, Placement
 from gpq.core.model.profile import Declared, Profile, ProfileRow
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.state.apply_events import fold
-from gpq.rpc.messages import DaemonInfo, Info, JobList, Status
+from gpq.rpc.daemon_answers import DaemonInfo
+from gpq.rpc.job_answers import JobList
+from gpq.rpc.requests import Info, Status
 from gpq.store.sqlite import SqliteStore
 
 ENVIRONMENT = tuple((f"VARIABLE_{number}", "value " * 8) for number in range(30))

@@ -21,7 +21,9 @@ import msgspec
 from gpq.client import connection, daemon_control
 from gpq.errors import GpqError, Interrupted, Refused, TimedOut, UsageError
 from gpq.policies.registry import entry
-from gpq.rpc.messages import JobDetail, JobList, Show, SpecMessage, Status, Submit, Submitted, Top, TopView
+from gpq.rpc.daemon_answers import TopView
+from gpq.rpc.job_answers import JobDetail, JobList, Submitted
+from gpq.rpc.requests import Show, SpecMessage, Status, Submit, Top
 
 SERVERS = ("alpha", "beta")
 CONFIG = """\

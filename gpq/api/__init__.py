@@ -22,24 +22,11 @@ from gpq.api.surroundings import (
 from gpq.errors import UsageError
 from gpq.options.parsing import datetimes
 from gpq.options.query import is_query
-from gpq.rpc import messages
-from gpq.rpc.messages import (
-    CancelResult,
-    DaemonInfo,
-    Drained,
-    DryRun,
-    Explanation,
-    HistoryList,
-    JobDetail,
-    JobList,
-    JobView,
-    NodeList,
-    NodeView,
-    ReportView,
-    Reserved,
-    TopView,
-    Yielded,
-)
+from gpq.rpc import requests
+from gpq.rpc.account_answers import HistoryList, ReportView
+from gpq.rpc.daemon_answers import DaemonInfo, TopView
+from gpq.rpc.job_answers import CancelResult, DryRun, Explanation, JobDetail, JobList, JobView
+from gpq.rpc.node_answers import Drained, NodeList, NodeView, Reserved, Yielded
 
 __all__ = [
     "Array", "CancelResult", "DaemonInfo", "Drained", "DryRun", "Duration", "Explanation", "Gpus", "HistoryList",
@@ -67,7 +54,7 @@ def status(
     named = _named(jobs)
     query = [word for word in named if is_query(word)]
     named = [word for word in named if word not in query]
-    return ask(messages.Status(named, EVERY if all else recent, user, states, query), JobList)
+    return ask(requests.Status(named, EVERY if all else recent, user, states, query), JobList)
 
 
 def jobs(
@@ -79,12 +66,12 @@ def jobs(
 
 def job(selector: Selector = "@") -> Job:
     """The newest job that is meant: "@" is the last of yours. Raises gpq.errors.NotFound."""
-    return Job(ask(messages.Show(_named([selector])[0]), JobDetail).job.id)
+    return Job(ask(requests.Show(_named([selector])[0]), JobDetail).job.id)
 
 
 def nodes(*names: str) -> NodeList:
     """The servers and their GPUs, as `gpq nodes --json`: the daemon's last knowledge and its age."""
-    return ask(messages.Nodes(list(names)), NodeList)
+    return ask(requests.Nodes(list(names)), NodeList)
 
 
 def history(
@@ -104,7 +91,7 @@ def history(
         raise UsageError(f"--number {number} is below 0", "write a whole number, 0 for all")
     states = [state] if isinstance(state, str) and state else list(state)
     begin, end = datetimes.window(past(since, "--since"), past(until, "--until"))
-    return ask(messages.History(_named(jobs), user, states, begin, end, number), HistoryList)
+    return ask(requests.History(_named(jobs), user, states, begin, end, number), HistoryList)
 
 
 def report(
@@ -113,7 +100,7 @@ def report(
     """GPU hours, what they were worth, waits, restarts and fairness of a window, as `gpq report --json`. Raises as
     `history`."""
     begin, end = datetimes.window(past(since, "--since"), past(until, "--until"))
-    return ask(messages.Report(begin, end, by), ReportView)
+    return ask(requests.Report(begin, end, by), ReportView)
 
 
 def wait(*jobs: Selector, timeout: Duration | None = None) -> int:

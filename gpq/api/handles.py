@@ -18,7 +18,7 @@ from gpq.client.connection import Lasting, call
 from gpq.errors import NotFound, Refused, UsageError
 from gpq.options import edit_request
 from gpq.options.parsing import values
-from gpq.rpc import messages
+from gpq.rpc import job_answers, requests
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -33,7 +33,7 @@ class Onlooker:
     def patience(self, longest: float) -> float:
         return longest
 
-    def show(self, jobs: Iterable[messages.JobView]) -> None: ...
+    def show(self, jobs: Iterable[job_answers.JobView]) -> None: ...
 
     def say(self, *lines: str) -> None: ...
 
@@ -42,7 +42,7 @@ class Onlooker:
             LOG.warning("%s", line)
 
 
-def ask(request: messages.Request, kind: type[R]) -> R:
+def ask(request: requests.Request, kind: type[R]) -> R:
     """The answer to what may be asked twice; a daemon that goes away over it is started again."""
     with Lasting(Onlooker().note) as daemon:
         return daemon.call(request, kind)
@@ -73,7 +73,7 @@ class Job:
     def __int__(self) -> int:
         return self.id
 
-    def status(self) -> messages.JobView:
+    def status(self) -> job_answers.JobView:
         """Its row of `gpq status` now: state, GPUs, goodput, ... (seconds, and stamps in UTC as ISO 8601)."""
         with Lasting(Onlooker().note) as daemon:
             row = following.newest(daemon, str(self.id))
@@ -81,13 +81,13 @@ class Job:
             raise NotFound(f"there is no job {self.id}", "`gpq status --all` lists what there is")
         return row
 
-    def show(self) -> messages.JobDetail:
+    def show(self) -> job_answers.JobDetail:
         """Everything about it, as `gpq show --json`."""
-        return ask(messages.Show(str(self.id)), messages.JobDetail)
+        return ask(requests.Show(str(self.id)), job_answers.JobDetail)
 
-    def why(self) -> messages.Explanation:
+    def why(self) -> job_answers.Explanation:
         """Why it waits, or why it has these GPUs and not more or fewer."""
-        return ask(messages.Why(str(self.id)), messages.Explanation)
+        return ask(requests.Why(str(self.id)), job_answers.Explanation)
 
     def wait(self, timeout: options.Duration | None = None) -> int:
         """Block until it has ended; its exit status, 128 + n for signal n, 1 for one that was cancelled before it ran.
@@ -132,7 +132,7 @@ class Job:
         if rest := rest + decoder.decode(b"", True):
             yield rest
 
-    def cancel(self, timeout: options.Duration = "3m") -> messages.CancelResult:
+    def cancel(self, timeout: options.Duration = "3m") -> job_answers.CancelResult:
         """Stop it for good. Returns when it is proven that no process of it is left: its number is in `cancelled` then.
 
         After `timeout` its number is in `remaining`, and in `waiting` with the reason where its server does not answer.
@@ -141,18 +141,18 @@ class Job:
 
     def hold(self) -> None:
         """Keep it from running until `release`; one that can checkpoint is stopped first. Raises Refused."""
-        self._change(messages.Hold([str(self.id)]))
+        self._change(requests.Hold([str(self.id)]))
 
     def release(self) -> None:
         """Let it run again. Raises Refused where it is not held."""
-        self._change(messages.Release([str(self.id)]))
+        self._change(requests.Release([str(self.id)]))
 
     def requeue(self) -> Job:
         """Stop it and queue it again; it goes on from its checkpoint where it makes any. Raises Refused.
 
         Answers with the job that is queued now: this one, or, where it had ended, a new one like it.
         """
-        return Job(self._change(messages.Requeue([str(self.id)])))
+        return Job(self._change(requests.Requeue([str(self.id)])))
 
     def edit(
         self,
@@ -186,14 +186,14 @@ class Job:
             begin=begin, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory, max_batch_size=max_batch_size,
             array_limit=array_limit, background=background, notify=notify, notify_on=notify_on, accept=accept,
         )  # fmt: skip
-        answer = call(edit_request.request([str(self.id)], **options.read(given)), messages.Changed)
+        answer = call(edit_request.request([str(self.id)], **options.read(given)), job_answers.Changed)
         if answer.unchanged and not answer.jobs:
             raise Refused("; ".join(answer.unchanged), f"`gpq show {self.id}` tells how it is")
         return list(answer.said)
 
-    def _change(self, request: messages.Request) -> int:
+    def _change(self, request: requests.Request) -> int:
         """The number of the job that changed."""
-        answer = call(request, messages.Changed)
+        answer = call(request, job_answers.Changed)
         if not answer.jobs:
             raise Refused("; ".join(answer.unchanged), f"`gpq show {self.id}` tells how it is")
         for warning in answer.warnings:
@@ -215,15 +215,15 @@ class Array:
     def __len__(self) -> int:
         return len(self.jobs)
 
-    def status(self) -> list[messages.JobView]:
+    def status(self) -> list[job_answers.JobView]:
         """The rows of its jobs now."""
-        return ask(messages.Status([str(self.id)]), messages.JobList).jobs
+        return ask(requests.Status([str(self.id)]), job_answers.JobList).jobs
 
     def wait(self, timeout: options.Duration | None = None) -> int:
         """Block until all have ended; the first exit status that is not 0. Raises as `Job.wait`."""
         return waited([str(self.id)], timeout)
 
-    def cancel(self, timeout: options.Duration = "3m") -> messages.CancelResult:
+    def cancel(self, timeout: options.Duration = "3m") -> job_answers.CancelResult:
         """Stop all of them for good, as `Job.cancel`."""
         return cancelled([str(self.id)], timeout)
 
@@ -234,7 +234,7 @@ def waited(jobs: list[str], timeout: options.Duration | None) -> int:
     return next((code for row in rows if (code := following.exit_status(row))), 0)
 
 
-def cancelled(jobs: list[str], timeout: options.Duration) -> messages.CancelResult:
+def cancelled(jobs: list[str], timeout: options.Duration) -> job_answers.CancelResult:
     with Lasting(Onlooker().note) as daemon:
         return following.cancelled(daemon, jobs, limit(timeout))
 

@@ -10,8 +10,8 @@ from gpq.api.handles import LOG, Onlooker
 from gpq.api.options import Duration, Moment, moment, seconds
 from gpq.client.connection import call
 from gpq.errors import UsageError
-from gpq.rpc import messages
-from gpq.rpc.messages import Drained, Reserved, Yielded
+from gpq.rpc import requests
+from gpq.rpc.node_answers import Drained, Reserved, Yielded
 
 if TYPE_CHECKING:
     from gpq.options.json_answers import NodeRemoved, NodesAdded
@@ -59,12 +59,12 @@ def remove_node(node: str, *, force: bool = False) -> NodeRemoved:
 
 def drain(node: str, reason: str = "") -> Drained:
     """Place nothing new on a server until `undrain`: which jobs leave it, and which stay to their end. Raises NotFound."""
-    return call(messages.Drain(node, reason), Drained)
+    return call(requests.Drain(node, reason), Drained)
 
 
 def undrain(node: str) -> Drained:
     """Place jobs on a drained server again. Raises NotFound."""
-    return call(messages.Undrain(node), Drained)
+    return call(requests.Undrain(node), Drained)
 
 
 def reserve(
@@ -87,7 +87,7 @@ def reserve(
 def unreserve(reservation: int | Reserved) -> Reserved:
     """Undo a reservation, by its number or by what `reserve` answered. Raises NotFound."""
     number = reservation.reservation.id if isinstance(reservation, Reserved) else reservation
-    return call(messages.Unreserve(number), Reserved)
+    return call(requests.Unreserve(number), Reserved)
 
 
 def yield_node(node: str = "local", duration: Duration = "8h", *, end: bool = False) -> Yielded:

@@ -11,8 +11,8 @@ from gpq.api.options import Duration, Gpus, Moment, Options, Selector, Word, ask
 from gpq.client.connection import call
 from gpq.errors import UsageError
 from gpq.options import left_behind, submit_request
-from gpq.rpc import messages
-from gpq.rpc.messages import DryRun
+from gpq.rpc import job_answers, requests
+from gpq.rpc.job_answers import DryRun
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # typing has it from Python 3.11 on
@@ -123,7 +123,7 @@ def _several(settled: submit_request.Settled) -> bool:
     return bool(settled.asked.array or settled.asked.sweep or settled.asked.sweep_file)
 
 
-def _request(settled: submit_request.Settled, hold: bool, *, dry_run: bool = False) -> messages.Submit:
+def _request(settled: submit_request.Settled, hold: bool, *, dry_run: bool = False) -> requests.Submit:
     if settled.how["dry_run"] and not dry_run:
         raise UsageError(
             "a line at the head of the script says --test-only, and sbatch would queue nothing", "take it out"
@@ -134,8 +134,8 @@ def _request(settled: submit_request.Settled, hold: bool, *, dry_run: bool = Fal
     return request
 
 
-def _submit(settled: submit_request.Settled, hold: bool) -> messages.Submitted:
-    answer = call(_request(settled, hold), messages.Submitted)
+def _submit(settled: submit_request.Settled, hold: bool) -> job_answers.Submitted:
+    answer = call(_request(settled, hold), job_answers.Submitted)
     for warning in answer.warnings:
         LOG.warning("%s", warning)
     return answer

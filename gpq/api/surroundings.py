@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from gpq.api.handles import ask
 from gpq.api.options import Selector, selector
 from gpq.options.query import is_query
-from gpq.rpc import messages
-from gpq.rpc.messages import DaemonInfo, TopView
+from gpq.rpc import requests
+from gpq.rpc.daemon_answers import DaemonInfo, TopView
 
 if TYPE_CHECKING:
     from gpq.options.json_answers import Sent, Settings, Targets
@@ -19,7 +19,7 @@ def top(*jobs: Selector) -> TopView:
     `gpq.status` takes them."""
     words = [selector(each) for each in jobs]
     query = [word for word in words if is_query(word)]
-    return ask(messages.Top([word for word in words if word not in query], query), TopView)
+    return ask(requests.Top([word for word in words if word not in query], query), TopView)
 
 
 def daemon_status() -> DaemonInfo:

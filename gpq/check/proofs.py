@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpq.check.shapes import LEAST_STEPS, compared
-from gpq.rpc.messages import ProofMessage
+from gpq.rpc.requests import ProofMessage
 
 SAME, TOLD = "same", "told"
 RETUNE = "retune"

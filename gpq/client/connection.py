@@ -13,7 +13,7 @@ import msgspec
 from gpq import paths
 from gpq.errors import DaemonUnreachable
 from gpq.rpc import codec
-from gpq.rpc.messages import Request
+from gpq.rpc.requests import Request
 
 R = TypeVar("R", bound=msgspec.Struct)
 

@@ -13,7 +13,9 @@ from gpq import outward, paths
 from gpq.client.autostart import ensure_daemon
 from gpq.client.connection import connect
 from gpq.errors import DaemonUnreachable, GpqError, NotFound, Refused
-from gpq.rpc.messages import Cancel, CancelResult, DaemonInfo, Info, Shutdown
+from gpq.rpc.daemon_answers import DaemonInfo
+from gpq.rpc.job_answers import CancelResult
+from gpq.rpc.requests import Cancel, Info, Shutdown
 from gpq.store.lock import owner_of, start_time
 
 STOP_SECONDS = 40.0

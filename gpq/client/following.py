@@ -14,7 +14,7 @@ import msgspec
 from gpq.client import tailing
 from gpq.client.connection import Lasting
 from gpq.errors import GpqError, NotFound, TimedOut, UsageError
-from gpq.rpc import messages
+from gpq.rpc import job_answers, requests
 
 ENDED = ("completed", "failed", "cancelled", "timeout")
 WAITING = ("pending", "held")
@@ -36,12 +36,12 @@ class Watcher(Protocol):
         """Seconds that the next look may take, at most `longest`."""
         ...
 
-    def show(self, jobs: Iterable[messages.JobView]) -> None: ...
+    def show(self, jobs: Iterable[job_answers.JobView]) -> None: ...
 
     def note(self, *lines: str) -> None: ...
 
 
-def exit_status(job: messages.JobView) -> int:
+def exit_status(job: job_answers.JobView) -> int:
     """The job's own exit status; 1 for one that ended otherwise than well and left none."""
     if job.exit_status is not None:
         return job.exit_status
@@ -60,8 +60,8 @@ def until_ended(
     watcher: Watcher,
     *,
     longest: Callable[[], float] = lambda: SLICE,
-    seen: Callable[[messages.JobList], None] | None = None,
-) -> messages.JobList:
+    seen: Callable[[job_answers.JobList], None] | None = None,
+) -> job_answers.JobList:
     """The rows of the jobs once all have ended. Raises TimedOut after so many `seconds`, NotFound for no such job.
 
     `longest`: seconds that the next request may block; `seen` hears every answer.
@@ -73,7 +73,7 @@ def until_ended(
         if until is not None:
             left = min(left, until - time.monotonic())
         with daemon:  # one that waits for long leaves its place to others in between
-            answer = daemon.call(messages.Wait(jobs, wait=max(left, 0.0)), messages.JobList)
+            answer = daemon.call(requests.Wait(jobs, wait=max(left, 0.0)), job_answers.JobList)
         watcher.show(answer.jobs)
         open_jobs = [job.id for job in answer.jobs if job.state not in ENDED]
         if not open_jobs:
@@ -89,18 +89,18 @@ def cancelled(
     daemon: Lasting,
     jobs: list[str],
     seconds: float,
-    found: Callable[[list[messages.JobView]], None] = lambda rows: None,
-) -> messages.CancelResult:
+    found: Callable[[list[job_answers.JobView]], None] = lambda rows: None,
+) -> job_answers.CancelResult:
     """Cancel, and wait for the proof at most so many `seconds`. A second daemon, asked the same once more, finds ended
     what the first one has cancelled. `found` hears which jobs are meant before anything is done to them, and may raise."""
-    before = daemon.call(messages.Status(jobs), messages.JobList).jobs
+    before = daemon.call(requests.Status(jobs), job_answers.JobList).jobs
     found(before)
     names = [str(job.id) for job in before]  # `all` means what it meant at first
-    answer = daemon.call(messages.Cancel(names, wait=seconds), messages.CancelResult)
+    answer = daemon.call(requests.Cancel(names, wait=seconds), job_answers.CancelResult)
     ran = {job.id for job in before if job.state not in ENDED}
     if not ran.intersection(answer.ended):
         return answer
-    after = daemon.call(messages.Status([str(job) for job in answer.ended]), messages.JobList).jobs
+    after = daemon.call(requests.Status([str(job) for job in answer.ended]), job_answers.JobList).jobs
     ours = [job.id for job in after if job.id in ran and job.state == "cancelled"]
     ended = [job for job in answer.ended if job not in ours]
     return msgspec.structs.replace(answer, cancelled=[*answer.cancelled, *ours], ended=ended)
@@ -108,7 +108,7 @@ def cancelled(
 
 def log(
     daemon: Lasting, watcher: Watcher, job: str, only: int, node: str, *, follow: bool, lines: int | None = None
-) -> Iterator[messages.LogChunk]:
+) -> Iterator[job_answers.LogChunk]:
     """The pieces in order, empty ones left out but for the first of each attempt, and the last one of an attempt whose
     server cannot be asked: then the next attempt follows. `lines`: from so many lines before the end on; None: all. Raises
     GpqError for a job without a log, and where no server of the last attempt answers."""
@@ -130,28 +130,28 @@ def log(
 
 
 def _reader(daemon: Lasting, job: str, node: str) -> tailing.Read:
-    def read(attempt: int, offset: int, tail: int) -> messages.LogChunk:
+    def read(attempt: int, offset: int, tail: int) -> job_answers.LogChunk:
         name = "" if node.isdigit() else node
         if node.isdigit():
-            first = daemon.call(messages.Logs(job, attempt, limit=1), messages.LogChunk)
+            first = daemon.call(requests.Logs(job, attempt, limit=1), job_answers.LogChunk)
             name = _ranked(first, int(node)) if first.attempt else ""
-        return daemon.call(messages.Logs(job, attempt, name, offset, tail=tail), messages.LogChunk)
+        return daemon.call(requests.Logs(job, attempt, name, offset, tail=tail), job_answers.LogChunk)
 
     return read
 
 
 def _pieces(
     daemon: Lasting, watcher: Watcher, job: str, only: int, node: str, begin: tuple[int, int], *, follow: bool
-) -> Iterator[messages.LogChunk]:
+) -> Iterator[job_answers.LogChunk]:
     attempt, offset, told = *begin, ""
     begun = 0  # the attempt whose first piece was handed on
     name = "" if node.isdigit() else node
     while True:
-        request = messages.Logs(job, attempt, name, offset, wait=watcher.patience(LOG_SLICE) if follow else 0.0)
-        piece = daemon.call(request, messages.LogChunk)
+        request = requests.Logs(job, attempt, name, offset, wait=watcher.patience(LOG_SLICE) if follow else 0.0)
+        piece = daemon.call(request, job_answers.LogChunk)
         if follow and watcher.watched:
             starting = piece.state in BEGINNING and not piece.data
-            watcher.show(daemon.call(messages.Status([job]), messages.JobList).jobs if starting else ())
+            watcher.show(daemon.call(requests.Status([job]), job_answers.JobList).jobs if starting else ())
         if node.isdigit() and not name:
             name = _ranked(piece, int(node))
             if name != piece.node:
@@ -179,9 +179,9 @@ def _pieces(
                 time.sleep(PAUSE)  # until the next attempt: the daemon does not wait for it
 
 
-def newest(daemon: Lasting, job: str, watcher: Watcher | None = None) -> messages.JobView | None:
+def newest(daemon: Lasting, job: str, watcher: Watcher | None = None) -> job_answers.JobView | None:
     """The row of the newest job that is meant; the watcher hears where it is one of several."""
-    rows = daemon.call(messages.Status([job]), messages.JobList).jobs
+    rows = daemon.call(requests.Status([job]), job_answers.JobList).jobs
     if len(rows) > 1 and job[0].isdigit():
         array = job.partition("_")[0]
         raise UsageError(f"`{job}` is an array of {len(rows)} jobs", f"name one: {array}_0, or its id")
@@ -191,17 +191,17 @@ def newest(daemon: Lasting, job: str, watcher: Watcher | None = None) -> message
     return row
 
 
-def _unstarted(row: messages.JobView) -> str:
+def _unstarted(row: job_answers.JobView) -> str:
     never = "never started" if row.state in ENDED else "has not started"
     why = row.reason if row.reason.startswith(row.state) else f"{row.state}, {row.reason}" if row.reason else row.state
     return f"job {row.id} {never}: it is {why}"
 
 
-def _no_log(row: messages.JobView) -> GpqError:
+def _no_log(row: job_answers.JobView) -> GpqError:
     return GpqError(f"{_unstarted(row)}; there is no log", f"`gpq why {row.id}` says more")
 
 
-def _ranked(piece: messages.LogChunk, rank: int) -> str:
+def _ranked(piece: job_answers.LogChunk, rank: int) -> str:
     if rank >= len(piece.nodes):
         raise NotFound(
             f"attempt {piece.attempt} has no node of rank {rank}",

@@ -15,7 +15,7 @@ TYPE_CHECKING = False  # typing's own would have to be imported
 if TYPE_CHECKING:
     from typing import Any
 
-VERSION = 1  # of gpq.rpc.messages; a test holds the two together
+VERSION = 1  # of gpq.rpc.protocol; a test holds the two together
 RESTART = "`gpq daemon stop`, then `gpq daemon start`: jobs run on meanwhile"
 
 

@@ -7,7 +7,7 @@ import re
 from collections import deque
 from collections.abc import Callable
 
-from gpq.rpc.messages import LogChunk
+from gpq.rpc.job_answers import LogChunk
 
 Read = Callable[[int, int, int], LogChunk]  # (attempt, offset, bytes before the end instead of it): what is there now
 FIRST_WINDOW, GROWTH = 64 << 10, 8  # bytes before an attempt's end that are looked at first; then so many times as many

@@ -7,7 +7,7 @@ import math
 from gpq.control import event_text
 from gpq.core.model.jobs import Job
 from gpq.core.model.units import Seconds
-from gpq.rpc.messages import DivergedView
+from gpq.rpc.job_answers import DivergedView
 
 FIRST = "loss"
 

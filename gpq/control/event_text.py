@@ -11,7 +11,7 @@ from gpq.core.model import events as facts
 from gpq.core.model.jobs import BatchOrder, Exit, Job, JobState, Placement
 from gpq.core.model.units import Seconds
 from gpq.core.state.lifecycle import is_doubtful
-from gpq.rpc.messages import EventView
+from gpq.rpc.job_answers import EventView
 
 
 def stamp(seconds: Seconds) -> str:

@@ -8,7 +8,7 @@ from gpq import outward
 from gpq.errors import UsageError
 from gpq.options import job_spec
 from gpq.options.parsing import values
-from gpq.rpc import messages
+from gpq.rpc import requests
 
 NOTHING = ("none", "off")
 
@@ -33,7 +33,7 @@ def request(
     notify: Sequence[str] = (),
     notify_on: str = "",
     accept: Sequence[str] = (),
-) -> messages.Edit:
+) -> requests.Edit:
     """Texts as typed; empty ones, and None, change nothing. Raises UsageError."""
     numbers = {"priority": priority, "retries": retries, "max_batch_size": max_batch_size}
     changes: dict[str, object] = {key: value for key, value in numbers.items() if value is not None}
@@ -63,7 +63,7 @@ def request(
     if accept:
         changes["accept"] = [] if list(accept) == ["none"] else list(dict.fromkeys(accept))
     tags, untags = ([values.name(each, "--tag") for each in given] for given in (tag, untag))
-    return messages.Edit(jobs, changes, tags, untags, _limit(array_limit))
+    return requests.Edit(jobs, changes, tags, untags, _limit(array_limit))
 
 
 def _limit(text: str) -> int | None:

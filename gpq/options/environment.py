@@ -13,7 +13,7 @@ from gpq.outward import CERTIFICATES, PROXIES, SECRET
 
 if TYPE_CHECKING:
     from gpq.config import NodeConfig
-    from gpq.rpc.messages import AttributesMessage
+    from gpq.rpc.requests import AttributesMessage
 
 # What programs read by themselves, without a word of it in a script.
 NAMES = {
@@ -62,7 +62,7 @@ def _goes_along(key: str, value: str) -> bool:
 def attributes() -> AttributesMessage:
     """What goes along beside the variables: umask, niceness and limits of this process."""
     from gpq import attributes
-    from gpq.rpc.messages import AttributesMessage
+    from gpq.rpc.requests import AttributesMessage
 
     own = attributes.own()
     limits = {name: (soft, hard) for name, (soft, hard) in own.limits.items()}

@@ -13,7 +13,7 @@ from gpq import outward
 from gpq.errors import UsageError
 from gpq.options import environment
 from gpq.options.parsing import values
-from gpq.rpc.messages import SpecMessage
+from gpq.rpc.requests import SpecMessage
 
 PYTHON_LINE = re.compile(rb"#!.*\bpython")
 LEAST_LEASE, MOST_LEASE = 60.0, 30 * 86400.0  # seconds

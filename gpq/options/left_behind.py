@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpq.outward import PROXIES, SECRET
-from gpq.rpc.messages import SpecMessage
+from gpq.rpc.requests import SpecMessage
 
 MOST_FILES, MOST_BYTES, DEEPEST = 200, 2 << 20, 2  # of a project that are read; folders below its own
 SHOWN = 6

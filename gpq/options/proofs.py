@@ -7,8 +7,8 @@ import shlex
 
 from gpq.check import keeping
 from gpq.options import job_spec
-from gpq.rpc.messages import ArrayMessage, ProofMessage, SpecMessage
 from gpq.rpc.placeholders import filled
+from gpq.rpc.requests import ArrayMessage, ProofMessage, SpecMessage
 
 LIBRARY, EPOCHS = "gpq_agent", ".epochs("  # in scripts that use it, and that may leave its epochs
 MOST_READ = 1 << 20  # characters of a script

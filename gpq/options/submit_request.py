@@ -15,7 +15,7 @@ from gpq.errors import UsageError
 from gpq.options import job_spec
 from gpq.options.completion_data import GRAMMAR
 from gpq.options.parsing import values
-from gpq.rpc import messages
+from gpq.rpc import requests
 
 if TYPE_CHECKING:  # a plain command pays for neither
     from gpq.options.directives import sbatch, script_directives
@@ -250,7 +250,7 @@ def _notes(made: sbatch.Translated, where: str) -> list[str]:
     return [*unused, *(f"{where}: {note}" for note in dict.fromkeys(made.notes))]
 
 
-def requested(settled: Settled, *, hold: bool = False, dry_run: bool = False) -> tuple[messages.Submit, list[str]]:
+def requested(settled: Settled, *, hold: bool = False, dry_run: bool = False) -> tuple[requests.Submit, list[str]]:
     """What the daemon is asked, and remarks about it. Raises UsageError."""
     asked, hold, dry_run = settled.asked, hold or settled.how["hold"], dry_run or settled.how["dry_run"]
     built = job_spec.build(asked)
@@ -267,7 +267,7 @@ def requested(settled: Settled, *, hold: bool = False, dry_run: bool = False) ->
 
         proof, remarks = proofs.of(asked, built, array)
         built, notes = msgspec.structs.replace(built, proof=proof), [*notes, *remarks]
-    return messages.Submit(built, held=hold, array=array, dry_run=dry_run), notes
+    return requests.Submit(built, held=hold, array=array, dry_run=dry_run), notes
 
 
 def words_of(settled: Settled) -> list[str]:

@@ -1,4 +1,4 @@
 """Requests, answers, and their lines on the socket between clients and the daemon.
 
-Open `messages.py` first.
+Open `protocol.py` first.
 """

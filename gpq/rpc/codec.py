@@ -9,7 +9,8 @@ import msgspec
 import gpq
 from gpq import decoding
 from gpq.errors import BY_CODE, DaemonUnreachable, GpqError, UsageError
-from gpq.rpc.messages import MAX_LINE, VERSION, AnyRequest, Request
+from gpq.rpc.protocol import MAX_LINE, VERSION
+from gpq.rpc.requests import AnyRequest, Request
 
 R = TypeVar("R")
 

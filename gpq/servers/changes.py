@@ -9,7 +9,7 @@ from gpq.client import daemon_control
 from gpq.client.connection import call, connect
 from gpq.errors import DaemonUnreachable, GpqError, UsageError
 from gpq.options.parsing import datetimes, values
-from gpq.rpc import messages
+from gpq.rpc import daemon_answers, node_answers, requests
 
 Note = Callable[[str, str], None]  # a remark, and what to do
 ONE_END = "gpq nodes reserve: one of --until and --for-duration"
@@ -23,7 +23,9 @@ def removed(node: str, note: Note, *, force: bool) -> bool:
     before = config_file.read()
     after = config_file.without_node(before, node)
     if not force:
-        call(messages.Info(), messages.DaemonInfo)  # started before the file changes, it knows what is on the node
+        call(
+            requests.Info(), daemon_answers.DaemonInfo
+        )  # started before the file changes, it knows what is on the node
     config_file.write(after, before)
     try:
         return _reload(note, force=force)
@@ -45,7 +47,7 @@ def _reload(note: Note, *, force: bool) -> bool:
     """False when no daemon runs: the next one reads the file as it is then."""
     try:
         with connect(start=False) as connection:
-            answer = connection.call(messages.Reload(force), messages.Reloaded)
+            answer = connection.call(requests.Reload(force), node_answers.Reloaded)
     except DaemonUnreachable:
         return False
     if answer.restart_needed:
@@ -53,7 +55,7 @@ def _reload(note: Note, *, force: bool) -> bool:
     return True
 
 
-def reserve(target: str, user: str, start: str, until: str, duration: str) -> messages.Reserve:
+def reserve(target: str, user: str, start: str, until: str, duration: str) -> requests.Reserve:
     """`gpu1:0-1` from a moment to another, or for so long, all as typed. Raises UsageError."""
     node, colon, gpus = target.partition(":")
     if bool(until) == bool(duration):
@@ -65,13 +67,13 @@ def reserve(target: str, user: str, start: str, until: str, duration: str) -> me
         raise UsageError(f"gpq nodes reserve: --until {until} is over", "name a moment that is still to come")
     if end <= begin:
         raise UsageError("gpq nodes reserve: it would end before it begins", "check --from and --until")
-    return messages.Reserve(node, begin, end, values.gpu_list(gpus, target) if colon else [], user)
+    return requests.Reserve(node, begin, end, values.gpu_list(gpus, target) if colon else [], user)
 
 
-def yielded(node: str, seconds: float) -> messages.Yielded:
+def yielded(node: str, seconds: float) -> node_answers.Yielded:
     """Have `node` go back to its owner for so long, 0: no more. Raises GpqError where it cannot be asked."""
-    request = messages.Errand(node, "yield", {"seconds": seconds}, PATIENCE)
-    found = call(request, messages.ErrandResult).answer
+    request = requests.Errand(node, "yield", {"seconds": seconds}, PATIENCE)
+    found = call(request, node_answers.ErrandResult).answer
     if "error" in found:
         raise GpqError(f"{node} could not be asked: {found['error']}", f"`gpq doctor {node}` looks further")
-    return messages.Yielded(node, str(found.get("user", "")), seconds or None, bool(found.get("wanted", True)))
+    return node_answers.Yielded(node, str(found.get("user", "")), seconds or None, bool(found.get("wanted", True)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpq.rpc.messages import EndedView, HistoryList, ReportRow, ReportView
+from gpq.rpc.account_answers import EndedView, HistoryList, ReportRow, ReportView
 from gpq.views.plain import Column, duration, ellipsis, moment, number, safe, table, wrapped
 from gpq.views.queue import percent
 

@@ -7,17 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gpq.rpc.messages import (
-    AttemptView,
-    EventView,
-    HabitView,
-    JobDetail,
-    JobView,
-    PartView,
-    ProofMessage,
-    RankView,
-    SpecMessage,
-)
+from gpq.rpc.job_answers import AttemptView, EventView, HabitView, JobDetail, JobView, PartView, RankView
+from gpq.rpc.requests import ProofMessage, SpecMessage
 from gpq.views import goodput_curve, loss_curve
 from gpq.views.plain import Column, duration, moment, number, safe, table, wrapped
 from gpq.views.queue import percent, remark, where

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpq.rpc.messages import Explanation, ReallocationView
+from gpq.rpc.job_answers import Explanation, ReallocationView
 from gpq.views import goodput_curve
 from gpq.views.plain import moment, number, safe, wrapped
 from gpq.views.queue import ENDED

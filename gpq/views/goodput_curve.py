@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpq.rpc.messages import CurvePoint
+from gpq.rpc.job_answers import CurvePoint
 from gpq.views.plain import number
 
 MOST = 16  # lines; of longer curves some points are left out

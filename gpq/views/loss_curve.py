@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from gpq.rpc.messages import LossView
+from gpq.rpc.job_answers import LossView
 from gpq.views.plain import wrapped
 
 LEVELS = "▁▂▃▄▅▆▇█"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpq.rpc.messages import DeviceView, NodeList, NodeView, ReservationView
+from gpq.rpc.node_answers import DeviceView, NodeList, NodeView, ReservationView
 from gpq.views.plain import Column, duration, safe, table
 
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpq.options.environment import kept
-from gpq.rpc.messages import ArrayMessage, Info, JobList, SpecMessage, Status, Submit, Submitted
-from gpq.rpc.messages import DaemonInfo as DaemonView
+from gpq.rpc.daemon_answers import DaemonInfo as DaemonView
+from gpq.rpc.job_answers import JobList, Submitted
+from gpq.rpc.requests import ArrayMessage, Info, SpecMessage, Status, Submit
 from tests.e2e.harness import Daemon
 from tests.support.waiting import wait_until
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpq.errors import GpqError
-from gpq.rpc.messages import Cancel, CancelResult, JobList, JobView, Status, Wait
+from gpq.rpc.job_answers import CancelResult, JobList, JobView
+from gpq.rpc.requests import Cancel, Status, Wait
 from gpq.store.sqlite import SqliteStore
 from tests.daemon import daemons
 from tests.e2e.harness import Daemon

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from gpq.errors import GpqError
-from gpq.rpc.messages import Cancel, CancelResult, Changed, Requeue
+from gpq.rpc.job_answers import CancelResult, Changed
+from gpq.rpc.requests import Cancel, Requeue
 from tests.e2e.harness import ENDED, Daemon
 from tests.support.waiting import PATIENCE, wait_until
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from gpq.rpc.messages import LogChunk, Logs
+from gpq.rpc.job_answers import LogChunk
+from gpq.rpc.requests import Logs
 from tests.e2e.harness import ENDED, Daemon
 from tests.support.waiting import wait_until
 

@@ -12,7 +12,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from gpq.connectors.from_config import daemon_id
-from gpq.rpc.messages import Cancel, CancelResult
+from gpq.rpc.job_answers import CancelResult
+from gpq.rpc.requests import Cancel
 from tests.chaos.runs import Measured, run
 from tests.lab.daemons import LabDaemon
 from tests.lab.kinds import PLAIN

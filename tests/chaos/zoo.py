@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from gpq_agent.node.host import procs
 
-from gpq.rpc.messages import Cancel, CancelResult
+from gpq.rpc.job_answers import CancelResult
+from gpq.rpc.requests import Cancel
 from tests.agent.node.harness import survivors
 from tests.chaos.runs import Measured, run
 from tests.e2e.harness import Daemon

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpq.rpc import messages as m
+from gpq.rpc import protocol, requests
 from tests.cli.conftest import Call, Gpq
 from tests.cli.served import Made
 from tests.cli.test_live import ok, wait_for_state
@@ -39,7 +39,7 @@ def test_history_asks_for_what_was_typed(gpq: Gpq, made: Made) -> None:
         "5",
     )
     [asked] = made.asked
-    assert isinstance(asked, m.History)
+    assert isinstance(asked, requests.History)
     assert (asked.jobs, asked.user, asked.states, asked.limit) == (["train", "3-7"], "ana", ["failed", "timeout"], 5)
     assert asked.since is not None
     assert asked.until is not None
@@ -52,10 +52,10 @@ def test_history_is_a_table_of_the_latest_or_all_as_csv_and_json(gpq: Gpq, made:
     assert "39 more ended before: gpq history -n 42" in table
     rows = list(csv.DictReader(io.StringIO(ok(gpq, "history", "--csv"))))
     told = json.loads(ok(gpq, "history", "--json"))
-    assert told["schema"] == m.SCHEMA
+    assert told["schema"] == protocol.SCHEMA
     assert [int(row["id"]) for row in rows] == [row["id"] for row in told["jobs"]] == [1, 2, 3]
     assert list(rows[0]) == list(told["jobs"][0])
-    assert [each.limit for each in made.asked if isinstance(each, m.History)] == [20, 0, 0]
+    assert [each.limit for each in made.asked if isinstance(each, requests.History)] == [20, 0, 0]
 
 
 def test_report_asks_by_user_unless_told_otherwise(gpq: Gpq, made: Made) -> None:
@@ -64,8 +64,8 @@ def test_report_asks_by_user_unless_told_otherwise(gpq: Gpq, made: Made) -> None
     assert [row["key"] for row in rows] == ["1", "2"]
     assert json.loads(ok(gpq, "report", "--by", "day", "--json"))["by"] == "day"
     since = datetime(2026, 3, 1).timestamp()
-    assert [each.by for each in made.asked if isinstance(each, m.Report)] == ["user", "job", "day"]
-    assert [each.since for each in made.asked if isinstance(each, m.Report)] == [None, since, None]
+    assert [each.by for each in made.asked if isinstance(each, requests.Report)] == ["user", "job", "day"]
+    assert [each.since for each in made.asked if isinstance(each, requests.Report)] == [None, since, None]
 
 
 def test_the_page_is_written_and_stdout_is_still_ones_own(gpq: Gpq, made: Made, home: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from gpq.cli.completion import complete
 from gpq.cli.completion.shell_scripts import LINES, SCRIPTS
 from gpq.cli.generated.schemas import PRINTED
-from gpq.rpc.messages import Complete
+from gpq.rpc.requests import Complete
 from tests.cli.conftest import ROOT, Gpq
 from tests.cli.served import Made, job, serving
 

@@ -17,7 +17,7 @@ from gpq.cli import app, fast_path
 from gpq.cli.shared.commands import COMMANDS
 from gpq.client import quick
 from gpq.policies.registry import POLICIES
-from gpq.rpc import messages
+from gpq.rpc import protocol
 from tests.cli.conftest import Call, Gpq
 from tests.cli.served import Made
 
@@ -223,7 +223,7 @@ def test_what_only_this_machine_or_this_gpq_can_refuse_is_named_by_config_check(
 
 
 def test_the_doors_protocol_is_that_of_the_messages() -> None:
-    assert quick.VERSION == messages.VERSION
+    assert quick.VERSION == protocol.VERSION
 
 
 @pytest.mark.parametrize("value", [{"a": [1, True, "ü\n\x00\u2028"], "b": {"c": ""}}, {}, {"x": [[], [0, -5]]}])

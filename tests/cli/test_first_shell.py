@@ -20,7 +20,8 @@ from pathlib import Path
 import pytest
 
 from gpq.client.connection import Connection
-from gpq.rpc.messages import SpecMessage, Submit, Submitted
+from gpq.rpc.job_answers import Submitted
+from gpq.rpc.requests import SpecMessage, Submit
 from tests.cli.conftest import FIFO, Gpq, state_directory
 from tests.daemon.daemons import QUICK
 from tests.support.sshagent import SshAgent

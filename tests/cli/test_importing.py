@@ -17,7 +17,7 @@ import pytest
 
 from gpq.cli.importers import task_spooler
 from gpq.errors import NotFound
-from gpq.rpc import messages
+from gpq.rpc import requests
 from tests.cli.conftest import Call, Gpq
 from tests.cli.served import Made
 from tests.support.waiting import wait_until
@@ -114,9 +114,9 @@ def test_the_line_that_is_shown_asks_for_the_job_that_submit_queues(
         assert call("import", "slurm", *options, name, "--submit").returncode == 0
         queued = made.asked[-1]
         line = shlex.split(shown.stdout.splitlines()[0].removeprefix(f"{name}: "))
-        assert isinstance(queued, messages.Submit)
+        assert isinstance(queued, requests.Submit)
         assert call(*line[1:]).returncode == 0
-        asked = [request for request in made.asked if isinstance(request, messages.Submit)]
+        asked = [request for request in made.asked if isinstance(request, requests.Submit)]
         assert asked[-2:] == [queued, queued]
 
 

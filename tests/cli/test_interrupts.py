@@ -10,7 +10,8 @@ from pathlib import Path
 WAITS = """\
 import os, signal, socket, sys, threading
 from gpq.client.connection import Connection
-from gpq.rpc.messages import JobList, Wait
+from gpq.rpc.job_answers import JobList
+from gpq.rpc.requests import Wait
 
 listener = socket.socket(socket.AF_UNIX)
 listener.bind(sys.argv[1])

@@ -11,7 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from gpq.client.connection import TRIES, Connection
-from gpq.rpc.messages import JobList, Status
+from gpq.rpc.job_answers import JobList
+from gpq.rpc.requests import Status
 from tests.cli.conftest import BARE, FIFO, Call, Gpq, submitted
 from tests.support.waiting import asks, pid_in, wait_until
 

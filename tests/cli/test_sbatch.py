@@ -15,7 +15,7 @@ from gpq.errors import UsageError
 from gpq.options import submit_request
 from gpq.options.directives import sbatch, script_directives
 from gpq.options.parsing import values
-from gpq.rpc import messages
+from gpq.rpc import protocol, requests
 from tests.cli.conftest import Gpq
 from tests.cli.served import Made
 from tests.support.examples import examples
@@ -108,7 +108,7 @@ def test_variables_that_such_scripts_read_are_set_for_them_alone(tmp_path: Path)
     made = variables(found)
     assert (made["SLURM_JOB_NAME"], made["SLURM_ARRAY_TASK_MIN"], made["SLURM_ARRAY_TASK_MAX"]) == ("job.sh", "3", "9")
     assert (made["SLURM_NTASKS"], made["SLURM_CPUS_PER_TASK"], made["SLURM_JOB_PARTITION"]) == ("1", "4", "gpu")
-    assert (made[messages.LIKE_SLURM], found.asked.array) == ("1", "3-9:2%4")
+    assert (made[protocol.LIKE_SLURM], found.asked.array) == ("1", "3-9:2%4")
     assert settled(tmp_path, "#!/bin/sh\n#GPQ -J x\n").asked.env == []
 
 
@@ -136,7 +136,7 @@ def test_each_variable_comes_with_the_option_that_sbatch_sets_it_for(
     tmp_path: Path, lines: str, argv: list[str], expected: dict[str, str]
 ) -> None:
     made = variables(settled(tmp_path, f"#!/bin/sh\n#SBATCH {lines}\n", *argv))
-    always = {messages.LIKE_SLURM, "SLURM_JOB_NAME", "SLURM_SUBMIT_DIR", "SLURM_SUBMIT_HOST"}
+    always = {protocol.LIKE_SLURM, "SLURM_JOB_NAME", "SLURM_SUBMIT_DIR", "SLURM_SUBMIT_HOST"}
     assert {name.removeprefix("SLURM_"): value for name, value in made.items() if name not in always} == expected
 
 
@@ -375,7 +375,7 @@ def test_srun_is_noticed_where_there_is_none(tmp_path: Path, monkeypatch: pytest
 
 
 def test_flags_of_sbatch_on_the_command_line(gpq: Gpq, made: Made, home: Path) -> None:
-    def asked(*argv: str) -> messages.SpecMessage:
+    def asked(*argv: str) -> requests.SpecMessage:
         said = gpq("submit", *argv)
         assert said.returncode == 0, said.stderr
         request: Any = made.asked[-1]

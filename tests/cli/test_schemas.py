@@ -15,7 +15,7 @@ from gpq.cli.generated import schemas
 from gpq.cli.lab.schema import name_of
 from gpq.options import json_answers
 from gpq.options.completion_data import GRAMMAR
-from gpq.rpc import messages
+from gpq.rpc import job_answers
 from tests.cli.conftest import BARE, ROOT, Call, Gpq
 from tests.cli.served import Made, job
 from tests.sim.measurements import tiny, workload
@@ -49,7 +49,7 @@ def test_what_the_source_says_of_a_field_is_said_in_the_schema() -> None:
     row = schemas.schema("status")["$defs"]["JobView"]
     assert row["properties"]["goodput"]["description"].startswith("useful examples a second")
     assert row["description"] == "One row of `gpq status`."
-    assert schemas.comments(messages.CancelResult)["waiting"].startswith("of those: whose server")
+    assert schemas.comments(job_answers.CancelResult)["waiting"].startswith("of those: whose server")
     assert schemas.comments(json_answers.Settings)["grace"] == "default of `gpq submit --grace`"
 
 
@@ -90,7 +90,7 @@ def ran(gpq: Call, *argv: str, code: int = 0) -> dict[str, Any]:
 
 
 def test_a_busy_queue_is_printed_as_the_schemas_say(call: Call, made: Made) -> None:
-    staging = messages.StagingView("its checkpoint from a", 1, 2, 0.5)
+    staging = job_answers.StagingView("its checkpoint from a", 1, 2, 0.5)
     made.rows.append(job(3, "pending", staging=staging, hung="no step for 90 s", hung_seconds=90.0, stragglers=[1]))
     assert len(ran(call, "status", "--json")["jobs"]) == 3
     for argv in (

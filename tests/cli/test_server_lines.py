@@ -12,7 +12,7 @@ from gpq.cli.doctor import server_lines
 from gpq.cli.doctor.server_checks import _disjoint, _ssh
 from gpq.cli.doctor.verdicts import Check
 from gpq.config import NodeConfig
-from gpq.rpc.messages import DeviceView, NodeView, ProcessView
+from gpq.rpc.node_answers import DeviceView, NodeView, ProcessView
 
 HEALTHY: dict[str, Any] = {
     "host": "a", "boot": "b1", "python": "3.11.2", "executable": "/usr/bin/python3", "version": 1, "agent": "ab" * 32,

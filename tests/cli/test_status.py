@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpq.cli.jobs.status_fast import EVERY
-from gpq.rpc import messages
+from gpq.rpc import protocol, requests
 from tests.cli.conftest import Gpq
 from tests.cli.served import EVIL, NOW, Made, job, serving
 
@@ -78,7 +78,7 @@ def test_json_is_the_daemons_result_and_nothing_else(gpq: Gpq, made: Made) -> No
     said = gpq("status", "--json")
     assert (said.returncode, said.stderr) == (0, "")
     answer = json.loads(said.stdout)
-    assert answer["schema"] == messages.SCHEMA
+    assert answer["schema"] == protocol.SCHEMA
     assert [row["id"] for row in answer["jobs"]] == [1, 2]
     assert answer["jobs"][0]["placement"] == [{"node": "a", "devices": ["GPU-0", "GPU-1"], "indices": [0, 1]}]
 
@@ -89,10 +89,10 @@ def test_options_reach_the_daemon_by_the_door_and_by_typer_alike(gpq: Gpq, made:
     assert gpq("status", "--state", "running", "--state", "held").returncode == 0
     assert gpq("status", "-a").returncode == 0
     assert made.asked == [
-        messages.Status(["3-7", "@"], recent=EVERY, user="bob"),
-        messages.Status(["3-7", "@"], recent=EVERY, user="bob"),
-        messages.Status([], states=["running", "held"]),
-        messages.Status([], recent=EVERY),
+        requests.Status(["3-7", "@"], recent=EVERY, user="bob"),
+        requests.Status(["3-7", "@"], recent=EVERY, user="bob"),
+        requests.Status([], states=["running", "held"]),
+        requests.Status([], recent=EVERY),
     ]
 
 

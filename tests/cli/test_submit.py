@@ -19,7 +19,7 @@ from gpq.core.rounds.planning import CANCEL_GRACE
 from gpq.errors import UsageError
 from gpq.options import environment, job_spec, submit_request
 from gpq.options.completion_data import GRAMMAR
-from gpq.rpc import messages
+from gpq.rpc import protocol, requests
 from tests.cli.conftest import Call, Gpq
 from tests.cli.served import Made
 
@@ -51,12 +51,12 @@ def test_options_mean_the_same_with_and_without_typer(call: Call, made: Made, ho
     assert made.asked[0] == made.asked[1]
 
 
-def asked(gpq: Gpq, made: Made, *argv: str, **environ: str) -> messages.SpecMessage:
+def asked(gpq: Gpq, made: Made, *argv: str, **environ: str) -> requests.SpecMessage:
     """The specification that reached the daemon."""
     said = gpq("submit", *argv, **environ)
     assert said.returncode == 0, said.stderr
     request = made.asked[-1]
-    assert isinstance(request, messages.Submit)
+    assert isinstance(request, requests.Submit)
     return request.spec
 
 
@@ -104,7 +104,7 @@ def test_the_directory_is_called_as_the_shell_calls_it(gpq: Gpq, made: Made, hom
     for named, wanted in ((link, link), (home, real), (Path("link"), real), (home / "gone", real)):
         gpq("submit", "--", "true", cwd=real, PWD=str(named))
         request = made.asked[-1]
-        assert isinstance(request, messages.Submit)
+        assert isinstance(request, requests.Submit)
         assert request.spec.cwd == str(wanted)
 
 
@@ -147,7 +147,7 @@ def test_a_python_of_gpqs_that_lacks_what_the_script_needs_is_remarked_upon(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    own = messages.SpecMessage(argv=["train.py"], cwd="/", level="script", python=environment.own(), modules=["torch"])
+    own = requests.SpecMessage(argv=["train.py"], cwd="/", level="script", python=environment.own(), modules=["torch"])
     [said] = job_spec.missing(own)
     assert "has no torch: activate the environment that has it" in said
     for other in ({"python_asked": True}, {"python": "/usr/bin/python9"}, {"modules": []}):
@@ -190,7 +190,7 @@ def test_a_grace_that_is_not_asked_for_is_the_daemons_to_choose_whatever_the_fil
 
 def test_json_and_dry_run_print_the_daemons_answer(gpq: Gpq, made: Made) -> None:
     assert json.loads(gpq("submit", "--json", "--", "true").stdout) == {
-        "id": 5, "name": "true", "state": "pending", "warnings": [], "jobs": [], "schema": messages.SCHEMA,
+        "id": 5, "name": "true", "state": "pending", "warnings": [], "jobs": [], "schema": protocol.SCHEMA,
     }  # fmt: skip
     assert gpq("submit", "--dry-run", "--", "true").stdout == "would be starting on a GPU 0\n  1 GPU is free\n"
     assert json.loads(gpq("submit", "--dry-run", "--json", "--", "true").stdout)["state"] == "starting"
@@ -201,7 +201,7 @@ def test_cancel_tells_what_is_proven_and_what_is_not(gpq: Gpq, made: Made) -> No
     assert said.returncode == 1
     assert said.stdout == "job 1 cancelled: no process is left\njob 2 had ended: nothing to cancel\n"
     assert said.stderr == "note: job 3 still has processes after 7s: `gpq why 3`\n"
-    assert messages.Cancel(["1", "2"], wait=7.0) in made.asked  # the made daemon knows of two
+    assert requests.Cancel(["1", "2"], wait=7.0) in made.asked  # the made daemon knows of two
     assert f"after {CANCEL_GRACE:.0f} s KILL" in " ".join(gpq("cancel", "--help").stdout.split())
 
 
@@ -335,7 +335,7 @@ def test_a_verdict_goes_along_with_the_job_until_its_program_changes(gpq: Gpq, m
         keeping.keep(keeping.place(str(script), ["--lr", "0.3"]), found)
     said = gpq("submit", "train.py", "--lr", "0.1")
     assert "(split: differs), so the job does without split: gpq check --last train.py --lr 0.1" in said.stderr
-    proof = messages.ProofMessage("abc", ["accumulate"], ["split"], "split: differs", "2026-11-27T10:00:00Z")
+    proof = requests.ProofMessage("abc", ["accumulate"], ["split"], "split: differs", "2026-11-27T10:00:00Z")
     assert made.asked[-1].spec.proof == proof  # type: ignore[attr-defined]
     script.write_text(LOOP + "\n")
     said = gpq("submit", "train.py", "--lr", "0.1")

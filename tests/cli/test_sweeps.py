@@ -8,7 +8,7 @@ import pytest
 
 from gpq.errors import UsageError
 from gpq.options.parsing.sweeps import array_of, plain_indices, unused
-from gpq.rpc.messages import ArrayMessage, SpecMessage
+from gpq.rpc.requests import ArrayMessage, SpecMessage
 
 
 @pytest.mark.parametrize(

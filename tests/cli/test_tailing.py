@@ -8,7 +8,7 @@ import random
 import pytest
 
 from gpq.client import tailing
-from gpq.rpc.messages import LogChunk
+from gpq.rpc.job_answers import LogChunk
 
 
 class Written:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpq.rpc import messages as m
+from gpq.rpc import requests
 from tests.cli.conftest import Gpq, submitted
 from tests.cli.served import EVIL, Made, job, serving
 from tests.cli.terminals import Terminal, stopped
@@ -41,7 +41,7 @@ def cursor(terminal: Terminal) -> str:
     return next((row for row in terminal.rows if re.match(r"[│|] > ", row)), "")
 
 
-def asked(made: Made, kind: type[m.Request]) -> list[m.Request]:
+def asked(made: Made, kind: type[requests.Request]) -> list[requests.Request]:
     return [each for each in made.asked if isinstance(each, kind)]
 
 
@@ -82,7 +82,7 @@ def test_filters_are_those_of_status_and_a_wrong_one_is_told(gpq: Gpq, several: 
         terminal.press("c\r")
         terminal.press("?")
         terminal.shows("after a y")
-    assert not asked(several, m.Cancel)
+    assert not asked(several, requests.Cancel)
     refused = gpq("top", "usr=alice")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "did you mean user" in refused.stderr
@@ -130,7 +130,7 @@ def test_a_job_that_has_ended_is_not_asked_about(gpq: Gpq, home: Path) -> None:
         made.rows.append(job(3, "cancelled"))
         terminal.shows("job 3 cancelled")
         terminal.shows_no_more("being cancelled")
-    assert asked(made, m.Cancel) == [m.Cancel(["2"], wait=0.0)]
+    assert asked(made, requests.Cancel) == [requests.Cancel(["2"], wait=0.0)]
 
 
 def test_the_list_says_why_a_job_is_pending_and_leaves_empty_columns_out(gpq: Gpq, home: Path) -> None:
@@ -172,17 +172,17 @@ def test_only_a_y_cancels(gpq: Gpq, several: Made) -> None:
             terminal.shows("cancel job 1 train-1? y: yes")
             terminal.press(keys[1])
             terminal.shows("nothing was cancelled")
-        assert not asked(several, m.Cancel)
+        assert not asked(several, requests.Cancel)
         terminal.press("c")
         terminal.shows("cancel job 1 train-1?")
         terminal.press("y")
-        wait_until(lambda: asked(several, m.Cancel), "it is asked for")
+        wait_until(lambda: asked(several, requests.Cancel), "it is asked for")
         terminal.shows("job 3 is being cancelled")  # as the answer says
         terminal.press("Gc")
         terminal.shows("cancel job 4 train-4?")
         terminal.press("yq")  # who leaves at once meant it all the same
         assert terminal.end() == 0
-    assert asked(several, m.Cancel) == [m.Cancel(["1"], wait=0.0), m.Cancel(["4"], wait=0.0)]
+    assert asked(several, requests.Cancel) == [requests.Cancel(["1"], wait=0.0), requests.Cancel(["4"], wait=0.0)]
 
 
 def test_hold_release_and_priority(gpq: Gpq, several: Made) -> None:
@@ -193,10 +193,12 @@ def test_hold_release_and_priority(gpq: Gpq, several: Made) -> None:
         terminal.press("Gh")
         terminal.shows("job 1 released")  # the id is that of the made answer
         terminal.press("\x1b[H+++-")
-        wait_until(lambda: len(asked(several, m.Edit)) == 4, "all four are asked for")
-    assert asked(several, m.Hold) == [m.Hold(["1"])]
-    assert asked(several, m.Release) == [m.Release(["4"])]
-    assert [each.changes for each in asked(several, m.Edit) if isinstance(each, m.Edit)][-1] == {"priority": 2}
+        wait_until(lambda: len(asked(several, requests.Edit)) == 4, "all four are asked for")
+    assert asked(several, requests.Hold) == [requests.Hold(["1"])]
+    assert asked(several, requests.Release) == [requests.Release(["4"])]
+    assert [each.changes for each in asked(several, requests.Edit) if isinstance(each, requests.Edit)][-1] == {
+        "priority": 2
+    }
 
 
 def test_a_terminal_that_is_resized_is_drawn_anew(gpq: Gpq, home: Path) -> None:

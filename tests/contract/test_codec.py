@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpq.errors import BY_CODE, DaemonUnreachable, GpqError, NotFound, UsageError
-from gpq.rpc import codec, messages
-from gpq.rpc.messages import MAX_LINE, VERSION, ArrayMessage, Logs, SpecMessage, Status, Submit, Submitted, Wait
+from gpq.rpc import codec, requests
+from gpq.rpc.job_answers import Submitted
+from gpq.rpc.protocol import MAX_LINE, VERSION
+from gpq.rpc.requests import ArrayMessage, Logs, SpecMessage, Status, Submit, Wait
 
 texts = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=20)
 specs = st.builds(
@@ -28,7 +30,7 @@ arrays = st.builds(
     st.lists(st.dictionaries(texts, texts, max_size=2), max_size=2),
     st.integers(0, 9),
 )
-requests = st.one_of(
+any_request = st.one_of(
     st.builds(Submit, specs, st.booleans(), st.booleans(), st.none() | arrays),
     st.builds(Status, st.lists(texts, max_size=3), st.integers(0, 100), query=st.lists(texts, max_size=2)),
     st.builds(Wait, st.lists(texts, max_size=3), st.floats(0, 1e6)),
@@ -36,8 +38,8 @@ requests = st.one_of(
 )
 
 
-@given(requests)
-def test_a_request_comes_out_as_it_went_in(request: messages.Request) -> None:
+@given(any_request)
+def test_a_request_comes_out_as_it_went_in(request: requests.Request) -> None:
     line = codec.encode_request(request)
     assert line.count(b"\n") == 1
     assert codec.decode_request(line) == request

@@ -15,7 +15,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpq.client.connection import Connection
-from gpq.rpc.messages import DaemonInfo, Info, Request, SpecMessage, Submit, Submitted
+from gpq.rpc.daemon_answers import DaemonInfo
+from gpq.rpc.job_answers import Submitted
+from gpq.rpc.requests import Info, Request, SpecMessage, Submit
 from tests.support import commands
 from tests.support.waiting import wait_until
 

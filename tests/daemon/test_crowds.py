@@ -16,7 +16,9 @@ from gpq.client.connection import Connection
 from gpq.daemon.service import server
 from gpq.daemon.service.server import MAX_PER_USER, Peer, Server
 from gpq.rpc import codec
-from gpq.rpc.messages import Complete, Hold, JobList, Request, Status, Words
+from gpq.rpc.daemon_answers import Words
+from gpq.rpc.job_answers import JobList
+from gpq.rpc.requests import Complete, Hold, Request, Status
 from tests.support.waiting import PATIENCE, wait_until
 
 

@@ -23,19 +23,9 @@ from gpq.client.connection import call
 from gpq.core.model.jobs import TERMINAL
 from gpq.daemon import main
 from gpq.errors import DaemonUnreachable, GpqError, UsageError
-from gpq.rpc.messages import (
-    DaemonInfo,
-    Info,
-    JobDetail,
-    JobList,
-    Show,
-    Shutdown,
-    SpecMessage,
-    Status,
-    Submit,
-    Submitted,
-    Wait,
-)
+from gpq.rpc.daemon_answers import DaemonInfo
+from gpq.rpc.job_answers import JobDetail, JobList, Submitted
+from gpq.rpc.requests import Info, Show, Shutdown, SpecMessage, Status, Submit, Wait
 from gpq.store.sqlite import SqliteStore
 from tests.contract.test_sqlite_store import fill, mounted, needs_root
 from tests.daemon.daemons import CONFIG, Daemon, clear, daemon
@@ -470,7 +460,8 @@ def acknowledged(connection: socket.socket) -> bool:
 
 CALL = """
 from gpq.client.connection import call
-from gpq.rpc.messages import Info, DaemonInfo
+from gpq.rpc.daemon_answers import DaemonInfo
+from gpq.rpc.requests import Info
 print(call(Info(), DaemonInfo).pid)
 """
 

@@ -13,7 +13,8 @@ import pytest
 from gpq_agent import wire
 
 from gpq.errors import NotFound, UsageError
-from gpq.rpc.messages import Errand, ErrandResult, Kept, Measured
+from gpq.rpc.node_answers import ErrandResult, Kept
+from gpq.rpc.requests import Errand, Measured
 from tests.daemon.daemons import Daemon, daemon
 from tests.support import commands
 

@@ -6,7 +6,9 @@ import json
 import subprocess
 from pathlib import Path
 
-from gpq.rpc.messages import Explanation, JobList, NodeList, Nodes, Status, Wait, Why
+from gpq.rpc.job_answers import Explanation, JobList
+from gpq.rpc.node_answers import NodeList
+from gpq.rpc.requests import Nodes, Status, Wait, Why
 from tests.daemon.daemons import Daemon, daemon
 from tests.support import commands
 from tests.support.waiting import wait_until

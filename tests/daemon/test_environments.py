@@ -9,22 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpq.rpc.messages import (
-    Cancel,
-    CancelResult,
-    DryRun,
-    Explanation,
-    JobList,
-    JobView,
-    LogChunk,
-    Logs,
-    SpecMessage,
-    Status,
-    Submit,
-    Submitted,
-    Wait,
-    Why,
-)
+from gpq.rpc.job_answers import CancelResult, DryRun, Explanation, JobList, JobView, LogChunk, Submitted
+from gpq.rpc.requests import Cancel, Logs, SpecMessage, Status, Submit, Wait, Why
 from tests.daemon.daemons import Daemon, daemon
 from tests.support.waiting import wait_until
 

@@ -19,7 +19,9 @@ from gpq.daemon.files import garbage_collection
 from gpq.daemon.files.garbage_collection import Keeper
 from gpq.errors import NodeSilent, Refused, UsageError
 from gpq.options import snapshot
-from gpq.rpc.messages import Drain, Drained, JobDetail, LogChunk, Logs, Show, StagingView, Undrain
+from gpq.rpc.job_answers import JobDetail, LogChunk, StagingView
+from gpq.rpc.node_answers import Drained
+from gpq.rpc.requests import Drain, Logs, Show, Undrain
 from gpq.store.memory import MemoryStore
 from gpq.views.detail import lines
 from tests.cli import served as fixtures

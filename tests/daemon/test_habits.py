@@ -6,7 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-from gpq.rpc.messages import Explanation, JobDetail, JobList, Show, Status, Why
+from gpq.rpc.job_answers import Explanation, JobDetail, JobList
+from gpq.rpc.requests import Show, Status, Why
 from tests.daemon.daemons import Daemon, daemon
 from tests.daemon.test_draining import gpq
 from tests.support.waiting import wait_until

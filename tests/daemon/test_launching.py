@@ -13,7 +13,7 @@ from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.daemon.nodes import slurm_env
 from gpq.daemon.nodes.start_orders import can_meet, masters, prepare_order, start_order
 from gpq.options.directives import slurm_variables
-from gpq.rpc.messages import LIKE_SLURM
+from gpq.rpc.protocol import LIKE_SLURM
 from tests.support.builders import node, spec
 
 NODES = {

@@ -17,7 +17,8 @@ from gpq.core.model.units import JobId, NodeId
 from gpq.daemon.service.logs import FIRST_PIECE, LogReader
 from gpq.errors import GpqError, NodeSilent, UsageError
 from gpq.policies.fifo import Fifo
-from gpq.rpc.messages import LogChunk, Logs
+from gpq.rpc.job_answers import LogChunk
+from gpq.rpc.requests import Logs
 from gpq.sim.world import SimWorld
 from gpq.store.memory import MemoryStore
 from tests.support.builders import black_box, job, on, snapshot

@@ -21,20 +21,8 @@ from gpq_agent.node.devices.gpu_locks import common_folder
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpq.daemon.metrics.exporter import MOST_OPEN
-from gpq.rpc.messages import (
-    Cancel,
-    CancelResult,
-    Changed,
-    Hold,
-    JobList,
-    JobView,
-    Release,
-    SpecMessage,
-    Status,
-    Submit,
-    Submitted,
-    Wait,
-)
+from gpq.rpc.job_answers import CancelResult, Changed, JobList, JobView, Submitted
+from gpq.rpc.requests import Cancel, Hold, Release, SpecMessage, Status, Submit, Wait
 from tests.daemon.daemons import ROOT, Daemon, daemon
 from tests.support import commands
 from tests.support.figures import Figures

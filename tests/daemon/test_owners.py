@@ -13,19 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from gpq.rpc.messages import (
-    Cancel,
-    CancelResult,
-    Errand,
-    ErrandResult,
-    Explanation,
-    JobList,
-    JobView,
-    NodeList,
-    Nodes,
-    Status,
-    Why,
-)
+from gpq.rpc.job_answers import CancelResult, Explanation, JobList, JobView
+from gpq.rpc.node_answers import ErrandResult, NodeList
+from gpq.rpc.requests import Cancel, Errand, Nodes, Status, Why
 from tests.daemon.daemons import Daemon, daemon
 from tests.support.figures import Figures
 from tests.support.waiting import wait_until

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from gpq.rpc.messages import Explanation, JobList, NodeList, Nodes, Status, Why
+from gpq.rpc.job_answers import Explanation, JobList
+from gpq.rpc.node_answers import NodeList
+from gpq.rpc.requests import Nodes, Status, Why
 from tests.daemon.daemons import daemon
 from tests.daemon.test_draining import CONFIG, gpq, home_of
 from tests.support.waiting import wait_until

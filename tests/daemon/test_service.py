@@ -10,21 +10,15 @@ from pathlib import Path
 import pytest
 
 from gpq.errors import GpqError, NotFound, Refused, UsageError
-from gpq.rpc import messages
-from gpq.rpc.messages import (
+from gpq.rpc import job_answers, requests
+from gpq.rpc.daemon_answers import TopLook, TopView, Words
+from gpq.rpc.job_answers import CancelResult, Changed, DryRun, Explanation, JobDetail, JobList, JobView, LogChunk
+from gpq.rpc.node_answers import NodeList
+from gpq.rpc.requests import (
     Cancel,
-    CancelResult,
-    Changed,
     Complete,
-    DryRun,
-    Explanation,
     Hold,
-    JobDetail,
-    JobList,
-    JobView,
-    LogChunk,
     Logs,
-    NodeList,
     Nodes,
     Release,
     Requeue,
@@ -33,11 +27,8 @@ from gpq.rpc.messages import (
     Status,
     Submit,
     Top,
-    TopLook,
-    TopView,
     Wait,
     Why,
-    Words,
 )
 from tests.daemon.daemons import Daemon, daemon
 from tests.support.waiting import wait_until
@@ -122,7 +113,7 @@ def test_cancel_that_may_not_wait_says_what_is_still_there(served: Daemon) -> No
 
 def test_a_held_job_waits_until_it_is_released(served: Daemon) -> None:
     spec = SpecMessage(["true"], "/tmp", "black-box", name="patient")
-    job = served.call(Submit(spec, held=True), messages.Submitted)
+    job = served.call(Submit(spec, held=True), job_answers.Submitted)
     assert job.state == "held"
     assert row(served, job.id).state == "held"
     assert served.call(Hold(["patient"]), Changed).unchanged == [f"job {job.id} is held already"]
@@ -195,7 +186,7 @@ def test_a_bad_submission_is_refused_in_one_line_and_changes_nothing(
     before = served.info().jobs_total
     fields: dict[str, object] = {"argv": ["true"], "cwd": "/tmp", "level": "black-box"} | change
     with pytest.raises(error, match=said) as refusal:
-        served.call(Submit(SpecMessage(**fields)), messages.Submitted)  # type: ignore[arg-type]
+        served.call(Submit(SpecMessage(**fields)), job_answers.Submitted)  # type: ignore[arg-type]
     assert "\n" not in refusal.value.message
     assert refusal.value.hint
     assert served.info().jobs_total == before
@@ -208,7 +199,7 @@ def test_a_refusal_for_want_of_gpus_names_what_there_is(served: Daemon) -> None:
 
 
 @pytest.mark.parametrize("request_", [Show("99999"), Why("99999"), Logs("99999")])
-def test_an_unknown_id_is_not_found(served: Daemon, request_: messages.Request) -> None:
+def test_an_unknown_id_is_not_found(served: Daemon, request_: requests.Request) -> None:
     with pytest.raises(NotFound, match="no job 99999") as refusal:
         served.call(request_, JobDetail)
     assert refusal.value.hint

@@ -13,19 +13,9 @@ from pathlib import Path
 import pytest
 from gpq_agent.node.devices.gpu_locks import common_folder
 
-from gpq.rpc.messages import (
-    Cancel,
-    CancelResult,
-    Explanation,
-    JobDetail,
-    JobList,
-    JobView,
-    NodeList,
-    Nodes,
-    Show,
-    Status,
-    Why,
-)
+from gpq.rpc.job_answers import CancelResult, Explanation, JobDetail, JobList, JobView
+from gpq.rpc.node_answers import NodeList
+from gpq.rpc.requests import Cancel, Nodes, Show, Status, Why
 from tests.daemon.daemons import Daemon, daemon
 from tests.support.figures import Figures
 from tests.support.waiting import wait_until

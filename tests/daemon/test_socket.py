@@ -14,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from gpq.rpc.messages import MAX_LINE, Cancel, CancelResult, DaemonInfo, Info
+from gpq.rpc.daemon_answers import DaemonInfo
+from gpq.rpc.job_answers import CancelResult
+from gpq.rpc.protocol import MAX_LINE
+from gpq.rpc.requests import Cancel, Info
 from tests.daemon.daemons import Daemon, daemon
 
 

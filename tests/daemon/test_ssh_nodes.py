@@ -16,19 +16,9 @@ import pytest
 from gpq.config import NodeConfig
 from gpq.connectors.from_config import ssh_arguments
 from gpq.errors import Refused
-from gpq.rpc.messages import (
-    Cancel,
-    CancelResult,
-    JobDetail,
-    LogChunk,
-    Logs,
-    NodeList,
-    Nodes,
-    NodeView,
-    Reload,
-    Reloaded,
-    Show,
-)
+from gpq.rpc.job_answers import CancelResult, JobDetail, LogChunk
+from gpq.rpc.node_answers import NodeList, NodeView, Reloaded
+from gpq.rpc.requests import Cancel, Logs, Nodes, Reload, Show
 from tests.daemon.daemons import QUICK, Daemon, daemon
 from tests.support.figures import Figures
 from tests.support.sshd import Sshd, clients

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpq.rpc.messages import Changed, Hold, Release
+from gpq.rpc.job_answers import Changed
+from gpq.rpc.requests import Hold, Release
 from tests.e2e.harness import Daemon
 from tests.support import schemas
 from tests.support.waiting import wait_until

@@ -17,23 +17,9 @@ from typing import TypeVar
 import msgspec
 
 from gpq.client.connection import Connection
-from gpq.rpc.messages import (
-    Cancel,
-    CancelResult,
-    JobDetail,
-    JobList,
-    LogChunk,
-    Logs,
-    NodeList,
-    Nodes,
-    Request,
-    Show,
-    SpecMessage,
-    Status,
-    Submit,
-    Submitted,
-    Wait,
-)
+from gpq.rpc.job_answers import CancelResult, JobDetail, JobList, LogChunk, Submitted
+from gpq.rpc.node_answers import NodeList
+from gpq.rpc.requests import Cancel, Logs, Nodes, Request, Show, SpecMessage, Status, Submit, Wait
 from tests.daemon.daemons import end_all
 from tests.support import commands
 from tests.support.waiting import PATIENCE, wait_until

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from gpq.rpc.messages import Changed, Hold
+from gpq.rpc.job_answers import Changed
+from gpq.rpc.requests import Hold
 from tests.e2e.harness import Daemon
 from tests.e2e.test_leases import LEASE, Servers, attempt_of, living, place
 from tests.support.figures import Figures

@@ -12,7 +12,8 @@ import psutil
 import pytest
 from gpq_agent import wire
 
-from gpq.rpc.messages import Cancel, CancelResult, Changed, Hold, Release, Requeue
+from gpq.rpc.job_answers import CancelResult, Changed
+from gpq.rpc.requests import Cancel, Hold, Release, Requeue
 from tests.e2e.harness import Daemon
 from tests.support.waiting import PATIENCE, pid_in, wait_until
 

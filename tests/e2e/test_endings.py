@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpq.rpc.messages import Changed, Explanation, Hold, JobDetail, Release, Requeue, Why
+from gpq.rpc.job_answers import Changed, Explanation, JobDetail
+from gpq.rpc.requests import Hold, Release, Requeue, Why
 from tests.e2e.harness import Daemon
 from tests.support.waiting import wait_until
 

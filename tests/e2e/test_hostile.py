@@ -19,7 +19,9 @@ from gpq import config
 from gpq.cli.shared import output
 from gpq.connectors.ssh import Target
 from gpq.errors import GpqError, UsageError
-from gpq.rpc.messages import Cancel, CancelResult, DaemonInfo, Info, LogChunk, Logs
+from gpq.rpc.daemon_answers import DaemonInfo
+from gpq.rpc.job_answers import CancelResult, LogChunk
+from gpq.rpc.requests import Cancel, Info, Logs
 from gpq.servers import adding, config_file
 from tests.cli.conftest import Gpq
 from tests.e2e.harness import Daemon

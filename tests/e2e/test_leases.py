@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpq.rpc.messages import Cancel, CancelResult
+from gpq.rpc.job_answers import CancelResult
+from gpq.rpc.requests import Cancel
 from tests.daemon.daemons import QUICK
 from tests.e2e.harness import Daemon
 from tests.support import commands

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpq.rpc.messages import Changed, Requeue
+from gpq.rpc.job_answers import Changed
+from gpq.rpc.requests import Requeue
 from tests.e2e.harness import Daemon
 from tests.support.waiting import wait_until
 

@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from gpq.client.connection import Connection
-from gpq.rpc.messages import Cancel, CancelResult, Changed, Hold
+from gpq.rpc.job_answers import CancelResult, Changed
+from gpq.rpc.requests import Cancel, Hold
 from tests.e2e.harness import ROOT, Daemon
 from tests.support.cgroup import freeze, group, lacking
 from tests.support.figures import Figures

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpq.rpc.messages import Changed, Requeue
+from gpq.rpc.job_answers import Changed
+from gpq.rpc.requests import Requeue
 from tests.e2e.harness import Daemon
 from tests.support.waiting import wait_until
 

@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from gpq.rpc.messages import Cancel, CancelResult
+from gpq.rpc.job_answers import CancelResult
+from gpq.rpc.requests import Cancel
 from gpq.store.migrations import MIGRATIONS
 from tests.e2e.harness import ROOT, Daemon
 from tests.support.figures import Figures

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from gpq.rpc.messages import NodeView
+from gpq.rpc.node_answers import NodeView
 from tests.e2e.harness import ROOT, Daemon
 from tests.lab.lab import Lab
 from tests.lab.server import USER

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import time
 
-from gpq.rpc.messages import Drain, Drained, JobView, Undrain
+from gpq.rpc.job_answers import JobView
+from gpq.rpc.node_answers import Drained
+from gpq.rpc.requests import Drain, Undrain
 from tests.daemon.daemons import QUICK
 from tests.lab.daemons import LabDaemon
 from tests.lab.lab import Lab

@@ -11,7 +11,8 @@ import psutil
 import pytest
 from gpq_agent import wire
 
-from gpq.rpc.messages import Cancel, CancelResult, LogChunk, Logs
+from gpq.rpc.job_answers import CancelResult, LogChunk
+from gpq.rpc.requests import Cancel, Logs
 from tests.daemon.daemons import QUICK
 from tests.lab.daemons import LabDaemon, took, watch
 from tests.lab.lab import Lab

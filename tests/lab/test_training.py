@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gpq.rpc.messages import Drain, Drained, JobDetail, Undrain
+from gpq.rpc.job_answers import JobDetail
+from gpq.rpc.node_answers import Drained
+from gpq.rpc.requests import Drain, Undrain
 from tests.e2e.harness import ROOT
 from tests.lab.daemons import HOME, LabDaemon
 from tests.lab.kinds import Kind

@@ -13,7 +13,7 @@ from gpq.core.model.jobs import Job, JobState, Level, Shape, Wish
 from gpq.core.model.nodes import Node
 from gpq.core.model.profile import LossPoint, Noise, Profile, ProfileRow, Progress
 from gpq.errors import Refused, UsageError
-from gpq.rpc.messages import DeviceView, NodeView
+from gpq.rpc.node_answers import DeviceView, NodeView
 from gpq.sim.measurements.ground_truth import Task
 from gpq.sim.replay.cluster import parse, typed
 from gpq.sim.replay.history import FixedTruth, LearntTruth, history, nodes_of

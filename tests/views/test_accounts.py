@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from gpq.errors import UsageError
-from gpq.rpc import messages as m
+from gpq.rpc import account_answers
 from gpq.views import accounts
 from gpq.views.pictures import csv_text, html_report, svg
 from tests.cli import served
@@ -85,7 +85,7 @@ def test_what_comes_from_users_is_text_on_the_page() -> None:
 def test_every_user_is_on_the_page_many_ones_as_others() -> None:
     answer = served.report()
     rows = [served.report_row(f"user-{n}", gpu_hours=20.0 - n) for n in range(12)]
-    users = [m.UserPiece(f"user-{n}", 1.0, 0.5, 1.0) for n in range(12)]
+    users = [account_answers.UserPiece(f"user-{n}", 1.0, 0.5, 1.0) for n in range(12)]
     pieces = [msgspec.structs.replace(piece, users=users) for piece in answer.pieces]
     answer = msgspec.structs.replace(answer, rows=rows, pieces=pieces)
     texts = "".join(Read(html_report.document(answer, answer)).texts)
@@ -101,7 +101,7 @@ def test_nothing_is_a_page_too() -> None:
     assert "No job held a GPU" in "".join(read.texts)
     assert "svg" not in read.tags
     assert accounts.report(empty, 80)[-1] == "no job held a GPU, waited or ended then"
-    assert accounts.history(m.HistoryList([]), 80) == ["no jobs ended then"]
+    assert accounts.history(account_answers.HistoryList([]), 80) == ["no jobs ended then"]
 
 
 def test_a_page_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -120,17 +120,17 @@ def test_a_page_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_csv_reads_back_with_the_names_of_the_json() -> None:
     rows = [served.ended(1, name='a,b\n"c"', reason="\x1b[2J"), *served.history().jobs]
-    [first, *rest] = list(csv.DictReader(io.StringIO(csv_text.text(rows, m.EndedView))))
-    assert tuple(first) == m.EndedView.__struct_fields__
+    [first, *rest] = list(csv.DictReader(io.StringIO(csv_text.text(rows, account_answers.EndedView))))
+    assert tuple(first) == account_answers.EndedView.__struct_fields__
     assert (first["name"], first["reason"]) == ('a,b\\x0a"c"', "\\x1b[2J")
     assert [row["id"] for row in rest] == ["1", "2", "3"]
     assert (rest[0]["goodput_hours"], float(rest[2]["goodput_hours"])) == ("", 3.1)
-    head = csv_text.text([], m.ReportRow)
-    assert head == ",".join(m.ReportRow.__struct_fields__) + "\n"
+    head = csv_text.text([], account_answers.ReportRow)
+    assert head == ",".join(account_answers.ReportRow.__struct_fields__) + "\n"
 
 
 def test_names_cannot_reach_the_terminal() -> None:
-    rows = m.HistoryList([served.ended(1, name=served.EVIL, user=served.EVIL, reason=served.EVIL)])
+    rows = account_answers.HistoryList([served.ended(1, name=served.EVIL, user=served.EVIL, reason=served.EVIL)])
     answer = served.report("job", user=served.EVIL)
     for line in (
         *accounts.history(rows, 0),
@@ -151,6 +151,6 @@ def test_heights_stay_in_the_picture(value: float) -> None:
 def test_pieces_that_are_hours_are_labelled_by_the_time_of_day() -> None:
     start = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
     stamps = [start.replace(hour=12 + n).isoformat().replace("+00:00", "Z") for n in range(4)]
-    pieces = [m.Piece(a, b, []) for a, b in pairwise(stamps)]
+    pieces = [account_answers.Piece(a, b, []) for a, b in pairwise(stamps)]
     assert all(":" in label for label in html_report._labels(pieces))
     assert all(":" not in label for label in html_report._labels(served.report().pieces))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpq.rpc.messages import DeviceView, NodeList, NodeView, ProcessView, ReservationView
+from gpq.rpc.node_answers import DeviceView, NodeList, NodeView, ProcessView, ReservationView
 from gpq.views.nodes import lines, occupant
 
 CARL = ProcessView(7, "carl", "python", 11264, None, "python train.py", "2026-03-01T14:02:00.000Z")

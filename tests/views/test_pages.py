@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from gpq.cli.doctor.verdicts import Check
-from gpq.rpc import messages as m
+from gpq.rpc import daemon_answers, job_answers, node_answers
 from gpq.views import accounts, checkup, detail, explanation, goodput_curve, loss_curve, nodes, queue
 from gpq.views.plain import moment, width
 from gpq.views.top import interactive, job_page, once, processes, status_bar
@@ -37,7 +37,7 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def _failed(number: int = 3, **changes: object) -> m.JobView:
+def _failed(number: int = 3, **changes: object) -> job_answers.JobView:
     said = {
         "exit_status": 137,
         "reason": "killed by signal KILL: out of memory",
@@ -47,14 +47,16 @@ def _failed(number: int = 3, **changes: object) -> m.JobView:
     return served.job(number, "failed", **{**said, **changes})
 
 
-def _strict() -> m.JobDetail:
+def _strict() -> job_answers.JobDetail:
     """Of a job whose loop takes freedoms from gpq, one of them only as an earlier job had it."""
     habits = [
-        m.HabitView(
+        job_answers.HabitView(
             "two-passes", ["accumulate", "split"], "two backward passes a step \x1b[31m", "none is needed", False
         ),
-        m.HabitView("own-epochs", ["resize"], "the loop is outside job.epochs()", "for epoch in job.epochs(3):", True),
-        m.HabitView("of-a-newer-library", ["retune"], "", "", False),
+        job_answers.HabitView(
+            "own-epochs", ["resize"], "the loop is outside job.epochs()", "for epoch in job.epochs(3):", True
+        ),
+        job_answers.HabitView("of-a-newer-library", ["retune"], "", "", False),
     ]
     short = {"attempts": [], "curve": [], "losses": [], "ranks": [], "history": [], "model": {}}
     return msgspec.structs.replace(served.detail(served.job(1)), habits=habits, **short)
@@ -62,7 +64,7 @@ def _strict() -> m.JobDetail:
 
 def status(columns: int) -> list[str]:
     rows = [_failed(), served.job(1), served.job(2, "pending")]
-    return queue.lines(msgspec.to_builtins(m.JobList(rows, 3, hidden=2)), columns)
+    return queue.lines(msgspec.to_builtins(job_answers.JobList(rows, 3, hidden=2)), columns)
 
 
 def lab(columns: int) -> list[str]:
@@ -74,7 +76,7 @@ def lab(columns: int) -> list[str]:
         served.job(9, user="bob", name="gpt-small-pretraining"), served.job(10, "pending"),
         served.job(11, "held", user="bob", reason="held: after three failures within a minute each"),
     ]  # fmt: skip
-    return queue.lines(msgspec.to_builtins(m.JobList(rows, 5)), columns)
+    return queue.lines(msgspec.to_builtins(job_answers.JobList(rows, 5)), columns)
 
 
 def drawn(columns: int, height: int | None) -> list[str]:
@@ -124,8 +126,8 @@ PAGES = {
     "show-habits-40": lambda: detail.lines(_strict(), 40),
     "show-40": lambda: detail.lines(served.detail(served.job(1)), 40),
     "why-80": lambda: explanation.lines(served.explanation(served.job(1)), 80),
-    "nodes-100": lambda: nodes.lines(m.NodeList(served.nodes()), 100),
-    "nodes-60": lambda: nodes.lines(m.NodeList(served.nodes()), 60),
+    "nodes-100": lambda: nodes.lines(node_answers.NodeList(served.nodes()), 100),
+    "nodes-60": lambda: nodes.lines(node_answers.NodeList(served.nodes()), 60),
     "history-160": lambda: accounts.history(served.history(), 160),
     "history-80": lambda: accounts.history(served.history(), 80),
     "history-40": lambda: accounts.history(served.history(), 40),
@@ -169,9 +171,9 @@ def test_no_line_of_it_is_too_wide(name: str) -> None:
 
 @pytest.mark.parametrize(("columns", "height"), [(80, 24), (120, 40), (60, 20), (40, 16), (200, 60)])
 def test_the_live_view_fits_its_screen(columns: int, height: int) -> None:
-    big = m.TopView(
+    big = daemon_answers.TopView(
         nodes=served.nodes() * 8, jobs=[served.job(number) for number in range(60)],
-        users=[m.UserShare(f"user-{n}", 1, 1, 0.1, 0.1, 1.0, 1.0, 1.0) for n in range(20)],
+        users=[daemon_answers.UserShare(f"user-{n}", 1, 1, 0.1, 0.1, 1.0, 1.0, 1.0) for n in range(20)],
         changes=served.events() * 20, policy="goodput", round_seconds=None, round_age=None, cluster_goodput=1.0, now=served.NOW,
     )  # fmt: skip
     for view in (served.top(), big, msgspec.structs.replace(big, nodes=[], jobs=[], users=[], changes=[])):
@@ -191,7 +193,7 @@ def test_the_live_view_fits_its_screen(columns: int, height: int) -> None:
 
 
 def test_a_loss_curve_says_where_it_came_from_and_is_drawn_where_the_terminal_can() -> None:
-    points = [m.LossView(10.0 * step, 4.0 - step) for step in range(4)]
+    points = [job_answers.LossView(10.0 * step, 4.0 - step) for step in range(4)]
     assert loss_curve.lines(points, 0) == ["  4 -> 1 over 30 base steps", "  █▆▃▁"]
     assert loss_curve.lines(points, 4)[-1] == "  █▁"
     assert loss_curve.lines(points, 0, "#") == ["  4 -> 1 over 30 base steps"]
@@ -201,7 +203,7 @@ def test_a_loss_curve_says_where_it_came_from_and_is_drawn_where_the_terminal_ca
 
 
 def test_the_last_loss_is_in_the_curve_though_its_points_are_means() -> None:
-    points = [m.LossView(10.0 * step, 4.0 - step) for step in range(4)]
+    points = [job_answers.LossView(10.0 * step, 4.0 - step) for step in range(4)]
     assert loss_curve.lines(points, 0, last=0.5) == ["  4 -> 1 over 30 base steps, last 0.5", "  █▆▄▂▁"]
     assert loss_curve.lines(points, 5, last=8.0)[-1] == "  ▃▁█"
     assert loss_curve.lines(points[:1], 0, last=3.0) == ["  4 after 0 base steps, last 3"]
@@ -211,7 +213,7 @@ def test_the_last_loss_is_in_the_curve_though_its_points_are_means() -> None:
 def test_a_cancelled_job_has_no_exit_and_a_waiting_one_no_speedup() -> None:
     cancelled = served.job(3, "cancelled", exit_status=1, reason="", speedup=None)
     waiting = served.job(2, "pending", speedup=0.0)
-    text = "\n".join(queue.lines(msgspec.to_builtins(m.JobList([waiting, cancelled], 2)), 200))
+    text = "\n".join(queue.lines(msgspec.to_builtins(job_answers.JobList([waiting, cancelled], 2)), 200))
     assert "exit" not in text
     assert "0.00x" not in text
 
@@ -235,7 +237,7 @@ def test_times_are_local_and_in_one_style() -> None:
 
 
 def test_a_long_curve_is_thinned_but_keeps_its_ends_and_the_present() -> None:
-    points = [m.CurvePoint(gpus, float(gpus), 64 * gpus, float(gpus), gpus == 37) for gpus in range(1, 65)]
+    points = [job_answers.CurvePoint(gpus, float(gpus), 64 * gpus, float(gpus), gpus == 37) for gpus in range(1, 65)]
     kept = [point.gpus for point in goodput_curve.thinned(points)]
     assert {1, 37, 64} <= set(kept)
     assert len(kept) <= goodput_curve.MOST
@@ -244,7 +246,7 @@ def test_a_long_curve_is_thinned_but_keeps_its_ends_and_the_present() -> None:
 def test_a_job_nobody_hears_of_is_unknown_in_every_view(monkeypatch: pytest.MonkeyPatch) -> None:
     said = "unknown since 40 s: server b does not answer"
     row = served.job(1, unknown=said, unknown_seconds=40.0, reason=said)
-    assert said in queue.lines(msgspec.to_builtins(m.JobList([row], 1)), 200)[1]
+    assert said in queue.lines(msgspec.to_builtins(job_answers.JobList([row], 1)), 200)[1]
     view = msgspec.structs.replace(served.top(), jobs=[row])
     monkeypatch.setattr(served, "top", lambda: view)
     assert any("unknown 40s" in line for line in drawn(120, 40))
@@ -257,7 +259,7 @@ def test_a_job_that_hangs_or_waits_for_one_replica_says_so_in_every_view(monkeyp
     line = "no step for 90 s: rank 3 on b has not arrived where the others wait"
     hung = served.job(1, hung=line, hung_seconds=90.0, reason=line)
     slow = served.job(2, stragglers=[3])
-    assert line in "\n".join(queue.lines(msgspec.to_builtins(m.JobList([hung], 1)), 160))
+    assert line in "\n".join(queue.lines(msgspec.to_builtins(job_answers.JobList([hung], 1)), 160))
     assert line in " ".join(" ".join(detail.lines(served.detail(hung), 80)).split())
     sink = io.StringIO()
     view = msgspec.structs.replace(served.top(), jobs=[hung, slow])

@@ -5,7 +5,7 @@ import io
 import msgspec
 import pytest
 
-from gpq.rpc import messages as m
+from gpq.rpc import node_answers
 from gpq.views.top.utilisation import PIECE, PIECES, Past, spark
 from tests.cli import served
 
@@ -15,7 +15,7 @@ def unicode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
 
 
-def busy(percent: int | None) -> list[m.NodeView]:
+def busy(percent: int | None) -> list[node_answers.NodeView]:
     [node, _] = served.nodes()
     devices = [msgspec.structs.replace(device, utilisation=percent, used_mib=40960) for device in node.devices]
     return [msgspec.structs.replace(node, devices=devices)]

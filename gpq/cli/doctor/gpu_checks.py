@@ -20,7 +20,7 @@ from gpq import config
 from gpq.client.connection import call
 from gpq.errors import GpqError
 from gpq.options import environment
-from gpq.rpc import messages
+from gpq.rpc import node_answers, requests
 
 LONGEST = 600.0  # seconds, of all parts together
 MARGIN = 3.0  # seconds that a part may take beyond its limit until it has told what it has
@@ -47,7 +47,7 @@ def report(names: Sequence[str], python: str, show: Callable[[str], None]) -> li
         if not names:
             interpreter = environment.interpreter(python, dict(os.environ))
             return _parts("", lambda part, limit: _here(part, interpreter, limit), show)
-        nodes = call(messages.Nodes(list(names)), messages.NodeList).nodes
+        nodes = call(requests.Nodes(list(names)), node_answers.NodeList).nodes
         configs = config.load().nodes
         pythons = {
             node.name: environment.on_server(python, configs.get(node.name, config.NodeConfig())) for node in nodes
@@ -122,7 +122,9 @@ def _there(node: str, part: str, python: str, limit: float) -> list[wire.GpuLine
         "part": part, "python": python, "env": environment.kept(dict(os.environ), {}),
     }  # fmt: skip
     try:
-        answer = call(messages.Errand(node, "gpu", fields, limit + MARGIN), messages.ErrandResult, start=False).answer
+        answer = call(
+            requests.Errand(node, "gpu", fields, limit + MARGIN), node_answers.ErrandResult, start=False
+        ).answer
     except GpqError as error:
         answer = {"error": error.message}
     rows: Any = answer.get("lines", [])

@@ -21,8 +21,8 @@ from gpq.config import NodeConfig
 from gpq.connectors.ssh import Target
 from gpq.errors import GpqError
 from gpq.options import environment
-from gpq.rpc import messages
-from gpq.rpc.messages import NodeView
+from gpq.rpc import node_answers, requests
+from gpq.rpc.node_answers import NodeView
 
 T = TypeVar("T")
 Told = Mapping[str, Any]
@@ -47,7 +47,7 @@ class Progress:
 
 def of_servers(names: Sequence[str], python: str, show: Callable[[str], None]) -> list[Check]:
     """Lines of these servers, all if none is named. Raises GpqError where the daemon is not reached, or knows none of one."""
-    nodes = call(messages.Nodes(list(names)), messages.NodeList).nodes
+    nodes = call(requests.Nodes(list(names)), node_answers.NodeList).nodes
     checkup = _Checkup(nodes, python, show)
     try:
         return checkup.lines()
@@ -229,8 +229,8 @@ def _disjoint(pairs: Sequence[tuple[str, str]]) -> Iterator[list[tuple[str, str]
 
 
 def _keep(first: str, second: str, told: Told, backend: str) -> None:
-    measured = messages.Measured([first, second], float(told["latency"]), float(told["bandwidth"]), backend)
-    call(measured, messages.Kept)
+    measured = requests.Measured([first, second], float(told["latency"]), float(told["bandwidth"]), backend)
+    call(measured, node_answers.Kept)
 
 
 K = TypeVar("K")
@@ -244,7 +244,7 @@ def _side_by_side(work: Callable[[K], T], things: Sequence[K]) -> dict[K, T]:
 def _errand(node: str, name: str, limit: float, **fields: Any) -> Told:
     """What the server told; {"error"} where it came to nothing."""
     try:
-        return call(messages.Errand(node, name, fields, limit), messages.ErrandResult, start=False).answer
+        return call(requests.Errand(node, name, fields, limit), node_answers.ErrandResult, start=False).answer
     except GpqError as error:
         return {"error": error.message}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpq.cli.doctor.checks import NETWORK
 from gpq.cli.doctor.verdicts import Check
-from gpq.rpc.messages import NodeView
+from gpq.rpc.node_answers import NodeView
 
 Told = Mapping[str, Any]
 

@@ -19,7 +19,7 @@ from gpq.client.connection import call
 from gpq.errors import GpqError
 from gpq.options import environment, json_answers, left_behind, submit_request
 from gpq.options.parsing import values
-from gpq.rpc import messages
+from gpq.rpc import job_answers
 
 app = frame()
 FILES = typer.Argument(metavar="FILE...", help="Job scripts with #SBATCH lines.")
@@ -184,7 +184,7 @@ def _queue(one: Found, queued: dict[str, int]) -> None:
         if one.after:
             spec = msgspec.structs.replace(request.spec, after=[f"{queued[one.after]}:ok"])
             request = msgspec.structs.replace(request, spec=spec)
-        answer = call(request, messages.Submitted)
+        answer = call(request, job_answers.Submitted)
         queued[one.source] = one.id = answer.id
         one.said = submit_fast.submitted_line(answer, request.array)
         one.notes += answer.warnings

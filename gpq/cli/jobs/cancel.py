@@ -16,7 +16,7 @@ from gpq.client import following
 from gpq.client.connection import Lasting
 from gpq.errors import Refused
 from gpq.options.parsing import values
-from gpq.rpc import messages
+from gpq.rpc import job_answers
 
 SHOWN = 6  # jobs of one name that a question lists
 QUIET_SECONDS = 2.0
@@ -48,7 +48,7 @@ def cancel(
 
     with Lasting(output.note) as daemon, contextlib.ExitStack() as asked:
 
-        def found(rows: list[messages.JobView]) -> None:
+        def found(rows: list[job_answers.JobView]) -> None:
             if not yes:
                 _ask(jobs, rows)
             asked.enter_context(output.on_interrupt("the cancelling goes on: `gpq status` shows it"))
@@ -74,7 +74,7 @@ def cancel(
     return 1 if answer.remaining or answer.given_up else 0
 
 
-def _ask(words: list[str], rows: list[messages.JobView]) -> None:
+def _ask(words: list[str], rows: list[job_answers.JobView]) -> None:
     """Raises Refused where the person says no. Scripts, which nobody watches, mean what they say."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return

@@ -11,7 +11,7 @@ from gpq.cli.shared import submit_options
 from gpq.cli.shared.typer_app import Jobs, Json, frame
 from gpq.client.connection import call
 from gpq.options import edit_request
-from gpq.rpc import messages
+from gpq.rpc import job_answers
 
 app = frame()
 
@@ -81,4 +81,4 @@ def edit(
         array_limit=array_limit, background=background, notify=notify or (), notify_on=notify_on,
         accept=accept or (),
     )  # fmt: skip
-    return hold_release_requeue.tell(call(asked, messages.Changed), "changed", as_json=json)
+    return hold_release_requeue.tell(call(asked, job_answers.Changed), "changed", as_json=json)

@@ -12,7 +12,7 @@ from gpq.cli.shared.typer_app import Color, ColorChoice, Json, frame
 from gpq.client.connection import call
 from gpq.errors import UsageError
 from gpq.options.parsing.datetimes import window
-from gpq.rpc import messages
+from gpq.rpc import account_answers, requests
 
 app = frame()
 
@@ -57,8 +57,8 @@ def history(
         raise UsageError("--csv and --json do not go together", "choose one of them")
     begin, end = window(since, until)
     limit = number if number is not None else 0 if csv or json else LATEST
-    asked = messages.History(list(jobs or []), user, list(state or []), begin, end, limit)
-    answer = call(asked, messages.HistoryList)
+    asked = requests.History(list(jobs or []), user, list(state or []), begin, end, limit)
+    answer = call(asked, account_answers.HistoryList)
     if json:
         output.emit(answer)
         return
@@ -66,7 +66,7 @@ def history(
     if csv:
         from gpq.views.pictures import csv_text
 
-        sys.stdout.write(csv_text.text(answer.jobs, messages.EndedView))
+        sys.stdout.write(csv_text.text(answer.jobs, account_answers.EndedView))
     else:
         from gpq.views import accounts
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpq.cli.shared import output
 from gpq.cli.shared.typer_app import Jobs, Json, frame
 from gpq.client.connection import call
-from gpq.rpc import messages
+from gpq.rpc import job_answers, requests
 
 hold = frame()
 release = frame()
@@ -20,7 +20,7 @@ def _hold(jobs: Jobs, json: Json = False) -> int:
     Example:
       gpq hold 42
     """
-    return tell(call(messages.Hold(jobs), messages.Changed), "held", as_json=json)
+    return tell(call(requests.Hold(jobs), job_answers.Changed), "held", as_json=json)
 
 
 @release.command("release")
@@ -31,7 +31,7 @@ def _release(jobs: Jobs, json: Json = False) -> int:
     Example:
       gpq release 42
     """
-    return tell(call(messages.Release(jobs), messages.Changed), "released", as_json=json)
+    return tell(call(requests.Release(jobs), job_answers.Changed), "released", as_json=json)
 
 
 @requeue.command("requeue")
@@ -42,10 +42,10 @@ def _requeue(jobs: Jobs, json: Json = False) -> int:
     Example:
       gpq requeue 42
     """
-    return tell(call(messages.Requeue(jobs), messages.Changed), "requeued", as_json=json)
+    return tell(call(requests.Requeue(jobs), job_answers.Changed), "requeued", as_json=json)
 
 
-def tell(answer: messages.Changed, done: str, *, as_json: bool) -> int:
+def tell(answer: job_answers.Changed, done: str, *, as_json: bool) -> int:
     """0, or 5 when nothing at all was done."""
     if as_json:
         output.emit(answer)

@@ -15,7 +15,7 @@ from gpq.cli.shared.transfer_bar import Bar
 from gpq.cli.shared.typer_app import Job, Json, frame
 from gpq.client import following
 from gpq.client.connection import Lasting
-from gpq.rpc import messages
+from gpq.rpc import job_answers
 from gpq.views.terminal import Filter
 
 app = frame()
@@ -58,7 +58,7 @@ def logs(
             _print(pieces, filtered=sys.stdout.isatty() and not raw)
 
 
-def _print(pieces: Iterator[messages.LogChunk], *, filtered: bool) -> None:
+def _print(pieces: Iterator[job_answers.LogChunk], *, filtered: bool) -> None:
     sink, screen, seen, line_open = sys.stdout.buffer, Filter(), 0, False
     for piece in pieces:
         if piece.silent:

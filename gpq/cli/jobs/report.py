@@ -13,7 +13,7 @@ from gpq.cli.shared.typer_app import Color, ColorChoice, Json, frame
 from gpq.client.connection import call
 from gpq.errors import UsageError
 from gpq.options.parsing.datetimes import window
-from gpq.rpc import messages
+from gpq.rpc import account_answers, requests
 
 app = frame()
 
@@ -62,16 +62,16 @@ def report(
         from gpq.views.pictures import html_report
 
         html_report.check(html)
-    answer = call(messages.Report(begin, end, by.value), messages.ReportView)
+    answer = call(requests.Report(begin, end, by.value), account_answers.ReportView)
     if html:
-        users = answer if by is By.user else call(messages.Report(begin, end), messages.ReportView)
+        users = answer if by is By.user else call(requests.Report(begin, end), account_answers.ReportView)
         html_report.write(html, html_report.document(answer, users))
     if json:
         output.emit(answer)
     elif csv:
         from gpq.views.pictures import csv_text
 
-        sys.stdout.write(csv_text.text(answer.rows, messages.ReportRow))
+        sys.stdout.write(csv_text.text(answer.rows, account_answers.ReportRow))
     elif html:
         output.say(f"wrote {html}")
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpq.cli.shared import output
 from gpq.cli.shared.typer_app import Color, ColorChoice, Job, Json, frame
 from gpq.client.connection import call
-from gpq.rpc import messages
+from gpq.rpc import job_answers, requests
 from gpq.views import detail
 
 app = frame()
@@ -20,7 +20,7 @@ def show(job: Job, color: Color = ColorChoice.auto, json: Json = False) -> None:
       gpq show 42
       gpq show @ --json
     """
-    answer = call(messages.Show(job), messages.JobDetail)
+    answer = call(requests.Show(job), job_answers.JobDetail)
     if json:
         output.emit(answer)
     else:

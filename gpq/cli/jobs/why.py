@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpq.cli.shared import output
 from gpq.cli.shared.typer_app import Color, ColorChoice, Job, Json, frame
 from gpq.client.connection import call
-from gpq.rpc import messages
+from gpq.rpc import job_answers, requests
 from gpq.views import explanation
 
 app = frame()
@@ -19,7 +19,7 @@ def why(job: Job, color: Color = ColorChoice.auto, json: Json = False) -> None:
     Example:
       gpq why 42
     """
-    answer = call(messages.Why(job), messages.Explanation)
+    answer = call(requests.Why(job), job_answers.Explanation)
     if json:
         output.emit(answer)
     else:

@@ -10,7 +10,7 @@ from gpq import outward
 from gpq.cli.shared import output
 from gpq.cli.shared.typer_app import Json, frame
 from gpq.client import daemon_control
-from gpq.rpc.messages import DaemonInfo
+from gpq.rpc.daemon_answers import DaemonInfo
 from gpq.views.plain import duration
 
 app = frame()

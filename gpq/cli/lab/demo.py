@@ -13,7 +13,7 @@ from gpq import demo as play
 from gpq.cli.shared import output
 from gpq.cli.shared.typer_app import Color, ColorChoice, Json, frame
 from gpq.options.parsing import values
-from gpq.rpc.messages import TopView
+from gpq.rpc.daemon_answers import TopView
 from gpq.views.plain import moment, safe
 
 app = frame()

@@ -11,7 +11,7 @@ from gpq.cli.shared.typer_app import Color, ColorChoice, Json, default_to, frame
 from gpq.client.connection import call
 from gpq.errors import GpqError, UsageError
 from gpq.options import json_answers
-from gpq.rpc import messages
+from gpq.rpc import node_answers, requests
 from gpq.servers import changes
 from gpq.views import nodes as view
 from gpq.views import plain
@@ -60,7 +60,7 @@ def show(names: Annotated[list[str] | None, NAMES] = None, color: Color = ColorC
       gpq nodes
       gpq nodes list local --json
     """
-    answer = call(messages.Nodes(list(names or [])), messages.NodeList)
+    answer = call(requests.Nodes(list(names or [])), node_answers.NodeList)
     if json:
         output.emit(answer)
     else:
@@ -142,7 +142,7 @@ def drain(node: Annotated[str, NODE], reason: Annotated[str, REASON] = "", json:
     Example:
       gpq nodes drain gpu2 --reason "new driver on Friday"
     """
-    answer = call(messages.Drain(node, reason), messages.Drained)
+    answer = call(requests.Drain(node, reason), node_answers.Drained)
     if json:
         output.emit(answer)
         return
@@ -158,7 +158,7 @@ def undrain(node: Annotated[str, NODE], json: Json = False) -> None:
     Example:
       gpq nodes undrain gpu2
     """
-    answer = call(messages.Undrain(node), messages.Drained)
+    answer = call(requests.Undrain(node), node_answers.Drained)
     if json:
         output.emit(answer)
     else:
@@ -184,7 +184,7 @@ def reserve(
       gpq nodes reserve gpu2 --from "fri 18:00" --for-duration 2d
       gpq nodes reserve gpu1:0,1 --for ana --until "tomorrow 9:00"
     """
-    answer = call(changes.reserve(target, user, start, until, duration), messages.Reserved)
+    answer = call(changes.reserve(target, user, start, until, duration), node_answers.Reserved)
     if json:
         output.emit(answer)
         return
@@ -205,14 +205,14 @@ def unreserve(reservation: Annotated[int, RESERVATION], json: Json = False) -> N
     Example:
       gpq nodes unreserve 3
     """
-    answer = call(messages.Unreserve(reservation), messages.Reserved)
+    answer = call(requests.Unreserve(reservation), node_answers.Reserved)
     if json:
         output.emit(answer)
     else:
         output.say(f"free      {_place(answer.reservation)}: reservation {reservation} is undone")
 
 
-def _place(held: messages.ReservationView) -> str:
+def _place(held: node_answers.ReservationView) -> str:
     return f"{held.node}:{','.join(map(str, held.indices))}" if held.devices else held.node
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from gpq.cli.shared import output
 from gpq.client.following import BEGINNING
 from gpq.core.feasibility.checkpoints import Staging
-from gpq.rpc.messages import JobView
+from gpq.rpc.job_answers import JobView
 from gpq.views import plain
 
 CELLS = 24

@@ -17,7 +17,7 @@ from gpq.core.model.nodes import Device, Node, NodeState
 from gpq.core.model.units import DeviceId, NodeId
 from gpq.errors import DaemonUnreachable, Refused, UsageError
 from gpq.policies.registry import entry
-from gpq.rpc import messages
+from gpq.rpc import node_answers, requests
 from gpq.sim.compare.compare import Cluster, Failure
 from gpq.sim.measurements.sources import OSDI21, SIA, Published, Source
 from gpq.sim.replay import cluster as clusters
@@ -199,7 +199,7 @@ def measured_on(found: History, texts: Sequence[str]) -> list[Cluster]:
 def own_cluster() -> Cluster:
     """As the daemon last saw it; without a daemon, what the configuration itself says."""
     try:
-        nodes = nodes_of(call(messages.Nodes([]), messages.NodeList, start=False).nodes)
+        nodes = nodes_of(call(requests.Nodes([]), node_answers.NodeList, start=False).nodes)
     except DaemonUnreachable:
         nodes = configured()
     if not nodes:

@@ -8,7 +8,7 @@ from gpq.client.connection import call
 from gpq.errors import UsageError
 from gpq.options import job_spec, left_behind, submit_request
 from gpq.options.completion_data import GRAMMAR
-from gpq.rpc import messages
+from gpq.rpc import job_answers, requests
 
 
 def quick(argv: list[str]) -> int | None:
@@ -29,8 +29,8 @@ def run(parsed: submit_request.Parsed) -> int:
 
         output.note(*notes)
     if dry_run:
-        return _preview(call(request, messages.DryRun), json=json)
-    answer = call(request, messages.Submitted)
+        return _preview(call(request, job_answers.DryRun), json=json)
+    answer = call(request, job_answers.Submitted)
     array = request.array
     _print(answer, [submitted_line(answer, array) + (", held: `gpq release` lets it run" if hold else "")], json=json)
     if wait:
@@ -62,7 +62,7 @@ def late(parsed: submit_request.Parsed) -> list[str]:
     return [f"{', '.join(found)} {stand} after {where} and so {go} to {whom}: gpq's own options stand before {before}"]
 
 
-def submitted_line(answer: messages.Submitted, array: messages.ArrayMessage | None) -> str:
+def submitted_line(answer: job_answers.Submitted, array: requests.ArrayMessage | None) -> str:
     if array is None:
         return f"job {answer.id} submitted"
     count, first, last = len(answer.jobs), answer.jobs[0], answer.jobs[-1]
@@ -73,7 +73,7 @@ def submitted_line(answer: messages.Submitted, array: messages.ArrayMessage | No
     )
 
 
-def _preview(answer: messages.DryRun, *, json: bool) -> int:
+def _preview(answer: job_answers.DryRun, *, json: bool) -> int:
     from gpq.views.queue import ranges
 
     places = ", ".join(f"{part.node} GPU {ranges(part.indices)}" for part in answer.placement)
@@ -82,7 +82,7 @@ def _preview(answer: messages.DryRun, *, json: bool) -> int:
     return 0
 
 
-def _print(answer: messages.Submitted | messages.DryRun, lines: list[str], *, json: bool) -> None:
+def _print(answer: job_answers.Submitted | job_answers.DryRun, lines: list[str], *, json: bool) -> None:
     from gpq.cli.shared import output
 
     if json:

@@ -13,7 +13,7 @@ from gpq.cli.shared.transfer_bar import Bar
 from gpq.cli.shared.typer_app import Jobs, Json, frame
 from gpq.client import following
 from gpq.options.parsing import values
-from gpq.rpc import messages
+from gpq.rpc import job_answers
 from gpq.views.queue import remark
 
 app = frame()
@@ -52,7 +52,7 @@ def until_ended(
     def longest() -> float:
         return following.SLICE if told else max(suspense - time.monotonic(), 0.0)
 
-    def seen(answer: messages.JobList) -> None:
+    def seen(answer: job_answers.JobList) -> None:
         nonlocal told
         if not told and time.monotonic() >= suspense:
             bar.note(*waiting(answer))
@@ -66,13 +66,13 @@ def until_ended(
     return next((status for job in answer.jobs if (status := following.exit_status(job))), 0)
 
 
-def waiting(answer: messages.JobList) -> list[str]:
+def waiting(answer: job_answers.JobList) -> list[str]:
     """Why those wait that do, and which servers are to blame."""
     pending = [job for job in answer.jobs if job.state == "pending" and job.reason]
     said = [f"job {job.id} is pending: {job.reason}; `gpq why {job.id}` says more" for job in pending]
     return [*said, *answer.warnings] if said else []
 
 
-def _ended(job: messages.JobView) -> str:
+def _ended(job: job_answers.JobView) -> str:
     said = remark({"exit_status": job.exit_status, "state": job.state, "reason": job.reason})
     return f"job {job.id} {job.state}" + (f": {said}" if said else "")

@@ -12,8 +12,9 @@ import msgspec
 
 from gpq.client.connection import Lasting
 from gpq.errors import GpqError
-from gpq.rpc import messages
-from gpq.rpc.messages import JobView, Request
+from gpq.rpc import job_answers, requests
+from gpq.rpc.job_answers import JobView
+from gpq.rpc.requests import Request
 from gpq.views.queue import ENDED
 
 TOLD = 10.0  # seconds that a remark stays if no key is pressed
@@ -36,20 +37,20 @@ class Deeds:
         threading.Thread(target=self._run, name="deeds", daemon=True).start()
 
     def cancel(self, job: JobView) -> None:
-        self._give(messages.Cancel([str(job.id)], wait=0.0), messages.CancelResult, _cancelled)
+        self._give(requests.Cancel([str(job.id)], wait=0.0), job_answers.CancelResult, _cancelled)
         self.say(_being_cancelled(job.id))
 
     def hold(self, job: JobView) -> None:
         """Or release it, if it is held."""
         if job.state == "held":
-            self._give(messages.Release([str(job.id)]), messages.Changed, lambda said: _changed(said, "released"))
+            self._give(requests.Release([str(job.id)]), job_answers.Changed, lambda said: _changed(said, "released"))
         else:
-            self._give(messages.Hold([str(job.id)]), messages.Changed, lambda said: _changed(said, "is to be held"))
+            self._give(requests.Hold([str(job.id)]), job_answers.Changed, lambda said: _changed(said, "is to be held"))
 
     def prioritise(self, job: JobView, by: int) -> None:
         to = self._priorities[job.id] = self._priorities.get(job.id, job.priority) + by
-        request = messages.Edit([str(job.id)], {"priority": to})
-        self._give(request, messages.Changed, lambda said: _changed(said, f"has priority {to}"))
+        request = requests.Edit([str(job.id)], {"priority": to})
+        self._give(request, job_answers.Changed, lambda said: _changed(said, f"has priority {to}"))
 
     def seen(self, jobs: Iterable[JobView]) -> None:
         """An answer came that shows what was done."""
@@ -105,7 +106,7 @@ def sentence(error: GpqError) -> str:
     return f"{error.message}; {error.hint}" if error.hint else error.message
 
 
-def _cancelled(said: messages.CancelResult) -> str:
+def _cancelled(said: job_answers.CancelResult) -> str:
     for job, why in said.waiting.items():
         return f"job {job}: the order waits for its server ({why})"
     for job, nodes in said.given_up.items():
@@ -123,7 +124,7 @@ def _being_cancelled(job: int) -> str:
     return f"job {job} is being cancelled"
 
 
-def _changed(said: messages.Changed, what: str) -> str:
+def _changed(said: job_answers.Changed, what: str) -> str:
     if said.said:
         return said.said[0]
     if said.jobs:

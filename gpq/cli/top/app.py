@@ -15,7 +15,8 @@ from gpq.cli.top.poller import Feed, asked, look
 from gpq.cli.top.screen import Screen
 from gpq.client.connection import Lasting
 from gpq.errors import GpqError, NotFound, UsageError
-from gpq.rpc.messages import JobView, TopLook, TopView
+from gpq.rpc.daemon_answers import TopLook, TopView
+from gpq.rpc.job_answers import JobView
 from gpq.views.queue import ENDED
 from gpq.views.top import interactive, job_page, once, processes, status_bar
 from gpq.views.top.job_page import PARTS, Page

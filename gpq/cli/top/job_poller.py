@@ -7,7 +7,7 @@ from collections import deque
 
 from gpq.client.connection import Lasting
 from gpq.errors import DaemonUnreachable, GpqError
-from gpq.rpc import messages
+from gpq.rpc import job_answers, requests
 from gpq.views.terminal import ERASE, Filter
 from gpq.views.top.job_page import Page
 
@@ -25,8 +25,8 @@ class PageFeed:
         self._log = Log()
 
     def __call__(self, daemon: Lasting) -> Page:
-        detail = daemon.call(messages.Show(self._job), messages.JobDetail)
-        why = daemon.call(messages.Why(self._job), messages.Explanation)
+        detail = daemon.call(requests.Show(self._job), job_answers.JobDetail)
+        why = daemon.call(requests.Why(self._job), job_answers.Explanation)
         self._log.read(daemon, self._job, detail.job.attempt)
         return Page(detail, why, tuple(self._log.lines), self._log.about)
 
@@ -62,8 +62,8 @@ class Log:
 
     def _piece(self, daemon: Lasting, job: str) -> bool:
         first = self._offset < 0
-        request = messages.Logs(job, self._attempt, offset=max(self._offset, 0), tail=TAIL if first else 0)
-        chunk = daemon.call(request, messages.LogChunk)
+        request = requests.Logs(job, self._attempt, offset=max(self._offset, 0), tail=TAIL if first else 0)
+        chunk = daemon.call(request, job_answers.LogChunk)
         self.about = chunk.silent or f"attempt {chunk.attempt} on {chunk.node}"
         if chunk.silent:
             return False

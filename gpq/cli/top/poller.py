@@ -12,10 +12,10 @@ from typing import Generic, TypeVar
 from gpq.client.connection import Lasting
 from gpq.errors import GpqError, UsageError
 from gpq.options.query import is_query
-from gpq.rpc import messages
+from gpq.rpc import daemon_answers, requests
 
 T = TypeVar("T")
-V = TypeVar("V", bound=messages.TopView)
+V = TypeVar("V", bound=daemon_answers.TopView)
 IDLE = 4.0  # times as long as an answer took: an asker lets the daemon work for others
 
 
@@ -32,7 +32,7 @@ def asked(text: str) -> tuple[list[str], list[str]]:
 def look(daemon: Lasting, text: str, kind: type[V]) -> V:
     """What there is of the jobs that a filter asks for."""
     jobs, query = asked(text)
-    return daemon.call(messages.Top(jobs, query), kind)
+    return daemon.call(requests.Top(jobs, query), kind)
 
 
 @dataclass(frozen=True, slots=True)

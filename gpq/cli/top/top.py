@@ -13,7 +13,7 @@ from gpq.cli.shared.typer_app import Color, ColorChoice, Json, frame
 from gpq.cli.top.poller import look
 from gpq.client.connection import Lasting
 from gpq.errors import GpqError, UsageError
-from gpq.rpc.messages import TopLook, TopView
+from gpq.rpc.daemon_answers import TopLook, TopView
 from gpq.views import plain
 
 app = frame()

@@ -11,7 +11,8 @@ from gpq.control.selectors import covered, is_selector
 from gpq.core.model.jobs import TERMINAL, Job, Wish
 from gpq.errors import GpqError
 from gpq.ports import History
-from gpq.rpc.messages import Complete, Words
+from gpq.rpc.daemon_answers import Words
+from gpq.rpc.requests import Complete
 
 COMPLETED_JOBS = 50  # that ended, among the words
 MOST_WORDS = 500  # that complete one word

@@ -15,7 +15,7 @@ from gpq.core.goodput import estimates
 from gpq.core.model import events as facts
 from gpq.core.model.jobs import TERMINAL, Job, JobState, Shape
 from gpq.core.state.lifecycle import is_doubtful
-from gpq.rpc.messages import AttemptView, CurvePoint, Explanation, HabitView, JobDetail, LossView, ReallocationView
+from gpq.rpc.job_answers import AttemptView, CurvePoint, Explanation, HabitView, JobDetail, LossView, ReallocationView
 
 CHANGES = (facts.Launched, facts.StopSent, facts.Retuned, facts.Held, facts.Stopped)
 ENDS = (

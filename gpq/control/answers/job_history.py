@@ -19,7 +19,7 @@ from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, JobState, Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.errors import NotFound, UsageError
 from gpq.ports import History, Wanted
-from gpq.rpc import messages
+from gpq.rpc import account_answers, requests
 
 HOUR: Seconds = 3600.0
 DAY: Seconds = 24 * HOUR
@@ -27,7 +27,7 @@ LATEST: Seconds = 4_102_444_800.0  # the year 2100
 MAX_COMMAND = 200  # characters of the command in a row
 
 
-def history(request: messages.History, snapshot: Snapshot, past: History, now: Seconds) -> messages.HistoryList:
+def history(request: requests.History, snapshot: Snapshot, past: History, now: Seconds) -> account_answers.HistoryList:
     """Raises UsageError and NotFound."""
     for state in request.states:
         if state not in TERMINAL:
@@ -42,7 +42,7 @@ def history(request: messages.History, snapshot: Snapshot, past: History, now: S
     wanted = Wanted(ids, names, request.user, request.states, request.since, request.until, request.limit or None)
     found = past.records(wanted)[::-1]
     rest = max(past.count(wanted) - len(found), 0) if request.limit else 0
-    return messages.HistoryList([ended(each) for each in found], rest, notes, event_text.stamp(now))
+    return account_answers.HistoryList([ended(each) for each in found], rest, notes, event_text.stamp(now))
 
 
 def _named(selectors: Sequence[str], snapshot: Snapshot, past: History) -> tuple[list[JobId], list[str], list[str]]:
@@ -60,10 +60,10 @@ def _named(selectors: Sequence[str], snapshot: Snapshot, past: History) -> tuple
     return ids, names, [f"job {name} has not ended" for name in live]
 
 
-def ended(record: Record) -> messages.EndedView:
+def ended(record: Record) -> account_answers.EndedView:
     account, failed = record.account, record.state is JobState.FAILED
     command = shlex.join(record.spec.argv)
-    return messages.EndedView(
+    return account_answers.EndedView(
         id=int(record.id),
         name=record.spec.name,
         user=record.spec.user,
@@ -85,7 +85,7 @@ def ended(record: Record) -> messages.EndedView:
     )
 
 
-def _check(request: messages.History | messages.Report) -> None:
+def _check(request: requests.History | requests.Report) -> None:
     for moment in (request.since, request.until):
         if moment is not None and not 0 <= moment <= LATEST:
             raise UsageError("that moment is out of range", "name one between 1970 and 2100")
@@ -98,7 +98,7 @@ def _hours(seconds: float | None) -> float | None:
 # -- report ------------------------------------------------------------------------------------------------------------
 
 
-def report(request: messages.Report, snapshot: Snapshot, past: History, now: Seconds) -> messages.ReportView:
+def report(request: requests.Report, snapshot: Snapshot, past: History, now: Seconds) -> account_answers.ReportView:
     """`snapshot` is read before the store is: a job that ends meanwhile counts as it ended. Raises UsageError."""
     if request.by not in reports.BY:
         raise UsageError(f"there is no report by {request.by}", f"known are {', '.join(reports.BY)}")
@@ -123,18 +123,18 @@ def report(request: messages.Report, snapshot: Snapshot, past: History, now: Sec
 
 
 def _view(
-    request: messages.Report,
+    request: requests.Report,
     found: reports.Report,
     edges: Sequence[Seconds],
     records: Mapping[JobId, Record],
     now: Seconds,
-) -> messages.ReportView:
+) -> account_answers.ReportView:
     pieces = [
-        messages.Piece(
+        account_answers.Piece(
             event_text.stamp(start),
             event_text.stamp(end),
             [
-                messages.UserPiece(user, each.held / HOUR, each.worth / HOUR, each.fair / HOUR)
+                account_answers.UserPiece(user, each.held / HOUR, each.worth / HOUR, each.fair / HOUR)
                 for user, each in piece.items()
             ],
         )
@@ -142,21 +142,21 @@ def _view(
     ]
     bounds = (0.0, *reports.RHO_EDGES)
     bars = zip(bounds, (*reports.RHO_EDGES, None), found.rho_counts, strict=True)
-    return messages.ReportView(
+    return account_answers.ReportView(
         since=event_text.stamp(edges[0]),
         until=event_text.stamp(edges[-1]),
         by=request.by,
         rows=_rows(request.by, found, edges, records),
         total=_row("", found.total, None),
         pieces=pieces,
-        rho_bars=[messages.RhoBar(*each) for each in bars],
+        rho_bars=[account_answers.RhoBar(*each) for each in bars],
         now=event_text.stamp(now),
     )
 
 
 def _rows(
     by: str, found: reports.Report, edges: Sequence[Seconds], records: Mapping[JobId, Record]
-) -> list[messages.ReportRow]:
+) -> list[account_answers.ReportRow]:
     """Days in their order; of all others those with the most GPU hours first."""
     if by == "day":
         days = sorted(((int(key), each) for key, each in found.rows.items()), key=lambda pair: pair[0])
@@ -172,8 +172,8 @@ def _rows(
     return rows
 
 
-def _row(key: str, figures: reports.Figures, record: Record | None) -> messages.ReportRow:
-    return messages.ReportRow(
+def _row(key: str, figures: reports.Figures, record: Record | None) -> account_answers.ReportRow:
+    return account_answers.ReportRow(
         key=key,
         user=record.spec.user if record is not None else "",
         name=record.spec.name if record is not None else "",

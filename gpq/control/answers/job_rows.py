@@ -8,7 +8,7 @@ import msgspec
 
 from gpq.control.answers.reader import Reader
 from gpq.core.model.jobs import Job
-from gpq.rpc.messages import JobView
+from gpq.rpc.job_answers import JobView
 
 FOLDED = 4  # elements in a row that wait for the same, from which on they are one row
 

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from gpq.core.model.jobs import JobState
 from gpq.errors import UsageError
-from gpq.rpc.messages import JobView
+from gpq.rpc.job_answers import JobView
 
 Value = str | float | None
 EXAMPLE = "e.g. gpq status 'user=ana state=running,pending tag~cifar age>2h sort=-goodput limit=10'"

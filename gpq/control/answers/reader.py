@@ -23,7 +23,9 @@ from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 from gpq.core.rounds.reconcile import stuck
 from gpq.core.rounds.rounds import Round
 from gpq.core.state.stragglers import describe, hang, seats, stragglers
-from gpq.rpc.messages import DeviceView, JobView, NodeView, PartView, ProcessView, RankView, StagingView, UserShare
+from gpq.rpc.daemon_answers import UserShare
+from gpq.rpc.job_answers import JobView, PartView, RankView, StagingView
+from gpq.rpc.node_answers import DeviceView, NodeView, ProcessView
 
 MAX_COMMAND = 500  # characters of the command in a row
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from gpq.core.model.jobs import JobSpec, Seat
 from gpq.core.model.units import JobId
 from gpq.errors import UsageError
-from gpq.rpc.messages import ArrayMessage
 from gpq.rpc.placeholders import filled
+from gpq.rpc.requests import ArrayMessage
 
 MOST = 10_000
 PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")

@@ -6,7 +6,7 @@ from gpq.core.model.events import Event, NodeDrained, NodeUndrained
 from gpq.core.model.jobs import HOLDS_DEVICES, Snapshot
 from gpq.core.model.units import NodeId, Seconds
 from gpq.errors import NotFound, UsageError
-from gpq.rpc.messages import Drained
+from gpq.rpc.node_answers import Drained
 
 MAX_REASON = 500  # characters
 

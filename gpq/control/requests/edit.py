@@ -18,7 +18,7 @@ from gpq.core.model.profile import RESIZE
 from gpq.core.model.units import Seconds
 from gpq.errors import Refused, UsageError
 from gpq.outward import NO_TARGETS, Notify
-from gpq.rpc.messages import Edit, SpecMessage
+from gpq.rpc.requests import Edit, SpecMessage
 
 ALWAYS = frozenset({"name", "priority", "time_limit", "retries", "background", "notify", "notify_on", "accept"})
 SIZE = frozenset({"min_gpus", "max_gpus", "rigid"})  # also of a job that runs and can be resized

@@ -36,8 +36,8 @@ from gpq.core.model.profile import FREEDOMS, RESIZE
 from gpq.core.model.units import JobId, Seconds
 from gpq.errors import GpqError, Refused, UsageError
 from gpq.outward import NO_TARGETS, Notify
-from gpq.rpc import messages
-from gpq.rpc.messages import SpecMessage
+from gpq.rpc import job_answers, requests
+from gpq.rpc.requests import SpecMessage
 
 MAX_GPUS = 100_000
 MAX_BATCH = 1 << 40
@@ -146,10 +146,10 @@ def message_of(spec: JobSpec) -> SpecMessage:
     fields |= {"env": dict(spec.env), "level": str(spec.level), "after": [str(one) for one in spec.after]}
     if spec.attributes is not None:
         limits = {name: (soft, hard) for name, soft, hard in spec.attributes.limits}
-        fields["attributes"] = messages.AttributesMessage(spec.attributes.umask, spec.attributes.nice, limits)
+        fields["attributes"] = requests.AttributesMessage(spec.attributes.umask, spec.attributes.nice, limits)
     if spec.proof is not None:
         proof = spec.proof
-        fields["proof"] = messages.ProofMessage(
+        fields["proof"] = requests.ProofMessage(
             proof.program, list(proof.same), list(proof.lost), proof.message, proof.at
         )
     return SpecMessage(**fields)
@@ -374,7 +374,7 @@ def changes(
     judge: Callable[[Job, Seconds, str], Verdict],
     now: Seconds,
     by: str,
-) -> tuple[list[Event], messages.Changed]:
+) -> tuple[list[Event], job_answers.Changed]:
     """The events for all `jobs` (those in `ended` are over) and the answer.
 
     A job that is alone is refused with an error; among others it gets a line in `unchanged`, and the others change.
@@ -412,4 +412,4 @@ def changes(
             elif isinstance(verdict, HoldAsked | RequeueAsked) and job is not None and job.state in HOLDS_DEVICES:
                 lost = warning(job) if job.resumable else ""
                 warnings += [f"job {job.id}: {lost}", *cures(job, RESIZE)] if lost else []
-    return events, messages.Changed(changed, unchanged, said, warnings)
+    return events, job_answers.Changed(changed, unchanged, said, warnings)

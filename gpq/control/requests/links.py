@@ -9,7 +9,8 @@ from gpq.core.model.events import Event, LinkMeasured
 from gpq.core.model.jobs import Snapshot
 from gpq.core.model.units import Seconds
 from gpq.errors import UsageError
-from gpq.rpc.messages import Kept, Measured
+from gpq.rpc.node_answers import Kept
+from gpq.rpc.requests import Measured
 
 BACKENDS = ("gloo", "nccl")
 

@@ -15,7 +15,7 @@ from gpq.core.model.jobs import HOLDS_DEVICES, Snapshot
 from gpq.core.model.nodes import Device, Reservation
 from gpq.core.model.units import DeviceId, Seconds
 from gpq.errors import NotFound, Refused, UsageError
-from gpq.rpc.messages import ReservationView, Reserved
+from gpq.rpc.node_answers import ReservationView, Reserved
 
 LONGEST: Seconds = 366 * 86400.0
 MOST = 1000  # reservations at a time

@@ -24,7 +24,8 @@ from gpq.control.counters import Tally
 from gpq.core.feasibility.reservations import current, devices_of
 from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, JobState
 from gpq.core.model.nodes import DeviceState
-from gpq.rpc.messages import DeviceView, JobView, NodeView
+from gpq.rpc.job_answers import JobView
+from gpq.rpc.node_answers import DeviceView, NodeView
 
 LONGEST_LABEL = 128  # characters
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")

@@ -15,7 +15,7 @@ from gpq.core.model.units import NodeId
 from gpq.daemon.nodes.world import LiveWorld
 from gpq.errors import Refused
 from gpq.policies.registry import POLICIES
-from gpq.rpc.messages import Reloaded
+from gpq.rpc.node_answers import Reloaded
 
 
 class Fleet:

@@ -8,7 +8,7 @@ from itertools import groupby
 from gpq.core.model.actions import Launch
 from gpq.core.model.nodes import Node
 from gpq.core.model.units import NodeId
-from gpq.rpc.messages import LIKE_SLURM
+from gpq.rpc.protocol import LIKE_SLURM
 
 IN_ARRAY = {"GPQ_ARRAY_ID": "JOB_ID", "GPQ_ARRAY_INDEX": "TASK_ID", "GPQ_ARRAY_SIZE": "TASK_COUNT"}
 

@@ -14,7 +14,8 @@ from gpq.core.model.units import JobId, NodeId
 from gpq.daemon.clock.deadlines import deadline, left
 from gpq.errors import GpqError, NodeSilent, NotFound, UsageError
 from gpq.ports import History
-from gpq.rpc.messages import LogChunk, Logs
+from gpq.rpc.job_answers import LogChunk
+from gpq.rpc.requests import Logs
 
 # (node, job, attempt, offset, limit) -> {"data": base64, "offset", "size"}; raises NodeSilent when the node is
 Tail = Callable[[NodeId, JobId, int, int, int], Mapping[str, Any]]

@@ -23,7 +23,8 @@ import msgspec
 from gpq.daemon.clock.deadlines import deadline, left
 from gpq.errors import GpqError, Refused, UsageError
 from gpq.rpc import codec
-from gpq.rpc.messages import MAX_LINE, Request
+from gpq.rpc.protocol import MAX_LINE
+from gpq.rpc.requests import Request
 
 MAX_PER_USER = 64  # connections served at once; more cost more than they gain: each is a thread
 MAX_LOOKS = 16  # beyond those, of commands that only look and wait for no commit: they need no turn

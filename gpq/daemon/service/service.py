@@ -36,8 +36,8 @@ from gpq.daemon.service.server import Peer
 from gpq.daemon.service.submit import Submitting, settled
 from gpq.errors import GpqError, NotFound, UsageError
 from gpq.ports import History
-from gpq.rpc import messages
-from gpq.rpc.messages import Request
+from gpq.rpc import account_answers, daemon_answers, job_answers, node_answers, requests
+from gpq.rpc.requests import Request
 
 MAX_WAIT = 600.0  # seconds that one request may wait
 MAX_ERRAND = 120.0  # seconds
@@ -93,31 +93,31 @@ class Service:
             grace=about.grace, lease=about.lease, notify=about.notify, accept=about.accept,
         )  # fmt: skip
         self._handlers: dict[type[Request], Callable[[Any, Peer], msgspec.Struct]] = {
-            messages.Submit: self._submitting.submit,
-            messages.Status: self._status,
-            messages.History: self._history,
-            messages.Report: self._report,
-            messages.Show: self._show,
-            messages.Why: self._why,
-            messages.Logs: self._read_log,
-            messages.Cancel: self._cancel,
-            messages.Hold: self._hold,
-            messages.Release: self._release,
-            messages.Requeue: self._requeue,
-            messages.Edit: self._edit,
-            messages.Wait: self._wait,
-            messages.Nodes: self._nodes,
-            messages.Drain: self._drain,
-            messages.Undrain: self._undrain,
-            messages.Reserve: self._reserve,
-            messages.Unreserve: self._unreserve,
-            messages.Top: self._top,
-            messages.Complete: self._complete,
-            messages.Errand: self._errand,
-            messages.Measured: self._measured,
-            messages.Info: self._info,
-            messages.Reload: self._reload,
-            messages.Shutdown: self._shutdown,
+            requests.Submit: self._submitting.submit,
+            requests.Status: self._status,
+            requests.History: self._history,
+            requests.Report: self._report,
+            requests.Show: self._show,
+            requests.Why: self._why,
+            requests.Logs: self._read_log,
+            requests.Cancel: self._cancel,
+            requests.Hold: self._hold,
+            requests.Release: self._release,
+            requests.Requeue: self._requeue,
+            requests.Edit: self._edit,
+            requests.Wait: self._wait,
+            requests.Nodes: self._nodes,
+            requests.Drain: self._drain,
+            requests.Undrain: self._undrain,
+            requests.Reserve: self._reserve,
+            requests.Unreserve: self._unreserve,
+            requests.Top: self._top,
+            requests.Complete: self._complete,
+            requests.Errand: self._errand,
+            requests.Measured: self._measured,
+            requests.Info: self._info,
+            requests.Reload: self._reload,
+            requests.Shutdown: self._shutdown,
         }
 
     def handle(self, request: Request, peer: Peer) -> msgspec.Struct:
@@ -147,7 +147,7 @@ class Service:
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
-    def _cancel(self, request: messages.Cancel, peer: Peer) -> messages.CancelResult:
+    def _cancel(self, request: requests.Cancel, peer: Peer) -> job_answers.CancelResult:
         """Ask, then wait until each job has left the snapshot: it does so only when none of its processes is left."""
         controller = self._controller
         now = controller.world.now
@@ -173,7 +173,7 @@ class Service:
         cancelled = [name for name in cancelled if name not in given_up]
         ended = [int(name) for name in names if name not in remaining and int(name) not in {*cancelled, *given_up}]
         waiting = {int(name): said for name, said in self._unheard(names).items() if said and name in remaining}
-        return messages.CancelResult(
+        return job_answers.CancelResult(
             cancelled, ended, [int(name) for name in names if name in remaining], waiting, given_up
         )
 
@@ -189,16 +189,16 @@ class Service:
                 told[name] = str(silent)
         return told
 
-    def _hold(self, request: messages.Hold, peer: Peer) -> messages.Changed:
+    def _hold(self, request: requests.Hold, peer: Peer) -> job_answers.Changed:
         return self._change(request.jobs, job_requests.hold, peer)
 
-    def _release(self, request: messages.Release, peer: Peer) -> messages.Changed:
+    def _release(self, request: requests.Release, peer: Peer) -> job_answers.Changed:
         return self._change(request.jobs, job_requests.release, peer)
 
-    def _requeue(self, request: messages.Requeue, peer: Peer) -> messages.Changed:
+    def _requeue(self, request: requests.Requeue, peer: Peer) -> job_answers.Changed:
         return self._change(request.jobs, job_requests.requeue, peer)
 
-    def _edit(self, request: messages.Edit, peer: Peer) -> messages.Changed:
+    def _edit(self, request: requests.Edit, peer: Peer) -> job_answers.Changed:
         edit.check(request)
         controller, past = self._controller, self._past
         names = resolve(request.jobs, controller.snapshot, past)
@@ -208,7 +208,7 @@ class Service:
         asked = None if words is None else dependencies.dependencies(words, controller.snapshot, past)
         notify = self._submitting.targets(request.changes.get("notify"))
 
-        def build(snapshot: Snapshot) -> tuple[Sequence[Any], messages.Changed]:
+        def build(snapshot: Snapshot) -> tuple[Sequence[Any], job_answers.Changed]:
             ended = [name for name in names if name not in snapshot.jobs]
             over = past.history(ids=ended) if ended else []
             ends = edit.judge(request, asked, snapshot, lambda ids: past.history(ids=ids), self._fleet.names, notify)
@@ -218,35 +218,35 @@ class Service:
 
     def _change(
         self, selectors: Sequence[str], judge: Callable[[Job, float, str], job_requests.Verdict], peer: Peer
-    ) -> messages.Changed:
+    ) -> job_answers.Changed:
         controller = self._controller
         now = controller.world.now
         names = resolve(selectors, controller.snapshot, self._past)
 
-        def build(snapshot: Snapshot) -> tuple[Sequence[Any], messages.Changed]:
+        def build(snapshot: Snapshot) -> tuple[Sequence[Any], job_answers.Changed]:
             ended = [name for name in names if name not in snapshot.jobs]
             over = self._past.history(ids=ended) if ended else []
             return job_requests.changes(snapshot, names, over, judge, now(), peer.user)
 
         return controller.ask(build)
 
-    def _drain(self, request: messages.Drain, peer: Peer) -> messages.Drained:
+    def _drain(self, request: requests.Drain, peer: Peer) -> node_answers.Drained:
         ask, now = self._controller.ask, self._controller.world.now
         return ask(lambda snapshot: drain.drain(snapshot, request.node, request.reason, now(), peer.user))
 
-    def _undrain(self, request: messages.Undrain, peer: Peer) -> messages.Drained:
+    def _undrain(self, request: requests.Undrain, peer: Peer) -> node_answers.Drained:
         ask, now = self._controller.ask, self._controller.world.now
         return ask(lambda snapshot: drain.undrain(snapshot, request.node, now(), peer.user))
 
-    def _reserve(self, request: messages.Reserve, peer: Peer) -> messages.Reserved:
+    def _reserve(self, request: requests.Reserve, peer: Peer) -> node_answers.Reserved:
         ask, now, r = self._controller.ask, self._controller.world.now, request
         return ask(lambda snapshot: reserve.reserve(snapshot, r.node, r.gpus, r.user, r.start, r.end, now(), peer.user))
 
-    def _unreserve(self, request: messages.Unreserve, peer: Peer) -> messages.Reserved:
+    def _unreserve(self, request: requests.Unreserve, peer: Peer) -> node_answers.Reserved:
         ask, now = self._controller.ask, self._controller.world.now
         return ask(lambda snapshot: reserve.unreserve(snapshot, request.id, now(), peer.user))
 
-    def _errand(self, request: messages.Errand, peer: Peer) -> messages.ErrandResult:
+    def _errand(self, request: requests.Errand, peer: Peer) -> node_answers.ErrandResult:
         """A server that does not answer is an answer too; one that there is not is none."""
         node = drain.known(self._controller.snapshot, request.node)
         if not 0 < request.wait <= MAX_ERRAND:
@@ -256,17 +256,17 @@ class Service:
             answer = self._run_errand(node, request.errand, request.fields, request.wait)
         except GpqError as error:
             answer = {"error": error.message}
-        return messages.ErrandResult(request.node, answer, time.monotonic() - begin)
+        return node_answers.ErrandResult(request.node, answer, time.monotonic() - begin)
 
-    def _measured(self, request: messages.Measured, peer: Peer) -> messages.Kept:
+    def _measured(self, request: requests.Measured, peer: Peer) -> node_answers.Kept:
         ask, now = self._controller.ask, self._controller.world.now
         return ask(lambda snapshot: links.measured(snapshot, request, now()))
 
-    def _reload(self, request: messages.Reload, peer: Peer) -> messages.Reloaded:
+    def _reload(self, request: requests.Reload, peer: Peer) -> node_answers.Reloaded:
         return self._fleet.reload(force=request.force)
 
-    def _shutdown(self, request: messages.Shutdown, peer: Peer) -> messages.DaemonInfo:
-        answer = self._info(messages.Info(), peer)
+    def _shutdown(self, request: requests.Shutdown, peer: Peer) -> daemon_answers.DaemonInfo:
+        answer = self._info(requests.Info(), peer)
         self._end()
         return answer
 
@@ -286,14 +286,14 @@ class Service:
                 first = False
             return live
 
-    def _wait(self, request: messages.Wait, peer: Peer) -> messages.JobList:
+    def _wait(self, request: requests.Wait, peer: Peer) -> job_answers.JobList:
         names = resolve(request.jobs, self._controller.snapshot, self._past)
         self._until_gone(names, request.wait, peer.crowded)
         return self._rows(names)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    def _status(self, request: messages.Status, peer: Peer) -> messages.JobList:
+    def _status(self, request: requests.Status, peer: Peer) -> job_answers.JobList:
         known = set(JobState)
         for state in request.states:
             if state not in known:
@@ -327,7 +327,7 @@ class Service:
         unseen = max(ended - len(recent), 0)
         if request.query:
             rows = query.answer(rows)
-        return messages.JobList(
+        return job_answers.JobList(
             rows,
             total=len(reader.snapshot.jobs) + ended,
             hidden=0 if users or states or request.query else unseen,
@@ -336,13 +336,13 @@ class Service:
             warnings=[*reader.warnings(), *(_unsearched(unseen) if request.query and len(recent) == searched else [])],
         )
 
-    def _rows(self, names: Sequence[JobId]) -> messages.JobList:
+    def _rows(self, names: Sequence[JobId]) -> job_answers.JobList:
         """Exactly these jobs, in this order."""
         reader = self._reader()
         past = [name for name in names if name not in reader.snapshot.jobs]
         ended = {job.id: job for job in self._past.history(ids=past)} if past else {}
         found = [reader.snapshot.jobs.get(name) or ended.get(name) for name in names]
-        return messages.JobList(
+        return job_answers.JobList(
             reader.jobs(job for job in found if job is not None),
             total=len(reader.snapshot.jobs) + self._past.ended_count(),
             now=event_text.stamp(reader.now),
@@ -360,43 +360,43 @@ class Service:
             job = ended[0]
         return reader, job
 
-    def _show(self, request: messages.Show, peer: Peer) -> messages.JobDetail:
+    def _show(self, request: requests.Show, peer: Peer) -> job_answers.JobDetail:
         reader, job = self._find(request.job)
         told = detail.detail(reader, job, self._past.events(job=job.id))
         notes = self.notes(job.id)
         return msgspec.structs.replace(told, notices=[*told.notices, *notes]) if notes else told
 
-    def _history(self, request: messages.History, peer: Peer) -> messages.HistoryList:
+    def _history(self, request: requests.History, peer: Peer) -> account_answers.HistoryList:
         controller = self._controller
         return job_history.history(request, controller.snapshot, self._past, controller.world.now())
 
-    def _report(self, request: messages.Report, peer: Peer) -> messages.ReportView:
+    def _report(self, request: requests.Report, peer: Peer) -> account_answers.ReportView:
         controller = self._controller
         return job_history.report(request, controller.snapshot, self._past, controller.world.now())
 
-    def _why(self, request: messages.Why, peer: Peer) -> messages.Explanation:
+    def _why(self, request: requests.Why, peer: Peer) -> job_answers.Explanation:
         return detail.explanation(*self._find(request.job))
 
-    def _read_log(self, request: messages.Logs, peer: Peer) -> messages.LogChunk:
+    def _read_log(self, request: requests.Logs, peer: Peer) -> job_answers.LogChunk:
         name = single(request.job, self._controller.snapshot, self._past)
         return self._logs.read(name, request, peer.crowded)
 
-    def _nodes(self, request: messages.Nodes, peer: Peer) -> messages.NodeList:
+    def _nodes(self, request: requests.Nodes, peer: Peer) -> node_answers.NodeList:
         reader = self._reader()
         for name in request.names:
             drain.known(reader.snapshot, name)
         snapshot, now = reader.snapshot, reader.now
         wanted = set(request.names) or set(map(str, snapshot.nodes))
         held = [reserve.view(snapshot, each, now) for each in current(snapshot, now) if each.node in wanted]
-        return messages.NodeList(reader.nodes(request.names), held)
+        return node_answers.NodeList(reader.nodes(request.names), held)
 
-    def _top(self, request: messages.Top, peer: Peer) -> messages.TopLook:
+    def _top(self, request: requests.Top, peer: Peer) -> daemon_answers.TopLook:
         reader = self._reader()
         live = [job for _, job in sorted(reader.snapshot.jobs.items())]
         jobs = self._looked_at(reader, live, request)
         journal = self._past.events(kinds=detail.CHANGES, limit=CHANGES_IN_TOP)
         took = list(self._controller.round_seconds)
-        return messages.TopLook(
+        return daemon_answers.TopLook(
             nodes=reader.nodes(),
             jobs=jobs,
             users=reader.users(),
@@ -409,7 +409,7 @@ class Service:
             states=Counter(str(job.state) for job in live),
         )
 
-    def _looked_at(self, reader: Reader, live: list[Job], request: messages.Top) -> list[messages.JobView]:
+    def _looked_at(self, reader: Reader, live: list[Job], request: requests.Top) -> list[job_answers.JobView]:
         """It is asked for every second, so that few of the jobs that ended are searched."""
         query = query_language.parse(request.query)
         if request.jobs:
@@ -421,16 +421,16 @@ class Service:
         )
         return query.answer(reader.jobs([*live, *(job for job in found if job.id not in reader.snapshot.jobs)]))
 
-    def _complete(self, request: messages.Complete, peer: Peer) -> messages.Words:
+    def _complete(self, request: requests.Complete, peer: Peer) -> daemon_answers.Words:
         return words(self._reader(), self._past, request)
 
-    def _info(self, request: messages.Info, peer: Peer) -> messages.DaemonInfo:
+    def _info(self, request: requests.Info, peer: Peer) -> daemon_answers.DaemonInfo:
         controller, about = self._controller, self._about
         snapshot = controller.snapshot
         took = list(controller.round_seconds)
         now = controller.world.now()
         metrics, problem = self.metrics()
-        return messages.DaemonInfo(
+        return daemon_answers.DaemonInfo(
             pid=os.getpid(),
             version=gpq.__version__,
             home=paths.home(),

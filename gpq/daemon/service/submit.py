@@ -26,7 +26,7 @@ from gpq.daemon.clock.deadlines import deadline, left
 from gpq.daemon.service.server import Peer
 from gpq.errors import Refused
 from gpq.ports import History
-from gpq.rpc import messages
+from gpq.rpc import job_answers, requests
 
 NOTHING: Mapping[str, Sequence[str]] = MappingProxyType({})
 ENDING_PATIENCE = 10.0  # until a job that has left the snapshot is in the history
@@ -70,7 +70,7 @@ class Submitting:
         self._grace, self._lease, self._notify, self._accept = grace, lease, notify, accept
         self._born = deadline(0.0)
 
-    def submit(self, request: messages.Submit, peer: Peer) -> msgspec.Struct:
+    def submit(self, request: requests.Submit, peer: Peer) -> msgspec.Struct:
         """Submitted, or what a dry run came to. Raises GpqError; nothing is queued then."""
         notify = self.targets(request.spec.notify)
         spec = job_requests.spec_of(request.spec, peer.user, peer.uid, self._grace, self._lease, notify)
@@ -88,14 +88,14 @@ class Submitting:
             keep_archive(spec.code)
         now = self._controller.world.now
 
-        def build(snapshot: Snapshot) -> tuple[Sequence[Any], messages.Submitted]:
+        def build(snapshot: Snapshot) -> tuple[Sequence[Any], job_answers.Submitted]:
             job_requests.fits(snapshot, spec, self._configured())
             awaits = self._awaited(wanted, snapshot)
             specs = _specs(request, spec, snapshot)
             events = job_requests.submitted(snapshot, specs, awaits, now(), held=request.held)
             state = JobState.HELD if request.held else JobState.PENDING
             jobs = [int(event.job) for event in events if isinstance(event, Submitted)]
-            answer = messages.Submitted(snapshot.next_id, spec.name, str(state), warnings(spec), jobs)
+            answer = job_answers.Submitted(snapshot.next_id, spec.name, str(state), warnings(spec), jobs)
             return events, answer
 
         return settled(self._controller, build)
@@ -118,7 +118,7 @@ class Submitting:
                 timeout=left(self._born + pace.FIRST_NEWS),
             )
 
-    def _dry_run(self, request: messages.Submit, spec: JobSpec) -> messages.DryRun:
+    def _dry_run(self, request: requests.Submit, spec: JobSpec) -> job_answers.DryRun:
         """A round on a copy that is thrown away. Of an array the first job is told of."""
         controller = self._controller
         now = controller.world.now()
@@ -142,10 +142,10 @@ class Submitting:
         if len(specs) > 1:
             at_once = sum(JobId(name + place) in starting for place in range(len(specs)))
             reasons = [*reasons, f"{at_once} of {len(specs)} jobs would start at once"]
-        return messages.DryRun(state, reader.parts(placement), reasons, [*reader.warnings(), *warnings(spec)])
+        return job_answers.DryRun(state, reader.parts(placement), reasons, [*reader.warnings(), *warnings(spec)])
 
 
-def _specs(request: messages.Submit, spec: JobSpec, snapshot: Snapshot) -> list[JobSpec]:
+def _specs(request: requests.Submit, spec: JobSpec, snapshot: Snapshot) -> list[JobSpec]:
     return [spec] if request.array is None else list(arrays.elements(spec, request.array, JobId(snapshot.next_id)))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpq.options.directives import sbatch_sizes
 from gpq.options.parsing import sweeps
-from gpq.rpc.messages import LIKE_SLURM
+from gpq.rpc.protocol import LIKE_SLURM
 
 if TYPE_CHECKING:
     from gpq.options.directives.script_directives import Script

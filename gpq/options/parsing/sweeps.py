@@ -11,7 +11,7 @@ from gpq.errors import UsageError
 from gpq.options.parsing import sweep_values
 from gpq.options.parsing.sweep_values import MOST
 from gpq.rpc import placeholders
-from gpq.rpc.messages import ArrayMessage, SpecMessage
+from gpq.rpc.requests import ArrayMessage, SpecMessage
 
 EXAMPLE = "write for example --array 0-99, --array 0-99%4 (4 at once) or --array 1,3,8-20:4"
 SWEEP_EXAMPLE = "write for example --sweep lr=1e-3,1e-2 or --sweep seed=0..9"

@@ -19,7 +19,7 @@ from gpq.core.model.jobs import TERMINAL, Config, Job, JobState, Wish
 from gpq.core.model.nodes import Device, Node, NodeState
 from gpq.core.model.profile import LossPoint, Profile
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
-from gpq.rpc.messages import NodeView
+from gpq.rpc.node_answers import NodeView
 from gpq.sim.measurements.ground_truth import Task
 from gpq.sim.measurements.timings import NotMeasured
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import datetime
 
 from gpq.errors import UsageError
-from gpq.rpc.messages import Piece, ReportRow, ReportView
+from gpq.rpc.account_answers import Piece, ReportRow, ReportView
 from gpq.views.accounts import hours, report_columns
 from gpq.views.pictures import svg
 from gpq.views.plain import duration, fit, moment, number

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gpq.rpc.messages import JobView, TopView
+from gpq.rpc.daemon_answers import TopView
+from gpq.rpc.job_answers import JobView
 from gpq.views import plain
 from gpq.views.plain import safe
 from gpq.views.queue import ENDED

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rich.text import Text
 
-from gpq.rpc.messages import JobView
+from gpq.rpc.job_answers import JobView
 from gpq.views import plain
 from gpq.views.plain import duration, number, safe
 from gpq.views.queue import named, percent, remark

@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gpq.rpc.messages import Explanation, JobDetail, JobView
+from gpq.rpc.job_answers import Explanation, JobDetail, JobView
 from gpq.views import detail, explanation, goodput_curve, loss_curve, plain
 from gpq.views.plain import duration, number, safe, wrapped
 from gpq.views.queue import percent

@@ -14,7 +14,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from gpq.rpc.messages import DeviceView, EventView, JobView, NodeView, TopLook, TopView
+from gpq.rpc.daemon_answers import TopLook, TopView
+from gpq.rpc.job_answers import EventView, JobView
+from gpq.rpc.node_answers import DeviceView, NodeView
 from gpq.views import plain
 from gpq.views.nodes import memory, occupant, utilisation
 from gpq.views.plain import duration, number, safe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from gpq.rpc.messages import DeviceView, NodeView, ProcessView
+from gpq.rpc.node_answers import DeviceView, NodeView, ProcessView
 from gpq.views.nodes import gib, memory, seen, utilisation
 from gpq.views.plain import moment, safe
 from gpq.views.top.once import owned

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gpq.rpc.messages import JobView
+from gpq.rpc.job_answers import JobView
 from gpq.views import plain
 from gpq.views.plain import safe
 

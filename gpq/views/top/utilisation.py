@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from gpq.rpc.messages import JobView, NodeView
+from gpq.rpc.job_answers import JobView
+from gpq.rpc.node_answers import NodeView
 from gpq.views import plain
 
 PIECE = 15.0  # seconds that one character stands for

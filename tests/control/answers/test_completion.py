@@ -10,7 +10,7 @@ import pytest
 from gpq.control.answers.completion import MOST_WORDS, some, words
 from gpq.control.answers.reader import Reader
 from gpq.core.model.jobs import Job, JobState, Level, Wish
-from gpq.rpc.messages import Complete
+from gpq.rpc.requests import Complete
 from gpq.store.memory import MemoryStore
 from tests.support.builders import job, node, on, running, snapshot
 

@@ -20,7 +20,7 @@ from gpq.core.accounting import accrual
 from gpq.core.model.jobs import Config, JobState, Snapshot
 from gpq.errors import NotFound, UsageError
 from gpq.policies.registry import policy
-from gpq.rpc import messages
+from gpq.rpc import requests
 from gpq.sim.world import SimWorld
 from gpq.store.memory import MemoryStore
 from gpq.store.sqlite import SqliteStore
@@ -86,7 +86,7 @@ def test_what_training_jobs_did_is_what_their_gpus_were_worth(life: tuple[Memory
 def test_the_report_is_what_the_jobs_say(life: tuple[MemoryStore, Snapshot, float]) -> None:
     store, state, now = life
     jobs = {job.spec.user: job for job in store.history()}
-    answer = job_history.report(messages.Report(), state, store, now)
+    answer = job_history.report(requests.Report(), state, store, now)
     rows = {row.key: row for row in answer.rows}
     for user, job in jobs.items():
         assert rows[user].gpu_hours == pytest.approx(job.service / HOUR)
@@ -97,7 +97,7 @@ def test_the_report_is_what_the_jobs_say(life: tuple[MemoryStore, Snapshot, floa
     assert sum(row.share or 0.0 for row in answer.rows) == pytest.approx(1.0)
     assert sum(row.fair_share or 0.0 for row in answer.rows) == pytest.approx(1.0)
     assert sum(bar.jobs for bar in answer.rho_bars) == 2
-    history = job_history.history(messages.History(), state, store, now)
+    history = job_history.history(requests.History(), state, store, now)
     assert sum(row.gpu_hours for row in history.jobs) == pytest.approx(answer.total.gpu_hours)
     assert [row.ended_at for row in history.jobs] == sorted(row.ended_at for row in history.jobs)
 
@@ -111,16 +111,16 @@ def test_a_report_in_the_middle_of_a_life_counts_what_runs_and_the_rest_follows(
         assert news is not None
         controller.step(news)
     now = world.now()
-    part = {row.key: row for row in job_history.report(messages.Report(), controller.snapshot, store, now).rows}
+    part = {row.key: row for row in job_history.report(requests.Report(), controller.snapshot, store, now).rows}
     live = {job.spec.user: job for job in controller.snapshot.jobs.values()}
     for user, job in live.items():
         assert part[user].gpu_hours == pytest.approx(job.service_at(now) / HOUR)
     assert (part["ana"].goodput_hours or 0.0) > 0
     controller.run()
-    whole = job_history.report(messages.Report(), controller.snapshot, store, world.now())
+    whole = job_history.report(requests.Report(), controller.snapshot, store, world.now())
     cut = {
         row.key: row
-        for row in job_history.report(messages.Report(until=now), controller.snapshot, store, world.now()).rows
+        for row in job_history.report(requests.Report(until=now), controller.snapshot, store, world.now()).rows
     }
     assert cut["ana"].gpu_hours == pytest.approx(part["ana"].gpu_hours), "the same window, asked later"
     assert whole.total.gpu_hours > sum(row.gpu_hours for row in cut.values())
@@ -130,7 +130,7 @@ def test_names_are_all_jobs_of_that_name_and_what_is_wrong_is_said(life: tuple[M
     store, state, now = life
 
     def told(**asked: object) -> list[int]:
-        return [row.id for row in job_history.history(messages.History(**asked), state, store, now).jobs]  # type: ignore[arg-type]
+        return [row.id for row in job_history.history(requests.History(**asked), state, store, now).jobs]  # type: ignore[arg-type]
 
     assert told(jobs=["first"]) == [1]
     assert sorted(told(jobs=["first", "2-3"])) == [1, 2, 3]
@@ -138,39 +138,39 @@ def test_names_are_all_jobs_of_that_name_and_what_is_wrong_is_said(life: tuple[M
     assert sorted(told(states=["completed"])) == [1, 2, 3]
     assert told(since=now + 1) == []
     assert len(told(limit=1)) == 1
-    assert job_history.history(messages.History(limit=1), state, store, now).hidden == 2
+    assert job_history.history(requests.History(limit=1), state, store, now).hidden == 2
     with pytest.raises(UsageError, match="`running` is no state of a job that ended"):
         told(states=["running"])
     with pytest.raises(NotFound):
         told(jobs=["nobody"])
     with pytest.raises(UsageError, match="no report by moon"):
-        job_history.report(messages.Report(by="moon"), state, store, now)
+        job_history.report(requests.Report(by="moon"), state, store, now)
 
 
 @pytest.mark.parametrize("moment", [float("nan"), float("inf"), -1.0, 1e300])
 def test_moments_that_are_none_are_refused(moment: float) -> None:
-    for asked in (messages.Report(since=moment), messages.Report(until=moment)):
+    for asked in (requests.Report(since=moment), requests.Report(until=moment)):
         with pytest.raises(UsageError):
             job_history.report(asked, Snapshot(), MemoryStore(), 1000.0)
     with pytest.raises(UsageError):
-        job_history.history(messages.History(since=moment), Snapshot(), MemoryStore(), 1000.0)
+        job_history.history(requests.History(since=moment), Snapshot(), MemoryStore(), 1000.0)
 
 
 def test_a_report_begins_no_earlier_than_there_is_something_to_report(
     life: tuple[MemoryStore, Snapshot, float],
 ) -> None:
     store, state, now = life
-    early = job_history.report(messages.Report(since=0.0), state, store, now)
-    assert early == job_history.report(messages.Report(), state, store, now)
+    early = job_history.report(requests.Report(since=0.0), state, store, now)
+    assert early == job_history.report(requests.Report(), state, store, now)
     assert early.since == event_text.stamp(1.0)
 
 
 def test_a_window_that_has_not_begun_is_empty(life: tuple[MemoryStore, Snapshot, float]) -> None:
     store, state, now = life
     for by in ("user", "job", "server", "day"):
-        answer = job_history.report(messages.Report(since=now + 100, by=by), state, store, now)
+        answer = job_history.report(requests.Report(since=now + 100, by=by), state, store, now)
         assert (answer.rows, answer.total.gpu_hours, answer.since) == ([], 0.0, answer.until)
-        empty = job_history.report(messages.Report(by=by), Snapshot(), MemoryStore(), now)
+        empty = job_history.report(requests.Report(by=by), Snapshot(), MemoryStore(), now)
         assert (empty.rows, empty.total.jobs) == ([], 0)
 
 
@@ -180,11 +180,11 @@ def test_the_database_of_the_first_release_has_times_and_no_costs(tmp_path: Path
     shutil.copy(FIXTURES / "v0.1.0.db", path)
     with closing(SqliteStore(str(path))) as store:
         state = replace(store.load(), now=time.time())
-        rows = job_history.history(messages.History(limit=0), state, store, state.now).jobs
+        rows = job_history.history(requests.History(limit=0), state, store, state.now).jobs
         assert len(rows) == store.ended_count() > 0
         assert all((row.goodput_hours, row.restart_gpu_hours, row.rho) == (None, None, None) for row in rows)
         for by in ("user", "job", "server", "day"):
-            answer = job_history.report(messages.Report(by=by), state, store, state.now)
+            answer = job_history.report(requests.Report(by=by), state, store, state.now)
             ended = sum(job.service for job in store.history())
             live = sum(job.service_at(state.now) for job in state.jobs.values())
             assert answer.total.gpu_hours == pytest.approx((ended + live) / HOUR)

@@ -10,7 +10,7 @@ from gpq.control.answers.job_rows import screen
 from gpq.control.answers.reader import Reader
 from gpq.core.model.jobs import Job, Seat, Snapshot
 from gpq.core.model.units import JobId
-from gpq.rpc.messages import JobList
+from gpq.rpc.job_answers import JobList
 from gpq.views.queue import lines
 from tests.support.builders import black_box, node, on, running, snapshot
 

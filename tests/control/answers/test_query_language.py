@@ -8,7 +8,7 @@ import pytest
 
 from gpq.control.answers.query_language import FIELDS, MOMENTS, parse
 from gpq.errors import UsageError
-from gpq.rpc.messages import JobView
+from gpq.rpc.job_answers import JobView
 from tests.cli.served import job
 
 ROWS = [

@@ -13,8 +13,8 @@ from gpq.core.model.jobs import JobSpec, JobState, Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.state.apply_events import fold
 from gpq.errors import NotFound, UsageError
-from gpq.rpc.messages import ArrayMessage
 from gpq.rpc.placeholders import filled
+from gpq.rpc.requests import ArrayMessage
 from gpq.store.memory import MemoryStore
 from tests.support import builders
 from tests.support.builders import black_box

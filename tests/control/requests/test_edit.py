@@ -17,7 +17,7 @@ from gpq.core.model.profile import Habit
 from gpq.core.model.units import JobId
 from gpq.errors import GpqError, Refused, UsageError
 from gpq.outward import Notify
-from gpq.rpc.messages import Edit
+from gpq.rpc.requests import Edit
 from tests.support import builders
 from tests.support.builders import DECLARED, black_box, node, on, spec
 

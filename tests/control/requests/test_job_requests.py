@@ -15,7 +15,7 @@ from gpq.core.model.jobs import Job, JobSpec, JobState, Level, Proof, Snapshot, 
 from gpq.core.model.nodes import NodeState
 from gpq.core.model.units import JobId
 from gpq.errors import GpqError, NotFound, Refused, UsageError
-from gpq.rpc.messages import AttributesMessage, ProofMessage, SpecMessage
+from gpq.rpc.requests import AttributesMessage, ProofMessage, SpecMessage
 from gpq.store.memory import MemoryStore
 from tests.support import builders
 from tests.support.builders import DECLARED, black_box, node, on, spec

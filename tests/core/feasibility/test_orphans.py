@@ -15,7 +15,7 @@ from gpq.core.model.nodes import Stranger
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.rounds.rounds import decide
 from gpq.policies.registry import POLICIES, policy
-from gpq.rpc.messages import NodeList
+from gpq.rpc.node_answers import NodeList
 from gpq.views.nodes import lines
 from tests.support.builders import black_box, job, node, snapshot
 

@@ -19,7 +19,8 @@ from gpq.core.model.units import JobId
 from gpq.daemon.notifications.notifier import Notifier
 from gpq.errors import NodeSilent, UsageError
 from gpq.notify.worker_pool import Courier
-from gpq.rpc.messages import Cancel, CancelResult, JobDetail, JobList, Show, Status, Wait
+from gpq.rpc.job_answers import CancelResult, JobDetail, JobList
+from gpq.rpc.requests import Cancel, Show, Status, Wait
 from gpq.store.sqlite import SqliteStore
 from tests.daemon.daemons import Daemon, daemon
 from tests.support import commands
