@@ -21,7 +21,8 @@ from pathlib import Path
 
 from gpq.client.connection import Connection
 from gpq.core.model.events import Event, Exited, Launched, Started, Submitted
-from gpq.core.model.jobs import BatchOrder, Exit, JobSpec, Level, Placement
+from gpq.core.model.jobs import JobSpec, Level
+from gpq.core.model.placements import BatchOrder, Exit, Placement
 from gpq.core.model.profile import Declared, Profile, ProfileRow
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.state.apply_events import fold

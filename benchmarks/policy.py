@@ -17,7 +17,7 @@ from statistics import mean
 
 from policy_cases import Bench, Case, Figures, Report, above_1, jct, rho_max, rho_p95, seconds
 
-from gpq.core.model.jobs import Config
+from gpq.core.model.snapshot import Config
 from gpq.sim.measurements.sources import Charges
 from gpq.sim.replay.rules import Rules
 

@@ -20,9 +20,11 @@ from statistics import median
 import numpy as np
 
 from gpq.core.goodput import goodput as gp
-from gpq.core.model.jobs import Job, JobSpec, JobState, Level, Placement, Snapshot
+from gpq.core.model.jobs import Job, JobSpec, JobState, Level
 from gpq.core.model.nodes import Device, Node, NodeState
+from gpq.core.model.placements import Placement
 from gpq.core.model.profile import Declared, Noise, Profile, ProfileRow, Progress
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.rounds.rounds import decide
 from gpq.policies.registry import policy

@@ -28,8 +28,10 @@ from round import Rng, cluster, profile, truth
 
 from gpq.core.goodput import goodput as gp
 from gpq.core.model.events import TimingSums
-from gpq.core.model.jobs import BatchOrder, Job, JobSpec, JobState, Level, Shape, Snapshot
+from gpq.core.model.jobs import Job, JobSpec, JobState, Level
+from gpq.core.model.placements import BatchOrder, Shape
 from gpq.core.model.profile import Noise, Profile
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.rounds.rounds import decide
 from gpq.core.state.learn_profile import merge, rested

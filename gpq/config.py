@@ -81,7 +81,7 @@ class FileConfig:
     seed: int = 0  # of policies that search at random
     metrics: str = ""  # [ADDR:]PORT to serve Prometheus metrics on; "" = none are served
     events: bool = True  # a round also when something happens; off: by the timer alone
-    by_user: bool = True  # this and what follows: what `goodput` uses beyond Pollux (gpq.core.model.jobs.Config)
+    by_user: bool = True  # this and what follows: what `goodput` uses beyond Pollux (gpq.core.model.snapshot.Config)
     use_length: bool = True
     fairness_floor: bool = True
     use_priors: bool = True

@@ -9,7 +9,8 @@ from typing import Protocol
 from gpq.core.accounting.usage import Record
 from gpq.core.model.actions import Action
 from gpq.core.model.events import Event
-from gpq.core.model.jobs import Job, Snapshot
+from gpq.core.model.jobs import Job
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 
 

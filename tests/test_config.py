@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from gpq.config import FileConfig, parse
-from gpq.core.model.jobs import Config
+from gpq.core.model.snapshot import Config
 from gpq.errors import UsageError
 
 OWN = {

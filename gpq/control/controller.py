@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 from gpq.control.counters import Tally
 from gpq.core.feasibility import environments
 from gpq.core.model.events import EnvironmentSeen, Event, NodeSeen, NodeSilent, Submitted
-from gpq.core.model.jobs import Config, Job, Snapshot
+from gpq.core.model.jobs import Job
 from gpq.core.model.policy import Policy
+from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.core.rounds.reconcile import not_from_the_future
 from gpq.core.rounds.rounds import Decision, Round, decide, due, next_round

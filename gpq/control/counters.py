@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from gpq.core.model.events import Launched, Profiled
-from gpq.core.model.jobs import Snapshot
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import Seconds
 from gpq.core.rounds.rounds import Decision
 from gpq.core.state import learn_profile

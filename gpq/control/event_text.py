@@ -8,7 +8,8 @@ from signal import Signals
 from gpq.core.feasibility.checkpoints import size
 from gpq.core.feasibility.device_status import place_of
 from gpq.core.model import events as facts
-from gpq.core.model.jobs import BatchOrder, Exit, Job, JobState, Placement
+from gpq.core.model.jobs import Job, JobState
+from gpq.core.model.placements import BatchOrder, Exit, Placement
 from gpq.core.model.units import Seconds
 from gpq.core.state.lifecycle import is_doubtful
 from gpq.rpc.job_answers import EventView

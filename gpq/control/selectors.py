@@ -7,7 +7,8 @@ import difflib
 import re
 from collections.abc import Callable, Sequence
 
-from gpq.core.model.jobs import TERMINAL, Job, JobState, Snapshot
+from gpq.core.model.jobs import TERMINAL, Job, JobState
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.errors import NotFound, UsageError
 from gpq.ports import History

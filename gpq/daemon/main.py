@@ -25,7 +25,8 @@ import gpq
 from gpq import attributes, config, daemon, outward, paths
 from gpq.connectors import environment
 from gpq.control.controller import Controller
-from gpq.core.model.jobs import Attributes, Config
+from gpq.core.model.jobs import Attributes
+from gpq.core.model.snapshot import Config
 from gpq.daemon.clock.epoch import Reign
 from gpq.daemon.files.garbage_collection import Keeper
 from gpq.daemon.nodes.registry import Fleet

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpq.core.model.jobs import Allotment, Job, Placement, Snapshot
+from gpq.core.model.jobs import Allotment, Job
+from gpq.core.model.placements import Placement
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.policies.shared.eligible import waiting
 from gpq.policies.shared.gangs import Seats

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpq.core.model.jobs import Allotment, Snapshot
+from gpq.core.model.jobs import Allotment
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.policies.shared.greedy import Gain, allot
 from gpq.policies.shared.sizing import Contender, entrants

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from gpq.core.feasibility.shapes import shape_now
 from gpq.core.goodput import estimates
-from gpq.core.model.jobs import Allotment, Job, Level, Shape, Snapshot
+from gpq.core.model.jobs import Allotment, Job, Level
+from gpq.core.model.placements import Shape
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.policies.shared.eligible import configurations, contest, priority_weight
 from gpq.policies.shared.packing import pack

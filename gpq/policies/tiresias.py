@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpq.core.model.jobs import Allotment, Job, Snapshot, arrival
+from gpq.core.model.jobs import Allotment, Job, arrival
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.policies.shared.eligible import eligible
 from gpq.policies.shared.gangs import seat_all

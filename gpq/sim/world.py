@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 
 from gpq.core.model.actions import Action, Forget, Launch, Prepare, Retune, Stop
 from gpq.core.model.events import EnvironmentSeen, Event, Exited, NodeSeen, Profiled, Started, Submitted, TimingSums
-from gpq.core.model.jobs import BatchOrder, Exit, Placement, Snapshot
 from gpq.core.model.nodes import Node
+from gpq.core.model.placements import BatchOrder, Exit, Placement
 from gpq.core.model.profile import Noise, Progress
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.sim.measurements.programs import Program, default_batch, gain_of, step_seconds
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from gpq.core.accounting.usage import Record, record_of
 from gpq.core.model.events import EPHEMERAL, Event
-from gpq.core.model.jobs import Job, Snapshot
+from gpq.core.model.jobs import Job
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.ports import Wanted
 

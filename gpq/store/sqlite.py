@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 
 from gpq.core.accounting.usage import Record
 from gpq.core.model.events import EPHEMERAL, JOURNAL_VERSION, Event, Submitted
-from gpq.core.model.jobs import TERMINAL, Job, Snapshot
+from gpq.core.model.jobs import TERMINAL, Job
 from gpq.core.model.nodes import Reservation
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.errors import GpqError, Refused, StoreFailed
 from gpq.ports import Wanted

@@ -21,7 +21,8 @@ import pytest
 from gpq.cli import fast_path
 from gpq.cli.simulate import plan_runs, unused_options
 from gpq.core.model.events import Event, Held, Launched, Released, Submitted
-from gpq.core.model.jobs import BatchOrder, Job, JobState
+from gpq.core.model.jobs import Job, JobState
+from gpq.core.model.placements import BatchOrder
 from gpq.policies.registry import POLICIES
 from gpq.sim.compare.compare import Run
 from gpq.sim.measurements.sources import Published

@@ -14,8 +14,9 @@ from gpq.config import NodeConfig
 from gpq.core.feasibility.checkpoints import Staging, out_of_reach
 from gpq.core.model.actions import Launch, Stop
 from gpq.core.model.events import Event, Exited, Launched, NodeSilent, Started, StartRefused, Submitted
-from gpq.core.model.jobs import BatchOrder, FilesAt, JobSpec, JobState, Level, Placement, StopReason
+from gpq.core.model.jobs import JobSpec, JobState, Level, StopReason
 from gpq.core.model.nodes import NodeState
+from gpq.core.model.placements import BatchOrder, FilesAt, Placement
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.rounds.planning import issued
 from gpq.daemon.files import staging, transfer

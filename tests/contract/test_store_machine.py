@@ -25,7 +25,9 @@ from gpq.core.model.events import (
     Submitted,
     Succeeded,
 )
-from gpq.core.model.jobs import BatchOrder, Exit, Job, Placement, Snapshot
+from gpq.core.model.jobs import Job
+from gpq.core.model.placements import BatchOrder, Exit, Placement
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.state.apply_events import fold
 from gpq.errors import StoreFailed

@@ -25,8 +25,9 @@ from gpq.core.model.events import (
     Submitted,
     Succeeded,
 )
-from gpq.core.model.jobs import BatchOrder, Exit, Job, JobSpec, JobState, Placement
+from gpq.core.model.jobs import Job, JobSpec, JobState
 from gpq.core.model.nodes import Link, Node, Reservation
+from gpq.core.model.placements import BatchOrder, Exit, Placement
 from gpq.core.model.profile import Noise, Prior, Profile, ProfileRow
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.ports import Wanted

@@ -28,8 +28,10 @@ from gpq.core.model.events import (
     StartRefused,
     Submitted,
 )
-from gpq.core.model.jobs import BatchOrder, Job, JobSpec, JobState, Level, Placement, Snapshot, StopReason, Wish
+from gpq.core.model.jobs import Job, JobSpec, JobState, Level, StopReason, Wish
 from gpq.core.model.nodes import DeviceState, NodeState
+from gpq.core.model.placements import BatchOrder, Placement
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.rounds.planning import issued
 from gpq.core.state.apply_events import fold

@@ -26,8 +26,10 @@ from gpq.core.model.events import (
     Submitted,
     TimingSums,
 )
-from gpq.core.model.jobs import Config, Exit, Job, Snapshot
+from gpq.core.model.jobs import Job
+from gpq.core.model.placements import Exit
 from gpq.core.model.profile import Noise
+from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.state.lifecycle import InvalidTransition
 from gpq.errors import DaemonUnreachable, GpqError, NotFound, Refused, StoreFailed

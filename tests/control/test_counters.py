@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from gpq.control.counters import Histogram, Tally
 from gpq.core.model.events import Event, Launched, Profiled
-from gpq.core.model.jobs import BatchOrder, Job, JobState
+from gpq.core.model.jobs import Job, JobState
+from gpq.core.model.placements import BatchOrder
 from gpq.core.model.units import JobId
 from gpq.core.rounds.rounds import Decision
 from tests.support.builders import job, on, running, snapshot

@@ -14,7 +14,7 @@ from msgspec.structs import replace as changed
 
 from gpq.cli.shared import transfer_bar
 from gpq.cli.shared.transfer_bar import Bar
-from gpq.core.model.jobs import FilesAt
+from gpq.core.model.placements import FilesAt
 from gpq.daemon.files import garbage_collection
 from gpq.daemon.files.garbage_collection import Keeper
 from gpq.errors import NodeSilent, Refused, UsageError

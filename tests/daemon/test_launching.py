@@ -8,7 +8,8 @@ from dataclasses import replace
 from gpq_agent import wire
 
 from gpq.core.model.actions import Launch, Prepare
-from gpq.core.model.jobs import Attributes, BatchOrder, JobSpec, Level, Placement, Proof
+from gpq.core.model.jobs import Attributes, JobSpec, Level, Proof
+from gpq.core.model.placements import BatchOrder, Placement
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.daemon.nodes import slurm_env
 from gpq.daemon.nodes.start_orders import can_meet, masters, prepare_order, start_order

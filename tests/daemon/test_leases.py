@@ -15,8 +15,10 @@ from gpq.config import NodeConfig
 from gpq.core.feasibility.leases import patience
 from gpq.core.model.actions import Launch
 from gpq.core.model.events import Exited, NodeSeen, NodeSilent, Started
-from gpq.core.model.jobs import Exit, Job, JobState, Snapshot
+from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.nodes import DeviceState
+from gpq.core.model.placements import Exit
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.state.apply_events import fold
 from gpq.daemon.clock.clock import Clock, elapsed

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpq.core.freedoms.habits import MAX_HABITS
 from gpq.core.model.events import TimingSums
-from gpq.core.model.jobs import BatchOrder
+from gpq.core.model.placements import BatchOrder
 from gpq.core.model.profile import Declared, Habit, LossPoint, Noise, Progress, RankTime
 from gpq.core.model.units import JobId
 from gpq.daemon.nodes.reports import profiled

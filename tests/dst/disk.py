@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpq.core.model.events import Event
-from gpq.core.model.jobs import Job, Snapshot
+from gpq.core.model.jobs import Job
+from gpq.core.model.snapshot import Snapshot
 from gpq.errors import Refused, StoreFailed
 from gpq.store import rows
 from gpq.store.memory import MemoryStore

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpq.core.model.events import Event, Exited, Launched, StartRefused
-from gpq.core.model.jobs import HOLDS_DEVICES, Exit, Job, JobState, Placement, Snapshot
+from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState
+from gpq.core.model.placements import Exit, Placement
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.rounds.rounds import sanity
 from tests.dst.schedule import Schedule, Violation

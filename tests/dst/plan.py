@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gpq.core.feasibility.shapes import feasible, shape_now
-from gpq.core.model.jobs import Allotment, Level, Shape, Snapshot
+from gpq.core.model.jobs import Allotment, Level
+from gpq.core.model.placements import Shape
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.policies.shared.eligible import eligible
 from tests.dst.network import Weather

@@ -14,8 +14,10 @@ from gpq_agent import wire
 from gpq.control.controller import Controller
 from gpq.core.model.actions import Launch
 from gpq.core.model.events import Event, Exited, StartRefused
-from gpq.core.model.jobs import Exit, Job, Snapshot
+from gpq.core.model.jobs import Job
 from gpq.core.model.nodes import NodeState
+from gpq.core.model.placements import Exit
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.rounds.rounds import Decision
 from gpq.daemon.nodes.observer import Key
 from gpq.daemon.nodes.session import Conversation, Send

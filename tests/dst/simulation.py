@@ -9,7 +9,8 @@ from typing import Any
 
 from gpq.control.controller import Controller
 from gpq.control.requests import job_requests
-from gpq.core.model.jobs import Config, JobState, Snapshot, Wish
+from gpq.core.model.jobs import JobState, Wish
+from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId
 from gpq.daemon.nodes.session import Conversation
 from gpq.policies.registry import policy

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gpq.core.model.jobs import Shape, Snapshot
+from gpq.core.model.placements import Shape
 from gpq.core.model.policy import Policy
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpq.core.model.jobs import Shape
+from gpq.core.model.placements import Shape
 from gpq.core.model.units import JobId
 from gpq.policies.fifo import Fifo
 from tests.policies.gang_cases import named

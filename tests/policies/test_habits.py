@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from gpq.core.freedoms.freedoms import gpus_kept, least_at_once
 from gpq.core.freedoms.habits import with_habits
 from gpq.core.model.actions import Action, Launch, Retune, Stop
-from gpq.core.model.jobs import BatchOrder, Job, Level, Placement, Shape, Snapshot, StopReason
+from gpq.core.model.jobs import Job, Level, StopReason
+from gpq.core.model.placements import BatchOrder, Placement, Shape
 from gpq.core.model.profile import ACCUMULATE, FREEDOMS, RESIZE, RETUNE, SPLIT, Declared, Habit, Noise, Profile
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.rounds.rounds import decide, due, next_round
 from gpq.core.state.apply_events import fold
 from gpq.policies.registry import POLICIES

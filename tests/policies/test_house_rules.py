@@ -12,22 +12,12 @@ from hypothesis import strategies as st
 
 from gpq.core.feasibility.shapes import gpu_range, is_fixed, shape_on, usable
 from gpq.core.goodput import goodput as gp
-from gpq.core.model.jobs import (
-    HOLDS_DEVICES,
-    Config,
-    Job,
-    JobState,
-    Level,
-    Oracle,
-    Placement,
-    Shape,
-    Snapshot,
-    StopReason,
-    Wish,
-)
+from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState, Level, StopReason, Wish
 from gpq.core.model.nodes import DeviceState, Node, NodeState
+from gpq.core.model.placements import Placement, Shape
 from gpq.core.model.policy import shape_of
 from gpq.core.model.profile import Declared, LossPoint, Noise, Profile, ProfileRow, Progress
+from gpq.core.model.snapshot import Config, Oracle, Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.placement.placement import place
 from gpq.policies.registry import POLICIES, policy

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from gpq.core.feasibility.shapes import is_fixed, shape_on
 from gpq.core.goodput import goodput as gp
-from gpq.core.model.jobs import Job, Level, Shape, Snapshot
+from gpq.core.model.jobs import Job, Level
+from gpq.core.model.placements import Shape
 from gpq.core.model.policy import shape_of
 from gpq.core.model.profile import Noise, Profile, ProfileRow
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.placement.placement import place
 from gpq.policies.shared.eligible import configurations, contest

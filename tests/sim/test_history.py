@@ -9,8 +9,9 @@ import pytest
 from gpq.cli.simulate import plan_runs
 from gpq.core.goodput.estimates import goodput_of
 from gpq.core.goodput.goodput import grad_time, step_time
-from gpq.core.model.jobs import Job, JobState, Level, Shape, Wish
+from gpq.core.model.jobs import Job, JobState, Level, Wish
 from gpq.core.model.nodes import Node
+from gpq.core.model.placements import Shape
 from gpq.core.model.profile import LossPoint, Noise, Profile, ProfileRow, Progress
 from gpq.errors import Refused, UsageError
 from gpq.rpc.node_answers import DeviceView, NodeView

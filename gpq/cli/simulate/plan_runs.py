@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields, replace
 from gpq import config as configuration
 from gpq import paths
 from gpq.client.connection import call
-from gpq.core.model.jobs import Config
 from gpq.core.model.nodes import Device, Node, NodeState
+from gpq.core.model.snapshot import Config
 from gpq.core.model.units import DeviceId, NodeId
 from gpq.errors import DaemonUnreachable, Refused, UsageError
 from gpq.policies.registry import entry

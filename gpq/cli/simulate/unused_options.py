@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
-from gpq.core.model.jobs import Config
+from gpq.core.model.snapshot import Config
 from gpq.sim.compare.compare import Cluster
 from gpq.sim.replay.rules import Rules
 

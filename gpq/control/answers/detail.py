@@ -13,7 +13,8 @@ from gpq.core.explain.explain import Explained, explain
 from gpq.core.feasibility.shapes import feasible
 from gpq.core.goodput import estimates
 from gpq.core.model import events as facts
-from gpq.core.model.jobs import TERMINAL, Job, JobState, Shape
+from gpq.core.model.jobs import TERMINAL, Job, JobState
+from gpq.core.model.placements import Shape
 from gpq.core.state.lifecycle import is_doubtful
 from gpq.rpc.job_answers import AttemptView, CurvePoint, Explanation, HabitView, JobDetail, LossView, ReallocationView
 

@@ -15,7 +15,8 @@ from gpq.control.selectors import is_selector, resolve
 from gpq.core.accounting import accrual, usage
 from gpq.core.accounting import report as reports
 from gpq.core.accounting.usage import Record
-from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, JobState, Snapshot
+from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, JobState
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.errors import NotFound, UsageError
 from gpq.ports import History, Wanted

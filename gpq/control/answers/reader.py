@@ -17,8 +17,10 @@ from gpq.core.feasibility.leases import silence, span
 from gpq.core.feasibility.orphans import line, must_wait
 from gpq.core.feasibility.shapes import held_by
 from gpq.core.goodput import estimates
-from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, Job, JobState, Level, Placement, Shape, Snapshot, Wish
+from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, Job, JobState, Level, Wish
 from gpq.core.model.nodes import Device, Node, NodeState, is_connecting
+from gpq.core.model.placements import Placement, Shape
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 from gpq.core.rounds.reconcile import stuck
 from gpq.core.rounds.rounds import Round

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from gpq.control.selectors import resolve
 from gpq.core.feasibility.gates import met, unmet_line
-from gpq.core.model.jobs import Dependency, Job, On, Snapshot
+from gpq.core.model.jobs import Dependency, Job, On
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.errors import Refused, UsageError
 from gpq.ports import History

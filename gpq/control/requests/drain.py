@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gpq.core.model.events import Event, NodeDrained, NodeUndrained
-from gpq.core.model.jobs import HOLDS_DEVICES, Snapshot
+from gpq.core.model.jobs import HOLDS_DEVICES
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import NodeId, Seconds
 from gpq.errors import NotFound, UsageError
 from gpq.rpc.node_answers import Drained

@@ -13,8 +13,9 @@ from gpq.control.requests import dependencies, job_requests
 from gpq.control.requests.arrays import MOST as MOST_ELEMENTS
 from gpq.core.freedoms.habits import blamed, cures
 from gpq.core.model.events import Edited
-from gpq.core.model.jobs import HOLDS_DEVICES, Dependency, Job, JobSpec, Level, Snapshot, Wish
+from gpq.core.model.jobs import HOLDS_DEVICES, Dependency, Job, JobSpec, Level, Wish
 from gpq.core.model.profile import RESIZE
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import Seconds
 from gpq.errors import Refused, UsageError
 from gpq.outward import NO_TARGETS, Notify

@@ -19,20 +19,10 @@ from gpq.config import CODE_OF_HABIT
 from gpq.control.selectors import NAME, is_selector
 from gpq.core.freedoms.habits import cures, warning
 from gpq.core.model.events import CancelAsked, Edited, Event, HoldAsked, ReleaseAsked, RequeueAsked, Submitted
-from gpq.core.model.jobs import (
-    HOLDS_DEVICES,
-    Attributes,
-    Dependency,
-    Job,
-    JobSpec,
-    JobState,
-    Level,
-    Proof,
-    Snapshot,
-    Wish,
-)
+from gpq.core.model.jobs import HOLDS_DEVICES, Attributes, Dependency, Job, JobSpec, JobState, Level, Proof, Wish
 from gpq.core.model.nodes import Device, NodeState
 from gpq.core.model.profile import FREEDOMS, RESIZE
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.errors import GpqError, Refused, UsageError
 from gpq.outward import NO_TARGETS, Notify

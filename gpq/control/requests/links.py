@@ -6,7 +6,7 @@ import math
 
 from gpq.control.requests.drain import known
 from gpq.core.model.events import Event, LinkMeasured
-from gpq.core.model.jobs import Snapshot
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import Seconds
 from gpq.errors import UsageError
 from gpq.rpc.node_answers import Kept

@@ -11,8 +11,9 @@ from gpq.core.feasibility.device_status import place_of
 from gpq.core.feasibility.owners import is_owners
 from gpq.core.feasibility.reservations import current, devices_of
 from gpq.core.model.events import Event, NodeReserved, NodeUnreserved
-from gpq.core.model.jobs import HOLDS_DEVICES, Snapshot
+from gpq.core.model.jobs import HOLDS_DEVICES
 from gpq.core.model.nodes import Device, Reservation
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, Seconds
 from gpq.errors import NotFound, Refused, UsageError
 from gpq.rpc.node_answers import ReservationView, Reserved

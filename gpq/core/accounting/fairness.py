@@ -16,7 +16,9 @@ from gpq.core.feasibility.gates import closed
 from gpq.core.feasibility.shapes import feasible, gpu_range, nodes_up, supply
 from gpq.core.goodput import estimates
 from gpq.core.model.accounts import MeanShare
-from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState, Shape, Snapshot
+from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState
+from gpq.core.model.placements import Shape
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 
 LEAST_COUNTED: Seconds = 1.0  # between two counts of shares

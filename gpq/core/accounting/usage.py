@@ -22,7 +22,8 @@ from gpq.core.model.events import (
     Succeeded,
     TimeLimitReached,
 )
-from gpq.core.model.jobs import Exit, Job, JobState
+from gpq.core.model.jobs import Job, JobState
+from gpq.core.model.placements import Exit
 from gpq.core.model.units import JobId, NodeId, Seconds
 
 KINDS: tuple[type[Event], ...] = (  # what `read` reads

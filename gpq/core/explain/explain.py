@@ -29,9 +29,11 @@ from gpq.core.feasibility.shapes import (
 from gpq.core.freedoms import words
 from gpq.core.freedoms.freedoms import bound, is_cramped
 from gpq.core.goodput import estimates
-from gpq.core.model.jobs import ANY_NUMBER, HOLDS_DEVICES, Job, JobState, Level, Shape, Snapshot, StopReason, Wish
+from gpq.core.model.jobs import ANY_NUMBER, HOLDS_DEVICES, Job, JobState, Level, StopReason, Wish
 from gpq.core.model.nodes import DeviceState, Node, NodeState, is_connecting
+from gpq.core.model.placements import Shape
 from gpq.core.model.profile import RETUNE
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.rounds.batch_orders import typed
 from gpq.core.rounds.motives import own_wish

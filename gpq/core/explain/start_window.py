@@ -13,8 +13,9 @@ from gpq.core.feasibility.leases import span
 from gpq.core.feasibility.reservations import barred
 from gpq.core.feasibility.shapes import held_by, usable
 from gpq.core.goodput import estimates
-from gpq.core.model.jobs import Job, Level, Snapshot
+from gpq.core.model.jobs import Job, Level
 from gpq.core.model.nodes import NodeState
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.core.rounds.planning import time_left
 

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from gpq.core.feasibility.shapes import by_type, feasible, held_by, is_fixed, shape_on, supply
 from gpq.core.goodput import estimates
-from gpq.core.model.jobs import Job, JobState, Shape, Snapshot
+from gpq.core.model.jobs import Job, JobState
+from gpq.core.model.placements import Shape
 from gpq.core.model.policy import GANG
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.rounds.batch_orders import typed
 

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpq.core.model.events import Staged
-from gpq.core.model.jobs import Job, JobState, Placement, Shape, Snapshot
+from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.nodes import NodeState, is_connecting
+from gpq.core.model.placements import Placement, Shape
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import NodeId, Seconds
 
 if TYPE_CHECKING:  # which asks here where a job may go

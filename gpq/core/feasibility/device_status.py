@@ -6,8 +6,9 @@ from gpq.core.feasibility import owners
 from gpq.core.feasibility.leases import span
 from gpq.core.feasibility.owners import presence
 from gpq.core.feasibility.shapes import held_by
-from gpq.core.model.jobs import Job, JobSpec, Snapshot
+from gpq.core.model.jobs import Job, JobSpec
 from gpq.core.model.nodes import Device, DeviceState, Node, NodeState, Reservation
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 
 MOST_LINES = 6

@@ -12,8 +12,9 @@ from dataclasses import replace
 
 from gpq.core.model.actions import Prepare
 from gpq.core.model.events import EnvironmentSeen
-from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobSpec, JobState, Snapshot, Wish
+from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobSpec, JobState, Wish
 from gpq.core.model.nodes import Fitness, NodeState
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 
 FIT_FOR: Seconds = 600.0  # what was found fit is looked at again after so long, where a job may still be placed

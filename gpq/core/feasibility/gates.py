@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gpq.core.feasibility.leases import span
-from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, Dependency, Job, JobState, On, Snapshot, Wish
+from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, Dependency, Job, JobState, On, Wish
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 
 _SAID = {

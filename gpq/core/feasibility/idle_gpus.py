@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from gpq.core.feasibility.leases import span
 from gpq.core.model.events import Idled
-from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState, Snapshot
+from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState
 from gpq.core.model.nodes import Node
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 
 Since = Mapping[tuple[NodeId, DeviceId], Seconds]

@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpq.core.model.events import Exited
-from gpq.core.model.jobs import HOLDS_DEVICES, Exit, Job, Snapshot
+from gpq.core.model.jobs import HOLDS_DEVICES, Job
 from gpq.core.model.nodes import NodeState, is_connecting
+from gpq.core.model.placements import Exit
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import NodeId, Seconds
 
 LEAST: Seconds = 60.0  # that a user may ask for: shorter ones are over by a slow network alone

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from gpq.core.feasibility.checkpoints import out_of_reach
-from gpq.core.model.jobs import Job, JobState, Snapshot
+from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.nodes import Stranger
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import NodeId
 
 

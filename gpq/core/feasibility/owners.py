@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpq.core.model.jobs import Job, Level, Snapshot
+from gpq.core.model.jobs import Job, Level
 from gpq.core.model.nodes import DeviceState, Node, NodeState, Reservation
 from gpq.core.model.profile import RESIZE
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import Seconds
 
 FOR_EVER: Seconds = 1e11

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from gpq.core.feasibility import owners
 from gpq.core.feasibility.checkpoints import closed_to
-from gpq.core.model.jobs import Job, JobState, Snapshot
+from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.nodes import Node, Reservation
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, NodeId, Seconds
 
 UNKNOWN_LENGTH: Seconds = (

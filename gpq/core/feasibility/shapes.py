@@ -10,20 +10,10 @@ from gpq.core.feasibility.environments import is_fit
 from gpq.core.feasibility.owners import is_over_its_grace
 from gpq.core.feasibility.reservations import Barred, barred, reserved_under
 from gpq.core.freedoms.freedoms import bound
-from gpq.core.model.jobs import (
-    HOLDS_DEVICES,
-    Config,
-    Job,
-    JobSpec,
-    JobState,
-    Level,
-    Placement,
-    Shape,
-    Snapshot,
-    StopReason,
-    Wish,
-)
+from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobSpec, JobState, Level, StopReason, Wish
 from gpq.core.model.nodes import Device, DeviceState, Node, NodeState, is_slice
+from gpq.core.model.placements import Placement, Shape
+from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 
 FIRST_TIMES = 4.0  # settle times within which a job is expected to tell its first step times

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from gpq.core.model.jobs import Job, JobState, Snapshot, Wish
+from gpq.core.model.jobs import Job, JobState, Wish
 from gpq.core.model.profile import ACCUMULATE, RESIZE, Declared
+from gpq.core.model.snapshot import Snapshot
 
 
 def least_at_once(declared: Declared) -> int:

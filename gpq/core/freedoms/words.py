@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from gpq.core.freedoms.freedoms import bound, is_asked_for, is_cramped, least_at_once
 from gpq.core.freedoms.habits import blamed, cures
-from gpq.core.model.jobs import Job, Snapshot
+from gpq.core.model.jobs import Job
 from gpq.core.model.profile import ACCUMULATE, RESIZE, RETUNE, SPLIT
+from gpq.core.model.snapshot import Snapshot
 
 
 def of_size(snapshot: Snapshot, job: Job) -> list[str]:

@@ -35,7 +35,8 @@ from gpq.core.goodput.goodput import (
     throughput,
 )
 from gpq.core.goodput.residuals import Correction, corrections
-from gpq.core.model.jobs import Job, Shape
+from gpq.core.model.jobs import Job
+from gpq.core.model.placements import Shape
 from gpq.core.model.profile import Declared, Noise, Profile, ProfileRow
 
 

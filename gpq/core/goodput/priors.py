@@ -12,8 +12,9 @@ from posixpath import join, normpath
 
 from gpq.core.freedoms.habits import PROVEN, joined, lent
 from gpq.core.goodput.noise_curve import merged
-from gpq.core.model.jobs import Job, Level, Snapshot
+from gpq.core.model.jobs import Job, Level
 from gpq.core.model.profile import Noise, Prior, ProfileRow
+from gpq.core.model.snapshot import Snapshot
 
 MAX_PRIORS = 1000  # programs remembered, the latest to end a job
 MAX_ROWS = 64  # of one program, the best known

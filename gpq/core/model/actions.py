@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpq.core.model.jobs import BatchOrder, JobSpec, Placement, Shape, StopReason
+from gpq.core.model.jobs import JobSpec, StopReason
+from gpq.core.model.placements import BatchOrder, Placement, Shape
 from gpq.core.model.units import JobId, NodeId, Seconds
 
 

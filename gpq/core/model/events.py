@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpq.core.model.accounts import Tally
-from gpq.core.model.jobs import BatchOrder, Dependency, Exit, JobSpec, Placement, Shape, StopReason
+from gpq.core.model.jobs import Dependency, JobSpec, StopReason
 from gpq.core.model.nodes import Node, Reservation
+from gpq.core.model.placements import BatchOrder, Exit, Placement, Shape
 from gpq.core.model.profile import Declared, Habit, LossPoint, Noise, Progress, RankPulse, RankTime
 from gpq.core.model.units import JobId, NodeId, Seconds
 

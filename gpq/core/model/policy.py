@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from gpq.core.model.jobs import Allotment, Shape, Snapshot
+from gpq.core.model.jobs import Allotment
+from gpq.core.model.placements import Shape
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 
 # Policies that give every job exactly the GPUs that it asked for, of a range the least.

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from gpq.core.feasibility.environments import is_fit
 from gpq.core.feasibility.reservations import NOTHING, Barred, barred
 from gpq.core.feasibility.shapes import nodes_up, usable
-from gpq.core.model.jobs import Allotment, Job, JobSpec, Layout, Placement, Shape, Snapshot
+from gpq.core.model.jobs import Allotment, Job, JobSpec
 from gpq.core.model.nodes import Node
+from gpq.core.model.placements import Layout, Placement, Shape
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 
 Counts = NDArray[np.int64]

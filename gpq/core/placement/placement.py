@@ -7,8 +7,10 @@ from collections import deque
 from collections.abc import Mapping
 
 from gpq.core.feasibility.shapes import is_fixed, shape_on
-from gpq.core.model.jobs import Allotment, Job, Layout, Placement, Snapshot
+from gpq.core.model.jobs import Allotment, Job
+from gpq.core.model.placements import Layout, Placement
 from gpq.core.model.policy import shape_of
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.placement.free_devices import Board, Kind
 

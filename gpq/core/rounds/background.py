@@ -7,8 +7,10 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from gpq.core.feasibility.shapes import is_fixed
-from gpq.core.model.jobs import Allotment, Job, JobState, Placement, Snapshot, Wish
+from gpq.core.model.jobs import Allotment, Job, JobState, Wish
+from gpq.core.model.placements import Placement
 from gpq.core.model.policy import Policy, shape_of
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.placement.placement import place
 

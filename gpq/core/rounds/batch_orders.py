@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from gpq.core.feasibility.shapes import one_shape
 from gpq.core.goodput import estimates
 from gpq.core.goodput.batches import limits_of, split_base
-from gpq.core.model.jobs import BatchOrder, Config, Job, Placement, Shape
+from gpq.core.model.jobs import Job
+from gpq.core.model.placements import BatchOrder, Placement, Shape
 from gpq.core.model.profile import ACCUMULATE, RETUNE, Declared
+from gpq.core.model.snapshot import Config
 from gpq.core.model.units import JobId
 
 

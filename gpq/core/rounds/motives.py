@@ -11,9 +11,11 @@ from gpq.core.feasibility.shapes import drained_under, is_fixed
 from gpq.core.freedoms.freedoms import is_cramped
 from gpq.core.freedoms.habits import blamed
 from gpq.core.goodput import estimates
-from gpq.core.model.jobs import Job, JobSpec, JobState, Placement, Shape, Snapshot, StopReason
+from gpq.core.model.jobs import Job, JobSpec, JobState, StopReason
 from gpq.core.model.nodes import DeviceState
+from gpq.core.model.placements import Placement, Shape
 from gpq.core.model.profile import ACCUMULATE
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.rounds.batch_orders import typed
 

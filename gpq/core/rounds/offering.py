@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from gpq.core.feasibility.shapes import by_type, held_by, is_fixed, must_leave, supply
 from gpq.core.freedoms.freedoms import bound, runs_cramped
-from gpq.core.model.jobs import Job, JobState, Snapshot, arrival
+from gpq.core.model.jobs import Job, JobState, arrival
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 
 

@@ -11,7 +11,9 @@ from gpq.core.freedoms.habits import blamed
 from gpq.core.goodput.priors import timed
 from gpq.core.model.actions import Action, Launch, OfAttempt, Retune, Stop
 from gpq.core.model.events import Event, Launched, Retuned, StopSent
-from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState, Level, Placement, Snapshot, StopReason, Wish
+from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState, Level, StopReason, Wish
+from gpq.core.model.placements import Placement
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.core.rounds.batch_orders import first_order, needs_lost, retunes
 from gpq.core.rounds.rendezvous_ports import lease, leased

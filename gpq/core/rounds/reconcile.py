@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpq.core.model.actions import OfAttempt, Stop
-from gpq.core.model.jobs import HOLDS_DEVICES, Job, Snapshot, StopReason
+from gpq.core.model.jobs import HOLDS_DEVICES, Job, StopReason
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds, Word
 from gpq.core.rounds.planning import CANCEL_GRACE, repeat
 from gpq.core.state.lifecycle import MOST_DOUBLINGS

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gpq.core.model.jobs import HOLDS_DEVICES, Placement, Snapshot
+from gpq.core.model.jobs import HOLDS_DEVICES
+from gpq.core.model.placements import Placement
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
 
 FIRST, LAST = 20_000, 65_536

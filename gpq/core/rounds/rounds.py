@@ -27,9 +27,11 @@ from gpq.core.model.events import (
     Profiled,
     Released,
 )
-from gpq.core.model.jobs import HOLDS_DEVICES, Allotment, Job, JobState, Placement, Shape, Snapshot, Wish
+from gpq.core.model.jobs import HOLDS_DEVICES, Allotment, Job, JobState, Wish
 from gpq.core.model.nodes import Device, NodeState
+from gpq.core.model.placements import Placement, Shape
 from gpq.core.model.policy import Policy, shape_of
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.rounds.background import decided
 from gpq.core.rounds.motives import Reallocation, motives, reallocations

@@ -45,8 +45,10 @@ from gpq.core.model.events import (
     Succeeded,
     TimeLimitReached,
 )
-from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, Exit, FilesAt, Job, JobState, Snapshot, StopReason, Wish
+from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, Job, JobState, StopReason, Wish
 from gpq.core.model.nodes import Link, Node, NodeState, Reservation
+from gpq.core.model.placements import Exit, FilesAt
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.state import learn_profile
 from gpq.core.state.lifecycle import advance, conclude, preempted

@@ -22,7 +22,9 @@ from gpq.core.model.events import (
     Succeeded,
     TimeLimitReached,
 )
-from gpq.core.model.jobs import Config, Exit, Job, JobState, Level, StopReason
+from gpq.core.model.jobs import Job, JobState, Level, StopReason
+from gpq.core.model.placements import Exit
+from gpq.core.model.snapshot import Config
 from gpq.core.model.units import Seconds
 
 MOST_DOUBLINGS = 8  # of the wait after a failure

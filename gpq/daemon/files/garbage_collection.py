@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 
 from gpq.core.feasibility.checkpoints import shares
-from gpq.core.model.jobs import Snapshot
 from gpq.core.model.nodes import Node, NodeState
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.daemon.files.staging import AskNode
 from gpq.errors import GpqError

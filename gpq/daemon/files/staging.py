@@ -20,8 +20,10 @@ from typing import Any
 from gpq.core.feasibility.checkpoints import Staging, apart, has_checkpoint, holders, lacking
 from gpq.core.model.actions import Launch
 from gpq.core.model.events import Event, Staged, StartRefused
-from gpq.core.model.jobs import Job, JobState, Placement, Snapshot
+from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.nodes import NodeState
+from gpq.core.model.placements import Placement
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.daemon.clock.clock import Clock
 from gpq.daemon.files.transfer import (

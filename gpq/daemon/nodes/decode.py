@@ -11,8 +11,8 @@ from typing import Any
 from gpq_agent import wire
 
 from gpq.core.feasibility.owners import presence
-from gpq.core.model.jobs import Exit
 from gpq.core.model.nodes import Device, DeviceProcess, DeviceState, Node
+from gpq.core.model.placements import Exit
 from gpq.core.model.profile import RankPulse
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from gpq import pace
 from gpq.core.feasibility.leases import given_up
 from gpq.core.model.events import Event, NodeSilent
-from gpq.core.model.jobs import Snapshot
 from gpq.core.model.nodes import NodeState
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import NodeId, Seconds
 from gpq.daemon.clock.clock import elapsed
 from gpq.daemon.nodes.link import NO_ANSWER

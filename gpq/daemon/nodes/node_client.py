@@ -17,8 +17,9 @@ from gpq import pace
 from gpq.connectors.base import Connector
 from gpq.core.model.actions import Action, Launch
 from gpq.core.model.events import Event
-from gpq.core.model.jobs import Attributes, Snapshot
+from gpq.core.model.jobs import Attributes
 from gpq.core.model.nodes import FIRST_CONTACT
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import NodeId, Seconds
 from gpq.daemon.clock.clock import Clock
 from gpq.daemon.clock.epoch import UNNAMED, Reign

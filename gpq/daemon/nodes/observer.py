@@ -9,9 +9,10 @@ from typing import Any
 from gpq_agent import wire
 
 from gpq.core.model.events import Event, Exited, NodeSeen, NodeSilent, Profiled, Pulsed, Started
-from gpq.core.model.jobs import Job, Snapshot
+from gpq.core.model.jobs import Job
 from gpq.core.model.nodes import Node, NodeState, Stranger
 from gpq.core.model.profile import RankPulse
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.core.rounds.reconcile import Fate, fate, is_lost
 from gpq.daemon.clock.clock import Clock

@@ -10,7 +10,8 @@ from gpq import config
 from gpq.config import FileConfig
 from gpq.control.controller import Controller
 from gpq.core.model.events import Event, NodeRemoved
-from gpq.core.model.jobs import HOLDS_DEVICES, Snapshot
+from gpq.core.model.jobs import HOLDS_DEVICES
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import NodeId
 from gpq.daemon.nodes.world import LiveWorld
 from gpq.errors import Refused

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpq.core.freedoms.habits import joined
 from gpq.core.model.events import Profiled, TimingSums
-from gpq.core.model.jobs import BatchOrder
+from gpq.core.model.placements import BatchOrder
 from gpq.core.model.profile import FREEDOMS, Declared, Habit, LossPoint, Noise, Progress, RankTime
 from gpq.core.model.units import JobId, Seconds
 

@@ -15,8 +15,9 @@ from gpq import pace
 from gpq.core.feasibility import environments
 from gpq.core.model.actions import Action, Forget, Launch, OfAttempt, Prepare, Retune, Stop
 from gpq.core.model.events import EnvironmentSeen, Event, NodeSeen, StartRefused
-from gpq.core.model.jobs import Attributes, Snapshot, StopReason
+from gpq.core.model.jobs import Attributes, StopReason
 from gpq.core.model.nodes import NOT_YET, Node
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.core.rounds.planning import CANCEL_GRACE
 from gpq.core.rounds.reconcile import Fate, fate, standing

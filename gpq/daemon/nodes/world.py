@@ -19,7 +19,9 @@ from gpq.connectors.local import LocalConnector
 from gpq.connectors.ssh_agents import VARIABLE, SshAgents, of_process
 from gpq.core.model.actions import Action, Forget, Launch, Prepare, Retune, Stop
 from gpq.core.model.events import Event, Exited
-from gpq.core.model.jobs import Attributes, Exit, Snapshot, StopReason
+from gpq.core.model.jobs import Attributes, StopReason
+from gpq.core.model.placements import Exit
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.daemon.clock.clock import Clock
 from gpq.daemon.clock.epoch import UNNAMED, Reign

@@ -16,7 +16,8 @@ from typing import Protocol
 
 from gpq.control import event_text
 from gpq.core.model import events as facts
-from gpq.core.model.jobs import Job, Snapshot
+from gpq.core.model.jobs import Job
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.daemon.notifications import announcement, outbox, redaction
 from gpq.daemon.notifications.outbox import Message, State

@@ -27,7 +27,8 @@ from gpq.core.feasibility.checkpoints import Staging
 from gpq.core.feasibility.leases import silence
 from gpq.core.feasibility.reservations import current
 from gpq.core.goodput import estimates
-from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, Config, Job, JobState, Snapshot
+from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, Job, JobState
+from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.daemon.clock.deadlines import deadline, left
 from gpq.daemon.nodes.registry import Fleet

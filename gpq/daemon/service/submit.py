@@ -18,7 +18,8 @@ from gpq.control.requests import arrays, dependencies, job_requests
 from gpq.core.feasibility import environments
 from gpq.core.model.actions import Launch
 from gpq.core.model.events import Submitted
-from gpq.core.model.jobs import Dependency, JobSpec, JobState, Level, Snapshot
+from gpq.core.model.jobs import Dependency, JobSpec, JobState, Level
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.rounds.rounds import decide
 from gpq.core.state.apply_events import fold

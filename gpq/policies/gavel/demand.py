@@ -9,7 +9,9 @@ from statistics import median
 
 from gpq.core.feasibility.shapes import Supply, node_counts, packed
 from gpq.core.goodput import estimates
-from gpq.core.model.jobs import HOLDS_DEVICES, Job, Shape, Snapshot
+from gpq.core.model.jobs import HOLDS_DEVICES, Job
+from gpq.core.model.placements import Shape
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 
 UNKNOWN_SECONDS: Seconds = 60.0  # taken to remain, at least, of a job of unknown length

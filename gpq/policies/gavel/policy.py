@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gpq.core.feasibility.shapes import shape_now
-from gpq.core.model.jobs import Allotment, Shape, Snapshot
+from gpq.core.model.jobs import Allotment
+from gpq.core.model.placements import Shape
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.policies.gavel.demand import Demand, demands
 from gpq.policies.gavel.time_shares import Ledger, Programme, Shares

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpq.core.feasibility.shapes import is_mixed
-from gpq.core.model.jobs import Snapshot
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.policies.gavel.demand import Demand
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpq.core.model.jobs import Shape
+from gpq.core.model.placements import Shape
 from gpq.policies.goodput.valuation import Valued
 from gpq.policies.solvers.knapsack import Answer, Item, exactly, solve
 

@@ -23,7 +23,9 @@ from gpq.core.feasibility.shapes import (
     shape_on,
     supply,
 )
-from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState, Level, Placement, Shape, Snapshot, Wish
+from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState, Level, Wish
+from gpq.core.model.placements import Placement, Shape
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 
 NOWHERE = Placement(())

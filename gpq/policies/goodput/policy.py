@@ -12,8 +12,9 @@ from gpq.core.feasibility.checkpoints import bringing_seconds
 from gpq.core.feasibility.shapes import by_type, gpu_types
 from gpq.core.goodput import estimates
 from gpq.core.goodput.priors import informed, most_replicas, program_of
-from gpq.core.model.jobs import Config, Shape, Snapshot
+from gpq.core.model.placements import Shape
 from gpq.core.model.profile import Prior
+from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.placement.placement import place
 from gpq.policies.goodput.buddy_blocks import blocks_of, choose, programme

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from gpq.core.goodput import estimates
 from gpq.core.goodput.batches import GoodputTable
-from gpq.core.model.jobs import Job, Shape
+from gpq.core.model.jobs import Job
+from gpq.core.model.placements import Shape
 from gpq.core.model.profile import Profile
 from gpq.core.model.units import JobId
 

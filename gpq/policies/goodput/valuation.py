@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpq.core.goodput.batches import GoodputTable
-from gpq.core.model.jobs import Config, Job, Shape
+from gpq.core.model.jobs import Job
+from gpq.core.model.placements import Shape
+from gpq.core.model.snapshot import Config
 from gpq.core.model.units import JobId, Seconds
 from gpq.policies.goodput.candidates import Candidate, Menu, Options, asks_for, menu_of
 

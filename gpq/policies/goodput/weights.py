@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import ceil, log2
 
-from gpq.core.model.jobs import HOLDS_DEVICES, Config, Job
+from gpq.core.model.jobs import HOLDS_DEVICES, Job
+from gpq.core.model.snapshot import Config
 from gpq.core.model.units import JobId, Seconds
 from gpq.policies.goodput.candidates import Candidate
 from gpq.policies.shared.eligible import priority_weight

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpq.core.feasibility.shapes import is_leaving
-from gpq.core.model.jobs import Allotment, Job, Layout, Shape, Snapshot
+from gpq.core.model.jobs import Allotment, Job
+from gpq.core.model.placements import Layout, Shape
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.placement.placement import placeable
 from gpq.policies.pollux.problem import Front, Share, problem_of, shares

@@ -13,8 +13,10 @@ from gpq.core.feasibility.shapes import nodes_up, shape_on, shape_types
 from gpq.core.goodput.batches import BatchLimits, limits_of
 from gpq.core.goodput.estimates import rows_on
 from gpq.core.goodput.goodput import GradientStats, stats_of
-from gpq.core.model.jobs import Allotment, Config, Job, Layout, Shape, Snapshot
+from gpq.core.model.jobs import Allotment, Job
+from gpq.core.model.placements import Layout, Shape
 from gpq.core.model.policy import shape_of
+from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.policies.pollux.model import PolluxParams, best_batches, fit
 from gpq.policies.shared.sizing import Contender, Entrants, entrants

@@ -17,7 +17,9 @@ from gpq.core.feasibility.shapes import (
     shape_on,
     supply,
 )
-from gpq.core.model.jobs import ANY_NUMBER, HOLDS_DEVICES, Job, JobState, Shape, Snapshot, Wish, arrival
+from gpq.core.model.jobs import ANY_NUMBER, HOLDS_DEVICES, Job, JobState, Wish, arrival
+from gpq.core.model.placements import Shape
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 
 PRIORITY_FACTOR = 4.0  # one step of priority

@@ -10,7 +10,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from gpq.core.feasibility.shapes import is_leaving, is_mixed, shape_on, shape_types
-from gpq.core.model.jobs import Allotment, Job, Layout, Level, Placement, Snapshot
+from gpq.core.model.jobs import Allotment, Job, Level
+from gpq.core.model.placements import Layout, Placement
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.placement.free_devices import Board, Counts, emptiest
 from gpq.core.placement.placement import placeable

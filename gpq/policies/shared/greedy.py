@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
-from gpq.core.model.jobs import Allotment, Layout, Shape, Snapshot
+from gpq.core.model.jobs import Allotment
+from gpq.core.model.placements import Layout, Shape
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.placement.free_devices import Board, emptiest
 from gpq.policies.shared.sizing import Contender

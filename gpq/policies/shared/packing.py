@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gpq.core.feasibility.shapes import is_leaving, shape_on
-from gpq.core.model.jobs import Allotment, Job, Layout, Level, Shape, Snapshot
+from gpq.core.model.jobs import Allotment, Job, Level
+from gpq.core.model.placements import Layout, Shape
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.placement.free_devices import Board, Counts
 from gpq.core.placement.placement import placeable

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from gpq.core.feasibility.shapes import DeviceKind, by_type, is_leaving, kind_of, node_counts, packed, shape_on, supply
 from gpq.core.goodput import estimates
 from gpq.core.goodput.batches import GoodputTable
-from gpq.core.model.jobs import Job, Shape, Snapshot
+from gpq.core.model.jobs import Job
+from gpq.core.model.placements import Shape
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import Seconds
 
 

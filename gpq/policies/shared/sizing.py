@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpq.core.feasibility.shapes import Supply, by_type, gpu_range, kind_of, node_counts, packed, supply
-from gpq.core.model.jobs import Job, Shape, Snapshot, arrival
+from gpq.core.model.jobs import Job, arrival
+from gpq.core.model.placements import Shape
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.policies.shared.eligible import contest, eligible
 

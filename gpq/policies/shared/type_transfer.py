@@ -13,8 +13,9 @@ from statistics import median
 
 from gpq.core.feasibility.shapes import gpu_types
 from gpq.core.goodput.batches import limits_of
-from gpq.core.model.jobs import Job, Snapshot
+from gpq.core.model.jobs import Job
 from gpq.core.model.profile import Declared, ProfileRow
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 
 SCALED_WEIGHT = 1.0  # at most, of a scaled row, in steps: what was measured there counts for more

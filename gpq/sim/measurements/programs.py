@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpq.core.goodput.goodput import GradientStats, ThroughputParams, gain, grad_time, step_time
-from gpq.core.model.jobs import JobSpec, Shape
+from gpq.core.model.jobs import JobSpec
+from gpq.core.model.placements import Shape
 from gpq.core.model.profile import Declared, Habit
 from gpq.core.model.units import Seconds
 

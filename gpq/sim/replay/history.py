@@ -15,9 +15,10 @@ import numpy as np
 
 from gpq.core.goodput.estimates import Model, model_of
 from gpq.core.goodput.goodput import gain, grad_time, step_time
-from gpq.core.model.jobs import TERMINAL, Config, Job, JobState, Wish
+from gpq.core.model.jobs import TERMINAL, Job, JobState, Wish
 from gpq.core.model.nodes import Device, Node, NodeState
 from gpq.core.model.profile import LossPoint, Profile
+from gpq.core.model.snapshot import Config
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 from gpq.rpc.node_answers import NodeView
 from gpq.sim.measurements.ground_truth import Task

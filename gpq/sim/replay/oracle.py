@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from gpq.core.model.jobs import Shape
+from gpq.core.model.placements import Shape
 from gpq.core.model.profile import ACCUMULATE
 from gpq.core.model.units import Seconds
 from gpq.sim.measurements.timings import NotMeasured

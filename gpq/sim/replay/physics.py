@@ -13,7 +13,7 @@ from math import ceil, log
 import numpy as np
 
 from gpq.core.goodput.noise_curve import recorded
-from gpq.core.model.jobs import Placement
+from gpq.core.model.placements import Placement
 from gpq.core.model.profile import ACCUMULATE, Noise, NoisePoint, ProfileRow
 from gpq.core.model.units import Seconds
 from gpq.core.state.learn_profile import is_usable

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpq.core.goodput.priors import remember, timed
-from gpq.core.model.jobs import Config, Job, Snapshot
+from gpq.core.model.jobs import Job
 from gpq.core.model.nodes import Node
 from gpq.core.model.policy import Policy
 from gpq.core.model.profile import Prior
+from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.core.placement.placement import place
 from gpq.core.rounds.offering import offered

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpq.core.model.jobs import Config
 from gpq.core.model.nodes import Node
+from gpq.core.model.snapshot import Config
 from gpq.core.model.units import Seconds
 
 

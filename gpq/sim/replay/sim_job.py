@@ -9,7 +9,8 @@ import numpy as np
 
 from gpq.core.freedoms.habits import with_habits
 from gpq.core.goodput import estimates
-from gpq.core.model.jobs import BatchOrder, Job, JobSpec, JobState, Level, Placement
+from gpq.core.model.jobs import Job, JobSpec, JobState, Level
+from gpq.core.model.placements import BatchOrder, Placement
 from gpq.core.model.profile import RESIZE, RETUNE, Declared, LossPoint, Profile, ProfileRow, Progress
 from gpq.core.model.units import JobId, Seconds
 from gpq.core.rounds.batch_orders import typed

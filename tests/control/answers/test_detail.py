@@ -9,8 +9,9 @@ from dataclasses import replace
 from gpq.control.answers.detail import detail, explanation
 from gpq.control.answers.reader import Reader
 from gpq.core.accounting.fairness import fairness_by_job
-from gpq.core.model.jobs import Exit, FilesAt, JobState
+from gpq.core.model.jobs import JobState
 from gpq.core.model.nodes import NOT_YET, NodeState
+from gpq.core.model.placements import Exit, FilesAt
 from gpq.core.model.profile import LossPoint, Profile, ProfileRow
 from gpq.core.model.units import JobId, NodeId
 from gpq.rpc.job_answers import Explanation, LossView

@@ -17,7 +17,8 @@ from gpq.control import event_text
 from gpq.control.answers import job_history
 from gpq.control.controller import Controller
 from gpq.core.accounting import accrual
-from gpq.core.model.jobs import Config, JobState, Snapshot
+from gpq.core.model.jobs import JobState
+from gpq.core.model.snapshot import Config, Snapshot
 from gpq.errors import NotFound, UsageError
 from gpq.policies.registry import policy
 from gpq.rpc import requests

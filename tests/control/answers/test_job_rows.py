@@ -8,7 +8,8 @@ import msgspec
 
 from gpq.control.answers.job_rows import screen
 from gpq.control.answers.reader import Reader
-from gpq.core.model.jobs import Job, Seat, Snapshot
+from gpq.core.model.jobs import Job, Seat
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.rpc.job_answers import JobList
 from gpq.views.queue import lines

@@ -9,7 +9,8 @@ import pytest
 from gpq.control.requests.arrays import elements
 from gpq.control.requests.job_requests import changes, requeue, submitted
 from gpq.control.selectors import is_selector, resolve, single
-from gpq.core.model.jobs import JobSpec, JobState, Snapshot
+from gpq.core.model.jobs import JobSpec, JobState
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.state.apply_events import fold
 from gpq.errors import NotFound, UsageError

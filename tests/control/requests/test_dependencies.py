@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpq.control.requests.dependencies import StillEnding, awaited, dependencies, refuse_circle
-from gpq.core.model.jobs import Dependency, Job, JobState, On, Snapshot
+from gpq.core.model.jobs import Dependency, Job, JobState, On
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.errors import NotFound, Refused, UsageError
 from gpq.store.memory import MemoryStore

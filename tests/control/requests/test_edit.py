@@ -12,8 +12,9 @@ from gpq.control.requests import job_requests
 from gpq.control.requests.edit import check, judge
 from gpq.core.freedoms.habits import with_habits
 from gpq.core.model.events import Edited, HoldAsked, RequeueAsked
-from gpq.core.model.jobs import Dependency, Job, JobState, Level, Seat, Snapshot, Wish
+from gpq.core.model.jobs import Dependency, Job, JobState, Level, Seat, Wish
 from gpq.core.model.profile import Habit
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.errors import GpqError, Refused, UsageError
 from gpq.outward import Notify

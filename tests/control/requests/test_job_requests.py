@@ -11,8 +11,9 @@ from gpq.control.requests import job_requests
 from gpq.control.requests.job_requests import changes, fits, hold, release, requeue
 from gpq.control.selectors import is_selector, resolve, single
 from gpq.core.model.events import CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked, Submitted
-from gpq.core.model.jobs import Job, JobSpec, JobState, Level, Proof, Snapshot, Wish
+from gpq.core.model.jobs import Job, JobSpec, JobState, Level, Proof, Wish
 from gpq.core.model.nodes import NodeState
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.errors import GpqError, NotFound, Refused, UsageError
 from gpq.rpc.requests import AttributesMessage, ProofMessage, SpecMessage

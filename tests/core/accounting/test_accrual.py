@@ -12,8 +12,10 @@ from gpq.core.accounting import accrual, fairness
 from gpq.core.goodput import goodput as gp
 from gpq.core.model import events as facts
 from gpq.core.model.accounts import Account, MeanShare, Tally, restart_spans
-from gpq.core.model.jobs import BatchOrder, Dependency, Exit, Job, JobState, On, Snapshot, StopReason
+from gpq.core.model.jobs import Dependency, Job, JobState, On, StopReason
+from gpq.core.model.placements import BatchOrder, Exit
 from gpq.core.model.profile import Noise, Profile, ProfileRow, Progress
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.rounds.rounds import decide
 from gpq.core.state.apply_events import fold

@@ -12,8 +12,9 @@ from gpq.core.accounting import fairness
 from gpq.core.accounting.fairness import MeanShare, finish_time_fairness, seconds_alone, shares, speed_at, speedup
 from gpq.core.goodput import estimates
 from gpq.core.goodput import goodput as gp
-from gpq.core.model.jobs import Placement, Shape, Snapshot
+from gpq.core.model.placements import Placement, Shape
 from gpq.core.model.profile import Noise, Profile, ProfileRow, Progress
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from tests.support.builders import DECLARED, PARAMS, job, node, on, running, snapshot, spec
 from tests.support.examples import examples

@@ -13,7 +13,9 @@ from gpq.core.accounting.report import BY, Figures, Report, over_time, quantile,
 from gpq.core.accounting.usage import KINDS, Journal, Record, RecordSpec, Spell, read, record_of
 from gpq.core.model import events as facts
 from gpq.core.model.accounts import Account, Tally
-from gpq.core.model.jobs import BatchOrder, Exit, JobState, Placement, Snapshot, StopReason
+from gpq.core.model.jobs import JobState, StopReason
+from gpq.core.model.placements import BatchOrder, Exit, Placement
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.state.apply_events import fold
 from tests.support.builders import black_box, node, on, snapshot, spec

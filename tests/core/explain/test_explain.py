@@ -7,20 +7,12 @@ from dataclasses import replace
 import pytest
 
 from gpq.core.explain.explain import Explained, explain
-from gpq.core.model.jobs import (
-    Exit,
-    Job,
-    JobSpec,
-    JobState,
-    Placement,
-    Shape,
-    Snapshot,
-    StopReason,
-    Wish,
-)  # fmt: skip
+from gpq.core.model.jobs import Job, JobSpec, JobState, StopReason, Wish
 from gpq.core.model.nodes import DeviceState, NodeState
+from gpq.core.model.placements import Exit, Placement, Shape
 from gpq.core.model.policy import GANG
 from gpq.core.model.profile import Noise, Profile, ProfileRow
+from gpq.core.model.snapshot import Snapshot  # fmt: skip
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.placement.placement import place
 from gpq.core.rounds.motives import motives

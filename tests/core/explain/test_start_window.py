@@ -9,8 +9,9 @@ import pytest
 
 from gpq.core.explain.explain import explain
 from gpq.core.explain.start_window import NEVER, Window, window
-from gpq.core.model.jobs import Job, JobState, Snapshot
+from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.profile import Profile, Progress
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.rounds.rounds import decide, due, next_round
 from gpq.policies.fifo import Fifo

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from gpq.core.explain import what_if
 from gpq.core.explain.explain import explain
-from gpq.core.model.jobs import Job, Snapshot
+from gpq.core.model.jobs import Job
 from gpq.core.model.profile import Noise, Profile, ProfileRow
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.rounds.motives import reallocations
 from tests.support.builders import DECLARED, black_box, job, node, on, running, snapshot, spec

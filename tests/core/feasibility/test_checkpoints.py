@@ -18,10 +18,12 @@ from gpq.core.feasibility.checkpoints import (
     size,
 )
 from gpq.core.model.events import Exited, NodeSilent, Profiled, Staged, Started, StartRefused
-from gpq.core.model.jobs import Exit, FilesAt, Job, JobState, Level, Placement, Shape, Snapshot
+from gpq.core.model.jobs import Job, JobState, Level
 from gpq.core.model.nodes import NodeState
+from gpq.core.model.placements import Exit, FilesAt, Placement, Shape
 from gpq.core.model.policy import shape_of
 from gpq.core.model.profile import Noise, ProfileRow
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.rounds.rounds import decide
 from gpq.core.state.apply_events import fold

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from gpq.core.explain.explain import explain
 from gpq.core.feasibility.device_status import condition, intruders, out_of_use
-from gpq.core.model.jobs import Snapshot
 from gpq.core.model.nodes import DeviceState, Node, NodeState
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
 from tests.support.builders import black_box, job, node, on, running, snapshot
 

@@ -12,8 +12,10 @@ from gpq.core.feasibility.environments import FIT_FOR, UNFIT_FOR
 from gpq.core.feasibility.shapes import feasible
 from gpq.core.model import events as facts
 from gpq.core.model.actions import Launch, Prepare, Stop
-from gpq.core.model.jobs import JobState, Level, Placement, Shape, Snapshot
+from gpq.core.model.jobs import JobState, Level
 from gpq.core.model.nodes import NodeState
+from gpq.core.model.placements import Placement, Shape
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.rounds.rounds import Decision, decide, due
 from gpq.core.state.apply_events import fold

@@ -13,7 +13,9 @@ from gpq.core.explain.explain import explain
 from gpq.core.feasibility import gates
 from gpq.core.model.actions import Launch
 from gpq.core.model.events import Cancelled, Edited, Event, Failed, ReleaseAsked, Succeeded, TimeLimitReached
-from gpq.core.model.jobs import Dependency, Exit, Job, JobSpec, JobState, On, Seat, Snapshot, Wish
+from gpq.core.model.jobs import Dependency, Job, JobSpec, JobState, On, Seat, Wish
+from gpq.core.model.placements import Exit
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.rounds.rounds import decide, next_round
 from gpq.core.state.apply_events import fold

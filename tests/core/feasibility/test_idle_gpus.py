@@ -10,8 +10,9 @@ from gpq.core.explain.explain import explain
 from gpq.core.feasibility import idle_gpus
 from gpq.core.model.actions import Stop
 from gpq.core.model.events import Event, Idled, NodeSeen, NodeSilent
-from gpq.core.model.jobs import Job, Snapshot, StopReason
+from gpq.core.model.jobs import Job, StopReason
 from gpq.core.model.nodes import Node
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.rounds.rounds import Decision, decide
 from gpq.core.state.apply_events import fold

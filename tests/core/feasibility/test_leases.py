@@ -10,9 +10,11 @@ import pytest
 from gpq.core.explain.explain import explain
 from gpq.core.feasibility.leases import LEAST, given_up, margin, patience, silence, span
 from gpq.core.model import events as facts
-from gpq.core.model.jobs import Config, Exit, Job, JobState, Level, Placement, Snapshot, StopReason, Wish
+from gpq.core.model.jobs import Job, JobState, Level, StopReason, Wish
 from gpq.core.model.nodes import NodeState
+from gpq.core.model.placements import Exit, Placement
 from gpq.core.model.policy import shape_of
+from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.rounds.reconcile import leftovers
 from gpq.core.rounds.rounds import decide, settle

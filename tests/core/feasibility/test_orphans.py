@@ -10,8 +10,8 @@ from gpq.cli.doctor.server_lines import unknown_attempts
 from gpq.control.answers.reader import Reader
 from gpq.core.explain.explain import explain
 from gpq.core.model.actions import Launch
-from gpq.core.model.jobs import Snapshot
 from gpq.core.model.nodes import Stranger
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.rounds.rounds import decide
 from gpq.policies.registry import POLICIES, policy

@@ -11,8 +11,9 @@ from gpq.core.feasibility.device_status import reservation_line
 from gpq.core.feasibility.owners import presence
 from gpq.core.model.actions import Launch, Stop
 from gpq.core.model.events import Event, NodeSeen, NodeSilent
-from gpq.core.model.jobs import Job, Level, Snapshot
+from gpq.core.model.jobs import Job, Level
 from gpq.core.model.nodes import DeviceProcess, DeviceState, Node
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import NodeId
 from gpq.core.rounds.rounds import Decision, decide, due, next_round
 from gpq.core.state.apply_events import fold

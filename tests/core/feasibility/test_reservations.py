@@ -10,8 +10,10 @@ from gpq.core.explain.explain import explain
 from gpq.core.feasibility.reservations import UNKNOWN_LENGTH, barred, current, next_change
 from gpq.core.model import events as facts
 from gpq.core.model.actions import Launch, Stop
-from gpq.core.model.jobs import Exit, Job, JobSpec, JobState, Level, Snapshot, StopReason
+from gpq.core.model.jobs import Job, JobSpec, JobState, Level, StopReason
 from gpq.core.model.nodes import Reservation
+from gpq.core.model.placements import Exit
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.rounds.rounds import Decision, decide, next_round
 from gpq.core.state.apply_events import fold

@@ -14,8 +14,10 @@ from gpq.core.freedoms.habits import MAX_HABITS, MEANING, MENDED_AFTER, blamed, 
 from gpq.core.goodput.priors import program_of
 from gpq.core.model import events as facts
 from gpq.core.model.events import Event
-from gpq.core.model.jobs import Job, JobState, Level, Shape, Snapshot, StopReason
+from gpq.core.model.jobs import Job, JobState, Level, StopReason
+from gpq.core.model.placements import Shape
 from gpq.core.model.profile import ACCUMULATE, FREEDOMS, RESIZE, RETUNE, SPLIT, Habit, Profile, Progress
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.rounds.rounds import due
 from gpq.core.state.apply_events import fold

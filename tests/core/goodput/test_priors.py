@@ -10,8 +10,10 @@ from gpq.core.goodput import priors
 from gpq.core.goodput.estimates import best_batch, curve
 from gpq.core.goodput.priors import absorb, informed, most_replicas, program_of, remember, timed
 from gpq.core.model import events as facts
-from gpq.core.model.jobs import Config, Exit, Job, Level, Shape
+from gpq.core.model.jobs import Job, Level
+from gpq.core.model.placements import Exit, Shape
 from gpq.core.model.profile import Noise, NoisePoint, Prior, Profile, ProfileRow
+from gpq.core.model.snapshot import Config
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.state.apply_events import fold
 from tests.support.builders import DECLARED, black_box, job, node, on, running, snapshot, spec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpq.core.model.jobs import Layout, Placement, Shape
+from gpq.core.model.placements import Layout, Placement, Shape
 from gpq.core.model.units import NodeId
 from gpq.core.placement.free_devices import Board
 from tests.support.builders import job, node, on, running, snapshot, spec

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpq.core.feasibility.shapes import feasible, supply
-from gpq.core.model.jobs import JobState, Layout, Placement, Shape, Snapshot
+from gpq.core.model.jobs import JobState
 from gpq.core.model.nodes import DeviceState, NodeState
+from gpq.core.model.placements import Layout, Placement, Shape
 from gpq.core.model.profile import Profile
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.placement.placement import place
 from tests.support.builders import DECLARED, black_box, job, node, on, running, snapshot

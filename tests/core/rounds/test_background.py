@@ -10,7 +10,9 @@ from gpq.core.accounting.fairness import shares_now
 from gpq.core.explain.explain import explain
 from gpq.core.model.actions import Launch, Stop
 from gpq.core.model.events import Exited
-from gpq.core.model.jobs import Exit, Job, JobState, Snapshot, StopReason
+from gpq.core.model.jobs import Job, JobState, StopReason
+from gpq.core.model.placements import Exit
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.rounds.rounds import Decision, decide, sanity
 from gpq.policies.registry import POLICIES

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpq.core.model.events import Profiled
-from gpq.core.model.jobs import BatchOrder, Config, Job, StopReason
+from gpq.core.model.jobs import Job, StopReason
+from gpq.core.model.placements import BatchOrder
 from gpq.core.model.profile import Noise, Profile, ProfileRow
+from gpq.core.model.snapshot import Config
 from gpq.core.model.units import JobId
 from gpq.core.rounds.batch_orders import first_order, retunes
 from gpq.core.state.apply_events import apply

@@ -10,8 +10,10 @@ from gpq.core.explain.explain import explain
 from gpq.core.feasibility.shapes import feasible
 from gpq.core.model import events as facts
 from gpq.core.model.actions import Launch, Stop
-from gpq.core.model.jobs import Exit, Job, JobSpec, JobState, Level, Shape, Snapshot, StopReason
+from gpq.core.model.jobs import Job, JobSpec, JobState, Level, StopReason
 from gpq.core.model.nodes import NodeState
+from gpq.core.model.placements import Exit, Shape
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.rounds.rounds import Decision, decide
 from gpq.core.state.apply_events import fold

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from gpq.core.explain.explain import explain
 from gpq.core.feasibility.shapes import is_fixed
-from gpq.core.model.jobs import Exit, Job, Level, Placement, Snapshot, StopReason
+from gpq.core.model.jobs import Job, Level, StopReason
 from gpq.core.model.nodes import DeviceProcess, DeviceState, Node, Reservation
+from gpq.core.model.placements import Exit, Placement
 from gpq.core.model.profile import Noise, Profile, ProfileRow
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.rounds.motives import motives, own_wish, reallocations
 from gpq.core.rounds.rounds import decide

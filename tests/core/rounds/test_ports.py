@@ -8,7 +8,8 @@ import pytest
 
 from gpq.core.model.actions import Launch
 from gpq.core.model.events import Launched
-from gpq.core.model.jobs import BatchOrder, Snapshot
+from gpq.core.model.placements import BatchOrder
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.rounds.planning import plan, repeat
 from gpq.core.rounds.rendezvous_ports import FIRST, WELL_KNOWN, lease, leased, usable

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpq.core.model.actions import Stop
-from gpq.core.model.jobs import Exit, Job, JobState, Placement, Snapshot, StopReason
+from gpq.core.model.jobs import Job, JobState, StopReason
+from gpq.core.model.placements import Exit, Placement
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.rounds.reconcile import Fate, fate, is_doomed, is_lost, leftovers, not_from_the_future, standing
 from tests.support.builders import job, on, snapshot

@@ -23,8 +23,10 @@ from gpq.core.model.events import (
     Submitted,
     TimingSums,
 )
-from gpq.core.model.jobs import Exit, Job, JobState, Placement, Shape, Snapshot, Wish
+from gpq.core.model.jobs import Job, JobState, Wish
+from gpq.core.model.placements import Exit, Placement, Shape
 from gpq.core.model.policy import Policy
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.rounds.planning import plan, repeat
 from gpq.core.rounds.rounds import Decision, decide, due, next_round, sanity

@@ -9,7 +9,8 @@ import pytest
 from gpq.core.goodput import fitting, goodput
 from gpq.core.model import events as facts
 from gpq.core.model.events import TimingSums
-from gpq.core.model.jobs import BatchOrder, Dependency, Exit, JobState, Placement, StopReason, Wish
+from gpq.core.model.jobs import Dependency, JobState, StopReason, Wish
+from gpq.core.model.placements import BatchOrder, Exit, Placement
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.state.apply_events import apply, fold
 from tests.support.builders import DECLARED, job, node, on, running, snapshot, spec

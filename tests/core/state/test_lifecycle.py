@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from gpq.core.model import events as facts
-from gpq.core.model.jobs import TERMINAL, BatchOrder, Config, Exit, FilesAt, JobState, Level, Placement, StopReason
+from gpq.core.model.jobs import TERMINAL, JobState, Level, StopReason
+from gpq.core.model.placements import BatchOrder, Exit, FilesAt, Placement
+from gpq.core.model.snapshot import Config
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.state.apply_events import fold
 from gpq.core.state.lifecycle import TRANSITIONS, InvalidTransition, advance, conclude, diagram, joint_exit

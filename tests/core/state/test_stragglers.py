@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gpq.core.model.events import Launched, Profiled, Pulsed
-from gpq.core.model.jobs import BatchOrder, Job, JobState, Placement
+from gpq.core.model.jobs import Job, JobState
+from gpq.core.model.placements import BatchOrder, Placement
 from gpq.core.model.profile import Profile, ProfileRow, RankPulse, RankTime
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.state.apply_events import apply, fold

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gpq.core.model.events import Cancelled, Failed, Held, Started, Stopped, Succeeded, TimeLimitReached
-from gpq.core.model.jobs import Exit, Job, JobState
+from gpq.core.model.jobs import Job, JobState
+from gpq.core.model.placements import Exit
 from gpq.core.model.units import JobId, NodeId
 from gpq.daemon.notifications.announcement import digest, headline, is_wanted, letter, word_of
 from tests.support.builders import job, on, running, spec

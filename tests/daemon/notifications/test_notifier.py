@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from gpq.core.model.events import Event, Failed, Launched, Submitted
-from gpq.core.model.jobs import BatchOrder, Exit, Job, JobState, Snapshot
+from gpq.core.model.jobs import Job, JobState
+from gpq.core.model.placements import BatchOrder, Exit
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.daemon.notifications.notifier import Notifier
 from gpq.errors import NodeSilent, UsageError

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 
 from gpq.core.feasibility.shapes import is_fixed, shape_on
-from gpq.core.model.jobs import Job, JobState, Oracle, Shape, Snapshot
+from gpq.core.model.jobs import Job, JobState
+from gpq.core.model.placements import Shape
 from gpq.core.model.policy import shape_of
 from gpq.core.model.profile import Profile
+from gpq.core.model.snapshot import Oracle, Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.placement.placement import place
 from gpq.policies.gavel.policy import ROUND, Gavel, GavelFtf, GavelMakespan, GavelMaxMin

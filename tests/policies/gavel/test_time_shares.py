@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpq.core.model.jobs import Shape
+from gpq.core.model.placements import Shape
 from gpq.core.model.units import JobId
 from gpq.policies.gavel.demand import Demand
 from gpq.policies.gavel.time_shares import Ledger, Programme, Shares

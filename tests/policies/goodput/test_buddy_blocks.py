@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpq.core.model.jobs import Shape
+from gpq.core.model.placements import Shape
 from gpq.core.model.units import JobId
 from gpq.policies.goodput.buddy_blocks import blocks_of, choose
 from gpq.policies.goodput.candidates import menu_of

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from gpq.core.feasibility.shapes import feasible, is_fixed, supply
 from gpq.core.goodput import goodput as gp
-from gpq.core.model.jobs import Job, JobState, Level, Shape, Snapshot, StopReason
+from gpq.core.model.jobs import Job, JobState, Level, StopReason
 from gpq.core.model.nodes import DeviceState, Node, NodeState
+from gpq.core.model.placements import Shape
 from gpq.core.model.profile import Noise, Profile, ProfileRow, Progress
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.placement.placement import place
 from gpq.policies.goodput.policy import Goodput

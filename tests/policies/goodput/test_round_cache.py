@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from gpq.core.goodput import estimates
 from gpq.core.goodput.batches import GoodputTable
-from gpq.core.model.jobs import Job, Shape
+from gpq.core.model.jobs import Job
+from gpq.core.model.placements import Shape
 from gpq.core.model.units import JobId
 from gpq.policies.goodput.round_cache import Memory
 from tests.policies.goodput.test_goodput import GOOD, POOR, profile

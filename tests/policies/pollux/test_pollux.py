@@ -9,9 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core.model.jobs import Job, Layout, Placement, Shape, Snapshot
+from gpq.core.model.jobs import Job
+from gpq.core.model.placements import Layout, Placement, Shape
 from gpq.core.model.policy import shape_of
 from gpq.core.model.profile import Noise, Profile, ProfileRow
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.placement.placement import place
 from gpq.policies.pollux.policy import Pollux

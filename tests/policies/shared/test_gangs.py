@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpq.core.model.jobs import Allotment, JobState, Layout, Level, Placement, Shape, Snapshot, StopReason, Wish
+from gpq.core.model.jobs import Allotment, JobState, Level, StopReason, Wish
+from gpq.core.model.placements import Layout, Placement, Shape
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.placement.placement import place
 from gpq.policies.shared.eligible import eligible, waiting

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gpq.core.model.jobs import JobState, Snapshot, Wish
+from gpq.core.model.jobs import JobState, Wish
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.placement.placement import place
 from gpq.policies.shared.greedy import counts, layouts

@@ -10,8 +10,9 @@ from gpq.core.goodput import estimates
 from gpq.core.goodput.goodput import sync_time
 from gpq.core.goodput.priors import informed
 from gpq.core.model.events import LinkMeasured, NodeRemoved
-from gpq.core.model.jobs import Job, Shape
+from gpq.core.model.jobs import Job
 from gpq.core.model.nodes import Link
+from gpq.core.model.placements import Shape
 from gpq.core.model.profile import Noise, Prior, Profile, ProfileRow
 from gpq.core.model.units import NodeId
 from gpq.core.state.apply_events import fold

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from gpq.core.feasibility.shapes import is_fixed, node_counts, shape_now, supply
 from gpq.core.feasibility.shapes import packed as packed_shape
 from gpq.core.model.jobs import JobState as State
-from gpq.core.model.jobs import Layout, Level, Shape, Snapshot, StopReason, Wish
+from gpq.core.model.jobs import Level, StopReason, Wish
 from gpq.core.model.nodes import DeviceState, NodeState
+from gpq.core.model.placements import Layout, Shape
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.placement.placement import place
 from gpq.policies.shared.eligible import contest

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 import pytest
 
 from gpq.core.goodput import goodput as gp
-from gpq.core.model.jobs import Job, Level, Shape, Snapshot
+from gpq.core.model.jobs import Job, Level
+from gpq.core.model.placements import Shape
 from gpq.core.model.profile import Profile, ProfileRow, Progress
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.policies.shared.remaining_time import Lengths
 from tests.support.builders import DECLARED, PARAMS, black_box, job, node, on, running, snapshot, spec

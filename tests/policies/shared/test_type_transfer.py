@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from gpq.core.goodput import estimates
-from gpq.core.model.jobs import Job, Shape, Snapshot
+from gpq.core.model.jobs import Job
+from gpq.core.model.placements import Shape
 from gpq.core.model.profile import Prior, Profile, ProfileRow
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.policies.shared.type_transfer import SCALED_WEIGHT, informed, ratios
 from tests.support.builders import DECLARED, job, node, snapshot
