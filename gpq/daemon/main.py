@@ -225,7 +225,7 @@ def _serve(ready: Ready, default: Attributes, lock: DaemonLock, metrics: str = "
         view, path = (lambda: controller.snapshot), paths.notifications()
         notifier = Notifier(store, view, controller.changed, world.tail, world.now, path, notify.lines)
         stack.callback(notifier.close)
-        service.notes = notifier.notes
+        service.readings.notes = notifier.notes
         _serve_metrics(metrics or settings.metrics, service, core.policy, stack)
         loop = _Loop(controller, ending)
         world.start()
@@ -255,7 +255,7 @@ def _serve_metrics(where: str, service: Service, policy: str, stack: contextlib.
         return
     from gpq.daemon.metrics import exporter, metrics  # these alone import prometheus-client
 
-    look = lambda: metrics.Look(*service.look())  # noqa: E731
+    look = lambda: metrics.Look(*service.readings.look())  # noqa: E731
     serving = exporter.Exporter(outward.address(where), metrics.registry(look, policy))
     stack.callback(serving.close)
     service.metrics = serving.state

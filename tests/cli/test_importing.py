@@ -266,8 +266,9 @@ def test_a_job_whose_process_is_not_found_is_offered_only_where_its_words_are_cl
     plain, quoted = task_spooler.queue().waiting
     assert (plain.argv, plain.text, quoted.argv, quoted.text) == (None, "echo plain words", None, "sh -c echo 'a b'")
     program = (
-        "import sys; from gpq.cli import spooler, door; spooler._clients = lambda path: [];"
-        "sys.exit(door.run(['import', 'ts', '--json']))"
+        "import sys; from gpq.cli import fast_path; from gpq.cli.importers import task_spooler;"
+        "task_spooler._clients = lambda path: [];"
+        "sys.exit(fast_path.run(['import', 'ts', '--json']))"
     )
     env = {**live.environment, "TS_SOCKET": os.environ["TS_SOCKET"], "TMPDIR": os.environ["TMPDIR"]}
     said = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)

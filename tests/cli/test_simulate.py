@@ -452,7 +452,7 @@ def test_without_other_processes_a_signal_is_one_line_too(tmp_path: Path) -> Non
     workload(tmp_path / "w.csv")
     code = (
         "import os, signal, sys, threading, time\n"
-        "from gpq.cli import door\n"
+        "from gpq.cli import fast_path\n"
         "def simulates(frame):\n"
         "    here = frame.f_globals.get('__name__'), frame.f_code.co_name\n"
         "    return here == ('gpq.sim.replay.replay', 'replay') or frame.f_back is not None and simulates(frame.f_back)\n"
@@ -460,7 +460,7 @@ def test_without_other_processes_a_signal_is_one_line_too(tmp_path: Path) -> Non
         "    while not simulates(sys._current_frames()[threading.main_thread().ident]): time.sleep(0.05)\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "threading.Thread(target=end, daemon=True).start()\n"
-        "sys.exit(door.run(sys.argv[1:]))"
+        "sys.exit(fast_path.run(sys.argv[1:]))"
     )
     environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}:{ROOT}/agent", "GPQ_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code, "simulate", *TRACES, "--policy", "fifo"], cwd=tmp_path, env=environ,
@@ -519,7 +519,7 @@ def test_nothing_is_drawn_with_unless_asked(gpq: Gpq, tmp_path: Path) -> None:
     tiny(tmp_path / "traces")
     workload(tmp_path / "w.csv")
     code = (
-        "import sys; from gpq.cli import door; door.run(sys.argv[1:]); "
+        "import sys; from gpq.cli import fast_path; fast_path.run(sys.argv[1:]); "
         "print([name for name in ('matplotlib', 'torch') if name in sys.modules])"
     )
     done = subprocess.run(

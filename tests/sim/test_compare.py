@@ -135,7 +135,10 @@ def test_what_a_solver_writes_past_python_does_not_reach_the_output(capfd: pytes
 
 def test_what_c_would_write_only_at_the_end_of_the_program_is_left_out_too(tmp_path: Path) -> None:
     """Its buffer, in a program of its own, as pytest's stays open."""
-    program = "import ctypes; from gpq.sim import compare\nwith compare._without_chatter(): ctypes.CDLL(None).puts(b'chatter')"
+    program = (
+        "import ctypes; from gpq.sim.compare import compare\n"
+        "with compare._without_chatter(): ctypes.CDLL(None).puts(b'chatter')"
+    )
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with open(tmp_path / "out", "wb") as out:
         subprocess.run([sys.executable, "-c", f"{program}\nprint('told')"], stdout=out, env=buffered, check=True)

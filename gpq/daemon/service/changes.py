@@ -1,0 +1,181 @@
+"""Requests that change something: each becomes events by way of the controller, or a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from gpq import pace
+from gpq.control.controller import Controller
+from gpq.control.requests import dependencies, drain, edit, job_requests, links, reserve
+from gpq.control.selectors import resolve
+from gpq.core.feasibility.leases import silence
+from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState
+from gpq.core.model.snapshot import Snapshot
+from gpq.core.model.units import JobId
+from gpq.daemon.clock.deadlines import deadline, left
+from gpq.daemon.service.server import Peer
+from gpq.daemon.service.submit import settled
+from gpq.errors import UsageError
+from gpq.outward import Notify
+from gpq.ports import History
+from gpq.rpc import job_answers, node_answers, requests
+from gpq.rpc.requests import Request
+
+Handlers = Mapping[type[Request], Callable[[Any, Peer], msgspec.Struct]]
+
+
+class Changes:
+    """Answers requests about jobs, servers and reservations from any thread. `until_gone` waits for the end of jobs."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        past: History,
+        configured: Callable[[], Collection[str]],
+        targets: Callable[[object], Notify],
+    ) -> None:
+        self._controller = controller
+        self._past = past
+        self._configured = configured
+        self._targets = targets
+        self.handlers: Handlers = {
+            requests.Cancel: self._cancel,
+            requests.Hold: self._hold,
+            requests.Release: self._release,
+            requests.Requeue: self._requeue,
+            requests.Edit: self._edit,
+            requests.Drain: self._drain,
+            requests.Undrain: self._undrain,
+            requests.Reserve: self._reserve,
+            requests.Unreserve: self._unreserve,
+            requests.Measured: self._measured,
+        }
+
+    def _cancel(self, request: requests.Cancel, peer: Peer) -> job_answers.CancelResult:
+        """Ask, then wait until each job has left the snapshot: it does so only when none of its processes is left."""
+        controller = self._controller
+        now = controller.world.now
+        names = resolve(request.jobs, controller.snapshot, self._past)
+
+        def build(snapshot: Snapshot) -> tuple[Sequence[Any], tuple[set[JobId], dict[JobId, list[str]]]]:
+            unheard = {
+                name: absent
+                for name in names
+                if name in snapshot.jobs and (absent := _without(snapshot, name, self._configured()))
+            }
+            return job_requests.cancel(snapshot, names, now(), peer.user), (set(names) - set(snapshot.jobs), unheard)
+
+        before, absent = controller.ask(build)
+        remaining = self.until_gone(names, request.wait, hurry=lambda: all(self._unheard(names).values()))
+        over = {job.id: job for job in self._past.history(ids=[name for name in names if name not in remaining])}
+        cancelled = [
+            int(name)
+            for name in names
+            if name not in before and name in over and over[name].state is JobState.CANCELLED
+        ]
+        given_up = {int(name): nodes for name, nodes in absent.items() if int(name) in cancelled}
+        cancelled = [name for name in cancelled if name not in given_up]
+        ended = [int(name) for name in names if name not in remaining and int(name) not in {*cancelled, *given_up}]
+        waiting = {int(name): said for name, said in self._unheard(names).items() if said and name in remaining}
+        return job_answers.CancelResult(
+            cancelled, ended, [int(name) for name in names if name in remaining], waiting, given_up
+        )
+
+    def _unheard(self, names: Sequence[JobId]) -> dict[JobId, str]:
+        """Of the jobs that are still live: whose silence an order to them waits out, "" where it was given.
+
+        Not yet of servers that were never heard of, or only a moment ago; never of those that are not configured."""
+        snapshot, now = self._controller.snapshot, self._controller.world.now()
+        told = dict.fromkeys((name for name in names if name in snapshot.jobs), "")
+        for name in told:
+            silent = silence(snapshot, snapshot.jobs[name], now)
+            if silent is not None and silent.seconds >= pace.FIRST_NEWS and snapshot.nodes.keys() >= set(silent.nodes):
+                told[name] = str(silent)
+        return told
+
+    def _hold(self, request: requests.Hold, peer: Peer) -> job_answers.Changed:
+        return self._change(request.jobs, job_requests.hold, peer)
+
+    def _release(self, request: requests.Release, peer: Peer) -> job_answers.Changed:
+        return self._change(request.jobs, job_requests.release, peer)
+
+    def _requeue(self, request: requests.Requeue, peer: Peer) -> job_answers.Changed:
+        return self._change(request.jobs, job_requests.requeue, peer)
+
+    def _edit(self, request: requests.Edit, peer: Peer) -> job_answers.Changed:
+        edit.check(request)
+        controller, past = self._controller, self._past
+        names = resolve(request.jobs, controller.snapshot, past)
+        words = request.changes.get("after")
+        if words is not None and not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
+            raise UsageError("`after` is a list of jobs with conditions", dependencies.EXAMPLE)
+        asked = None if words is None else dependencies.dependencies(words, controller.snapshot, past)
+        notify = self._targets(request.changes.get("notify"))
+
+        def build(snapshot: Snapshot) -> tuple[Sequence[Any], job_answers.Changed]:
+            ended = [name for name in names if name not in snapshot.jobs]
+            over = past.history(ids=ended) if ended else []
+            ends = edit.judge(request, asked, snapshot, lambda ids: past.history(ids=ids), self._configured(), notify)
+            return job_requests.changes(snapshot, names, over, ends, controller.world.now(), peer.user)
+
+        return settled(controller, build)
+
+    def _change(
+        self, selectors: Sequence[str], judge: Callable[[Job, float, str], job_requests.Verdict], peer: Peer
+    ) -> job_answers.Changed:
+        controller = self._controller
+        now = controller.world.now
+        names = resolve(selectors, controller.snapshot, self._past)
+
+        def build(snapshot: Snapshot) -> tuple[Sequence[Any], job_answers.Changed]:
+            ended = [name for name in names if name not in snapshot.jobs]
+            over = self._past.history(ids=ended) if ended else []
+            return job_requests.changes(snapshot, names, over, judge, now(), peer.user)
+
+        return controller.ask(build)
+
+    def _drain(self, request: requests.Drain, peer: Peer) -> node_answers.Drained:
+        ask, now = self._controller.ask, self._controller.world.now
+        return ask(lambda snapshot: drain.drain(snapshot, request.node, request.reason, now(), peer.user))
+
+    def _undrain(self, request: requests.Undrain, peer: Peer) -> node_answers.Drained:
+        ask, now = self._controller.ask, self._controller.world.now
+        return ask(lambda snapshot: drain.undrain(snapshot, request.node, now(), peer.user))
+
+    def _reserve(self, request: requests.Reserve, peer: Peer) -> node_answers.Reserved:
+        ask, now, r = self._controller.ask, self._controller.world.now, request
+        return ask(lambda snapshot: reserve.reserve(snapshot, r.node, r.gpus, r.user, r.start, r.end, now(), peer.user))
+
+    def _unreserve(self, request: requests.Unreserve, peer: Peer) -> node_answers.Reserved:
+        ask, now = self._controller.ask, self._controller.world.now
+        return ask(lambda snapshot: reserve.unreserve(snapshot, request.id, now(), peer.user))
+
+    def _measured(self, request: requests.Measured, peer: Peer) -> node_answers.Kept:
+        ask, now = self._controller.ask, self._controller.world.now
+        return ask(lambda snapshot: links.measured(snapshot, request, now()))
+
+    def until_gone(self, names: Sequence[JobId], wait: float, hurry: Callable[[], bool]) -> set[JobId]:
+        """Those of `names` that are still live after `wait` seconds, or sooner when `hurry()`."""
+        controller, until = self._controller, deadline(wait)
+
+        def still() -> set[JobId]:
+            return {name for name in names if name in controller.snapshot.jobs}
+
+        with controller.changed:
+            first = True
+            while (live := still()) and left(until) > 0 and (first or not hurry()):
+                controller.changed.wait(min(left(until), 1.0))
+                first = False
+            return live
+
+
+def _without(snapshot: Snapshot, name: JobId, configured: Iterable[str]) -> list[str]:
+    """The servers of a job that are not configured any more and told no end of it."""
+    job = snapshot.jobs[name]
+    if job.state not in HOLDS_DEVICES:
+        return []
+    told = {node for node, _ in job.exits}
+    return [str(node) for node in job.nodes if node not in told and node not in configured]
