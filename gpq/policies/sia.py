@@ -86,6 +86,6 @@ def _gains(job: Job, shapes: Sequence[Shape], now: Shape | None) -> list[float]:
 
 def restart_factor(job: Job, snapshot: Snapshot) -> float:
     """r = (T - N S) / (T + S) of age T, N restarts so far and S seconds each; 1 while T < S."""
-    cost = job.restart_seconds if job.restart_seconds is not None else snapshot.config.restart_seconds
+    cost = snapshot.config.restart_cost(job)
     age = snapshot.now - job.submitted_at
     return max(age - job.restarts * cost, 0.0) / (age + cost) if age >= cost and age + cost > 0 else 1.0

@@ -42,6 +42,12 @@ class Config:
     use_priors: bool = True  # profiles of earlier jobs of the same program
     measured_restart: bool = True  # each job's own restart time; off: `restart_seconds` for all
 
+    def restart_cost(self, job: Job) -> Seconds:
+        """Seconds that a restart of it takes: as measured, else as assumed."""
+        if job.restart_seconds is None or not self.measured_restart:
+            return self.restart_seconds
+        return job.restart_seconds
+
 
 class Oracle(Protocol):
     """What a simulator lets a policy know that no job could tell. Live there is none: policies then use estimates."""

@@ -207,14 +207,7 @@ def _restart_factors(
     `left` seconds at a shape has no more than these to make up for the restart in.
     """
     horizon = config.hysteresis_seconds
-    restart = np.array(
-        [
-            row.job.restart_seconds
-            if row.job.restart_seconds is not None and config.measured_restart
-            else config.restart_seconds
-            for row in group.rows
-        ]
-    )[:, None]
+    restart = np.array([config.restart_cost(row.job) for row in group.rows])[:, None]
     restart = restart if bringing is None else restart + bringing
     factor = np.maximum(1.0 - restart / horizon, LEAST_FACTOR) if horizon > 0 else np.ones(restart.shape)
     lasted = np.array([max(now - row.job.submitted_at, 0.0) for row in group.rows])[:, None] + horizon

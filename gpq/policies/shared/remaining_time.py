@@ -39,9 +39,7 @@ class Lengths:
         left = self.left(job)
         if left is None or self._stays(job):
             return left
-        return left + (
-            job.restart_seconds if job.restart_seconds is not None else self._snapshot.config.restart_seconds
-        )
+        return left + self._snapshot.config.restart_cost(job)
 
     def packed(self, job: Job) -> tuple[Shape, ...]:
         """Its gang on as few nodes as can be, alone on the cluster: a shape for each type that has room for it."""

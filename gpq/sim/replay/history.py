@@ -214,13 +214,7 @@ def _replicas(job: Job) -> int:
 
 def _task(job: Job, now: Seconds, arrives: Seconds, restart: Seconds | None) -> Task:
     spec, program = job.spec, os.path.basename(job.spec.argv[0]) if job.spec.argv else "job"
-    cost = (
-        restart
-        if restart is not None
-        else job.restart_seconds
-        if job.restart_seconds is not None
-        else Config().restart_seconds
-    )
+    cost = restart if restart is not None else Config().restart_cost(job)
     work = _work(job)
     if job.elastic and work > 0 and model_of(job.profile) is not None:
         truth = LearntTruth(program, job.profile, work, spec.max_gpus)

@@ -1,0 +1,20 @@
+"""What the snapshot's nouns say of themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpq.core.model.snapshot import Config
+from tests.support.builders import job
+
+
+@pytest.mark.parametrize(
+    ("measured", "by_measurement", "cost"), [(None, True, 30.0), (12.0, True, 12.0), (12.0, False, 30.0)]
+)
+def test_a_restart_costs_what_was_measured_of_the_job_else_what_is_assumed(
+    measured: float | None, by_measurement: bool, cost: float
+) -> None:
+    config = Config(restart_seconds=30.0, measured_restart=by_measurement)
+    assert config.restart_cost(replace(job(1), restart_seconds=measured)) == cost
